@@ -1,0 +1,1 @@
+"""What people read: mails, pages and charts. Renders; decides nothing."""

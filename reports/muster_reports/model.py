@@ -1,0 +1,62 @@
+"""What a report is made of. The controller fills these in; templates only show them."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+from muster_criteria.model import Judgement, Verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """One telemetry series for a chart: seconds since the stage began, and values in ``unit``."""
+
+    series: str
+    device: str
+    unit: str
+    seconds: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class StageReport:
+    """One stage of a run: the judgement, when it ran, how each probe ended, and its telemetry."""
+
+    judgement: Judgement
+    started_at: datetime.datetime | None
+    duration_s: float | None
+    probes: tuple[tuple[str, str, str], ...]
+    """(probe, status, reason)"""
+    telemetry: tuple[Series, ...] = ()
+    attempts: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class RunReport:
+    """One finished DAG run of one node, as a mail or a page shows it.
+
+    ``stages`` are in the order of the node's life; a stage that did not run stands in ``not_run`` with the reason.
+    ``waivers`` and ``forced`` (a --force reason) stand on the first screen. ``result_json`` is attached.
+    """
+
+    node: str
+    sku: str
+    run_id: str
+    dag_id: str
+    reason: str
+    simulated: bool
+    verdict: Verdict
+    headline: str
+    state_before: str
+    state_after: str
+    started_at: datetime.datetime
+    ended_at: datetime.datetime
+    identity: tuple[tuple[str, str], ...]
+    environment: tuple[tuple[str, str], ...]
+    stages: tuple[StageReport, ...]
+    not_run: tuple[tuple[str, str], ...] = ()
+    waivers: tuple[str, ...] = ()
+    forced: str | None = None
+    run_url: str | None = None
+    result_json: str = "{}"

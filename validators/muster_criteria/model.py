@@ -1,0 +1,138 @@
+"""The values that leave the judge: verdicts, findings, coverage, and the judged observations behind them."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+
+class Verdict(enum.StrEnum):
+    """What is said of a stage or a node. Order of gravity is ``GRAVITY``; only PASS may enter production by itself."""
+
+    PASS = "PASS"
+    WARN = "WARN"
+    PROVISIONAL = "PROVISIONAL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    FAIL = "FAIL"
+    SKIPPED = "SKIPPED"
+
+
+class Severity(enum.StrEnum):
+    """How grave a finding is: critical fails the stage, warning warns, info is only told."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class FaultClass(enum.StrEnum):
+    """Which part is suspected."""
+
+    GPU = "gpu"
+    HBM = "hbm"
+    NVLINK = "nvlink"
+    PCIE = "pcie"
+    NIC = "nic"
+    CABLE = "cable"
+    CPU = "cpu"
+    DIMM = "dimm"
+    DISK = "disk"
+    PSU = "psu"
+    COOLING = "cooling"
+    SOFTWARE = "software"
+    FACILITY = "facility"
+    NODE = "node"
+
+
+class Action(enum.StrEnum):
+    """What to do next about a finding."""
+
+    NONE = "none"
+    RETEST = "retest"
+    RESEAT = "reseat"
+    RESET = "reset"
+    REBOOT = "reboot"
+    RMA = "rma"
+    ASK_FACILITY = "ask facility"
+    FIX_SOFTWARE = "fix software"
+    INSPECT = "inspect"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Which measurement broke which rule.
+
+    ``rule`` is the rule's id in the SKU file ("floor", "ceiling", "siblings", "expected_devices", "exact", …).
+    ``expected`` is a short human text with unit ("≥ 620 TFLOPS"), ``source`` says where the threshold comes from.
+    ``summary`` is one sentence an operator can act on, naming device, metric, observed and expected.
+    """
+
+    rule: str
+    metric: str
+    device: str
+    severity: Severity
+    fault_class: FaultClass
+    action: Action
+    observed: str
+    expected: str
+    source: str
+    summary: str
+    labels: tuple[tuple[str, str], ...] = ()
+    confidence: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Coverage:
+    """Counted against what (SKU, stage, level) requires, not against the plan.
+
+    ``missing`` names each requirement that was not measured ("gemm_rate[dtype=bf16] on gpu3: probe timed out");
+    ``unjudged`` each that was measured but had no floor, peers or history to be judged by.
+    """
+
+    required: int
+    measured: int
+    judged: int
+    missing: tuple[str, ...] = ()
+    unjudged: tuple[str, ...] = ()
+
+    @property
+    def full(self) -> bool:
+        """Whether everything required was measured and judged, and anything was required at all."""
+        return self.required > 0 and self.measured == self.required and self.judged == self.required
+
+
+@dataclasses.dataclass(frozen=True)
+class Observation:
+    """One judged row: a measurement beside its limits, for reports. ``share`` is value / floor (or ceiling / value)."""
+
+    probe: str
+    metric: str
+    device: str
+    unit: str
+    value: float | None
+    text: str | None
+    labels: tuple[tuple[str, str], ...]
+    samples: int
+    spread: float | None
+    floor: float | None
+    ceiling: float | None
+    source: str
+    ok: bool
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    """The judge's word on one stage of one run. ``reason`` is one sentence for the Grid, the table and the mail."""
+
+    stage: str
+    level: str
+    verdict: Verdict
+    reason: str
+    coverage: Coverage
+    findings: tuple[Finding, ...]
+    observations: tuple[Observation, ...]
+    simulated: bool
+    sku: str
+    sku_version: str
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,182 @@
+"""What passes between controller and node: the plan that goes out and the result that comes back.
+
+Plain frozen dataclasses with JSON on either end. The controller does not trust these classes with what a node
+sends: it validates the JSON with its own pydantic models (``muster_criteria.measured``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, Dict, List, Optional, Tuple
+
+PLAN_SCHEMA = "muster.plan/1"
+RESULT_SCHEMA = "muster.result/1"
+
+RESULT_BYTES_MAX = 5 * 1024 * 1024
+"""A result never grows past this, however long the run; what does not fit is dropped and said so in ``notes``."""
+
+# How one probe ended.
+COMPLETED = "completed"
+SKIPPED = "skipped"
+CRASHED = "crashed"
+TIMED_OUT = "timed_out"
+
+# How the whole job ended.
+END_COMPLETED = "completed"  # every probe has an outcome
+END_BUSY = "busy"  # the in-use guard refused; nothing was loaded
+END_FENCED = "fenced"  # a newer fencing token has been seen on this node
+END_TERMINATED = "terminated"  # SIGTERM; the result is partial
+END_DEADLINE = "deadline"  # the job's own deadline; the result is partial
+
+# Exit statuses of ``muster.pyz run``; in all of them but PLAN a result.json has been written.
+EXIT_OF_END = {END_COMPLETED: 0, END_BUSY: 3, END_FENCED: 4, END_TERMINATED: 6, END_DEADLINE: 7}
+EXIT_BAD_PLAN = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeCall:
+    """One probe to run. ``params`` overrides the probe's declared defaults; ``seed`` makes its data reproducible."""
+
+    probe: str
+    timeout_s: float
+    seed: int
+    params: Dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What one job does on one node.
+
+    ``fence`` is the lease's fencing token: the agent refuses a plan whose token is lower than the highest it has seen,
+    and a higher one ends older work. ``deadline_s`` counts from the agent's start and is enforced by the node itself.
+    ``force_reason`` overrules the in-use guard and is recorded.
+    """
+
+    job_id: str
+    node: str
+    stage: str
+    level: str
+    fence: int
+    deadline_s: float
+    probes: Tuple[ProbeCall, ...]
+    telemetry_interval_s: float = 1.0
+    force_reason: Optional[str] = None
+    schema: str = PLAN_SCHEMA
+
+    def to_json(self) -> str:
+        """The plan as JSON text."""
+        return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> "Plan":
+        """Parse a plan. Raises ValueError, in one sentence, on anything malformed or of another schema."""
+        try:
+            raw = json.loads(text)
+            if raw.get("schema") != PLAN_SCHEMA:
+                raise ValueError("schema is %r, this agent speaks %r" % (raw.get("schema"), PLAN_SCHEMA))
+            known = {field.name for field in dataclasses.fields(Plan)}
+            unknown = sorted(set(raw) - known)
+            if unknown:
+                raise ValueError("unknown keys %s" % ", ".join(unknown))
+            raw["probes"] = tuple(ProbeCall(**call) for call in raw["probes"])
+            return Plan(**raw)
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise ValueError("the plan cannot be used: %s" % error) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """One measured figure, or one fact.
+
+    Exactly one of ``value`` (a number, in ``unit``) and ``text`` is set; both None means the node could not tell, and
+    ``note`` says why ("not supported"): never a zero in its place. ``device`` is "node", "cpu3", "gpu0", "disk:sda",
+    "nic:eth0". GPUs are numbered by their physical slot (NVML module id − 1) where the board tells it, so that a GPU
+    that is missing leaves a gap. ``labels`` tell variants of a metric apart ({"dtype": "bf16"}).
+    ``samples`` is how many repeats stand behind the value; ``spread`` their (p95 − p5) / median, if there were several.
+    """
+
+    probe: str
+    metric: str
+    device: str
+    unit: str
+    value: Optional[float] = None
+    text: Optional[str] = None
+    labels: Dict[str, str] = dataclasses.field(default_factory=dict)
+    samples: int = 1
+    spread: Optional[float] = None
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeOutcome:
+    """How one probe ended: status is one of completed, skipped, crashed, timed_out; ``reason`` is one sentence."""
+
+    probe: str
+    status: str
+    reason: str
+    started_at: float
+    duration_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Aggregate:
+    """One telemetry series over the job, in bounded memory: all figures in ``unit``, slope per minute.
+
+    ``time_in_state`` (seconds per state) is set instead for series whose samples are states (throttle reasons).
+    """
+
+    series: str
+    device: str
+    unit: str
+    samples: int
+    minimum: Optional[float] = None
+    median: Optional[float] = None
+    p95: Optional[float] = None
+    maximum: Optional[float] = None
+    slope_per_min: Optional[float] = None
+    time_in_state: Dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class TelemetryFile:
+    """The streamed series: gzip of JSON lines {"t": s, "series", "device", "value" or "state"}, in the job dir."""
+
+    file: str
+    sha256: str
+    rows: int
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What one job found. ``simulated`` comes from the hardware seam and follows every figure to the last report.
+
+    ``identity``: boot_id, hostname, machine_id, serials {part: serial}. ``environment``: kernel, os, python, torch,
+    driver, and so on, text to text. ``guard``: {"busy": bool, "evidence": [sentence]}. Times are epoch seconds.
+    """
+
+    job_id: str
+    node: str
+    stage: str
+    level: str
+    fence: int
+    agent_sha256: str
+    simulated: bool
+    started_at: float
+    ended_at: float
+    end: str
+    partial: bool
+    identity: Dict[str, Any]
+    environment: Dict[str, str]
+    guard: Dict[str, Any]
+    probes: List[ProbeOutcome]
+    measurements: List[Measurement]
+    telemetry: List[Aggregate]
+    telemetry_file: Optional[TelemetryFile] = None
+    notes: List[str] = dataclasses.field(default_factory=list)
+    schema: str = RESULT_SCHEMA
+
+    def to_json(self) -> str:
+        """The result as JSON text; NaN and infinities are refused (ValueError), since no reader could trust them."""
+        return json.dumps(dataclasses.asdict(self), allow_nan=False, sort_keys=True)

@@ -1,0 +1,166 @@
+"""The hardware seam: device queries, device time, memory and the clock, as probes see them.
+
+Implementations: ``host`` (a real machine: CPU, and NVIDIA GPUs through NVML and torch.cuda) and ``simulated`` (a model
+of GPU nodes, chosen by the environment variable MUSTER_SIMULATED_HARDWARE, which the simulated node's own SSH server
+sets; no plan can ask for it and no plan can hide it). ``open_hardware()`` picks one.
+
+A fault of the simulated hardware alters its physical state only; nothing behind this seam may alter what is measured.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+from typing import Any, ContextManager, Dict, Iterable, List, Optional, Tuple
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """A thing that can be tested. ``id`` is "cpu0", "gpu5"; ``index`` its number (GPUs: physical slot)."""
+
+    id: str
+    kind: str
+    index: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Fact:
+    """One item of the inventory or one cumulative counter; value (number) or text, or neither with a note."""
+
+    name: str
+    device: str
+    unit: str
+    value: Optional[float] = None
+    text: Optional[str] = None
+    labels: Dict[str, str] = dataclasses.field(default_factory=dict)
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """One telemetry reading: a number in ``unit``, or a state (unit "state")."""
+
+    series: str
+    device: str
+    unit: str
+    value: Optional[float] = None
+    state: Optional[str] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """Who is using the machine: foreign GPU processes, logged-in users, and load that is not ours."""
+
+    gpu_processes: Tuple[str, ...] = ()
+    users: Tuple[str, ...] = ()
+    load_1min: float = 0.0
+    cpu_count: int = 1
+    busy_processes: Tuple[str, ...] = ()
+
+
+class Clock(abc.ABC):
+    """The only source of time for probes. A simulated clock may run faster than real."""
+
+    @abc.abstractmethod
+    def now(self) -> float:
+        """Monotonic seconds."""
+
+    @abc.abstractmethod
+    def wall(self) -> float:
+        """Epoch seconds."""
+
+    @abc.abstractmethod
+    def sleep(self, seconds: float) -> None:
+        """Wait for ``seconds`` of this clock."""
+
+
+@dataclasses.dataclass
+class Timing:
+    """Filled in when a ``Compute.timer`` block ends: device seconds, and the mean clock meanwhile where known."""
+
+    seconds: float = 0.0
+    mean_clock_mhz: Optional[float] = None
+    mean_power_w: Optional[float] = None
+
+
+class Compute(abc.ABC):
+    """Compute on one device, through PyTorch: tensors live in ``torch_device``, work is timed by the device.
+
+    On simulated devices kernels run for real, on the CPU, at a small physical shape; device time is what the model
+    says the *nominal* work would take. Probes therefore size their tensors with ``physical`` and pass the nominal work.
+    """
+
+    device: Device
+    torch_device: Any
+
+    @abc.abstractmethod
+    def physical(self, *shape: int) -> Tuple[int, ...]:
+        """The shape to allocate for a nominal shape: the same on real hardware, capped on simulated hardware."""
+
+    @abc.abstractmethod
+    def matmul(self, a: Any, b: Any, *, nominal: Tuple[int, int, int], out_dtype: Any = None) -> Any:
+        """a @ b on the device, accounted as 2·m·n·k FLOP of ``nominal`` (m, n, k) in a's dtype; returns the product."""
+
+    @abc.abstractmethod
+    def copy(self, target: Any, source: Any, *, nominal_bytes: int) -> None:
+        """Device-to-device copy, accounted as ``nominal_bytes`` read and as many written."""
+
+    @abc.abstractmethod
+    def touch(self, tensor: Any, *, nominal_bytes: int) -> Any:
+        """Account for elementwise traffic that the probe did on ``tensor``; returns it."""
+
+    @abc.abstractmethod
+    def timer(self) -> ContextManager[Timing]:
+        """Times the work queued inside the block, with synchronisation at both ends."""
+
+    @abc.abstractmethod
+    def free_memory(self) -> int:
+        """Bytes of device memory that may be allocated."""
+
+    def supports(self, dtype: str) -> bool:
+        """Whether "fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8" matmul exists on this device."""
+        raise NotImplementedError
+
+
+class Hardware(abc.ABC):
+    """One machine."""
+
+    simulated: bool
+    clock: Clock
+
+    @abc.abstractmethod
+    def devices(self, kind: str) -> List[Device]:
+        """Devices of a kind ("cpu", "gpu") that answer, in slot order."""
+
+    @abc.abstractmethod
+    def boot_id(self) -> str:
+        """The kernel's boot id; changes at every boot."""
+
+    @abc.abstractmethod
+    def inventory(self) -> Iterable[Fact]:
+        """Everything that intake compares with the SKU file."""
+
+    @abc.abstractmethod
+    def counters(self) -> Iterable[Fact]:
+        """Cumulative error counters (machine checks, EDAC, ECC, replay, XID, throttle time), to be differenced."""
+
+    @abc.abstractmethod
+    def telemetry(self) -> Iterable[Sample]:
+        """One reading of every sensor there is: temperature, power, clock, fan, utilisation, throttle state."""
+
+    @abc.abstractmethod
+    def usage(self) -> Usage:
+        """Who uses the machine now."""
+
+    @abc.abstractmethod
+    def kernel_log(self) -> Optional[List[str]]:
+        """Lines of the kernel log, oldest first; None where it cannot be read."""
+
+    @abc.abstractmethod
+    def compute(self, device: Device) -> Compute:
+        """Compute on a device. Raises muster_node.probe.Skip where PyTorch or the device is missing."""
+
+    def loading(self, devices: List[Device]) -> ContextManager[None]:
+        """Marks devices as under sustained load for the block; the simulated model heats them, real ones ignore it."""
+        return contextlib.nullcontext()

@@ -1,0 +1,89 @@
+"""What a probe is: a declaration (name, stage, parameters, metrics, needs) and one ``run`` method.
+
+A new probe is one new file in ``muster_node/probes``; nothing else is touched. A probe reaches hardware, compute and
+time only through ``context.hardware`` (``muster_node.hardware.seam``), and reports only through the context.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Callable, ClassVar, Dict, Mapping, Optional, Tuple
+
+if TYPE_CHECKING:
+    import pathlib
+
+    from muster_node.hardware.seam import Hardware
+
+
+@dataclasses.dataclass(frozen=True)
+class Param:
+    """A parameter of a probe: its default, and one line that says what it is and in which unit."""
+
+    default: Any
+    doc: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A metric that a probe reports: its unit, and one line that says what it is."""
+
+    unit: str
+    doc: str
+
+
+class Skip(Exception):
+    """Raised by a probe that cannot run here; the message is the reason the reader sees ("no privilege")."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What a running probe is given.
+
+    ``emit(metric, device, value=…, text=…, labels=…, samples=…, spread=…, note=…)`` records a measurement: the metric
+    must be declared, its unit comes from the declaration. ``progress(sentence)`` writes a progress line. ``scratch`` is
+    a directory of the probe's own, removed afterwards. ``params`` holds every declared parameter.
+    """
+
+    hardware: "Hardware"
+    params: Mapping[str, Any]
+    seed: int
+    scratch: "pathlib.Path"
+    emit: Callable[..., None]
+    progress: Callable[[str], None]
+
+
+class Probe:
+    """Base of all probes.
+
+    ``loads`` says whether the probe puts load on the machine (then the in-use guard must pass first). ``needs`` names
+    what must be there: "torch", "gpu", "privilege:<command>"; what is missing makes the probe ``skipped``.
+    """
+
+    name: ClassVar[str]
+    stage: ClassVar[str]
+    doc: ClassVar[str]
+    params: ClassVar[Dict[str, Param]] = {}
+    metrics: ClassVar[Dict[str, Metric]] = {}
+    needs: ClassVar[Tuple[str, ...]] = ()
+    loads: ClassVar[bool] = True
+
+    def run(self, context: Context) -> None:
+        """Measure. Raise Skip where it cannot be done here; anything else raised is recorded as a crash."""
+        raise NotImplementedError
+
+
+def resolve_params(probe: "type[Probe]", given: Mapping[str, Any]) -> Dict[str, Any]:
+    """Defaults overlaid by what the plan gives. Raises ValueError naming a parameter that the probe does not have."""
+    unknown = sorted(set(given) - set(probe.params))
+    if unknown:
+        known = ", ".join(sorted(probe.params)) or "none"
+        raise ValueError("probe %s has no parameter %s (it has: %s)" % (probe.name, ", ".join(unknown), known))
+    return {name: given.get(name, param.default) for name, param in probe.params.items()}
+
+
+def missing_need(probe: "type[Probe]", has: Callable[[str], bool]) -> Optional[str]:
+    """The first declared need that is not there, or None."""
+    for need in probe.needs:
+        if not has(need):
+            return need
+    return None
