@@ -25,10 +25,19 @@ class Param:
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A metric that a probe reports: its unit, and one line that says what it is."""
+    """A metric that a probe reports: its unit, and one line that says what it is.
+
+    ``gpu_unit`` is the unit on devices "gpu{slot}" where it differs (a core's rate reads best in GFLOPS, a GPU's in
+    TFLOPS).
+    """
 
     unit: str
     doc: str
+    gpu_unit: Optional[str] = None
+
+    def unit_on(self, device: str) -> str:
+        """The unit in which this metric is reported on ``device``."""
+        return self.gpu_unit if self.gpu_unit and device.startswith("gpu") else self.unit
 
 
 class Skip(Exception):
@@ -40,7 +49,7 @@ class Context:
     """What a running probe is given.
 
     ``emit(metric, device, value=…, text=…, labels=…, samples=…, spread=…, note=…)`` records a measurement: the metric
-    must be declared, its unit comes from the declaration. ``progress(sentence)`` writes a progress line. ``scratch`` is
+    must be declared, its unit is the declaration's ``unit_on(device)``. ``progress(sentence)`` writes a progress line. ``scratch`` is
     a directory of the probe's own, removed afterwards. ``params`` holds every declared parameter.
     """
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-from typing import Any, ContextManager, Dict, Iterable, List, Optional, Tuple
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, ContextManager, Dict, Iterable, List, Optional, Tuple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +125,16 @@ class Compute(abc.ABC):
         raise NotImplementedError
 
 
+@dataclasses.dataclass(frozen=True)
+class Worker:
+    """One of ``count`` workers that run at once. ``ready()`` returns when every worker has called it: a start signal."""
+
+    device: Device
+    index: int
+    count: int
+    ready: Callable[[], Any]
+
+
 class Hardware(abc.ABC):
     """One machine."""
 
@@ -131,7 +143,8 @@ class Hardware(abc.ABC):
 
     @abc.abstractmethod
     def devices(self, kind: str) -> List[Device]:
-        """Devices of a kind ("cpu", "gpu") that answer, in slot order."""
+        """Devices of a kind that answer, in slot order: "cpu" (every logical CPU), "core" (of these, one for each
+        physical core), "gpu"."""
 
     @abc.abstractmethod
     def boot_id(self) -> str:
@@ -160,6 +173,41 @@ class Hardware(abc.ABC):
     @abc.abstractmethod
     def compute(self, device: Device) -> Compute:
         """Compute on a device. Raises muster_node.probe.Skip where PyTorch or the device is missing."""
+
+    def at_once(
+        self,
+        devices: List[Device],
+        work: Callable[[Worker], Any],
+        tick: Optional[Callable[[], None]] = None,
+        tick_s: float = 1.0,
+    ) -> List[Any]:
+        """Run ``work`` on all ``devices`` at the same time and return what each returned, in order.
+
+        ``tick`` is called meanwhile in the caller, every ``tick_s`` seconds of the clock. The first exception of a
+        worker is raised here. Work must be bounded by the clock or a count, and must return plain values: on CPUs each
+        worker is a forked process pinned to its CPU (``cpu_workers``), elsewhere a thread of this process.
+        """
+        barrier = threading.Barrier(len(devices))
+
+        def guarded(worker: Worker) -> Any:
+            try:
+                return work(worker)
+            except BaseException:
+                barrier.abort()
+                raise
+
+        with ThreadPoolExecutor(max_workers=len(devices)) as pool:
+            futures = [
+                pool.submit(guarded, Worker(device, index, len(devices), barrier.wait))
+                for index, device in enumerate(devices)
+            ]
+            while tick is not None and not all(future.done() for future in futures):
+                tick()
+                self.clock.sleep(tick_s)
+            errors = [error for error in (future.exception() for future in futures) if error is not None]
+            for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+                raise error
+            return [future.result() for future in futures]
 
     def loading(self, devices: List[Device]) -> ContextManager[None]:
         """Marks devices as under sustained load for the block; the simulated model heats them, real ones ignore it."""
