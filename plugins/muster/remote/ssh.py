@@ -1,0 +1,327 @@
+"""SSH to a node, trusting exactly one host key: connect, run, fetch, store. Knows no Airflow.
+
+Nothing that a node sends is trusted: output is capped while it is read, and text is cleaned before it is shown.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import re
+import shlex
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import paramiko
+
+SSH_PORT = 22
+OUTPUT_BYTES_MAX = 1024 * 1024
+_CHUNK = 32 * 1024
+_PREFERRED_KEYS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+class RemoteError(Exception):
+    """A node could not be asked; the message is one sentence that says why and what to do."""
+
+
+class Unreachable(RemoteError):
+    """Nothing answered, or the connection was lost."""
+
+
+class WrongHostKey(RemoteError):
+    """Another host key answered than the one pinned at enrolment."""
+
+
+class LoginRefused(RemoteError):
+    """The node refused our user or key."""
+
+
+class CommandTimedOut(RemoteError):
+    """A command did not end in time."""
+
+
+class Address(Protocol):
+    """Where a node is and who it must prove to be; ``NodeRecord`` is one."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def host(self) -> str: ...  # noqa: D102
+    @property
+    def port(self) -> int: ...  # noqa: D102
+    @property
+    def user(self) -> str | None: ...  # noqa: D102
+    @property
+    def host_key(self) -> str: ...  # noqa: D102
+
+
+@dataclasses.dataclass(frozen=True)
+class Credentials:
+    """Who we are: the login and how to prove it. Without a key or password, the agent and ``~/.ssh`` are tried."""
+
+    username: str | None = None
+    key_file: str | None = None
+    password: str | None = dataclasses.field(default=None, repr=False)
+    key: paramiko.PKey | None = dataclasses.field(default=None, repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Completed:
+    """What a remote command answered; ``truncated`` when it said more than was allowed."""
+
+    rc: int
+    out: bytes
+    err: bytes
+    truncated: bool = False
+
+    @property
+    def text(self) -> str:
+        """Standard output as cleaned text."""
+        return clean(self.out.decode("utf-8", "replace"))
+
+    @property
+    def complaint(self) -> str:
+        """The last line of what went wrong, cleaned, for a sentence."""
+        lines = clean((self.err or self.out).decode("utf-8", "replace")).strip().splitlines()
+        return lines[-1][:300] if lines else f"exit status {self.rc}"
+
+
+def clean(text: str) -> str:
+    """``text`` without control characters and direction overrides; newlines and tabs stay."""
+    return _UNPRINTABLE.sub("�", text)
+
+
+def parse_host_key(text: str) -> paramiko.PKey:
+    """The key in "ssh-ed25519 AAAA…". Raises RemoteError when it is none."""
+    try:
+        kind, data = text.split()[:2]
+        return paramiko.PKey.from_type_string(kind, base64.b64decode(data, validate=True))
+    except (ValueError, binascii.Error, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
+        raise RemoteError(
+            f"the pinned host key {text[:40]!r} is not a public key; enrol the node again with 'muster node add'"
+        ) from error
+
+
+def host_key_name(host: str, port: int) -> str:
+    """A host as known_hosts spells it: with its port, unless that is 22."""
+    return host if port == SSH_PORT else f"[{host}]:{port}"
+
+
+def _key_text(key: paramiko.PKey) -> str:
+    return f"{key.get_name()} {key.get_base64()}"
+
+
+def scan_host_key(host: str, port: int = SSH_PORT, timeout: float = 10.0) -> str:
+    """The host key that answers now, as "ssh-ed25519 AAAA…", without logging in. Raises Unreachable."""
+    try:
+        with socket.create_connection((host, port), timeout=timeout) as sock:
+            transport = paramiko.Transport(sock)
+            try:
+                transport.banner_timeout = timeout
+                options = transport.get_security_options()
+                offered = tuple(options.key_types)
+                options.key_types = sorted(offered, key=_preference)
+                transport.start_client(timeout=timeout)
+                return _key_text(transport.get_remote_server_key())
+            finally:
+                transport.close()
+    except (OSError, EOFError, paramiko.SSHException) as error:
+        raise Unreachable(_unreachable(host, port, error)) from error
+
+
+def _preference(kind: str) -> int:
+    return _PREFERRED_KEYS.index(kind) if kind in _PREFERRED_KEYS else len(_PREFERRED_KEYS)
+
+
+def pinned_client(node: Address) -> paramiko.SSHClient:
+    """A client that trusts the node's pinned key and nothing else, not even the user's known_hosts."""
+    client = paramiko.SSHClient()
+    key = parse_host_key(node.host_key)
+    client.get_host_keys().add(host_key_name(node.host, node.port), key.get_name(), key)
+    client.set_missing_host_key_policy(paramiko.RejectPolicy())
+    return client
+
+
+def settings_credentials() -> Credentials:
+    """The login named by MUSTER_SSH_USER and MUSTER_SSH_KEY_FILE."""
+    from muster.settings import settings
+
+    chosen = settings()
+    key_file = str(chosen.ssh_key_file) if chosen.ssh_key_file else None
+    return Credentials(username=chosen.ssh_user or None, key_file=key_file)
+
+
+def connect(
+    node: Address,
+    credentials: Credentials | None = None,
+    *,
+    timeout: float = 15.0,
+    options: dict[str, Any] | None = None,
+) -> paramiko.SSHClient:
+    """Log in to a node. The caller closes the client.
+
+    ``credentials`` default to the settings; ``options`` are passed on to ``paramiko.SSHClient.connect``.
+    Raises Unreachable, WrongHostKey or LoginRefused, each one sentence.
+    """
+    who = credentials or settings_credentials()
+    client = pinned_client(node)
+    try:
+        client.connect(
+            node.host,
+            port=node.port,
+            username=node.user or who.username,
+            password=who.password,
+            pkey=who.key,
+            key_filename=who.key_file,
+            look_for_keys=who.key is None and who.key_file is None,
+            allow_agent=who.key is None and who.key_file is None,
+            **{"timeout": timeout, "banner_timeout": timeout, "auth_timeout": timeout, **(options or {})},
+        )
+    except BaseException as error:
+        client.close()
+        raise _sentence(node, error) from error
+    transport = client.get_transport()
+    if transport is not None:
+        transport.set_keepalive(30)
+    return client
+
+
+def _sentence(node: Address, error: BaseException) -> BaseException:
+    where = f"{node.name} ({node.host}:{node.port})"
+    if isinstance(error, paramiko.BadHostKeyException):
+        return WrongHostKey(
+            f"{where} answered with another host key than the one pinned at enrolment "
+            f"({_fingerprint(error.key)} instead of {_fingerprint(error.expected_key)}); if the machine was "
+            f"reinstalled, enrol it again with 'muster node add', otherwise somebody is in between"
+        )
+    if isinstance(error, paramiko.AuthenticationException):
+        return LoginRefused(f"{where} refused the login; check the user and the key that Muster is given for SSH")
+    if isinstance(error, paramiko.SSHException) and "not found in known_hosts" in str(error):
+        return WrongHostKey(f"{where} has no host key of the pinned kind; enrol it again with 'muster node add'")
+    if isinstance(error, FileNotFoundError):
+        return LoginRefused(f"the SSH key file {error.filename} does not exist; check MUSTER_SSH_KEY_FILE")
+    if isinstance(error, (OSError, EOFError, paramiko.SSHException)):
+        return Unreachable(_unreachable(node.host, node.port, error, node.name))
+    return error
+
+
+def _unreachable(host: str, port: int, error: BaseException, name: str = "") -> str:
+    where = f"{name} ({host}:{port})" if name else f"{host}:{port}"
+    why = clean(str(error)) or type(error).__name__
+    if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
+        why = "connection refused or no route"
+    return f"{where} cannot be reached over SSH: {why}; check that it is up and that this controller may connect to it"
+
+
+def _fingerprint(key: paramiko.PKey) -> str:
+    return f"{key.get_name()} {key.fingerprint}"
+
+
+def shell(script: str, *args: str) -> str:
+    """A POSIX script as one command that runs the same under any login shell; ``args`` become ``$1`` and so on."""
+    return shlex.join(["sh", "-c", script, "muster", *args])
+
+
+def run(
+    client: paramiko.SSHClient,
+    command: str | Sequence[str],
+    timeout: float = 30.0,
+    stdin: bytes = b"",
+    max_bytes: int = OUTPUT_BYTES_MAX,
+) -> Completed:
+    """Run one command, feed it ``stdin``, and read at most ``max_bytes`` from each of its streams.
+
+    A command that says more is cut off there and comes back ``truncated``. ``timeout`` (s) bounds the whole call.
+    Raises CommandTimedOut, or Unreachable when the connection breaks.
+    """
+    line = command if isinstance(command, str) else shlex.join(command)
+    deadline = time.monotonic() + timeout
+    transport = client.get_transport()
+    if transport is None:
+        raise Unreachable("the SSH connection is closed; try again")
+    try:
+        channel = transport.open_session(timeout=timeout)
+    except (OSError, EOFError, paramiko.SSHException) as error:
+        raise _broken(error) from error
+    try:
+        channel.settimeout(1.0)
+        channel.exec_command(line)
+        return _converse(channel, stdin, max_bytes, deadline, line)
+    except TimeoutError as error:
+        raise CommandTimedOut(f"the command {line[:80]!r} did not end within {timeout:g} s") from error
+    except (OSError, EOFError, paramiko.SSHException) as error:
+        raise _broken(error) from error
+    finally:
+        channel.close()
+
+
+def _converse(channel: paramiko.Channel, stdin: bytes, max_bytes: int, deadline: float, line: str) -> Completed:
+    out, err = bytearray(), bytearray()
+    unsent = memoryview(stdin)
+    sending = True
+    while True:
+        if time.monotonic() > deadline:
+            raise CommandTimedOut(f"the command {line[:80]!r} did not end in time")
+        moved = False
+        if sending and (channel.send_ready() or not unsent):
+            if unsent:
+                unsent = unsent[channel.send(bytes(unsent[:_CHUNK])) :]
+                moved = True
+            if not unsent:
+                channel.shutdown_write()
+                sending = False
+        while channel.recv_ready() and len(out) <= max_bytes:
+            out += channel.recv(_CHUNK)
+            moved = True
+        while channel.recv_stderr_ready() and len(err) <= max_bytes:
+            err += channel.recv_stderr(_CHUNK)
+            moved = True
+        if len(out) > max_bytes or len(err) > max_bytes:
+            return Completed(-1, bytes(out[:max_bytes]), bytes(err[:max_bytes]), truncated=True)
+        if channel.exit_status_ready() and (channel.eof_received or channel.closed) and not _unread(channel):
+            return Completed(channel.recv_exit_status(), bytes(out), bytes(err))
+        if channel.closed and not channel.exit_status_ready():
+            raise Unreachable("the SSH connection was lost before the command answered; try again")
+        if not moved:
+            time.sleep(0.005)
+
+
+def _unread(channel: paramiko.Channel) -> bool:
+    return channel.recv_ready() or channel.recv_stderr_ready()
+
+
+def _broken(error: BaseException) -> Unreachable:
+    return Unreachable(f"the SSH connection broke: {clean(str(error)) or type(error).__name__}; try again")
+
+
+def fetch(client: paramiko.SSHClient, path: str, max_bytes: int, timeout: float = 120.0) -> bytes | None:
+    """A remote regular file, or None where there is none.
+
+    Raises RemoteError when it is larger than ``max_bytes`` or not a plain file: a link could lead anywhere.
+    """
+    script = '[ -e "$1" ] || [ -L "$1" ] || exit 44; [ -f "$1" ] && [ ! -L "$1" ] || exit 45; exec cat -- "$1"'
+    got = run(client, shell(script, path), timeout, max_bytes=max_bytes)
+    if got.truncated:
+        raise RemoteError(f"the node's file {path} is larger than the {max_bytes} bytes allowed; it was not read")
+    if got.rc == 44:
+        return None
+    if got.rc == 45:
+        raise RemoteError(f"the node's {path} is not a plain file; it was not read")
+    if got.rc != 0:
+        raise RemoteError(f"the node's file {path} cannot be read: {got.complaint}")
+    return got.out
+
+
+def store(client: paramiko.SSHClient, path: str, data: bytes, mode: int = 0o600, timeout: float = 120.0) -> None:
+    """Write a remote file atomically, readable by the login only. Raises RemoteError."""
+    script = (
+        'umask 077; mkdir -p -- "$(dirname -- "$1")" && t="$1.$$.part" && cat >"$t" && '
+        'chmod "$2" "$t" && mv -f -- "$t" "$1" || { rm -f -- "$t"; exit 1; }'
+    )
+    done = run(client, shell(script, path, f"{mode:o}"), timeout, stdin=data)
+    if done.rc != 0:
+        raise RemoteError(f"{path} cannot be written on the node: {done.complaint}")

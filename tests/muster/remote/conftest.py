@@ -1,0 +1,29 @@
+"""A real OpenSSH server for every test that reaches a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from muster.remote import ssh
+from tests.support import sshd
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[sshd.Sshd]:
+    with sshd.running(tmp_path / "node") as started:
+        yield started
+
+
+@pytest.fixture
+def who(server: sshd.Sshd) -> ssh.Credentials:
+    return ssh.Credentials(key_file=str(server.key_file))
+
+
+@pytest.fixture
+def client(server: sshd.Sshd, who: ssh.Credentials) -> Iterator[paramiko.SSHClient]:
+    with ssh.connect(server.node(), who) as connected:
+        yield connected

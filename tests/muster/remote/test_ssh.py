@@ -1,0 +1,120 @@
+"""SSH against a real OpenSSH server: one trusted key, capped output, whole files, one-sentence errors."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from muster.remote import ssh
+from tests.support.sshd import Sshd
+
+pytestmark = pytest.mark.needs_sshd
+
+
+def test_scan_gives_the_key_that_connect_then_trusts(server: Sshd, who: ssh.Credentials) -> None:
+    scanned = ssh.scan_host_key("127.0.0.1", server.port, timeout=5)
+    assert scanned.split() == server.key_text().split()
+    with ssh.connect(server.node(host_key=scanned), who) as client:
+        assert ssh.run(client, "echo hello").out == b"hello\n"
+
+
+def test_another_host_key_is_refused_even_if_known_hosts_has_it(
+    server: Sshd, who: ssh.Credentials, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator's own known_hosts must not be a second source of trust."""
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh/known_hosts").write_text(f"[127.0.0.1]:{server.port} {server.key_text()}\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ssh.WrongHostKey, match="another host key than the one pinned"):
+        ssh.connect(server.node(host_key=server.key_text("stranger")), who)
+
+
+def test_a_refused_login_says_so(server: Sshd) -> None:
+    stranger = ssh.Credentials(key_file=str(server.folder / "stranger"))
+    with pytest.raises(ssh.LoginRefused, match=r"this-node \(127.0.0.1:\d+\) refused the login"):
+        ssh.connect(server.node(), stranger)
+
+
+def test_a_missing_key_file_is_named(server: Sshd) -> None:
+    with pytest.raises(ssh.LoginRefused, match="/nowhere/key does not exist"):
+        ssh.connect(server.node(), ssh.Credentials(key_file="/nowhere/key"))
+
+
+def test_nobody_there(server: Sshd, who: ssh.Credentials) -> None:
+    server.stop()
+    with pytest.raises(ssh.Unreachable, match="cannot be reached over SSH"):
+        ssh.connect(server.node(), who)
+    with pytest.raises(ssh.Unreachable, match="cannot be reached over SSH"):
+        ssh.scan_host_key("127.0.0.1", server.port, timeout=2)
+
+
+def test_a_silent_port_does_not_hang(who: ssh.Credentials) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        began = time.monotonic()
+        with pytest.raises(ssh.Unreachable):
+            ssh.scan_host_key("127.0.0.1", deaf.getsockname()[1], timeout=1)
+        assert time.monotonic() - began < 10
+
+
+def test_run_feeds_stdin_and_tells_the_exit_status(client: paramiko.SSHClient) -> None:
+    data = bytes(range(256)) * 4096
+    assert ssh.run(client, "cat", stdin=data, max_bytes=len(data)).out == data
+    done = ssh.run(client, "echo no >&2; exit 7")
+    assert (done.rc, done.complaint) == (7, "no")
+
+
+def test_output_is_capped_while_it_is_read(client: paramiko.SSHClient) -> None:
+    endless = ssh.run(client, "yes", timeout=20, max_bytes=100_000)
+    assert endless.truncated
+    assert len(endless.out) == 100_000
+
+
+def test_a_command_that_hangs_is_given_up(client: paramiko.SSHClient) -> None:
+    began = time.monotonic()
+    with pytest.raises(ssh.CommandTimedOut):
+        ssh.run(client, "sleep 60", timeout=1)
+    assert time.monotonic() - began < 10
+
+
+def test_a_lost_connection_is_told(server: Sshd, client: paramiko.SSHClient) -> None:
+    ssh.run(client, "true")
+    server.stop()
+    with pytest.raises(ssh.Unreachable):
+        ssh.run(client, "true", timeout=5)
+
+
+def test_files_go_and_come_back_whole(client: paramiko.SSHClient, tmp_path: Path) -> None:
+    data = bytes(range(256)) * 2000
+    path = str(tmp_path / "it's a folder" / "file")
+    ssh.store(client, path, data)
+    assert Path(path).read_bytes() == data
+    assert Path(path).stat().st_mode & 0o777 == 0o600
+    assert list(Path(path).parent.iterdir()) == [Path(path)]
+    assert ssh.fetch(client, path, max_bytes=len(data)) == data
+    assert ssh.fetch(client, path + "-none", max_bytes=10) is None
+
+
+def test_a_file_too_large_or_no_file_is_not_read(client: paramiko.SSHClient, tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    large.write_bytes(b"x" * 2000)
+    with pytest.raises(ssh.RemoteError, match="larger than the 1000 bytes"):
+        ssh.fetch(client, str(large), max_bytes=1000)
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    with pytest.raises(ssh.RemoteError, match="not a plain file"):
+        ssh.fetch(client, str(tmp_path / "link"), max_bytes=100_000)
+    with pytest.raises(ssh.RemoteError, match="not a plain file"):
+        ssh.fetch(client, str(tmp_path), max_bytes=100_000)
+
+
+def test_text_from_a_node_cannot_move_the_cursor() -> None:
+    assert ssh.clean("a\x1b[2Jb\x00\u202ec\td\n") == "a�[2Jb��c\td\n"
+
+
+@pytest.mark.parametrize("text", ["", "ssh-ed25519", "ssh-ed25519 !!!", "ssh-new AAAA", "ssh-ed25519 AAAA"])
+def test_a_pinned_key_that_is_none_is_one_sentence(text: str) -> None:
+    with pytest.raises(ssh.RemoteError, match="is not a public key"):
+        ssh.parse_host_key(text)

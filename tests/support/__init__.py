@@ -1,0 +1,1 @@
+"""What several rooms' tests stand on: a real OpenSSH server."""

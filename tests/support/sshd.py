@@ -1,0 +1,129 @@
+"""A real OpenSSH server on loopback, run as the current user, with a host key and a login key of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import getpass
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """What our code needs to know of a node; shaped like ``NodeRecord``."""
+
+    name: str
+    host: str
+    port: int
+    user: str | None
+    host_key: str
+    work_dir: str = ""
+
+
+class Sshd:
+    """One server. ``freeze`` and ``stop`` take it off the network, ``start`` brings it back on the same port."""
+
+    def __init__(self, folder: Path, env: dict[str, str] | None = None) -> None:
+        self.folder = folder
+        self.env = env or {}
+        self.key_file = folder / "login"
+        self.log_file = folder / "sshd.log"
+        self.home = folder / "home"
+        self.home.mkdir(parents=True)
+        self._process: subprocess.Popen[bytes] | None = None
+        for name in ("host", "login", "stranger"):
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(folder / name)], check=True
+            )
+        shutil.copy(folder / "login.pub", folder / "authorized_keys")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+
+    def key_text(self, which: str = "host") -> str:
+        return (self.folder / f"{which}.pub").read_text().strip()
+
+    def node(self, name: str = "this-node", host_key: str = "") -> Node:
+        return Node(
+            name=name,
+            host="127.0.0.1",
+            port=self.port,
+            user=getpass.getuser(),
+            host_key=host_key or self.key_text(),
+            work_dir=str(self.home / "muster"),
+        )
+
+    def start(self) -> None:
+        assert SSHD
+        set_env = "".join(f' "{name}={value}"' for name, value in {"HOME": str(self.home), **self.env}.items())
+        config = self.folder / "sshd_config"
+        config.write_text(
+            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {self.folder}/host\n"
+            f"AuthorizedKeysFile {self.folder}/authorized_keys\nPidFile {self.folder}/sshd.pid\n"
+            "UsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+            f"PermitRootLogin prohibit-password\nMaxStartups 100\nSetEnv{set_env}\n"
+        )
+        Path("/run/sshd").mkdir(exist_ok=True)
+        self._process = subprocess.Popen([SSHD, "-D", "-E", str(self.log_file), "-f", str(config)])
+        for _ in range(100):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.2):
+                return
+            if self._process.poll() is not None:
+                raise RuntimeError(f"sshd ended: {self.log_file.read_text()}")
+            time.sleep(0.05)
+        raise RuntimeError(f"sshd does not answer: {self.log_file.read_text()}")
+
+    def sessions(self) -> list[int]:
+        """The processes that serve open connections."""
+        if self._process is None:
+            return []
+        found = subprocess.run(["pgrep", "-P", str(self._process.pid)], capture_output=True, text=True, check=False)
+        return [int(pid) for pid in found.stdout.split()]
+
+    def drop_connections(self) -> None:
+        """Break every open connection, as a network fault would; the server goes on."""
+        for pid in self.sessions():
+            with contextlib.suppress(ProcessLookupError):
+                _signal_tree(pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Take the node off the network; what runs on it goes on."""
+        if self._process is None:
+            return
+        sessions = self.sessions()
+        self._process.terminate()
+        self._process.wait(10)
+        for pid in sessions:
+            with contextlib.suppress(ProcessLookupError):
+                _signal_tree(pid, signal.SIGKILL)
+        self._process = None
+
+
+def _signal_tree(pid: int, number: int) -> None:
+    """Signal a session process and its privilege-separated child, but not the jobs detached from it."""
+    import os
+
+    children = subprocess.run(["pgrep", "-P", str(pid), "sshd"], capture_output=True, text=True, check=False)
+    os.kill(pid, number)
+    for child in children.stdout.split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(child), number)
+
+
+@contextlib.contextmanager
+def running(folder: Path, env: dict[str, str] | None = None) -> Iterator[Sshd]:
+    """A started server, stopped at the end."""
+    server = Sshd(folder, env)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
