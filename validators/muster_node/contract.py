@@ -24,14 +24,16 @@ TIMED_OUT = "timed_out"
 
 # How the whole job ended.
 END_COMPLETED = "completed"  # every probe has an outcome
-END_BUSY = "busy"  # the in-use guard refused; nothing was loaded
+END_BUSY = "busy"  # the in-use guard refused, or another job holds the node; nothing was loaded
 END_FENCED = "fenced"  # a newer fencing token has been seen on this node
 END_TERMINATED = "terminated"  # SIGTERM; the result is partial
 END_DEADLINE = "deadline"  # the job's own deadline; the result is partial
+END_ERROR = "error"  # the agent itself could not work (hardware would not open, a fault of its own)
 
-# Exit statuses of ``muster.pyz run``; in all of them but PLAN a result.json has been written.
-EXIT_OF_END = {END_COMPLETED: 0, END_BUSY: 3, END_FENCED: 4, END_TERMINATED: 6, END_DEADLINE: 7}
+# Exit statuses of ``muster.pyz run``; in all of them but the last two a result.json has been written.
+EXIT_OF_END = {END_COMPLETED: 0, END_BUSY: 3, END_FENCED: 4, END_TERMINATED: 6, END_DEADLINE: 7, END_ERROR: 8}
 EXIT_BAD_PLAN = 5
+EXIT_NO_RESULT = 9  # no result.json could be written, or the job already runs in this directory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,6 +156,7 @@ class Result:
 
     ``identity``: boot_id, hostname, machine_id, serials {part: serial}. ``environment``: kernel, os, python, torch,
     driver, and so on, text to text. ``guard``: {"busy": bool, "evidence": [sentence]}. Times are epoch seconds.
+    Where ``end`` is not "completed", ``notes[0]`` is the sentence that says why.
     """
 
     job_id: str
