@@ -1,0 +1,71 @@
+# Set-up and daily commands. `make demo` and `make test` work on a fresh clone with Python 3.11+, git and make:
+# everything is installed into .venv, pinned by requirements.txt, and a second run starts at once.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# A usable interpreter: the default one if it will do, else a newer one beside it. `make PYTHON=… demo` names one.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
+	&& { echo $$p; break; }; done)
+UV_VERSION := 0.13.8
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+NODE_TORCH := $(VENV)/.node-torch
+TEST_TORCH := $(VENV)/.test-torch
+
+# Without bytecode each of the demo's processes would compile Airflow anew, which takes longer than running it.
+unexport PYTHONDONTWRITEBYTECODE
+export ALLOW_MISSING TORCH_INDEX
+
+.PHONY: help demo test lint lock clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
+	@echo '  make demo ARGS="--exit --seed 7" runs unattended; make test ARGS="tests/demo -k table" runs some tests'
+
+demo: $(NODE_TORCH) ## the main job: a small fleet goes through its qualification; Ctrl-C ends it
+	@$(BIN)/python -m muster.demo $(ARGS)
+
+test: $(TEST_TORCH) ## all tests; ALLOW_MISSING=openssh-server,postgresql goes without these services
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(INSTALLED) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+lock: $(INSTALLED) ## pin anew what pyproject.toml asks for
+	$(BIN)/uv pip compile pyproject.toml --group dev --universal --no-emit-index-url --no-header --quiet \
+		--output-file requirements.txt
+
+clean: ## remove what was installed and generated
+	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+
+# uv installs in seconds what takes pip minutes, but pip alone does it too.
+$(INSTALLED): requirements.txt pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Muster needs Python 3.11, 3.12 or 3.13 with its venv module (Debian: python3-venv): \
+	install one, or name it with make PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "Installing the pinned environment into $(VENV) (about 500 MB, once)"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/uv --version 2>/dev/null | grep -qF "uv $(UV_VERSION)" \
+		|| $(BIN)/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION) \
+		|| echo "uv $(UV_VERSION) cannot be had here: installing with pip, which takes longer"
+	@if $(BIN)/uv --version >/dev/null 2>&1; then \
+		install="$(BIN)/uv pip install --quiet --python $(BIN)/python"; \
+	else \
+		install="$(BIN)/pip install --quiet --disable-pip-version-check"; \
+	fi; \
+	$$install -r requirements.txt && $$install --no-deps -e .
+	@touch $@
+
+# PyTorch is the node's, not the controller's: any interpreter here that has it will do for the demo's nodes.
+$(NODE_TORCH): $(INSTALLED)
+	@$(BIN)/python -m muster.demo.pytorch
+	@touch $@
+
+# The tests run probes in their own process, so they need it in this environment.
+$(TEST_TORCH): $(INSTALLED)
+	@$(BIN)/python -m muster.demo.pytorch --here
+	@touch $@
