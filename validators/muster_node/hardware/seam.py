@@ -127,7 +127,7 @@ class Compute(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Worker:
-    """One of ``count`` workers that run at once. ``ready()`` returns when every worker has called it: a start signal."""
+    """One of ``count`` workers that run at once. ``ready()`` is a start signal: it returns once all have called it."""
 
     device: Device
     index: int

@@ -1,0 +1,96 @@
+"""Compute on one logical CPU through PyTorch: single-threaded, timed by the monotonic clock."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from typing import Any, ContextManager, Iterator, Optional, Sequence, Tuple
+
+from muster_node.hardware import host_parse as parse
+from muster_node.hardware.seam import Clock, Compute, Device, Timing
+from muster_node.hardware.sysfs import Files
+from muster_node.probe import Skip
+
+# Without one of these, int8 products are summed in saturating 16-bit pairs and are not exact by design.
+_INT8_FLAGS = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
+
+
+def require_torch() -> Any:
+    """The torch module. Raises Skip where it is not installed or cannot be loaded."""
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise Skip("PyTorch cannot be imported: %s" % error) from error
+
+
+class CpuCompute(Compute):
+    """Compute on one CPU. Making one pins the calling thread to it and makes PyTorch single-threaded in this process.
+
+    Probes therefore make it inside ``Hardware.at_once``, whose workers are processes of their own.
+    """
+
+    def __init__(self, device: Device, clock: Clock, files: Files, flags: Sequence[str]) -> None:
+        self._torch = require_torch()
+        self.device = device
+        self.torch_device = self._torch.device("cpu")
+        self._clock = clock
+        self._files = files
+        self._flags = flags
+        os.sched_setaffinity(0, {device.index})
+        self._torch.set_num_threads(1)
+
+    def physical(self, *shape: int) -> Tuple[int, ...]:
+        """The same shape: memory is real here."""
+        return shape
+
+    def matmul(self, a: Any, b: Any, *, nominal: Tuple[int, int, int], out_dtype: Any = None) -> Any:
+        """a @ b. ``out_dtype`` is a wish that CPUs do not grant for floats: the product's own dtype tells what came.
+
+        int8 operands always give the int32 product.
+        """
+        if a.dtype == self._torch.int8:
+            return self._torch._int_mm(a, b)
+        return self._torch.mm(a, b)
+
+    def copy(self, target: Any, source: Any, *, nominal_bytes: int) -> None:
+        """Memory-to-memory copy."""
+        target.copy_(source)
+
+    def touch(self, tensor: Any, *, nominal_bytes: int) -> Any:
+        """The tensor itself: real traffic needs no accounting."""
+        return tensor
+
+    def timer(self) -> ContextManager[Timing]:
+        """Times the block on the monotonic clock, with the core's own clock where the kernel tells it."""
+        return self._timed()
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[Timing]:
+        timing = Timing()
+        before = self._clock_mhz()
+        start = self._clock.now()
+        yield timing
+        timing.seconds = self._clock.now() - start
+        after = self._clock_mhz()
+        if before is not None and after is not None:
+            timing.mean_clock_mhz = (before + after) / 2
+
+    def _clock_mhz(self) -> Optional[float]:
+        khz = self._files.number("/sys/devices/system/cpu/cpu%d/cpufreq/scaling_cur_freq" % self.device.index)
+        return khz / 1000.0 if khz else None
+
+    def free_memory(self) -> int:
+        """Bytes available to this process: what the kernel can give, or less where a control group limits it."""
+        available = parse.parse_meminfo(self._files.text("/proc/meminfo")).get("MemAvailable", 0)
+        limit = self._files.number("/sys/fs/cgroup/memory.max")
+        used = self._files.number("/sys/fs/cgroup/memory.current")
+        if limit is not None and used is not None:
+            available = min(available, max(0, int(limit - used)))
+        return available
+
+    def supports(self, dtype: str) -> bool:
+        """fp64, fp32, bf16, fp16 always (the last two converted where the CPU lacks them); int8 where it is exact."""
+        if dtype == "int8":
+            return bool(_INT8_FLAGS.intersection(self._flags)) and hasattr(self._torch, "_int_mm")
+        return dtype in ("fp64", "fp32", "bf16", "fp16")

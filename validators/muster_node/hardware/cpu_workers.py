@@ -1,0 +1,128 @@
+"""One forked process for each CPU, pinned to it, all started by one signal.
+
+Fork, because a zipapp cannot be imported again by a spawned interpreter, because PyTorch is then loaded once and
+shared, and because the parent, which only waits, has run no tensor operation and so has no OpenMP threads that a fork
+would lose. Each worker is single-threaded and dies with its parent: a killed probe leaves no load behind.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from multiprocessing.connection import wait
+from typing import Any, Callable, Dict, List, Optional
+
+from muster_node.hardware.seam import Clock, Device, Worker
+from muster_node.probe import Skip
+
+_PR_SET_PDEATHSIG = 1
+_READY, _DONE, _SKIP, _ERROR = "ready", "done", "skip", "error"
+
+
+class WorkerFailed(RuntimeError):
+    """A worker raised or died; the message says on which CPU, and how."""
+
+
+def run_pinned(
+    devices: List[Device],
+    work: Callable[[Worker], Any],
+    clock: Clock,
+    tick: Optional[Callable[[], None]] = None,
+    tick_s: float = 1.0,
+) -> List[Any]:
+    """``Hardware.at_once`` for CPUs. Raises Skip as a worker raised it, WorkerFailed for anything else."""
+    context = multiprocessing.get_context("fork")
+    processes, pipes = [], []
+    try:
+        for index, device in enumerate(devices):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_work_in_child, args=(device, index, len(devices), work, theirs, os.getpid())
+            )
+            process.start()
+            theirs.close()
+            processes.append(process)
+            pipes.append(ours)
+        return _attend(devices, pipes, clock, tick, tick_s)
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+        for process in processes:
+            process.join()
+        for pipe in pipes:
+            pipe.close()
+
+
+def _attend(
+    devices: List[Device],
+    pipes: List[Any],
+    clock: Clock,
+    tick: Optional[Callable[[], None]],
+    tick_s: float,
+) -> List[Any]:
+    results: List[Any] = [None] * len(devices)
+    running: "Dict[Any, int]" = {pipe: index for index, pipe in enumerate(pipes)}
+    ready = 0
+    next_tick = clock.now()
+    while running:
+        if tick is not None and clock.now() >= next_tick:
+            tick()
+            next_tick += tick_s
+        for pipe in wait(list(running), timeout=None if tick is None else max(0.0, next_tick - clock.now())):
+            index = running[pipe]
+            kind, content = _receive(pipe)
+            if kind == _READY:
+                ready += 1
+                if ready == len(devices):
+                    for each in pipes:
+                        each.send(None)
+            elif kind == _DONE:
+                results[index] = content
+                del running[pipe]
+            elif kind == _SKIP:
+                raise Skip(content)
+            else:
+                raise WorkerFailed("the worker on %s failed: %s" % (devices[index].id, content))
+    return results
+
+
+def _receive(pipe: Any) -> Any:
+    try:
+        return pipe.recv()
+    except (EOFError, ConnectionResetError):
+        return _ERROR, "it died without a word (killed, out of memory, or crashed)"
+
+
+def _work_in_child(
+    device: Device, index: int, count: int, work: Callable[[Worker], Any], pipe: Any, parent: int
+) -> None:
+    _die_with(parent)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, signal.SIG_DFL)
+
+    def ready() -> None:
+        pipe.send((_READY, None))
+        pipe.recv()
+
+    try:
+        os.sched_setaffinity(0, {device.index})
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(1)
+        pipe.send((_DONE, work(Worker(device, index, count, ready))))
+    except Skip as skip:
+        pipe.send((_SKIP, str(skip)))
+    except BaseException as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = "%s:%s" % (os.path.basename(place.filename), place.lineno)
+        pipe.send((_ERROR, "%s: %s (%s)" % (type(error).__name__, error, where)))
+
+
+def _die_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(1)

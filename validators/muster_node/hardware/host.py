@@ -1,0 +1,196 @@
+"""A real machine: its CPUs, memory, disks and network by /proc and /sys, its GPUs by their own backend."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pathlib
+import time
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Protocol, Tuple
+
+from muster_node.hardware import host_inventory, host_parse
+from muster_node.hardware.cpu_compute import CpuCompute
+from muster_node.hardware.cpu_workers import run_pinned
+from muster_node.hardware.host_inventory import fact
+from muster_node.hardware.host_sensors import HostSensors
+from muster_node.hardware.host_usage import usage
+from muster_node.hardware.seam import Clock, Compute, Device, Fact, Hardware, Sample, Usage, Worker
+from muster_node.hardware.sysfs import NO_PRIVILEGE, NOT_SUPPORTED, Files, output_of
+from muster_node.probe import Skip
+
+_EDAC = "/sys/devices/system/edac/mc"
+
+
+class Accelerators(Protocol):
+    """What a GPU backend offers to the host; ``muster_node.hardware.nvidia.open_nvidia()`` returns one, or None."""
+
+    def devices(self) -> List[Device]:
+        """GPUs that answer, in slot order."""
+
+    def inventory(self) -> Iterable[Fact]:
+        """Facts of every GPU and of the driver."""
+
+    def counters(self) -> Iterable[Fact]:
+        """Cumulative error counters of every GPU."""
+
+    def telemetry(self) -> Iterable[Sample]:
+        """One reading of every GPU's sensors."""
+
+    def processes(self) -> Tuple[str, ...]:
+        """One sentence for each process that uses a GPU and is not ours."""
+
+    def compute(self, device: Device) -> Compute:
+        """Compute on a GPU. Raises Skip where PyTorch cannot use it."""
+
+
+class RealClock(Clock):
+    """The machine's own clock."""
+
+    def now(self) -> float:
+        """Monotonic seconds, the same in all processes."""
+        return time.monotonic()
+
+    def wall(self) -> float:
+        """Epoch seconds."""
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        """Really wait."""
+        time.sleep(seconds)
+
+
+class HostHardware(Hardware):
+    """This machine. ``files`` and ``accelerators`` are replaced in tests only."""
+
+    simulated = False
+
+    def __init__(self, files: Optional[Files] = None, accelerators: Optional[Accelerators] = None) -> None:
+        self.clock = RealClock()
+        self._files = files or Files(pathlib.Path("/"))
+        self._accelerators = accelerators
+        self._allowed = sorted(os.sched_getaffinity(0))
+        self._sensors = HostSensors(self._files, self.clock)
+
+    def devices(self, kind: str) -> List[Device]:
+        """CPUs are those that this process may run on, named by the kernel's numbers."""
+        if kind == "cpu":
+            return [Device("cpu%d" % cpu, "cpu", cpu) for cpu in self._allowed]
+        if kind == "core":
+            return self._cores()
+        if kind == "gpu" and self._accelerators is not None:
+            return self._accelerators.devices()
+        return []
+
+    def _cores(self) -> List[Device]:
+        topology = host_inventory.online_topology(self._files)
+        first_thread = {}
+        for device in self.devices("cpu"):
+            place = topology.get(device.index, {})
+            core = place.get("core")
+            first_thread.setdefault(device.id if core is None else (place["package"], core), device)
+        return list(first_thread.values())
+
+    def boot_id(self) -> str:
+        """The kernel's boot id; empty where it does not tell."""
+        return self._files.text("/proc/sys/kernel/random/boot_id")
+
+    def inventory(self) -> Iterator[Fact]:
+        """Everything of the machine, then everything of its GPUs."""
+        yield from host_inventory.inventory(self._files)
+        if self._accelerators is not None:
+            yield from self._accelerators.inventory()
+
+    def counters(self) -> Iterator[Fact]:
+        """Machine checks, EDAC and throttle events of the host, then the GPUs' own counters."""
+        files = self._files
+        machine_checks = host_parse.parse_interrupts(files.text("/proc/interrupts"))
+        yield fact("machine_checks", "node", "count", machine_checks)
+        for name, item in (("edac_corrected", "ce_count"), ("edac_uncorrected", "ue_count")):
+            counts = [files.number("%s/%s/%s" % (_EDAC, mc, item)) for mc in files.names(_EDAC, "mc[0-9]*")]
+            known = [count for count in counts if count is not None]
+            yield fact(name, "node", "count", sum(known) if known else None, NOT_SUPPORTED if not known else "")
+        for device in self.devices("cpu"):
+            path = "/sys/devices/system/cpu/%s/thermal_throttle/core_throttle_count" % device.id
+            events = files.number(path)
+            if events is not None:
+                yield fact("cpu_throttle_events", device.id, "count", events)
+        if self._accelerators is not None:
+            yield from self._accelerators.counters()
+
+    def telemetry(self) -> Iterator[Sample]:
+        """One reading of every sensor that is there."""
+        yield from self._sensors.read()
+        if self._accelerators is not None:
+            yield from self._accelerators.telemetry()
+
+    def usage(self) -> Usage:
+        """Logins, load, busy foreign processes, and GPU processes; takes 0.3 to 0.6 seconds."""
+        gpu_processes = self._accelerators.processes() if self._accelerators is not None else ()
+        return usage(self._files, self.clock, gpu_processes)
+
+    def kernel_log(self) -> Optional[List[str]]:
+        """By /dev/kmsg, else by dmesg or journalctl, with ``sudo -n`` last."""
+        text = _read_kmsg()
+        if text is not None:
+            return host_parse.parse_kmsg(text)
+        for command in (["dmesg"], ["journalctl", "-k", "-b", "-q", "--no-pager"], ["sudo", "-n", "dmesg"]):
+            output = output_of(command)
+            if output:
+                return output.splitlines()
+        return None
+
+    def compute(self, device: Device) -> Compute:
+        """Compute on a device; on a CPU the calling process is pinned to it."""
+        if device.kind == "gpu":
+            if self._accelerators is None:
+                raise Skip("no GPU backend is available on this machine")
+            return self._accelerators.compute(device)
+        flags = host_parse.parse_cpuinfo(self._files.text("/proc/cpuinfo"))["flags"]
+        return CpuCompute(device, self.clock, self._files, flags)
+
+    def at_once(
+        self,
+        devices: List[Device],
+        work: Callable[[Worker], Any],
+        tick: Optional[Callable[[], None]] = None,
+        tick_s: float = 1.0,
+    ) -> List[Any]:
+        """On CPUs in pinned processes, on GPUs in threads."""
+        if devices and devices[0].kind == "cpu":
+            return run_pinned(devices, work, self.clock, tick, tick_s)
+        return super().at_once(devices, work, tick, tick_s)
+
+
+def open_host() -> HostHardware:
+    """This machine with whatever GPU backend works on it."""
+    try:
+        nvidia = importlib.import_module("muster_node.hardware.nvidia")
+    except ImportError:
+        return HostHardware()
+    return HostHardware(accelerators=nvidia.open_nvidia())
+
+
+def _read_kmsg() -> Optional[str]:
+    """All records of the kernel's ring buffer; each read returns one record, EAGAIN ends it."""
+    try:
+        descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    records = []
+    try:
+        while True:
+            try:
+                record = os.read(descriptor, 8192)
+            except BrokenPipeError:  # overwritten while we read: go on with the next record
+                continue
+            except OSError:
+                break
+            if not record:
+                break
+            records.append(record)
+    finally:
+        os.close(descriptor)
+    return b"".join(records).decode("utf-8", "replace")
+
+
+__all__ = ["NO_PRIVILEGE", "Accelerators", "HostHardware", "RealClock", "open_host"]

@@ -1,0 +1,156 @@
+"""What this machine is made of, as facts for intake; what cannot be read is a fact with a note, never a zero."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any, Dict, Iterator, List, Optional
+
+from muster_node.hardware import host_parse as parse
+from muster_node.hardware.seam import Fact
+from muster_node.hardware.sysfs import NOT_SUPPORTED, Files
+
+GIB = 1024.0**3
+MIB = 1024.0**2
+GB = 1e9
+
+_SECTOR_BYTES = 512  # the unit of /sys/block/*/size, whatever the disk's own sector
+_VIRTUAL_DISKS = ("loop", "ram", "zram", "sr", "fd", "dm-", "md", "nbd")
+_TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
+
+_CPU = "/sys/devices/system/cpu"
+
+
+def fact(name: str, device: str, unit: str, value: Optional[float], note: str = "") -> Fact:
+    """A numeric fact; None becomes a fact with a note."""
+    return Fact(name, device, unit, value=value, note=note if value is not None else note or NOT_SUPPORTED)
+
+
+def text_fact(name: str, device: str, text: Optional[str], note: str = "") -> Fact:
+    """A text fact; None becomes a fact with a note."""
+    return Fact(name, device, "text", text=text, note=note if text is not None else note or NOT_SUPPORTED)
+
+
+def inventory(files: Files) -> Iterator[Fact]:
+    """Every fact of the machine itself; GPUs are told by their own backend."""
+    yield from _cpu_facts(files)
+    yield from _memory_facts(files)
+    yield from _disk_facts(files)
+    yield from _nic_facts(files)
+    yield from _platform_facts(files)
+
+
+def online_topology(files: Files) -> Dict[int, Dict[str, Any]]:
+    """Logical CPU → {"package", "core"} of those online; entries are None where the kernel does not tell."""
+    topology = {}
+    online = files.text(_CPU + "/online")
+    cpus = parse.parse_cpu_list(online) if online else list(range(os.cpu_count() or 1))
+    for cpu in cpus:
+        base = "%s/cpu%d/topology/" % (_CPU, cpu)
+        topology[cpu] = {
+            "package": files.number(base + "physical_package_id"),
+            "core": files.number(base + "core_id"),
+        }
+    return topology
+
+
+def _cpu_facts(files: Files) -> Iterator[Fact]:
+    info = parse.parse_cpuinfo(files.text("/proc/cpuinfo"))
+    topology = online_topology(files)
+    known = [entry for entry in topology.values() if entry["core"] is not None]
+    sockets = len({entry["package"] for entry in known}) or info["sockets"]
+    cores = len({(entry["package"], entry["core"]) for entry in known}) or info["cores"]
+    clock, clock_note = max_clock(files)
+    yield text_fact("cpu_model", "node", info["model"])
+    yield fact("cpu_sockets", "node", "count", sockets)
+    yield fact("cpu_cores", "node", "count", cores)
+    yield fact("cpu_threads", "node", "count", len(topology))
+    yield text_fact("cpu_microcode", "node", info["microcode"])
+    yield fact("cpu_max_clock", "node", "MHz", clock, clock_note)
+    yield fact("cpu_vector_width", "node", "bit", parse.parse_vector_width(info["flags"]))
+    llc = last_level_cache_bytes(files)
+    yield fact("cpu_llc", "node", "MiB", llc / MIB if llc else None)
+
+
+def max_clock(files: Files) -> "tuple[Optional[float], str]":
+    """The CPU's highest clock in MHz, and a note on where it comes from."""
+    info = parse.parse_cpuinfo(files.text("/proc/cpuinfo"))
+    paths = ["%s/%s/cpufreq/cpuinfo_max_freq" % (_CPU, name) for name in files.names(_CPU, "cpu[0-9]*")]
+    readings = [files.number(path) for path in paths]
+    return parse.parse_clock([khz for khz in readings if khz], info)
+
+
+def last_level_cache_bytes(files: Files) -> Optional[int]:
+    """Bytes of last-level cache over all sockets; None where the kernel does not tell."""
+    caches: Dict[str, int] = {}
+    for cpu in files.names(_CPU, "cpu[0-9]*"):
+        indexes = files.names("%s/%s/cache" % (_CPU, cpu), "index*")
+        if not indexes:
+            continue
+        deepest = max(
+            ("%s/%s/cache/%s/" % (_CPU, cpu, index) for index in indexes), key=lambda p: files.number(p + "level") or 0
+        )
+        size = parse.parse_size(files.text(deepest + "size"))
+        if size:
+            caches[files.text(deepest + "shared_cpu_list") or cpu] = size
+    return sum(caches.values()) or None
+
+
+def _memory_facts(files: Files) -> Iterator[Fact]:
+    total = parse.parse_meminfo(files.text("/proc/meminfo")).get("MemTotal")
+    yield fact("memory_total", "node", "GiB", total / GIB if total else None)
+    yield fact("numa_nodes", "node", "count", len(files.names("/sys/devices/system/node", "node[0-9]*")) or None)
+
+
+def _disk_facts(files: Files) -> Iterator[Fact]:
+    for name in files.names("/sys/block"):
+        if name.startswith(_VIRTUAL_DISKS):
+            continue
+        sectors = files.number("/sys/block/%s/size" % name)
+        yield fact("disk_size", "disk:" + name, "GB", sectors * _SECTOR_BYTES / GB if sectors else None)
+
+
+def _nic_facts(files: Files) -> Iterator[Fact]:
+    for name in files.names("/sys/class/net"):
+        base = "/sys/class/net/%s/" % name
+        if not files.exists(base + "device"):
+            continue  # loopback, bridges and other interfaces without hardware behind them
+        megabits = files.number(base + "speed")
+        known = megabits is not None and megabits > 0  # −1: the link is down, or the driver does not know
+        yield fact("nic_speed", "nic:" + name, "Gb/s", megabits / 1000.0 if known and megabits else None)
+    for name in files.names("/sys/class/infiniband"):
+        for port in files.names("/sys/class/infiniband/%s/ports" % name):
+            rate = parse.parse_infiniband_rate(files.text("/sys/class/infiniband/%s/ports/%s/rate" % (name, port)))
+            device = "nic:" + name if port == "1" else "nic:%s/%s" % (name, port)
+            yield fact("nic_speed", device, "Gb/s", rate)
+
+
+def _platform_facts(files: Files) -> Iterator[Fact]:
+    yield fact("pcie_devices", "node", "count", len(files.names("/sys/bus/pci/devices")) or None)
+    yield text_fact("kernel", "node", files.read("/proc/sys/kernel/osrelease").text)
+    release = files.text("/etc/os-release") or files.text("/usr/lib/os-release")
+    yield text_fact("os", "node", parse.parse_os_release(release))
+    yield text_fact("boot_id", "node", files.read("/proc/sys/kernel/random/boot_id").text)
+    synchronised = clock_synchronised()
+    yield fact("clock_synchronised", "node", "bool", None if synchronised is None else float(synchronised))
+    yield from serials(files)
+
+
+def serials(files: Files) -> List[Fact]:
+    """Serial numbers of system and board from DMI, which only root may read (``sudo -n`` is tried)."""
+    facts = []
+    for name, item in (("serial_system", "product_serial"), ("serial_board", "board_serial")):
+        reading = files.read("/sys/class/dmi/id/" + item, sudo=True)
+        serial = parse.parse_serial(reading.text)
+        facts.append(text_fact(name, "node", serial, reading.note or ("" if serial else "not set by the maker")))
+    return facts
+
+
+def clock_synchronised() -> Optional[bool]:
+    """Whether the kernel's clock is disciplined (NTP, PTP, chrony), by adjtimex(2); None where that call is missing."""
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        state = libc.adjtimex(ctypes.create_string_buffer(512))  # struct timex of zeros: read, change nothing
+    except (OSError, AttributeError):
+        return None
+    return None if state < 0 else state != _TIME_ERROR

@@ -1,0 +1,171 @@
+"""Pure parsers of what Linux says about itself: text in, values out. Tested by recorded data, not by code."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from muster_node.hardware.sysfs import NOT_SUPPORTED
+
+# Vector register widths in bits, widest first; SVE's width is not in /proc/cpuinfo, so ARM counts by Advanced SIMD.
+_VECTOR_FLAGS = (("avx512f", 512), ("avx2", 256), ("avx", 256), ("sse2", 128), ("asimd", 128), ("neon", 128))
+
+# Interrupt counters that count machine-check events. MCP, the polls, rises by itself on a healthy machine.
+_MACHINE_CHECK_INTERRUPTS = ("MCE", "THR", "DFR")
+
+_UNSET_SERIALS = {"", "none", "not specified", "default string", "to be filled by o.e.m.", "system serial number", "0"}
+
+# Kernel messages that speak of failing hardware or of a kernel that gave up on it. Ordinary driver noise, even at
+# error priority, is left out: it would differ from healthy node to healthy node.
+_HARDWARE_ERROR = re.compile(
+    r"\[Hardware Error\]|machine check|mce: .*(error|exception)|EDAC .*\b(CE|UE)\b|Uncorrected error|"
+    r"AER: .*error|PCIe Bus Error|I/O error|critical (medium|target) error|NVRM: Xid|GPU has fallen off the bus|"
+    r"soft lockup|hard LOCKUP|blocked for more than|Kernel panic|BUG: |general protection fault|"
+    r"Memory failure|nvme\d+: .*(timeout|controller is down)|thermal.*critical temperature",
+    re.IGNORECASE,
+)
+
+
+def parse_cpuinfo(text: str) -> Dict[str, Any]:
+    """/proc/cpuinfo as {model, threads, sockets, cores, microcode, mhz, tsc_mhz, flags}; absent items are None.
+
+    ``mhz`` is the fastest momentary clock (a constant on most virtual machines), ``tsc_mhz`` half of BogoMIPS, which on
+    x86 is the frequency of the time-stamp counter.
+    """
+    blocks = [_fields(block) for block in re.split(r"\n\s*\n", text.strip()) if "processor" in block]
+    first = blocks[0] if blocks else {}
+    packages = {block["physical id"] for block in blocks if "physical id" in block}
+    cores = {(block.get("physical id"), block["core id"]) for block in blocks if "core id" in block}
+    clocks = [float(block["cpu MHz"]) for block in blocks if "cpu MHz" in block]
+    model = first.get("model name")
+    if model is None and "CPU implementer" in first:
+        model = "ARM implementer %s part %s" % (first["CPU implementer"], first.get("CPU part", "?"))
+    bogomips = first.get("bogomips")
+    return {
+        "model": model,
+        "threads": len(blocks) or None,
+        "sockets": len(packages) or None,
+        "cores": len(cores) or None,
+        "microcode": first.get("microcode"),
+        "mhz": max(clocks) if clocks else None,
+        "tsc_mhz": float(bogomips) / 2 if bogomips else None,
+        "flags": first.get("flags", first.get("Features", "")).split(),
+    }
+
+
+def _fields(block: str) -> Dict[str, str]:
+    pairs = (line.partition(":") for line in block.splitlines() if ":" in line)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def parse_vector_width(flags: Sequence[str]) -> Optional[int]:
+    """Width in bits of the widest vector registers that the CPU's flags tell of."""
+    return next((bits for flag, bits in _VECTOR_FLAGS if flag in flags), None)
+
+
+def parse_clock(cpufreq_khz: Sequence[float], cpuinfo: Dict[str, Any]) -> Tuple[Optional[float], str]:
+    """The highest clock in MHz and a note that says where it comes from, best source first."""
+    if cpufreq_khz:
+        return max(cpufreq_khz) / 1000.0, ""
+    if cpuinfo["mhz"]:
+        return cpuinfo["mhz"], "momentary clock of /proc/cpuinfo; the highest may be above it"
+    if cpuinfo["tsc_mhz"] and "tsc" in cpuinfo["flags"]:
+        return cpuinfo["tsc_mhz"], "frequency of the time-stamp counter; the highest clock may be above it"
+    return None, NOT_SUPPORTED
+
+
+def parse_meminfo(text: str) -> Dict[str, int]:
+    """/proc/meminfo in bytes."""
+    found = re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)
+    return {name: int(kib) * 1024 for name, kib in found}
+
+
+def parse_os_release(text: str) -> Optional[str]:
+    """The pretty name of the operating system."""
+    found = re.search(r'^PRETTY_NAME="?([^"\n]*)"?', text, re.MULTILINE)
+    return found.group(1) if found else None
+
+
+def parse_cpu_list(text: str) -> List[int]:
+    """A kernel CPU list such as "0-3,8,10-11"."""
+    cpus: List[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        cpus.extend(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+def parse_size(text: str) -> Optional[int]:
+    """A kernel size such as "32768K" in bytes."""
+    found = re.fullmatch(r"(\d+)([KMG]?)", text.strip())
+    return int(found.group(1)) << {"": 0, "K": 10, "M": 20, "G": 30}[found.group(2)] if found else None
+
+
+def parse_interrupts(text: str) -> Optional[int]:
+    """Machine-check events in /proc/interrupts, over all CPUs; None where the kernel counts none of them."""
+    counts = []
+    for line in text.splitlines():
+        name, _, rest = line.strip().partition(":")
+        if name in _MACHINE_CHECK_INTERRUPTS:
+            counts.append(sum(int(word) for word in re.match(r"[\d\s]*", rest).group().split()))  # type: ignore[union-attr]
+    return sum(counts) if counts else None
+
+
+def parse_proc_stat(text: str) -> Dict[str, Tuple[int, int]]:
+    """/proc/stat as {"node" or "cpu3": (busy ticks, all ticks)}; guest time is already inside user time."""
+    result = {}
+    for line in text.splitlines():
+        words = line.split()
+        if not words or not re.fullmatch(r"cpu\d*", words[0]):
+            continue
+        ticks = [int(word) for word in words[1:9]]
+        idle = sum(ticks[3:5])
+        result["node" if words[0] == "cpu" else words[0]] = (sum(ticks) - idle, sum(ticks))
+    return result
+
+
+def parse_process(text: str) -> Optional[Dict[str, Any]]:
+    """/proc/PID/stat as {pid, name, parent, session, ticks}; the name may hold blanks and brackets."""
+    found = re.match(r"(\d+) \((.*)\) (.*)", text, re.DOTALL)
+    if not found:
+        return None
+    words = found.group(3).split()
+    return {
+        "pid": int(found.group(1)),
+        "name": found.group(2),
+        "parent": int(words[1]),
+        "session": int(words[3]),
+        "ticks": int(words[11]) + int(words[12]),
+    }
+
+
+def parse_who(text: str) -> List[Tuple[str, str]]:
+    """Output of ``who`` as (user, terminal), one for each login."""
+    rows = (line.split() for line in text.splitlines())
+    return [(words[0], words[1]) for words in rows if len(words) >= 2]
+
+
+def parse_infiniband_rate(text: str) -> Optional[float]:
+    """A port's rate ("400 Gb/sec (4X NDR)") in Gb/s."""
+    found = re.match(r"([\d.]+) Gb/sec", text.strip())
+    return float(found.group(1)) if found else None
+
+
+def parse_kmsg(text: str) -> List[str]:
+    """Records of /dev/kmsg as "[seconds] message" lines; continuation lines (dictionaries of a record) are dropped."""
+    lines = []
+    for line in text.splitlines():
+        found = re.match(r"\d+,\d+,(\d+),[^;]*;(.*)", line)
+        if found:
+            lines.append("[%12.6f] %s" % (int(found.group(1)) / 1e6, found.group(2)))
+    return lines
+
+
+def parse_serial(text: Optional[str]) -> Optional[str]:
+    """A serial number, None where the maker left a placeholder in its place."""
+    return text if text is not None and text.strip().lower() not in _UNSET_SERIALS else None
+
+
+def hardware_errors(lines: Sequence[str]) -> List[str]:
+    """The lines of a kernel log that speak of failing hardware."""
+    return [line for line in lines if _HARDWARE_ERROR.search(line)]

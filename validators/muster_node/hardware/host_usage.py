@@ -1,0 +1,101 @@
+"""Who else uses this machine: logins, and processes that compute and are not ours."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+from muster_node.hardware import host_parse as parse
+from muster_node.hardware.seam import Clock, Usage
+from muster_node.hardware.sysfs import Files, output_of
+
+BUSY_SHARE = 0.5
+"""A process counts as busy from half of one core: below that lie the daemons of an idle machine."""
+
+_WINDOW_S = 0.3
+_KERNEL_THREADS = 2  # kthreadd, the parent of all kernel threads
+
+
+def usage(files: Files, clock: Clock, gpu_processes: Tuple[str, ...]) -> Usage:
+    """Look at the machine for about half a second."""
+    return Usage(
+        gpu_processes=gpu_processes,
+        users=tuple(_users(files)),
+        load_1min=os.getloadavg()[0],
+        cpu_count=os.cpu_count() or 1,
+        busy_processes=tuple(_busy(files, clock)),
+    )
+
+
+def _users(files: Files) -> List[str]:
+    ours = _our_terminals(files)
+    logins = parse.parse_who(output_of(["who"]) or "")
+    return ["%s on %s" % (user, terminal) for user, terminal in logins if terminal not in ours]
+
+
+def _our_terminals(files: Files) -> Set[str]:
+    """Terminals of this process and its ancestors: whoever started us by hand is not a stranger."""
+    terminals = set()
+    for pid in _ancestors(_processes(files)):
+        try:
+            terminal = os.readlink("%s/proc/%d/fd/0" % (str(files.root).rstrip("/"), pid))
+        except OSError:
+            continue
+        if terminal.startswith("/dev/"):
+            terminals.add(terminal[len("/dev/") :])
+    return terminals
+
+
+def _busy(files: Files, clock: Clock) -> List[str]:
+    """Foreign processes that are busy in two windows running; one window alone catches every passing cron job."""
+    first = _busy_once(files, clock)
+    if not first:
+        return []
+    second = _busy_once(files, clock)
+    return [
+        "%s (process %d) uses %.0f %% of a core" % (second[p][0], p, 100 * second[p][1]) for p in first if p in second
+    ]
+
+
+def _busy_once(files: Files, clock: Clock) -> Dict[int, Tuple[str, float]]:
+    before, start = _processes(files), clock.now()
+    clock.sleep(_WINDOW_S)
+    after, elapsed = _processes(files), clock.now() - start
+    ours = _our_tree(after)
+    ticks_per_s = float(os.sysconf("SC_CLK_TCK"))
+    busy = {}
+    for pid, process in after.items():
+        if pid in ours or pid not in before or _KERNEL_THREADS in (pid, process["parent"]):
+            continue
+        share = (process["ticks"] - before[pid]["ticks"]) / ticks_per_s / elapsed
+        if share >= BUSY_SHARE:
+            busy[pid] = (process["name"], share)
+    return busy
+
+
+def _processes(files: Files) -> Dict[int, Dict[str, Any]]:
+    stats = (parse.parse_process(files.text("/proc/%s/stat" % pid)) for pid in files.names("/proc", "[0-9]*"))
+    return {stat["pid"]: stat for stat in stats if stat is not None}
+
+
+def _ancestors(processes: Dict[int, Dict[str, Any]], pid: Optional[int] = None) -> Set[int]:
+    found: Set[int] = set()
+    current = os.getpid() if pid is None else pid
+    while current in processes and current not in found and current > 1:
+        found.add(current)
+        current = processes[current]["parent"]
+    return found
+
+
+def _our_tree(processes: Dict[int, Dict[str, Any]]) -> Set[int]:
+    """Us, our session, our ancestors (agent, sshd) and everything that we or our session started."""
+    mine = processes.get(os.getpid())
+    ours = _ancestors(processes)
+    roots = {pid for pid, process in processes.items() if mine and process["session"] == mine["session"]}
+    roots.add(os.getpid())
+    grown = True
+    while grown:
+        children = {pid for pid, process in processes.items() if process["parent"] in roots} - roots
+        roots |= children
+        grown = bool(children)
+    return ours | roots

@@ -1,0 +1,91 @@
+"""Reading /proc and /sys without assuming root: text, or the reason why there is none.
+
+Every path goes through ``Files``, so that tests can put a recorded tree in place of "/".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import subprocess
+from typing import Iterable, List, Optional, Sequence
+
+NOT_SUPPORTED = "not supported"
+NO_PRIVILEGE = "no privilege"
+
+COMMAND_TIMEOUT_S = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """The stripped text of a file, or None with a note that says why."""
+
+    text: Optional[str]
+    note: str = ""
+
+    def number(self) -> Optional[float]:
+        """The text as a number, None if it is none."""
+        try:
+            return float(self.text) if self.text is not None else None
+        except ValueError:
+            return None
+
+
+class Files:
+    """Files below ``root``. Nothing here raises: a file that is missing, unreadable or refused is a note."""
+
+    def __init__(self, root: pathlib.Path = pathlib.Path("/")) -> None:
+        self.root = root
+
+    def read(self, path: str, *, sudo: bool = False) -> Reading:
+        """Read a text file; with ``sudo`` a refused file is tried again through ``sudo -n cat``."""
+        full = self.root / path.lstrip("/")
+        try:
+            return Reading(full.read_text(encoding="utf-8", errors="replace").strip("\0 \t\n"))
+        except PermissionError:
+            text = output_of(["sudo", "-n", "cat", str(full)]) if sudo else None
+            return Reading(text.strip() if text is not None else None, "" if text is not None else NO_PRIVILEGE)
+        except OSError:
+            return Reading(None, NOT_SUPPORTED)
+
+    def text(self, path: str) -> str:
+        """The text of a file, empty if it cannot be read."""
+        return self.read(path).text or ""
+
+    def number(self, path: str) -> Optional[float]:
+        """The number in a file, None if there is none."""
+        return self.read(path).number()
+
+    def names(self, path: str, pattern: str = "*") -> List[str]:
+        """Names in a directory that match, sorted with numbers by value; empty if it cannot be listed."""
+        try:
+            found = [entry.name for entry in (self.root / path.lstrip("/")).glob(pattern)]
+        except OSError:
+            return []
+        return sorted(found, key=natural)
+
+    def exists(self, path: str) -> bool:
+        """Whether something is there."""
+        return (self.root / path.lstrip("/")).exists()
+
+
+def natural(name: str) -> "tuple[str, int]":
+    """Sort key under which cpu10 follows cpu9."""
+    digits = name[len(name.rstrip("0123456789")) :]
+    return (name[: len(name) - len(digits)], int(digits) if digits else -1)
+
+
+def output_of(command: Sequence[str], ok_statuses: Iterable[int] = (0,)) -> Optional[str]:
+    """Standard output of a short command; None where it is missing, refused, fails or takes too long."""
+    try:
+        done = subprocess.run(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace") if done.returncode in ok_statuses else None
