@@ -1,0 +1,168 @@
+"""What a node sent, after the controller has checked every byte of it: pydantic models beside the node's own classes.
+
+Nothing from a node is trusted: the size is capped before parsing, counts and lengths while parsing, names must look
+like names, numbers must be finite, and free text loses whatever could disturb a terminal, a log line or a page.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
+from pydantic_core import from_json
+
+RESULT_SCHEMA = "muster.result/1"
+RESULT_BYTES_MAX = 5 * 1024 * 1024
+TEXT_MAX = 500
+"""Longest free text (a note, a reason, a fact) that is kept; the rest is cut off and marked with an ellipsis."""
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff0-\uffff]+")
+
+
+class BadResult(Exception):
+    """The node's result cannot be used; the message is one sentence."""
+
+
+def clean_text(text: object) -> object:
+    """Replace control, bidirectional and invisible characters by a space and cut at ``TEXT_MAX`` characters."""
+    if not isinstance(text, str):
+        return text
+    if _UNPRINTABLE.search(text):
+        text = _UNPRINTABLE.sub(" ", text).strip()
+    return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
+
+
+Text = Annotated[str, BeforeValidator(clean_text)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,79}$")]
+DeviceName = Annotated[str, Field(pattern=r"^[a-z]+[0-9]*(:[A-Za-z0-9_.:@+-]{1,64})?$", max_length=80)]
+Unit = Annotated[str, Field(pattern=r"^[A-Za-z0-9%°/·²³ .-]{1,16}$")]
+Labels = Annotated[
+    dict[Name, Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@+/% -]{0,64}$")]],
+    Field(max_length=8),
+]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Figure = Annotated[FiniteFloat, Field(ge=-1e18, le=1e18)]
+"""A number that a machine of this world can measure: finite, and far from where sums and ratios overflow."""
+Seconds = Annotated[FiniteFloat, Field(ge=0, le=1e11)]
+Fact = Text | bool | Count | Figure | None
+
+
+class _Sent(BaseModel):
+    """Base of all: unknown keys are refused, nothing is coerced from text, and nothing changes afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Measured(_Sent):
+    """One measurement: ``value`` in ``unit``, or ``text``, or neither with a ``note`` that says why not."""
+
+    probe: Name
+    metric: Name
+    device: DeviceName
+    unit: Unit
+    value: Figure | None = None
+    text: Text | None = None
+    labels: Labels = Field(default_factory=dict)
+    samples: Count = 1
+    spread: Annotated[Figure, Field(ge=0)] | None = None
+    note: Text = ""
+
+    @model_validator(mode="after")
+    def _number_or_text(self) -> Measured:
+        if self.value is not None and self.text is not None:
+            raise ValueError("both a value and a text")
+        return self
+
+
+class ProbeEnd(_Sent):
+    """How one probe ended, with the reason where it did not complete."""
+
+    probe: Name
+    status: Literal["completed", "skipped", "crashed", "timed_out"]
+    reason: Text
+    started_at: Seconds
+    duration_s: Seconds
+
+
+class Series(_Sent):
+    """One telemetry series over the job: figures in ``unit``, or seconds in each state."""
+
+    series: Name
+    device: DeviceName
+    unit: Unit
+    samples: Count
+    minimum: Figure | None = None
+    median: Figure | None = None
+    p95: Figure | None = None
+    maximum: Figure | None = None
+    slope_per_min: Figure | None = None
+    time_in_state: Annotated[dict[Name, Seconds], Field(max_length=64)] = Field(default_factory=dict)
+
+
+class SideFile(_Sent):
+    """The telemetry side file, by name (no path), hash and size."""
+
+    file: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    rows: Count
+    bytes: Count
+
+
+class Guard(_Sent):
+    """What the in-use guard saw."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    busy: bool = False
+    evidence: Annotated[list[Text], Field(max_length=100)] = Field(default_factory=list)
+
+
+class StageResult(_Sent):
+    """One job's result as the controller may use it; the fields are those of ``muster_node.contract.Result``."""
+
+    schema_: Annotated[Literal["muster.result/1"], Field(alias="schema")]
+    job_id: Text
+    node: Text
+    stage: Name
+    level: Name
+    fence: Count
+    agent_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{0,64}$")]
+    simulated: bool
+    started_at: Seconds
+    ended_at: Seconds
+    end: Literal["completed", "busy", "fenced", "terminated", "deadline", "error"]
+    partial: bool
+    identity: Annotated[
+        dict[Name, Fact | Annotated[dict[Text, Text | None], Field(max_length=1000)]], Field(max_length=100)
+    ]
+    environment: Annotated[dict[Name, Text | None], Field(max_length=200)]
+    guard: Guard
+    probes: Annotated[list[ProbeEnd], Field(max_length=200)]
+    measurements: Annotated[list[Measured], Field(max_length=60_000)]
+    telemetry: Annotated[list[Series], Field(max_length=20_000)]
+    telemetry_file: SideFile | None = None
+    notes: Annotated[list[Text], Field(max_length=1000)] = Field(default_factory=list)
+
+
+def parse_result(raw: bytes) -> StageResult:
+    """Check and parse the bytes of a ``result.json``. Raises BadResult, with one sentence, on anything else."""
+    if len(raw) > RESULT_BYTES_MAX:
+        raise BadResult(
+            f"the result is {len(raw)} bytes, more than the {RESULT_BYTES_MAX} that are accepted: none of it was read."
+        )
+    try:
+        # In two steps: refusing five hostile megabytes takes model_validate_json seconds, this tenths of one.
+        return StageResult.model_validate(from_json(raw))
+    except ValidationError as error:
+        raise BadResult(f"the result cannot be used: {_sentence(error)}") from None
+    except ValueError as error:
+        raise BadResult(f"the result is not JSON: {clean_text(str(error))}.") from None
+
+
+def _sentence(error: ValidationError) -> str:
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    first = problems[0]
+    where = ".".join(str(part) for part in first["loc"][:6]) or "the JSON"
+    more = f" ({len(problems) - 1} more problems)" if len(problems) > 1 else ""
+    return str(clean_text(f"{where}: {first['msg']}{more}."))
