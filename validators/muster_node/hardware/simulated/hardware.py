@@ -1,0 +1,123 @@
+"""A simulated machine behind the hardware seam: sensors, counters, inventory and compute of the model."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, Optional
+
+from muster_node.hardware.seam import Clock, Compute, Device, Fact, Hardware, Sample, Usage
+from muster_node.hardware.simulated import inventory, physics
+from muster_node.hardware.simulated.clock import SimulatedClock
+from muster_node.hardware.simulated.compute import SimulatedCompute
+from muster_node.hardware.simulated.machine import Machine, load_machine
+from muster_node.hardware.simulated.state import Reading, SharedState
+from muster_node.probe import Skip
+
+_CLOCK_STEP_MHZ = 15.0
+_POWER_NOISE = 0.005
+
+
+class SimulatedHardware(Hardware):
+    """One simulated GPU node. Its CPUs are inventory only: CPU work is not modelled, so it offers no CPU devices."""
+
+    simulated = True
+
+    def __init__(self, directory: Path, clock: Optional[Clock] = None) -> None:
+        self.machine: Machine = load_machine(directory)
+        self.clock = clock or SimulatedClock(self.machine.speed)
+        self._directory = directory
+        self._state = SharedState(directory, self.machine, self.clock)
+        self._dice = random.Random()
+
+    def devices(self, kind: str) -> List[Device]:
+        """GPUs that enumerate, by slot; no device of any other kind."""
+        if kind != "gpu":
+            return []
+        return [Device("gpu%d" % gpu.slot, "gpu", gpu.slot) for gpu in self.machine.gpus if gpu.enumerates]
+
+    def boot_id(self) -> str:
+        """The machine's boot id."""
+        return self.machine.boot_id
+
+    def inventory(self) -> Iterable[Fact]:
+        """Everything that intake compares."""
+        with self._state.now() as state:
+            return inventory.inventory(self.machine, state)
+
+    def counters(self) -> Iterable[Fact]:
+        """Cumulative counters of GPUs and host."""
+        with self._state.now() as state:
+            return inventory.counters(self.machine, state)
+
+    def telemetry(self) -> Iterable[Sample]:
+        """One reading of every sensor."""
+        with self._state.now() as state:
+            gpus = dict(state.gpus)
+            load = float(len(state.loads))
+        hottest = max((gpu.core_c for gpu in gpus.values()), default=0.0)
+        samples = [
+            Sample("inlet_temperature", "node", "°C", round(self.machine.inlet_c + self._dice.gauss(0.0, 0.1), 1)),
+            Sample("fan", "node", "%", round(physics.fan_duty(hottest))),
+            Sample("load", "node", "count", load),
+        ]
+        for slot, gpu in gpus.items():
+            device = "gpu%d" % slot
+            power = gpu.power_w * (1.0 + self._dice.gauss(0.0, _POWER_NOISE))
+            core = float(round(gpu.core_c))
+            samples += [
+                Sample("temperature", device, "°C", core),
+                Sample("hbm_temperature", device, "°C", float(round(gpu.hbm_c))),
+                Sample("thermal_margin", device, "°C", self.machine.model.slowdown_c - core),
+                Sample("power", device, "W", round(power, 1)),
+                Sample("clock", device, "MHz", _CLOCK_STEP_MHZ * math.floor(gpu.clock_mhz / _CLOCK_STEP_MHZ)),
+                Sample("utilisation", device, "%", 100.0 if gpu.busy else 0.0),
+                Sample("throttle", device, "state", state=gpu.throttle),
+            ]
+        return samples
+
+    def usage(self) -> Usage:
+        """Idle, unless ``usage.json`` beside the machine says who else is there (any fields of ``Usage``)."""
+        idle = Usage(load_1min=0.1, cpu_count=2 * self.machine.model.cpu_cores)
+        try:
+            raw = json.loads((self._directory / "usage.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return idle
+        fields: Dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in raw.items()}
+        return dataclasses.replace(idle, **fields)
+
+    def kernel_log(self) -> Optional[List[str]]:
+        """What the kernel of the modelled machine has logged since boot."""
+        with self._state.now() as state:
+            return inventory.kernel_log(self.machine, state)
+
+    def compute(self, device: Device) -> Compute:
+        """Compute on a GPU. Raises Skip where PyTorch is missing or the device is none of this machine's."""
+        return SimulatedCompute(self, device, self.machine.gpus[self._slot(device)])
+
+    @contextlib.contextmanager
+    def loading(self, devices: List[Device]) -> Iterator[None]:
+        """Keeps devices busy for the block, for every process that looks at this machine."""
+        mark = self._state.begin([self._slot(device) for device in devices])
+        try:
+            yield
+        finally:
+            self._state.end(mark)
+
+    def reading(self, device: Device) -> Reading:
+        """Progress of one GPU's clock and energy, for timers."""
+        return self._state.reading(device.index)
+
+    def _slot(self, device: Device) -> int:
+        if device not in self.devices("gpu"):
+            raise Skip("this machine has no %s that computes" % device.id)
+        return device.index
+
+
+def open_simulated(directory: Path) -> Hardware:
+    """The machine that ``create_machine`` built in ``directory``. Raises ValueError where there is none."""
+    return SimulatedHardware(Path(directory))

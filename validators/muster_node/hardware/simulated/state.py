@@ -1,0 +1,214 @@
+"""How warm and busy a simulated machine is now: one small file, shared by every process of that node under a lock.
+
+The agent samples sensors while its probe child loads the GPUs; both see one machine. Each transaction first lets the
+physics run from the last one to now. A load belongs to the process that began it: one that died holds none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set
+
+from muster_node.hardware.seam import Clock
+from muster_node.hardware.simulated import physics
+from muster_node.hardware.simulated.machine import Machine
+
+_STEP_S = 1.0
+_STEPS_MAX = 2000
+_SETTLED_C = 0.01
+
+
+@dataclasses.dataclass
+class GpuState:
+    """One GPU now. ``megacycles`` (MHz·s), ``joules``, ``throttled_s`` and ``uncorrectable`` only ever grow."""
+
+    core_c: float
+    hbm_c: float
+    power_w: float
+    clock_mhz: float
+    slowed: bool = False
+    throttle: str = "none"
+    busy: bool = False
+    megacycles: float = 0.0
+    joules: float = 0.0
+    throttled_s: Dict[str, float] = dataclasses.field(
+        default_factory=lambda: dict.fromkeys(physics.THROTTLE_REASONS, 0.0)
+    )
+    uncorrectable: float = 0.0
+
+
+@dataclasses.dataclass
+class Load:
+    """GPUs (by slot) that a process keeps busy. ``born`` tells it from a later process with the same id."""
+
+    pid: int
+    born: str
+    serial: int
+    slots: List[int]
+
+
+@dataclasses.dataclass
+class State:
+    """The machine at simulated time ``at`` (s)."""
+
+    at: float
+    gpus: Dict[int, GpuState]
+    loads: List[Load] = dataclasses.field(default_factory=list)
+    loads_begun: int = 0
+
+
+class Reading(NamedTuple):
+    """What a timer needs of one GPU: when, and how far clock and energy have come."""
+
+    at: float
+    megacycles: float
+    joules: float
+    clock_mhz: float
+    power_w: float
+
+
+def idle_state(machine: Machine, at: float) -> State:
+    """The machine at rest, settled."""
+    gpus = {}
+    for gpu in machine.gpus:
+        if not gpu.enumerates:
+            continue
+        core = machine.inlet_c
+        for _ in range(20):
+            core = physics.settled_core(machine, gpu, _idle_power(machine, gpu.slot, core), 0.0)
+        running = physics.operate(machine.model, gpu, core, False, False)
+        hbm = physics.settled_hbm(gpu, core, False)
+        gpus[gpu.slot] = GpuState(core, hbm, running.power_w, running.clock_mhz)
+    return State(at, gpus)
+
+
+def _idle_power(machine: Machine, slot: int, core_c: float) -> float:
+    return physics.operate(machine.model, machine.gpus[slot], core_c, False, False).power_w
+
+
+def advance(machine: Machine, state: State, now: float) -> None:
+    """Let the physics run from ``state.at`` to ``now`` under the loads as they stand."""
+    elapsed = now - state.at
+    if elapsed <= 0:
+        # A monotonic clock that has gone back means that the real host was restarted.
+        state.at = now
+        return
+    busy = {slot for load in state.loads for slot in load.slots}
+    step = max(_STEP_S, elapsed / _STEPS_MAX)
+    while elapsed > 0:
+        seconds = min(step, elapsed)
+        settled = _advance_all(machine, state, busy, seconds)
+        elapsed -= seconds
+        if settled and elapsed > 0:
+            _advance_all(machine, state, busy, elapsed)
+            elapsed = 0
+    state.at = now
+
+
+def _advance_all(machine: Machine, state: State, busy: Set[int], seconds: float) -> bool:
+    """One step of all GPUs; True when no temperature has anywhere left to go."""
+    half = len(machine.gpus) // 2
+    settled = True
+    for slot, gpu in state.gpus.items():
+        upstream = state.gpus.get(slot - half)
+        power_w = upstream.power_w if upstream is not None else 0.0
+        settled = _advance_gpu(machine, slot, gpu, slot in busy, power_w, seconds) and settled
+    return settled
+
+
+def _advance_gpu(machine: Machine, slot: int, gpu: GpuState, busy: bool, upstream_w: float, seconds: float) -> bool:
+    model, built = machine.model, machine.gpus[slot]
+    if gpu.core_c >= model.slowdown_c:
+        gpu.slowed = True
+    elif gpu.core_c <= model.slowdown_release_c:
+        gpu.slowed = False
+    running = physics.operate(model, built, gpu.core_c, gpu.slowed, busy)
+    gpu.clock_mhz, gpu.power_w, gpu.throttle, gpu.busy = running.clock_mhz, running.power_w, running.throttle, busy
+    gpu.megacycles += running.clock_mhz * seconds
+    gpu.joules += running.power_w * seconds
+    if running.throttle != "none":
+        gpu.throttled_s[running.throttle] += seconds
+    if busy:
+        gpu.uncorrectable += built.uncorrectable_per_hour * seconds / 3600.0
+    core_goal = physics.settled_core(machine, built, running.power_w, upstream_w)
+    hbm_goal = physics.settled_hbm(built, gpu.core_c, busy)
+    # The step is sized for temperatures on their way; once settled, one long step is exact.
+    settled = abs(core_goal - gpu.core_c) < _SETTLED_C and abs(hbm_goal - gpu.hbm_c) < _SETTLED_C
+    gpu.core_c = physics.towards(gpu.core_c, core_goal, seconds, model.core_seconds)
+    gpu.hbm_c = physics.towards(gpu.hbm_c, hbm_goal, seconds, model.hbm_seconds)
+    return settled
+
+
+def _born(pid: int) -> Optional[str]:
+    """Start time of a process in kernel ticks; None when it is gone (a zombie is gone: it loads nothing)."""
+    try:
+        fields = Path("/proc/%d/stat" % pid).read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in ("Z", "X") else fields[19]
+
+
+class SharedState:
+    """The state file of one machine's directory."""
+
+    def __init__(self, directory: Path, machine: Machine, clock: Clock) -> None:
+        self._machine = machine
+        self._clock = clock
+        self._file = directory / "state.json"
+        self._lock = directory / "state.lock"
+
+    @contextlib.contextmanager
+    def now(self) -> Iterator[State]:
+        """The state now, for reading and changing; written back when the block ends."""
+        with open(self._lock, "a", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Time is read under the lock, so that no two transactions run backwards.
+            now = self._clock.now()
+            state = self._load(now)
+            state.loads = [load for load in state.loads if _born(load.pid) == load.born]
+            advance(self._machine, state, now)
+            yield state
+            self._save(state)
+
+    def begin(self, slots: Sequence[int]) -> int:
+        """Mark GPUs as loaded by this process; returns the mark for ``end``."""
+        pid = os.getpid()
+        with self.now() as state:
+            state.loads_begun += 1
+            state.loads.append(Load(pid, _born(pid) or "", state.loads_begun, list(slots)))
+            return state.loads_begun
+
+    def end(self, mark: int) -> None:
+        """Take a mark of ``begin`` back."""
+        with self.now() as state:
+            state.loads = [load for load in state.loads if load.serial != mark]
+
+    def reading(self, slot: int) -> Reading:
+        """One GPU's progress."""
+        with self.now() as state:
+            gpu = state.gpus[slot]
+            return Reading(state.at, gpu.megacycles, gpu.joules, gpu.clock_mhz, gpu.power_w)
+
+    def _load(self, now: float) -> State:
+        try:
+            raw: Dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
+        except OSError:
+            return idle_state(self._machine, now)
+        gpus = {int(slot): GpuState(**gpu) for slot, gpu in raw["gpus"].items()}
+        return State(raw["at"], gpus, [Load(**load) for load in raw["loads"]], raw["loads_begun"])
+
+    def _save(self, state: State) -> None:
+        raw = {
+            "at": state.at,
+            "gpus": {slot: vars(gpu) for slot, gpu in state.gpus.items()},
+            "loads": [vars(load) for load in state.loads],
+            "loads_begun": state.loads_begun,
+        }
+        fresh = self._file.with_suffix(".new")
+        fresh.write_text(json.dumps(raw), encoding="utf-8")
+        os.replace(fresh, self._file)
