@@ -17,6 +17,8 @@ from typing import Any, Protocol
 
 import paramiko
 
+from muster.errors import MusterError
+
 SSH_PORT = 22
 OUTPUT_BYTES_MAX = 1024 * 1024
 _CHUNK = 32 * 1024
@@ -24,7 +26,7 @@ _PREFERRED_KEYS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
-class RemoteError(Exception):
+class RemoteError(MusterError):
     """A node could not be asked; the message is one sentence that says why and what to do."""
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="muster-airflow-"))  # before anything imports Airflow
 
 import paramiko
 import pytest

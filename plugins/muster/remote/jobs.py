@@ -1,0 +1,223 @@
+"""A job on a node: sent once, started once, found again after any restart, collected, stopped, tidied up.
+
+A job is named by the task attempt it belongs to, so whoever asks later finds the same job folder and does not start
+a second one. Everything here is synchronous, over a connected client; waiting is the trigger's business.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import json
+import posixpath
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import paramiko
+from airflow.providers.ssh.utils.remote_job import (
+    RemoteJobPaths,
+    build_posix_cleanup_command,
+    build_posix_wrapper_command,
+)
+
+from muster.remote import launch as launching
+from muster.remote import scripts, ssh
+from muster_node.contract import RESULT_BYTES_MAX
+
+TELEMETRY_NAME = "telemetry.jsonl.gz"
+TELEMETRY_BYTES_MAX = 64 * 1024 * 1024
+_KEY = re.compile(r"[0-9a-f]{8,64}\Z")
+_PATH = re.compile(r"/[^\x00-\x1f\x7f]*\Z")
+
+
+class State(enum.StrEnum):
+    """Where a job stands on its node."""
+
+    ABSENT = "absent"
+    RUNNING = "running"
+    DONE = "done"
+    GONE = "gone"  # its process ended without an exit status
+    REBOOTED = "rebooted"  # the machine booted since it was started
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """What one look at a node found. ``agent`` is "ok", "absent" or "bad" (a file with another hash)."""
+
+    home: str
+    work: str
+    boot_id: str
+    agent: str
+    state: State
+    exit_code: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Collected:
+    """What a job left behind: the raw result, the telemetry whose hash stood in it, and what was left out and why."""
+
+    result: bytes | None
+    telemetry: bytes | None
+    notes: tuple[str, ...] = ()
+
+
+def job_key(dag_id: str, run_id: str, task_id: str, generation: str) -> str:
+    """The name of a task attempt's job. A retry has the same generation, and finds it; a Clear has another."""
+    return hashlib.sha256(json.dumps([dag_id, run_id, task_id, generation]).encode()).hexdigest()[:24]
+
+
+def paths(work: str, key: str) -> RemoteJobPaths:
+    """The job's files. Raises RemoteError on a folder or key that could lead elsewhere."""
+    if not _KEY.match(key):
+        raise ssh.RemoteError(f"{key[:40]!r} is not a job's key")
+    if not _PATH.match(work) or ".." in work.split("/"):
+        raise ssh.RemoteError(f"the node's work folder {ssh.clean(work)[:80]!r} is not an absolute path; set another")
+    return RemoteJobPaths(job_id=key, remote_os="posix", base_dir=posixpath.join(work, "jobs"))
+
+
+def agent_path(work: str, sha256: str) -> str:
+    """Where an agent of that hash lies on a node."""
+    return posixpath.join(work, "agents", f"{sha256}.pyz")
+
+
+def fields(text: str) -> dict[str, str]:
+    """The "name value" lines of a script's answer."""
+    pairs = (line.partition(" ") for line in text.splitlines())
+    return {name: value.strip() for name, _, value in pairs if name}
+
+
+def exit_status(text: str) -> int | None:
+    """An exit status of 0 to 255, or None for anything else a node may have put there."""
+    return int(text) if text.isascii() and text.isdigit() and int(text) < 256 else None
+
+
+def look(client: paramiko.SSHClient, work_dir: str, key: str, agent_sha256: str) -> Look:
+    """One round trip: the home and work folders, the boot id, whether the agent is there, where the job stands."""
+    answer = ssh.run(client, ssh.shell(scripts.LOOK, work_dir, key, agent_sha256))
+    if answer.rc != 0:
+        raise ssh.RemoteError(f"the node's shell does not work: {answer.complaint}; log in by hand to see why")
+    found = fields(answer.text)
+    try:
+        state = State(found["state"])
+        boot, job_boot = found["boot"], found["jobboot"]
+        if state in (State.RUNNING, State.GONE) and job_boot and boot and job_boot != boot:
+            state = State.REBOOTED
+        paths(found["work"], key)
+        return Look(found["home"], found["work"], boot, found["agent"], state, exit_status(found["exit"]))
+    except (KeyError, ValueError) as error:
+        raise ssh.RemoteError(
+            f"the node answered nonsense: {answer.text[:200]!r}; log in by hand to see why"
+        ) from error
+
+
+def send_agent(client: paramiko.SSHClient, seen: Look, agent: Path, sha256: str) -> bool:
+    """Put the agent on the node unless it is there already, whole. True when it was sent."""
+    if seen.agent == "ok":
+        return False
+    path = agent_path(seen.work, sha256)
+    ssh.store(client, path, agent.read_bytes(), mode=0o500)
+    answer = ssh.run(client, ssh.shell('sha256sum "$1"', path))
+    if answer.text.split(" ")[0] != sha256:
+        raise ssh.RemoteError(
+            f"the node side did not arrive whole at {path}: {answer.complaint}; check the node's disk"
+        )
+    return True
+
+
+def start(
+    client: paramiko.SSHClient, seen: Look, key: str, plan: str, launch: Mapping[str, Any], agent_sha256: str
+) -> bool:
+    """Start the job detached. False when somebody had started it already: it is the same job, so all is well."""
+    where = paths(seen.work, key)
+    plan_path = posixpath.join(where.job_dir, "plan.json")
+    ssh.store(client, plan_path, plan.encode())
+    words = launching.command_for(
+        _at_home(launch, seen.home), agent_path(seen.work, agent_sha256), ["run", plan_path], key=key
+    )
+    # The trap keeps the wrapper alive until the agent has ended by the same signal, so that its exit status is kept.
+    command = f"trap : TERM INT HUP; {shlex.join(words)}"
+    wrapper = build_posix_wrapper_command(command, where, environment={"MUSTER_WORK": seen.work})
+    answer = ssh.run(client, ssh.shell(scripts.START, where.job_dir, seen.boot_id, wrapper), timeout=60)
+    if answer.rc == 43:
+        return False
+    if answer.rc != 0:
+        raise ssh.RemoteError(f"the job could not be started on the node: {answer.complaint}")
+    return True
+
+
+def _at_home(launch: Mapping[str, Any], home: str) -> dict[str, Any]:
+    """``launch`` with a leading ``~/`` made absolute, since nothing expands it inside quotes."""
+
+    def absolute(value: Any) -> Any:
+        return posixpath.join(home, value[2:]) if isinstance(value, str) and value.startswith("~/") else value
+
+    return {name: absolute(value) for name, value in (launch or {}).items()}
+
+
+def collect(client: paramiko.SSHClient, work: str, key: str, telemetry_max: int = TELEMETRY_BYTES_MAX) -> Collected:
+    """Fetch the result and its telemetry: sizes are capped, and the telemetry must have the hash the result names."""
+    folder = paths(work, key).job_dir
+    notes: list[str] = []
+    try:
+        result = ssh.fetch(client, posixpath.join(folder, "result.json"), RESULT_BYTES_MAX)
+    except (ssh.CommandTimedOut, ssh.Unreachable):
+        raise
+    except ssh.RemoteError as error:
+        return Collected(None, None, (str(error),))
+    wanted = _telemetry_hash(result)
+    if wanted is None:
+        return Collected(result, None)
+    telemetry: bytes | None = None
+    try:
+        telemetry = ssh.fetch(client, posixpath.join(folder, TELEMETRY_NAME), telemetry_max, timeout=600)
+    except (ssh.CommandTimedOut, ssh.Unreachable):
+        raise
+    except ssh.RemoteError as error:
+        notes.append(f"telemetry was left out: {error}")
+    if telemetry is not None and hashlib.sha256(telemetry).hexdigest() != wanted:
+        telemetry = None
+        notes.append("telemetry was left out: it does not have the hash that the result names")
+    return Collected(result, telemetry, tuple(notes))
+
+
+def _telemetry_hash(result: bytes | None) -> str | None:
+    """The hash that a result names for its telemetry. Malformed results are the parser's business, not ours."""
+    try:
+        return str(json.loads(result or b"{}")["telemetry_file"]["sha256"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def log_tail(client: paramiko.SSHClient, work: str, key: str, max_bytes: int = 2000) -> str:
+    """The end of what the job printed, cleaned."""
+    answer = ssh.run(client, ["tail", "-c", str(max_bytes), paths(work, key).log_file], max_bytes=max_bytes)
+    return answer.text if answer.rc == 0 else ""
+
+
+def stop(client: paramiko.SSHClient, work: str, key: str, launch: Mapping[str, Any] | None = None) -> bool:
+    """Stop the job and all it started, within ``scripts.STOP_SECONDS``. True when nothing of it runs any more."""
+    removal = launching.remove_container(launching.parse_launch(launch or {}), key)
+    answer = ssh.run(client, ssh.shell(scripts.STOP_ONE, paths(work, key).job_dir, removal), timeout=60)
+    return "stopped" in answer.text
+
+
+def stop_others(client: paramiko.SSHClient, work: str, key: str) -> list[str]:
+    """Stop every other job on the node, and remove job folders older than a week.
+
+    Whoever holds the node's lease may: any other job belongs to a run or an attempt that has lost it.
+    """
+    paths(work, key)
+    answer = ssh.run(client, ssh.shell(scripts.STOP_OTHERS, work, key), timeout=120)
+    return [line for line in answer.text.split() if _KEY.match(line)]
+
+
+def remove(client: paramiko.SSHClient, work: str, key: str) -> None:
+    """Remove the job's folder."""
+    where = paths(work, key)
+    answer = ssh.run(client, build_posix_cleanup_command(where.job_dir, base_dir=where.base_dir))
+    if answer.rc != 0:
+        raise ssh.RemoteError(f"the job's folder {where.job_dir} cannot be removed: {answer.complaint}")

@@ -1,0 +1,138 @@
+"""How the node side is started on a node, as data: the host's python, a venv, or a container.
+
+The work folder is mounted at its own path in containers, so that a job reads the same wherever it runs.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import pydantic
+
+from muster.errors import MusterError
+
+NAME_PREFIX = "muster-"
+
+
+class BadLaunch(MusterError):
+    """A node's launch settings cannot be used; the message says which and why."""
+
+
+class Launch(pydantic.BaseModel):
+    """A node's launch settings, as they stand in the inventory.
+
+    ``kind`` says where Python and PyTorch are; ``python`` is the interpreter there; ``path`` the venv's folder;
+    ``image`` the container image (podman, docker), root filesystem or image file (enroot, apptainer); ``gpus`` passes
+    the NVIDIA GPUs into the container; ``options`` are further options of the runtime; ``env`` goes to the node side.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["python", "venv", "podman", "docker", "enroot", "apptainer"] = "python"
+    python: str = "python3"
+    path: str = ""
+    image: str = ""
+    gpus: bool = False
+    options: tuple[str, ...] = ()
+    env: dict[str, str] = pydantic.Field(default_factory=dict)
+
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> Launch:
+        if self.kind == "venv" and not self.path:
+            raise ValueError("a venv needs 'path', the folder it lies in")
+        if self.kind in ("podman", "docker", "enroot", "apptainer") and not self.image:
+            raise ValueError(f"{self.kind} needs 'image'")
+        if self.image.startswith("-") or self.python.startswith("-"):
+            raise ValueError("'image' and 'python' must not start with '-'")
+        bad = [name for name in self.env if not name.isidentifier()]
+        if bad:
+            raise ValueError(f"{bad[0]!r} is no name of an environment variable")
+        return self
+
+
+def parse_launch(raw: Mapping[str, Any]) -> Launch:
+    """Validate launch settings. Raises BadLaunch, one sentence."""
+    try:
+        return Launch.model_validate(dict(raw or {}))
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        what = first["msg"].removeprefix("Value error, ")
+        raise BadLaunch(
+            f"the node's launch settings cannot be used{f' at {where!r}' if where else ''}: {what}"
+        ) from error
+
+
+def container_name(launch: Launch, key: str) -> str:
+    """The name of the job's container, "" where there is none."""
+    return f"{NAME_PREFIX}{key}" if launch.kind in ("podman", "docker") else ""
+
+
+def command_for(launch: Mapping[str, Any], agent_path: str, args: Sequence[str], *, key: str = "") -> list[str]:
+    """The command line that runs the node side ``agent_path`` with ``args``.
+
+    ``agent_path`` is ``{work folder}/agents/{sha256}.pyz``; ``key`` names the container. Raises BadLaunch.
+    """
+    how = parse_launch(launch)
+    inner = [agent_path, *args]
+    work = posixpath.dirname(posixpath.dirname(agent_path))
+    if how.kind == "python":
+        return [*_env(how), how.python, *inner]
+    if how.kind == "venv":
+        return [*_env(how), posixpath.join(how.path, "bin", "python"), *inner]
+    build = {"podman": _podman, "docker": _docker, "enroot": _enroot, "apptainer": _apptainer}[how.kind]
+    return [*build(how, work, key), how.python, *inner]
+
+
+def _env(how: Launch) -> list[str]:
+    return ["env", *(f"{name}={value}" for name, value in sorted(how.env.items()))] if how.env else []
+
+
+def _oci(runtime: str, how: Launch, work: str, key: str) -> list[str]:
+    # --init: the agent must not be pid 1, or SIGTERM without a handler and orphaned children would be lost.
+    # The host's pid, ipc and network: the in-use guard looks for foreign processes, PyTorch shares memory.
+    words = [runtime, "run", "--rm", "--init", "--pid=host", "--ipc=host", "--network=host"]
+    if key:
+        words += ["--name", f"{NAME_PREFIX}{key}"]
+    words += ["--volume", f"{work}:{work}", "--workdir", work, "--env", f"MUSTER_WORK={work}"]
+    for name, value in sorted(how.env.items()):
+        words += ["--env", f"{name}={value}"]
+    return [*words, *how.options]
+
+
+def _podman(how: Launch, work: str, key: str) -> list[str]:
+    gpus = ["--device", "nvidia.com/gpu=all"] if how.gpus else []
+    return [*_oci("podman", how, work, key), *gpus, how.image]
+
+
+def _docker(how: Launch, work: str, key: str) -> list[str]:
+    gpus = ["--gpus", "all"] if how.gpus else []
+    return [*_oci("docker", how, work, key), *gpus, how.image]
+
+
+def _enroot(how: Launch, work: str, key: str) -> list[str]:
+    words = ["enroot", "start", "--rw", "--mount", f"{work}:{work}", "--env", f"MUSTER_WORK={work}"]
+    for name, value in sorted(how.env.items()):
+        words += ["--env", f"{name}={value}"]
+    return [*words, *how.options, how.image]
+
+
+def _apptainer(how: Launch, work: str, key: str) -> list[str]:
+    words = ["apptainer", "exec", "--bind", f"{work}:{work}", "--env", f"MUSTER_WORK={work}"]
+    for name, value in sorted(how.env.items()):
+        words += ["--env", f"{name}={value}"]
+    if how.gpus:
+        words.append("--nv")
+    return [*words, *how.options, how.image]
+
+
+def remove_container(launch: Launch, key: str) -> str:
+    """A shell command that removes the job's container with all its processes; "true" where there is none.
+
+    enroot and apptainer run the node side as an ordinary process of the job's own process group.
+    """
+    name = container_name(launch, key)
+    return f"{launch.kind} rm -f {shlex.quote(name)} >/dev/null 2>&1 || true" if name else "true"

@@ -1,0 +1,94 @@
+"""The POSIX scripts that run on a node: look at a job, start it once, poll it, stop it, tidy up.
+
+Each prints "name value" lines, which ``muster.remote.jobs`` and the trigger parse; none trusts what it finds there.
+"""
+
+from __future__ import annotations
+
+BOOT_ID = 'boot=$(head -c 64 "${MUSTER_BOOT_ID_FILE:-/proc/sys/kernel/random/boot_id}" 2>/dev/null || true)'
+"""A simulated node's server points MUSTER_BOOT_ID_FILE at the boot id of the machine that it simulates."""
+
+# A recycled pid must not pass for the job: the wrapper's command line names the job's folder.
+ALIVE = """
+alive() {
+  p=$(head -c 10 "$1/pid" 2>/dev/null); case $p in ''|*[!0-9]*) return 1;; esac
+  [ "$p" -gt 1 ] && kill -0 "$p" 2>/dev/null || return 1
+  [ ! -r "/proc/$p/cmdline" ] || grep -qF -- "${1##*/}" "/proc/$p/cmdline"
+}
+"""
+
+STATE = """
+exit_code=$(head -c 4 "$j/exit_code" 2>/dev/null || true)
+if [ -n "$exit_code" ]; then state=done
+elif [ ! -d "$j/started" ]; then state=absent
+elif alive "$j"; then state=running
+else state=gone; fi
+"""
+
+LOOK = f"""
+case $1 in '') w=$HOME/.muster;; '~') w=$HOME;; '~/'*) w=$HOME/${{1#'~/'}};; /*) w=$1;; *) w=$HOME/$1;; esac
+j=$w/jobs/$2; a=$w/agents/$3.pyz
+{BOOT_ID}
+{ALIVE}{STATE}
+agent=absent
+if [ -f "$a" ]; then
+  sum=$(sha256sum "$a" 2>/dev/null); [ "${{sum%% *}}" = "$3" ] && agent=ok || agent=bad
+fi
+printf 'home %s\\nwork %s\\nboot %s\\nagent %s\\nstate %s\\nexit %s\\njobboot %s\\n' \\
+  "$HOME" "$w" "$boot" "$agent" "$state" "$exit_code" "$(head -c 64 "$j/boot_id" 2>/dev/null)"
+"""
+"""$1 work folder, $2 job key, $3 the agent's sha256."""
+
+START = """
+umask 077
+command -v bash >/dev/null || { echo 'bash is missing on the node' >&2; exit 41; }
+[ -f "$1/plan.json" ] || { echo "there is no plan in $1" >&2; exit 42; }
+mkdir "$1/started" 2>/dev/null || exit 43
+printf %s "$2" >"$1/boot_id"
+exec bash -c "$3"
+"""
+"""$1 job folder, $2 boot id, $3 the provider's wrapper. ``mkdir`` is the lock: whoever wins it starts the job."""
+
+POLL = f"""
+j=$1
+{BOOT_ID}
+{ALIVE}{STATE}
+size=$(wc -c <"$j/stdout.log" 2>/dev/null || echo 0)
+printf 'boot %s\\nstate %s\\nexit %s\\nsize %s\\n\\n' "$boot" "$state" "$exit_code" $size
+tail -c "+$(($2 + 1))" "$j/stdout.log" 2>/dev/null | head -c "$3"
+exit 0
+"""
+"""$1 job folder, $2 log offset, $3 most bytes of log."""
+
+STOP_SECONDS = 8
+"""The node side ends within 5 s of SIGTERM; what is left after this long is killed."""
+
+STOP = f"""
+{ALIVE}
+stop() {{
+  alive "$1" || return 0
+  kill -TERM "-$p" 2>/dev/null || kill -TERM "$p" 2>/dev/null
+  n=0; while alive "$1" && [ $n -lt {STOP_SECONDS * 5} ]; do sleep 0.2; n=$((n + 1)); done
+  kill -KILL "-$p" 2>/dev/null
+  return 0
+}}
+"""
+
+STOP_ONE = f"""
+{STOP}
+stop "$1"
+eval "$2"
+if alive "$1"; then echo still; else echo stopped; fi
+"""
+"""$1 job folder, $2 the command that removes its container."""
+
+STOP_OTHERS = f"""
+{STOP}
+for j in "$1"/jobs/*/; do
+  j=${{j%/}}
+  [ "${{j##*/}}" = "$2" ] || [ ! -d "$j" ] || {{ alive "$j" && echo "${{j##*/}}"; stop "$j"; }}
+done
+find "$1/jobs" -mindepth 1 -maxdepth 1 -type d -mtime +7 ! -name "$2" -exec rm -rf -- {{}} + 2>/dev/null
+exit 0
+"""
+"""$1 work folder, $2 the key to spare. Prints the keys that were running. Only the lease's holder may call it."""

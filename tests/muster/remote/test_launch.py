@@ -1,0 +1,58 @@
+"""The command line for each way of launching the node side."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.remote import launch
+
+AGENT = "/home/a/.muster/agents/abc.pyz"
+RUN = ["run", "/home/a/.muster/jobs/k/plan.json"]
+OCI = "run --rm --init --pid=host --ipc=host --network=host --name muster-k --volume /home/a/.muster:/home/a/.muster"
+OCI += " --workdir /home/a/.muster --env MUSTER_WORK=/home/a/.muster"
+BIND = "/home/a/.muster:/home/a/.muster --env MUSTER_WORK=/home/a/.muster"
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ({}, "python3"),
+        ({"kind": "python", "python": "/opt/python3.12"}, "/opt/python3.12"),
+        ({"kind": "python", "env": {"B": "2", "A": "1"}}, "env A=1 B=2 python3"),
+        ({"kind": "venv", "path": "/opt/torch"}, "/opt/torch/bin/python"),
+        ({"kind": "podman", "image": "torch:1"}, f"podman {OCI} torch:1 python3"),
+        (
+            {"kind": "podman", "image": "torch:1", "gpus": True, "options": ["--privileged"], "env": {"A": "1"}},
+            f"podman {OCI} --env A=1 --privileged --device nvidia.com/gpu=all torch:1 python3",
+        ),
+        ({"kind": "docker", "image": "torch:1", "gpus": True}, f"docker {OCI} --gpus all torch:1 python3"),
+        ({"kind": "enroot", "image": "torch"}, f"enroot start --rw --mount {BIND} torch python3"),
+        ({"kind": "apptainer", "image": "t.sif", "gpus": True}, f"apptainer exec --bind {BIND} --nv t.sif python3"),
+    ],
+)
+def test_command_lines(how: dict[str, object], expected: str) -> None:
+    assert launch.command_for(how, AGENT, RUN, key="k") == [*expected.split(), AGENT, *RUN]
+
+
+@pytest.mark.parametrize(
+    ("how", "complaint"),
+    [
+        ({"kind": "vm"}, "at 'kind'"),
+        ({"kind": "venv"}, "needs 'path'"),
+        ({"kind": "docker"}, "docker needs 'image'"),
+        ({"kind": "docker", "image": "--privileged"}, "must not start with '-'"),
+        ({"python": "-c"}, "must not start with '-'"),
+        ({"env": {"A B": "1"}}, "no name of an environment variable"),
+        ({"pyton": "python3"}, "at 'pyton'"),
+    ],
+)
+def test_launch_settings_that_cannot_work(how: dict[str, object], complaint: str) -> None:
+    with pytest.raises(launch.BadLaunch, match=complaint):
+        launch.parse_launch(how)
+
+
+def test_only_runtimes_with_a_daemon_or_monitor_need_their_container_removed() -> None:
+    assert launch.remove_container(launch.parse_launch({}), "k") == "true"
+    assert launch.remove_container(launch.parse_launch({"kind": "apptainer", "image": "x"}), "k") == "true"
+    removal = launch.remove_container(launch.parse_launch({"kind": "podman", "image": "x"}), "k")
+    assert removal.startswith("podman rm -f muster-k")
