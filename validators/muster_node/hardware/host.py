@@ -6,7 +6,7 @@ import importlib
 import os
 import pathlib
 import time
-from typing import Any, Callable, Iterable, Iterator, List, Optional, Protocol, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Protocol, Tuple
 
 from muster_node.hardware import host_inventory, host_parse
 from muster_node.hardware.cpu_compute import CpuCompute
@@ -83,7 +83,7 @@ class HostHardware(Hardware):
 
     def _cores(self) -> List[Device]:
         topology = host_inventory.online_topology(self._files)
-        first_thread = {}
+        first_thread: Dict[Any, Device] = {}
         for device in self.devices("cpu"):
             place = topology.get(device.index, {})
             core = place.get("core")

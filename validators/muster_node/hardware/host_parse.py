@@ -103,11 +103,8 @@ def parse_size(text: str) -> Optional[int]:
 
 def parse_interrupts(text: str) -> Optional[int]:
     """Machine-check events in /proc/interrupts, over all CPUs; None where the kernel counts none of them."""
-    counts = []
-    for line in text.splitlines():
-        name, _, rest = line.strip().partition(":")
-        if name in _MACHINE_CHECK_INTERRUPTS:
-            counts.append(sum(int(word) for word in re.match(r"[\d\s]*", rest).group().split()))  # type: ignore[union-attr]
+    found = re.findall(r"^\s*(\w+):((?:\s+\d+)+)", text, re.MULTILINE)
+    counts = [sum(map(int, rest.split())) for name, rest in found if name in _MACHINE_CHECK_INTERRUPTS]
     return sum(counts) if counts else None
 
 

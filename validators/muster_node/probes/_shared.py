@@ -1,0 +1,87 @@
+"""What several probes share: statistics of repeats, seeds, number formats of PyTorch, and which devices to test."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import statistics
+from typing import Any, Iterator, List, Optional, Sequence
+
+from muster_node.hardware.seam import Device, Hardware
+
+GIB = 1024**3
+MIB = 1024**2
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A number format: PyTorch's name, bits, significand bits, and bits of a sum that its accumulator holds exactly.
+
+    ``scale`` is by how many powers of two, up and down, an operand may be scaled, every product and sum still exact.
+    Accumulators: fp32 behind tf32, bf16 and fp16; about 14 bits behind fp8 on Hopper, hence sums below 2^13.
+    """
+
+    torch_name: str
+    bits: int
+    significand: int
+    exact_sum: int
+    scale: int
+
+
+FORMATS = {
+    "fp64": Format("float64", 64, 53, 53, 300),
+    "fp32": Format("float32", 32, 24, 24, 50),
+    "tf32": Format("float32", 32, 11, 24, 50),
+    "bf16": Format("bfloat16", 16, 8, 24, 50),
+    "fp16": Format("float16", 16, 11, 24, 7),
+    "fp8": Format("float8_e4m3fn", 8, 4, 13, 3),
+    "int8": Format("int8", 8, 7, 31, 0),
+}
+
+
+def best_devices(hardware: Hardware) -> List[Device]:
+    """Every device of the best kind there is."""
+    return hardware.devices("gpu") or hardware.devices("cpu")
+
+
+def median(samples: Sequence[float]) -> float:
+    """The median; raises statistics.StatisticsError on no samples."""
+    return float(statistics.median(samples))
+
+
+def spread(samples: Sequence[float]) -> Optional[float]:
+    """(p95 − p5) / median, None for fewer than two samples or a median of zero."""
+    middle = median(samples)
+    if len(samples) < 2 or middle == 0:
+        return None
+    ordered = sorted(samples)
+    low, high = (ordered[round(share * (len(ordered) - 1))] for share in (0.05, 0.95))
+    return float((high - low) / middle)
+
+
+def drop_percent(samples: Sequence[float]) -> Optional[float]:
+    """How much lower the median of the last third is than that of the first, in percent; None below three samples."""
+    third = len(samples) // 3
+    if third == 0:
+        return None
+    first, last = median(samples[:third]), median(samples[-third:])
+    return 100.0 * (1.0 - last / first) if first else None
+
+
+def seed_of(*parts: Any) -> int:
+    """A seed of 62 bits that differs wherever any part differs, the same on every machine."""
+    digest = hashlib.sha256(repr(parts).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 2
+
+
+@contextlib.contextmanager
+def precision_of(torch: Any, dtype: str) -> Iterator[None]:
+    """Lets fp32 products on GPUs use TF32 for dtype "tf32" only, and bf16 never reduce in less than fp32."""
+    matmul = torch.backends.cuda.matmul
+    before = (matmul.allow_tf32, matmul.allow_bf16_reduced_precision_reduction)
+    matmul.allow_tf32, matmul.allow_bf16_reduced_precision_reduction = dtype == "tf32", False
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, matmul.allow_bf16_reduced_precision_reduction = before
