@@ -1,0 +1,72 @@
+"""What can go wrong, as a user is told it: each error's text is one sentence saying what, where and what to do.
+
+The command line prints a MusterError and exits 1; tasks let it become the task's failure. Anything else is a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class MusterError(Exception):
+    """Something a user can put right; ``str(error)`` is the sentence to show."""
+
+
+class BadSettings(MusterError):
+    """A MUSTER_* setting cannot be used."""
+
+
+class DatabaseNotReady(MusterError):
+    """The fleet records cannot be opened, or are not at this version's schema."""
+
+
+class BadNode(MusterError):
+    """A node's description is malformed (its name, host key, port, …)."""
+
+
+class UnknownNode(MusterError):
+    """No node of that name is enrolled."""
+
+
+class DifferentMachine(MusterError):
+    """A known name answers with another host key or other serials; nothing was changed."""
+
+
+class SameMachine(MusterError):
+    """A machine that is already enrolled was to be enrolled under a second name; nothing was changed."""
+
+
+class LeaseHeld(MusterError):
+    """Another run holds the node."""
+
+
+class LeaseLost(MusterError):
+    """The run does not hold the node (any more), so it may change nothing about it."""
+
+
+class IllegalMove(MusterError):
+    """The lifecycle has no such transition, or what it needs is not there."""
+
+
+class UnknownRun(MusterError):
+    """No run of that id is recorded."""
+
+
+class BadInventory(MusterError):
+    """An inventory has bad lines; ``problems`` has one sentence for each, and nothing was changed."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class AirflowUnreachable(MusterError):
+    """Airflow's API server does not answer."""
+
+
+class AirflowRefused(MusterError):
+    """Airflow answered, and said no: wrong login, missing permission, unknown DAG, bad parameters."""
+
+
+class AlreadyTriggered(MusterError):
+    """A run of this node for this reason exists already."""

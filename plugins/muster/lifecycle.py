@@ -1,0 +1,228 @@
+"""The node's life: its states, and the one table that says which transitions exist and what each of them needs.
+
+Pure. Knows no database and no Airflow; ``muster.records`` alone writes a state, after asking ``check_move``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from muster.errors import IllegalMove
+from muster_criteria.model import Verdict
+
+STAGES = ("intake", "burn_in", "integrity", "performance", "thermal")
+"""The stages of a node's qualification, in order."""
+
+INCONCLUSIVE_BUDGET = 3
+"""So many inconclusive runs in a row, and a person has to look (DESIGN.md, "Fail closed")."""
+
+NOT_PERSONS = frozenset({"", "muster", "airflow", "system", "scheduler", "housekeeping"})
+"""Actors that are programs: no approval may stand under these names."""
+
+
+class State(enum.StrEnum):
+    """Where a node stands."""
+
+    REGISTERED = "registered"
+    INTAKE = "intake"
+    BURN_IN = "burn_in"
+    VALIDATION = "validation"
+    QUALIFIED = "qualified"
+    CLUSTER_VALIDATION = "cluster_validation"
+    PRODUCTION = "production"
+    REVALIDATION = "revalidation"
+    QUARANTINE = "quarantine"
+    TRIAGE = "triage"
+    REPAIR = "repair"
+    RMA = "rma"
+    RETIRED = "retired"
+
+
+IN_FLIGHT = frozenset({State.INTAKE, State.BURN_IN, State.VALIDATION, State.CLUSTER_VALIDATION, State.REVALIDATION})
+"""States in which a run is at work on the node; without a run no node stays in them."""
+
+STATE_OF_STAGE = {
+    "intake": State.INTAKE,
+    "burn_in": State.BURN_IN,
+    "integrity": State.VALIDATION,
+    "performance": State.VALIDATION,
+    "thermal": State.VALIDATION,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """What a move rests on.
+
+    ``run`` is "dag_id/run_id" of the run that holds the node's lease; ``run_over`` says that it has ended without a
+    verdict. ``verdict`` and ``full_coverage`` are that run's; the records look them up and never take them on trust.
+    ``budget_spent``: the budget of inconclusive runs is used up. ``person`` and ``reason``: who decided, and why.
+    """
+
+    run: str | None = None
+    run_over: bool = False
+    verdict: Verdict | None = None
+    full_coverage: bool = False
+    budget_spent: bool = False
+    person: str | None = None
+    reason: str = ""
+
+
+class Need(enum.Enum):
+    """What a transition can need; the value says it in words."""
+
+    RUN = "a run that holds the node's lease"
+    RUN_OVER = "a run that has ended without a verdict"
+    FAIL = "a FAIL of a run"
+    BUDGET = f"{INCONCLUSIVE_BUDGET} inconclusive runs"
+    QUALIFYING = "a run that found nothing critical (PASS, WARN or PROVISIONAL)"
+    FULL_PASS = "a full-coverage PASS"
+    PERSON = "a named person with a reason"
+
+    def met(self, evidence: Evidence) -> bool:
+        """Whether ``evidence`` has what this need asks for."""
+        verdict = evidence.verdict if evidence.run else None
+        if self is Need.RUN:
+            return bool(evidence.run) and not evidence.run_over
+        if self is Need.RUN_OVER:
+            return bool(evidence.run) and evidence.run_over
+        if self is Need.FAIL:
+            return verdict is Verdict.FAIL
+        if self is Need.BUDGET:
+            return evidence.budget_spent
+        if self is Need.QUALIFYING:
+            return verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)
+        if self is Need.FULL_PASS:
+            return verdict is Verdict.PASS and evidence.full_coverage
+        person = (evidence.person or "").strip().lower()
+        return person not in NOT_PERSONS and bool(evidence.reason.strip())
+
+
+def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:
+    s, n = State, Need
+    table: dict[tuple[State, State], tuple[Need, ...]] = {
+        (s.REGISTERED, s.INTAKE): (n.RUN,),
+        (s.INTAKE, s.BURN_IN): (n.RUN,),
+        (s.BURN_IN, s.VALIDATION): (n.RUN,),
+        (s.VALIDATION, s.QUALIFIED): (n.QUALIFYING, n.PERSON),
+        (s.QUALIFIED, s.CLUSTER_VALIDATION): (n.RUN,),
+        (s.QUALIFIED, s.PRODUCTION): (n.PERSON,),
+        (s.CLUSTER_VALIDATION, s.PRODUCTION): (n.FULL_PASS, n.PERSON),
+        (s.CLUSTER_VALIDATION, s.QUALIFIED): (n.RUN_OVER, n.PERSON),
+        (s.PRODUCTION, s.REVALIDATION): (n.RUN,),
+        (s.REVALIDATION, s.PRODUCTION): (n.FULL_PASS, n.PERSON),
+        (s.REVALIDATION, s.QUALIFIED): (n.QUALIFYING, n.PERSON),
+        # Clearing an earlier stage, or testing a qualified node again for another reason, goes back along the story.
+        (s.BURN_IN, s.INTAKE): (n.RUN,),
+        (s.VALIDATION, s.INTAKE): (n.RUN,),
+        (s.VALIDATION, s.BURN_IN): (n.RUN,),
+        (s.QUALIFIED, s.INTAKE): (n.RUN,),
+        (s.QUALIFIED, s.REGISTERED): (n.PERSON,),
+        (s.PRODUCTION, s.REGISTERED): (n.PERSON,),
+        (s.QUARANTINE, s.TRIAGE): (n.BUDGET, n.PERSON),
+        (s.TRIAGE, s.REPAIR): (n.PERSON,),
+        (s.TRIAGE, s.RMA): (n.PERSON,),
+        (s.REPAIR, s.REGISTERED): (n.PERSON,),
+        (s.RMA, s.REGISTERED): (n.PERSON,),
+    }
+    for state in (s.INTAKE, s.BURN_IN, s.VALIDATION, s.REVALIDATION):
+        table[state, s.REGISTERED] = (n.RUN_OVER, n.QUALIFYING, n.PERSON)
+    for state in s:
+        if state not in (s.QUARANTINE, s.TRIAGE, s.REPAIR, s.RMA, s.RETIRED):
+            table[state, s.QUARANTINE] = (n.FAIL, n.BUDGET, n.PERSON)
+        if state is not s.RETIRED:
+            table[state, s.RETIRED] = (n.PERSON,)
+    return table
+
+
+TRANSITIONS = _transitions()
+"""(from, to) -> what the move needs: any one of these suffices. What is not here cannot happen."""
+
+
+def check_move(current: State, to: State, evidence: Evidence) -> None:
+    """Raise IllegalMove, saying which moves are possible from ``current``, unless the table allows this one."""
+    needs = TRANSITIONS.get((current, to))
+    if needs is None:
+        raise IllegalMove(f"no node goes from {current} to {to}; from {current} it can go to {possible_moves(current)}")
+    if not any(need.met(evidence) for need in needs):
+        raise IllegalMove(f"from {current} to {to} needs {_words(needs)}; {_lacks(evidence)}")
+
+
+def possible_moves(current: State) -> str:
+    """The moves out of ``current``, with what each needs, in words."""
+    moves = [f"{to} (needs {_words(needs)})" for (origin, to), needs in TRANSITIONS.items() if origin is current]
+    return ", ".join(moves) or "nowhere: it is the end of the story"
+
+
+def state_for(stage: str, current: State) -> State:
+    """The state in which a node that stands in ``current`` goes through ``stage``."""
+    return State.REVALIDATION if current in (State.PRODUCTION, State.REVALIDATION) else STATE_OF_STAGE[stage]
+
+
+def path_to_stage(stage: str, current: State, done: frozenset[str]) -> tuple[State, ...]:
+    """The states to move through, in order, so that ``stage`` can run; empty if the node stands right.
+
+    A run that was cleared in the middle resumes: it is taken again through the states of those earlier stages that it
+    has done already (``done``), never past one that it has not. The last state returned may still be illegal.
+    """
+    target = state_for(stage, current)
+    if current is target:
+        return ()
+    story = (State.INTAKE, State.BURN_IN, State.VALIDATION)
+    if current in (State.REGISTERED, State.QUALIFIED) and target in story:
+        earlier = STAGES[: STAGES.index(stage)]
+        if all(each in done for each in earlier if STATE_OF_STAGE[each] is not target):
+            return story[: story.index(target) + 1]
+    return (target,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Closing:
+    """What the end of a run does to its node: the states it moves through, why, and the inconclusive runs in a row."""
+
+    path: tuple[State, ...]
+    inconclusive: int
+    reason: str
+
+
+def closing(current: State, verdict: Verdict, full_coverage: bool, inconclusive: int) -> Closing:
+    """What a run with ``verdict`` does to a node in ``current`` that has ``inconclusive`` such runs behind it.
+
+    A node that somebody moved out of the story meanwhile (quarantine, triage, …) stays where it was put.
+    """
+    s = State
+    if current in (s.QUARANTINE, s.TRIAGE, s.REPAIR, s.RMA, s.RETIRED):
+        return Closing((), inconclusive, "")
+    if verdict is Verdict.FAIL:
+        return Closing((s.QUARANTINE,), 0, "the run found a critical fault")
+    if verdict is Verdict.INCONCLUSIVE and inconclusive + 1 >= INCONCLUSIVE_BUDGET:
+        reason = f"{inconclusive + 1} runs in a row were inconclusive: a person has to look"
+        return Closing((s.QUARANTINE, s.TRIAGE), 0, reason)
+    home = (s.REGISTERED,) if current in IN_FLIGHT - {s.CLUSTER_VALIDATION} else ()
+    if verdict is Verdict.INCONCLUSIVE:
+        return Closing(home, inconclusive + 1, f"inconclusive run {inconclusive + 1} of {INCONCLUSIVE_BUDGET} in a row")
+    if verdict is Verdict.SKIPPED:
+        return Closing(home, inconclusive, "the run did not test the node")
+    if current is s.VALIDATION:
+        return Closing((s.QUALIFIED,), 0, f"the run ended with {verdict}")
+    if current is s.REVALIDATION:
+        back = s.PRODUCTION if verdict is Verdict.PASS and full_coverage else s.QUALIFIED
+        return Closing((back,), 0, f"the revalidation ended with {verdict}")
+    return Closing(home, 0, f"the run ended with {verdict} before validation")
+
+
+def _words(needs: tuple[Need, ...]) -> str:
+    return " or ".join(need.value for need in needs)
+
+
+def _lacks(evidence: Evidence) -> str:
+    have = []
+    if evidence.run:
+        have.append(f"run {evidence.run}" + (" (over)" if evidence.run_over else ""))
+    if evidence.verdict:
+        coverage = "full" if evidence.full_coverage else "not full"
+        have.append(f"verdict {evidence.verdict} with coverage {coverage}")
+    if evidence.person:
+        have.append(f"{evidence.person}" + ("" if evidence.reason.strip() else " without a reason"))
+    return f"there is only {', '.join(have)}" if have else "there is nothing of the kind"

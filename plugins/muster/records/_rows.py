@@ -1,0 +1,111 @@
+"""From rows to values, and the look-ups that every facade module needs."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from muster import lifecycle
+from muster.errors import IllegalMove, UnknownNode, UnknownRun
+from muster.lifecycle import Evidence, State
+from muster.records.models import Event, Lease, Node, Run
+from muster.records.values import LeaseRecord, NodeRecord, RunRecord
+from muster_criteria.model import Verdict
+
+
+def now() -> datetime.datetime:
+    """This moment, in UTC."""
+    return datetime.datetime.now(datetime.UTC)
+
+
+def node_row(session: Session, name: str, *, lock: bool = False) -> Node:
+    """The node's row, locked against other writers if asked. Raises UnknownNode."""
+    row = session.get(Node, name, with_for_update=True if lock else None)
+    if row is None:
+        raise UnknownNode(f"no node {name!r} is enrolled; see `muster node list`, or enrol it with `muster node add`")
+    return row
+
+
+def run_row(session: Session, dag_id: str, run_id: str) -> Run:
+    """The run's row. Raises UnknownRun."""
+    row = session.scalar(select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id))
+    if row is None:
+        raise UnknownRun(f"no run {run_id!r} of {dag_id} is recorded; see `muster runs list`")
+    return row
+
+
+def live_lease(session: Session, node: str) -> Lease | None:
+    """The lease that holds the node now, if any."""
+    return session.scalar(select(Lease).where(Lease.node == node, Lease.released_at.is_(None)))
+
+
+def holds(session: Session, node: str, dag_id: str, run_id: str) -> bool:
+    """Whether that run holds the node."""
+    lease = live_lease(session, node)
+    return lease is not None and (lease.dag_id, lease.run_id) == (dag_id, run_id)
+
+
+def move(session: Session, node: Node, to: State, actor: str, reason: str, evidence: Evidence) -> None:
+    """Move the node and write the event, within the caller's transaction. Raises IllegalMove naming the node."""
+    current = State(node.state)
+    try:
+        lifecycle.check_move(current, to, evidence)
+    except IllegalMove as error:
+        raise IllegalMove(f"{node.name} stays in {current}: {error}") from None
+    node.state = to
+    write_event(session, node.name, current, to, actor, reason, evidence_json(evidence))
+
+
+def write_event(
+    session: Session, node: str, before: State, after: State, actor: str, reason: str, evidence: Mapping[str, Any]
+) -> None:
+    """Append an event; two equal states make it a remark."""
+    session.add(
+        Event(node=node, at=now(), from_state=before, to_state=after, actor=actor, reason=reason,
+              evidence=dict(evidence))
+    )  # fmt: skip
+    session.flush()
+
+
+def evidence_json(evidence: Evidence) -> dict[str, Any]:
+    """The evidence as an event keeps it: only what is there."""
+    found: dict[str, Any] = {
+        "run": evidence.run,
+        "run_over": evidence.run_over,
+        "verdict": str(evidence.verdict) if evidence.verdict else None,
+        "full_coverage": evidence.full_coverage,
+        "budget_spent": evidence.budget_spent,
+        "person": evidence.person,
+        "reason": evidence.reason,
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def to_node(row: Node) -> NodeRecord:
+    """The node as a value."""
+    return NodeRecord(
+        name=row.name, host=row.host, port=row.port, user=row.user, host_key=row.host_key, sku=row.sku,
+        state=State(row.state), launch=dict(row.launch), work_dir=row.work_dir, rack=row.rack, pool=row.pool,
+        labels=dict(row.labels), simulated=row.simulated, added_at=row.added_at, contact_at=row.contact_at,
+        inconclusive=row.inconclusive,
+    )  # fmt: skip
+
+
+def to_lease(row: Lease) -> LeaseRecord:
+    """The lease as a value."""
+    return LeaseRecord(row.node, row.dag_id, row.run_id, row.token, row.acquired_at)
+
+
+def to_run(row: Run) -> RunRecord:
+    """The run as a value."""
+    return RunRecord(
+        dag_id=row.dag_id, run_id=row.run_id, node=row.node, sku=row.sku, level=row.level, reason=row.reason,
+        forced=row.forced, required_stages=tuple(row.required_stages), state_before=State(row.state_before),
+        state_after=State(row.state_after) if row.state_after else None,
+        verdict=Verdict(row.verdict) if row.verdict else None, headline=row.headline, simulated=row.simulated,
+        started_at=row.started_at, ended_at=row.ended_at,
+    )  # fmt: skip

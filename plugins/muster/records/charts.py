@@ -1,0 +1,137 @@
+"""A stage's telemetry thinned out for charts, in one pass and bounded memory, whatever a node sent."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import io
+import json
+import math
+import statistics
+import zlib
+from collections import defaultdict
+from typing import Any
+
+from muster_reports.model import Series
+
+CHARTED = {
+    "temperature": "°C",
+    "hbm_temperature": "°C",
+    "power": "W",
+    "clock": "MHz",
+    "fan": "%",
+    "inlet_temperature": "°C",
+}
+"""The series that are charted, with the unit of each."""
+
+POINTS = 300
+"""Points a series keeps: about as many as a chart in a mail has pixels to tell apart."""
+
+DEVICES = 16
+"""Devices per series that a chart can still show; of more, the odd ones out are kept."""
+
+TRACKS = 20_000
+BYTES = 2 * 1024**3
+"""A node's file is read no further than this, unpacked: a 48-hour run of eight GPUs has about half of it."""
+
+
+@dataclasses.dataclass
+class _Track:
+    """One series in buckets of equal numbers of samples; when they are full, neighbours merge."""
+
+    width: int = 1
+    seconds: list[float] = dataclasses.field(default_factory=list)
+    values: list[float] = dataclasses.field(default_factory=list)
+    pending: list[tuple[float, float]] = dataclasses.field(default_factory=list)
+
+    def add(self, second: float, value: float) -> None:
+        self.pending.append((second, value))
+        if len(self.pending) < self.width:
+            return
+        self._close()
+        if len(self.values) == 2 * POINTS:
+            self.width *= 2
+            self.seconds = [statistics.fmean(self.seconds[i : i + 2]) for i in range(0, 2 * POINTS, 2)]
+            self.values = [statistics.fmean(self.values[i : i + 2]) for i in range(0, 2 * POINTS, 2)]
+
+    def points(self) -> tuple[list[float], list[float]]:
+        """At most ``POINTS`` (seconds, values)."""
+        if self.pending:
+            self._close()
+        step = math.ceil(len(self.values) / POINTS) or 1
+        return (
+            [round(statistics.fmean(self.seconds[i : i + step]), 2) for i in range(0, len(self.seconds), step)],
+            [round(statistics.fmean(self.values[i : i + step]), 3) for i in range(0, len(self.values), step)],
+        )
+
+    def _close(self) -> None:
+        self.seconds.append(statistics.fmean(second for second, _ in self.pending))
+        self.values.append(statistics.fmean(value for _, value in self.pending))
+        self.pending.clear()
+
+
+def chart_series(packed: bytes) -> list[Series]:
+    """The charted series of a telemetry file (gzip of JSON lines, see ``muster_node.contract.TelemetryFile``).
+
+    Seconds count from the file's first sample. A file that breaks off or has lines that make no sense yields what can
+    be read of it: charts illustrate, no verdict rests on them.
+    """
+    tracks: dict[tuple[str, str], _Track] = {}
+    origin: float | None = None
+    for row in _rows(packed):
+        series, device, second, value = (row.get(key) for key in ("series", "device", "t", "value"))
+        if series not in CHARTED or not isinstance(device, str) or not (_finite(second) and _finite(value)):
+            continue
+        origin = second if origin is None else origin
+        if (series, device) in tracks or len(tracks) < TRACKS:
+            tracks.setdefault((series, device), _Track()).add(second - origin, value)
+    charted = []
+    for (series, device), track in sorted(_odd_ones(tracks).items()):
+        seconds, values = track.points()
+        charted.append(Series(series, device[:80], CHARTED[series], tuple(seconds), tuple(values)))
+    return charted
+
+
+def to_json(charts: list[Series]) -> list[dict[str, Any]]:
+    """Charts as the records keep them."""
+    return [dataclasses.asdict(each) for each in charts]
+
+
+def from_json(charts: list[dict[str, Any]]) -> tuple[Series, ...]:
+    """Charts as reports take them."""
+    return tuple(
+        Series(each["series"], each["device"], each["unit"], tuple(each["seconds"]), tuple(each["values"]))
+        for each in charts
+    )
+
+
+def _rows(packed: bytes) -> Any:
+    read = 0
+    try:
+        with gzip.open(io.BytesIO(packed)) as lines:
+            while (line := lines.readline(65536)) and (read := read + len(line)) <= BYTES:
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(row, dict):
+                    yield row
+    except (OSError, EOFError, zlib.error):
+        return
+
+
+def _finite(number: Any) -> bool:
+    return isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
+
+
+def _odd_ones(tracks: dict[tuple[str, str], _Track]) -> dict[tuple[str, str], _Track]:
+    by_series: dict[str, list[str]] = defaultdict(list)
+    for series, device in tracks:
+        by_series[series].append(device)
+    kept: dict[tuple[str, str], _Track] = {}
+    for series, devices in by_series.items():
+        means = {device: statistics.fmean(tracks[series, device].points()[1]) for device in devices}
+        middle = statistics.median(means.values())
+        for device in sorted(devices, key=lambda each: -abs(means[each] - middle))[:DEVICES]:
+            kept[series, device] = tracks[series, device]
+    return kept

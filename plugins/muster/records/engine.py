@@ -1,0 +1,180 @@
+"""Engines, sessions and the schema's version. An engine is made on first use in a process, never before a fork."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, NullPool, create_engine, event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
+from sqlalchemy.orm import Session
+
+from muster.errors import DatabaseNotReady
+from muster.settings import settings
+
+SCHEMA = "0001"
+"""The migration that this code needs."""
+
+BUSY_TIMEOUT_MS = 30_000
+"""How long a writer waits for another on SQLite: longer than any transaction of ours takes under full load."""
+
+_lock = threading.Lock()
+_engines: dict[tuple[int, str], Engine] = {}
+_checked: set[tuple[int, str]] = set()
+
+
+def engine() -> Engine:
+    """This process's engine for the records. Raises DatabaseNotReady if the URL cannot be used."""
+    url = settings().records_url
+    key = (os.getpid(), url)
+    with _lock:
+        if key not in _engines:
+            _engines[key] = _make(url)
+        return _engines[key]
+
+
+def dispose() -> None:
+    """Close this process's connections (tests change databases; a fork starts without engines anyway)."""
+    with _lock:
+        for (pid, _), each in _engines.items():
+            each.dispose(close=pid == os.getpid())
+        _engines.clear()
+        _checked.clear()
+
+
+@contextlib.contextmanager
+def reading() -> Iterator[Session]:
+    """A short session that only reads."""
+    with _translated(), Session(_ready(), expire_on_commit=False) as session:
+        yield session
+
+
+@contextlib.contextmanager
+def writing() -> Iterator[Session]:
+    """One transaction: committed when the block ends, rolled back if it raises.
+
+    On SQLite it takes the write lock at its beginning: a reader that becomes a writer half-way could not wait for
+    another writer, but would fail at once.
+    """
+    bound = _ready().execution_options(muster_writes=True)
+    with _translated(), Session(bound, expire_on_commit=False) as session, session.begin():
+        yield session
+
+
+def upgrade() -> tuple[str | None, str]:
+    """Bring the database to this version's schema; returns the versions (before, after).
+
+    Raises DatabaseNotReady if it cannot be reached, or was written by a newer Muster.
+    """
+    made = engine()
+    with _translated():
+        before = version(made)
+        if before == SCHEMA:
+            return before, SCHEMA
+        if before is not None and before > SCHEMA:
+            raise DatabaseNotReady(_newer(before))
+        # Alembic is imported here only: reading and writing records never pays for it.
+        from alembic import command
+        from alembic.config import Config
+
+        config = Config()
+        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+        with made.execution_options(muster_writes=True).begin() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+    return before, SCHEMA
+
+
+def version(made: Engine) -> str | None:
+    """The schema version in the database, or None if it has none. Raises DatabaseNotReady if it cannot be reached."""
+    try:
+        with made.connect() as connection:
+            return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    except (OperationalError, ProgrammingError) as error:
+        if _is_missing_table(error):
+            return None
+        raise DatabaseNotReady(_unreachable(error)) from error
+
+
+def _make(url: str) -> Engine:
+    try:
+        parsed = make_url(url)
+        if parsed.get_backend_name() != "sqlite":
+            made = create_engine(parsed, pool_pre_ping=True, pool_size=2, max_overflow=8)
+        else:
+            if parsed.database and parsed.database != ":memory:":
+                Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+            made = create_engine(parsed, poolclass=NullPool)
+            event.listen(made, "connect", _open_sqlite)
+            event.listen(made, "begin", _begin_sqlite)
+    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+        raise DatabaseNotReady(
+            f"MUSTER_DATABASE_URL cannot be used ({error}); give sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DB"
+        ) from None
+    except OSError as error:
+        raise DatabaseNotReady(f"the records' folder cannot be made: {error}; set MUSTER_HOME to one you own") from None
+    return made
+
+
+def _open_sqlite(connection: Any, _record: Any) -> None:
+    # The driver's own transaction handling would begin late and deferred; _begin_sqlite says BEGIN instead.
+    connection.isolation_level = None
+    cursor: sqlite3.Cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("muster_writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _ready() -> Engine:
+    made = engine()
+    key = (os.getpid(), str(made.url))
+    if key not in _checked:
+        found = version(made)
+        if found != SCHEMA:
+            if found is not None and found > SCHEMA:
+                raise DatabaseNotReady(_newer(found))
+            state = f"are at schema {found}, this version needs {SCHEMA}" if found else "are empty"
+            raise DatabaseNotReady(f"the fleet records ({_place(made)}) {state}: run `muster db upgrade`")
+        _checked.add(key)
+    return made
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Turn a database that has gone away into one sentence; anything else is a bug and stays what it is."""
+    try:
+        yield
+    except OperationalError as error:
+        raise DatabaseNotReady(_unreachable(error)) from error
+
+
+def _place(made: Engine) -> str:
+    return made.url.render_as_string(hide_password=True)
+
+
+def _newer(found: str) -> str:
+    return f"the fleet records are at schema {found}, newer than this version knows ({SCHEMA}): upgrade Muster itself"
+
+
+def _unreachable(error: DBAPIError) -> str:
+    detail = " ".join(str(error.orig).split())
+    return f"the fleet records cannot be used ({detail}); check MUSTER_DATABASE_URL and that the database is running"
+
+
+def _is_missing_table(error: DBAPIError) -> bool:
+    if isinstance(error.orig, sqlite3.Error):
+        return "no such table" in str(error.orig)
+    return getattr(error.orig, "sqlstate", None) == "42P01"  # undefined_table

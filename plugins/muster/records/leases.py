@@ -1,0 +1,91 @@
+"""Leases: a node is held by one run at a time, without expiry, under a fencing token that only grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from muster.errors import LeaseHeld
+from muster.lifecycle import IN_FLIGHT, Evidence, State
+from muster.records import _rows
+from muster.records.engine import reading, writing
+from muster.records.models import Lease, Run
+from muster.records.values import LeaseRecord
+from muster_criteria.model import Verdict
+
+
+def acquire_lease(node: str, dag_id: str, run_id: str) -> LeaseRecord:
+    """Take the node for a run; the run that holds it already gets the same lease, with the same token, again.
+
+    Raises LeaseHeld naming the holder, UnknownNode.
+    """
+    with writing() as session:
+        row = _rows.node_row(session, node, lock=True)
+        held = _rows.live_lease(session, node)
+        if held is not None and (held.dag_id, held.run_id) != (dag_id, run_id):
+            raise LeaseHeld(
+                f"{node} is held by run {held.run_id} of {held.dag_id} since {held.acquired_at:%Y-%m-%d %H:%M} UTC; "
+                "wait for that run, or end it in Airflow"
+            )
+        if held is None:
+            row.fence += 1
+            held = Lease(node=node, dag_id=dag_id, run_id=run_id, token=row.fence, acquired_at=_rows.now())
+            session.add(held)
+            session.flush()
+        return _rows.to_lease(held)
+
+
+def release_leases(dag_id: str, run_id: str, reason: str) -> list[str]:
+    """Free every node that the run holds, because it is over; returns their names.
+
+    A node still in flight goes back to registered (or qualified), since its run ended without a verdict; a run that
+    did not say how it ended is closed as INCONCLUSIVE. Harmless when nothing is held.
+    """
+    with writing() as session:
+        query = select(Lease).where(Lease.dag_id == dag_id, Lease.run_id == run_id, Lease.released_at.is_(None))
+        freed = [lease.node for lease in session.scalars(query.order_by(Lease.node))]
+        for name in freed:
+            _free(session, name, dag_id, run_id, reason)
+        run = session.scalar(select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id))
+        if run is not None and run.ended_at is None:
+            run.ended_at = _rows.now()
+            run.verdict = Verdict.INCONCLUSIVE
+            run.headline = f"The run ended without a verdict: {reason}"
+            run.state_after = _rows.node_row(session, run.node).state
+    return freed
+
+
+def live_leases() -> list[LeaseRecord]:
+    """Every lease that holds a node now, by node."""
+    with reading() as session:
+        query = select(Lease).where(Lease.released_at.is_(None)).order_by(Lease.node)
+        return [_rows.to_lease(row) for row in session.scalars(query)]
+
+
+def get_lease(node: str) -> LeaseRecord | None:
+    """The lease that holds the node now, if any."""
+    with reading() as session:
+        row = _rows.live_lease(session, node)
+        return _rows.to_lease(row) if row else None
+
+
+def sweep_leases(over: Iterable[tuple[str, str]], reason: str) -> list[str]:
+    """Free the leases of runs (dag_id, run_id) that are known to be over; returns the nodes."""
+    return [node for dag_id, run_id in over for node in release_leases(dag_id, run_id, reason)]
+
+
+def _free(session: Session, name: str, dag_id: str, run_id: str, reason: str) -> None:
+    # The node is locked first, as everywhere: two transactions that lock in one order cannot deadlock.
+    node = _rows.node_row(session, name, lock=True)
+    lease = _rows.live_lease(session, name)
+    if lease is None or (lease.dag_id, lease.run_id) != (dag_id, run_id):
+        return
+    lease.released_at = _rows.now()
+    lease.released_reason = reason
+    state = State(node.state)
+    if state in IN_FLIGHT:
+        back = State.QUALIFIED if state is State.CLUSTER_VALIDATION else State.REGISTERED
+        evidence = Evidence(run=f"{dag_id}/{run_id}", run_over=True)
+        _rows.move(session, node, back, "muster", f"run {run_id} ended without a verdict ({reason})", evidence)

@@ -1,0 +1,337 @@
+"""The fleet records as SQLAlchemy tables. Internal to ``muster.records``: everybody else sees the frozen values.
+
+Two tables are more than storage: ``leases`` allows one live row per node (a partial unique index), and ``events`` is
+append-only (database triggers, see the first migration).
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+BigId = BigInteger().with_variant(Integer, "sqlite")
+
+
+class UtcDateTime(TypeDecorator[datetime.datetime]):
+    """Aware datetimes in, aware UTC datetimes out; SQLite, which keeps no zone, stores UTC."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime.datetime | None, dialect: Dialect) -> datetime.datetime | None:
+        """To UTC. Raises ValueError for a datetime without a zone, whose meaning would depend on the reader."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value!r} has no time zone")
+        utc = value.astimezone(datetime.UTC)
+        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+
+    def process_result_value(self, value: datetime.datetime | None, dialect: Dialect) -> datetime.datetime | None:
+        """Back to an aware UTC datetime."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value.astimezone(datetime.UTC)
+
+
+class Base(DeclarativeBase):
+    """All tables; names of constraints are fixed, so that migrations can address them on either database."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012
+        str: Text(),
+        datetime.datetime: UtcDateTime(),
+        dict[str, Any]: JSON(),
+        list[Any]: JSON(),
+        bytes: LargeBinary(),
+    }
+
+
+class Node(Base):
+    """A machine under its name. ``fence`` is the highest fencing token ever given out for it; it only grows."""
+
+    __tablename__ = "nodes"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    host: Mapped[str]
+    port: Mapped[int]
+    user: Mapped[str]
+    host_key: Mapped[str] = mapped_column(unique=True)
+    sku: Mapped[str]
+    state: Mapped[str] = mapped_column(index=True)
+    launch: Mapped[dict[str, Any]]
+    work_dir: Mapped[str]
+    rack: Mapped[str]
+    pool: Mapped[str]
+    labels: Mapped[dict[str, Any]]
+    simulated: Mapped[bool]
+    added_at: Mapped[datetime.datetime]
+    fence: Mapped[int] = mapped_column(BigInteger, default=0)
+    inconclusive: Mapped[int] = mapped_column(default=0)
+    contact_at: Mapped[datetime.datetime | None]
+
+
+class Part(Base):
+    """A part with a serial, wherever it sits; its identity is its serial."""
+
+    __tablename__ = "parts"
+    __table_args__ = (UniqueConstraint("kind", "serial"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    kind: Mapped[str]
+    serial: Mapped[str]
+    first_seen: Mapped[datetime.datetime]
+
+
+class Placement(Base):
+    """Where a part sat, from when to when; one open placement per part and per slot of a node."""
+
+    __tablename__ = "placements"
+    __table_args__ = (
+        Index("uq_placements_part_open", "part_id", unique=True,
+              sqlite_where=text("until IS NULL"), postgresql_where=text("until IS NULL")),
+        Index("uq_placements_slot_open", "node", "slot", unique=True,
+              sqlite_where=text("until IS NULL"), postgresql_where=text("until IS NULL")),
+    )  # fmt: skip
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    part_id: Mapped[int] = mapped_column(ForeignKey("parts.id"))
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
+    slot: Mapped[str]
+    since: Mapped[datetime.datetime]
+    seen_at: Mapped[datetime.datetime]
+    until: Mapped[datetime.datetime | None]
+
+
+class Lease(Base):
+    """Who held a node and with which token; the row without ``released_at`` is the one that holds it now."""
+
+    __tablename__ = "leases"
+    __table_args__ = (
+        UniqueConstraint("node", "token"),
+        Index("uq_leases_node_live", "node", unique=True,
+              sqlite_where=text("released_at IS NULL"), postgresql_where=text("released_at IS NULL")),
+        Index("ix_leases_dag_id_run_id", "dag_id", "run_id"),
+    )  # fmt: skip
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"))
+    dag_id: Mapped[str]
+    run_id: Mapped[str]
+    token: Mapped[int] = mapped_column(BigInteger)
+    acquired_at: Mapped[datetime.datetime]
+    released_at: Mapped[datetime.datetime | None]
+    released_reason: Mapped[str] = mapped_column(default="")
+
+
+class Run(Base):
+    """One DAG run that tests one node."""
+
+    __tablename__ = "runs"
+    __table_args__ = (UniqueConstraint("dag_id", "run_id"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    dag_id: Mapped[str]
+    run_id: Mapped[str]
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
+    sku: Mapped[str]
+    level: Mapped[str]
+    reason: Mapped[str]
+    forced: Mapped[str | None]
+    required_stages: Mapped[list[Any]]
+    state_before: Mapped[str]
+    state_after: Mapped[str | None]
+    verdict: Mapped[str | None]
+    headline: Mapped[str] = mapped_column(default="")
+    simulated: Mapped[bool]
+    identity: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    environment: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    started_at: Mapped[datetime.datetime] = mapped_column(index=True)
+    ended_at: Mapped[datetime.datetime | None]
+
+
+class Job(Base):
+    """One detached job on a node: a stage of a run, and which generation of it (a user's Clear makes a new one)."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (UniqueConstraint("run", "stage", "generation"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    run: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    stage: Mapped[str]
+    generation: Mapped[int]
+    state: Mapped[str]
+    remote_dir: Mapped[str]
+    boot_id: Mapped[str]
+    fence: Mapped[int] = mapped_column(BigInteger)
+    started_at: Mapped[datetime.datetime | None]
+    ended_at: Mapped[datetime.datetime | None]
+    note: Mapped[str]
+
+
+class StageRecord(Base):
+    """The verdict of one stage of a run, with its coverage. Repeating a stage supersedes this row, never erases it."""
+
+    __tablename__ = "stages"
+    __table_args__ = (
+        Index("uq_stages_run_stage_current", "run", "stage", unique=True,
+              sqlite_where=text("current"), postgresql_where=text("current")),
+    )  # fmt: skip
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    run: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    stage: Mapped[str]
+    level: Mapped[str]
+    current: Mapped[bool]
+    verdict: Mapped[str]
+    reason: Mapped[str]
+    required: Mapped[int]
+    measured: Mapped[int]
+    judged: Mapped[int]
+    missing: Mapped[list[Any]]
+    unjudged: Mapped[list[Any]]
+    sku: Mapped[str]
+    sku_version: Mapped[str]
+    simulated: Mapped[bool]
+    notes: Mapped[list[Any]]
+    attempts: Mapped[int]
+    recorded_at: Mapped[datetime.datetime]
+    started_at: Mapped[datetime.datetime | None]
+    ended_at: Mapped[datetime.datetime | None]
+    job_end: Mapped[str]
+    partial: Mapped[bool]
+    agent_sha256: Mapped[str]
+    probes: Mapped[list[Any]]
+    aggregates: Mapped[list[Any]]
+    charts: Mapped[list[Any]]
+    result_sha256: Mapped[str]
+    telemetry_sha256: Mapped[str]
+
+
+class MeasurementRow(Base):
+    """One measured figure of a stage, beside the limits it was judged by (``judged`` is its place in the judgement)."""
+
+    __tablename__ = "measurements"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    stage: Mapped[int] = mapped_column(ForeignKey("stages.id", ondelete="CASCADE"), index=True)
+    probe: Mapped[str]
+    metric: Mapped[str]
+    device: Mapped[str]
+    unit: Mapped[str]
+    value: Mapped[float | None]
+    text: Mapped[str | None]
+    labels: Mapped[dict[str, Any]]
+    samples: Mapped[int]
+    spread: Mapped[float | None]
+    note: Mapped[str]
+    judged: Mapped[int | None]
+    floor: Mapped[float | None]
+    ceiling: Mapped[float | None]
+    source: Mapped[str]
+    ok: Mapped[bool | None]
+
+
+class FindingRow(Base):
+    """Which measurement broke which rule."""
+
+    __tablename__ = "findings"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    stage: Mapped[int] = mapped_column(ForeignKey("stages.id", ondelete="CASCADE"), index=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
+    rule: Mapped[str]
+    metric: Mapped[str]
+    device: Mapped[str]
+    severity: Mapped[str]
+    fault_class: Mapped[str]
+    action: Mapped[str]
+    observed: Mapped[str]
+    expected: Mapped[str]
+    source: Mapped[str]
+    summary: Mapped[str]
+    labels: Mapped[dict[str, Any]]
+    confidence: Mapped[float]
+
+
+class Waiver(Base):
+    """A person's word that a kind of finding on a node is borne with until a date; shown on every report meanwhile."""
+
+    __tablename__ = "waivers"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
+    rule: Mapped[str]
+    metric: Mapped[str]
+    device: Mapped[str]
+    reason: Mapped[str]
+    person: Mapped[str]
+    created_at: Mapped[datetime.datetime]
+    until: Mapped[datetime.datetime]
+    revoked_at: Mapped[datetime.datetime | None]
+
+
+class Event(Base):
+    """One step in a node's life, or a remark about it (then both states are the same). Append-only."""
+
+    __tablename__ = "events"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
+    at: Mapped[datetime.datetime]
+    from_state: Mapped[str]
+    to_state: Mapped[str]
+    actor: Mapped[str]
+    reason: Mapped[str]
+    evidence: Mapped[dict[str, Any]]
+
+
+class Artifact(Base):
+    """Bytes as they came from a node, kept until retention takes them: a stage's raw result or its telemetry file."""
+
+    __tablename__ = "artifacts"
+    __table_args__ = (UniqueConstraint("stage", "kind"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    stage: Mapped[int] = mapped_column(ForeignKey("stages.id", ondelete="CASCADE"))
+    kind: Mapped[str]
+    created_at: Mapped[datetime.datetime] = mapped_column(index=True)
+    data: Mapped[bytes] = mapped_column(deferred=True)
+
+
+class Outbox(Base):
+    """A mail to be sent: one per key, whatever is retried."""
+
+    __tablename__ = "outbox"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    key: Mapped[str] = mapped_column(unique=True)
+    message: Mapped[bytes]
+    created_at: Mapped[datetime.datetime]
+    sent_at: Mapped[datetime.datetime | None]
+    attempts: Mapped[int] = mapped_column(default=0)
+    last_error: Mapped[str] = mapped_column(default="")

@@ -1,0 +1,184 @@
+"""Enrolment, look-up, moves and history of nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+from collections.abc import Collection, Iterable
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, MusterError, SameMachine
+from muster.lifecycle import Evidence, State
+from muster.records import _rows
+from muster.records.engine import reading, writing
+from muster.records.models import Event, Node
+from muster.records.parts import current_serials, place
+from muster.records.runs import attested
+from muster.records.values import EventRecord, NewNode, NodeRecord
+
+NAME = re.compile(r"(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+"""A node's name becomes part of run ids and paths; "__" parts node and reason in a run id."""
+
+HOST_KEY = re.compile(r"(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/]{40,}={0,3}")
+
+_DESCRIPTION = ("host", "port", "user", "sku", "launch", "work_dir", "rack", "pool", "labels")
+
+
+def add_node(node: NewNode, actor: str = "muster") -> str:
+    """Enrol a machine, or describe a known one anew: "added", "updated" or "unchanged".
+
+    Raises DifferentMachine if the name is known with another host key or other serials, SameMachine if the host key is
+    known under another name, BadNode if the description is malformed, IllegalMove if the SKU of a tested node would
+    change; then nothing is changed.
+    """
+    with writing() as session:
+        return _add(session, node, actor)
+
+
+def add_nodes(nodes: Iterable[tuple[str, NewNode]], actor: str = "muster") -> dict[str, str]:
+    """Enrol many at once, or none: {name: "added" | "updated" | "unchanged"}.
+
+    Each comes with where it stands ("fleet.yaml:12"). Raises BadInventory with one sentence for each that is refused.
+    """
+    outcome: dict[str, str] = {}
+    problems: list[str] = []
+    with writing() as session:
+        for where, node in nodes:
+            try:
+                outcome[node.name] = _add(session, node, actor)
+            except MusterError as error:
+                problems.append(f"{where}: {error}")
+        if problems:
+            raise BadInventory(problems)
+    return outcome
+
+
+def get_node(name: str) -> NodeRecord:
+    """The node of that name. Raises UnknownNode."""
+    with reading() as session:
+        return _rows.to_node(_rows.node_row(session, name))
+
+
+def list_nodes(*, states: Collection[State] = (), sku: str = "", rack: str = "") -> list[NodeRecord]:
+    """All nodes by name, or those in one of ``states``, of ``sku``, in ``rack``."""
+    query = select(Node).order_by(Node.name)
+    if states:
+        query = query.where(Node.state.in_([str(state) for state in states]))
+    if sku:
+        query = query.where(Node.sku == sku)
+    if rack:
+        query = query.where(Node.rack == rack)
+    with reading() as session:
+        return [_rows.to_node(row) for row in session.scalars(query)]
+
+
+def move_node(name: str, to: State, actor: str, reason: str, evidence: Evidence | None = None) -> NodeRecord:
+    """Move a node in one transaction with its event; returns it as it stands then.
+
+    Without ``evidence`` it is ``actor``'s own decision, for ``reason``. What the evidence claims about a run (that it
+    holds the node, its verdict, its coverage) is looked up, not believed. Raises IllegalMove, UnknownNode.
+    """
+    with writing() as session:
+        row = _rows.node_row(session, name, lock=True)
+        resting = evidence or Evidence(person=actor, reason=reason)
+        _rows.move(session, row, to, actor, reason, attested(session, row, resting))
+        if resting.person:
+            row.inconclusive = 0
+        return _rows.to_node(row)
+
+
+def touch_contact(name: str, at: datetime.datetime | None = None) -> None:
+    """Note that the node has answered."""
+    with writing() as session:
+        row = _rows.node_row(session, name)
+        moment = at or _rows.now()
+        row.contact_at = max(moment, row.contact_at) if row.contact_at else moment
+
+
+def last_contact(name: str) -> datetime.datetime | None:
+    """When the node last answered. Raises UnknownNode."""
+    with reading() as session:
+        return _rows.node_row(session, name).contact_at
+
+
+def node_events(name: str, limit: int | None = None) -> list[EventRecord]:
+    """The node's history, oldest first (the last ``limit`` of it). Raises UnknownNode."""
+    with reading() as session:
+        _rows.node_row(session, name)
+        query = select(Event).where(Event.node == name).order_by(Event.id.desc()).limit(limit)
+        rows = list(session.scalars(query))
+    return [
+        EventRecord(row.node, row.at, State(row.from_state), State(row.to_state), row.actor, row.reason, row.evidence)
+        for row in reversed(rows)
+    ]
+
+
+def _add(session: Session, new: NewNode, actor: str) -> str:
+    _check(new)
+    row = session.get(Node, new.name, with_for_update=True)
+    other = session.scalar(select(Node.name).where(Node.host_key == new.host_key, Node.name != new.name))
+    if row is not None and row.host_key != new.host_key:
+        raise DifferentMachine(
+            f"{new.name} is enrolled with another host key: a different machine answers at {new.host}:{new.port}; "
+            f"give it a name of its own, or retire {new.name} first"
+        )
+    if other is not None:
+        raise SameMachine(f"{new.name} has the host key of {other}: it is the same machine, and keeps the name {other}")
+    if row is None:
+        fields = {field.name: getattr(new, field.name) for field in dataclasses.fields(new) if field.name != "serials"}
+        fields |= {"launch": dict(new.launch), "labels": dict(new.labels)}
+        row = Node(**fields, state=State.REGISTERED, added_at=_rows.now(), fence=0, inconclusive=0)
+        session.add(row)
+        session.flush()
+        _rows.write_event(session, new.name, State.REGISTERED, State.REGISTERED, actor, "enrolled", {"sku": new.sku})
+        place(session, new.name, new.serials)
+        return "added"
+    return _describe(session, row, new, actor)
+
+
+def _describe(session: Session, row: Node, new: NewNode, actor: str) -> str:
+    known = current_serials(session, new.name)
+    for slot, serial in new.serials.items():
+        if known.get(slot, serial) != serial:
+            raise DifferentMachine(
+                f"{new.name} has serial {known[slot]} for {slot}, and this machine has {serial}; "
+                f"give it a name of its own, or retire {new.name} first"
+            )
+    changed = [name for name in _DESCRIPTION if getattr(row, name) != getattr(new, name)]
+    if new.simulated and not row.simulated:
+        changed.append("simulated")
+    if "sku" in changed and State(row.state) is not State.REGISTERED:
+        raise IllegalMove(
+            f"{new.name} is {row.state} as {row.sku} and cannot become {new.sku}; "
+            f"move it back first: `muster node move {new.name} registered --reason …`"
+        )
+    for name in changed:
+        value = getattr(new, name)
+        setattr(row, name, dict(value) if name in ("launch", "labels") else value)
+    place(session, new.name, new.serials)
+    if not changed:
+        return "unchanged"
+    state = State(row.state)
+    _rows.write_event(session, new.name, state, state, actor, f"described anew: {', '.join(changed)}", {})
+    return "updated"
+
+
+def _check(new: NewNode) -> None:
+    if not NAME.fullmatch(new.name):
+        raise BadNode(
+            f"{new.name!r} cannot be a node's name: use up to 63 letters, digits, '.', '-' and single '_', "
+            "beginning with a letter or digit"
+        )
+    if not new.host.strip() or any(character.isspace() for character in new.host):
+        raise BadNode(f"{new.name}: {new.host!r} is no host; give a name or an address")
+    if not 0 < new.port < 65536:
+        raise BadNode(f"{new.name}: {new.port} is no port; give 1 to 65535")
+    if not HOST_KEY.fullmatch(new.host_key):
+        raise BadNode(
+            f"{new.name}: its host key is not 'TYPE BASE64' as in known_hosts; copy it from `ssh-keyscan {new.host}`"
+        )
+    if not new.sku.strip():
+        raise BadNode(f"{new.name}: no SKU given; see `muster sku list`")

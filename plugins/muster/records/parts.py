@@ -1,0 +1,101 @@
+"""Parts and where they sat: identity follows serials, not names or slots."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from muster.errors import DifferentMachine
+from muster.records import _rows
+from muster.records.engine import reading
+from muster.records.models import Part, Placement
+from muster.records.values import PlacementRecord
+
+CHASSIS = ("system", "board")
+"""The parts whose serial makes a machine this machine; any other part may be swapped."""
+
+_FILLERS = re.compile(
+    r"|0+|1234567890?|none|null|n/?a|unknown|default string|not (specified|available|applicable|settable)"
+    r"|to be filled by o\.?e\.?m\.?|system serial number|(base ?board )?serial number|chassis serial number",
+    re.IGNORECASE,
+)
+"""What firmware says where nobody set a serial."""
+
+
+def part_history(serial: str) -> list[PlacementRecord]:
+    """Every place the part with this serial sat in, oldest first."""
+    return _placements(serial=serial)
+
+
+def node_parts(node: str) -> list[PlacementRecord]:
+    """Every part that ever sat in the node, by slot and time."""
+    return sorted(_placements(node=node), key=lambda each: (each.slot, each.since))
+
+
+def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
+    """Note which parts sit in ``node`` now, {slot: serial}; returns a sentence for each part that was swapped or moved.
+
+    Slots that are not mentioned keep their part: a sensor that is silent today is no proof that the part is gone.
+    Raises DifferentMachine if the chassis has another serial than before.
+    """
+    serials = {slot: serial.strip() for slot, serial in serials.items() if not _FILLERS.fullmatch(serial.strip())}
+    known = current_serials(session, node)
+    for slot in CHASSIS:
+        if slot in known and serials.get(slot, known[slot]) != known[slot]:
+            raise DifferentMachine(
+                f"{node} reports the {slot} serial {serials[slot]}, but is enrolled with {known[slot]}: "
+                f"this is a different machine; give it a name of its own"
+            )
+    return [
+        sentence
+        for slot, serial in sorted(serials.items())
+        for sentence in _place_one(session, node, slot, serial, known.get(slot))
+    ]
+
+
+def current_serials(session: Session, node: str) -> dict[str, str]:
+    """{slot: serial} of the parts that sit in the node."""
+    query = select(Placement.slot, Part.serial).join(Part).where(Placement.node == node, Placement.until.is_(None))
+    return {row.slot: row.serial for row in session.execute(query)}
+
+
+def _place_one(session: Session, node: str, slot: str, serial: str, previous: str | None) -> list[str]:
+    moment = _rows.now()
+    kind = re.sub(r"\d+$", "", slot.partition(":")[0])
+    part = session.scalar(select(Part).where(Part.kind == kind, Part.serial == serial))
+    if part is None:
+        part = Part(kind=kind, serial=serial, first_seen=moment)
+        session.add(part)
+        session.flush()
+    where = session.scalar(select(Placement).where(Placement.part_id == part.id, Placement.until.is_(None)))
+    if where is not None and (where.node, where.slot) == (node, slot):
+        where.seen_at = moment
+        return []
+    sentences = []
+    if where is not None:
+        where.until = moment
+        sentences.append(f"{serial} moved from {where.slot} of {where.node} to {slot} of {node}")
+    if previous is not None:
+        sitting = session.scalar(
+            select(Placement).where(Placement.node == node, Placement.slot == slot, Placement.until.is_(None))
+        )
+        if sitting is not None:
+            sitting.until = moment
+        sentences.append(f"{slot} of {node} is now {serial}, was {previous}")
+    session.flush()
+    session.add(Placement(part_id=part.id, node=node, slot=slot, since=moment, seen_at=moment))
+    session.flush()
+    return sentences
+
+
+def _placements(*, serial: str = "", node: str = "") -> list[PlacementRecord]:
+    query = select(Placement, Part).join(Part).order_by(Placement.id)
+    query = query.where(Part.serial == serial) if serial else query.where(Placement.node == node)
+    with reading() as session:
+        return [
+            PlacementRecord(part.kind, part.serial, row.node, row.slot, row.since, row.until)
+            for row, part in session.execute(query)
+        ]

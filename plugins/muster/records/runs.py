@@ -1,0 +1,212 @@
+"""Runs from begin to end, their jobs, and what a run's records bear out about a node."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from muster import lifecycle
+from muster.errors import IllegalMove, LeaseLost
+from muster.lifecycle import STAGES, Evidence, State
+from muster.records import _rows
+from muster.records.engine import reading, writing
+from muster.records.models import Job, Node, Run, StageRecord
+from muster.records.values import JobRecord, NodeRecord, RunRecord, StageSummary
+from muster_criteria.model import Verdict
+
+
+def begin_run(
+    dag_id: str,
+    run_id: str,
+    node: str,
+    level: str,
+    reason: str,
+    forced: str | None = None,
+    *,
+    required_stages: Sequence[str] = STAGES,
+) -> RunRecord:
+    """Record that a run begins on a node; the same run again is the same record.
+
+    ``forced`` is the person's reason to overrule the in-use guard. ``required_stages`` are those without which the run
+    is no full-coverage pass. Raises UnknownNode, and IllegalMove if the node is where no test may take it.
+    """
+    with writing() as session:
+        row = _rows.node_row(session, node)
+        state = State(row.state)
+        run = session.scalar(select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id))
+        if run is None:
+            if state in (State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA, State.RETIRED):
+                raise IllegalMove(
+                    f"{node} is in {state} and is not tested there; from {state} it can go to "
+                    f"{lifecycle.possible_moves(state)}"
+                )
+            run = Run(
+                dag_id=dag_id, run_id=run_id, node=node, sku=row.sku, level=level, reason=reason, forced=forced,
+                required_stages=list(required_stages), state_before=state, simulated=row.simulated,
+                started_at=_rows.now(),
+            )  # fmt: skip
+            session.add(run)
+            session.flush()
+        return _rows.to_run(run)
+
+
+def begin_stage(dag_id: str, run_id: str, stage: str) -> NodeRecord:
+    """Move the run's node into the state in which ``stage`` runs, and return it; harmless when it is there already.
+
+    A run that is cleared and repeated after its end is open again from here. Raises LeaseLost if the run does not hold
+    the node, IllegalMove if it stands where this stage cannot follow (quarantined meanwhile, earlier stages not done).
+    """
+    with writing() as session:
+        run = _rows.run_row(session, dag_id, run_id)
+        node = _rows.node_row(session, run.node, lock=True)
+        require_lease(session, run)
+        done = frozenset(summary.stage for summary in _stages(session, run))
+        evidence = Evidence(run=f"{dag_id}/{run_id}")
+        for state in lifecycle.path_to_stage(stage, State(node.state), done):
+            _rows.move(session, node, state, "muster", f"stage {stage} of run {run_id}", evidence)
+        run.ended_at, run.verdict, run.headline, run.state_after = None, None, "", None
+        return _rows.to_node(node)
+
+
+def finish_run(dag_id: str, run_id: str, verdict: Verdict, headline: str) -> RunRecord:
+    """Close a run with its verdict, and move its node accordingly, in one transaction.
+
+    The moves are ``lifecycle.closing``'s: qualified on PASS, WARN or PROVISIONAL, quarantine on FAIL, back to
+    registered on INCONCLUSIVE, and triage on the third of these in a row. They are made only if the run holds the
+    node. The same verdict a second time changes nothing. Raises UnknownRun.
+    """
+    with writing() as session:
+        run = _rows.run_row(session, dag_id, run_id)
+        node = _rows.node_row(session, run.node, lock=True)
+        if run.ended_at is not None and run.verdict == verdict:
+            return _rows.to_run(run)
+        run.verdict, run.headline, run.ended_at = str(verdict), headline, _rows.now()
+        session.flush()
+        if _rows.holds(session, node.name, dag_id, run_id):
+            _close(session, run, node, verdict)
+        run.state_after = node.state
+        return _rows.to_run(run)
+
+
+def get_run(dag_id: str, run_id: str) -> RunRecord:
+    """The run. Raises UnknownRun."""
+    with reading() as session:
+        return _rows.to_run(_rows.run_row(session, dag_id, run_id))
+
+
+def find_run(run_id: str) -> RunRecord:
+    """The latest run of that id, of whatever DAG. Raises UnknownRun."""
+    with reading() as session:
+        dag_id = session.scalar(select(Run.dag_id).where(Run.run_id == run_id).order_by(Run.id.desc()).limit(1))
+        return _rows.to_run(_rows.run_row(session, dag_id or "any DAG", run_id))
+
+
+def list_runs(*, node: str = "", unfinished: bool = False, limit: int | None = None) -> list[RunRecord]:
+    """Runs, latest first: of ``node``, only those that have not ended, at most ``limit``."""
+    query = select(Run).order_by(Run.id.desc()).limit(limit)
+    if node:
+        query = query.where(Run.node == node)
+    if unfinished:
+        query = query.where(Run.ended_at.is_(None))
+    with reading() as session:
+        return [_rows.to_run(row) for row in session.scalars(query)]
+
+
+def run_stages(dag_id: str, run_id: str) -> list[StageSummary]:
+    """The standing verdict of each stage that was judged, in the order of the node's life. Raises UnknownRun."""
+    with reading() as session:
+        return _stages(session, _rows.run_row(session, dag_id, run_id))
+
+
+def record_job(job: JobRecord) -> None:
+    """Write down a job, or what has become of it: keyed by run, stage and generation. Raises UnknownRun."""
+    with writing() as session:
+        run = _rows.run_row(session, job.dag_id, job.run_id)
+        row = _job(session, run, job.stage, job.generation)
+        if row is None:
+            row = Job(run=run.id, stage=job.stage, generation=job.generation)
+            session.add(row)
+        for name in ("state", "remote_dir", "boot_id", "fence", "started_at", "ended_at", "note"):
+            setattr(row, name, getattr(job, name))
+
+
+def get_job(dag_id: str, run_id: str, stage: str, generation: int | None = None) -> JobRecord | None:
+    """The job of that stage and generation (the latest, if none is given), or None. Raises UnknownRun."""
+    with reading() as session:
+        run = _rows.run_row(session, dag_id, run_id)
+        row = _job(session, run, stage, generation)
+        if row is None:
+            return None
+        return JobRecord(
+            dag_id, run_id, row.stage, row.generation, row.state, row.remote_dir, row.boot_id, row.fence,
+            row.started_at, row.ended_at, row.note,
+        )  # fmt: skip
+
+
+def require_lease(session: Session, run: Run) -> None:
+    """Raise LeaseLost unless the run holds its node: a run that lost its lease can do nothing."""
+    if not _rows.holds(session, run.node, run.dag_id, run.run_id):
+        raise LeaseLost(f"run {run.run_id} of {run.dag_id} does not hold {run.node} (any more); clear it to start over")
+
+
+def attested(session: Session, node: Node, claimed: Evidence) -> Evidence:
+    """``claimed`` with everything about the run replaced by what the records bear out.
+
+    A run that does not hold the node proves nothing while it runs; an ended one proves its recorded verdict. Coverage
+    is full only if every stage that the run requires has a standing PASS with full coverage.
+    """
+    if not claimed.run:
+        return dataclasses.replace(claimed, verdict=None, full_coverage=False)
+    dag_id, _, run_id = claimed.run.partition("/")
+    run = session.scalar(select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id, Run.node == node.name))
+    held = _rows.holds(session, node.name, dag_id, run_id)
+    if run is None or not held:
+        return dataclasses.replace(claimed, run=None, run_over=False, verdict=None, full_coverage=False)
+    verdict = Verdict(run.verdict) if run.verdict else _only_fail(session, run)
+    return dataclasses.replace(claimed, verdict=verdict, full_coverage=_full_coverage(session, run))
+
+
+def _only_fail(session: Session, run: Run) -> Verdict | None:
+    # One failed stage fails the run whatever else comes, so a FAIL may act before the run has ended; nothing else may.
+    return Verdict.FAIL if any(each.verdict is Verdict.FAIL for each in _stages(session, run)) else None
+
+
+def _full_coverage(session: Session, run: Run) -> bool:
+    passed = {each.stage for each in _stages(session, run) if each.verdict is Verdict.PASS and each.full_coverage}
+    return bool(run.required_stages) and set(run.required_stages) <= passed
+
+
+def _close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
+    full = _full_coverage(session, run)
+    end = lifecycle.closing(State(node.state), verdict, full, node.inconclusive)
+    evidence = Evidence(
+        run=f"{run.dag_id}/{run.run_id}",
+        run_over=verdict in (Verdict.INCONCLUSIVE, Verdict.SKIPPED),
+        verdict=verdict,
+        full_coverage=full,
+        budget_spent=State.TRIAGE in end.path,
+    )
+    for state in end.path:
+        _rows.move(session, node, state, "muster", f"{end.reason}: {run.headline}", evidence)
+    node.inconclusive = end.inconclusive
+
+
+def _job(session: Session, run: Run, stage: str, generation: int | None) -> Job | None:
+    query = select(Job).where(Job.run == run.id, Job.stage == stage).order_by(Job.generation.desc()).limit(1)
+    return session.scalar(query if generation is None else query.where(Job.generation == generation))
+
+
+def _stages(session: Session, run: Run) -> list[StageSummary]:
+    rows = session.scalars(select(StageRecord).where(StageRecord.run == run.id, StageRecord.current))
+    order = {stage: place for place, stage in enumerate(STAGES)}
+    summaries = [
+        StageSummary(
+            row.stage, row.level, Verdict(row.verdict), row.reason,
+            row.required > 0 and row.required == row.measured == row.judged, row.attempts, row.recorded_at,
+        )
+        for row in rows
+    ]  # fmt: skip
+    return sorted(summaries, key=lambda each: (order.get(each.stage, len(order)), each.stage))

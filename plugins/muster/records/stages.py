@@ -1,0 +1,191 @@
+"""Storing what a stage measured and what the judge said of it."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.orm import Session
+
+from muster.lifecycle import State
+from muster.records import _rows, charts
+from muster.records.engine import writing
+from muster.records.models import Artifact, FindingRow, MeasurementRow, Node, Run, StageRecord
+from muster.records.parts import place
+from muster.records.runs import require_lease
+from muster.settings import settings
+from muster_criteria.model import Judgement, Observation
+
+if TYPE_CHECKING:
+    from muster_criteria.measured import StageResult
+
+RESULT = "result"
+TELEMETRY = "telemetry"
+
+_Key = tuple[str, str, str, tuple[tuple[str, str], ...]]
+
+
+def record_stage(
+    dag_id: str,
+    run_id: str,
+    result: StageResult | None,
+    judgement: Judgement,
+    raw: bytes | None = None,
+    telemetry: bytes | None = None,
+    attempts: int = 1,
+) -> list[str]:
+    """Store a stage: every measurement, the findings, the verdict with its coverage, the raw bytes and the charts.
+
+    ``result`` is None if none was had from the node. The same raw result again (a retried task) replaces itself; any
+    other supersedes the stage's former verdict, which is kept. Returns a sentence for each part that was swapped since
+    the node was last seen. Raises LeaseLost if the run does not hold the node, DifferentMachine if the result comes
+    from a machine with another chassis serial, UnknownRun; then nothing is stored.
+    """
+    charted = charts.chart_series(telemetry) if telemetry else []
+    with writing() as session:
+        run = _rows.run_row(session, dag_id, run_id)
+        node = _rows.node_row(session, run.node, lock=True)
+        require_lease(session, run)
+        swapped = _observe(session, run, node, result) if result is not None else []
+        stage = _stage_row(run, result, judgement, raw, telemetry, attempts)
+        stage.charts = charts.to_json(charted)
+        _supersede(session, run, stage)
+        session.add(stage)
+        session.flush()
+        _store_rows(session, stage, run.node, result, judgement)
+        _store_bytes(session, stage, raw, telemetry)
+    return swapped
+
+
+def _observe(session: Session, run: Run, node: Node, result: StageResult) -> list[str]:
+    """Take over what the result says about the machine itself: serials, identity, environment, being simulated."""
+    serials = result.identity.get("serials")
+    swapped = []
+    if isinstance(serials, dict):
+        swapped = place(session, node.name, {slot: serial for slot, serial in serials.items() if serial})
+    for sentence in swapped:
+        _rows.write_event(
+            session, node.name, State(node.state), State(node.state), "muster", sentence, {"run": run.run_id}
+        )
+    if result.simulated:
+        # Never unset: whatever was once simulated stays marked so.
+        node.simulated = run.simulated = True
+    run.identity = {**run.identity, **result.identity}
+    run.environment = {**run.environment, **result.environment}
+    node.contact_at = _rows.now()
+    return swapped
+
+
+def _stage_row(
+    run: Run,
+    result: StageResult | None,
+    judgement: Judgement,
+    raw: bytes | None,
+    telemetry: bytes | None,
+    attempts: int,
+) -> StageRecord:
+    coverage = judgement.coverage
+    return StageRecord(
+        run=run.id, stage=judgement.stage, level=judgement.level, current=True,
+        verdict=str(judgement.verdict), reason=judgement.reason,
+        required=coverage.required, measured=coverage.measured, judged=coverage.judged,
+        missing=list(coverage.missing), unjudged=list(coverage.unjudged),
+        sku=judgement.sku, sku_version=judgement.sku_version,
+        simulated=judgement.simulated or (result is not None and result.simulated),
+        notes=list(judgement.notes), attempts=attempts, recorded_at=_rows.now(),
+        started_at=_moment(result.started_at) if result else None,
+        ended_at=_moment(result.ended_at) if result else None,
+        job_end=result.end if result else "", partial=result.partial if result else False,
+        agent_sha256=result.agent_sha256 if result else "",
+        probes=[[each.probe, each.status, each.reason] for each in result.probes] if result else [],
+        aggregates=[each.model_dump(mode="json") for each in result.telemetry] if result else [],
+        result_sha256=_sha256(raw), telemetry_sha256=_sha256(telemetry),
+    )  # fmt: skip
+
+
+def _supersede(session: Session, run: Run, stage: StageRecord) -> None:
+    former = session.scalar(
+        select(StageRecord).where(StageRecord.run == run.id, StageRecord.stage == stage.stage, StageRecord.current)
+    )
+    if former is None:
+        return
+    if former.result_sha256 and former.result_sha256 == stage.result_sha256:
+        session.execute(delete(StageRecord).where(StageRecord.id == former.id))
+    else:
+        session.execute(update(StageRecord).where(StageRecord.id == former.id).values(current=False))
+    session.expire(former)
+
+
+def _store_rows(
+    session: Session, stage: StageRecord, node: str, result: StageResult | None, judgement: Judgement
+) -> None:
+    measurements = list(_measurement_rows(stage.id, result, judgement.observations))
+    if measurements:
+        session.execute(insert(MeasurementRow), measurements)
+    findings = [
+        {
+            "stage": stage.id, "node": node, "rule": each.rule, "metric": each.metric, "device": each.device,
+            "severity": str(each.severity), "fault_class": str(each.fault_class), "action": str(each.action),
+            "observed": each.observed, "expected": each.expected, "source": each.source, "summary": each.summary,
+            "labels": dict(each.labels), "confidence": each.confidence,
+        }
+        for each in judgement.findings
+    ]  # fmt: skip
+    if findings:
+        session.execute(insert(FindingRow), findings)
+
+
+def _measurement_rows(
+    stage: int, result: StageResult | None, observations: Iterable[Observation]
+) -> Iterable[dict[str, Any]]:
+    """A row for each measurement, with its limits where it was judged, and one for each observation derived from it."""
+    judged: dict[_Key, tuple[int, Observation]] = {}
+    extra: list[tuple[int, Observation]] = []
+    for place_, each in enumerate(observations):
+        key = (each.probe, each.metric, each.device, tuple(sorted(each.labels)))
+        if key in judged:
+            extra.append((place_, each))
+        else:
+            judged[key] = (place_, each)
+    for measured in result.measurements if result else ():
+        key = (measured.probe, measured.metric, measured.device, tuple(sorted(measured.labels.items())))
+        found = judged.get(key)
+        if found is not None and (found[1].value, found[1].text) == (measured.value, measured.text):
+            del judged[key]
+            # What the judge noted says more than the node's own note, which is often empty.
+            yield _row(stage, found[1], found[1].note or measured.note, found)
+        else:
+            yield _row(stage, measured, measured.note, None)
+    for remaining in [*judged.values(), *extra]:
+        yield _row(stage, remaining[1], remaining[1].note, remaining)
+
+
+def _row(stage: int, figure: Any, note: str, judged: tuple[int, Observation] | None) -> dict[str, Any]:
+    limits = judged[1] if judged else None
+    return {
+        "stage": stage, "probe": figure.probe, "metric": figure.metric, "device": figure.device, "unit": figure.unit,
+        "value": figure.value, "text": figure.text, "labels": dict(figure.labels), "samples": figure.samples,
+        "spread": figure.spread, "note": note, "judged": judged[0] if judged else None,
+        "floor": limits.floor if limits else None, "ceiling": limits.ceiling if limits else None,
+        "source": limits.source if limits else "", "ok": limits.ok if limits else None,
+    }  # fmt: skip
+
+
+def _store_bytes(session: Session, stage: StageRecord, raw: bytes | None, telemetry: bytes | None) -> None:
+    moment = _rows.now()
+    if raw:
+        session.add(Artifact(stage=stage.id, kind=RESULT, created_at=moment, data=raw))
+    if telemetry and len(telemetry) <= settings().telemetry_max_mb * 1024**2:
+        session.add(Artifact(stage=stage.id, kind=TELEMETRY, created_at=moment, data=telemetry))
+    session.flush()
+
+
+def _sha256(data: bytes | None) -> str:
+    return hashlib.sha256(data).hexdigest() if data else ""
+
+
+def _moment(epoch: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(epoch, datetime.UTC)

@@ -1,0 +1,166 @@
+"""What the fleet records hand out and take in: frozen values, never database objects."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from muster.lifecycle import State
+from muster_criteria.model import Verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class NewNode:
+    """A machine to enrol.
+
+    ``host_key`` is "type base64", as in known_hosts. ``user`` empty means the SSH connection's. ``launch`` says how
+    the node side is started ({"kind": "host", …}; empty: the host's python). ``serials`` {slot: serial}, where known.
+    """
+
+    name: str
+    host: str
+    host_key: str
+    sku: str
+    port: int = 22
+    user: str = ""
+    launch: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    work_dir: str = "~/.muster"
+    rack: str = ""
+    pool: str = ""
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    simulated: bool = False
+    serials: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeRecord:
+    """An enrolled machine, where it stands, and when it was last heard of. ``pool`` empty means the DAG's default."""
+
+    name: str
+    host: str
+    port: int
+    user: str
+    host_key: str
+    sku: str
+    state: State
+    launch: Mapping[str, Any]
+    work_dir: str
+    rack: str
+    pool: str
+    labels: Mapping[str, str]
+    simulated: bool
+    added_at: datetime.datetime
+    contact_at: datetime.datetime | None = None
+    inconclusive: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class LeaseRecord:
+    """A node held by a run; ``token`` is the fencing token that goes to the node."""
+
+    node: str
+    dag_id: str
+    run_id: str
+    token: int
+    acquired_at: datetime.datetime
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRecord:
+    """One DAG run of one node; ``verdict`` is None until it has ended."""
+
+    dag_id: str
+    run_id: str
+    node: str
+    sku: str
+    level: str
+    reason: str
+    forced: str | None
+    required_stages: tuple[str, ...]
+    state_before: State
+    state_after: State | None
+    verdict: Verdict | None
+    headline: str
+    simulated: bool
+    started_at: datetime.datetime
+    ended_at: datetime.datetime | None
+
+
+@dataclasses.dataclass(frozen=True)
+class JobRecord:
+    """One detached job on a node. ``state`` is the remote-job room's own word (submitted, running, collected, …)."""
+
+    dag_id: str
+    run_id: str
+    stage: str
+    generation: int
+    state: str
+    remote_dir: str
+    boot_id: str = ""
+    fence: int = 0
+    started_at: datetime.datetime | None = None
+    ended_at: datetime.datetime | None = None
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class StageSummary:
+    """The standing verdict of one stage of a run."""
+
+    stage: str
+    level: str
+    verdict: Verdict
+    reason: str
+    full_coverage: bool
+    attempts: int
+    recorded_at: datetime.datetime
+
+
+@dataclasses.dataclass(frozen=True)
+class EventRecord:
+    """One step of a node's life; ``from_state`` equals ``to_state`` in a mere remark."""
+
+    node: str
+    at: datetime.datetime
+    from_state: State
+    to_state: State
+    actor: str
+    reason: str
+    evidence: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacementRecord:
+    """Where a part sat; ``until`` is None while it sits there."""
+
+    kind: str
+    serial: str
+    node: str
+    slot: str
+    since: datetime.datetime
+    until: datetime.datetime | None
+
+
+@dataclasses.dataclass(frozen=True)
+class OutboxMessage:
+    """A mail waiting to be sent."""
+
+    id: int
+    key: str
+    message: bytes
+    created_at: datetime.datetime
+    attempts: int
+    last_error: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Purged:
+    """How many things retention took."""
+
+    telemetry: int
+    results: int
+    measurements: int
+    runs: int
+    mails: int

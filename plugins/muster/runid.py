@@ -1,0 +1,30 @@
+"""Deterministic DAG run ids: the same node for the same reason is the same run, which Airflow itself refuses twice."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+
+SLUG_CHARS = 60
+"""Longer reasons are cut and told apart by a hash, so that a run id stays readable and within Airflow's 250."""
+
+
+def slug(reason: str) -> str:
+    """``reason`` in lower-case words joined by "-", of the characters Airflow allows in a run id.
+
+    Different reasons may share a slug only if they differ in case, punctuation or white space; a reason that has no
+    usable character, or is too long, gets a hash of itself.
+    """
+    plain = unicodedata.normalize("NFKD", reason).encode("ascii", "ignore").decode()
+    words = re.sub(r"[^a-z0-9.]+", "-", plain.lower()).strip("-.")
+    foreign = any(character.isalnum() and not character.isascii() for character in reason)
+    if words and len(words) <= SLUG_CHARS and not foreign:
+        return words
+    digest = hashlib.sha256(" ".join(reason.split()).encode()).hexdigest()[:8]
+    return f"{words[:SLUG_CHARS].rstrip('-.')}-{digest}".lstrip("-")
+
+
+def run_id(node: str, reason: str) -> str:
+    """The DAG run id of ``node`` tested for ``reason``: "gpu-0001__new-hardware"."""
+    return f"{node}__{slug(reason)}"

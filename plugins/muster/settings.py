@@ -1,0 +1,116 @@
+"""Every setting of the controller, from MUSTER_* environment variables, with defaults that work on one machine."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+from typing import Any
+
+import pydantic
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from muster.errors import BadSettings
+
+
+class Settings(BaseSettings):
+    """The controller's settings; each is read from the environment variable MUSTER_<NAME>."""
+
+    model_config = SettingsConfigDict(env_prefix="MUSTER_", frozen=True, extra="ignore")
+
+    home: Path = pydantic.Field(
+        default=Path("~/.local/share/muster"), description="where the controller keeps its files"
+    )
+    database_url: str = pydantic.Field(
+        default="", description="fleet records: a SQLAlchemy URL; empty is SQLite in MUSTER_HOME/muster.db"
+    )
+    sku_path: str = pydantic.Field(
+        default="", description="folders with your own SKU files, colon separated, searched before ours"
+    )
+    ssh_conn_id: str = pydantic.Field(default="muster_ssh", description="Airflow connection with the SSH user and key")
+    ssh_user: str = pydantic.Field(default="", description="SSH user outside Airflow, where a node names none")
+    ssh_key_file: Path | None = pydantic.Field(default=None, description="SSH private key outside Airflow")
+    ssh_timeout_s: float = pydantic.Field(default=10.0, gt=0, description="how long a node may take to answer")
+    airflow_url: str = pydantic.Field(default="http://localhost:8080", description="Airflow's API server")
+    airflow_username: str = pydantic.Field(default="", description="login for Airflow's API")
+    airflow_password: pydantic.SecretStr = pydantic.Field(default=pydantic.SecretStr(""), description="its password")
+    airflow_token: pydantic.SecretStr = pydantic.Field(
+        default=pydantic.SecretStr(""), description="a token for Airflow's API, instead of login and password"
+    )
+    mail_to: str = pydantic.Field(default="", description="who gets the reports, comma separated; empty sends none")
+    mail_from: str = pydantic.Field(default="muster@localhost", description="sender of the reports")
+    smtp_conn_id: str = pydantic.Field(default="smtp_default", description="Airflow connection of the mail server")
+    poll_seconds: float = pydantic.Field(default=5.0, gt=0, description="how often a running job is asked for")
+    person: str = pydantic.Field(default="", description="who you are in the records; empty is your login name")
+    retention_telemetry_days: int = pydantic.Field(
+        default=90, ge=1, description="raw telemetry; the charts' points stay with the run"
+    )
+    retention_results_days: int = pydantic.Field(default=365, ge=1, description="raw result files as nodes sent them")
+    retention_measurements_days: int = pydantic.Field(default=730, ge=1, description="single measurements")
+    retention_runs_days: int = pydantic.Field(
+        default=0, ge=0, description="runs with verdicts and findings; 0 keeps them forever"
+    )
+    retention_outbox_days: int = pydantic.Field(default=30, ge=1, description="mails that have been sent")
+    telemetry_max_mb: int = pydantic.Field(
+        default=64, ge=1, description="telemetry of one stage larger than this is charted, but not kept"
+    )
+
+    @pydantic.field_validator("home", "ssh_key_file", mode="after")
+    @classmethod
+    def _expand(cls, path: Path | None) -> Path | None:
+        return path.expanduser() if path is not None else None
+
+    @property
+    def records_url(self) -> str:
+        """The fleet records' SQLAlchemy URL. Plain ``postgresql://`` is taken to mean the psycopg 3 driver."""
+        if not self.database_url:
+            return f"sqlite:///{self.home / 'muster.db'}"
+        scheme, separator, rest = self.database_url.partition("://")
+        return f"postgresql+psycopg{separator}{rest}" if scheme in ("postgres", "postgresql") else self.database_url
+
+    @property
+    def sku_folders(self) -> tuple[Path, ...]:
+        """The folders of ``sku_path``, in order."""
+        return tuple(Path(part).expanduser() for part in self.sku_path.split(":") if part)
+
+    @property
+    def mail_recipients(self) -> tuple[str, ...]:
+        """The addresses of ``mail_to``."""
+        return tuple(part.strip() for part in self.mail_to.split(",") if part.strip())
+
+    @property
+    def who(self) -> str:
+        """The person that the command line acts for."""
+        return self.person.strip() or getpass.getuser()
+
+
+def settings() -> Settings:
+    """Read the settings from the environment, afresh: a cached copy would go stale in forked workers and in tests.
+
+    Raises BadSettings naming the variable and what is wrong with it.
+    """
+    try:
+        return Settings()
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        name = "MUSTER_" + "_".join(str(part) for part in first["loc"]).upper()
+        raise BadSettings(f"{name}={first['input']!r} cannot be used: {first['msg']}; correct it or unset it") from None
+
+
+def shown(current: Settings) -> list[tuple[str, str, str]]:
+    """(variable, value, description) of every setting, with whatever is secret masked."""
+    rows = []
+    for name, field in Settings.model_fields.items():
+        rows.append((f"MUSTER_{name.upper()}", _masked(getattr(current, name)), field.description or ""))
+    return rows
+
+
+def _masked(value: Any) -> str:
+    if isinstance(value, pydantic.SecretStr):
+        return "********" if value.get_secret_value() else ""
+    text = "" if value is None else str(value)
+    if "://" not in text:
+        return text
+    scheme, _, rest = text.partition("://")
+    login, at, place = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    return f"{scheme}://{user}{':********' if colon else ''}{at}{place}"
