@@ -1,7 +1,8 @@
 """One node's SSH server, for machines that have no sshd to spare: one process, one port, one host key.
 
 Accepts public keys only, and runs commands through /bin/bash as sshd does: a command that detaches itself outlives the
-connection. Used for each simulated node, and for this machine where OpenSSH's server is not installed.
+connection, and one that keeps its output open holds the answer back. Used for each simulated node, and for this
+machine where OpenSSH's server is not installed.
 Run as ``python -m muster.demo.sshserver CONFIG.json``, where the JSON holds the fields of ``Config``.
 """
 
@@ -11,12 +12,10 @@ import asyncio
 import dataclasses
 import json
 import pathlib
+import signal
 import sys
 
 import asyncssh
-
-DRAIN_S = 2.0
-"""How long output may still come after a command has ended: what it left running may hold its pipes open for ever."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,13 +77,11 @@ class CommandRunner:
         assert child.stdout is not None
         assert child.stderr is not None
         feeding = asyncio.create_task(_feed(client.stdin, child.stdin))
-        pumping = asyncio.gather(
+        await asyncio.gather(
             _pump(child.stdout, client.stdout), _pump(child.stderr, client.stderr), return_exceptions=True
         )
         status = await child.wait()
-        await asyncio.wait([pumping], timeout=DRAIN_S)
         feeding.cancel()
-        pumping.cancel()
         if status < 0:
             client.exit_with_signal(asyncssh_signal(-status))
         else:
@@ -93,8 +90,6 @@ class CommandRunner:
 
 def asyncssh_signal(number: int) -> str:
     """A signal's name as SSH spells it: without SIG."""
-    import signal
-
     return signal.Signals(number).name.removeprefix("SIG")
 
 

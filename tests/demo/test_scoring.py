@@ -1,0 +1,196 @@
+"""The demo's examiner: what turns it red, and what must not."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+import pytest
+
+from muster.demo.draw import FAULT_KINDS, GPUS_PER_NODE, draw_faults, load_answers, node_names, save_answers
+from muster.demo.scoring import Mail, Score, score
+from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgement, Severity, Verdict
+from muster_reports.model import RunReport, StageReport
+
+HOST = "host-here"
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+TELLING = {
+    "missing_gpu": ("gpu_model", "expected_devices"),
+    "sdc": ("gemm_mismatches", "exact"),
+    "throttle": ("throttle_time", "ceiling"),
+    "slow_gemm": ("gemm_rate", "floor"),
+}
+
+
+def finding(metric: str, device: str, rule: str = "floor", severity: Severity = Severity.CRITICAL) -> Finding:
+    return Finding(rule, metric, device, severity, FaultClass.GPU, Action.RMA, "1", "2", "test", f"{metric} {device}")
+
+
+def report(node: str, verdict: Verdict, findings: tuple[Finding, ...] = (), simulated: bool = True) -> RunReport:
+    judgement = Judgement(
+        "performance", "demo", verdict, "", Coverage(1, 1, 1), findings, (), simulated, "h100-sxm-8", "1"
+    )
+    return RunReport(
+        node=node,
+        sku="h100-sxm-8",
+        run_id=f"{node}__demo",
+        dag_id="node_qualification",
+        reason="demo",
+        simulated=simulated,
+        verdict=verdict,
+        headline="",
+        state_before="registered",
+        state_after="quarantine" if verdict is Verdict.FAIL else "qualified",
+        started_at=NOW,
+        ended_at=NOW,
+        identity=(),
+        environment=(),
+        stages=(StageReport(judgement, NOW, 1.0, ()),),
+    )
+
+
+def mail(node: str, simulated: bool = True) -> Mail:
+    return Mail(f"{node}: verdict", "all figures are SIMULATED" if simulated else "measured")
+
+
+class Fleet:
+    """A demo that went right, to be spoilt one thing at a time."""
+
+    def __init__(self, seed: int = 7) -> None:
+        self.planted = draw_faults(seed)
+        faulty = {fault.node: fault for fault in self.planted}
+        self.reports = {HOST: report(HOST, Verdict.PROVISIONAL, simulated=False)}
+        self.mails = [mail(HOST, simulated=False)]
+        for node in node_names():
+            fault = faulty.get(node)
+            if fault:
+                metric, rule = TELLING[fault.kind]
+                self.reports[node] = report(node, Verdict.FAIL, (finding(metric, fault.device, rule),))
+            else:
+                self.reports[node] = report(node, Verdict.PASS)
+            self.mails.append(mail(node))
+
+    def of_kind(self, kind: str) -> RunReport:
+        return self.reports[next(fault.node for fault in self.planted if fault.kind == kind)]
+
+    def healthy(self) -> RunReport:
+        faulty = {fault.node for fault in self.planted}
+        return next(self.reports[node] for node in node_names() if node not in faulty)
+
+    def put(self, changed: RunReport) -> None:
+        self.reports[changed.node] = changed
+
+    def score(self) -> Score:
+        return score(list(self.reports.values()), self.planted, self.mails, host=HOST, simulated=node_names())
+
+
+def with_findings(old: RunReport, *findings: Finding) -> RunReport:
+    return report(old.node, old.verdict, findings, old.simulated)
+
+
+def test_a_right_demo_is_green() -> None:
+    result = Fleet().score()
+    assert result.ok, [check.sentence for check in result.checks if not check.ok]
+
+
+@pytest.mark.parametrize("kind", FAULT_KINDS)
+def test_a_disabled_detector_turns_it_red(kind: str) -> None:
+    fleet = Fleet()
+    fleet.put(report(fleet.of_kind(kind).node, Verdict.PASS))
+    assert not fleet.score().ok
+
+
+@pytest.mark.parametrize("kind", FAULT_KINDS)
+def test_a_fault_found_on_the_wrong_gpu_turns_it_red(kind: str) -> None:
+    fleet = Fleet()
+    found = fleet.of_kind(kind)
+    metric, rule = TELLING[kind]
+    right = next(fault.gpu for fault in fleet.planted if fault.kind == kind)
+    fleet.put(with_findings(found, finding(metric, f"gpu{(right + 1) % GPUS_PER_NODE}", rule)))
+    assert not fleet.score().ok
+
+
+@pytest.mark.parametrize("kind", FAULT_KINDS)
+def test_the_wrong_reason_turns_it_red(kind: str) -> None:
+    fleet = Fleet()
+    found = fleet.of_kind(kind)
+    device = next(fault.device for fault in fleet.planted if fault.kind == kind)
+    fleet.put(with_findings(found, finding("memory_bandwidth", device)))
+    assert not fleet.score().ok
+
+
+@pytest.mark.parametrize("kind", FAULT_KINDS)
+def test_another_gpu_accused_as_well_turns_it_red(kind: str) -> None:
+    fleet = Fleet()
+    found = fleet.of_kind(kind)
+    right = next(fault.gpu for fault in fleet.planted if fault.kind == kind)
+    innocent = finding("gemm_rate", f"gpu{(right + 3) % GPUS_PER_NODE}")
+    fleet.put(with_findings(found, *found.stages[0].judgement.findings, innocent))
+    assert not fleet.score().ok
+
+
+def test_a_mere_warning_is_not_a_detection() -> None:
+    fleet = Fleet()
+    found = fleet.of_kind("slow_gemm")
+    (only,) = found.stages[0].judgement.findings
+    fleet.put(with_findings(found, dataclasses.replace(only, severity=Severity.WARNING)))
+    assert not fleet.score().ok
+
+
+@pytest.mark.parametrize("verdict", [Verdict.FAIL, Verdict.INCONCLUSIVE])
+def test_a_healthy_node_that_did_not_qualify_turns_it_red(verdict: Verdict) -> None:
+    fleet = Fleet()
+    fleet.put(report(fleet.healthy().node, verdict))
+    assert not fleet.score().ok
+
+
+def test_the_host_failed_turns_it_red() -> None:
+    fleet = Fleet()
+    fleet.put(report(HOST, Verdict.FAIL, (finding("gemm_peak_share", "cpu0"),), simulated=False))
+    assert not fleet.score().ok
+
+
+def test_a_missing_run_turns_it_red() -> None:
+    fleet = Fleet()
+    del fleet.reports[fleet.healthy().node]
+    assert not fleet.score().ok
+
+
+def test_a_simulated_stage_passed_off_as_real_turns_it_red() -> None:
+    fleet = Fleet()
+    healthy = fleet.healthy()
+    stage = healthy.stages[0]
+    real = dataclasses.replace(stage, judgement=dataclasses.replace(stage.judgement, simulated=False))
+    fleet.put(dataclasses.replace(healthy, stages=(real,)))
+    assert not fleet.score().ok
+
+
+def test_a_lost_or_doubled_or_unmarked_mail_turns_it_red() -> None:
+    for spoil in (
+        lambda mails: mails.pop(),
+        lambda mails: mails.append(mails[-1]),
+        lambda mails: mails.append(dataclasses.replace(mails.pop(), text="measured")),
+    ):
+        fleet = Fleet()
+        spoil(fleet.mails)
+        assert not fleet.score().ok
+
+
+def test_nothing_checked_is_not_a_success() -> None:
+    assert not Score(()).ok
+
+
+def test_a_seed_draws_the_same_faults_and_another_moves_them() -> None:
+    assert draw_faults(1) == draw_faults(1)
+    draws = {tuple((fault.node, fault.gpu) for fault in draw_faults(seed)) for seed in range(50)}
+    assert len(draws) > 45
+    for seed in range(50):
+        faults = draw_faults(seed)
+        assert {fault.kind for fault in faults} == set(FAULT_KINDS)
+        assert len({fault.node for fault in faults}) == len(FAULT_KINDS)
+
+
+def test_answers_survive_the_file(tmp_path) -> None:
+    save_answers(tmp_path / "answers.json", 3, draw_faults(3))
+    assert load_answers(tmp_path / "answers.json") == draw_faults(3)
+    assert (tmp_path / "answers.json").stat().st_mode & 0o077 == 0

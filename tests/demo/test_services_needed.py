@@ -1,0 +1,71 @@
+"""A missing service is never a silent skip: the session fails by name, or says loudly what was left out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFTEST = Path(__file__).parents[1] / "conftest.py"
+MISSING = '\nSERVICES["needs_sshd"] = ("openssh-server", lambda: False, "apt-get install openssh-server")\n'
+TESTS = """
+import pytest
+
+@pytest.mark.needs_sshd
+def test_with_sshd():
+    raise AssertionError("must not run")
+
+def test_without():
+    pass
+"""
+
+
+@pytest.fixture
+def session(tmp_path):
+    (tmp_path / "conftest.py").write_text(CONFTEST.read_text() + MISSING)
+    (tmp_path / "test_it.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    needs_sshd: x\n")
+
+    def run(allow: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments, str(tmp_path)],
+            env={**os.environ, "ALLOW_MISSING": allow},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+def test_a_missing_service_fails_the_session_by_name(session) -> None:
+    ended = session("")
+    assert ended.returncode != 0
+    assert "1 tests need openssh-server, which is not installed: apt-get install openssh-server" in ended.stderr
+    assert "passed" not in ended.stdout
+
+
+def test_allowed_it_is_left_out_and_the_summary_says_so(session) -> None:
+    ended = session("openssh-server,postgresql")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "1 passed, 1 deselected" in ended.stdout
+    assert "NOT TESTED" in ended.stdout
+    assert "openssh-server is missing (allowed by ALLOW_MISSING): 1 tests were left out" in ended.stdout
+
+
+def test_allowing_something_else_does_not_help(session) -> None:
+    assert session("postgresql").returncode != 0
+
+
+def test_a_misspelt_package_is_refused(session) -> None:
+    ended = session("opensh-server")
+    assert ended.returncode != 0
+    assert "ALLOW_MISSING names opensh-server" in ended.stderr
+
+
+def test_nobody_asks_for_a_service_that_no_chosen_test_needs(session) -> None:
+    assert session("", "-k", "without").returncode == 0
