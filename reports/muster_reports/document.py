@@ -1,0 +1,86 @@
+"""Turns a report into HTML and plain text: one body template for mail and page, one text template for terminals."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from muster_criteria.model import Severity, Verdict
+from muster_reports.charts import Chart
+from muster_reports.text import wrap
+from muster_reports.view import Limits, View
+
+COLOUR = {
+    Verdict.PASS: "#17693a",
+    Verdict.WARN: "#8a5300",
+    Verdict.PROVISIONAL: "#1d5a8a",
+    Verdict.INCONCLUSIVE: "#54507e",
+    Verdict.FAIL: "#b42318",
+    Verdict.SKIPPED: "#4b5563",
+    None: "#4b5563",
+}
+SEVERITY_COLOUR = {Severity.CRITICAL: "#b42318", Severity.WARNING: "#8a5300", Severity.INFO: "#4b5563"}
+
+HTML_BYTES_MAX = 100_000
+"""Gmail cuts a mail's HTML at 102 KB and hides the rest behind a link."""
+
+MAIL_LIMITS = (
+    Limits(rows=40, full=8, items=8, first_screen=4, chars=400),
+    Limits(rows=24, full=6, items=5, first_screen=3, chars=300),
+    Limits(rows=12, full=4, items=4, first_screen=3, chars=160),
+    Limits(rows=6, full=3, items=3, first_screen=2, chars=80),
+)
+"""Tried in order until the HTML fits."""
+
+PAGE_LIMITS = Limits(rows=2000, full=40, items=200, first_screen=20, chars=2000)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """What differs between mail and page: where images and cut-off entries are found."""
+
+    images: Mapping[str, str]
+    """series → address for <img src>"""
+    rest: str
+    """Ends "and 12 more …": where the reader finds the whole list."""
+    attachment: str
+    """The sentence in the footer that says where the machine-readable result is."""
+    page: bool = False
+
+
+def html(view: View, charts: Sequence[Chart], frame: Frame) -> str:
+    """The report as an HTML document; loads nothing."""
+    return _environment().get_template("report.html.j2").render(view=view, charts=charts, frame=frame)
+
+
+def text(view: View, charts: Sequence[Chart], frame: Frame) -> str:
+    """The report as plain text, at most 78 columns wide wherever the words allow."""
+    rendered = _environment().get_template("report.txt.j2").render(view=view, charts=charts, frame=frame)
+    return rendered.strip("\n") + "\n"
+
+
+def version() -> str:
+    """The version of Muster that made the report."""
+    try:
+        return metadata.version("muster-fleet")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("muster_reports"),
+        autoescape=select_autoescape(enabled_extensions=("html.j2",), default_for_string=True, default=False),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["wrap"] = wrap
+    environment.globals.update(COLOUR=COLOUR, SEVERITY_COLOUR=SEVERITY_COLOUR, Severity=Severity, version=version())
+    return environment

@@ -1,0 +1,147 @@
+"""The report mail of one finished run: rendered first, made into a message second; sending is the controller's."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import gzip
+import hashlib
+from collections.abc import Sequence
+from email.errors import MessageError
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.policy import SMTP
+from email.utils import format_datetime, getaddresses
+
+from muster_reports import charts, document
+from muster_reports.model import RunReport
+from muster_reports.text import clean, moment, number
+from muster_reports.view import View, build, is_simulated
+
+SUBJECT_MAX = 120
+PLAIN_BYTES_MAX = 1024 * 1024
+"""A larger result is attached compressed."""
+ATTACHMENT_BYTES_MAX = 8 * 1024 * 1024
+"""What does not fit even compressed is left out, since common mail servers refuse messages over 10 MB for good."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rendered:
+    """A report ready to be put into a message.
+
+    ``images`` maps Content-IDs (without angle brackets) to PNGs; ``attachments`` holds (name, MIME type, content).
+    ``report_id`` is the same whenever the same finished run is rendered; ``thread_id`` is the same for all reports of
+    one DAG run (a cleared run finishes more than once). ``headers`` are for mail filters.
+    """
+
+    subject: str
+    text: str
+    html: str
+    images: dict[str, bytes]
+    attachments: tuple[tuple[str, str, bytes], ...]
+    report_id: str
+    thread_id: str
+    headers: tuple[tuple[str, str], ...]
+
+
+def render(report: RunReport) -> Rendered:
+    """The mail of a finished run: at most 100,000 bytes of HTML, lists cut to fit, nothing loaded from outside."""
+    thread_id = _digest(report.dag_id, report.run_id)
+    report_id = _digest(report.dag_id, report.run_id, report.verdict, moment(report.ended_at))
+    drawn = charts.draw_charts(report)
+    attachments, where = _attach(report.result_json)
+    cids = {chart.series: f"{chart.series}.{report_id}@muster" for chart in drawn}
+    rest = "in the attached result" if attachments else "in the exported result"
+    frame = document.Frame({series: f"cid:{cid}" for series, cid in cids.items()}, rest, where)
+    for limits in document.MAIL_LIMITS:
+        view = build(report, limits)
+        html = document.html(view, drawn, frame)
+        if len(html.encode()) <= document.HTML_BYTES_MAX:
+            break
+    return Rendered(
+        subject=subject(view),
+        text=document.text(view, drawn, frame),
+        html=html,
+        images={cids[chart.series]: chart.png for chart in drawn},
+        attachments=attachments,
+        report_id=report_id,
+        thread_id=thread_id,
+        headers=(
+            ("X-Muster-Node", clean(report.node, 100)),
+            ("X-Muster-Run", clean(report.run_id, 200)),
+            ("X-Muster-Verdict", report.verdict.value),
+            ("X-Muster-Simulated", "yes" if is_simulated(report) else "no"),
+        ),
+    )
+
+
+def subject(view: View) -> str:
+    """One line of at most SUBJECT_MAX characters: "[Muster] FAIL node-07: gpu3 corrupts results — quarantine"."""
+    mark = "[simulated] " if view.simulated else ""
+    head = f"[Muster] {mark}{view.verdict} {clean(view.node, 40)}: "
+    tail = f" — {view.state_after}" if view.state_after != view.state_before else ""
+    return head + clean(view.headline.rstrip("."), SUBJECT_MAX - len(head) - len(tail)) + tail
+
+
+def build_message(
+    rendered: Rendered, sender: str, recipients: Sequence[str], date: datetime.datetime | None = None
+) -> EmailMessage:
+    """The message: mixed(alternative(plain, related(html, images)), attachments).
+
+    ``sender`` and ``recipients`` are addresses as people write them ("Muster <muster@example.org>"); ``date`` is now
+    unless given. Raises ValueError, naming the address, if one is not a single usable address or there is no recipient.
+    """
+    if not recipients:
+        raise ValueError("the report has no recipient: name at least one address")
+    origin = _address(sender)
+    message = EmailMessage(policy=SMTP)
+    message["Subject"] = rendered.subject
+    message["From"] = origin
+    message["To"] = tuple(_address(recipient) for recipient in recipients)
+    message["Date"] = format_datetime(date or datetime.datetime.now(datetime.UTC))
+    message["Message-ID"] = f"<report.{rendered.report_id}@{origin.domain}>"
+    message["References"] = f"<run.{rendered.thread_id}@{origin.domain}>"
+    message["Auto-Submitted"] = "auto-generated"  # RFC 3834: no vacation notices in return
+    message["X-Auto-Response-Suppress"] = "All"  # the same for Exchange
+    for name, value in rendered.headers:
+        message[name] = value
+    # Quoted-printable throughout: 8bit would need a server that offers 8BITMIME.
+    message.set_content(rendered.text, cte="quoted-printable")
+    message.add_alternative(rendered.html, subtype="html", cte="quoted-printable")
+    body = message.get_body(("html",))
+    assert isinstance(body, EmailMessage)
+    for cid, png in rendered.images.items():
+        name = f"{cid.partition('.')[0]}.png"
+        body.add_related(png, "image", "png", cid=f"<{cid}>", disposition="inline", filename=name)
+    for name, mime, content in rendered.attachments:
+        kind, _, subtype = mime.partition("/")
+        message.add_attachment(content, kind, subtype, filename=name)
+    return message
+
+
+def _attach(result_json: str) -> tuple[tuple[tuple[str, str, bytes], ...], str]:
+    """The attachment, if it may be mailed, and the sentence that says where the result is."""
+    # A lone surrogate would not encode; as a JSON escape it means the same.
+    content = result_json.encode("utf-8", "backslashreplace")
+    if len(content) <= PLAIN_BYTES_MAX:
+        return (("result.json", "application/json", content),), "The whole result is attached as result.json."
+    packed = gzip.compress(content, mtime=0)
+    if len(packed) <= ATTACHMENT_BYTES_MAX:
+        return (("result.json.gz", "application/gzip", packed),), "The whole result is attached as result.json.gz."
+    size = number(round(len(content) / 1e6, 1))
+    return (), f"The result ({size} MB) is too large for a mail; export it with: muster export"
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:32]
+
+
+def _address(text: str) -> Address:
+    try:
+        ((name, spec),) = getaddresses([text])
+        address = Address(display_name=clean(name, 100), addr_spec=spec)
+    except (ValueError, IndexError, MessageError):
+        address = Address()
+    if not address.username or not address.domain or not address.addr_spec.isascii():
+        raise ValueError(f"{clean(text, 100)!r} is not a mail address: write one address, as name@example.org")
+    return address

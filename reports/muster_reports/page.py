@@ -1,0 +1,17 @@
+"""The same report as one HTML file that stands alone: for saving to disk, or for showing inside Airflow."""
+
+from __future__ import annotations
+
+import base64
+
+from muster_reports import charts, document
+from muster_reports.model import RunReport
+from muster_reports.view import build
+
+
+def render_page(report: RunReport) -> str:
+    """A complete HTML document: images inside, longer lists than the mail's, nothing loaded from outside."""
+    drawn = charts.draw_charts(report)
+    images = {chart.series: f"data:image/png;base64,{base64.b64encode(chart.png).decode('ascii')}" for chart in drawn}
+    frame = document.Frame(images, "in the exported result", "The whole result: muster export", page=True)
+    return document.html(build(report, document.PAGE_LIMITS), drawn, frame)

@@ -1,0 +1,156 @@
+"""Words and figures for reports: cleaning what came from outside, and writing numbers, times and lists.
+
+Everything a node, a person or a SKU file supplied passes through ``clean_report`` once, before any template sees it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import math
+import re
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+# CSI (colours, cursor moves), OSC (titles, links) and two-byte escapes of ECMA-48, which a terminal would obey.
+_ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]|\x9b[0-?]*[ -/]*[@-~]")
+_SPACES = re.compile(r"\s+")
+# Control, invisible or text-reversing, lone surrogate, unassigned, private use.
+_UNSHOWABLE = frozenset({"Cc", "Cf", "Cs", "Cn", "Co"})
+_NUMBERED = re.compile(r"(.*?)(\d{1,9})")
+_DEVICE = re.compile(r"\b[cg]pu\d{1,4}\b")
+_NUMERIC_UNITS_LEFT_OUT = frozenset({"count", "text", "bool"})
+
+
+def clean(text: str, limit: int = 400) -> str:
+    """One line of showable text of at most ``limit`` characters.
+
+    Terminal escapes, control characters (line breaks become spaces), invisible and text-reversing characters and lone
+    surrogates are removed, so that no text from outside can add a header, move a cursor, or read as what it is not.
+    """
+    text = _SPACES.sub(" ", _ANSI.sub("", text[: limit * 4]))
+    text = "".join(char for char in text if unicodedata.category(char) not in _UNSHOWABLE).strip()
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
+
+
+def clean_report(value: Value, limit: int, keep: frozenset[str] = frozenset()) -> Value:
+    """A copy of a (nested, frozen) dataclass with every string in it cleaned; fields named in ``keep`` stay untouched.
+
+    Enum members stay themselves; tuples of numbers (telemetry) are not walked.
+    """
+    if isinstance(value, enum.Enum):
+        return value
+    if isinstance(value, str):
+        return clean(value, limit)  # type: ignore[return-value]
+    if isinstance(value, tuple):
+        if value and isinstance(value[0], (int, float)):
+            return value
+        return tuple(clean_report(item, limit, keep) for item in value)  # type: ignore[return-value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = (field.name for field in dataclasses.fields(value) if field.name not in keep)
+        return dataclasses.replace(value, **{name: clean_report(getattr(value, name), limit, keep) for name in fields})
+    return value
+
+
+def number(value: float) -> str:
+    """Four significant digits, thousands separated; whole numbers stay whole ("1,048,576", "98.24", "0.003")."""
+    if not math.isfinite(value):
+        return str(value)
+    if abs(value) >= 1e15:
+        return f"{value:.4g}"
+    if value == int(value):
+        return f"{int(value):,}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def figure(value: float, unit: str) -> str:
+    """A number with its unit; booleans as yes or no, counts bare."""
+    if unit == "bool":
+        return "yes" if value else "no"
+    shown = number(value)
+    return shown if not unit or unit in _NUMERIC_UNITS_LEFT_OUT else f"{shown} {unit}"
+
+
+def span(low: float, high: float, unit: str) -> str:
+    """A range with its unit ("698–721 TFLOPS"), or the one figure if both ends read the same."""
+    first, last = number(low), number(high)
+    return figure(low, unit) if first == last else f"{first}–{figure(high, unit)}"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a person says them: "41 s", "12 min 05 s", "3 h 12 min"; "–" where unknown."""
+    if seconds is None:
+        return "–"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def moment(when: datetime.datetime | None) -> str:
+    """A time in UTC, to the second; a time without zone is taken as UTC."""
+    if when is None:
+        return "–"
+    aware = when if when.tzinfo else when.replace(tzinfo=datetime.UTC)
+    return aware.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def plural(count: int, noun: str, plural_noun: str | None = None) -> str:
+    """The count with its noun: "1 figure", "3 figures"."""
+    return f"{count:,} {noun if count == 1 else plural_noun or noun + 's'}"
+
+
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """Sort key under which gpu2 comes before gpu10."""
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part)
+
+
+def device_list(devices: Iterable[str], limit: int = 6) -> str:
+    """Devices in natural order, neighbours joined, the tail counted ("gpu0–gpu3, gpu6 and 2 more")."""
+    runs: list[list[str]] = []
+    for device in sorted(set(devices), key=natural):
+        if runs and _follows(runs[-1][-1], device):
+            runs[-1].append(device)
+        else:
+            runs.append([device])
+    # Two neighbours read better as two names than as a range.
+    parts = [part for run in runs for part in ([f"{run[0]}–{run[-1]}"] if len(run) > 2 else run)]
+    if len(parts) > limit:
+        return f"{', '.join(parts[:limit])} and {len(parts) - limit} more"
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else "none"
+
+
+def _follows(first: str, second: str) -> bool:
+    stem, digits = _NUMBERED.fullmatch(first), _NUMBERED.fullmatch(second)
+    return bool(stem and digits and stem[1] == digits[1] and int(stem[2]) + 1 == int(digits[2]))
+
+
+def merge_devices(lines: Iterable[str]) -> tuple[str, ...]:
+    """Lines that differ only in the one GPU or core they name become one line that names them all."""
+    merged: dict[str, list[str]] = {}
+    for line in lines:
+        named = _DEVICE.findall(line)
+        merged.setdefault(_DEVICE.sub("\0", line) if len(named) == 1 else line, []).extend(named)
+    return tuple(key.replace("\0", device_list(devices)) for key, devices in merged.items())
+
+
+def label_text(labels: Sequence[tuple[str, str]]) -> str:
+    """Labels as "dtype=bf16, op=copy"."""
+    return ", ".join(f"{key}={value}" for key, value in labels)
+
+
+def wrap(text: str, width: int = 78, first: str = "", rest: str | None = None) -> str:
+    """``text`` filled to ``width`` columns; ``first`` opens the first line, ``rest`` (spaces if None) the others."""
+    rest = " " * len(first) if rest is None else rest
+    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False) or first

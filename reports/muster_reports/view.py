@@ -1,0 +1,468 @@
+"""What a report shows, worked out before any template: the order of things, what is grouped, what is cut short.
+
+Mail, plain text and page are three faces of the one ``View`` built here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from muster_criteria.model import Action, FaultClass, Finding, Judgement, Observation, Severity, Verdict
+from muster_reports.model import RunReport, StageReport
+from muster_reports.text import (
+    clean,
+    clean_report,
+    device_list,
+    duration,
+    figure,
+    label_text,
+    merge_devices,
+    moment,
+    natural,
+    plural,
+    span,
+)
+
+Item = TypeVar("Item")
+
+SYMBOL = {
+    Verdict.PASS: "✓",
+    Verdict.WARN: "!",
+    Verdict.PROVISIONAL: "~",
+    Verdict.INCONCLUSIVE: "?",
+    Verdict.FAIL: "✗",
+    Verdict.SKIPPED: "–",
+}
+
+PART = {
+    FaultClass.GPU: "GPU",
+    FaultClass.HBM: "GPU memory (HBM)",
+    FaultClass.NVLINK: "NVLink",
+    FaultClass.PCIE: "PCIe link",
+    FaultClass.NIC: "network card",
+    FaultClass.CABLE: "cable",
+    FaultClass.CPU: "CPU",
+    FaultClass.DIMM: "memory module",
+    FaultClass.DISK: "disk",
+    FaultClass.PSU: "power supply",
+    FaultClass.COOLING: "cooling",
+    FaultClass.SOFTWARE: "software",
+    FaultClass.FACILITY: "facility (air or power)",
+    FaultClass.NODE: "the node as a whole",
+}
+
+ADVICE = {
+    Action.NONE: "nothing to do",
+    Action.RETEST: "test it again",
+    Action.RESEAT: "reseat it",
+    Action.RESET: "reset it",
+    Action.REBOOT: "reboot the node",
+    Action.RMA: "replace it (RMA)",
+    Action.ASK_FACILITY: "ask the facility about inlet air and power",
+    Action.FIX_SOFTWARE: "fix the software",
+    Action.INSPECT: "inspect it",
+}
+
+NAME_MAX = 20
+"""Stages and states have short names; what is longer is not one, and must not break a table."""
+FACTS = frozenset({"text", "bool"})
+HELD_BACK = frozenset({"quarantine", "triage", "repair", "rma", "retired"})
+GRAVEST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """How much is shown: entries of a long list, findings told in full (the rest take one line each), entries of a list
+    inside a box, entries of a list on the first screen, and characters of one text.
+    """
+
+    rows: int
+    full: int
+    items: int
+    first_screen: int
+    chars: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Caution:
+    """Something the reader must know before believing the verdict: one sentence, and what it is about."""
+
+    sentence: str
+    items: tuple[str, ...] = ()
+    more: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class FindingView:
+    """Findings of one rule on one or more devices, as one entry."""
+
+    severity: Severity
+    stage: str
+    devices: str
+    metric: str
+    summary: str
+    also: str
+    observed: tuple[tuple[str, str], ...]
+    """(device or "", figure)"""
+    more_observed: int
+    expected: str
+    source: str
+    part: str
+    serial: str
+    advice: str
+    rule: str
+    confidence: str
+
+
+@dataclasses.dataclass(frozen=True)
+class StageView:
+    """One line of the stages table; a stage that did not run has verdict None."""
+
+    name: str
+    verdict: Verdict | None
+    symbol: str
+    reason: str
+    coverage: str
+    duration: str
+    attempts: int
+    troubles: tuple[str, ...] = ()
+    more_troubles: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class FigureView:
+    """One metric across its devices."""
+
+    metric: str
+    labels: str
+    devices: str
+    median: str
+    spread: str
+    limit: str
+    source: str
+    ok: bool
+    broken_on: str
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """Everything a template shows, in the order it is shown. ``more_…`` count what was cut."""
+
+    node: str
+    sku: str
+    verdict: Verdict
+    symbol: str
+    headline: str
+    next_steps: tuple[str, ...]
+    state: str
+    state_before: str
+    state_after: str
+    simulated: bool
+    why_run: str
+    cautions: tuple[Caution, ...]
+    findings: tuple[FindingView, ...]
+    brief_findings: tuple[FindingView, ...]
+    more_findings: int
+    stages: tuple[StageView, ...]
+    telemetry_recorded: bool
+    figures: tuple[tuple[str, tuple[FigureView, ...]], ...]
+    more_figures: int
+    identity: tuple[tuple[str, str], ...]
+    more_identity: int
+    environment: tuple[tuple[str, str], ...]
+    more_environment: int
+    run_id: str
+    dag_id: str
+    run_url: str | None
+    started: str
+    ended: str
+    duration: str
+
+
+def build(report: RunReport, limits: Limits) -> View:
+    """The view of a report, every text in it cleaned and cut to the limits."""
+    report = clean_report(report, limits.chars, keep=frozenset({"result_json", "run_url", "telemetry"}))
+    findings = group_findings(report.stages, limits)
+    figures = figure_rows(report.stages)
+    shown_figures = _cut_sections(figures, limits.rows)
+    identity, more_identity = _cut(report.identity, limits.rows)
+    environment, more_environment = _cut(report.environment, limits.rows)
+    shown_findings, more_findings = _cut(findings, limits.rows)
+    return View(
+        node=report.node,
+        sku=_sku(report),
+        verdict=report.verdict,
+        symbol=SYMBOL[report.verdict],
+        headline=report.headline or "No reason was recorded for this verdict.",
+        next_steps=next_steps(report),
+        state=_state(report),
+        state_before=clean(report.state_before, NAME_MAX),
+        state_after=clean(report.state_after, NAME_MAX),
+        simulated=is_simulated(report),
+        why_run=report.reason,
+        cautions=_cautions(report, limits),
+        findings=shown_findings[: limits.full],
+        brief_findings=shown_findings[limits.full :],
+        more_findings=more_findings,
+        stages=tuple(_stage_rows(report, limits)),
+        telemetry_recorded=any(stage.telemetry for stage in report.stages),
+        figures=shown_figures,
+        more_figures=sum(len(rows) for _, rows in figures) - sum(len(rows) for _, rows in shown_figures),
+        identity=identity,
+        more_identity=more_identity,
+        environment=environment,
+        more_environment=more_environment,
+        run_id=report.run_id,
+        dag_id=report.dag_id,
+        run_url=_web_address(report.run_url),
+        started=moment(report.started_at),
+        ended=moment(report.ended_at),
+        duration=duration((report.ended_at - report.started_at).total_seconds()),
+    )
+
+
+def is_simulated(report: RunReport) -> bool:
+    """Whether anything in the report was simulated: one simulated stage marks the whole."""
+    return report.simulated or any(stage.judgement.simulated for stage in report.stages)
+
+
+def devices_at_fault(report: RunReport) -> frozenset[str]:
+    """Devices with a critical or warning finding in any stage."""
+    return frozenset(
+        finding.device
+        for stage in report.stages
+        for finding in stage.judgement.findings
+        if finding.severity is not Severity.INFO
+    )
+
+
+def next_steps(report: RunReport) -> tuple[str, ...]:
+    """What the reader should do now, gravest first; at most four sentences."""
+    steps = (_part_steps(report, Severity.CRITICAL) or _part_steps(report, Severity.WARNING))[:3]
+    retest = f"then test again: muster qualify {shlex.quote(report.node)}"
+    match report.verdict:
+        case Verdict.PASS:
+            closing = "Nothing to do." if not steps else ""
+        case Verdict.WARN:
+            closing = "Settle the warnings below, or approve the node by name with a reason."
+        case Verdict.PROVISIONAL:
+            closing = "Some figures had nothing to be judged by: see “not judged” below, or approve the node by name."
+        case Verdict.INCONCLUSIVE:
+            closing = (
+                f"The tests could not decide, which does not count against the hardware. Remove the cause, {retest}"
+            )
+        case Verdict.SKIPPED:
+            closing = f"Nothing was tested. Remove the cause, {retest}"
+        case Verdict.FAIL:
+            closing = "" if steps else f"See what failed below, {retest}"
+    if report.state_after in HELD_BACK:
+        closing = f"{closing} The node stays out of service ({report.state_after}) until then.".strip()
+    return (*steps, closing) if closing else tuple(steps)
+
+
+def _part_steps(report: RunReport, severity: Severity) -> list[str]:
+    serials = _serials(report.stages)
+    grouped: dict[tuple[Action, FaultClass], list[str]] = {}
+    for stage in report.stages:
+        for finding in stage.judgement.findings:
+            if finding.severity is severity and finding.action is not Action.NONE:
+                grouped.setdefault((finding.action, finding.fault_class), []).append(finding.device)
+    steps = []
+    for (action, part), devices in grouped.items():
+        serial = serials.get(devices[0], "") if len(set(devices)) == 1 else ""
+        about = f"suspected: {PART[part]}{f'; {devices[0]} serial {serial}' if serial else ''}"
+        steps.append(f"{device_list(devices)}: {ADVICE[action]} ({about}).")
+    return steps
+
+
+def group_findings(stages: Sequence[StageReport], limits: Limits) -> tuple[FindingView, ...]:
+    """Findings gravest first, in the order of the stages; one rule broken alike on several devices is one entry."""
+    serials = _serials(stages)
+    grouped: dict[tuple[object, ...], list[Finding]] = {}
+    for severity in GRAVEST_FIRST:
+        for stage in stages:
+            for finding in stage.judgement.findings:
+                if finding.severity is severity:
+                    alike = dataclasses.replace(finding, device="", observed="", summary="", confidence=1.0)
+                    grouped.setdefault((stage.judgement.stage, alike), []).append(finding)
+    return tuple(_finding_view(str(key[0]), alike, serials, limits) for key, alike in grouped.items())
+
+
+def _finding_view(stage: str, alike: list[Finding], serials: dict[str, str], limits: Limits) -> FindingView:
+    alike = sorted(alike, key=lambda finding: natural(finding.device))
+    first = alike[0]
+    several = len(alike) > 1
+    observed, more_observed = _cut([(f.device if several else "", f.observed) for f in alike], limits.items)
+    least_sure = min(finding.confidence for finding in alike)
+    return FindingView(
+        severity=first.severity,
+        stage=stage,
+        devices=device_list(finding.device for finding in alike),
+        metric=_metric(first.metric, first.labels),
+        summary=first.summary,
+        also=f"{plural(len(alike) - 1, 'more device')} alike." if several else "",
+        observed=observed,
+        more_observed=more_observed,
+        expected=first.expected,
+        source=first.source or "no source given",
+        part=PART[first.fault_class],
+        serial=f"{first.device} serial {serials[first.device]}" if not several and first.device in serials else "",
+        advice=ADVICE[first.action],
+        rule=first.rule,
+        confidence=f"{least_sure:.0%}" if least_sure < 1 else "",
+    )
+
+
+def figure_rows(stages: Sequence[StageReport]) -> tuple[tuple[str, tuple[FigureView, ...]], ...]:
+    """Per stage, each measured figure as median and range across its devices, beside its limits.
+
+    Intake's facts are left out; performance stands first, since that is what its readers look for.
+    """
+    by_stage = [(clean(stage.judgement.stage, NAME_MAX), _figure_views(stage.judgement)) for stage in stages]
+    shown = [(name, rows) for name, rows in by_stage if rows and name != "intake"]
+    return tuple(sorted(shown, key=lambda section: section[0] != "performance"))
+
+
+def _figure_views(judgement: Judgement) -> tuple[FigureView, ...]:
+    grouped: dict[tuple[object, ...], list[Observation]] = {}
+    for seen in judgement.observations:
+        if seen.value is not None and seen.unit not in FACTS:
+            kind = seen.device.rstrip("0123456789")
+            grouped.setdefault((seen.metric, seen.labels, seen.unit, kind), []).append(seen)
+    return tuple(_figure_view(rows) for rows in grouped.values())
+
+
+def _figure_view(rows: list[Observation]) -> FigureView:
+    first = rows[0]
+    values = [row.value for row in rows if row.value is not None]
+    broken = [row.device for row in rows if not row.ok]
+    sources = dict.fromkeys(row.source for row in rows if row.source and (row.floor, row.ceiling) != (None, None))
+    return FigureView(
+        metric=first.metric,
+        labels=label_text(first.labels),
+        devices=device_list(row.device for row in rows),
+        median=figure(statistics.median(values), first.unit),
+        spread=span(min(values), max(values), first.unit) if len(values) > 1 else "",
+        limit=_limit_text(rows),
+        source="; ".join(sources),
+        ok=not broken,
+        broken_on=device_list(broken) if broken else "",
+    )
+
+
+def _limit_text(rows: list[Observation]) -> str:
+    unit = rows[0].unit
+    floors = [row.floor for row in rows if row.floor is not None]
+    ceilings = [row.ceiling for row in rows if row.ceiling is not None]
+    parts = [f"≥ {span(min(floors), max(floors), unit)}"] if floors else []
+    if ceilings:
+        parts.append(f"≤ {span(min(ceilings), max(ceilings), unit)}")
+    return " and ".join(parts)
+
+
+def _stage_rows(report: RunReport, limits: Limits) -> Iterable[StageView]:
+    for stage in report.stages:
+        judgement = stage.judgement
+        troubles = [f"{probe}: {status}{f' ({why})' if why else ''}" for probe, status, why in stage.probes
+                    if status != "completed"]  # fmt: skip
+        shown, more = _cut([*troubles, *judgement.notes], limits.items)
+        coverage = judgement.coverage
+        yield StageView(
+            name=clean(judgement.stage, NAME_MAX),
+            verdict=judgement.verdict,
+            symbol=SYMBOL[judgement.verdict],
+            reason=judgement.reason,
+            coverage=f"{min(coverage.measured, coverage.judged)}/{coverage.required}",
+            duration=duration(stage.duration_s),
+            attempts=stage.attempts,
+            troubles=shown,
+            more_troubles=more,
+        )
+    for name, why in report.not_run:
+        yield StageView(clean(name, NAME_MAX), None, SYMBOL[Verdict.SKIPPED], why, "–", "–", 0)
+
+
+def _cautions(report: RunReport, limits: Limits) -> tuple[Caution, ...]:
+    cautions = []
+    if report.forced is not None:
+        cautions.append(Caution(f"The in-use guard was overruled (--force): {report.forced or 'no reason given'}"))
+    if report.waivers:
+        cautions.append(Caution("Waivers were applied:", *_cut(report.waivers, limits.first_screen)))
+    for stage in report.stages:
+        cautions.extend(_coverage_cautions(stage.judgement, limits))
+    if report.not_run:
+        because: dict[str, list[str]] = {}
+        for name, why in report.not_run:
+            because.setdefault(why, []).append(clean(name, NAME_MAX))
+        reasons = [f"{', '.join(names)}: {why}" for why, names in because.items()]
+        sentence = f"{plural(len(report.not_run), 'stage')} did not run:"
+        cautions.append(Caution(sentence, *_cut(reasons, limits.first_screen)))
+    if not report.stages and not report.not_run:
+        cautions.append(Caution("No stage of this run left a result."))
+    return tuple(cautions)
+
+
+def _coverage_cautions(judgement: Judgement, limits: Limits) -> Iterable[Caution]:
+    coverage, stage = judgement.coverage, clean(judgement.stage, NAME_MAX)
+    if coverage.required == 0:
+        yield Caution(f"{stage}: no figure was required at level {judgement.level}, so nothing is proven by it.")
+    if coverage.measured < coverage.required:
+        lacking = f"{coverage.required - coverage.measured} of {plural(coverage.required, 'required figure')}"
+        items = _cut(merge_devices(coverage.missing), limits.first_screen)
+        yield Caution(f"{stage}: {lacking} not measured:", *items)
+    if coverage.judged < coverage.measured:
+        plain = f"{coverage.measured - coverage.judged} of {plural(coverage.measured, 'measured figure')}"
+        items = _cut(merge_devices(coverage.unjudged), limits.first_screen)
+        yield Caution(f"{stage}: {plain} not judged, having no floor, peers or history:", *items)
+
+
+def _serials(stages: Sequence[StageReport]) -> dict[str, str]:
+    """Serial per device, from the facts that intake recorded."""
+    seen = (row for stage in stages for row in stage.judgement.observations)
+    return {row.device: row.text for row in seen if row.metric in ("gpu_serial", "serial_system") and row.text}
+
+
+def _metric(metric: str, labels: Sequence[tuple[str, str]]) -> str:
+    return f"{metric} ({label_text(labels)})" if labels else metric
+
+
+def _sku(report: RunReport) -> str:
+    versions = dict.fromkeys(s.judgement.sku_version for s in report.stages if s.judgement.sku_version)
+    return f"{report.sku} ({', '.join(versions)})" if versions else report.sku
+
+
+def _state(report: RunReport) -> str:
+    before, after = clean(report.state_before, NAME_MAX), clean(report.state_after, NAME_MAX)
+    return f"{after} (unchanged)" if before == after else f"{before} → {after}"
+
+
+def _web_address(url: str | None) -> str | None:
+    """The address if it is one that a reader may safely be sent to, else None."""
+    if not url or len(url) > 2000 or any(ord(char) <= 32 or ord(char) > 126 for char in url):
+        return None
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    return url if parts.scheme in ("http", "https") and parts.netloc else None
+
+
+def _cut(items: Sequence[Item], limit: int) -> tuple[tuple[Item, ...], int]:
+    return tuple(items[:limit]), max(0, len(items) - limit)
+
+
+def _cut_sections(
+    sections: tuple[tuple[str, tuple[FigureView, ...]], ...], limit: int
+) -> tuple[tuple[str, tuple[FigureView, ...]], ...]:
+    shown = []
+    for name, rows in sections:
+        if limit <= 0:
+            break
+        shown.append((name, rows[:limit]))
+        limit -= len(rows)
+    return tuple(shown)
