@@ -64,10 +64,11 @@ class GemmRate(Probe):
 
 @dataclasses.dataclass(frozen=True)
 class _Rates:
-    """Rates of one device in its unit, block by block, and the mean clock where known."""
+    """Rates of one device in its unit, block by block, the mean clock where known, and rates per GHz of it."""
 
     blocks: List[float]
     clock_mhz: Optional[float]
+    per_ghz: List[float]
 
 
 def _on_gpus(context: Context, torch: Any, dtype: str) -> bool:
@@ -76,9 +77,10 @@ def _on_gpus(context: Context, torch: Any, dtype: str) -> bool:
     found = _measure(context, torch, dtype, gpus)
     for device, rates in found.items():
         _emit_rate(context, device, dtype, rates)
-        if rates.clock_mhz:
-            value = median(rates.blocks) / (rates.clock_mhz / 1000.0)
-            context.emit("gemm_rate_per_clock", device, value=value, labels={"dtype": dtype}, samples=len(rates.blocks))
+        if rates.per_ghz:
+            # Block by block: a clock that jumps between throttled and free has no typical value to divide by.
+            samples, value = len(rates.per_ghz), median(rates.per_ghz)
+            context.emit("gemm_rate_per_clock", device, value=value, labels={"dtype": dtype}, samples=samples)
     return bool(found)
 
 
@@ -167,7 +169,9 @@ class _Rating:
             timings.append(block())
         work = 2.0 * size**3 * per_block / _GIGA[worker.device.kind]
         clocks = [timing.mean_clock_mhz for timing in timings if timing.mean_clock_mhz]
-        return _Rates([work / timing.seconds for timing in timings], sum(clocks) / len(clocks) if clocks else None)
+        per_ghz = [work / t.seconds / (t.mean_clock_mhz / 1000.0) for t in timings if t.mean_clock_mhz]
+        mean_clock = sum(clocks) / len(clocks) if clocks else None
+        return _Rates([work / timing.seconds for timing in timings], mean_clock, per_ghz)
 
     def _operands(self, compute: Any, size: int, device_id: str) -> List[Any]:
         """Normal random operands: zeros or ones would draw less power and so run at a higher clock."""

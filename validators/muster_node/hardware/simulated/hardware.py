@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import json
 import math
 import random
+import threading
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Optional
+from typing import Any, Counter, Dict, Iterable, Iterator, List, Optional
 
 from muster_node.hardware.seam import Clock, Compute, Device, Fact, Hardware, Sample, Usage
 from muster_node.hardware.simulated import inventory, physics
@@ -33,6 +35,9 @@ class SimulatedHardware(Hardware):
         self._directory = directory
         self._state = SharedState(directory, self.machine, self.clock)
         self._dice = random.Random()
+        self._holder = "%016x" % self._dice.getrandbits(64)
+        self._held: Counter[int] = collections.Counter()
+        self._held_lock = threading.Lock()
 
     def devices(self, kind: str) -> List[Device]:
         """GPUs that enumerate, by slot; no device of any other kind."""
@@ -102,11 +107,22 @@ class SimulatedHardware(Hardware):
     @contextlib.contextmanager
     def loading(self, devices: List[Device]) -> Iterator[None]:
         """Keeps devices busy for the block, for every process that looks at this machine."""
-        mark = self._state.begin([self._slot(device) for device in devices])
+        slots = [self._slot(device) for device in devices]
+        self._hold(slots, 1)
         try:
             yield
         finally:
-            self._state.end(mark)
+            self._hold(slots, -1)
+
+    def _hold(self, slots: List[int], change: int) -> None:
+        """Blocks may nest and overlap: a GPU rests when the last of them has ended."""
+        with self._held_lock:
+            before = {slot for slot, blocks in self._held.items() if blocks > 0}
+            for slot in slots:
+                self._held[slot] += change
+            after = {slot for slot, blocks in self._held.items() if blocks > 0}
+            if after != before:
+                self._state.hold(self._holder, sorted(after))
 
     def reading(self, device: Device) -> Reading:
         """Progress of one GPU's clock and energy, for timers."""

@@ -18,13 +18,14 @@ from muster_node.hardware.simulated.models import MODELS, Model
 SCHEMA = "muster.simulated/1"
 SPEED = 150.0
 """Simulated seconds per real second: a soak of ten minutes takes four real seconds."""
-KERNEL_EDGE = 128
+KERNEL_EDGE = 96
 """Largest physical extent of a matrix dimension; a probe's nominal shape is cut down to it."""
 KERNEL_ELEMENTS = 65536
 """Largest physical length of a one-dimensional buffer."""
 _CLAMP = 2.5
-# Chosen so that an integrity test of 40 kernels misses the defect once in 100,000 runs.
-_UPSET_RATE = 0.25
+# Chosen so that an integrity test of as few as 20 kernels misses the defect once in a million runs. Each stands for a
+# product of 10^9 to 10^11 multiply-adds.
+_UPSET_RATE = 0.5
 
 
 @dataclasses.dataclass(frozen=True)

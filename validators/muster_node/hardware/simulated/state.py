@@ -44,11 +44,14 @@ class GpuState:
 
 @dataclasses.dataclass
 class Load:
-    """GPUs (by slot) that a process keeps busy. ``born`` tells it from a later process with the same id."""
+    """GPUs (by slot) that a process keeps busy. ``born`` tells it from a later process with the same id.
+
+    ``holder`` tells apart several holders within one process.
+    """
 
     pid: int
     born: str
-    serial: int
+    holder: str
     slots: List[int]
 
 
@@ -59,7 +62,6 @@ class State:
     at: float
     gpus: Dict[int, GpuState]
     loads: List[Load] = dataclasses.field(default_factory=list)
-    loads_begun: int = 0
 
 
 class Reading(NamedTuple):
@@ -175,18 +177,13 @@ class SharedState:
             yield state
             self._save(state)
 
-    def begin(self, slots: Sequence[int]) -> int:
-        """Mark GPUs as loaded by this process; returns the mark for ``end``."""
+    def hold(self, holder: str, slots: Sequence[int]) -> None:
+        """From now on ``holder`` in this process keeps just these GPUs busy."""
         pid = os.getpid()
         with self.now() as state:
-            state.loads_begun += 1
-            state.loads.append(Load(pid, _born(pid) or "", state.loads_begun, list(slots)))
-            return state.loads_begun
-
-    def end(self, mark: int) -> None:
-        """Take a mark of ``begin`` back."""
-        with self.now() as state:
-            state.loads = [load for load in state.loads if load.serial != mark]
+            state.loads = [load for load in state.loads if (load.pid, load.holder) != (pid, holder)]
+            if slots:
+                state.loads.append(Load(pid, _born(pid) or "", holder, list(slots)))
 
     def reading(self, slot: int) -> Reading:
         """One GPU's progress."""
@@ -200,14 +197,13 @@ class SharedState:
         except OSError:
             return idle_state(self._machine, now)
         gpus = {int(slot): GpuState(**gpu) for slot, gpu in raw["gpus"].items()}
-        return State(raw["at"], gpus, [Load(**load) for load in raw["loads"]], raw["loads_begun"])
+        return State(raw["at"], gpus, [Load(**load) for load in raw["loads"]])
 
     def _save(self, state: State) -> None:
         raw = {
             "at": state.at,
             "gpus": {slot: vars(gpu) for slot, gpu in state.gpus.items()},
             "loads": [vars(load) for load in state.loads],
-            "loads_begun": state.loads_begun,
         }
         fresh = self._file.with_suffix(".new")
         fresh.write_text(json.dumps(raw), encoding="utf-8")

@@ -1,0 +1,310 @@
+"""NVIDIA GPUs of a real machine through NVML: facts, counters, sensors, processes; compute is ``nvidia_compute``.
+
+Every NVML call may refuse, at any moment: what a driver does not support is told as such and is never a zero, and a
+GPU that is lost costs its own figures and nobody else's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import math
+import os
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+from muster_node.hardware.nvidia_compute import CudaCompute
+from muster_node.hardware.seam import Compute, Device, Fact, Sample
+from muster_node.hardware.sysfs import NOT_SUPPORTED
+from muster_node.probe import Skip
+
+_GIB = 2.0**30
+_NS = 1e-9
+_HARMFUL_FIRST = (
+    ("hw_thermal", "nvmlClocksEventReasonHwThermalSlowdown"),
+    ("hw_power_brake", "nvmlClocksEventReasonHwPowerBrakeSlowdown"),
+    ("hw_slowdown", "nvmlClocksEventReasonHwSlowdown"),
+    ("sw_thermal", "nvmlClocksEventReasonSwThermalSlowdown"),
+    ("sw_power_cap", "nvmlClocksEventReasonSwPowerCap"),
+)
+# Cumulative nanoseconds in each throttle state.
+_THROTTLE_FIELDS = (
+    ("sw_power_cap", "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP"),
+    ("sw_thermal", "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN"),
+    ("hw_thermal", "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN"),
+    ("hw_power_brake", "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What one NVML call gave: a value, or None and why not."""
+
+    value: Any = None
+    note: str = ""
+    code: int = 0
+
+    def map(self, change: Callable[[Any], Any]) -> "Answer":
+        """The value changed, or the same refusal."""
+        return self if self.value is None else dataclasses.replace(self, value=change(self.value))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Gpu:
+    device: Device
+    handle: Any
+    uuid: str
+    nvml_index: int
+
+
+class NvidiaGpus:
+    """All NVIDIA GPUs of this machine, numbered by slot. ``nvml`` is the pynvml module, or a stand-in in tests."""
+
+    def __init__(self, nvml: Any, failure: str = "") -> None:
+        self._nvml = nvml
+        self._failure = failure
+        self._unanswered: List[str] = []
+        self._gpus = [] if failure else self._find()
+
+    def devices(self) -> List[Device]:
+        """GPUs that answered when the machine was opened, in slot order."""
+        return [gpu.device for gpu in self._gpus]
+
+    def inventory(self) -> Iterator[Fact]:
+        """Driver and GPU facts, as intake compares them."""
+        yield Fact("gpu_count", "node", "count", *self._count())
+        yield self._text("driver_version", "node", "nvmlSystemGetDriverVersion")
+        cuda = self._ask("nvmlSystemGetCudaDriverVersion_v2")
+        version = cuda.map(lambda number: "%d.%d" % (number // 1000, number % 1000 // 10))
+        yield Fact("cuda_version", "node", "text", text=version.value, note=version.note)
+        for gpu in self._gpus:
+            yield from self._gpu_facts(gpu)
+
+    def counters(self) -> Iterator[Fact]:
+        """ECC, PCIe replay and throttle time of every GPU."""
+        for gpu in self._gpus:
+            yield from self._ecc_facts(gpu)
+            yield self._number("pcie_replay", gpu, "count", self._ask("nvmlDeviceGetPcieReplayCounter", gpu.handle))
+            for reason, field in _THROTTLE_FIELDS:
+                spent = self._field(gpu, field).map(lambda nanoseconds: nanoseconds * _NS)
+                yield self._number("throttle_time", gpu, "s", spent, {"reason": reason})
+
+    def telemetry(self) -> Iterator[Sample]:
+        """One reading of every sensor that answers."""
+        for gpu in self._gpus:
+            core = self._ask("nvmlDeviceGetTemperature", gpu.handle, self._constant("NVML_TEMPERATURE_GPU", 0))
+            clock = self._ask("nvmlDeviceGetClockInfo", gpu.handle, self._constant("NVML_CLOCK_SM", 1))
+            watts = self._ask("nvmlDeviceGetPowerUsage", gpu.handle).map(lambda milliwatts: milliwatts / 1000.0)
+            busy = self._ask("nvmlDeviceGetUtilizationRates", gpu.handle).map(lambda rates: rates.gpu)
+            readings = (
+                ("temperature", "°C", core),
+                ("hbm_temperature", "°C", self._field(gpu, "NVML_FI_DEV_MEMORY_TEMP")),
+                ("thermal_margin", "°C", self._margin(gpu, core)),
+                ("power", "W", watts),
+                ("clock", "MHz", clock),
+                ("utilisation", "%", busy),
+                ("fan", "%", self._ask("nvmlDeviceGetFanSpeed", gpu.handle)),
+            )
+            for series, unit, answer in readings:
+                if answer.value is not None:
+                    yield Sample(series, gpu.device.id, unit, float(answer.value))
+            throttle = self._throttle(gpu)
+            if throttle is not None:
+                yield Sample("throttle", gpu.device.id, "state", state=throttle)
+
+    def processes(self) -> Tuple[str, ...]:
+        """One sentence for each process on a GPU that is not this one."""
+        found = []
+        for gpu in self._gpus:
+            for kind in ("Compute", "Graphics"):
+                running = self._ask("nvmlDeviceGet%sRunningProcesses" % kind, gpu.handle).value or ()
+                found += [
+                    "process %d uses %s (%s)" % (process.pid, gpu.device.id, kind.lower())
+                    for process in running
+                    if process.pid != os.getpid()
+                ]
+        return tuple(found)
+
+    def compute(self, device: Device) -> Compute:
+        """Compute on one GPU. Raises Skip where PyTorch cannot use it."""
+        gpu = next((gpu for gpu in self._gpus if gpu.device == device), None)
+        if gpu is None:
+            raise Skip("%s does not answer NVML" % device.id)
+        return CudaCompute(device, gpu.uuid, gpu.nvml_index, functools.partial(self._pace, gpu.handle))
+
+    def _pace(self, handle: Any) -> Tuple[Optional[float], Optional[float]]:
+        """SM clock in MHz and power in W now, each None where untold."""
+        clock = self._ask("nvmlDeviceGetClockInfo", handle, self._constant("NVML_CLOCK_SM", 1)).value
+        return clock, self._ask("nvmlDeviceGetPowerUsage", handle).map(lambda milliwatts: milliwatts / 1000.0).value
+
+    def _find(self) -> List[_Gpu]:
+        """Every GPU that gives a handle; its slot is the module id − 1, or NVML's index where boards tell no ids."""
+        found: List[Tuple[int, Any, Optional[int]]] = []
+        for index in range(self._ask("nvmlDeviceGetCount").value or 0):
+            handle = self._ask("nvmlDeviceGetHandleByIndex", index)
+            if handle.value is None:
+                self._unanswered.append("NVML index %d: %s" % (index, handle.note))
+                continue
+            found.append((index, handle.value, self._ask("nvmlDeviceGetModuleId", handle.value).value))
+        modules = [module for _, _, module in found]
+        told = len(set(modules)) == len(modules) and all(module is not None and module >= 1 for module in modules)
+        gpus = []
+        for index, handle, module in found:
+            slot = module - 1 if told and module is not None else index
+            uuid = self._ask("nvmlDeviceGetUUID", handle).value or ""
+            gpus.append(_Gpu(Device("gpu%d" % slot, "gpu", slot), handle, uuid, index))
+        return sorted(gpus, key=lambda gpu: gpu.device.index)
+
+    def _count(self) -> Tuple[Optional[float], Optional[str], Dict[str, str], str]:
+        if self._failure:
+            return None, None, {}, self._failure
+        return float(len(self._gpus)), None, {}, "; ".join(self._unanswered)
+
+    def _gpu_facts(self, gpu: _Gpu) -> Iterator[Fact]:
+        ask, handle = self._ask, gpu.handle
+        texts = (
+            ("gpu_model", "nvmlDeviceGetName"),
+            ("gpu_serial", "nvmlDeviceGetSerial"),
+            ("gpu_uuid", "nvmlDeviceGetUUID"),
+            ("vbios", "nvmlDeviceGetVbiosVersion"),
+        )
+        for name, function in texts:
+            yield self._text(name, gpu.device.id, function, handle)
+        remap = ask("nvmlDeviceGetRemappedRows", handle)
+        numbers = (
+            ("inforom_valid", "bool", self._inforom(gpu)),
+            ("hbm_total", "GiB", ask("nvmlDeviceGetMemoryInfo", handle).map(lambda info: info.total / _GIB)),
+            ("ecc_mode", "bool", ask("nvmlDeviceGetEccMode", handle).map(lambda modes: modes[0])),
+            ("row_remap_pending", "bool", remap.map(lambda rows: rows[2])),
+            ("row_remap_failed", "bool", remap.map(lambda rows: rows[3])),
+            ("pcie_generation", "count", ask("nvmlDeviceGetCurrPcieLinkGeneration", handle)),
+            ("pcie_generation_max", "count", ask("nvmlDeviceGetMaxPcieLinkGeneration", handle)),
+            ("pcie_width", "count", ask("nvmlDeviceGetCurrPcieLinkWidth", handle)),
+            ("pcie_width_max", "count", ask("nvmlDeviceGetMaxPcieLinkWidth", handle)),
+            ("pcie_replay", "count", ask("nvmlDeviceGetPcieReplayCounter", handle)),
+            ("nvlink_active", "count", self._nvlinks(gpu)),
+            ("power_limit", "W", ask("nvmlDeviceGetEnforcedPowerLimit", handle).map(lambda limit: limit / 1000.0)),
+            ("mig_mode", "bool", ask("nvmlDeviceGetMigMode", handle).map(lambda modes: modes[0])),
+            ("persistence_mode", "bool", ask("nvmlDeviceGetPersistenceMode", handle)),
+        )
+        for name, unit, answer in numbers:
+            yield self._number(name, gpu, unit, answer)
+        yield from self._ecc_facts(gpu)
+
+    def _ecc_facts(self, gpu: _Gpu) -> Iterator[Fact]:
+        for name, kind in (("ecc_uncorrected", "UNCORRECTED"), ("ecc_corrected", "CORRECTED")):
+            for scope in ("volatile", "aggregate"):
+                error_type = self._constant("NVML_MEMORY_ERROR_TYPE_" + kind, 0)
+                counter = self._constant("NVML_%s_ECC" % scope.upper(), 0)
+                count = self._ask("nvmlDeviceGetTotalEccErrors", gpu.handle, error_type, counter)
+                yield self._number(name, gpu, "count", count, {"scope": scope})
+
+    def _inforom(self, gpu: _Gpu) -> Answer:
+        """NVML says nothing when the InfoROM is valid, and one certain error when it is corrupt."""
+        answer = self._ask("nvmlDeviceValidateInforom", gpu.handle)
+        if answer.code == self._constant("NVML_ERROR_CORRUPTED_INFOROM", 14):
+            return Answer(0)
+        return answer if answer.code else Answer(1)
+
+    def _nvlinks(self, gpu: _Gpu) -> Answer:
+        """Links that are up. A GPU answers for as many links as it has: the first that it does not know ends them."""
+        active = 0
+        for link in range(self._constant("NVML_NVLINK_MAX_LINKS", 18)):
+            state = self._ask("nvmlDeviceGetNvLinkState", gpu.handle, link)
+            if state.value is None:
+                past_the_last = link > 0 and state.code in (
+                    self._constant("NVML_ERROR_NOT_SUPPORTED", 3),
+                    self._constant("NVML_ERROR_INVALID_ARGUMENT", 2),
+                )
+                return Answer(active) if past_the_last else state
+            active += int(state.value == self._constant("NVML_FEATURE_ENABLED", 1))
+        return Answer(active)
+
+    def _margin(self, gpu: _Gpu, core: Answer) -> Answer:
+        """°C left to the hardware's slowdown: by its threshold, else by the T.Limit margin and its slowdown offset.
+
+        Margins of zero and less are dropped: some H100 drivers return them as garbage (test-science 4.2).
+        """
+        slowdown = self._constant("NVML_TEMPERATURE_THRESHOLD_SLOWDOWN", 1)
+        limit = self._ask("nvmlDeviceGetTemperatureThreshold", gpu.handle, slowdown)
+        if limit.value and core.value is not None:
+            return Answer(limit.value - core.value)
+        margin = self._ask("nvmlDeviceGetMarginTemperature", gpu.handle)
+        offset = self._field(gpu, "NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT")
+        if margin.value is None or margin.value <= 0 or offset.value is None:
+            return Answer(note=margin.note or NOT_SUPPORTED)
+        return Answer(margin.value - offset.value)
+
+    def _throttle(self, gpu: _Gpu) -> Optional[str]:
+        """The most harmful reason that holds the clock down now, "none", or None where the driver does not tell."""
+        reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons", gpu.handle)
+        if reasons.value is None:
+            return None
+        for name, constant in _HARMFUL_FIRST:
+            if reasons.value & self._constant(constant, 0):
+                return name
+        return "none"
+
+    def _field(self, gpu: _Gpu, name: str) -> Answer:
+        """One NVML field value, by the type that the driver says it has."""
+        identifier = self._constant(name, None)
+        if identifier is None:
+            return Answer(note=NOT_SUPPORTED)
+        answer = self._ask("nvmlDeviceGetFieldValues", gpu.handle, [identifier])
+        if answer.value is None:
+            return answer
+        field = answer.value[0]
+        if field.nvmlReturn != 0:
+            return self._refusal(self._nvml.NVMLError(field.nvmlReturn))
+        member = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")[field.valueType]
+        return Answer(getattr(field.value, member))
+
+    def _ask(self, function: str, *arguments: Any) -> Answer:
+        """One NVML call; an error becomes an answer without a value."""
+        try:
+            value = getattr(self._nvml, function)(*arguments)
+        except self._nvml.NVMLError as error:
+            return self._refusal(error)
+        except AttributeError:
+            return Answer(note="not supported by the NVML binding (%s)" % function, code=-1)
+        return Answer(value)
+
+    def _refusal(self, error: Any) -> Answer:
+        code = int(error.value)
+        unsupported = code in (
+            self._constant("NVML_ERROR_NOT_SUPPORTED", 3),
+            self._constant("NVML_ERROR_FUNCTION_NOT_FOUND", 13),
+        )
+        return Answer(note=NOT_SUPPORTED if unsupported else "NVML: %s" % error, code=code)
+
+    def _constant(self, name: str, otherwise: Any) -> Any:
+        return getattr(self._nvml, name, otherwise)
+
+    def _number(self, name: str, gpu: _Gpu, unit: str, answer: Answer, labels: Optional[Dict[str, str]] = None) -> Fact:
+        usable = isinstance(answer.value, (int, float)) and math.isfinite(answer.value)
+        value = float(answer.value) if usable else None
+        note = answer.note if usable else answer.note or "NVML gave no number"
+        return Fact(name, gpu.device.id, unit, value, labels=labels or {}, note=note)
+
+    def _text(self, name: str, device: str, function: str, *arguments: Any) -> Fact:
+        answer = self._ask(function, *arguments)
+        return Fact(name, device, "text", text=None if answer.value is None else str(answer.value), note=answer.note)
+
+
+def open_nvidia(nvml: Any = None) -> Optional[NvidiaGpus]:
+    """The NVIDIA GPUs of this machine; None where there is no NVIDIA driver library at all.
+
+    A library that is there and will not start is not "no GPUs": its refusal stands beside gpu_count.
+    """
+    if nvml is None:
+        try:
+            nvml = importlib.import_module("pynvml")
+        except ImportError:
+            return None
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        if error.value == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+            return None
+        return NvidiaGpus(nvml, failure="NVML does not start: %s" % error)
+    return NvidiaGpus(nvml)

@@ -1,0 +1,126 @@
+"""Compute on one NVIDIA GPU through torch.cuda, timed by the device's own events."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import time
+from typing import Any, Callable, ContextManager, Iterator, List, Optional, Tuple
+
+from muster_node.hardware.seam import Compute, Device, Timing
+from muster_node.probe import Skip
+
+Pace = Callable[[], Tuple[Optional[float], Optional[float]]]
+"""SM clock in MHz and power in W at this moment, each None where untold."""
+
+_PACE_INTERVAL_S = 0.02
+# Compute capability from which on tensor cores multiply the dtype.
+_SINCE = {"fp64": (0, 0), "fp32": (0, 0), "fp16": (7, 0), "int8": (7, 5), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
+
+
+class CudaCompute(Compute):
+    """One GPU, found among torch's devices by its UUID. ``pace`` is asked while work runs."""
+
+    def __init__(self, device: Device, uuid: str, nvml_index: int, pace: Pace) -> None:
+        self._torch = _torch_with_cuda()
+        self.device = device
+        self._index = _cuda_index(self._torch, uuid, nvml_index)
+        self.torch_device = self._torch.device("cuda", self._index)
+        self._pace = pace
+        # Partial sums in the operands' own precision would be neither exact nor what frameworks use for training.
+        matmul = self._torch.backends.cuda.matmul
+        matmul.allow_bf16_reduced_precision_reduction = False
+        matmul.allow_fp16_reduced_precision_reduction = False
+
+    def physical(self, *shape: int) -> Tuple[int, ...]:
+        """The same shape: memory is real here."""
+        return shape
+
+    def matmul(self, a: Any, b: Any, *, nominal: Tuple[int, int, int], out_dtype: Any = None) -> Any:
+        """a @ b. ``out_dtype`` is a wish: PyTorch before 2.8 has no wider product; its dtype tells what came.
+
+        int8 gives int32; fp8 gives ``out_dtype`` or bf16, unscaled.
+        """
+        torch = self._torch
+        if a.dtype == torch.int8:
+            return torch._int_mm(a, b)
+        if a.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+            one = torch.ones((), device=self.torch_device, dtype=torch.float32)
+            # The fp8 kernels want the right operand column by column.
+            columns = b if b.stride(0) == 1 else b.t().contiguous().t()
+            return torch._scaled_mm(a, columns, scale_a=one, scale_b=one, out_dtype=out_dtype or torch.bfloat16)
+        if out_dtype is not None and out_dtype != a.dtype:
+            with contextlib.suppress(TypeError):
+                return torch.mm(a, b, out_dtype=out_dtype)
+        return torch.mm(a, b)
+
+    def copy(self, target: Any, source: Any, *, nominal_bytes: int) -> None:
+        """Device-to-device copy."""
+        target.copy_(source)
+
+    def touch(self, tensor: Any, *, nominal_bytes: int) -> Any:
+        """The tensor itself: real traffic needs no accounting."""
+        return tensor
+
+    def timer(self) -> ContextManager[Timing]:
+        """Times the block by device events; clock and power are sampled while the queued work runs."""
+        return self._timed()
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[Timing]:
+        cuda, timing = self._torch.cuda, Timing()
+        with cuda.device(self._index):
+            begun, ended = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+            cuda.synchronize()
+            begun.record()
+            yield timing
+            ended.record()
+            paces = [self._pace()]
+            while not ended.query():
+                time.sleep(_PACE_INTERVAL_S)
+                paces.append(self._pace())
+            ended.synchronize()
+        timing.seconds = begun.elapsed_time(ended) / 1000.0
+        timing.mean_clock_mhz = _mean([clock for clock, _ in paces])
+        timing.mean_power_w = _mean([power for _, power in paces])
+
+    def free_memory(self) -> int:
+        """Bytes that the driver would still give."""
+        return int(self._torch.cuda.mem_get_info(self._index)[0])
+
+    def supports(self, dtype: str) -> bool:
+        """By compute capability."""
+        return dtype in _SINCE and tuple(self._torch.cuda.get_device_capability(self._index)) >= _SINCE[dtype]
+
+
+def _torch_with_cuda() -> Any:
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        raise Skip("PyTorch cannot be imported: %s" % error) from error
+    if not torch.cuda.is_available():
+        raise Skip(
+            "PyTorch %s cannot use a GPU here (a CPU build, or a driver that it does not fit)" % torch.__version__
+        )
+    return torch
+
+
+def _cuda_index(torch: Any, uuid: str, nvml_index: int) -> int:
+    """torch's number of the GPU: CUDA orders and hides devices in its own way, so the UUID decides.
+
+    PyTorch before 2.5 tells no UUID; then the numbers agree only if CUDA shows every GPU in bus order.
+    """
+    count = torch.cuda.device_count()
+    uuids = [str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) for index in range(count)]
+    wanted = uuid.replace("GPU-", "", 1).lower()
+    for index, found in enumerate(uuids):
+        if found and found.replace("GPU-", "", 1).lower() == wanted:
+            return index
+    if not any(uuids) and nvml_index < count:
+        return nvml_index
+    raise Skip("PyTorch does not see the GPU %s (CUDA_VISIBLE_DEVICES may hide it)" % uuid)
+
+
+def _mean(readings: List[Optional[float]]) -> Optional[float]:
+    known = [reading for reading in readings if reading is not None]
+    return sum(known) / len(known) if known else None
