@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import getpass
+import os
 import shutil
 import signal
 import socket
@@ -107,10 +108,17 @@ class Sshd:
         self._process = None
 
 
+def kill_jobs(work: Path) -> None:
+    """Kill what is left of the jobs under a work folder, each by the process group that it wrote down itself."""
+    for file in work.glob("jobs/*/pid"):
+        text = file.read_text()
+        with contextlib.suppress(OSError):
+            if int(text) > 1 and file.parent.name in Path(f"/proc/{text}/cmdline").read_text():
+                os.killpg(int(text), signal.SIGKILL)
+
+
 def _signal_tree(pid: int, number: int) -> None:
     """Signal a session process and its privilege-separated child, but not the jobs detached from it."""
-    import os
-
     children = subprocess.run(["pgrep", "-P", str(pid), "sshd"], capture_output=True, text=True, check=False)
     os.kill(pid, number)
     for child in children.stdout.split():

@@ -53,7 +53,7 @@ def bench(client: paramiko.SSHClient, server: sshd.Sshd, tmp_path: Path) -> Iter
     agent, sha256 = standin.write(tmp_path / "cache")
     made = Bench(client, server.node().work_dir, agent, sha256)
     yield made
-    subprocess.run(["pkill", "-KILL", "-f", f"{made.work}/jobs/"], check=False)
+    sshd.kill_jobs(Path(made.work))
 
 
 def test_a_retry_and_a_clear_name_their_jobs_apart() -> None:

@@ -1,0 +1,248 @@
+"""Awaiting a job in the triggerer, over one connection, until it ends, the machine reboots, or its time is over.
+
+A lost connection is no error: the job runs on, and the trigger comes back to it. All that a trigger knows travels in
+its arguments, so that it can be taken up again by another triggerer after any restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncssh
+from airflow.providers.ssh.triggers.ssh_remote_job import _CONNECTION_ERRORS, SSHRemoteJobTrigger
+from airflow.triggers.base import TriggerEvent
+
+from muster.remote import jobs, scripts, ssh
+from muster.remote.hooks import NodeAddress, NodeSSHHookAsync
+
+GONE_POLLS = 3
+"""So many polls in a row must miss the process: its exit status is written a moment after it ends."""
+
+CONTACT_SECONDS = 60.0
+"""How often a node that answers is noted as reachable in the records."""
+
+BACKOFF_MAX_S = 60.0
+LOG_BYTES = 16 * 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Poll:
+    """What one poll found."""
+
+    boot_id: str
+    state: jobs.State
+    exit_code: int | None
+    log: str
+    log_size: int
+
+
+class MusterJobTrigger(SSHRemoteJobTrigger):
+    """Polls one job. Fires once, with ``kind``: done, rebooted, vanished, overdue, lost or refused.
+
+    ``deadline_at`` is the epoch second at which the node itself ends the job; ``grace_s`` later nobody waits any more.
+    ``removal`` is the shell command that removes the job's container.
+    """
+
+    def __init__(
+        self,
+        *,
+        ssh_conn_id: str,
+        node: dict[str, Any],
+        job_id: str,
+        work: str,
+        boot_id: str,
+        deadline_at: float,
+        grace_s: float,
+        poll_interval: float,
+        log_offset: int = 0,
+        removal: str = "true",
+        command_timeout: float = 30.0,
+    ) -> None:
+        where = jobs.paths(work, job_id)
+        super().__init__(
+            ssh_conn_id=ssh_conn_id,
+            remote_host=str(node["host"]),
+            job_id=job_id,
+            job_dir=where.job_dir,
+            log_file=where.log_file,
+            exit_code_file=where.exit_code_file,
+            remote_os="posix",
+            poll_interval=poll_interval,  # type: ignore[arg-type]
+            log_offset=log_offset,
+            command_timeout=command_timeout,
+        )
+        self.node = NodeAddress(**node)
+        self.work = work
+        self.boot_id = boot_id
+        self.deadline_at = deadline_at
+        self.grace_s = grace_s
+        self.removal = removal
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """What another triggerer needs to take over; the log goes on where it was when the task was deferred."""
+        return (
+            "muster.remote.trigger.MusterJobTrigger",
+            {
+                "ssh_conn_id": self.ssh_conn_id,
+                "node": dataclasses.asdict(self.node),
+                "job_id": self.job_id,
+                "work": self.work,
+                "boot_id": self.boot_id,
+                "deadline_at": self.deadline_at,
+                "grace_s": self.grace_s,
+                "poll_interval": self.poll_interval,
+                "log_offset": self.log_offset,
+                "removal": self.removal,
+                "command_timeout": self.command_timeout,
+            },
+        )
+
+    def _get_hook(self) -> NodeSSHHookAsync:
+        return NodeSSHHookAsync(self.node, self.ssh_conn_id)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Poll until there is something to tell."""
+        conn: asyncssh.SSHClientConnection | None = None
+        failures = gone = 0
+        touched = 0.0
+        try:
+            while True:
+                try:
+                    conn = conn or await self._connect()
+                    poll = await self._poll(conn)
+                except asyncssh.HostKeyNotVerifiable:
+                    yield self._event("refused", "another host key answered than the one pinned at enrolment")
+                    return
+                except _CONNECTION_ERRORS as error:
+                    await self._drop(conn)
+                    conn = None
+                    failures += 1
+                    if self._overdue():
+                        yield self._event(*self._given_up(error))
+                        return
+                    await self._back_off(failures, error)
+                    continue
+                if failures:
+                    self.log.info("%s answers again", self.node.name)
+                failures = 0
+                touched = await self._note_contact(touched)
+                self._tell(poll)
+                gone = gone + 1 if poll.state is jobs.State.GONE else 0
+                if told := self._told(poll, gone):
+                    yield self._event(*told, exit_code=poll.exit_code)
+                    return
+                await asyncio.sleep(self.poll_interval)
+        finally:
+            await self._drop(conn)
+
+    def _told(self, poll: Poll, gone: int) -> tuple[str, str] | None:
+        """What a poll means: (kind, sentence), or None while the job is at work."""
+        if poll.state is jobs.State.DONE:
+            return "done", f"the job ended with exit status {poll.exit_code}"
+        if self.boot_id and poll.boot_id and poll.boot_id != self.boot_id:
+            return "rebooted", "the machine has booted since the job was started"
+        if gone >= GONE_POLLS or poll.state is jobs.State.ABSENT:
+            return "vanished", "the job's process is gone and left no exit status"
+        if self._overdue():
+            return "overdue", "the job is still at work after its deadline"
+        return None
+
+    def _overdue(self) -> bool:
+        return time.time() > self.deadline_at + self.grace_s
+
+    def _given_up(self, error: BaseException) -> tuple[str, str]:
+        if isinstance(error, asyncssh.PermissionDenied):
+            return "refused", "the node refused the login until the job's deadline was over"
+        return "lost", "the node could not be reached until the job's deadline was over"
+
+    async def _back_off(self, failures: int, error: BaseException) -> None:
+        delay = min(self._reconnect_delay(min(failures, 6)), BACKOFF_MAX_S)
+        delay = min(delay, max(1.0, self.deadline_at + self.grace_s - time.time()))
+        why = ssh.clean(str(error)) or type(error).__name__
+        self.log.warning("%s does not answer (%s); the job runs on, asking again in %.0f s", self.node.name, why, delay)
+        await asyncio.sleep(delay)
+
+    async def _drop(self, conn: asyncssh.SSHClientConnection | None) -> None:
+        if conn is not None:
+            await self._close(conn)
+
+    async def _poll(self, conn: asyncssh.SSHClientConnection) -> Poll:
+        """One round trip. Raises one of the connection errors, also when the node answers nonsense."""
+        command = ssh.shell(scripts.POLL, self.job_dir, str(self.log_offset), str(LOG_BYTES))
+        head, _, log = (await self._capped(conn, command, LOG_BYTES + 1024)).partition("\n\n")
+        found = jobs.fields(head)
+        try:
+            size = int(found["size"]) if found["size"].isascii() and found["size"].isdigit() else 0
+            return Poll(found["boot"][:64], jobs.State(found["state"]), jobs.exit_status(found["exit"]), log, size)
+        except (KeyError, ValueError):
+            raise OSError(f"the node answered nonsense: {head[:80]!r}") from None
+
+    async def _capped(self, conn: asyncssh.SSHClientConnection, command: str, limit: int) -> str:
+        """Run a command and read no more than ``limit`` bytes of what it says: a node must not fill our memory."""
+
+        async def talk() -> bytes:
+            out = bytearray()
+            async with conn.create_process(command, encoding=None, stdin=asyncssh.DEVNULL) as process:
+                while len(out) < limit and (chunk := await process.stdout.read(limit - len(out))):
+                    out += chunk
+                process.close()
+            return bytes(out)
+
+        data = await asyncio.wait_for(talk(), self.command_timeout)
+        return ssh.clean(data.decode("utf-8", "replace"))
+
+    def _tell(self, poll: Poll) -> None:
+        """Pass what the job printed on to the task's log, from a whole line to a whole line."""
+        available = min(poll.log_size - self.log_offset, LOG_BYTES)
+        if available <= 0:
+            return
+        self.log_offset += available
+        for line in poll.log.splitlines():
+            if line.strip():
+                self.log.info("[%s] %s", self.node.name, line)
+
+    async def _note_contact(self, touched: float) -> float:
+        """Write down, now and then, that the node answers; a node's neighbours are judged by it."""
+        now = time.monotonic()
+        if touched and now - touched < CONTACT_SECONDS:
+            return touched
+        from muster import records
+
+        try:
+            await asyncio.to_thread(records.touch_contact, self.node.name)
+        except Exception as error:  # the job matters more than this note
+            self.log.warning("the contact with %s could not be noted: %s", self.node.name, error)
+        return now
+
+    def _event(self, kind: str, message: str, exit_code: int | None = None) -> TriggerEvent:
+        return TriggerEvent(  # type: ignore[no-untyped-call]
+            {
+                "kind": kind,
+                "message": message,
+                "exit_code": exit_code,
+                "job_id": self.job_id,
+                "job_dir": self.job_dir,
+                "log_file": self.log_file,
+                "exit_code_file": self.exit_code_file,
+                "remote_os": self.remote_os,
+                "status": "success" if kind == "done" and exit_code == 0 else "failed",
+                "done": True,
+                "log_offset": self.log_offset,
+            }
+        )
+
+    async def on_kill(self) -> None:
+        """Stop the work on the node: somebody marked the task failed or succeeded, or cleared it."""
+        self.log.info("stopping the job on %s", self.node.name)
+        conn = await self._connect()
+        try:
+            command = ssh.shell(scripts.STOP_ONE, self.job_dir, self.removal)
+            answer = await self._capped(conn, command, 1024)
+        finally:
+            await self._close(conn)
+        stopped = "stopped" in answer
+        self.log.log(20 if stopped else 40, "the job on %s %s", self.node.name, "stopped" if stopped else "still runs")
