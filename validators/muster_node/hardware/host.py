@@ -99,6 +99,7 @@ class HostHardware(Hardware):
         yield from host_inventory.inventory(self._files)
         if self._accelerators is not None:
             yield from self._accelerators.inventory()
+            yield self._xids()
 
     def counters(self) -> Iterator[Fact]:
         """Machine checks, EDAC and throttle events of the host, then the GPUs' own counters."""
@@ -116,6 +117,14 @@ class HostHardware(Hardware):
                 yield fact("cpu_throttle_events", device.id, "count", events)
         if self._accelerators is not None:
             yield from self._accelerators.counters()
+            yield self._xids()
+
+    def _xids(self) -> Fact:
+        """How often the GPU driver has logged an XID; a log that has wrapped forgets the oldest."""
+        log = self.kernel_log()
+        if log is None:
+            return fact("xid_count", "node", "count", None, "the kernel log cannot be read: %s" % NO_PRIVILEGE)
+        return fact("xid_count", "node", "count", sum("NVRM: Xid" in line for line in log))
 
     def telemetry(self) -> Iterator[Sample]:
         """One reading of every sensor that is there."""

@@ -64,6 +64,7 @@ def _node_facts(machine: Machine) -> List[Fact]:
         ("cpu_threads", "count"): 2 * model.cpu_cores,
         ("cpu_max_clock", "MHz"): model.cpu_max_clock_mhz,
         ("cpu_vector_width", "bit"): 512,
+        ("cpu_llc", "MiB"): model.cpu_llc_mib,
         ("memory_total", "GiB"): model.memory_gib,
         ("numa_nodes", "count"): model.cpu_sockets,
         ("pcie_devices", "count"): model.pcie_devices - sum(not gpu.enumerates for gpu in machine.gpus),

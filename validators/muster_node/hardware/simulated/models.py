@@ -50,6 +50,7 @@ class Model:
     cpu_sockets: int
     cpu_cores: int
     cpu_max_clock_mhz: float
+    cpu_llc_mib: float
     memory_gib: float
     nics: Tuple[Tuple[str, float], ...]
     disks: Tuple[Tuple[str, float], ...]
@@ -103,6 +104,7 @@ _H100 = Model(
     cpu_sockets=2,
     cpu_cores=112,
     cpu_max_clock_mhz=3800.0,
+    cpu_llc_mib=210.0,
     memory_gib=2015.0,
     nics=tuple(("ib%d" % port, 400.0) for port in range(8)),
     disks=tuple(("nvme%dn1" % slot, 1920.0 if slot < 2 else 3840.0) for slot in range(10)),

@@ -1,0 +1,164 @@
+"""Burn-in of GPUs: all at once at full power, throughput watched over time, every error counter read before and after.
+
+A GPU that stops answering under load costs its own figures only; what it said last stands in the note.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+from muster_node.hardware.cpu_compute import require_torch
+from muster_node.hardware.seam import Device, Fact, Worker
+from muster_node.probe import Context, Metric, Param, Probe, Skip
+from muster_node.probes._shared import FORMATS, drop_percent, median, precision_of, seed_of, spread
+
+_BLOCK_S = 0.1  # long enough to keep the GPU busy between two synchronisations, short enough to see a dip
+_TERA = 1e12
+_DELTAS = {
+    "ecc_uncorrected_delta": "ecc_uncorrected",
+    "ecc_corrected_delta": "ecc_corrected",
+    "pcie_replay_delta": "pcie_replay",
+}
+
+
+class GpuBurn(Probe):
+    """Sustained matrix products on every GPU at the same time."""
+
+    name = "gpu_burn"
+    stage = "burn_in"
+    doc = "All GPUs at full load at once: throughput over time, error counters before and after"
+    params = {
+        "seconds": Param(600.0, "how long, in seconds of the node's clock"),
+        "dtype": Param("bf16", "number format of the products"),
+        "size": Param(8192, "m = n = k of the products"),
+    }
+    metrics = {
+        "burn_rate": Metric("TFLOPS", "median rate over the burn"),
+        "burn_rate_drop": Metric("%", "median of the last third of the burn below that of the first third"),
+        "burn_rate_per_clock": Metric("TFLOPS/GHz", "median rate by the clock it was reached at"),
+        "ecc_uncorrected_delta": Metric("count", "uncorrected ECC errors during the burn"),
+        "ecc_corrected_delta": Metric("count", "corrected ECC errors during the burn"),
+        "pcie_replay_delta": Metric("count", "PCIe replays during the burn"),
+        "xid_delta": Metric("count", "XID messages in the kernel log during the burn"),
+    }
+    needs = ("torch", "gpu")
+
+    def run(self, context: Context) -> None:
+        """Burn, then report. Raises Skip where there is no GPU or none that multiplies the format."""
+        torch, hardware, dtype = require_torch(), context.hardware, context.params["dtype"]
+        gpus = hardware.devices("gpu")
+        if not gpus:
+            raise Skip("there is no GPU that answers")
+        before = _cumulative(hardware.counters())
+        context.progress("%s products on %d GPUs for %g s" % (dtype, len(gpus), context.params["seconds"]))
+        with precision_of(torch, dtype), hardware.loading(gpus):
+            burns = hardware.at_once(gpus, _Burn(torch, context))
+        if not any(burns):
+            raise Skip("no GPU here multiplies %s" % dtype)
+        for gpu, burned in zip(gpus, burns):
+            if burned is not None:
+                _emit_rates(context, gpu, burned)
+        _emit_deltas(context, gpus, before, _cumulative(hardware.counters()))
+
+
+@dataclasses.dataclass
+class _Burned:
+    """What one GPU did: TFLOPS and TFLOPS/GHz block by block, and how it ended where it did not last."""
+
+    rates: List[float] = dataclasses.field(default_factory=list)
+    per_ghz: List[float] = dataclasses.field(default_factory=list)
+    lost: str = ""
+
+
+class _Burn:
+    """The work of one GPU: blocks of products until the time is up."""
+
+    def __init__(self, torch: Any, context: Context) -> None:
+        self._torch, self._hardware, self._params, self._seed = torch, context.hardware, context.params, context.seed
+
+    def __call__(self, worker: Worker) -> Optional[_Burned]:
+        compute = self._hardware.compute(worker.device)
+        supported = compute.supports(self._params["dtype"])
+        worker.ready()
+        if not supported:
+            return None
+        burned, clock = _Burned(), self._hardware.clock
+        start = clock.now()
+        try:
+            self._burn(compute, worker.device, start + self._params["seconds"], burned)
+        except RuntimeError as error:  # what PyTorch raises when a device has gone
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            burned.lost = "lost under load after %.0f s: %s" % (clock.now() - start, reason[0])
+        return burned
+
+    def _burn(self, compute: Any, device: Device, end: float, burned: _Burned) -> None:
+        size = self._params["size"]
+        a, b = self._operands(compute, device)
+        products = 1
+        while not burned.rates or self._hardware.clock.now() < end:
+            with compute.timer() as timing:
+                for _ in range(products):
+                    compute.matmul(a, b, nominal=(size, size, size))
+            rate = 2.0 * size**3 * products / timing.seconds / _TERA
+            if products > 1:  # the single product that sizes the blocks is a warm-up
+                burned.rates.append(rate)
+                if timing.mean_clock_mhz:
+                    burned.per_ghz.append(rate / (timing.mean_clock_mhz / 1000.0))
+            products = max(2, round(_BLOCK_S * products / timing.seconds))
+
+    def _operands(self, compute: Any, device: Device) -> List[Any]:
+        """Normal random operands: their power is that of real work."""
+        torch, dtype = self._torch, self._params["dtype"]
+        shape = compute.physical(self._params["size"], self._params["size"])
+        generator = torch.Generator(device=compute.torch_device).manual_seed(seed_of(self._seed, device.id))
+        normals = [torch.randn(shape, generator=generator, device=compute.torch_device) for _ in range(2)]
+        target = getattr(torch, FORMATS[dtype].torch_name)
+        return [(x * 40).clamp(-127, 127).to(target) if dtype == "int8" else x.to(target) for x in normals]
+
+
+def _emit_rates(context: Context, gpu: Device, burned: _Burned) -> None:
+    rates, note = burned.rates, burned.lost
+    emit, samples = context.emit, len(rates)
+    if not rates:
+        emit("burn_rate", gpu.id, note=note)
+        return
+    # A GPU that was lost has no rate of the whole burn: the one it had until then is told, not reported as a figure.
+    value = None if note else median(rates)
+    note = note and "%s; %.1f TFLOPS until then" % (note, median(rates))
+    emit("burn_rate", gpu.id, value=value, samples=samples, spread=spread(rates), note=note)
+    drop = None if note else drop_percent(rates)
+    emit(
+        "burn_rate_drop", gpu.id, value=drop, samples=samples, note=note or _untold(drop, "too short a burn for thirds")
+    )
+    per_ghz = None if note or not burned.per_ghz else median(burned.per_ghz)
+    emit(
+        "burn_rate_per_clock", gpu.id, value=per_ghz, samples=samples, note=note or _untold(per_ghz, "no clock is told")
+    )
+
+
+def _untold(value: Optional[float], why: str) -> str:
+    return why if value is None else ""
+
+
+Counters = Dict[Tuple[str, str], Fact]
+
+
+def _cumulative(facts: Iterable[Fact]) -> Counters:
+    """Counters since the driver was loaded, by name and device; aggregate ones are written too late to difference."""
+    return {(fact.name, fact.device): fact for fact in facts if fact.labels.get("scope", "volatile") == "volatile"}
+
+
+def _emit_deltas(context: Context, gpus: List[Device], before: Counters, after: Counters) -> None:
+    for gpu in gpus:
+        for metric, counter in _DELTAS.items():
+            _emit_delta(context, metric, gpu.id, before.get((counter, gpu.id)), after.get((counter, gpu.id)))
+    _emit_delta(context, "xid_delta", "node", before.get(("xid_count", "node")), after.get(("xid_count", "node")))
+
+
+def _emit_delta(context: Context, metric: str, device: str, before: Optional[Fact], after: Optional[Fact]) -> None:
+    if before is None or after is None or before.value is None or after.value is None:
+        notes = [fact.note for fact in (after, before) if fact is not None and fact.note]
+        context.emit(metric, device, note=notes[0] if notes else "this counter is not told here")
+        return
+    context.emit(metric, device, value=after.value - before.value)
