@@ -78,7 +78,7 @@ def _attend(
             kind, content = _receive(pipe)
             if kind == _READY:
                 ready += 1
-                if ready == len(devices):
+                if ready % len(devices) == 0:
                     for each in pipes:
                         each.send(None)
             elif kind == _DONE:

@@ -175,7 +175,7 @@ class Operands:
 def operand_limit(dtype: str, k: int) -> int:
     """Amax: the largest integer with K·Amax² exact in the accumulator and Amax itself exact in the format."""
     number_format = FORMATS[dtype]
-    return max(1, min(2**number_format.significand - 1, math.isqrt((2**number_format.exact_sum - 1) // k)))
+    return max(1, min((1 << number_format.significand) - 1, math.isqrt(((1 << number_format.exact_sum) - 1) // k)))
 
 
 def exponent_limits(dtype: str, k: int, limit: int) -> Tuple[int, int]:

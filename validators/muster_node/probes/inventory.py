@@ -1,0 +1,69 @@
+"""What the machine is made of, for intake to compare with the SKU file, item by item. Puts no load on anything."""
+
+from __future__ import annotations
+
+from muster_node.probe import Context, Metric, Probe
+
+
+class Inventory(Probe):
+    """Every fact that the hardware seam tells of the machine and its GPUs."""
+
+    name = "inventory"
+    stage = "intake"
+    doc = "CPU, memory, disks, network, platform and GPUs as the machine tells them"
+    loads = False
+    metrics = {
+        "cpu_model": Metric("text", "model name"),
+        "cpu_sockets": Metric("count", "processor packages"),
+        "cpu_cores": Metric("count", "physical cores"),
+        "cpu_threads": Metric("count", "logical CPUs online"),
+        "cpu_microcode": Metric("text", "microcode revision"),
+        "cpu_max_clock": Metric("MHz", "highest clock, or the best known stand-in (the note says which)"),
+        "cpu_vector_width": Metric("bit", "widest vector registers"),
+        "cpu_llc": Metric("MiB", "last-level cache over all sockets"),
+        "memory_total": Metric("GiB", "memory that the kernel manages"),
+        "numa_nodes": Metric("count", "NUMA nodes"),
+        "disk_size": Metric("GB", "size of a disk"),
+        "nic_speed": Metric("Gb/s", "speed that a network port has negotiated"),
+        "pcie_devices": Metric("count", "PCI functions"),
+        "kernel": Metric("text", "kernel release"),
+        "os": Metric("text", "operating system"),
+        "boot_id": Metric("text", "changes at every boot"),
+        "clock_synchronised": Metric("bool", "whether the kernel's clock is disciplined"),
+        "serial_system": Metric("text", "serial number of the system"),
+        "serial_board": Metric("text", "serial number of the main board"),
+        "gpu_model": Metric("text", "model name"),
+        "gpu_serial": Metric("text", "serial number of the board"),
+        "gpu_uuid": Metric("text", "UUID of the GPU"),
+        "vbios": Metric("text", "VBIOS version"),
+        "inforom_valid": Metric("bool", "whether the InfoROM's checksum holds"),
+        "hbm_total": Metric("GiB", "GPU memory"),
+        "ecc_mode": Metric("bool", "whether ECC is on"),
+        "ecc_uncorrected": Metric("count", "uncorrected ECC errors, by scope"),
+        "ecc_corrected": Metric("count", "corrected ECC errors, by scope"),
+        "row_remap_pending": Metric("bool", "whether a row remap waits for a reset"),
+        "row_remap_failed": Metric("bool", "whether a row could not be remapped"),
+        "pcie_generation": Metric("count", "PCIe generation in use"),
+        "pcie_generation_max": Metric("count", "PCIe generation of GPU and slot"),
+        "pcie_width": Metric("count", "PCIe lanes in use"),
+        "pcie_width_max": Metric("count", "PCIe lanes of GPU and slot"),
+        "pcie_replay": Metric("count", "PCIe replays since the driver was loaded"),
+        "nvlink_active": Metric("count", "NVLinks that are up"),
+        "power_limit": Metric("W", "power limit in force"),
+        "mig_mode": Metric("bool", "whether MIG is on"),
+        "persistence_mode": Metric("bool", "whether persistence mode is on"),
+        "gpu_count": Metric("count", "GPUs that answer"),
+        "driver_version": Metric("text", "GPU driver"),
+        "cuda_version": Metric("text", "highest CUDA version of the driver"),
+        "xid_count": Metric("count", "XID messages in the kernel log since boot"),
+    }
+
+    def run(self, context: Context) -> None:
+        """Report every fact; one that has no metric here is told in the progress lines, so that it is not lost."""
+        for fact in context.hardware.inventory():
+            if fact.name not in self.metrics:
+                context.progress("no metric for the fact %s of %s" % (fact.name, fact.device))
+                continue
+            context.emit(
+                fact.name, fact.device, value=fact.value, text=fact.text, labels=dict(fact.labels), note=fact.note
+            )

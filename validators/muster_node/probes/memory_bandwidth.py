@@ -1,0 +1,115 @@
+"""How fast memory moves: copy and triad by STREAM's way of counting, on all cores at once or on each GPU.
+
+Arrays hold at least four times the last-level cache together, as STREAM asks. Bytes are those that the program reads
+and writes (copy 2, triad 3 for each element); what a cache fetches before a write is not counted.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List
+
+from muster_node.hardware.cpu_compute import require_torch
+from muster_node.hardware.seam import Compute, Worker
+from muster_node.probe import Context, Metric, Param, Probe, Skip
+from muster_node.probes._shared import MIB, best_devices, median, spread
+
+_ELEMENT = 8  # float64, as in STREAM
+_LLC_TIMES = 4
+_ARRAY_MIB = {"cpu": 128, "gpu": 4096}
+_ARRAYS = 3
+_FREE_SHARE = 0.5
+_MIN_PASSES = 5
+_WARMUP_PASSES = 2
+_TRIAD_SCALAR = 3.0
+_BYTES_PER_ELEMENT = {"copy": 2 * _ELEMENT, "triad": 3 * _ELEMENT}
+
+
+class MemoryBandwidth(Probe):
+    """Copy and triad rates."""
+
+    name = "memory_bandwidth"
+    stage = "performance"
+    doc = "Memory bandwidth by copy and triad, all cores or GPUs at work"
+    params = {
+        "seconds": Param(1.0, "timed work for each operation, in device seconds"),
+        "array_mib": Param(
+            None, "size of each of the three arrays in MiB, per machine or GPU; None: well beyond caches"
+        ),
+    }
+    metrics = {"memory_bandwidth": Metric("GB/s", "bytes read and written per second")}
+    needs = ("torch",)
+
+    def run(self, context: Context) -> None:
+        """Measure. Raises Skip where the arrays do not fit into half of the free memory."""
+        torch = require_torch()
+        gpus = context.hardware.devices("gpu")
+        devices = gpus or context.hardware.devices("core") or best_devices(context.hardware)
+        array_bytes = MIB * (context.params["array_mib"] or _array_mib(context, devices[0].kind))
+        context.progress("copy and triad on %s" % ", ".join(device.id for device in devices))
+        with context.hardware.loading(devices):
+            found = context.hardware.at_once(devices, _Streaming(torch, context, array_bytes))
+        for op in _BYTES_PER_ELEMENT:
+            if gpus:
+                for device, rates in zip(devices, found):
+                    _emit(context, device.id, op, rates[op])
+            else:
+                _emit(context, "memory", op, [sum(passes) for passes in zip(*(rates[op] for rates in found))])
+
+
+def _array_mib(context: Context, kind: str) -> float:
+    llc = [fact.value for fact in context.hardware.inventory() if fact.name == "cpu_llc" and fact.value]
+    return max(_ARRAY_MIB[kind], _LLC_TIMES * llc[0] if llc and kind == "cpu" else 0)
+
+
+def _emit(context: Context, device: str, op: str, rates: List[float]) -> None:
+    context.emit(
+        "memory_bandwidth",
+        device,
+        value=median(rates),
+        labels={"op": op},
+        samples=len(rates),
+        spread=spread(rates),
+    )
+
+
+class _Streaming:
+    """The work of one device: both operations over its share of the arrays; GB/s pass by pass."""
+
+    def __init__(self, torch: Any, context: Context, array_bytes: float) -> None:
+        self._torch, self._hardware, self._array_bytes = torch, context.hardware, array_bytes
+        self._seconds = context.params["seconds"]
+
+    def __call__(self, worker: Worker) -> Dict[str, List[float]]:
+        torch, compute = self._torch, self._hardware.compute(worker.device)
+        elements = int(self._array_bytes / (worker.count if worker.device.kind == "cpu" else 1)) // _ELEMENT
+        if _ARRAYS * self._array_bytes > _FREE_SHARE * compute.free_memory():
+            raise Skip("three arrays of %.0f MiB do not fit into half of the free memory" % (self._array_bytes / MIB))
+        worker.ready()  # everybody has seen how much is free before anybody takes some
+        (physical,) = compute.physical(elements)
+        a, b, c = (
+            torch.full((physical,), value, dtype=torch.float64, device=compute.torch_device)
+            for value in (0.0, 1.0, 2.0)
+        )
+
+        def copy() -> None:
+            compute.copy(a, b, nominal_bytes=elements * _ELEMENT)
+
+        def triad() -> None:
+            torch.add(b, c, alpha=_TRIAD_SCALAR, out=a)
+            compute.touch(a, nominal_bytes=elements * _BYTES_PER_ELEMENT["triad"])
+
+        return {
+            op: self._rates(compute, work, elements * _BYTES_PER_ELEMENT[op], worker)
+            for op, work in (("copy", copy), ("triad", triad))
+        }
+
+    def _rates(self, compute: Compute, work: Callable[[], None], pass_bytes: int, worker: Worker) -> List[float]:
+        for _ in range(_WARMUP_PASSES):
+            work()
+        worker.ready()
+        seconds: List[float] = []
+        while len(seconds) < _MIN_PASSES or sum(seconds) < self._seconds:
+            with compute.timer() as timing:
+                work()
+            seconds.append(timing.seconds)
+        return [pass_bytes / each / 1e9 for each in seconds]
