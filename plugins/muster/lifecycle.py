@@ -17,8 +17,8 @@ STAGES = ("intake", "burn_in", "integrity", "performance", "thermal")
 INCONCLUSIVE_BUDGET = 3
 """So many inconclusive runs in a row, and a person has to look (DESIGN.md, "Fail closed")."""
 
-NOT_PERSONS = frozenset({"", "muster", "airflow", "system", "scheduler", "housekeeping"})
-"""Actors that are programs: no approval may stand under these names."""
+NOT_PERSONS = frozenset({"", "muster", "airflow", "system", "scheduler", "housekeeping", "root"})
+"""Actors that are programs, or nobody in particular: no approval may stand under these names."""
 
 
 class State(enum.StrEnum):

@@ -7,6 +7,7 @@ DatabaseNotReady, in one sentence, if the database is away or not at this versio
 from __future__ import annotations
 
 from muster.records.engine import dispose, upgrade
+from muster.records.export import export_run
 from muster.records.leases import acquire_lease, get_lease, live_leases, release_leases, sweep_leases
 from muster.records.nodes import (
     add_node,
@@ -21,6 +22,7 @@ from muster.records.nodes import (
 from muster.records.outbox import outbox_add, outbox_failed, outbox_pending, outbox_sent
 from muster.records.parts import node_parts, part_history
 from muster.records.reporting import run_report
+from muster.records.retention import apply_retention
 from muster.records.runs import (
     begin_run,
     begin_stage,
@@ -41,6 +43,7 @@ from muster.records.values import (
     NodeRecord,
     OutboxMessage,
     PlacementRecord,
+    Purged,
     RunRecord,
     StageSummary,
 )
@@ -53,14 +56,17 @@ __all__ = [
     "NodeRecord",
     "OutboxMessage",
     "PlacementRecord",
+    "Purged",
     "RunRecord",
     "StageSummary",
     "acquire_lease",
     "add_node",
     "add_nodes",
+    "apply_retention",
     "begin_run",
     "begin_stage",
     "dispose",
+    "export_run",
     "find_run",
     "finish_run",
     "get_job",

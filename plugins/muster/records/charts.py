@@ -10,6 +10,7 @@ import math
 import statistics
 import zlib
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 from muster_reports.model import Series
@@ -78,9 +79,10 @@ def chart_series(packed: bytes) -> list[Series]:
     """
     tracks: dict[tuple[str, str], _Track] = {}
     origin: float | None = None
-    for row in _rows(packed):
-        series, device, second, value = (row.get(key) for key in ("series", "device", "t", "value"))
-        if series not in CHARTED or not isinstance(device, str) or not (_finite(second) and _finite(value)):
+    for row in telemetry_rows(packed):
+        series, device = row.get("series"), row.get("device")
+        second, value = _finite(row.get("t")), _finite(row.get("value"))
+        if series not in CHARTED or not isinstance(device, str) or second is None or value is None:
             continue
         origin = second if origin is None else origin
         if (series, device) in tracks or len(tracks) < TRACKS:
@@ -105,7 +107,8 @@ def from_json(charts: list[dict[str, Any]]) -> tuple[Series, ...]:
     )
 
 
-def _rows(packed: bytes) -> Any:
+def telemetry_rows(packed: bytes) -> Iterator[dict[str, Any]]:
+    """The rows of a telemetry file that can be read, one by one; it stops where the file breaks off."""
     read = 0
     try:
         with gzip.open(io.BytesIO(packed)) as lines:
@@ -120,8 +123,9 @@ def _rows(packed: bytes) -> Any:
         return
 
 
-def _finite(number: Any) -> bool:
-    return isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
+def _finite(number: Any) -> float | None:
+    plain = isinstance(number, (int, float)) and not isinstance(number, bool)
+    return float(number) if plain and math.isfinite(number) else None
 
 
 def _odd_ones(tracks: dict[tuple[str, str], _Track]) -> dict[tuple[str, str], _Track]:

@@ -183,7 +183,7 @@ class Job(Base):
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     run: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
     stage: Mapped[str]
-    generation: Mapped[int]
+    generation: Mapped[str]
     state: Mapped[str]
     remote_dir: Mapped[str]
     boot_id: Mapped[str]

@@ -84,7 +84,7 @@ def move_node(name: str, to: State, actor: str, reason: str, evidence: Evidence 
     with writing() as session:
         row = _rows.node_row(session, name, lock=True)
         resting = evidence or Evidence(person=actor, reason=reason)
-        _rows.move(session, row, to, actor, reason, attested(session, row, resting))
+        _rows.move(session, row, State(to), actor, reason, attested(session, row, resting))
         if resting.person:
             row.inconclusive = 0
         return _rows.to_node(row)

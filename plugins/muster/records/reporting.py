@@ -107,7 +107,7 @@ def _observations(session: Session, stage: StageRecord) -> tuple[Observation, ..
 
 
 def _why_not(session: Session, run: Run, stage: str) -> str:
-    job = session.scalar(select(Job).where(Job.run == run.id, Job.stage == stage).order_by(Job.generation.desc()))
+    job = session.scalar(select(Job).where(Job.run == run.id, Job.stage == stage).order_by(Job.id.desc()))
     if job is not None:
         return f"begun, but never judged ({job.note or job.state})"
     failed = session.scalar(

@@ -133,7 +133,7 @@ def record_job(job: JobRecord) -> None:
             setattr(row, name, getattr(job, name))
 
 
-def get_job(dag_id: str, run_id: str, stage: str, generation: int | None = None) -> JobRecord | None:
+def get_job(dag_id: str, run_id: str, stage: str, generation: str | None = None) -> JobRecord | None:
     """The job of that stage and generation (the latest, if none is given), or None. Raises UnknownRun."""
     with reading() as session:
         run = _rows.run_row(session, dag_id, run_id)
@@ -155,18 +155,20 @@ def require_lease(session: Session, run: Run) -> None:
 def attested(session: Session, node: Node, claimed: Evidence) -> Evidence:
     """``claimed`` with everything about the run replaced by what the records bear out.
 
-    A run that does not hold the node proves nothing while it runs; an ended one proves its recorded verdict. Coverage
-    is full only if every stage that the run requires has a standing PASS with full coverage.
+    A run that does not hold the node proves nothing. Coverage is full only if every stage that the run requires has a
+    standing PASS with full coverage. That a run is over, or the budget spent, only the records themselves can say
+    (``release_leases``, ``finish_run``).
     """
     if not claimed.run:
-        return dataclasses.replace(claimed, verdict=None, full_coverage=False)
+        return Evidence(person=claimed.person, reason=claimed.reason)
     dag_id, _, run_id = claimed.run.partition("/")
     run = session.scalar(select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id, Run.node == node.name))
     held = _rows.holds(session, node.name, dag_id, run_id)
     if run is None or not held:
-        return dataclasses.replace(claimed, run=None, run_over=False, verdict=None, full_coverage=False)
+        return Evidence(person=claimed.person, reason=claimed.reason)
     verdict = Verdict(run.verdict) if run.verdict else _only_fail(session, run)
-    return dataclasses.replace(claimed, verdict=verdict, full_coverage=_full_coverage(session, run))
+    full = _full_coverage(session, run)
+    return dataclasses.replace(claimed, verdict=verdict, full_coverage=full, run_over=False, budget_spent=False)
 
 
 def _only_fail(session: Session, run: Run) -> Verdict | None:
@@ -194,8 +196,8 @@ def _close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
     node.inconclusive = end.inconclusive
 
 
-def _job(session: Session, run: Run, stage: str, generation: int | None) -> Job | None:
-    query = select(Job).where(Job.run == run.id, Job.stage == stage).order_by(Job.generation.desc()).limit(1)
+def _job(session: Session, run: Run, stage: str, generation: str | None) -> Job | None:
+    query = select(Job).where(Job.run == run.id, Job.stage == stage).order_by(Job.id.desc()).limit(1)
     return session.scalar(query if generation is None else query.where(Job.generation == generation))
 
 

@@ -95,7 +95,7 @@ class JobRecord:
     dag_id: str
     run_id: str
     stage: str
-    generation: int
+    generation: str
     state: str
     remote_dir: str
     boot_id: str = ""

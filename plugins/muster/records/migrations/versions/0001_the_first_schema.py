@@ -179,7 +179,7 @@ def create_runs() -> None:
         required("id", Id),
         required("run", Id),
         required("stage", sa.Text()),
-        required("generation", sa.Integer()),
+        required("generation", sa.Text()),
         required("state", sa.Text()),
         required("remote_dir", sa.Text()),
         required("boot_id", sa.Text()),

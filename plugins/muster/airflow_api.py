@@ -1,0 +1,182 @@
+"""Airflow 3.3's REST API, as far as the command line, the demo and the sweep need it; errors are sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from muster.errors import AirflowRefused, AirflowUnreachable, AlreadyTriggered
+from muster.settings import settings
+
+RUN_OVER = frozenset({"success", "failed"})
+"""The states from which a DAG run does not come back by itself."""
+
+
+class AirflowClient:
+    """One session with an Airflow API server; usable as a context manager. Logs in when first needed.
+
+    Every method raises AirflowUnreachable if nothing answers, and AirflowRefused, saying why, if Airflow says no.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        username: str = "",
+        password: str = "",
+        token: str = "",
+        *,
+        timeout_s: float = 30.0,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._login = (username, password)
+        self._token = token
+        self._client = httpx.Client(base_url=self._url, timeout=timeout_s, transport=transport)
+
+    @classmethod
+    def from_settings(cls) -> Self:
+        """The server and login of MUSTER_AIRFLOW_URL, _USERNAME, _PASSWORD or _TOKEN."""
+        current = settings()
+        return cls(
+            current.airflow_url,
+            current.airflow_username,
+            current.airflow_password.get_secret_value(),
+            current.airflow_token.get_secret_value(),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def trigger(self, dag_id: str, run_id: str, conf: Mapping[str, Any], note: str = "") -> str:
+        """Start a DAG run under a run id of our choosing; returns its state. Raises AlreadyTriggered."""
+        body = {"logical_date": None, "dag_run_id": run_id, "conf": dict(conf), "note": note or None}
+        answer = self._request("POST", f"/dags/{dag_id}/dagRuns", json=body, expected=(200, 201, 409))
+        if answer.status_code == 409:
+            state = self.run_state(dag_id, run_id) or "unknown"
+            raise AlreadyTriggered(
+                f"run {run_id} of {dag_id} exists already ({state}): give another reason for another run, "
+                "or clear that run in Airflow to repeat it"
+            )
+        return str(answer.json()["state"])
+
+    def run_state(self, dag_id: str, run_id: str) -> str | None:
+        """Queued, running, success or failed; None if there is no such run."""
+        answer = self._request("GET", f"/dags/{dag_id}/dagRuns/{run_id}", expected=(200, 404))
+        return None if answer.status_code == 404 else str(answer.json()["state"])
+
+    def task_states(self, dag_id: str, run_id: str) -> dict[str, str]:
+        """{task id: state} of a run ("none" for a task that is not scheduled yet); mapped tasks are "id[index]"."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances"
+        states: dict[str, str] = {}
+        while True:
+            answer = self._request("GET", path, params={"limit": 100, "offset": len(states)}).json()
+            for task in answer["task_instances"]:
+                index = task.get("map_index", -1)
+                name = task["task_id"] if index < 0 else f"{task['task_id']}[{index}]"
+                states[name] = task["state"] or "none"
+            if not answer["task_instances"] or len(states) >= answer["total_entries"]:
+                return states
+
+    def ensure_pool(self, name: str, slots: int, include_deferred: bool = True, description: str = "") -> None:
+        """Create the pool, or give it these slots. Deferred tasks count, or a waiting burn-in would hold no slot."""
+        body = {"name": name, "slots": slots, "include_deferred": include_deferred, "description": description}
+        if self._request("POST", "/pools", json=body, expected=(200, 201, 409)).status_code == 409:
+            change = {"pool": name, "slots": slots, "include_deferred": include_deferred, "description": description}
+            mask = ["slots", "include_deferred", "description"]
+            self._request("PATCH", f"/pools/{name}", json=change, params={"update_mask": mask})
+
+    def is_paused(self, dag_id: str) -> bool:
+        """Whether the DAG's runs wait until somebody unpauses it."""
+        return bool(self._request("GET", f"/dags/{dag_id}").json()["is_paused"])
+
+    def unpause(self, dag_id: str) -> None:
+        """Let the DAG's runs start."""
+        self._request("PATCH", f"/dags/{dag_id}", json={"is_paused": False})
+
+    def hitl_pending(self) -> list[dict[str, Any]]:
+        """The human-in-the-loop tasks that wait for an answer, as Airflow describes them."""
+        answer = self._request("GET", "/dags/~/dagRuns/~/hitlDetails", params={"response_received": "false"}).json()
+        return list(answer["hitl_details"])
+
+    def hitl_answer(
+        self, dag_id: str, run_id: str, task_id: str, options: list[str], params: Mapping[str, Any] | None = None
+    ) -> None:
+        """Answer a human-in-the-loop task."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/-1/hitlDetails"
+        self._request("PATCH", path, json={"chosen_options": options, "params_input": dict(params or {})})
+
+    def health(self) -> dict[str, str]:
+        """{component: status} of Airflow's own health page, without a login."""
+        answer = self._send("GET", "/api/v2/monitor/health")
+        return {name: str(part.get("status")) for name, part in answer.json().items() if isinstance(part, dict)}
+
+    def _request(
+        self, method: str, path: str, *, expected: tuple[int, ...] = (200, 201, 204), **kwargs: Any
+    ) -> httpx.Response:
+        fresh = not self._token
+        if fresh:
+            self._token = self._log_in()
+        answer = self._send(method, f"/api/v2{path}", headers={"Authorization": f"Bearer {self._token}"}, **kwargs)
+        if answer.status_code == 401 and not fresh and self._login[0]:
+            # The token has expired: once more with a new one.
+            self._token = ""
+            return self._request(method, path, expected=expected, **kwargs)
+        if answer.status_code not in expected:
+            raise AirflowRefused(self._sentence(answer, f"{method} {path}"))
+        return answer
+
+    def _log_in(self) -> str:
+        username, password = self._login
+        if not username:
+            raise AirflowRefused(
+                f"there is no login for Airflow at {self._url}: set MUSTER_AIRFLOW_USERNAME and "
+                "MUSTER_AIRFLOW_PASSWORD, or MUSTER_AIRFLOW_TOKEN"
+            )
+        answer = self._send("POST", "/auth/token", json={"username": username, "password": password})
+        if answer.status_code not in (200, 201):
+            raise AirflowRefused(
+                f"Airflow at {self._url} refuses the login of {username}: check MUSTER_AIRFLOW_USERNAME and "
+                "MUSTER_AIRFLOW_PASSWORD"
+            )
+        return str(answer.json()["access_token"])
+
+    def _send(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+        try:
+            return self._client.request(method, path, **kwargs)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            detail = str(error) or type(error).__name__
+            raise AirflowUnreachable(
+                f"Airflow at {self._url} does not answer ({detail}): check MUSTER_AIRFLOW_URL and that it is running"
+            ) from error
+
+    def _sentence(self, answer: httpx.Response, what: str) -> str:
+        if answer.status_code == 401:
+            return f"Airflow at {self._url} does not accept the token: set a fresh MUSTER_AIRFLOW_TOKEN, or a login"
+        if answer.status_code == 403:
+            return f"Airflow at {self._url} does not allow {what} to this user: ask for the permission"
+        detail = _detail(answer)
+        if answer.status_code == 404:
+            return f"Airflow at {self._url} knows no such thing ({what}: {detail}): check that its DAGs are loaded"
+        return f"Airflow at {self._url} refuses {what} with status {answer.status_code}: {detail}"
+
+
+def _detail(answer: httpx.Response) -> str:
+    try:
+        detail = answer.json().get("detail", "")
+    except (ValueError, AttributeError):
+        detail = answer.text
+    if isinstance(detail, list):
+        detail = "; ".join(str(each.get("msg", each)) if isinstance(each, dict) else str(each) for each in detail)
+    return " ".join(str(detail).split())[:500] or answer.reason_phrase

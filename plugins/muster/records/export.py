@@ -1,0 +1,169 @@
+"""One run as files that other tools read: JSON for the whole, Parquet for tables, raw results as the node sent them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from muster.errors import MusterError
+from muster.records import _rows
+from muster.records.charts import telemetry_rows
+from muster.records.engine import reading
+from muster.records.models import Artifact, Event, FindingRow, MeasurementRow, Run, StageRecord
+from muster.records.reporting import report_json, run_report
+from muster.records.stages import RESULT, TELEMETRY
+
+if TYPE_CHECKING:
+    import pyarrow
+
+ROWS = 50_000
+"""Telemetry rows a row group: a 48-hour run's millions never lie in memory together."""
+
+_ORIGIN = ("node", "sku", "dag_id", "run_id", "stage", "level", "simulated")
+_MEASUREMENT = (
+    "probe", "metric", "device", "unit", "value", "text", "samples", "spread", "note", "floor", "ceiling", "source",
+    "ok",
+)  # fmt: skip
+_FINDING = (
+    "rule", "metric", "device", "severity", "fault_class", "action", "observed", "expected", "source", "summary",
+    "confidence",
+)  # fmt: skip
+
+
+def export_run(dag_id: str, run_id: str, folder: Path) -> list[Path]:
+    """Write the run into ``folder`` (made if need be), and return the files.
+
+    ``run.json`` (the report, with aggregates and the node's events), ``measurements.parquet``, ``findings.parquet``,
+    ``telemetry.parquet`` if raw telemetry is still kept, and ``{stage}.result.json`` for each raw result still kept.
+    Raises UnknownRun, and MusterError if the folder cannot be written.
+    """
+    report = json.loads(report_json(run_report(dag_id, run_id)))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with reading() as session:
+            run = _rows.run_row(session, dag_id, run_id)
+            query = select(StageRecord).where(StageRecord.run == run.id, StageRecord.current).order_by(StageRecord.id)
+            stages = list(session.scalars(query))
+            return [
+                _write_json(session, run, stages, report, folder / "run.json"),
+                _table(session, run, stages, MeasurementRow, _MEASUREMENT, folder / "measurements.parquet"),
+                _table(session, run, stages, FindingRow, _FINDING, folder / "findings.parquet"),
+                *_telemetry(session, stages, folder / "telemetry.parquet"),
+                *_raw(session, stages, folder),
+            ]
+    except OSError as error:
+        raise MusterError(
+            f"the run cannot be exported to {folder}: {error.strerror or error}; choose another"
+        ) from None
+
+
+def _write_json(session: Session, run: Run, stages: list[StageRecord], report: dict[str, Any], path: Path) -> Path:
+    events = session.scalars(select(Event).where(Event.node == run.node).order_by(Event.id))
+    report["aggregates"] = {stage.stage: stage.aggregates for stage in stages}
+    report["events"] = [
+        {
+            "at": event.at.isoformat(), "from": event.from_state, "to": event.to_state, "actor": event.actor,
+            "reason": event.reason, "evidence": event.evidence,
+        }
+        for event in events
+    ]  # fmt: skip
+    path.write_text(json.dumps(report, indent=1), encoding="utf-8")
+    return path
+
+
+def _table(
+    session: Session,
+    run: Run,
+    stages: list[StageRecord],
+    model: type[MeasurementRow] | type[FindingRow],
+    names: tuple[str, ...],
+    path: Path,
+) -> Path:
+    """Rows of all stages, each with where it comes from; an empty table still has its columns."""
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = []
+    for stage in stages:
+        values = (run.node, run.sku, run.dag_id, run.run_id, stage.stage, stage.level, stage.simulated)
+        origin = dict(zip(_ORIGIN, values, strict=True))
+        found: Iterable[MeasurementRow | FindingRow] = session.scalars(
+            select(model).where(model.stage == stage.id).order_by(model.id)
+        )
+        for row in found:
+            figures = {name: getattr(row, name) for name in names}
+            rows.append({**origin, **figures, "labels": json.dumps(row.labels, sort_keys=True)})
+    schema = pyarrow.schema([(name, _arrow_type(name)) for name in (*_ORIGIN, *names, "labels")])
+    parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), path)
+    return path
+
+
+def _arrow_type(name: str) -> pyarrow.DataType:
+    import pyarrow
+
+    if name in ("value", "spread", "floor", "ceiling", "confidence"):
+        return pyarrow.float64()
+    if name in ("ok", "simulated"):
+        return pyarrow.bool_()
+    return pyarrow.int64() if name == "samples" else pyarrow.string()
+
+
+def _telemetry(session: Session, stages: list[StageRecord], path: Path) -> list[Path]:
+    import pyarrow
+    from pyarrow import parquet
+
+    kept = [(stage.stage, packed) for stage in stages if (packed := _artifact(session, stage, TELEMETRY))]
+    if not kept:
+        return []
+    text, number = pyarrow.string(), pyarrow.float64()
+    columns = {"stage": text, "t": number, "series": text, "device": text, "value": number, "state": text}
+    schema = pyarrow.schema(list(columns.items()))
+    with parquet.ParquetWriter(path, schema) as writer:
+        for stage, packed in kept:
+            for batch in _batches(stage, packed):
+                writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
+    return [path]
+
+
+def _batches(stage: str, packed: bytes) -> Iterator[list[dict[str, Any]]]:
+    """Telemetry rows in batches, without the lines that make no sense: nothing from a node is trusted."""
+    batch: list[dict[str, Any]] = []
+    for row in telemetry_rows(packed):
+        second, value, state = row.get("t"), row.get("value"), row.get("state")
+        if not isinstance(second, (int, float)):
+            continue
+        batch.append(
+            {
+                "stage": stage,
+                "t": float(second),
+                "series": str(row.get("series")),
+                "device": str(row.get("device")),
+                "value": float(value) if isinstance(value, (int, float)) else None,
+                "state": state if isinstance(state, str) else None,
+            }
+        )
+        if len(batch) == ROWS:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _raw(session: Session, stages: list[StageRecord], folder: Path) -> list[Path]:
+    written = []
+    for stage in stages:
+        data = _artifact(session, stage, RESULT)
+        if data is not None:
+            path = folder / f"{stage.stage}.result.json"
+            path.write_bytes(data)
+            written.append(path)
+    return written
+
+
+def _artifact(session: Session, stage: StageRecord, kind: str) -> bytes | None:
+    return session.scalar(select(Artifact.data).where(Artifact.stage == stage.id, Artifact.kind == kind))

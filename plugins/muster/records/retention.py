@@ -1,0 +1,62 @@
+"""Housekeeping of the records: what is older than the settings say is taken, in small transactions."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from sqlalchemy import CursorResult, Select, delete, select
+
+from muster.records import stages
+from muster.records.engine import writing
+from muster.records.models import Artifact, MeasurementRow, Outbox, Run, StageRecord
+from muster.records.values import Purged
+from muster.settings import settings
+
+BATCH = 200
+"""Stages, runs or files a transaction: what a run in progress has to wait for stays well under a second."""
+
+
+def apply_retention(now: datetime.datetime | None = None) -> Purged:
+    """Delete what the MUSTER_RETENTION_* settings no longer keep; returns how much that was.
+
+    Raw telemetry, raw results and sent mails go by their own age, measurements by their stage's, runs by their end.
+    Verdicts and findings stay as long as their run; nodes, parts, leases and lifecycle events for ever.
+    """
+    moment = now or datetime.datetime.now(datetime.UTC)
+    keep = settings()
+
+    def before(days: int) -> datetime.datetime:
+        return moment - datetime.timedelta(days=days)
+
+    old_stages = select(StageRecord.id).where(
+        StageRecord.recorded_at < before(keep.retention_measurements_days),
+        StageRecord.id.in_(select(MeasurementRow.stage)),
+    )
+    runs = 0
+    if keep.retention_runs_days:
+        runs = _purge(Run.id, select(Run.id).where(Run.ended_at < before(keep.retention_runs_days)))
+    return Purged(
+        telemetry=_purge(Artifact.id, _artifacts(stages.TELEMETRY, before(keep.retention_telemetry_days))),
+        results=_purge(Artifact.id, _artifacts(stages.RESULT, before(keep.retention_results_days))),
+        measurements=_purge(MeasurementRow.stage, old_stages),
+        runs=runs,
+        mails=_purge(Outbox.id, select(Outbox.id).where(Outbox.sent_at < before(keep.retention_outbox_days))),
+    )
+
+
+def _artifacts(kind: str, before: datetime.datetime) -> Select[int]:
+    return select(Artifact.id).where(Artifact.kind == kind, Artifact.created_at < before)
+
+
+def _purge(column: Any, ids: Select[int]) -> int:
+    """Delete the rows of ``column``'s table whose ``column`` is one of ``ids``, batch by batch."""
+    deleted = 0
+    while True:
+        with writing() as session:
+            batch = list(session.scalars(ids.limit(BATCH)))
+            if not batch:
+                return deleted
+            result = session.execute(delete(column.class_).where(column.in_(batch)))
+            assert isinstance(result, CursorResult)
+            deleted += result.rowcount
