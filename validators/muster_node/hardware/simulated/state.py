@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import fcntl
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set
@@ -165,22 +166,29 @@ class SharedState:
         self._lock = directory / "state.lock"
 
     @contextlib.contextmanager
-    def now(self) -> Iterator[State]:
-        """The state now, for reading and changing; written back when the block ends."""
+    def now(self, changing: bool = False) -> Iterator[State]:
+        """The state now. With ``changing`` it may be changed in the block and is written back when that ends.
+
+        Without, it is written back only once a step's time has passed: until then the physics, run again from the last
+        state on file, comes to the same result.
+        """
         with open(self._lock, "a", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             # Time is read under the lock, so that no two transactions run backwards.
             now = self._clock.now()
-            state = self._load(now)
+            filed = self._load()
+            state = filed or idle_state(self._machine, now)
+            filed_at, filed_loads = (state.at if filed else -math.inf), len(state.loads)
             state.loads = [load for load in state.loads if _born(load.pid) == load.born]
             advance(self._machine, state, now)
             yield state
-            self._save(state)
+            if changing or abs(now - filed_at) >= _STEP_S or len(state.loads) != filed_loads:
+                self._save(state)
 
     def hold(self, holder: str, slots: Sequence[int]) -> None:
         """From now on ``holder`` in this process keeps just these GPUs busy."""
         pid = os.getpid()
-        with self.now() as state:
+        with self.now(changing=True) as state:
             state.loads = [load for load in state.loads if (load.pid, load.holder) != (pid, holder)]
             if slots:
                 state.loads.append(Load(pid, _born(pid) or "", holder, list(slots)))
@@ -191,11 +199,11 @@ class SharedState:
             gpu = state.gpus[slot]
             return Reading(state.at, gpu.megacycles, gpu.joules, gpu.clock_mhz, gpu.power_w)
 
-    def _load(self, now: float) -> State:
+    def _load(self) -> Optional[State]:
         try:
             raw: Dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
-        except OSError:
-            return idle_state(self._machine, now)
+        except FileNotFoundError:
+            return None
         gpus = {int(slot): GpuState(**gpu) for slot, gpu in raw["gpus"].items()}
         return State(raw["at"], gpus, [Load(**load) for load in raw["loads"]])
 
