@@ -1,0 +1,131 @@
+"""The node side as one file: a zipapp of ``muster_node`` and NVIDIA's NVML bindings, named by its own hash.
+
+Stored without compression: then the bytes, and so the hash, are the same on every controller, whatever its zlib.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import io
+import json
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+
+_DATE = (1980, 1, 1, 0, 0, 0)
+_SHEBANG = b"#!/usr/bin/env python3\n"
+_INDEX = "newest.json"
+
+# Runs, and says what is wrong, even on a Python that cannot parse the rest.
+_MAIN = b"""\
+import os
+import sys
+
+if sys.version_info < (3, 9):
+    sys.exit("muster: needs Python 3.9 or later, this is %s (%s)" % (sys.version.split()[0], sys.executable))
+
+if __name__ == "__main__":
+    from muster_node.cli import main
+
+    main(sys.argv[1:], (sys.executable, os.path.abspath(sys.argv[0])))
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentFile:
+    """The zipapp: where it lies on the controller, and the hash that names what runs."""
+
+    path: Path
+    sha256: str
+
+
+def build_agent(cache_dir: Path) -> AgentFile:
+    """The zipapp of the installed sources, in ``cache_dir``; built only if they have changed since the last call.
+
+    Safe to call from many processes at once. Raises OSError where ``cache_dir`` cannot be written.
+    """
+    sources = _sources()
+    seen = _fingerprint(sources)
+    cached = _cached(cache_dir, seen)
+    if cached is not None:
+        return cached
+    data = _pack(sources)
+    sha256 = hashlib.sha256(data).hexdigest()
+    path = cache_dir / f"{sha256}.pyz"
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    _write(path, data)
+    _write(cache_dir / _INDEX, json.dumps({"sources": seen, "sha256": sha256}).encode())
+    return AgentFile(path, sha256)
+
+
+def _sources() -> dict[str, Path]:
+    """Name in the archive → file."""
+    package = _origin("muster_node").parent
+    found = {
+        f"muster_node/{path.relative_to(package).as_posix()}": path
+        for path in package.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
+    }
+    found["pynvml.py"] = _origin("pynvml")
+    return dict(sorted(found.items()))
+
+
+def _origin(module: str) -> Path:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"{module} is not installed: install this project with its dependencies")
+    return Path(spec.origin)
+
+
+def _fingerprint(sources: dict[str, Path]) -> str:
+    digest = hashlib.sha256(_MAIN)
+    for name, path in sources.items():
+        status = path.stat()
+        digest.update(f"{name}\0{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def _cached(cache_dir: Path, seen: str) -> AgentFile | None:
+    """What the last call built, if the sources look the same and the file is still what its name says."""
+    try:
+        index = json.loads((cache_dir / _INDEX).read_bytes())
+        if index["sources"] != seen:
+            return None
+        path = cache_dir / f"{index['sha256']}.pyz"
+        if hashlib.sha256(path.read_bytes()).hexdigest() != index["sha256"]:
+            return None
+        return AgentFile(path, index["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _pack(sources: dict[str, Path]) -> bytes:
+    buffer = io.BytesIO()
+    buffer.write(_SHEBANG)
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(_entry("__main__.py"), _MAIN)
+        for name, path in sources.items():
+            archive.writestr(_entry(name), path.read_bytes())
+    return buffer.getvalue()
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, _DATE)
+    entry.create_system = 3  # Unix, wherever it was built
+    entry.external_attr = 0o644 << 16
+    return entry
+
+
+def _write(path: Path, data: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,46 @@
+"""Calls that may hang (a driver that does not answer, a dead mount), with an end to the waiting."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Callable, List, Optional, TypeVar
+
+T = TypeVar("T")
+
+TICK_S = 0.05
+
+
+class Hung(Exception):
+    """The call did not return in time, or the waiting was cut short; the message is one sentence."""
+
+
+def bounded(what: str, call: Callable[[], T], limit_s: float, stop: Callable[[], Optional[str]] = lambda: None) -> T:
+    """``call()``'s answer, waited for at most ``limit_s`` seconds and not once ``stop()`` says why to stop.
+
+    The call runs in a daemon thread, which is left behind if it hangs. Raises Hung, or whatever the call raises.
+    """
+    answers: List[T] = []
+    errors: List[BaseException] = []
+
+    def work() -> None:
+        try:
+            answers.append(call())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="bounded: " + what, daemon=True)
+    thread.start()
+    give_up_at = time.monotonic() + limit_s
+    while thread.is_alive():
+        thread.join(TICK_S)
+        if not thread.is_alive():
+            break
+        if time.monotonic() > give_up_at:
+            raise Hung("%s did not answer within %.0f s" % (what, limit_s))
+        why = stop()
+        if why:
+            raise Hung("%s was not waited for: %s" % (what, why))
+    if errors:
+        raise errors[0]
+    return answers[0]

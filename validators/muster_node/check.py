@@ -1,0 +1,160 @@
+"""What is missing here: everything that some probe needs, each with one sentence that says what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+from typing import Callable, Dict, List, Optional, Tuple, Type
+
+from muster_node import facts, jobdir, privilege
+from muster_node.bounded import bounded
+from muster_node.hardware.seam import Hardware
+from muster_node.probe import Probe
+
+PYTHON_MIN = (3, 9)
+DISK_MIN_BYTES = 2 * 1024**3
+"""Room for one job: 0.2 GB of telemetry, its result and logs, and a capped scratch file."""
+
+TORCH_LIMIT_S = 120.0
+"""The first import of PyTorch reads gigabytes from a cold disk."""
+
+OPTIONAL_TOOLS = {
+    "nvidia-smi": "comes with the NVIDIA driver",
+    "dcgmi": "install datacenter-gpu-manager for NVIDIA's own diagnostics",
+    "ipmitool": "install ipmitool for fan and inlet readings",
+    "fio": "install fio for a second opinion on disks",
+    "dmidecode": "install dmidecode for serial numbers of board and memory",
+}
+
+TORCH_CODE = (
+    "import torch; version = torch.version; "
+    "print(torch.__version__, version.cuda or version.hip or 'cpu', torch.cuda.device_count())"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """One thing looked at. ``needed_by`` names the probes that cannot do without it; none means that it is optional."""
+
+    item: str
+    ok: bool
+    needed_by: Tuple[str, ...]
+    message: str
+
+
+def check(probes: Dict[str, Type[Probe]], open_hardware: Callable[[], Hardware]) -> List[Item]:
+    """Looks at everything. Slow where PyTorch is: it is imported once, in a process of its own."""
+    everybody = tuple(sorted(probes))
+    hardware, trouble = _hardware(open_hardware)
+    items = [
+        _python(everybody),
+        Item("hardware", hardware is not None, everybody, trouble or "the hardware answers"),
+        _work_dir(everybody),
+        _clock(hardware),
+    ]
+    gpus = bool(hardware and hardware.devices("gpu"))
+    items.extend(_torch(_needing(probes, "torch"), gpus and not (hardware is not None and hardware.simulated)))
+    items.append(_gpus(gpus, _needing(probes, "gpu")))
+    items.extend(_privileges(probes))
+    items.extend(_tools(probes))
+    return items
+
+
+def _needing(probes: Dict[str, Type[Probe]], need: str) -> Tuple[str, ...]:
+    return tuple(sorted(name for name, probe in probes.items() if need in probe.needs))
+
+
+def _python(everybody: Tuple[str, ...]) -> Item:
+    version = "%d.%d.%d" % sys.version_info[:3]
+    ok = sys.version_info >= PYTHON_MIN
+    told = "Python %s at %s" % (version, sys.executable)
+    return Item("python", ok, everybody, told if ok else told + " is too old: point the launch at Python 3.9 or later")
+
+
+def _hardware(open_hardware: Callable[[], Hardware]) -> "tuple[Optional[Hardware], str]":
+    try:
+        return bounded("opening the hardware", open_hardware, 120.0), ""
+    except Exception as error:
+        return None, "the hardware cannot be opened (%s: %s): look at the driver" % (type(error).__name__, error)
+
+
+def _work_dir(everybody: Tuple[str, ...]) -> Item:
+    work = jobdir.work_dir()
+    if not jobdir.writable(work):
+        message = "%s cannot be written: set MUSTER_WORK to a directory of this user's own" % work
+        return Item("work directory", False, everybody, message)
+    free = facts.disk_free(work)
+    told = "%s has %.1f GB free" % (work, free / 1e9)
+    ok = free >= DISK_MIN_BYTES
+    return Item("work directory", ok, everybody, told if ok else told + ": free at least 2 GB, or set MUSTER_WORK")
+
+
+def _clock(hardware: Optional[Hardware]) -> Item:
+    state: Optional[float] = None
+    if hardware is not None:
+        try:
+            inventory = bounded("the inventory", lambda: list(hardware.inventory()), 60.0)
+            state = next((fact.value for fact in inventory if fact.name == "clock_synchronised"), None)
+        except Exception:
+            state = None
+    if state:
+        return Item("clock", True, (), "the clock is synchronised")
+    told = "nobody can tell whether the clock is synchronised" if state is None else "the clock is not synchronised"
+    return Item("clock", False, (), told + ": run chrony or systemd-timesyncd")
+
+
+def _torch(needed_by: Tuple[str, ...], with_gpus: bool) -> List[Item]:
+    advice = "install torch for %s, or launch Muster in a container that has it" % sys.executable
+    try:
+        command = [sys.executable, "-c", TORCH_CODE]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TORCH_LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        what = "PyTorch could not be imported (%s)" % type(error).__name__
+        return [Item("torch", False, needed_by, "%s: %s" % (what, advice))]
+    words = done.stdout.split()
+    if done.returncode != 0 or len(words) != 3:
+        last = (done.stderr.strip().splitlines() or ["no word"])[-1][:200]
+        return [Item("torch", False, needed_by, "PyTorch cannot be imported (%s): %s" % (last, advice))]
+    items = [Item("torch", True, needed_by, "PyTorch %s, built for %s" % (words[0], words[1]))]
+    if with_gpus:
+        seen = words[2] != "0"
+        told = "PyTorch sees %s GPUs" % words[2]
+        items.append(Item("cuda", seen, needed_by, told if seen else told + ": install a build for this driver's CUDA"))
+    return items
+
+
+def _gpus(there: bool, needed_by: Tuple[str, ...]) -> Item:
+    message = "GPUs answer" if there else "no GPU answers: on a GPU node look at the driver; a CPU node needs none"
+    return Item("gpu", there, needed_by, message)
+
+
+def _privileges(probes: Dict[str, Type[Probe]]) -> List[Item]:
+    wanted: Dict[str, List[str]] = {}
+    for name, probe in sorted(probes.items()):
+        for need in probe.needs:
+            if need.partition(":")[0] == "privilege":
+                wanted.setdefault(need.partition(":")[2], []).append(name)
+    items = [_sudo(None, ())]
+    items.extend(_sudo(command or None, tuple(names)) for command, names in sorted(wanted.items()))
+    return items
+
+
+def _sudo(command: Optional[str], needed_by: Tuple[str, ...]) -> Item:
+    item = "sudo -n %s" % command if command else "sudo -n"
+    if privilege.granted(command):
+        return Item(item, True, needed_by, "privileges are there")
+    rule = shutil.which(command) or command if command else "ALL"
+    advice = "no privilege: run as root or let sudoers say NOPASSWD: %s for this user" % rule
+    return Item(item, False, needed_by, advice + "; without it readings are skipped")
+
+
+def _tools(probes: Dict[str, Type[Probe]]) -> List[Item]:
+    items = []
+    needed = {need.partition(":")[2] for probe in probes.values() for need in probe.needs if need.startswith("tool:")}
+    for tool in sorted(needed | set(OPTIONAL_TOOLS)):
+        path = shutil.which(tool)
+        message = path or "not installed: %s" % OPTIONAL_TOOLS.get(tool, "install %s" % tool)
+        items.append(Item(tool, path is not None, _needing(probes, "tool:" + tool), message))
+    return items

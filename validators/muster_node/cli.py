@@ -1,0 +1,133 @@
+"""The node side's command line: ``run``, ``probes``, ``check``, ``info``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import platform
+import socket
+import sys
+from typing import Any, Callable, Dict, NoReturn, Optional, Sequence
+
+import muster_node
+from muster_node import agent, check, child, contract, facts, fence, jobdir, registry
+from muster_node.bounded import bounded
+from muster_node.hardware.seam import Hardware
+
+
+def host_hardware() -> Hardware:
+    """The machine this runs on (or the simulated one it stands for)."""
+    from muster_node.hardware import open_hardware
+
+    return open_hardware()
+
+
+def main(
+    argv: Sequence[str],
+    relaunch: Sequence[str],
+    open_hardware: Callable[[], Hardware] = host_hardware,
+    packages: Sequence[str] = registry.PROBE_PACKAGES,
+) -> NoReturn:
+    """Runs a command line and ends the process. ``relaunch`` is the command that starts this program again."""
+    if argv[:1] == ["_probe"]:
+        child.main(json.loads(argv[1]), open_hardware)
+    agent.leave_process(_command(argv, relaunch, open_hardware, packages))
+
+
+def _command(
+    argv: Sequence[str], relaunch: Sequence[str], open_hardware: Callable[[], Hardware], packages: Sequence[str]
+) -> int:
+    args = _parser().parse_args(argv)
+    if args.command == "run":
+        return agent.run(args.plan, args.job_dir, relaunch=relaunch, open_hardware=open_hardware, packages=packages)
+    if args.command == "probes":
+        return _probes(registry.discover(packages), args.json)
+    if args.command == "check":
+        return _check(registry.discover(packages), open_hardware, args.json)
+    return _info(open_hardware, args.json)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="muster.pyz", description="Measures this machine. Never judges it.")
+    parser.add_argument("--version", action="version", version=muster_node.__version__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="run a plan; exit status: " + _exits())
+    run.add_argument("plan", type=pathlib.Path, help="plan.json")
+    run.add_argument("--job-dir", type=pathlib.Path, help="where result.json goes (default: beside the plan)")
+    for name, told in [
+        ("probes", "what can be measured: every probe's parameters, metrics and needs"),
+        ("check", "what is missing here; exit status 1 if a probe cannot run for want of it"),
+        ("info", "what this agent and this machine are"),
+    ]:
+        commands.add_parser(name, help=told).add_argument("--json", action="store_true", help="as JSON")
+    return parser
+
+
+def _exits() -> str:
+    return ", ".join("%d %s" % (status, end) for end, status in contract.EXIT_OF_END.items()) + (
+        ", %d bad plan, %d no result" % (contract.EXIT_BAD_PLAN, contract.EXIT_NO_RESULT)
+    )
+
+
+def _probes(known: registry.Registry, as_json: bool) -> int:
+    declared = [registry.declaration(probe) for _, probe in sorted(known.probes.items())]
+    if as_json:
+        print(json.dumps({"probes": declared, "broken": known.broken}, indent=1))
+        return 0
+    for item in declared:
+        print("%-18s %-12s %s" % (item["name"], item["stage"], item["doc"]))
+    for module, reason in sorted(known.broken.items()):
+        print("%s cannot be used: %s" % (module, reason), file=sys.stderr)
+    return 0
+
+
+def _check(known: registry.Registry, open_hardware: Callable[[], Hardware], as_json: bool) -> int:
+    items = check.check(known.probes, open_hardware)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(item) for item in items], indent=1))
+    else:
+        for item in items:
+            mark = "ok" if item.ok else "MISSING" if item.needed_by else "optional"
+            print("%-9s %-16s %s" % (mark, item.item, item.message))
+    return 0 if all(item.ok or not item.needed_by for item in items) else 1
+
+
+def _info(open_hardware: Callable[[], Hardware], as_json: bool) -> int:
+    told: Dict[str, Any] = {
+        "version": muster_node.__version__,
+        "sha256": facts.agent_sha256(),
+        "plan_schema": contract.PLAN_SCHEMA,
+        "result_schema": contract.RESULT_SCHEMA,
+        "hostname": socket.gethostname(),
+        "machine_id": facts.machine_id(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "torch": facts.torch_version(),
+        "work": str(jobdir.work_dir()),
+        **_hardware_info(open_hardware),
+        **_fence_info(),
+    }
+    if as_json:
+        print(json.dumps(told, indent=1))
+    else:
+        for name, value in told.items():
+            print("%-14s %s" % (name, value))
+    return 0
+
+
+def _hardware_info(open_hardware: Callable[[], Hardware]) -> Dict[str, Optional[object]]:
+    try:
+        hardware = bounded("opening the hardware", open_hardware, agent.OPEN_LIMIT_S)
+        return {"boot_id": hardware.boot_id(), "simulated": hardware.simulated}
+    except Exception as error:
+        return {"boot_id": None, "simulated": None, "hardware_error": "%s: %s" % (type(error).__name__, error)}
+
+
+def _fence_info() -> Dict[str, object]:
+    mine = fence.Fence(jobdir.work_dir())
+    try:
+        return {"fence": mine.highest(), "running": mine.running()}
+    except (fence.Fenced, OSError) as error:
+        return {"fence": None, "running": None, "fence_error": str(error)}

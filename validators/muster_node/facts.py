@@ -1,0 +1,129 @@
+"""Who and what this machine is: identity and environment of a result, and the hash of what ran."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import pathlib
+import platform
+import socket
+import sys
+import zipfile
+from typing import Any, Dict, List, Tuple
+
+import muster_node
+from muster_node.hardware.seam import Fact, Hardware
+
+FROM_FACTS = {"driver_version": "driver", "cuda_version": "cuda", "cpu_model": "cpu", "gpu_model": "gpu"}
+"""Inventory facts that also belong to the environment of every result, and their names there."""
+
+
+def agent_sha256() -> str:
+    """The hash of the zipapp that runs, or of the package's source files where it runs from a source tree."""
+    root = pathlib.Path(muster_node.__file__).parent
+    if root.parent.is_file() and zipfile.is_zipfile(str(root.parent)):
+        return hashlib.sha256(root.parent.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def machine_id() -> str:
+    """/etc/machine-id, "" where there is none."""
+    return _first_line("/etc/machine-id") or _first_line("/var/lib/dbus/machine-id")
+
+
+def identity(hardware: Hardware, inventory: List[Fact]) -> Dict[str, Any]:
+    """boot_id, hostname, machine_id, serials {part: serial} ("system", "board", "gpu0", "disk:sda")."""
+    serials: Dict[str, str] = {}
+    for fact in inventory:
+        if fact.text and fact.name.startswith("serial_"):
+            serials[fact.name[len("serial_") :]] = fact.text[:200]
+        elif fact.text and fact.name.endswith("_serial"):
+            serials[fact.device] = fact.text[:200]
+    return {
+        "boot_id": hardware.boot_id(),
+        "hostname": socket.gethostname(),
+        "machine_id": machine_id(),
+        "serials": serials,
+    }
+
+
+def environment(inventory: List[Fact]) -> Dict[str, str]:
+    """kernel, os, python, muster, and where known torch, driver, cuda, cpu, gpu. PyTorch is not imported for it."""
+    found = {
+        "kernel": platform.release(),
+        "os": _os_name(),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "muster": muster_node.__version__,
+    }
+    torch = torch_version()
+    if torch:
+        found["torch"] = torch
+    for fact in inventory:
+        name = FROM_FACTS.get(fact.name)
+        if name and fact.text:
+            found.setdefault(name, fact.text[:200])
+    return found
+
+
+def torch_version() -> str:
+    """The installed PyTorch's version from its metadata, "" where there is none."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def oom_kills(paths: Tuple[str, ...] = ("/proc/vmstat",)) -> int:
+    """How often the kernel's OOM killer has killed since boot (and in this process's memory cgroup); 0 if untold."""
+    total = 0
+    for path in (*paths, *_memory_event_files()):
+        for line in _lines(path):
+            fields = line.split()
+            if len(fields) == 2 and fields[0] == "oom_kill" and fields[1].isdigit():
+                total += int(fields[1])
+    return total
+
+
+def _memory_event_files() -> List[str]:
+    files = []
+    for line in _lines("/proc/self/cgroup"):
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            files.append("/sys/fs/cgroup%s/memory.events" % path)
+        elif "memory" in controllers.split(","):
+            files.append("/sys/fs/cgroup/memory%s/memory.oom_control" % path)
+    return files
+
+
+def _os_name() -> str:
+    for line in _lines("/etc/os-release"):
+        if line.startswith("PRETTY_NAME="):
+            return line.partition("=")[2].strip().strip('"')
+    return sys.platform
+
+
+def _lines(path: str) -> List[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(1 << 20).splitlines()
+    except OSError:
+        return []
+
+
+def _first_line(path: str) -> str:
+    lines = _lines(path)
+    return lines[0].strip() if lines else ""
+
+
+def disk_free(path: pathlib.Path) -> int:
+    """Bytes free for this user where ``path`` is or would be made."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    stat = os.statvfs(str(path))
+    return stat.f_bavail * stat.f_frsize

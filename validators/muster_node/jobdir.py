@@ -1,0 +1,229 @@
+"""The job directory and the node-wide work directory: paths, atomic writes, the lock, what is left for a full disk."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import queue
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from typing import Dict, List, Optional, TextIO
+
+RESERVE_BYTES = 6 * 1024 * 1024
+"""Held free for the result (5 MB at most) while the job runs, so that a disk filled meanwhile does not cost it."""
+
+PROGRESS_LINES_MAX = 20_000
+"""Progress lines written of one job; a probe that floods is told once and then ignored."""
+
+PROGRESS_TEXT_MAX = 500
+
+
+def work_dir() -> pathlib.Path:
+    """$MUSTER_WORK, else ~/.muster: the node-wide state (fence, running job, agents, jobs)."""
+    given = os.environ.get("MUSTER_WORK")
+    return pathlib.Path(given) if given else pathlib.Path(os.path.expanduser("~")) / ".muster"
+
+
+def atomic_write(path: pathlib.Path, data: bytes) -> None:
+    """Writes ``path`` whole or not at all, and durably. Raises OSError (then nothing of it is left behind)."""
+    temporary = path.with_name(".%s.%d" % (path.name, os.getpid()))
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    with contextlib.suppress(OSError):  # some file systems refuse to sync a directory; the rename itself is done
+        directory = os.open(str(path.parent), os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+class JobDir:
+    """One job's directory: plan.json, result.json, progress.jsonl, telemetry.jsonl.gz, agent.pid, logs/, scratch/."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path.absolute()
+        self.plan = self.path / "plan.json"
+        self.result = self.path / "result.json"
+        self.progress = self.path / "progress.jsonl"
+        self.telemetry = self.path / "telemetry.jsonl.gz"
+        self.pid = self.path / "agent.pid"
+        self.logs = self.path / "logs"
+        self.scratch = self.path / "scratch"
+        self._reserve = self.path / ".reserve"
+        self._lock_fd: Optional[int] = None
+        self.notes: List[str] = []
+
+    def open(self) -> bool:
+        """Creates and locks the directory, removes an earlier job's result; False if a live agent holds it.
+
+        Raises OSError where the directory cannot be made.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        fd = os.open(str(self.pid), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            return False
+        self._lock_fd = fd
+        for stale in (self.result, self.progress, self.telemetry):
+            with contextlib.suppress(FileNotFoundError):
+                stale.unlink()
+        self._remove(self.scratch)
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+            self._take_reserve()
+            self.logs.mkdir(exist_ok=True)
+            self.scratch.mkdir(exist_ok=True)
+        except OSError as error:
+            self.notes.append("the job directory could not be prepared in full: %s" % error)
+        return True
+
+    def _take_reserve(self) -> None:
+        try:
+            with open(self._reserve, "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._reserve.unlink()
+            raise
+
+    def scratch_for(self, index: int, probe: str) -> pathlib.Path:
+        """A fresh directory for one probe. Raises OSError."""
+        path = self.scratch / ("%02d_%s" % (index, safe_name(probe)))
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def drop_scratch(self, path: pathlib.Path) -> None:
+        """Removes a probe's directory; what cannot be removed is noted."""
+        self._remove(path)
+        if path.exists():
+            self.notes.append("scratch directory %s could not be removed" % path.name)
+
+    def write_result(self, data: bytes) -> None:
+        """Frees the reserve and writes result.json atomically. Raises OSError if it cannot be written even so."""
+        with contextlib.suppress(OSError):
+            self._reserve.unlink()
+        atomic_write(self.result, data)
+
+    def drop_evidence(self) -> None:
+        """Gives up telemetry and logs: the last resort for a result that finds the disk full."""
+        for path in (self.telemetry, self.progress):
+            with contextlib.suppress(OSError):
+                path.unlink()
+        self._remove(self.logs)
+
+    def close(self) -> None:
+        """Removes what only the running job needed and lets the lock go."""
+        self._remove(self.scratch)
+        with contextlib.suppress(OSError):
+            self._reserve.unlink()
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+    def _remove(self, path: pathlib.Path) -> None:
+        shutil.rmtree(str(path), ignore_errors=True)
+
+
+class Console:
+    """Standard output that never blocks the agent: a reader that has stopped reading costs lines, not the run."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lines: "queue.Queue[Optional[str]]" = queue.Queue(maxsize=1000)
+        self._thread = threading.Thread(target=self._write, name="console", daemon=True)
+        self._thread.start()
+
+    def say(self, line: str) -> None:
+        """Prints one line, soon, or drops it."""
+        with contextlib.suppress(queue.Full):
+            self._lines.put_nowait(line)
+
+    def close(self) -> None:
+        """Waits half a second at most for what has not been printed yet."""
+        with contextlib.suppress(queue.Full):
+            self._lines.put_nowait(None)
+        self._thread.join(0.5)
+
+    def _write(self) -> None:
+        try:
+            for line in iter(self._lines.get, None):
+                self._stream.write(line + "\n")
+                self._stream.flush()
+        except (OSError, ValueError):
+            return  # nobody listens any more: progress.jsonl has it all
+
+
+class Progress:
+    """Progress for people: lines in progress.jsonl {"t", "probe", "text"} and on the console."""
+
+    def __init__(self, path: pathlib.Path, console: Console) -> None:
+        self._console = console
+        self._lines = 0
+        self._file: Optional[TextIO] = None
+        self.notes: List[str] = []
+        try:
+            self._file = open(path, "w", encoding="utf-8", buffering=1)  # noqa: SIM115  (closed in close)
+        except OSError as error:
+            self.notes.append("progress.jsonl cannot be written: %s" % error)
+
+    def say(self, probe: str, text: str) -> None:
+        """One line, such as "12:01:03 exact_gemm: cpu1 bf16 40/200 checked"; control characters are taken out."""
+        self._lines += 1
+        if self._lines > PROGRESS_LINES_MAX:
+            if self._lines == PROGRESS_LINES_MAX + 1:
+                self.notes.append("progress: lines after the first %d were dropped" % PROGRESS_LINES_MAX)
+            return
+        now = time.time()
+        clean = " ".join("".join(c if c.isprintable() else " " for c in text[:PROGRESS_TEXT_MAX]).split())
+        self._console.say("%s %s: %s" % (time.strftime("%H:%M:%S", time.localtime(now)), probe, clean))
+        if self._file is None:
+            return
+        row: Dict[str, object] = {"t": round(now, 2), "probe": probe, "text": clean}
+        try:
+            self._file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            self.notes.append("progress.jsonl was cut short: %s" % error)
+            self._file = None
+
+    def close(self) -> None:
+        """Ends the file; the console stays."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+
+
+def safe_name(text: str) -> str:
+    """``text`` as part of a file name: nothing but letters, digits, "_" and "-", 60 at most."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in text)[:60] or "_"
+
+
+def console() -> Console:
+    """The console on this process's standard output."""
+    return Console(sys.stdout)
+
+
+def writable(path: pathlib.Path) -> bool:
+    """Whether files can be made in ``path`` (which is created if missing)."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=str(path)):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,108 @@
+"""Which probes there are: every file of the probes package is one, found also inside the zipapp.
+
+A probe file that cannot be imported does not hide the others: it is remembered as broken, with the reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import pkgutil
+import shutil
+from typing import Any, Dict, Sequence, Type
+
+from muster_node import privilege
+from muster_node.hardware.seam import Hardware
+from muster_node.probe import Probe
+
+PROBE_PACKAGES = ("muster_node.probes",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Registry:
+    """Probes by name, and the files that could not be used: module → one sentence."""
+
+    probes: Dict[str, Type[Probe]]
+    broken: Dict[str, str]
+
+
+def discover(packages: Sequence[str] = PROBE_PACKAGES) -> Registry:
+    """Looks through ``packages``. Files whose name begins with "_" are helpers."""
+    probes: Dict[str, Type[Probe]] = {}
+    broken: Dict[str, str] = {}
+    for package_name in packages:
+        package = importlib.import_module(package_name)
+        for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda module: module.name):
+            if info.name.startswith("_"):
+                continue
+            module_name = "%s.%s" % (package_name, info.name)
+            try:
+                for probe in probes_in(module_name).values():
+                    _check(probe, probes)
+                    probes[probe.name] = probe
+            except Exception as error:
+                broken[module_name] = "%s: %s" % (type(error).__name__, str(error)[:300])
+    return Registry(probes, broken)
+
+
+def probes_in(module_name: str) -> Dict[str, Type[Probe]]:
+    """The probes that one module defines, by name. Raises whatever its import raises."""
+    module = importlib.import_module(module_name)
+    return {
+        thing.name: thing
+        for thing in vars(module).values()
+        if isinstance(thing, type)
+        and issubclass(thing, Probe)
+        and thing.__module__ == module_name
+        and "name" in vars(thing)
+    }
+
+
+def _check(probe: Type[Probe], known: Dict[str, Type[Probe]]) -> None:
+    for attribute in ("name", "stage", "doc"):
+        if not isinstance(getattr(probe, attribute, None), str):
+            raise ValueError("probe class %s declares no %s" % (probe.__name__, attribute))
+    if probe.name in known:
+        raise ValueError("probe name %s is taken by %s" % (probe.name, known[probe.name].__module__))
+
+
+def declaration(probe: Type[Probe]) -> Dict[str, Any]:
+    """A probe's declaration as plain data."""
+    return {
+        "name": probe.name,
+        "stage": probe.stage,
+        "doc": probe.doc,
+        "params": {name: {"default": param.default, "doc": param.doc} for name, param in sorted(probe.params.items())},
+        "metrics": {name: {"unit": metric.unit, "doc": metric.doc} for name, metric in sorted(probe.metrics.items())},
+        "needs": list(probe.needs),
+        "loads": probe.loads,
+    }
+
+
+def has_need(need: str, hardware: Hardware) -> bool:
+    """Whether a declared need is there: "torch", "gpu", "tool:<program>", "privilege:<program>"."""
+    kind, _, program = need.partition(":")
+    if need == "torch":
+        return importlib.util.find_spec("torch") is not None
+    if need == "gpu":
+        return bool(hardware.devices("gpu"))
+    if kind == "tool":
+        return shutil.which(program) is not None
+    if kind == "privilege":
+        return privilege.granted(program or None)
+    return False
+
+
+def need_sentence(need: str) -> str:
+    """Why a probe is skipped for want of ``need``."""
+    kind, _, program = need.partition(":")
+    if need == "torch":
+        return "PyTorch is not installed for this Python"
+    if need == "gpu":
+        return "no GPU answers"
+    if kind == "tool":
+        return "%s is not installed" % program
+    if kind == "privilege":
+        return "%s (for %s)" % (privilege.NO_PRIVILEGE, program) if program else privilege.NO_PRIVILEGE
+    return "needs %s, which this agent does not know" % need

@@ -1,0 +1,73 @@
+"""Putting a result together so that it always fits its limit and can always be written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, Dict, List, Sequence, Tuple, TypeVar
+
+from muster_node.contract import RESULT_BYTES_MAX, Aggregate, Measurement, Result
+
+NOTES_MAX = 200
+NOTE_MAX = 500
+
+T = TypeVar("T", Measurement, Aggregate)
+
+
+def encode(result: Result, limit: int = RESULT_BYTES_MAX) -> bytes:
+    """The result as JSON of at most ``limit`` bytes. What does not fit is dropped, and a note says so.
+
+    Space is dealt out evenly: a probe that measured little loses nothing to one that flooded; telemetry aggregates
+    get at most half of what there is.
+    """
+    result = dataclasses.replace(result, notes=_capped_notes(result.notes))
+    data = result.to_json().encode()
+    if len(data) <= limit:
+        return data
+    bare = dataclasses.replace(result, measurements=[], telemetry=[])
+    # The notes on what was dropped need room too.
+    room = limit - len(bare.to_json().encode()) - 20_000
+    telemetry, told = _fit({"telemetry": result.telemetry}, room // 2)
+    room -= sum(_size(aggregate) for aggregate in telemetry)
+    by_probe: Dict[str, List[Measurement]] = {}
+    for measurement in result.measurements:
+        by_probe.setdefault(measurement.probe, []).append(measurement)
+    measurements, more = _fit(by_probe, room)
+    notes = [*result.notes, *told, *more]
+    return dataclasses.replace(result, telemetry=telemetry, measurements=measurements, notes=notes).to_json().encode()
+
+
+def _capped_notes(notes: Sequence[str]) -> List[str]:
+    kept = [note[:NOTE_MAX] for note in notes[:NOTES_MAX]]
+    if len(notes) > NOTES_MAX:
+        kept.append("%d further notes were dropped" % (len(notes) - NOTES_MAX))
+    return kept
+
+
+def _size(entry: Any) -> int:
+    # Two bytes for the ", " between entries.
+    return len(json.dumps(dataclasses.asdict(entry), sort_keys=True).encode()) + 2
+
+
+def _fit(groups: Dict[str, List[T]], room: int) -> Tuple[List[T], List[str]]:
+    """As many entries of each group as an even share of ``room`` bytes holds; small groups leave theirs to others."""
+    sizes = {name: sum(_size(entry) for entry in entries) for name, entries in groups.items()}
+    shares: Dict[str, int] = {}
+    left, waiting = max(room, 0), sorted(groups, key=lambda name: sizes[name])
+    for position, name in enumerate(waiting):
+        shares[name] = min(sizes[name], left // (len(waiting) - position))
+        left -= shares[name]
+    kept: List[T] = []
+    notes: List[str] = []
+    for name, entries in groups.items():
+        used, count = 0, 0
+        for entry in entries:
+            used += _size(entry)
+            if used > shares[name]:
+                break
+            kept.append(entry)
+            count += 1
+        if count < len(entries):
+            what = "the result would pass its limit: %d of %d entries of %s were dropped"
+            notes.append(what % (len(entries) - count, len(entries), name))
+    return kept, notes

@@ -1,0 +1,198 @@
+"""Processes that must not outlive the job: finding them, ending them, and the warden that does so if the agent dies.
+
+Three nets, because each has a hole. The kernel kills a probe's process when the agent dies (parent-death signal), but
+not what that process started. The agent is its descendants' subreaper, so orphans come back to it, but not if it is
+gone. Every process carries the run's marker in its environment, which the warden looks for when the agent is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import time
+from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Set
+
+MARKER = "MUSTER_RUN"
+"""Environment variable that every process of a job inherits; its value is unique to the run."""
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+class Process(NamedTuple):
+    """One line of the process table. ``started`` is in clock ticks since boot: with the pid it names a process."""
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    group: int
+    started: int
+
+
+def _prctl(option: int, value: int) -> bool:
+    try:
+        return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+def become_subreaper() -> bool:
+    """Orphaned descendants come back to this process. False where the system cannot."""
+    return _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """This process is killed when ``parent`` dies, also if that has happened already."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def look_up(pid: int) -> Optional[Process]:
+    """The process with this id, None if there is none."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return None
+    # The name stands in brackets and may itself hold brackets and blanks.
+    name = text[text.find("(") + 1 : text.rfind(")")]
+    fields = text[text.rfind(")") + 2 :].split()
+    return Process(pid, name, fields[0], int(fields[1]), int(fields[2]), int(fields[19]))
+
+
+def process_table() -> Dict[int, Process]:
+    """All processes that can be seen, by id."""
+    found = (look_up(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {process.pid: process for process in found if process is not None}
+
+
+def descendants(of: int, without: Callable[[Process], bool] = lambda process: False) -> List[Process]:
+    """Everything below process ``of``, the dead but unreaped included; branches that ``without`` names are left out."""
+    table = process_table()
+    children: Dict[int, List[Process]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process)
+    found: List[Process] = []
+    queue = [of]
+    while queue:
+        for process in children.get(queue.pop(), []):
+            if not without(process):
+                found.append(process)
+                queue.append(process.pid)
+    return found
+
+
+def marked(value: str) -> List[Process]:
+    """Processes whose environment carries this run's marker, as far as this user may look."""
+    needle = ("%s=%s" % (MARKER, value)).encode()
+    found = []
+    for process in process_table().values():
+        with contextlib.suppress(OSError), open("/proc/%d/environ" % process.pid, "rb") as file:
+            if needle in file.read().split(b"\0"):
+                found.append(process)
+    return found
+
+
+def kill(pid: int) -> None:
+    """SIGKILL; through sudo, where it is to be had, for a process that a probe started as root."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    except PermissionError:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(["sudo", "-n", "kill", "-KILL", str(pid)], capture_output=True, timeout=2)
+
+
+def end_descendants(spare: Set[int]) -> List[str]:
+    """Ends what probes left below this process, but not ``spare``; returns the names of those still running.
+
+    Looks again until nothing is left (what is killed may have been forking), half a second at most.
+    """
+    names: List[str] = []
+    told: Set[int] = set()
+    group = os.getpgrp()
+    give_up_at = time.monotonic() + 0.5
+    while True:
+        # What runs in this process's own group is no probe's: a tool that the telemetry thread is just reading.
+        left = descendants(os.getpid(), lambda process: process.pid in spare or process.group == group)
+        for process in left:
+            if process.state != "Z" and process.pid not in told:
+                told.add(process.pid)
+                names.append(process.name)
+                kill(process.pid)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(process.pid, os.WNOHANG)
+        if not left or time.monotonic() > give_up_at:
+            return names
+        time.sleep(0.01)
+
+
+class Warden:
+    """A small process in a session of its own that ends the job's processes if the agent is killed or never ends.
+
+    It holds no lock and no file of the agent. ``start`` must run before threads and locks exist, since it forks.
+    """
+
+    def __init__(self, pid: int, lifeline: int) -> None:
+        self.pid = pid
+        self._lifeline = lifeline
+
+    @staticmethod
+    def start(marker: str, limit_s: float) -> "Warden":
+        """Starts one that also kills this process, with everything it started, once ``limit_s`` seconds are over."""
+        agent = os.getpid()
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid:
+            os.close(reader)
+            return Warden(pid, writer)
+        try:
+            os.close(writer)
+            _watch(reader, agent, marker, limit_s)
+        finally:
+            os._exit(0)
+
+    def dismiss(self) -> None:
+        """The agent ends by itself: the warden goes too."""
+        with contextlib.suppress(OSError):
+            os.write(self._lifeline, b"!")
+            os.close(self._lifeline)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+def _watch(reader: int, agent: int, marker: str, limit_s: float) -> None:
+    os.setsid()
+    for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.chdir("/")
+    ready, _, _ = select.select([reader], [], [], limit_s)
+    if ready and os.read(reader, 1):
+        return  # dismissed
+    if not ready:
+        # The agent sits on its own deadline (a dead mount, say): the node is worth more than its result.
+        for process in descendants(agent):
+            if process.pid != os.getpid():
+                kill(process.pid)
+        kill(agent)
+    _end_all(lambda: marked(marker))
+
+
+def _end_all(find: Callable[[], Iterable[Process]]) -> None:
+    for _ in range(20):
+        found = [process for process in find() if process.pid != os.getpid()]
+        if not found:
+            return
+        for process in found:
+            kill(process.pid)
+        time.sleep(0.05)
