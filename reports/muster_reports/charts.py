@@ -34,6 +34,8 @@ PNG_BYTES_MAX = 60_000
 POINTS_PER_LINE = 240
 LINES_MAX = 10
 """With more devices than this, the ones without findings become a band (lowest to highest) and their median."""
+ABSURD = 1e12
+"""No second, degree, watt or megahertz is as large; such points, NaN and infinities are not drawn."""
 FAULTS_MAX = 5
 """With more devices at fault than this none stands out, and all are drawn alike."""
 
@@ -121,7 +123,7 @@ def _usable(stage: StageReport) -> list[Series]:
 
 
 def _thinned(line: Series) -> Series | None:
-    """At most POINTS_PER_LINE finite points in order of time; None if fewer than two are left.
+    """At most POINTS_PER_LINE plausible points in order of time; None if fewer than two are left.
 
     Of each stretch of time the lowest and the highest point stay, so that no spike is lost. A 48-hour run has 172,800
     points a line, hence numpy.
@@ -130,7 +132,7 @@ def _thinned(line: Series) -> Series | None:
 
     count = min(len(line.seconds), len(line.values))
     points = np.array([line.seconds[:count], line.values[:count]], dtype=float)
-    points = points[:, np.isfinite(points).all(axis=0)]
+    points = points[:, (np.abs(points) < ABSURD).all(axis=0)]
     points = points[:, np.argsort(points[0], kind="stable")]
     if points.shape[1] < 2:
         return None

@@ -144,7 +144,8 @@ def missing_gpu() -> RunReport:
     )  # fmt: skip
     lacking = ("gpu_model", "hbm_total", "ecc_mode", "pcie_width", "nvlink_active")
     intake = stage(
-        "intake", Verdict.FAIL, simulated=True, required=42, findings=(lost,), reason="gpu5 is missing.", duration_s=3.2,
+        "intake", Verdict.FAIL, simulated=True, required=42, findings=(lost,), duration_s=3.2,
+        reason="gpu5 is missing.",
         coverage=Coverage(42, 37, 37, tuple(f"{metric} on gpu5: no such device" for metric in lacking)),
         observations=tuple(observation("hbm_total", gpu, 79.6, "GiB", floor=79.0) for gpu in seen),
     )  # fmt: skip

@@ -1,0 +1,140 @@
+"""What is shown, in which order, and what is said about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+
+from muster_criteria.model import Coverage, Severity, Verdict
+from muster_reports.document import COLOUR, MAIL_LIMITS, PAGE_LIMITS, SEVERITY_COLOUR
+from muster_reports.model import RunReport
+from muster_reports.view import build
+
+FULL = MAIL_LIMITS[0]
+Samples = dict[str, RunReport]
+
+
+def test_gravest_findings_stand_first(samples: Samples) -> None:
+    view = build(samples["hot_gpu"], FULL)
+    assert [finding.severity for finding in view.findings] == [Severity.CRITICAL, Severity.WARNING]
+    assert view.findings[0].devices == "gpu3"
+    assert view.findings[0].serial == "gpu3 serial 1650523071103"
+
+
+def test_one_rule_broken_alike_on_eight_gpus_is_one_entry(samples: Samples) -> None:
+    view = build(samples["long_lists"], FULL)
+    first = view.findings[0]
+    assert first.devices == "gpu0–gpu7"
+    assert first.observed == tuple((f"gpu{n}", f"{n + 1} wrong words") for n in range(8))
+    assert len(view.findings) + len(view.brief_findings) + view.more_findings == 60
+
+
+def test_no_finding_is_lost_by_grouping(samples: Samples) -> None:
+    view = build(samples["long_lists"], PAGE_LIMITS)
+    shown = view.findings + view.brief_findings
+    assert view.more_findings == 0
+    assert sum(len(finding.observed) + finding.more_observed for finding in shown) == 480
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("cpu_pass", ["Nothing to do."]),
+        ("missing_gpu", ["gpu5: reseat it (suspected: GPU).", "stays out of service (quarantine)"]),
+        ("hot_gpu", ["gpu3: inspect it (suspected: cooling; gpu3 serial 1650523071103)."]),
+        ("long_lists", ["gpu0–gpu7: replace it (RMA) (suspected: GPU memory (HBM))."]),
+        ("empty", ["does not count against the hardware", "muster qualify node-09"]),
+    ],
+)
+def test_the_reader_is_told_what_to_do(samples: Samples, name: str, words: list[str]) -> None:
+    steps = " ".join(build(samples[name], FULL).next_steps)
+    for part in words:
+        assert part in steps
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_every_verdict_has_a_next_step_a_sign_and_a_readable_colour(samples: Samples, verdict: Verdict) -> None:
+    view = build(dataclasses.replace(samples["cpu_pass"], verdict=verdict), FULL)
+    assert view.next_steps
+    assert view.symbol
+    assert contrast_with_white(COLOUR[verdict]) >= 4.5  # WCAG 2.2, 1.4.3
+
+
+def test_severities_are_readable_on_white() -> None:
+    assert min(contrast_with_white(colour) for colour in SEVERITY_COLOUR.values()) >= 4.5
+
+
+def contrast_with_white(colour: str) -> float:
+    """WCAG's contrast ratio of a #rrggbb colour against white."""
+    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 1.05 / (sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True)) + 0.05)
+
+
+def test_the_first_screen_warns_of_everything_that_weakens_the_verdict(samples: Samples) -> None:
+    said = [(caution.sentence, caution.items) for caution in build(samples["hot_gpu"], FULL).cautions]
+    assert said[0] == ("The in-use guard was overruled (--force): rack 12 is drained, user asleep <3", ())
+    assert said[1][0] == "Waivers were applied:"
+    assert said[2][0] == "performance: 8 of 24 measured figures not judged, having no floor, peers or history:"
+    assert said[2][1] == ("memory_bandwidth[op=copy] on gpu0–gpu7: no floor",)
+    said = [(caution.sentence, caution.items, caution.more) for caution in build(samples["missing_gpu"], FULL).cautions]
+    assert said[0][0] == "intake: 5 of 42 required figures not measured:"
+    assert len(said[0][1]) + said[0][2] == 5
+    assert said[1][:2] == (
+        "4 stages did not run:",
+        ("burn_in, integrity, performance, thermal: intake failed, and it blocks",),
+    )
+
+
+def test_a_full_pass_has_nothing_to_warn_of(samples: Samples) -> None:
+    assert build(samples["cpu_pass"], FULL).cautions == ()
+
+
+def test_a_stage_that_required_nothing_is_said_to_prove_nothing(samples: Samples) -> None:
+    report = samples["cpu_pass"]
+    bare = dataclasses.replace(report.stages[0].judgement, coverage=Coverage(0, 0, 0))
+    report = dataclasses.replace(report, stages=(dataclasses.replace(report.stages[0], judgement=bare),))
+    assert "so nothing is proven by it" in build(report, FULL).cautions[0].sentence
+
+
+def test_a_forced_run_without_a_reason_is_still_shown_as_forced(samples: Samples) -> None:
+    view = build(dataclasses.replace(samples["cpu_pass"], forced=""), FULL)
+    assert "no reason given" in view.cautions[0].sentence
+
+
+def test_one_simulated_stage_marks_the_whole_report(samples: Samples) -> None:
+    report = samples["cpu_pass"]
+    assert not build(report, FULL).simulated
+    simulated = dataclasses.replace(report.stages[2].judgement, simulated=True)
+    stages = (*report.stages[:2], dataclasses.replace(report.stages[2], judgement=simulated), *report.stages[3:])
+    assert build(dataclasses.replace(report, stages=stages), FULL).simulated
+
+
+def test_figures_stand_as_median_and_range_beside_their_limit(samples: Samples) -> None:
+    sections = dict(build(samples["hot_gpu"], FULL).figures)
+    rate = sections["performance"][0]
+    assert (rate.devices, rate.labels, rate.median) == ("gpu0–gpu7", "dtype=bf16", "693 TFLOPS")
+    assert rate.spread == "548–697 TFLOPS"
+    assert (rate.limit, rate.ok, rate.broken_on) == ("≥ 620 TFLOPS", False, "gpu3")
+    bandwidth = sections["performance"][1]
+    assert (bandwidth.limit, bandwidth.source, bandwidth.ok) == ("", "", True)
+    assert next(iter(sections)) == "performance"
+
+
+def test_probes_that_did_not_complete_are_named_in_their_stage(samples: Samples) -> None:
+    stages = {stage.name: stage for stage in build(samples["hot_gpu"], FULL).stages}
+    assert stages["performance"].troubles == ("nvbandwidth: skipped (no such tool on the node)",)
+    assert (stages["performance"].coverage, stages["thermal"].attempts) == ("16/24", 2)
+    assert [stage.verdict for stage in build(samples["missing_gpu"], FULL).stages] == [Verdict.FAIL, *[None] * 4]
+
+
+@pytest.mark.parametrize("url", ["javascript:alert(1)", "data:text/html,x", "http://a b/", "//host/x", "http://[", ""])
+def test_only_web_addresses_become_links(samples: Samples, url: str) -> None:
+    assert build(dataclasses.replace(samples["cpu_pass"], run_url=url), FULL).run_url is None
+
+
+def test_tighter_limits_never_show_more(samples: Samples) -> None:
+    sizes = [len(repr(build(samples["long_lists"], limits))) for limits in MAIL_LIMITS]
+    assert all(smaller < larger for larger, smaller in itertools.pairwise(sizes))
