@@ -40,6 +40,12 @@ class Settings(BaseSettings):
     mail_from: str = pydantic.Field(default="muster@localhost", description="sender of the reports")
     smtp_conn_id: str = pydantic.Field(default="smtp_default", description="Airflow connection of the mail server")
     poll_seconds: float = pydantic.Field(default=5.0, gt=0, description="how often a running job is asked for")
+    retry_seconds: float = pydantic.Field(
+        default=300.0, gt=0, description="how long an inconclusive stage waits before it is measured anew"
+    )
+    burn_slots: int = pydantic.Field(
+        default=16, ge=1, description="how many nodes burn at once: slots of the pool muster_burn when it is first made"
+    )
     person: str = pydantic.Field(default="", description="who you are in the records; empty is your login name")
     retention_telemetry_days: int = pydantic.Field(
         default=90, ge=1, description="raw telemetry; the charts' points stay with the run"
