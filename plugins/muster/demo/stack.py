@@ -33,6 +33,11 @@ class Login:
     username: str
     password: str
 
+    @property
+    def port(self) -> int:
+        """The API server's port."""
+        return int(self.url.rsplit(":", 1)[1])
+
 
 def airflow_settings(home: pathlib.Path, port: int, dags: pathlib.Path, plugins: pathlib.Path) -> dict[str, str]:
     """Airflow's configuration as environment variables: quick to react, small, reachable from this machine only."""

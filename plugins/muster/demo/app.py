@@ -1,0 +1,280 @@
+"""The demo from start to end: services, fleet, onboarding, live progress, verdicts, and the examiner's last word."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import secrets
+import sys
+import time
+
+from rich.console import Console
+from rich.markup import escape
+
+from muster import records
+from muster.airflow_api import AirflowClient
+from muster.demo import custody, fleet
+from muster.demo.draw import draw_faults, load_answers, save_answers
+from muster.demo.hosts import Hosts, Keys, make_client_keys
+from muster.demo.outcome import read_mails, show_score, show_verdicts
+from muster.demo.pytorch import find_interpreter
+from muster.demo.scoring import Score, score
+from muster.demo.services import ServiceFailed, Supervisor, base_environment
+from muster.demo.stack import Login, Stack, airflow_settings, migrate, new_login, write_password
+from muster.demo.table import Progress, clock
+from muster.demo.watch import LOOK_EVERY_S, Run, Watcher
+from muster.demo.workdir import Busy, Workdir
+from muster.errors import MusterError, UnknownRun
+from muster.runid import run_id
+from muster_reports.model import RunReport
+
+DAG_ID = "node_qualification"
+LEVEL = "demo"
+REASON = "demo"
+TIME_LIMIT_S = 900.0
+MAIL_S = 60.0
+SIMULATED_AT_ONCE = 3
+"""How many simulated nodes may work at a time, once this machine has been measured alone."""
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
+
+
+class DemoFailed(Exception):
+    """The demo cannot go on; the message is what a user needs to know."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the user asked for."""
+
+    seed: int
+    exit_after: bool
+    directory: pathlib.Path
+    time_limit_s: float = TIME_LIMIT_S
+
+
+def main(
+    seed: int | None = None,
+    exit_after: bool = False,
+    directory: pathlib.Path | None = None,
+    time_limit_s: float = TIME_LIMIT_S,
+) -> int:
+    """Run the demo; returns the exit status: 0 only if every fault was found and nothing else was failed.
+
+    Works in ``directory`` (default: .demo here), which it empties first. Without ``exit_after`` Airflow stays up
+    until somebody stops it. No process outlives the call.
+    """
+    options = Options(
+        seed=secrets.randbelow(10_000) if seed is None else seed,
+        exit_after=exit_after,
+        directory=(directory or pathlib.Path(".demo")).resolve(),
+        time_limit_s=time_limit_s,
+    )
+    return custody.keep(lambda: run(options))
+
+
+def run(options: Options) -> int:
+    """The demo proper; its descendants are ended by custody's keeper whatever happens here."""
+    console = Console(highlight=False)
+    place = Workdir(options.directory)
+    supervisor = Supervisor(place.logs)
+    try:
+        with place.claim():
+            return Demo(options, place, supervisor, console).run()
+    except (Busy, DemoFailed, ServiceFailed, MusterError) as error:
+        console.print(f"[bold red]The demo failed:[/] {escape(str(error))}", soft_wrap=True)
+        return 1
+    finally:
+        supervisor.stop(patience_s=3.0)
+
+
+class Demo:
+    """One demo. Each step says what it does and how long it took."""
+
+    def __init__(self, options: Options, place: Workdir, supervisor: Supervisor, console: Console) -> None:
+        self.options = options
+        self.place = place
+        self.supervisor = supervisor
+        self.console = console
+        self.began = time.monotonic()
+
+    def say(self, sentence: str) -> None:
+        """One line with the time elapsed."""
+        self.console.print(f"[dim]\\[{clock(self.elapsed()):>5}][/] {sentence}", soft_wrap=True)
+
+    def elapsed(self) -> float:
+        """Seconds since the demo began."""
+        return time.monotonic() - self.began
+
+    def run(self) -> int:
+        """All of it; returns the exit status."""
+        if not (REPOSITORY / "dags").is_dir():
+            raise DemoFailed(f"there are no DAGs in {REPOSITORY / 'dags'}: run the demo from a clone of the repository")
+        python = find_interpreter()
+        if python is None:
+            raise DemoFailed("no python3 here can import torch: 'make demo' installs it")
+        self.say(f"Muster demo, seed {self.options.seed} (--seed {self.options.seed} plants the same faults again)")
+        keys = make_client_keys(self.place.root / "keys")
+        stack = self.start_services(keys)
+        members = self.start_fleet(keys)
+        self.enrol(members, python)
+        stack.wait_ready(DAG_ID)
+        self.say(f"Airflow is up: {stack.login.url}")
+        client = AirflowClient(stack.login.url, stack.login.username, stack.login.password)
+        runs = self.trigger(members, client)
+        self.follow(runs, client)
+        result = self.conclude(members, runs)
+        if not self.options.exit_after:
+            self.linger(stack.login)
+        return 0 if result.ok else 1
+
+    def start_services(self, keys: Keys) -> Stack:
+        """The mail sink, then Airflow, which goes on starting while the fleet is built."""
+        port_file = self.place.root / "mail.port"
+        base = base_environment(self.place.mark)
+        self.supervisor.start(
+            "mail", [sys.executable, "-m", "muster.demo.mailsink", str(self.place.mail), str(port_file)], base
+        )
+        login = new_login()
+        write_password(self.place.airflow, login.username, login.password)
+        self.supervisor.wait_until("the mail sink", port_file.exists, 30)
+        mine = muster_settings(self.place, login, keys)
+        os.environ.update(mine)
+        environment = {
+            **base,
+            **mine,
+            **connections(keys, int(port_file.read_text())),
+            **airflow_settings(self.place.airflow, login.port, REPOSITORY / "dags", REPOSITORY / "plugins"),
+        }
+        self.say("Starting Airflow (SQLite, one machine) and a mail sink")
+        migrate(environment, self.place.logs / "migrate.log")
+        stack = Stack(self.supervisor, environment, login)
+        stack.start()
+        return stack
+
+    def start_fleet(self, keys: Keys) -> list[fleet.Member]:
+        """Plant the faults and start every node's SSH server."""
+        faults = draw_faults(self.options.seed)
+        save_answers(self.place.answers, self.options.seed, faults)
+        self.place.nodes.mkdir()
+        fleet.build_machines(self.place.nodes, self.options.seed, faults)
+        members = fleet.start_servers(Hosts(self.supervisor, self.place.nodes, keys, self.place.mark), self.place.nodes)
+        host = members[0]
+        self.say(f"{host.name} is this machine, reached over SSH by {host.server}; SKU {host.sku}, truly measured")
+        self.say(
+            f"{len(members) - 1} simulated nodes ({fleet.SIMULATED_SKU}), each an SSH server with a host key of its "
+            f"own; {len(faults)} of them have a fault"
+        )
+        return members
+
+    def enrol(self, members: list[fleet.Member], python: str) -> None:
+        """Enter the fleet in the records."""
+        records.upgrade()
+        added = [records.add_node(fleet.describe(member, python)) for member in members]
+        self.say(f"{added.count('added')} nodes enrolled, host keys pinned")
+
+    def trigger(self, members: list[fleet.Member], client: AirflowClient) -> list[Run]:
+        """Start one qualification a node, this machine's first."""
+        client.ensure_pool(fleet.POOL, 1)
+        client.unpause(DAG_ID)
+        runs = []
+        for member in members:
+            conf = {"node": member.name, "level": LEVEL, "reason": REASON, "pool": fleet.POOL}
+            started = run_id(member.name, REASON)
+            client.trigger(DAG_ID, started, conf, note="make demo")
+            runs.append(Run(member.name, member.sku, member.simulated, DAG_ID, started))
+        self.say(f"{len(runs)} qualifications triggered; one node at a time measures, this machine first")
+        return runs
+
+    def follow(self, runs: list[Run], client: AirflowClient) -> None:
+        """Show progress until every run is over. Raises DemoFailed when time is up, naming what hangs."""
+        watcher = Watcher(runs, client)
+        host, *_simulated = runs
+        widened = False
+        with Progress(self.console) as progress:
+            while True:
+                self.supervisor.check()
+                rows = watcher.look()
+                progress.show(rows, self.elapsed())
+                if all(row.done for row in rows):
+                    return
+                if not widened and host.node in watcher.over:
+                    # This machine has been measured alone; the simulated nodes' figures come from a model, so that
+                    # several may work at once.
+                    client.ensure_pool(fleet.POOL, SIMULATED_AT_ONCE)
+                    widened = True
+                if self.elapsed() > self.options.time_limit_s:
+                    raise DemoFailed(
+                        f"not done within {clock(self.options.time_limit_s)}; still unfinished: {watcher.hanging()}. "
+                        f"The logs are in {self.place.logs} and {self.place.airflow / 'logs'}."
+                    )
+                time.sleep(LOOK_EVERY_S)
+
+    def conclude(self, members: list[fleet.Member], runs: list[Run]) -> Score:
+        """Show what Muster found, then what the examiner says of it."""
+        reports = [report for run in runs if (report := finished(run)) is not None]
+        deadline = time.monotonic() + MAIL_S
+        while len(mails := read_mails(self.place.mail)) < len(runs) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        show_verdicts(self.console, reports)
+        host, *simulated = members
+        result = score(
+            reports,
+            load_answers(self.place.answers),
+            mails,
+            host=host.name,
+            simulated=tuple(member.name for member in simulated),
+        )
+        show_score(self.console, result)
+        self.say(f"Reports: {self.place.mail} (the .html files open in a browser; .eml are the mails as sent)")
+        self.say(f"Elapsed: {clock(self.elapsed())}")
+        return result
+
+    def linger(self, login: Login) -> None:
+        """Leave Airflow up until somebody stops the demo."""
+        self.console.print(
+            f"\nAirflow: [bold]{login.url}[/]  login [bold]{login.username}[/]  password "
+            f"[bold]{escape(login.password)}[/]\nCtrl-C ends everything."
+        )
+        try:
+            while True:
+                self.supervisor.check()
+                time.sleep(1)
+        except custody.Stopped:
+            self.console.print("Stopping")
+
+
+def finished(run: Run) -> RunReport | None:
+    """The run's report; None where the run never came as far as the records."""
+    try:
+        return records.run_report(run.dag_id, run.run_id)
+    except UnknownRun:
+        return None
+
+
+def muster_settings(place: Workdir, login: Login, keys: Keys) -> dict[str, str]:
+    """Muster's own settings, for the controller's processes and for this one."""
+    return {
+        "MUSTER_HOME": str(place.controller),
+        "MUSTER_SSH_KEY_FILE": str(keys.private),
+        "MUSTER_AIRFLOW_URL": login.url,
+        "MUSTER_AIRFLOW_USERNAME": login.username,
+        "MUSTER_AIRFLOW_PASSWORD": login.password,
+        "MUSTER_MAIL_TO": "fleet-operators@localhost",
+        "MUSTER_MAIL_FROM": "muster@localhost",
+        "MUSTER_POLL_SECONDS": "1",
+    }
+
+
+def connections(keys: Keys, smtp_port: int) -> dict[str, str]:
+    """Airflow's connections to the nodes and to the mail sink."""
+    ssh = {"conn_type": "ssh", "extra": {"key_file": str(keys.private), "look_for_keys": False}}
+    smtp = {
+        "conn_type": "smtp",
+        "host": "127.0.0.1",
+        "port": smtp_port,
+        "extra": {"disable_ssl": True, "disable_tls": True, "from_email": "muster@localhost"},
+    }
+    return {"AIRFLOW_CONN_MUSTER_SSH": json.dumps(ssh), "AIRFLOW_CONN_SMTP_DEFAULT": json.dumps(smtp)}

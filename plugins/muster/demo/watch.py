@@ -1,0 +1,70 @@
+"""Looks at the runs while they go: verdicts, jobs and states from the fleet records, ends of runs from Airflow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from muster import records
+from muster.airflow_api import RUN_OVER, AirflowClient
+from muster.demo.table import STAGES, Row
+from muster.errors import UnknownRun
+
+LOOK_EVERY_S = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One node's DAG run."""
+
+    node: str
+    sku: str
+    simulated: bool
+    dag_id: str
+    run_id: str
+
+
+class Watcher:
+    """Remembers which runs are over, so that Airflow is asked about the others only."""
+
+    def __init__(self, runs: Sequence[Run], client: AirflowClient) -> None:
+        self.runs = runs
+        self.client = client
+        self.over: dict[str, str] = {}
+
+    def look(self) -> list[Row]:
+        """The fleet as it stands now, in the order of the runs."""
+        states = {node.name: node.state.value for node in records.list_nodes()}
+        for run in self.runs:
+            if run.node not in self.over:
+                state = self.client.run_state(run.dag_id, run.run_id)
+                if state in RUN_OVER:
+                    self.over[run.node] = str(state)
+        return [
+            Row(run.node, run.sku, run.simulated, self._words(run), states.get(run.node, ""), run.node in self.over)
+            for run in self.runs
+        ]
+
+    def hanging(self) -> str:
+        """Which runs are not over, and in which tasks they are."""
+        found = []
+        for run in self.runs:
+            if run.node not in self.over:
+                tasks = self.client.task_states(run.dag_id, run.run_id)
+                at = [f"{task} {state}" for task, state in tasks.items() if state not in ("none", "success", "skipped")]
+                found.append(f"{run.node} ({', '.join(at) or 'no task was started'})")
+        return "; ".join(found)
+
+    def _words(self, run: Run) -> dict[str, str]:
+        """What is to be said of each stage: its verdict, or whether a job of it is on the node now."""
+        try:
+            verdicts = {each.stage: each.verdict.value for each in records.run_stages(run.dag_id, run.run_id)}
+        except UnknownRun:
+            return {}
+        words = {}
+        for stage in STAGES:
+            if stage in verdicts:
+                words[stage] = verdicts[stage]
+            elif run.node not in self.over and records.get_job(run.dag_id, run.run_id, stage) is not None:
+                words[stage] = "running"
+        return words
