@@ -1,14 +1,19 @@
-"""Compute on one logical CPU through PyTorch: single-threaded, timed by the monotonic clock."""
+"""Compute on one logical CPU through PyTorch: single-threaded, timed by the CPU time of the thread.
+
+CPU time is to a core what device time is to a GPU: a slow clock or slow memory shows in it, but not that the kernel
+gave the core to somebody else for a while, which says nothing about the hardware.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import os
+import time
 from typing import Any, ContextManager, Iterator, Optional, Sequence, Tuple
 
 from muster_node.hardware import host_parse as parse
-from muster_node.hardware.seam import Clock, Compute, Device, Timing
+from muster_node.hardware.seam import Compute, Device, Timing
 from muster_node.hardware.sysfs import Files
 from muster_node.probe import Skip
 
@@ -30,11 +35,10 @@ class CpuCompute(Compute):
     Probes therefore make it inside ``Hardware.at_once``, whose workers are processes of their own.
     """
 
-    def __init__(self, device: Device, clock: Clock, files: Files, flags: Sequence[str]) -> None:
+    def __init__(self, device: Device, files: Files, flags: Sequence[str]) -> None:
         self._torch = require_torch()
         self.device = device
         self.torch_device = self._torch.device("cpu")
-        self._clock = clock
         self._files = files
         self._flags = flags
         os.sched_setaffinity(0, {device.index})
@@ -62,16 +66,16 @@ class CpuCompute(Compute):
         return tensor
 
     def timer(self) -> ContextManager[Timing]:
-        """Times the block on the monotonic clock, with the core's own clock where the kernel tells it."""
+        """Seconds of CPU time that the block took, and the core's clock where the kernel tells it."""
         return self._timed()
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[Timing]:
         timing = Timing()
         before = self._clock_mhz()
-        start = self._clock.now()
+        start = time.thread_time()
         yield timing
-        timing.seconds = self._clock.now() - start
+        timing.seconds = time.thread_time() - start
         after = self._clock_mhz()
         if before is not None and after is not None:
             timing.mean_clock_mhz = (before + after) / 2

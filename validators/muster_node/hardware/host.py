@@ -155,7 +155,7 @@ class HostHardware(Hardware):
                 raise Skip("no GPU backend is available on this machine")
             return self._accelerators.compute(device)
         flags = host_parse.parse_cpuinfo(self._files.text("/proc/cpuinfo"))["flags"]
-        return CpuCompute(device, self.clock, self._files, flags)
+        return CpuCompute(device, self._files, flags)
 
     def at_once(
         self,

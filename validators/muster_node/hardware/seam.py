@@ -79,7 +79,7 @@ class Clock(abc.ABC):
 
 @dataclasses.dataclass
 class Timing:
-    """Filled in when a ``Compute.timer`` block ends: device seconds, and the mean clock meanwhile where known."""
+    """Filled in when a ``Compute.timer`` block ends: device seconds (on CPUs: CPU time), clock and power if known."""
 
     seconds: float = 0.0
     mean_clock_mhz: Optional[float] = None

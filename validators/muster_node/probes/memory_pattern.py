@@ -154,7 +154,7 @@ class Region:
         for low, high in self._spans:
             self._buffer[low:high] = self._values(fills[0], low, high)
         self._passed(1)
-        wrong, examples = 0, []
+        wrong, examples = 0, []  # type: int, List[str]
         for number, fill in enumerate(fills):
             following = fills[number + 1] if number + 1 < len(fills) else None
             for low, high in self._spans if number % 2 == 0 else reversed(self._spans):

@@ -1,0 +1,125 @@
+"""How fast the scratch disk writes and reads, and whether it gives back what it was given.
+
+Works on one capped scratch file of its own, past the page cache where the file system allows (O_DIRECT). Never touches
+a device or a file that was there before, and refuses where the file would take more than half of the free space.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import mmap
+import os
+import pathlib
+import random
+from typing import Iterator, List, Tuple
+
+from muster_node.hardware.seam import Clock
+from muster_node.probe import Context, Metric, Param, Probe, Skip
+from muster_node.probes._shared import MIB, seed_of, spread
+
+DEVICE = "disk:scratch"
+_BLOCK = 4 * MIB
+
+
+class Disk(Probe):
+    """Sequential write and read of a scratch file, verified block by block."""
+
+    name = "disk"
+    stage = "performance"
+    doc = "Sequential rates of the scratch disk, and digests of what it returns"
+    params = {
+        "mib": Param(256, "size of the scratch file in MiB"),
+        "directory": Param(None, "where to put the scratch file; None: the probe's own scratch directory"),
+    }
+    metrics = {
+        "disk_write_rate": Metric("MB/s", "bytes written per second, the final flush to the device included"),
+        "disk_read_rate": Metric("MB/s", "bytes read per second"),
+        "disk_mismatches": Metric("count", "blocks of 4 MiB that came back different"),
+    }
+
+    def run(self, context: Context) -> None:
+        """Measure. Raises Skip where less than twice the file's size is free or the directory cannot be written."""
+        directory = pathlib.Path(context.params["directory"] or context.scratch)
+        blocks = max(1, int(context.params["mib"]) * MIB // _BLOCK)
+        _check_room(directory, blocks * _BLOCK)
+        path = directory / ("muster-disk-%d.scratch" % os.getpid())
+        context.progress("writing and reading %d MiB in %s" % (blocks * _BLOCK // MIB, directory))
+        clock, seed = context.hardware.clock, seed_of(context.seed, "disk")
+        try:
+            with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as (descriptor, _):
+                written, digests = _write(descriptor, blocks, seed, clock)
+            with _opened(path, os.O_RDONLY) as (descriptor, direct):
+                read, wrong = _read(descriptor, digests, clock)
+        except PermissionError as error:
+            raise Skip("the scratch directory cannot be written: %s" % error) from error
+        finally:
+            path.unlink(missing_ok=True)
+        note = "" if direct else "the file system has no direct reads; the page cache was asked to let go first"
+        for metric, times in (("disk_write_rate", written), ("disk_read_rate", read)):
+            rates = [_BLOCK / 1e6 / seconds for seconds in times.blocks]
+            value = blocks * _BLOCK / 1e6 / (sum(times.blocks) + times.flush)
+            context.emit(metric, DEVICE, value=value, samples=blocks, spread=spread(rates), note=note)
+        context.emit("disk_mismatches", DEVICE, value=wrong, samples=blocks)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Times:
+    """Seconds for each block, and for the flush at the end."""
+
+    blocks: List[float]
+    flush: float = 0.0
+
+
+def _check_room(directory: pathlib.Path, size: int) -> None:
+    try:
+        status = os.statvfs(directory)
+    except OSError as error:
+        raise Skip("the scratch directory cannot be used: %s" % error) from error
+    free = status.f_bavail * status.f_frsize
+    if free < 2 * size:
+        raise Skip("only %d MiB are free in %s, %d are needed" % (free // MIB, directory, 2 * size // MIB))
+
+
+@contextlib.contextmanager
+def _opened(path: pathlib.Path, flags: int) -> Iterator[Tuple[int, bool]]:
+    """The file's descriptor, and whether it bypasses the page cache."""
+    try:
+        descriptor, direct = os.open(path, flags | os.O_DIRECT, 0o600), True
+    except OSError:
+        # O_EXCL: a file system may refuse O_DIRECT after it has made the file.
+        if flags & os.O_CREAT:
+            path.unlink(missing_ok=True)
+        descriptor, direct = os.open(path, flags, 0o600), False
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    try:
+        yield descriptor, direct
+    finally:
+        os.close(descriptor)
+
+
+def _write(descriptor: int, blocks: int, seed: int, clock: Clock) -> Tuple[_Times, List[bytes]]:
+    generator, seconds, digests = random.Random(seed), [], []
+    with mmap.mmap(-1, _BLOCK) as buffer:  # page-aligned, as direct writes demand
+        for _ in range(blocks):
+            buffer[:] = generator.randbytes(_BLOCK)
+            digests.append(hashlib.sha256(buffer).digest())
+            start = clock.now()
+            if os.write(descriptor, buffer) != _BLOCK:
+                raise OSError("the disk took only a part of a block")
+            seconds.append(clock.now() - start)
+    start = clock.now()
+    os.fsync(descriptor)
+    return _Times(seconds, clock.now() - start), digests
+
+
+def _read(descriptor: int, digests: List[bytes], clock: Clock) -> Tuple[_Times, int]:
+    seconds, wrong = [], 0
+    with mmap.mmap(-1, _BLOCK) as buffer:
+        for digest in digests:
+            start = clock.now()
+            count = os.readv(descriptor, [buffer])
+            seconds.append(clock.now() - start)
+            wrong += count != _BLOCK or hashlib.sha256(buffer).digest() != digest
+    return _Times(seconds), wrong
