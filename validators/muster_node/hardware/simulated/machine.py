@@ -118,11 +118,14 @@ def _draw_gpu(dice: random.Random, model: Model, slot: int) -> Gpu:
 
 
 def draw_machine(hostname: str, model_name: str, seed: int) -> Machine:
-    """A healthy machine with ordinary spread, drawn from ``seed``. Raises ValueError for a model that is unknown."""
+    """A healthy machine with ordinary spread, drawn from ``seed`` and its name: two names are never the same machine.
+
+    Raises ValueError for a model that is unknown.
+    """
     if model_name not in MODELS:
         raise ValueError("no simulated model %r; there are: %s" % (model_name, ", ".join(sorted(MODELS))))
     model = MODELS[model_name]
-    dice = random.Random("%s/%s" % (model_name, seed))
+    dice = random.Random("%s/%s/%s" % (model_name, hostname, seed))
     return Machine(
         model_name=model_name,
         hostname=hostname,
@@ -220,7 +223,7 @@ def create_machine(
     Raises ValueError, in one sentence, for an unknown model, kind or slot.
     """
     machine = draw_machine(directory.name, model, seed)
-    dice = random.Random("%s/%s/parts" % (model, seed))
+    dice = random.Random("%s/%s/%s/parts" % (model, directory.name, seed))
     for spec in faults:
         machine = _with_defect(machine, spec, dice)
     directory.mkdir(parents=True, exist_ok=True)
