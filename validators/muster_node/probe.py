@@ -49,8 +49,8 @@ class Context:
     """What a running probe is given.
 
     ``emit(metric, device, value=…, text=…, labels=…, samples=…, spread=…, note=…)`` records a measurement: the metric
-    must be declared, its unit is the declaration's ``unit_on(device)``. ``progress(sentence)`` writes a progress line. ``scratch`` is
-    a directory of the probe's own, removed afterwards. ``params`` holds every declared parameter.
+    must be declared, its unit is the declaration's ``unit_on(device)``. ``progress(sentence)`` writes a progress line.
+    ``scratch`` is a directory of the probe's own, removed afterwards. ``params`` holds every declared parameter.
     """
 
     hardware: "Hardware"
