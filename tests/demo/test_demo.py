@@ -16,7 +16,7 @@ from muster.demo import custody
 from muster.demo.draw import draw_faults
 from muster.demo.workdir import Busy, Workdir
 
-SEEDS = (1, 2)
+SEEDS = (1, 5)
 STARTED_S = 180.0
 
 pytestmark = [pytest.mark.demo, pytest.mark.needs_torch]
@@ -63,7 +63,8 @@ def alive(processes: list[psutil.Process]) -> list[str]:
 def test_the_seeds_tested_plant_every_fault_elsewhere() -> None:
     first, second = (draw_faults(seed) for seed in SEEDS)
     for one, other in zip(first, second, strict=True):
-        assert (one.node, one.gpu) != (other.node, other.gpu)
+        assert one.node != other.node
+        assert one.gpu != other.gpu
 
 
 @pytest.mark.timeout(1000)
