@@ -70,3 +70,8 @@ class AirflowRefused(MusterError):
 
 class AlreadyTriggered(MusterError):
     """A run of this node for this reason exists already."""
+
+
+def at(where: str, sentence: object) -> str:
+    """A sentence with where it belongs in front ("fleet.yaml:12"), if it belongs anywhere."""
+    return f"{where}: {sentence}" if where else str(sentence)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, MusterError, SameMachine
+from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, MusterError, SameMachine, at
 from muster.lifecycle import Evidence, State
 from muster.records import _rows
 from muster.records.engine import reading, writing
@@ -50,7 +50,7 @@ def add_nodes(nodes: Iterable[tuple[str, NewNode]], actor: str = "muster") -> di
             try:
                 outcome[node.name] = _add(session, node, actor)
             except MusterError as error:
-                problems.append(f"{where}: {error}")
+                problems.append(at(where, error))
         if problems:
             raise BadInventory(problems)
     return outcome

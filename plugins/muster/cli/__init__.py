@@ -1,0 +1,22 @@
+"""The command line, ``muster``. Errors are one sentence on stderr and exit status 1, never a traceback."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Entry point of ``muster``."""
+    from muster.cli.app import app
+    from muster.errors import MusterError
+
+    try:
+        app(prog_name="muster")
+    except MusterError as error:
+        for sentence in str(error).splitlines():
+            print(f"muster: {sentence}", file=sys.stderr)  # noqa: T201
+        sys.exit(1)
+    except BrokenPipeError:
+        # The reader of a pipe (head, less) has seen enough.
+        sys.stderr.close()
+        sys.exit(0)

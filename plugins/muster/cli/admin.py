@@ -1,0 +1,124 @@
+"""``muster db``, ``muster sku``, ``muster settings``, ``muster sweep``, ``muster demo``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from muster.cli import show
+from muster.cli.node import AsJson
+from muster.errors import MusterError
+from muster.settings import settings, shown
+
+db_app = typer.Typer(no_args_is_help=True)
+sku_app = typer.Typer(no_args_is_help=True)
+settings_app = typer.Typer(no_args_is_help=True)
+
+
+@db_app.command("upgrade")
+def upgrade() -> None:
+    """Create the fleet records, or bring them to this version's schema. Doing so again is harmless."""
+    from muster import records
+
+    before, after = records.upgrade()
+    if before == after:
+        typer.echo(f"the fleet records are at schema {after} already")
+    else:
+        typer.echo(f"the fleet records went from {f'schema {before}' if before else 'nothing'} to schema {after}")
+
+
+@sku_app.command("list")
+def sku_list(json: AsJson = False) -> None:
+    """List the hardware models that can be tested."""
+    from muster_criteria.skus import SkuError, list_skus, load_sku
+
+    rows: list[dict[str, str]] = []
+    for name in list_skus(settings().sku_folders):
+        try:
+            sku = load_sku(name, settings().sku_folders)
+            rows.append({"sku": name, "version": sku.version, "title": sku.title})
+        except SkuError as error:
+            rows.append({"sku": name, "version": "", "title": f"cannot be used: {error}"})
+    if json:
+        show.as_json(rows)
+    else:
+        show.table(["sku", "version", "title"], [list(row.values()) for row in rows], empty="there are no SKU files")
+
+
+@sku_app.command("show")
+def sku_show(name: Annotated[str, typer.Argument(help="The SKU.")]) -> None:
+    """Show a hardware model's file."""
+    from muster_criteria.skus import SkuError, find_sku
+
+    try:
+        path = find_sku(name, settings().sku_folders)
+    except SkuError as error:
+        raise MusterError(str(error)) from None
+    typer.echo(f"# {path}")
+    typer.echo(path.read_text(encoding="utf-8"))
+
+
+@sku_app.command("lint")
+def sku_lint(
+    names: Annotated[list[str] | None, typer.Argument(help="SKUs or files; default: all.")] = None,
+) -> None:
+    """Say everything that is wrong in SKU files: negative limits, missing sources, contradictions, …"""
+    from muster_criteria.skus import SkuError, lint_sku, list_skus
+
+    wrong = 0
+    listed = names or list_skus(settings().sku_folders)
+    for name in listed:
+        is_file = name.endswith((".yaml", ".yml")) or "/" in name
+        try:
+            if is_file and not Path(name).is_file():
+                raise MusterError(f"there is no file {name}; give a SKU's name, or the path of its file")
+            problems = lint_sku(Path(name) if is_file else name, settings().sku_folders)
+        except SkuError as error:
+            raise MusterError(str(error)) from None
+        wrong += len(problems)
+        for problem in problems:
+            typer.echo(str(problem), err=True)
+    if wrong:
+        raise typer.Exit(1)
+    typer.echo(f"{len(listed)} SKU file{'s are' if len(listed) != 1 else ' is'} well")
+
+
+@settings_app.command("show")
+def settings_show(json: AsJson = False) -> None:
+    """Show every setting with its value; whatever is secret is masked."""
+    rows = shown(settings())
+    if json:
+        show.as_json({name: value for name, value, _ in rows})
+    else:
+        show.table(["variable", "value", "what it is"], rows, empty="there are no settings")
+
+
+def sweep() -> None:
+    """Free the leases of runs that are over, and delete what the retention settings no longer keep."""
+    from muster import records
+    from muster.airflow_api import RUN_OVER, AirflowClient
+
+    leases = records.live_leases()
+    if leases:
+        with AirflowClient.from_settings() as airflow:
+            runs = {(lease.dag_id, lease.run_id) for lease in leases}
+            states = {run: airflow.run_state(*run) for run in sorted(runs)}
+        over = [run for run, state in states.items() if state is None or state in RUN_OVER]
+        for node in records.sweep_leases(over, "its run is over in Airflow"):
+            typer.echo(f"{node}: lease freed")
+    gone = records.apply_retention()
+    typer.echo(
+        f"deleted {gone.telemetry} telemetry files, {gone.results} raw results, {gone.measurements} measurements, "
+        f"{gone.runs} runs, {gone.mails} sent mails"
+    )
+
+
+def demo(context: typer.Context) -> None:
+    """The main job on this machine: a small fleet goes through its qualification. See `muster demo --help`."""
+    import runpy
+    import sys
+
+    sys.argv = ["muster demo", *context.args]
+    runpy.run_module("muster.demo", run_name="__main__")

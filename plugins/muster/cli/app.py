@@ -1,0 +1,37 @@
+"""The ``muster`` command put together from its topics. Only imports what every start needs: --help must be quick."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import muster
+from muster.cli import admin, node, run
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Takes every node of a fleet from the loading dock to production, and keeps it honest there.",
+)
+app.add_typer(node.app, name="node", help="Enrol, look at and move nodes.")
+app.command("qualify")(run.qualify)
+app.add_typer(run.app, name="runs", help="Look at runs.")
+app.command("export")(run.export)
+app.add_typer(admin.sku_app, name="sku", help="Hardware models: what is known of them, and whether it holds together.")
+app.add_typer(admin.db_app, name="db", help="The fleet records' database.")
+app.add_typer(admin.settings_app, name="settings", help="What is configured.")
+app.command("sweep")(admin.sweep)
+app.command("demo", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)(
+    admin.demo
+)
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and end.", is_eager=True)] = False,
+) -> None:
+    if version:
+        typer.echo(f"muster {muster.__version__}")
+        raise typer.Exit

@@ -1,0 +1,115 @@
+"""What ``muster node check`` does: send the node side to a node, and ask it what is missing there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import posixpath
+from collections.abc import Mapping
+from typing import Any
+
+from muster.errors import MusterError, UnknownNode
+from muster.settings import settings
+
+OK, MISSING, OPTIONAL = "ok", "missing", "optional"
+
+TIMEOUT_S = 240.0
+"""Longer than the node side gives itself: the first import of PyTorch reads gigabytes from a cold disk."""
+
+ITEMS_MAX = 1000
+NO_JOB = "00000000"
+"""Names no job: only the folders and the agent are looked at."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """One thing looked at: ``mark`` is ok, missing (some probe cannot do without it) or optional."""
+
+    mark: str
+    item: str
+    needed_by: tuple[str, ...]
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A machine to check; ``pinned`` is whether its host key is the one of its enrolment."""
+
+    name: str
+    host: str
+    port: int
+    user: str
+    host_key: str
+    launch: Mapping[str, Any]
+    work_dir: str
+    pinned: bool
+
+
+def target(node: str, port: int, user: str, launch: str) -> Target:
+    """The enrolled node of that name, or the host of that name under the key that answers now."""
+    from muster import records
+    from muster.remote.ssh import scan_host_key
+
+    try:
+        known = records.get_node(node)
+        return Target(
+            known.name, known.host, known.port, known.user, known.host_key, known.launch, known.work_dir, True
+        )
+    except UnknownNode:
+        pass
+    try:
+        parsed = json.loads(launch) if launch else {}
+    except ValueError:
+        raise MusterError(
+            f'--launch {launch!r} is not JSON; write \'{{"kind": "venv", "path": "/opt/venv"}}\''
+        ) from None
+    key = scan_host_key(node, port, settings().ssh_timeout_s)
+    return Target(node, node, port, user, key, parsed, "~/.muster", False)
+
+
+def check(node: Target) -> list[Item]:
+    """Everything that the node side looks at there, what is missing first. Raises MusterError if it cannot be asked."""
+    from muster.agentfile import build_agent
+    from muster.remote import jobs, launch, ssh
+
+    agent = build_agent(settings().home / "agents")
+    client = ssh.connect(node, timeout=settings().ssh_timeout_s)
+    try:
+        seen = jobs.look(client, node.work_dir, NO_JOB, agent.sha256)
+        jobs.send_agent(client, seen, agent.path, agent.sha256)
+        words = launch.command_for(node.launch, jobs.agent_path(seen.work, agent.sha256), ["check", "--json"])
+        command = ["env", f"MUSTER_WORK={seen.work}", *words]
+        answer = ssh.run(client, command, timeout=TIMEOUT_S)
+    finally:
+        client.close()
+    items = parse(answer.out)
+    if items is None:
+        raise MusterError(
+            f"{node.name}: the node side could not check anything: {answer.complaint}; "
+            f"look whether Python 3.9 or later is there ({posixpath.basename(words[0])})"
+        )
+    how = "the key pinned at enrolment" if node.pinned else "a host key that is not pinned yet"
+    return [Item(OK, "ssh", (), f"logged in to {node.host}:{node.port} under {how}"), *items]
+
+
+def parse(answer: bytes) -> list[Item] | None:
+    """The node side's answer, checked and cleaned like everything that a node says; None if it makes no sense."""
+    from muster.remote.ssh import clean
+
+    try:
+        raw = json.loads(answer)
+        if not isinstance(raw, list):
+            return None
+        items = [
+            Item(
+                OK if each["ok"] is True else MISSING if each["needed_by"] else OPTIONAL,
+                clean(str(each["item"]))[:80],
+                tuple(clean(str(probe))[:80] for probe in each["needed_by"]),
+                clean(str(each["message"]))[:500],
+            )
+            for each in raw[:ITEMS_MAX]
+        ]
+    except (ValueError, KeyError, TypeError):
+        return None
+    order = (MISSING, OPTIONAL, OK)
+    return sorted(items, key=lambda each: order.index(each.mark))

@@ -1,0 +1,186 @@
+"""``muster node``: enrol nodes, check them, look at them, move them."""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from muster.cli import show
+from muster.errors import MusterError
+from muster.lifecycle import State
+from muster.settings import settings
+
+if TYPE_CHECKING:
+    from muster.inventory import InventoryNode
+
+app = typer.Typer(no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="The node's name.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+AsWho = Annotated[str, typer.Option("--as", help="Who decides; default: MUSTER_PERSON, else your login name.")]
+
+
+@app.command("add")
+def add(
+    host: Annotated[str, typer.Argument(help="Host name or address.")],
+    sku: Annotated[str, typer.Option(help="Its hardware model, one of `muster sku list`.")],
+    name: Annotated[str, typer.Option(help="Its name; default: the host.")] = "",
+    port: Annotated[int, typer.Option(help="SSH port.")] = 22,
+    user: Annotated[str, typer.Option(help="SSH user; default: the SSH connection's.")] = "",
+    host_key: Annotated[str, typer.Option(help="'TYPE BASE64' to pin; default: the key that answers now.")] = "",
+    rack: Annotated[str, typer.Option(help="Where it stands.")] = "",
+    pool: Annotated[str, typer.Option(help="The Airflow pool that bounds how many such nodes burn at once.")] = "",
+    work_dir: Annotated[str, typer.Option(help="Our folder on the node.")] = "~/.muster",
+    launch: Annotated[str, typer.Option(help="How the node side is started, as JSON; default: its python3.")] = "",
+    label: Annotated[list[str] | None, typer.Option(help="NAME=TEXT; may be repeated.")] = None,
+) -> None:
+    """Enrol one node under the host key that answers now. Doing so again is harmless."""
+    row: dict[str, object] = {
+        "name": name or host, "host": host, "port": port, "user": user, "sku": sku, "host_key": host_key,
+        "rack": rack, "pool": pool, "work_dir": work_dir, "launch": launch, "labels": ";".join(label or ()),
+    }  # fmt: skip
+    from muster import inventory
+
+    for known, outcome in _enrol(inventory.one(row, _skus())).items():
+        typer.echo(f"{known}: {outcome}")
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="YAML with a list `nodes`, or CSV with a header line.")],
+) -> None:
+    """Enrol all nodes of an inventory, or none if any line of it is bad."""
+    from muster import inventory
+
+    counts = collections.Counter(_enrol(inventory.load(file, _skus())).values())
+    typer.echo(", ".join(f"{counts[word]} {word}" for word in ("added", "updated", "unchanged") if counts[word]))
+
+
+@app.command("list")
+def list_(
+    state: Annotated[list[State] | None, typer.Option(help="Only nodes in this state; may be repeated.")] = None,
+    sku: Annotated[str, typer.Option(help="Only this hardware model.")] = "",
+    rack: Annotated[str, typer.Option(help="Only this rack.")] = "",
+    json: AsJson = False,
+) -> None:
+    """List the nodes."""
+    from muster import records
+
+    nodes = records.list_nodes(states=state or (), sku=sku, rack=rack)
+    if json:
+        show.as_json(nodes)
+        return
+    held = {lease.node: lease.run_id for lease in records.live_leases()}
+    show.table(
+        ["node", "state", "sku", "rack", "address", "answered", "held by", ""],
+        [
+            [node.name, node.state, node.sku, node.rack, f"{node.host}:{node.port}", show.age(node.contact_at),
+             held.get(node.name, ""), "simulated" if node.simulated else ""]
+            for node in nodes
+        ],
+        empty="no such nodes; enrol some with `muster node add HOST --sku SKU` or `muster node import FILE`",
+    )  # fmt: skip
+
+
+@app.command("show")
+def show_(name: Name, json: AsJson = False) -> None:
+    """Show one node: where it stands, its parts, its last runs."""
+    from muster import records
+
+    node, lease = records.get_node(name), records.get_lease(name)
+    parts, runs = records.node_parts(name), records.list_runs(node=name, limit=10)
+    if json:
+        show.as_json({"node": node, "lease": lease, "parts": parts, "runs": runs})
+        return
+    show.facts(
+        {
+            "node": node.name, "state": node.state, "sku": node.sku, "address": f"{node.host}:{node.port}",
+            "user": node.user, "host key": node.host_key, "rack": node.rack, "pool": node.pool,
+            "labels": dict(node.labels), "launch": dict(node.launch), "work dir": node.work_dir,
+            "simulated": "yes" if node.simulated else "", "enrolled": show.when(node.added_at),
+            "answered": show.when(node.contact_at),
+            "held by": f"{lease.run_id} of {lease.dag_id} since {show.when(lease.acquired_at)}" if lease else "",
+            "inconclusive": node.inconclusive or "",
+        }
+    )  # fmt: skip
+    sitting = [[part.slot, part.serial, show.when(part.since)] for part in parts if part.until is None]
+    typer.echo()
+    show.table(["part", "serial", "since"], sitting, empty="no serials are known")
+    typer.echo()
+    rows = [[run.run_id, run.verdict or "", show.when(run.started_at), run.headline] for run in runs]
+    show.table(["run", "verdict", "began", "headline"], rows, empty="no runs yet")
+
+
+@app.command("history")
+def history(name: Name, json: AsJson = False) -> None:
+    """Show everything that happened to a node."""
+    from muster import records
+
+    events = records.node_events(name)
+    if json:
+        show.as_json(events)
+        return
+    rows = [
+        [f"{each.at:%Y-%m-%d %H:%M:%S}", each.to_state if each.from_state != each.to_state else "·", each.actor,
+         each.reason]
+        for each in events
+    ]  # fmt: skip
+    show.table(["at (UTC)", "became", "by", "why"], rows, empty="nothing happened yet")
+
+
+@app.command("move")
+def move(
+    name: Name,
+    to: Annotated[State, typer.Argument(help="The state to move it to.")],
+    reason: Annotated[str, typer.Option(help="Why; it stays in the node's history.")],
+    who: AsWho = "",
+) -> None:
+    """Move a node on somebody's own decision."""
+    from muster import records
+
+    if not reason.strip():
+        raise MusterError("a move needs a reason: --reason 'why'")
+    node = records.move_node(name, to, show.person(who), reason.strip())
+    typer.echo(f"{node.name} is now {node.state}")
+
+
+@app.command("check")
+def check(
+    node: Annotated[str, typer.Argument(help="An enrolled node's name, or any host.")],
+    port: Annotated[int, typer.Option(help="SSH port, for a host that is not enrolled.")] = 22,
+    user: Annotated[str, typer.Option(help="SSH user, for a host that is not enrolled.")] = "",
+    launch: Annotated[str, typer.Option(help="How to start the node side, as JSON, if not enrolled.")] = "",
+    json: AsJson = False,
+) -> None:
+    """Show everything that is missing on a node, privileges included, before anything runs there."""
+    from muster.cli import check as checking
+
+    items = checking.check(checking.target(node, port, user, launch))
+    if json:
+        show.as_json(items)
+    else:
+        show.table(
+            ["", "what", "needed by", "message"],
+            [[each.mark, each.item, ", ".join(each.needed_by), each.message] for each in items],
+            empty="the node had nothing to say",
+        )
+    if any(each.mark == checking.MISSING for each in items):
+        raise typer.Exit(1)
+
+
+def _enrol(nodes: list[tuple[str, InventoryNode]]) -> dict[str, str]:
+    from muster import inventory, records
+    from muster.remote.ssh import scan_host_key
+
+    timeout = settings().ssh_timeout_s
+    pinned = inventory.pin(nodes, lambda host, port: scan_host_key(host, port, timeout))
+    return records.add_nodes(pinned, actor=settings().who)
+
+
+def _skus() -> list[str]:
+    from muster_criteria.skus import list_skus
+
+    return list_skus(settings().sku_folders)

@@ -1,0 +1,93 @@
+"""How the command line shows things: tables for people, JSON for programs, times as an age or in UTC."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import typer
+
+from muster.errors import MusterError
+from muster.lifecycle import NOT_PERSONS
+from muster.settings import settings
+
+VERDICT_STYLE = {
+    "PASS": "green",
+    "WARN": "yellow",
+    "PROVISIONAL": "yellow",
+    "INCONCLUSIVE": "magenta",
+    "FAIL": "bold red",
+    "SKIPPED": "dim",
+}
+
+
+def as_json(value: Any) -> None:
+    """Print values (dataclasses, lists of them) as JSON."""
+    typer.echo(json.dumps(value, default=_plain, indent=1))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """Print a table, or the sentence ``empty`` if there are no rows. Cells are shown as they are, without markup."""
+    listed = [[str(cell) for cell in row] for row in rows]
+    if not listed:
+        typer.echo(empty)
+        return
+    if not sys.stdout.isatty():
+        # A pipe has no width: whole cells, parted by tabs, are what the next program can use.
+        for row in [list(columns), *listed]:
+            typer.echo("\t".join(row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        shown.add_column(column, overflow="fold")
+    for row in listed:
+        shown.add_row(*[Text(cell, style=VERDICT_STYLE.get(cell, "")) for cell in row])
+    Console().print(shown)
+
+
+def facts(pairs: Mapping[str, object]) -> None:
+    """Print names and values, one a line, without those that are empty."""
+    shown = {name: str(value) for name, value in pairs.items() if value not in ("", None, {}, ())}
+    width = max((len(name) for name in shown), default=0)
+    for name, value in shown.items():
+        typer.echo(f"{name:<{width}}  {value}")
+
+
+def when(moment: datetime.datetime | None) -> str:
+    """A moment in UTC, to the minute; "never" for None."""
+    return f"{moment:%Y-%m-%d %H:%M}" if moment else "never"
+
+
+def age(moment: datetime.datetime | None) -> str:
+    """How long ago, in one unit: "12 s", "3 min", "5 h", "8 d"; "never" for None."""
+    if moment is None:
+        return "never"
+    seconds = max(0.0, (datetime.datetime.now(datetime.UTC) - moment).total_seconds())
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def person(named: str) -> str:
+    """Who decides: ``named``, or the person of the settings. Raises MusterError if that names nobody in particular."""
+    who = (named or settings().who).strip()
+    if who.lower() in NOT_PERSONS:
+        raise MusterError(f"{who!r} is nobody in particular: say who decides, with --as NAME or MUSTER_PERSON")
+    return who
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, datetime.datetime):
+        return value.isoformat()
+    return dict(value) if isinstance(value, Mapping) else str(value)
