@@ -58,14 +58,14 @@ PART = {
 
 ADVICE = {
     Action.NONE: "nothing to do",
-    Action.RETEST: "test it again",
-    Action.RESEAT: "reseat it",
-    Action.RESET: "reset it",
+    Action.RETEST: "test again",
+    Action.RESEAT: "reseat",
+    Action.RESET: "reset",
     Action.REBOOT: "reboot the node",
-    Action.RMA: "replace it (RMA)",
+    Action.RMA: "replace (RMA)",
     Action.ASK_FACILITY: "ask the facility about inlet air and power",
-    Action.FIX_SOFTWARE: "fix the software",
-    Action.INSPECT: "inspect it",
+    Action.FIX_SOFTWARE: "fix its software",
+    Action.INSPECT: "inspect",
 }
 
 NAME_MAX = 20

@@ -198,7 +198,7 @@ def test_simulated_is_said_everywhere_or_nowhere(rendered: dict[str, Rendered]) 
 
 
 def test_both_faces_tell_the_same_in_the_same_order(rendered: dict[str, Rendered]) -> None:
-    told = ["FAIL", "gpu3 overheats under load", "SIMULATED HARDWARE", "gpu3: inspect it", "rack 12 is drained",
+    told = ["FAIL", "gpu3 overheats under load", "SIMULATED HARDWARE", "gpu3: inspect", "rack 12 is drained",
             "nvbandwidth on this node", "8 of 24 measured figures not judged", "85.6 °C", "≤ 80 °C",
             "sample figure of the tests", "548 TFLOPS", "nvbandwidth: skipped (no such tool on the node)",
             "gpu3 overheats under load.", "≥ 620 TFLOPS", "S411823X", "580.65",
