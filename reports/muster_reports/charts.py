@@ -50,7 +50,7 @@ TITLES = {
     "clock": "Clock",
     "power": "Power",
     "utilisation": "Utilisation",
-    "load": "Load",
+    "load": "Load average",
     "hbm_temperature": "HBM temperature",
     "fan": "Fan",
     "inlet_temperature": "Inlet air temperature",
