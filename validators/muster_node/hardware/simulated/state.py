@@ -101,7 +101,7 @@ def advance(machine: Machine, state: State, now: float) -> None:
         # A monotonic clock that has gone back means that the real host was restarted.
         state.at = now
         return
-    busy = {slot for load in state.loads for slot in load.slots}
+    busy = _busy(state)
     step = max(_STEP_S, elapsed / _STEPS_MAX)
     while elapsed > 0:
         seconds = min(step, elapsed)
@@ -111,6 +111,10 @@ def advance(machine: Machine, state: State, now: float) -> None:
             _advance_all(machine, state, busy, elapsed)
             elapsed = 0
     state.at = now
+
+
+def _busy(state: State) -> Set[int]:
+    return {slot for load in state.loads for slot in load.slots}
 
 
 def _advance_all(machine: Machine, state: State, busy: Set[int], seconds: float) -> bool:
@@ -192,6 +196,8 @@ class SharedState:
             state.loads = [load for load in state.loads if (load.pid, load.holder) != (pid, holder)]
             if slots:
                 state.loads.append(Load(pid, _born(pid) or "", holder, list(slots)))
+            # Clock and power answer to the new load at once, not after some time has passed.
+            _advance_all(self._machine, state, _busy(state), 0.0)
 
     def reading(self, slot: int) -> Reading:
         """One GPU's progress."""
