@@ -69,7 +69,9 @@ class CpuBurn(Probe):
         for device, burn in zip(devices, burns):
             samples = len(burn.rates)
             context.emit("burn_rate", device.id, value=median(burn.rates), samples=samples, spread=spread(burn.rates))
-            context.emit("burn_rate_drop", device.id, value=drop_percent(burn.rates), samples=samples)
+            drop = drop_percent(burn.rates)
+            note = "" if drop is not None else "the burn was too short"
+            context.emit("burn_rate_drop", device.id, value=drop, samples=samples, note=note)
         _emit_whole(context, burns)
         _emit_errors(context, counters, log)
 

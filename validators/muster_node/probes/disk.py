@@ -47,13 +47,12 @@ class Disk(Probe):
         path = directory / ("muster-disk-%d.scratch" % os.getpid())
         context.progress("writing and reading %d MiB in %s" % (blocks * _BLOCK // MIB, directory))
         clock, seed = context.hardware.clock, seed_of(context.seed, "disk")
+        _create(path)
         try:
-            with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as (descriptor, _):
+            with _opened(path, os.O_WRONLY) as (descriptor, _):
                 written, digests = _write(descriptor, blocks, seed, clock)
             with _opened(path, os.O_RDONLY) as (descriptor, direct):
                 read, wrong = _read(descriptor, digests, clock)
-        except PermissionError as error:
-            raise Skip("the scratch directory cannot be written: %s" % error) from error
         finally:
             path.unlink(missing_ok=True)
         note = "" if direct else "the file system has no direct reads; the page cache was asked to let go first"
@@ -82,16 +81,21 @@ def _check_room(directory: pathlib.Path, size: int) -> None:
         raise Skip("only %d MiB are free in %s, %d are needed" % (free // MIB, directory, 2 * size // MIB))
 
 
+def _create(path: pathlib.Path) -> None:
+    """An empty file; raises FileExistsError rather than touch one that is there."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except PermissionError as error:
+        raise Skip("the scratch directory cannot be written: %s" % error) from error
+
+
 @contextlib.contextmanager
 def _opened(path: pathlib.Path, flags: int) -> Iterator[Tuple[int, bool]]:
     """The file's descriptor, and whether it bypasses the page cache."""
     try:
-        descriptor, direct = os.open(path, flags | os.O_DIRECT, 0o600), True
-    except OSError:
-        # O_EXCL: a file system may refuse O_DIRECT after it has made the file.
-        if flags & os.O_CREAT:
-            path.unlink(missing_ok=True)
-        descriptor, direct = os.open(path, flags, 0o600), False
+        descriptor, direct = os.open(path, flags | os.O_DIRECT), True
+    except OSError:  # tmpfs and some network file systems
+        descriptor, direct = os.open(path, flags), False
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     try:
         yield descriptor, direct

@@ -24,7 +24,8 @@ SHAPES = {
     "gpu": [[1024, 1024, 1024], [4096, 4096, 4096], [2048, 2048, 13312]],
 }
 RANGES = ("full", "unit", "high", "sparse")
-_EXAMPLES = 4
+_EXAMPLES = 2  # wrong products told in words
+_PLACES = 4  # wrong elements of each
 _BIT_VIEWS = {8: "int64", 4: "int32", 2: "int16", 1: "int8"}
 
 
@@ -146,7 +147,7 @@ class _Screen:
                 bool(different_bits(self._torch, multiply(self._torch, compute, operands, shape), expected).any())
                 for _ in range(self._params["reruns"])
             )
-            places = [tuple(place) for place in wrong.nonzero()[:_EXAMPLES].tolist()]
+            places = [tuple(place) for place in wrong.nonzero()[:_PLACES].tolist()]
             seen = ["(%d,%d) is %r, exact %r" % (*p, product[p].item(), expected[p].item()) for p in places]
             finding.examples.append(
                 "%dx%dx%d %s seed %d: %d elements, %s, again in %d of %d reruns"

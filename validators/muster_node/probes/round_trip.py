@@ -91,7 +91,7 @@ class _Trip:
             packed = compress(data)
             try:
                 kept = expand(packed) == data
-            except (zlib.error, OSError, lzma.LZMAError, EOFError):  # bz2 raises OSError on damaged data
+            except (zlib.error, lzma.LZMAError, OSError, ValueError, EOFError):  # bz2 has no error of its own
                 kept = False
             results[codec] = (kept, hashlib.sha256(packed).hexdigest())
         return results

@@ -1,0 +1,127 @@
+"""Work on several devices at once: pinned processes on CPUs, threads elsewhere."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from muster_node.hardware.cpu_workers import WorkerFailed
+from muster_node.hardware.host import HostHardware
+from muster_node.hardware.seam import Device
+from muster_node.probe import Skip
+
+GPUS = [Device(f"gpu{slot}", "gpu", slot) for slot in range(3)]
+
+
+@pytest.fixture
+def hardware():
+    return HostHardware()
+
+
+def test_each_worker_is_a_process_pinned_to_its_cpu(hardware):
+    devices = hardware.devices("cpu")
+
+    def work(worker):
+        worker.ready()
+        return os.getpid(), os.sched_getaffinity(0), worker.index, worker.count
+
+    found = hardware.at_once(devices, work)
+    assert [affinity for _, affinity, _, _ in found] == [{device.index} for device in devices]
+    assert [index for _, _, index, _ in found] == list(range(len(devices)))
+    assert {count for _, _, _, count in found} == {len(devices)}
+    assert len({pid for pid, *_ in found} | {os.getpid()}) == len(devices) + 1
+    assert len(os.sched_getaffinity(0)) == len(devices), "the caller must not stay pinned"
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_the_start_signal_waits_for_all_and_works_again(hardware, kind):
+    devices = hardware.devices("cpu")[:1] * 3 if kind == "cpu" else GPUS
+
+    def work(worker):
+        times = []
+        for _ in range(2):
+            time.sleep(0.15 * worker.index)
+            worker.ready()
+            times.append(time.monotonic())
+        return times
+
+    for passed in zip(*hardware.at_once(devices, work), strict=True):
+        assert max(passed) - min(passed) < 0.1
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_a_failure_names_itself_and_hangs_nobody(hardware, kind):
+    devices = hardware.devices("cpu")[:1] * 3 if kind == "cpu" else GPUS
+
+    def work(worker):
+        if worker.index == 1:
+            raise ValueError("lane 7 is odd")
+        worker.ready()  # would wait for ever
+
+    with pytest.raises((WorkerFailed, ValueError), match="lane 7 is odd"):
+        hardware.at_once(devices, work)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_skip_stays_skip(hardware, kind):
+    def work(worker):
+        raise Skip("no such thing here")
+
+    with pytest.raises(Skip, match="no such thing here"):
+        hardware.at_once(hardware.devices("cpu")[:1] if kind == "cpu" else GPUS, work)
+
+
+def test_a_worker_that_dies_is_an_error_with_the_cpu_in_it(hardware):
+    device = hardware.devices("cpu")[0]
+
+    def work(worker):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(WorkerFailed, match=device.id):
+        hardware.at_once([device], work)
+
+
+def test_ticks_in_the_caller_while_work_runs(hardware):
+    caller, ticks = threading.get_ident(), []
+    devices = hardware.devices("cpu")[:1]
+
+    def work(worker):
+        time.sleep(0.5)
+        return worker.device.id
+
+    for group in (devices, GPUS):
+        ticks.clear()
+        found = hardware.at_once(group, work, tick=lambda: ticks.append(threading.get_ident()), tick_s=0.1)
+        assert found == [device.id for device in group]
+        assert len(ticks) >= 3
+        assert set(ticks) == {caller}
+
+
+def test_workers_die_with_their_parent(hardware, tmp_path):
+    """A killed probe must leave no load behind."""
+    note = tmp_path / "pid"
+    parent = os.fork()
+    if parent == 0:
+
+        def work(worker):
+            note.write_text(str(os.getpid()))
+            time.sleep(60)
+
+        try:
+            hardware.at_once(hardware.devices("cpu")[:1], work)
+        finally:
+            os._exit(0)
+    deadline = time.monotonic() + 10
+    while not (note.exists() and note.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    worker = int(note.read_text())
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    stat = Path(f"/proc/{worker}/stat")
+    while stat.exists() and " Z " not in stat.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

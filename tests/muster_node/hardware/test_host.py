@@ -1,0 +1,182 @@
+"""The real machine through the seam, and machines on paper for what this one does not have."""
+
+import os
+
+import pytest
+
+import muster_node.hardware
+from muster_node.hardware import host_inventory, open_hardware
+from muster_node.hardware.host import HostHardware
+from muster_node.hardware.host_sensors import HostSensors
+from muster_node.hardware.seam import Device, Fact
+from muster_node.probes.inventory import Inventory
+
+
+def by_name(facts):
+    return {(fact.name, fact.device): fact for fact in facts}
+
+
+def test_this_machine_is_real_and_knows_itself():
+    hardware = open_hardware()
+    assert isinstance(hardware, HostHardware)
+    assert hardware.simulated is False
+    facts = by_name(hardware.inventory())
+    assert facts["cpu_threads", "node"].value >= len(os.sched_getaffinity(0))
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    assert facts["memory_total", "node"].value == pytest.approx(pages, rel=0.02)
+    assert facts["kernel", "node"].text == os.uname().release
+    assert facts["boot_id", "node"].text == hardware.boot_id() != ""
+
+
+def test_every_fact_of_this_machine_has_a_metric_in_the_same_unit():
+    for fact in open_hardware().inventory():
+        assert Inventory.metrics[fact.name].unit_on(fact.device) == fact.unit, fact
+
+
+def test_what_cannot_be_read_is_a_note_and_never_a_zero(tree):
+    for fact in host_inventory.inventory(tree({"/proc/cpuinfo": ""})):
+        if fact.name in ("cpu_threads", "clock_synchronised"):
+            continue  # told by system calls, not by files
+        assert fact.value is None, fact
+        assert fact.text is None, fact
+        assert fact.note, fact
+
+
+def test_simulated_only_by_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv(muster_node.hardware.SIMULATED_ENV, str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match="nowhere"):
+        open_hardware()
+
+
+def test_cpus_are_those_this_process_may_use():
+    hardware = HostHardware()
+    assert [device.index for device in hardware.devices("cpu")] == sorted(os.sched_getaffinity(0))
+    assert set(hardware.devices("core")) <= set(hardware.devices("cpu"))
+    assert hardware.devices("fpga") == []
+
+
+def test_threads_of_one_core_count_once(tree, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    topology = {"/sys/devices/system/cpu/online": "0-3"}
+    for cpu, core in ((0, 0), (1, 1), (2, 0), (3, 1)):
+        base = f"/sys/devices/system/cpu/cpu{cpu}/topology/"
+        topology |= {base + "physical_package_id": "0", base + "core_id": core}
+    hardware = HostHardware(tree(topology))
+    assert [device.id for device in hardware.devices("core")] == ["cpu0", "cpu1"]
+
+
+def test_disks_and_ports(tree):
+    files = tree(
+        {
+            "/sys/block/nvme0n1/size": 7501476528,
+            "/sys/block/loop0/size": 100,
+            "/sys/class/net/eth0/speed": 200000,
+            "/sys/class/net/eth0/device/vendor": "0x15b3",
+            "/sys/class/net/eth1/speed": -1,
+            "/sys/class/net/eth1/device/vendor": "0x15b3",
+            "/sys/class/net/lo/speed": "",
+            "/sys/class/infiniband/mlx5_0/ports/1/rate": "400 Gb/sec (4X NDR)",
+        }
+    )
+    facts = by_name(host_inventory.inventory(files))
+    assert facts["disk_size", "disk:nvme0n1"].value == pytest.approx(3840.755982336)
+    assert facts["nic_speed", "nic:eth0"].value == 200.0
+    assert facts["nic_speed", "nic:eth1"] == Fact("nic_speed", "nic:eth1", "Gb/s", note="not supported")
+    assert facts["nic_speed", "nic:mlx5_0"].value == 400.0
+    assert ("disk_size", "disk:loop0") not in facts
+    assert ("nic_speed", "nic:lo") not in facts
+
+
+def test_a_placeholder_is_no_serial(tree):
+    files = tree({"/sys/class/dmi/id/product_serial": "S4112", "/sys/class/dmi/id/board_serial": "Default string"})
+    system, board = host_inventory.serials(files)
+    assert system.text == "S4112"
+    assert (board.text, board.note) == (None, "not set by the maker")
+
+
+def test_counters(tree):
+    files = tree(
+        {
+            "/proc/interrupts": " MCE: 1 2  Machine check exceptions",
+            "/sys/devices/system/edac/mc/mc0/ce_count": 3,
+            "/sys/devices/system/edac/mc/mc1/ce_count": 4,
+            "/sys/devices/system/edac/mc/mc0/ue_count": 0,
+            "/sys/devices/system/edac/mc/mc1/ue_count": 0,
+        }
+    )
+    facts = by_name(HostHardware(files).counters())
+    assert facts["machine_checks", "node"].value == 3
+    assert facts["edac_corrected", "node"].value == 7
+    assert facts["edac_uncorrected", "node"].value == 0
+    absent = by_name(HostHardware(tree({"/proc/interrupts": ""})).counters())
+    assert absent["machine_checks", "node"].value is None
+
+
+def test_sensors_of_a_server(tree, clock):
+    contents = {
+        "/sys/class/hwmon/hwmon0/name": "coretemp",
+        "/sys/class/hwmon/hwmon0/temp1_input": 61000,
+        "/sys/class/hwmon/hwmon0/temp2_input": 64000,
+        "/sys/class/hwmon/hwmon1/name": "nvme",
+        "/sys/class/hwmon/hwmon1/temp1_input": 90000,
+        "/sys/class/powercap/intel-rapl:0/name": "package-0",
+        "/sys/class/powercap/intel-rapl:0/energy_uj": 1_000_000,
+        "/sys/class/powercap/intel-rapl:0/max_energy_range_uj": 262_143_328_850,
+        "/sys/class/powercap/intel-rapl:0:0/name": "dram",
+        "/sys/class/powercap/intel-rapl:0:0/energy_uj": 1_000_000,
+        "/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq": 3_500_000,
+        "/sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count": 5,
+        "/proc/stat": "cpu  0 0 0 100 0 0 0 0\ncpu0 0 0 0 100 0 0 0 0",
+    }
+    sensors = HostSensors(tree(contents), clock)
+    first = {(s.series, s.device): s for s in sensors.read()}
+    assert first["temperature", "node"].value == 64.0
+    assert first["clock", "cpu0"].value == 3500.0
+    assert first["throttle", "cpu0"].state == "none"
+    assert ("power", "node") not in first
+    clock.sleep(2.0)
+    tree(
+        {
+            "/sys/class/powercap/intel-rapl:0/energy_uj": 401_000_000,
+            "/sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count": 6,
+            "/proc/stat": "cpu  75 0 0 125 0 0 0 0\ncpu0 75 0 0 125 0 0 0 0",
+        }
+    )
+    second = {(s.series, s.device): s for s in sensors.read()}
+    assert second["power", "node"].value == pytest.approx(200.0)
+    assert second["throttle", "cpu0"].state == "hw_thermal"
+    assert second["utilisation", "cpu0"].value == pytest.approx(75.0)
+
+
+def test_energy_counter_that_wraps(tree, clock):
+    base = "/sys/class/powercap/intel-rapl:0/"
+    contents = {base + "name": "package-0", base + "max_energy_range_uj": 1000_000_000, base + "energy_uj": 950_000_000}
+    sensors = HostSensors(tree(contents), clock)
+    list(sensors.read())
+    clock.sleep(1.0)
+    tree({base + "energy_uj": 50_000_000})
+    power = [s.value for s in sensors.read() if s.series == "power"]
+    assert power == [pytest.approx(100.0)]
+
+
+def test_a_machine_without_sensors_reports_none_of_them(tree, clock):
+    sensors = HostSensors(tree({"/proc/stat": ""}), clock)
+    assert {sample.series for sample in sensors.read()} == {"load"}
+
+
+def test_telemetry_of_this_machine_is_plausible():
+    hardware = open_hardware()
+    list(hardware.telemetry())
+    hardware.clock.sleep(0.2)
+    samples = list(hardware.telemetry())
+    shares = [s.value for s in samples if s.series == "utilisation"]
+    assert shares
+    assert all(0 <= share <= 100 for share in shares)
+    assert all(0 < s.value < 130 for s in samples if s.series == "temperature")
+
+
+def test_a_gpu_without_a_backend_is_skipped():
+    from muster_node.probe import Skip
+
+    with pytest.raises(Skip, match="no GPU backend"):
+        HostHardware().compute(Device("gpu0", "gpu", 0))

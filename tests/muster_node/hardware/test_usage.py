@@ -1,0 +1,78 @@
+"""Who counts as a stranger on this machine."""
+
+import subprocess
+import sys
+
+import pytest
+
+from muster_node.hardware import host_usage
+from muster_node.hardware.host import HostHardware
+
+SPIN = "import time\nend = time.monotonic() + 20\nwhile time.monotonic() < end: pass\n"
+
+
+@pytest.fixture
+def spinning():
+    """Starts a busy process, with keyword arguments for Popen; it is killed afterwards."""
+    started = []
+
+    def start(**options):
+        started.append(subprocess.Popen([sys.executable, "-c", SPIN], **options))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_our_own_children_are_no_strangers(spinning):
+    child = spinning()
+    detached = spinning(start_new_session=True)
+    busy = " ".join(HostHardware().usage().busy_processes)
+    assert f"process {child.pid})" not in busy
+    assert f"process {detached.pid})" not in busy
+
+
+def test_a_busy_stranger_is_named(tree, clock):
+    """Another user's job, on paper: processes we start are ours by descent."""
+
+    def stat(pid, name, parent, ticks):
+        return f"{pid} ({name}) R {parent} {pid} {pid} 0 -1 0 0 0 0 0 {ticks} 0 0 0 20 0 1 0 1 1 1"
+
+    ticks = {"train": 0}
+    files = tree({"/proc/2/stat": stat(2, "kthreadd", 0, 0)})
+
+    def burn(seconds):
+        ticks["train"] += int(95 * seconds)
+        tree(
+            {
+                "/proc/9001/stat": stat(9001, "train", 1, ticks["train"]),
+                "/proc/9002/stat": stat(9002, "idle", 1, 5),
+                "/proc/9003/stat": stat(9003, "kworker", 2, ticks["train"]),
+            }
+        )
+        clock.time += seconds
+
+    burn(0)
+    clock.sleep = burn
+    usage = host_usage.usage(files, clock, ("pid 7 uses gpu0",))
+    (busy,) = usage.busy_processes
+    assert busy.startswith("train (process 9001) uses 9")
+    assert usage.gpu_processes == ("pid 7 uses gpu0",)
+    assert usage.cpu_count >= 1
+
+
+def test_a_passing_flicker_is_not_busy(tree, clock):
+    def stat(ticks):
+        return f"9001 (cron) R 1 9001 9001 0 -1 0 0 0 0 0 {ticks} 0 0 0 20 0 1 0 1 1 1"
+
+    files = tree({"/proc/9001/stat": stat(0)})
+    windows = iter([30, 30])
+
+    def flicker(seconds):
+        tree({"/proc/9001/stat": stat(next(windows))})
+        clock.time += seconds
+
+    clock.sleep = flicker
+    assert host_usage.usage(files, clock, ()).busy_processes == ()

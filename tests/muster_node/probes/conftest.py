@@ -1,0 +1,60 @@
+"""A harness that runs one probe on this machine's real hardware, or on what the test gives."""
+
+import dataclasses
+
+import pytest
+
+from muster_node.hardware import open_hardware
+from muster_node.probe import Context, resolve_params
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    metric: str
+    device: str
+    value: float | None
+    text: str | None
+    labels: dict[str, str]
+    samples: int
+    spread: float | None
+    note: str
+
+
+class Run(list):
+    """Everything a probe emitted, in order."""
+
+    def all(self, metric, **labels):
+        return [m for m in self if m.metric == metric and labels.items() <= m.labels.items()]
+
+    def one(self, metric, device=None, **labels):
+        found = [m for m in self.all(metric, **labels) if device in (None, m.device)]
+        assert len(found) == 1, f"{metric} on {device} with {labels}: {len(found)} found"
+        return found[0]
+
+
+@pytest.fixture
+def cpus():
+    return [device.id for device in open_hardware().devices("cpu")]
+
+
+@pytest.fixture
+def run_probe(tmp_path):
+    """``run_probe(ProbeClass, hardware=None, seed=7, **params)`` returns what it emitted."""
+
+    def run(probe, hardware=None, seed=7, **params):
+        emitted = Run()
+
+        def emit(metric, device, value=None, text=None, labels=None, samples=1, spread=None, note=""):
+            assert metric in probe.metrics, f"{probe.name} emitted {metric}, which it does not declare"
+            assert value is None or text is None
+            assert value is not None or text is not None or note, f"{metric}: neither a value nor a reason"
+            emitted.append(Measured(metric, device, value, text, labels or {}, samples, spread, note))
+
+        scratch = tmp_path / probe.name
+        scratch.mkdir(exist_ok=True)
+        probe().run(
+            Context(hardware or open_hardware(), resolve_params(probe, params), seed, scratch, emit, lambda text: None)
+        )
+        return emitted
+
+    return run

@@ -1,0 +1,84 @@
+"""The burn: rates over time, and what happened to the counters meanwhile."""
+
+import dataclasses
+
+import pytest
+
+from muster_node.hardware.cpu_compute import CpuCompute
+from muster_node.hardware.host import HostHardware
+from muster_node.hardware.seam import Fact
+from muster_node.probe import Skip
+from muster_node.probes.cpu_burn import CpuBurn
+
+pytestmark = pytest.mark.needs_torch
+
+SHORT = {"seconds": 0.6, "memory_gib": 0.02}
+
+
+@dataclasses.dataclass
+class Burning(HostHardware):
+    """This machine, with counters and a kernel log that change while it burns."""
+
+    counts: list
+    logs: list
+
+    def __post_init__(self):
+        super().__init__()
+
+    def counters(self):
+        checks, corrected, uncorrected = self.counts.pop(0)
+        yield Fact("machine_checks", "node", "count", checks, note="" if checks is not None else "not supported")
+        yield Fact("edac_corrected", "node", "count", corrected)
+        yield Fact("edac_uncorrected", "node", "count", uncorrected)
+
+    def kernel_log(self):
+        return self.logs.pop(0)
+
+
+def test_a_healthy_burn(run_probe, cpus):
+    run = run_probe(CpuBurn, **SHORT)
+    for cpu in cpus:
+        rate = run.one("burn_rate", cpu)
+        assert rate.value > 0.1
+        assert rate.samples >= 2
+        run.one("burn_rate_drop", cpu)
+    assert run.one("memory_burn_mismatches", "memory").value == 0
+    spread = run.one("burn_rate_spread", "node")
+    assert (spread.value is None) == (len(cpus) == 1)
+
+
+def test_counters_are_told_as_what_the_burn_added(run_probe):
+    log = ["[ 1.0] EXT4-fs (vda): mounted", "[ 2.0] mce: [Hardware Error]: old news"]
+    new = [*log, "[ 9.0] mce: [Hardware Error]: Machine check events logged", "[ 9.1] usb 1-1: new device"]
+    run = run_probe(CpuBurn, Burning([(1, 5, 0), (3, 5, 1)], [log, new]), **SHORT)
+    assert run.one("machine_checks").value == 2
+    assert run.one("edac_corrected").value == 0
+    assert run.one("edac_uncorrected").value == 1
+    errors = run.one("kernel_errors")
+    assert errors.value == 1
+    assert "Machine check events logged" in errors.note
+
+
+def test_what_cannot_be_read_is_no_zero(run_probe):
+    run = run_probe(CpuBurn, Burning([(None, 0, 0), (None, 0, 0)], [None, None]), **SHORT)
+    assert run.one("machine_checks").value is None
+    assert run.one("kernel_errors").value is None
+    assert "no privilege" in run.one("kernel_errors").note
+
+
+def test_memory_that_loses_a_word_during_the_burn(run_probe, cpus, monkeypatch):
+    def torn(self, tensor, *, nominal_bytes):
+        if self.device.id == cpus[0]:
+            tensor[17] ^= 4
+        return tensor
+
+    monkeypatch.setattr(CpuCompute, "touch", torn)
+    run = run_probe(CpuBurn, **SHORT)
+    found = run.one("memory_burn_mismatches")
+    assert found.value >= 1
+    assert "0x0000000000000004" in found.note
+
+
+def test_no_memory_to_burn_is_skipped(run_probe):
+    with pytest.raises(Skip, match="not free"):
+        run_probe(CpuBurn, seconds=0.1, memory_gib=1e6)

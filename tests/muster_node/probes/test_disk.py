@@ -1,0 +1,73 @@
+"""The disk probe: real blocks through a real file, its own and nobody else's."""
+
+import os
+
+import pytest
+
+from muster_node.hardware import open_hardware
+from muster_node.probe import Skip
+from muster_node.probes import disk
+from muster_node.probes.disk import Disk
+
+
+def test_this_disk_gives_back_what_it_got(run_probe, tmp_path):
+    run = run_probe(Disk, mib=16)
+    assert run.one("disk_mismatches", "disk:scratch").value == 0
+    assert run.one("disk_write_rate").value > 1
+    read = run.one("disk_read_rate")
+    assert read.value > 1
+    assert read.samples == 4
+    assert list((tmp_path / "disk").iterdir()) == [], "the scratch file must be gone"
+
+
+def test_a_changed_block_is_counted(run_probe, monkeypatch):
+    honest = disk._read
+
+    def tampered(descriptor, digests, clock):
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        with open(path, "r+b") as file:
+            file.seek(5 * 1024 * 1024)
+            byte = file.read(1)
+            file.seek(5 * 1024 * 1024)
+            file.write(bytes([byte[0] ^ 1]))
+            file.flush()
+            os.fsync(file.fileno())
+        return honest(descriptor, digests, clock)
+
+    monkeypatch.setattr(disk, "_read", tampered)
+    assert run_probe(Disk, mib=16).one("disk_mismatches").value == 1
+
+
+def test_refuses_to_take_more_than_half_of_what_is_free(run_probe, tmp_path):
+    status = os.statvfs(tmp_path)
+    free_mib = status.f_bavail * status.f_frsize // 2**20
+    with pytest.raises(Skip, match="are free in"):
+        run_probe(Disk, mib=int(free_mib * 0.6))
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
+def test_a_directory_that_is_not_there(run_probe, tmp_path):
+    with pytest.raises(Skip, match="nowhere"):
+        run_probe(Disk, mib=4, directory=str(tmp_path / "nowhere"))
+
+
+def test_never_overwrites_a_file(run_probe, tmp_path):
+    precious = tmp_path / f"muster-disk-{os.getpid()}.scratch"
+    precious.write_text("precious")
+    with pytest.raises(FileExistsError):
+        run_probe(Disk, mib=4, directory=str(tmp_path))
+    assert precious.read_text() == "precious"
+
+
+def test_without_direct_access_it_says_so(run_probe, monkeypatch):
+    honest = os.open
+
+    def refuse(path, flags, *rest):
+        if flags & os.O_DIRECT:
+            raise OSError(22, "Invalid argument")
+        return honest(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refuse)
+    run = run_probe(Disk, hardware=open_hardware(), mib=8)
+    assert run.one("disk_mismatches").value == 0
+    assert "no direct reads" in run.one("disk_read_rate").note

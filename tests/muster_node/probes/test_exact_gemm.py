@@ -1,0 +1,162 @@
+"""Exact products: healthy cores show no mismatch, and every kind of injected corruption is found and counted."""
+
+import math
+
+import pytest
+
+from muster_node.hardware.cpu_compute import CpuCompute
+from muster_node.probes import exact_gemm
+from muster_node.probes._shared import FORMATS
+from muster_node.probes.exact_gemm import ExactGemm
+
+pytestmark = pytest.mark.needs_torch
+
+SHAPE = [48, 40, 64]
+TESTED = ["fp64", "fp32", "bf16", "fp16"]
+
+
+def test_this_machine_multiplies_exactly(run_probe, cpus):
+    run = run_probe(ExactGemm, shapes=[SHAPE, [128, 128, 256]], rounds=4)
+    for dtype in TESTED:
+        for cpu in cpus:
+            assert run.one("gemm_mismatches", cpu, dtype=dtype).value == 0
+            # two shapes, four rounds, alone and together
+            checked = run.one("gemm_checked_elements", cpu, dtype=dtype)
+            assert checked.value == 2 * 4 * (48 * 40 + 128 * 128)
+            assert checked.samples == 16
+            assert run.one("gemm_checked_fraction", cpu, dtype=dtype).value == 100.0
+    assert not run.all("gemm_mismatches", dtype="tf32"), "a CPU has no TF32"
+
+
+def one_bit(torch, flat):
+    flat[flat.numel() // 3] ^= 1
+
+
+def sign_bit(torch, flat):
+    flat[5] ^= torch.iinfo(flat.dtype).min
+
+
+def four_strided(torch, flat):
+    flat[7 : 7 + 4 * 16 : 16] ^= 1 << 3
+
+
+def equal_masks_in_four_neighbours(torch, flat):
+    """XOR checksums cancel on this one."""
+    flat[20:24] ^= 1 << 9
+
+
+def a_row(torch, flat):
+    flat[: SHAPE[1]] += 1
+
+
+def shifted(torch, flat):
+    flat.copy_(flat.roll(1).clone())
+
+
+def zeroed(torch, flat):
+    flat.zero_()
+
+
+CORRUPTIONS = {
+    one_bit: 1,
+    sign_bit: 1,
+    four_strided: 4,
+    equal_masks_in_four_neighbours: 4,
+    a_row: SHAPE[1],
+    shifted: None,  # almost all of it
+    zeroed: None,
+}
+
+
+@pytest.mark.parametrize("dtype", [*TESTED, "int8"])
+@pytest.mark.parametrize("corrupt", CORRUPTIONS, ids=lambda corrupt: corrupt.__name__)
+def test_every_corruption_is_found(run_probe, cpus, monkeypatch, dtype, corrupt):
+    import torch
+
+    views = {8: torch.int64, 4: torch.int32, 2: torch.int16}
+    honest = CpuCompute.matmul
+
+    def faulty(self, a, b, **nominal):
+        product = honest(self, a, b, **nominal)
+        if self.device.id == cpus[-1]:
+            corrupt(torch, product.view(-1).view(views[product.element_size()]))
+        return product
+
+    monkeypatch.setattr(CpuCompute, "matmul", faulty)
+    monkeypatch.setattr(CpuCompute, "supports", lambda self, name: True)
+    run = run_probe(ExactGemm, dtypes=[dtype], shapes=[SHAPE], rounds=4, modes=["alone"], reruns=2)
+    found = run.one("gemm_mismatches", cpus[-1], dtype=dtype)
+    if CORRUPTIONS[corrupt] is not None:
+        assert found.value == 4 * CORRUPTIONS[corrupt]
+    else:
+        assert found.value > 4 * 0.1 * math.prod(SHAPE[:2])
+    assert "4 of 4 products wrong" in found.note
+    assert "again in 2 of 2 reruns" in found.note
+    for cpu in cpus[:-1]:
+        assert run.one("gemm_mismatches", cpu, dtype=dtype).value == 0
+
+
+def test_an_intermittent_fault_is_told_from_a_steady_one(run_probe, cpus, monkeypatch):
+    honest, calls = CpuCompute.matmul, [0]
+
+    def faulty(self, a, b, **nominal):
+        product = honest(self, a, b, **nominal)
+        calls[0] += 1
+        if calls[0] == 2:
+            product[3, 4] = float("nan")
+        return product
+
+    monkeypatch.setattr(CpuCompute, "matmul", faulty)
+    run = run_probe(ExactGemm, dtypes=["fp32"], shapes=[SHAPE], rounds=3, modes=["alone"], reruns=4)
+    found = run.one("gemm_mismatches", cpus[0], dtype="fp32")
+    assert found.value == 1
+    assert "(3,4) is nan" in found.note
+    assert "again in 0 of 4 reruns" in found.note
+
+
+def test_seeds_make_fresh_data_and_the_same_data_again():
+    import torch
+
+    def make(seed):
+        return exact_gemm.make_operands(torch, torch.device("cpu"), "fp32", (8, 8, 16), "full", seed).scaled[0]
+
+    assert torch.equal(make(1), make(1))
+    assert not torch.equal(make(1), make(2))
+
+
+@pytest.mark.parametrize(("k", "limit"), [(256, 255), (1024, 127), (2048, 90), (4096, 63), (8192, 45), (16384, 31)])
+def test_limits_are_those_of_the_reference_table(k, limit):
+    assert exact_gemm.operand_limit("bf16", k) == limit
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("k", [32, 256, 4096])
+def test_sums_stay_exact_and_results_normal(dtype, k):
+    limit = exact_gemm.operand_limit(dtype, k)
+    assert k * limit * limit < 2 ** FORMATS[dtype].exact_sum
+    low, high = exact_gemm.exponent_limits(dtype, k, limit)
+    assert low <= high
+    if dtype == "fp16":
+        assert 2 * low >= -14
+        assert (k * limit * limit).bit_length() + 2 * high <= 16
+
+
+@pytest.mark.parametrize("span", exact_gemm.RANGES)
+def test_scaling_sweeps_exponents_and_keeps_every_operand_exact(span):
+    import torch
+
+    operands = exact_gemm.make_operands(torch, torch.device("cpu"), "bf16", (64, 64, 256), span, 11)
+    rows = exact_gemm.power_of_two(torch, operands.exponents[0])
+    assert torch.equal(operands.scaled[0].double() / rows[:, None], operands.integers[0].double())
+    assert operands.exponents[0].min() < -30
+    assert operands.exponents[0].max() > 30
+
+
+def test_rounding_is_to_nearest_even():
+    import torch
+
+    one = torch.zeros(1, dtype=torch.int64)
+    for exact, rounded in ((257, 256.0), (259, 260.0), (258, 258.0), (-257, -256.0)):
+        left, right = torch.tensor([[exact]]), torch.tensor([[1]])
+        operands = exact_gemm.Operands("bf16", (left, right), (one, one), (left, right))
+        assert operands.expected(torch, torch.bfloat16).item() == rounded

@@ -1,0 +1,55 @@
+"""The soak: what sensors say under load, and only what they say."""
+
+import pytest
+
+from muster_node.hardware.host import HostHardware
+from muster_node.hardware.seam import Sample
+from muster_node.probes.thermal_soak import ThermalSoak
+
+pytestmark = pytest.mark.needs_torch
+
+
+class Instrumented(HostHardware):
+    """This machine's cores with sensors on paper: it warms, slows down and throttles as it is read."""
+
+    def __init__(self):
+        super().__init__()
+        self.readings = 0
+
+    def telemetry(self):
+        self.readings += 1
+        late = self.readings > 6
+        yield Sample("temperature", "cpu0", "°C", value=60.0 + self.readings)
+        yield Sample("inlet_temperature", "node", "°C", value=22.0)
+        yield Sample("power", "cpu0", "W", value=100.0)
+        yield Sample("clock", "cpu0", "MHz", value=1800.0 if late else 3600.0)
+        yield Sample("fan", "node", "%", value=40.0 + self.readings)
+        yield Sample("throttle", "cpu0", "state", state="hw_thermal" if late else "none")
+
+
+def test_this_machine_reports_its_load_and_the_sensors_it_has(run_probe, cpus):
+    run = run_probe(ThermalSoak, seconds=0.6, interval_s=0.1)
+    for cpu in cpus:
+        assert run.one("soak_rate", cpu).value > 0.1
+        run.one("soak_rate_drop", cpu)
+    sensed = {sample.series for sample in HostHardware().telemetry()}
+    assert bool(run.all("temperature_max")) == ("temperature" in sensed)
+    assert bool(run.all("clock_median")) == ("clock" in sensed)
+
+
+def test_what_sensors_tell_under_load(run_probe):
+    hardware = Instrumented()
+    run = run_probe(ThermalSoak, hardware, seconds=1.0, interval_s=0.1)
+    assert hardware.readings >= 9
+    assert run.one("temperature_max", "cpu0").value == 60.0 + hardware.readings
+    assert run.one("fan_max", "node").value == 40.0 + hardware.readings
+    assert run.one("power_mean", "cpu0").value == 100.0
+    assert run.one("inlet_temperature", "node").value == 22.0
+    assert run.one("clock_drop", "cpu0").value == pytest.approx(50.0)
+    throttled = run.one("throttle_time", "cpu0", reason="hw_thermal")
+    assert throttled.value == pytest.approx(0.1 * (hardware.readings - 6), abs=0.15)
+    assert run.one("throttle_time", "cpu0", reason="sw_thermal").value == 0.0
+    resistance = run.one("thermal_resistance", "cpu0").value
+    assert 0.38 < resistance < 0.50
+    assert not run.all("hbm_temperature_max")
+    assert not run.all("thermal_margin")
