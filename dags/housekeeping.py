@@ -1,0 +1,45 @@
+"""Every five minutes: sends mails that wait, frees nodes whose run is over, removes what is older than it is kept."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from airflow.sdk import DAG, task
+
+from muster.operators import upkeep
+
+LIVE = ["queued", "running"]
+
+with DAG(
+    dag_id="housekeeping",
+    description=__doc__,
+    schedule=datetime.timedelta(minutes=5),
+    start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
+    catchup=False,
+    is_paused_upon_creation=False,
+    max_active_runs=1,
+    dagrun_timeout=datetime.timedelta(minutes=15),
+    doc_md=__doc__,
+    tags=["muster"],
+):
+
+    @task
+    def deliver_mail() -> tuple[int, int]:
+        """Send the reports that wait in the outbox: (sent, still waiting)."""
+        return upkeep.deliver_mail()
+
+    @task
+    def sweep_leases(ti: Any = None) -> list[str]:
+        """Free nodes whose run is over or was deleted."""
+        # The count of live runs is 0 for a run that was deleted, too, where asking for its state would be an error.
+        return upkeep.sweep_leases(lambda dag_id, run_id: ti.get_dr_count(dag_id, run_ids=[run_id], states=LIVE) > 0)
+
+    @task
+    def apply_retention() -> str:
+        """Remove telemetry, results and measurements that are older than the settings keep them."""
+        return str(upkeep.apply_retention())
+
+    deliver_mail()
+    sweep_leases()
+    apply_retention()

@@ -1,0 +1,96 @@
+"""A node's way from the loading dock to qualified: one run for each node and reason."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from airflow.sdk import DAG, Param, TriggerRule, task
+
+from muster.operators import qualification
+from muster.operators.stage import MusterStageOperator
+
+PARAMS = {
+    "node": Param(
+        type="string",
+        minLength=1,
+        title="Node",
+        description_md="The node's name, as `muster node list` shows it.",
+    ),
+    "level": Param(
+        "standard",
+        type="string",
+        enum=["demo", "short", "standard", "long"],
+        title="Level",
+        description_md="How thoroughly: **demo** seconds, **short** minutes, **standard** the usual, **long** hours.",
+    ),
+    "reason": Param(
+        "by hand",
+        type="string",
+        minLength=1,
+        title="Reason",
+        description_md="Why the node is tested now; it stands in the report.",
+    ),
+    "force_reason": Param(
+        None,
+        type=["null", "string"],
+        title="Force, because",
+        description_md="Test the node **although somebody uses it**, for this reason; it is recorded and mailed. "
+        "Leave empty to have a busy node refused.",
+    ),
+    "pool": Param(
+        None,
+        type=["null", "string"],
+        title="Pool",
+        description_md="The Airflow pool that bounds how many nodes burn at once (a rack's, a PDU's). "
+        "Empty: `muster_burn`.",
+    ),
+}
+
+with DAG(
+    dag_id="node_qualification",
+    description="Takes one node through intake, burn-in, integrity, performance and thermal tests to a verdict",
+    schedule=None,
+    catchup=False,
+    is_paused_upon_creation=False,
+    params=PARAMS,
+    doc_md=__doc__,
+    tags=["muster"],
+    render_template_as_native_obj=True,
+):
+
+    @task(retries=2, retry_delay=datetime.timedelta(seconds=30))
+    def claim(params: Any = None, dag_run: Any = None) -> dict[str, Any]:
+        """Take the node for this run, unless another run holds it or somebody uses it."""
+        return qualification.claim(dag_run.dag_id, dag_run.run_id, params)
+
+    @task(retries=2, retry_delay=datetime.timedelta(seconds=30), trigger_rule=TriggerRule.ALL_DONE)
+    def conclude(dag_run: Any = None) -> dict[str, str]:
+        """Put the stages' verdicts together and move the node: qualified, quarantine, or back to where it was."""
+        return qualification.conclude(dag_run.dag_id, dag_run.run_id)
+
+    @task(retries=2, retry_delay=datetime.timedelta(seconds=30))
+    def report(dag_run: Any = None) -> str:
+        """Mail the report; if mail is down, it is sent later."""
+        return qualification.report(dag_run.dag_id, dag_run.run_id)
+
+    @task(retries=2, retry_delay=datetime.timedelta(seconds=30))
+    def release(dag_run: Any = None) -> list[str]:
+        """Let the node go."""
+        return qualification.release(dag_run.dag_id, dag_run.run_id)
+
+    # A stage runs once the one before it has succeeded or failed, and is skipped if that was skipped. Whether a failure
+    # ends the run, the stage itself looks up: only a blocking stage's FAIL and a lasting INCONCLUSIVE do.
+    then = TriggerRule.ONE_DONE
+    intake = MusterStageOperator(task_id="intake", stage="intake")
+    burn_in = MusterStageOperator(task_id="burn_in", stage="burn_in", trigger_rule=then)
+    integrity = MusterStageOperator(task_id="integrity", stage="integrity", trigger_rule=then)
+    performance = MusterStageOperator(task_id="performance", stage="performance", trigger_rule=then)
+    thermal = MusterStageOperator(task_id="thermal", stage="thermal", trigger_rule=then)
+
+    taken: Any = claim().as_setup()
+    concluded = conclude()
+    taken >> intake >> burn_in >> integrity >> performance >> thermal >> concluded
+    # Teardowns: they run however the run ends, and what becomes of the mail does not change the run's own outcome.
+    told = report().as_teardown(setups=taken)
+    concluded >> told >> release().as_teardown(setups=taken)

@@ -1,0 +1,92 @@
+"""What Muster does in the scheduler itself: lets a node go when its run ends, and sees that its pools exist.
+
+Runs inside the scheduler's loop: quick, and never raising, whatever happens.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Any
+
+from airflow.listeners import hookimpl
+
+from muster.policy import DAG_ID, DEFAULT_POOL, forks_tasks
+
+if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
+    from sqlalchemy.orm import Session
+
+log = logging.getLogger(__name__)
+
+TASK_MODULES = ("muster.operators.stage", "muster.operators.qualification", "muster.operators.upkeep")
+
+
+@hookimpl
+def on_starting(component: Any) -> None:
+    """Before the scheduler forks workers: import what tasks need, and make the pool that load stages run in."""
+    if not forks_tasks(sys.argv):
+        return
+    from muster import policy
+
+    policy.preload(TASK_MODULES)
+    try:
+        from airflow.utils.session import create_session
+
+        from muster.settings import settings
+
+        with create_session() as session:
+            _make_pool(session, DEFAULT_POOL, settings().burn_slots, "how many nodes Muster loads at once")
+    except Exception:
+        log.exception("Muster's pool %s could not be made; make it by hand, with deferred tasks included", DEFAULT_POOL)
+
+
+@hookimpl
+def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
+    """A task in a pool that does not exist would wait for ever: a pool that a run names is made, with one slot."""
+    name = (dag_run.conf or {}).get("pool") if dag_run.dag_id == DAG_ID else None
+    if not isinstance(name, str) or not name:
+        return
+    try:
+        from sqlalchemy.orm import object_session
+
+        # The scheduler's own session: another one would wait for its lock, and only the scheduler may commit it.
+        session = object_session(dag_run)
+        if session is not None:
+            with session.begin_nested():
+                _make_pool(session, name, 1, f"made for run {dag_run.run_id}, which names it: give it its real slots")
+    except Exception:
+        log.exception("pool %s of run %s could not be looked at", name, dag_run.run_id)
+
+
+def _make_pool(session: Session, name: str, slots: int, description: str) -> None:
+    from airflow.models.pool import Pool
+    from sqlalchemy import select
+
+    if session.scalar(select(Pool.id).where(Pool.pool == name)) is None:
+        session.add(Pool(pool=name, slots=slots, description=description, include_deferred=True))
+        session.flush()
+        log.warning("made pool %s with %d slots", name, slots)
+
+
+@hookimpl
+def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
+    """The run is over: its node is free."""
+    _release(dag_run, "success")
+
+
+@hookimpl
+def on_dag_run_failed(dag_run: DagRun, msg: str) -> None:
+    """The run is over: its node is free."""
+    _release(dag_run, "failed")
+
+
+def _release(dag_run: DagRun, state: str) -> None:
+    if dag_run.dag_id != DAG_ID:
+        return
+    try:
+        from muster import records
+
+        records.release_leases(dag_run.dag_id, dag_run.run_id, f"the run ended: {state}")
+    except Exception:
+        log.exception("the node of run %s is not released yet; housekeeping will do it", dag_run.run_id)

@@ -1,0 +1,103 @@
+"""The tasks around the stages of a node's qualification: take the node, conclude, report, let it go.
+
+Each is a plain function of run ids and parameters; the DAG file makes tasks of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from muster import records
+from muster.admission.backend import backend
+from muster.errors import DatabaseNotReady, IllegalMove, MusterError, UnknownRun
+from muster.remote.launch import parse_launch
+from muster.settings import settings
+from muster_criteria import programme
+from muster_criteria.model import Verdict
+from muster_criteria.skus import SkuError, load_sku
+
+log = logging.getLogger(__name__)
+
+
+def claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the node for this run, unless another run holds it or somebody uses it; begin the run in the records.
+
+    Raises AirflowFailException, one sentence, where a person has to do something first.
+    """
+    try:
+        return _claim(dag_id, run_id, params)
+    except DatabaseNotReady:
+        raise  # not the run's fault: Airflow tries again
+    except (MusterError, SkuError) as error:
+        raise AirflowFailException(str(error)) from error
+
+
+def _claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    name, level = str(params["node"]), str(params["level"])
+    forced = str(params.get("force_reason") or "").strip() or None
+    node = records.get_node(name)
+    load_sku(node.sku, settings().sku_folders)
+    parse_launch(node.launch)
+    if level not in programme.LEVELS:
+        raise MusterError(f"there is no level {level!r}; it is one of {', '.join(programme.LEVELS)}")
+    lease = records.acquire_lease(name, dag_id, run_id)
+    try:
+        allocation = backend().allocation(name)
+        if allocation.allocated and not forced:
+            raise MusterError(
+                f"{name} is in use: {allocation.by}; wait until it is free, or give a force_reason to test it anyway"
+            )
+        records.begin_run(
+            dag_id, run_id, name, level, str(params.get("reason") or ""), forced, required_stages=programme.STAGES
+        )
+    except (MusterError, SkuError) as error:
+        records.release_leases(dag_id, run_id, f"not begun: {error}")
+        raise
+    log.info("%s is held by this run with fencing token %d", name, lease.token)
+    return {"node": name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
+
+
+def conclude(dag_id: str, run_id: str) -> dict[str, str]:
+    """Put the stages' verdicts together, close the run and move its node; a run that did not qualify it fails here."""
+    from muster_criteria.judge import overall
+
+    try:
+        run = records.get_run(dag_id, run_id)
+        judgements = [stage.judgement for stage in records.run_report(dag_id, run_id).stages]
+        verdict, headline = overall(judgements, run.required_stages)
+        closed = records.finish_run(dag_id, run_id, verdict, headline)
+    except (UnknownRun, IllegalMove) as error:
+        raise AirflowFailException(f"nothing was concluded: {error}") from error
+    log.info("%s: %s (%s → %s)", verdict, headline, closed.state_before, closed.state_after)
+    if verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE):
+        raise AirflowFailException(f"{verdict}: {headline}")
+    return {"verdict": str(verdict), "headline": headline, "state": str(closed.state_after)}
+
+
+def report(dag_id: str, run_id: str) -> str:
+    """Render the run's report, put it in the outbox, and try to send it; a mail server that is down fails nothing."""
+    from muster.operators import upkeep
+    from muster_reports import mail
+
+    current = settings()
+    run_url = f"{current.airflow_url.rstrip('/')}/dags/{dag_id}/runs/{run_id}"
+    rendered = mail.render(records.run_report(dag_id, run_id, run_url=run_url))
+    log.info("%s", rendered.subject)
+    if not current.mail_recipients:
+        log.warning("no report is mailed: MUSTER_MAIL_TO names nobody")
+        return "nobody to mail to"
+    message = mail.build_message(rendered, current.mail_from, current.mail_recipients)
+    records.outbox_add(f"{dag_id}/{run_id}/{rendered.report_id}", message.as_bytes())
+    sent, waiting = upkeep.deliver_mail()
+    return f"{sent} sent, {waiting} waiting"
+
+
+def release(dag_id: str, run_id: str) -> list[str]:
+    """Let the node go."""
+    freed = records.release_leases(dag_id, run_id, "the run is over")
+    log.info("released %s", ", ".join(freed) or "nothing: it had been let go already")
+    return freed
