@@ -34,8 +34,9 @@ def clean(text: str, limit: int = 400) -> str:
     surrogates are removed, so that no text from outside can add a header, move a cursor, or read as what it is not.
     """
     text = _SPACES.sub(" ", _ANSI.sub("", text[: limit * 4]))
-    text = "".join(char for char in text if unicodedata.category(char) not in _UNSHOWABLE)
-    text = _SPACES.sub(" ", text).strip()
+    if not text.isprintable():
+        text = _SPACES.sub(" ", "".join(char for char in text if unicodedata.category(char) not in _UNSHOWABLE))
+    text = text.strip()
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 

@@ -6,13 +6,13 @@ Mail, plain text and page are three faces of the one ``View`` built here.
 from __future__ import annotations
 
 import dataclasses
-import shlex
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from muster_criteria.model import Action, FaultClass, Finding, Judgement, Observation, Severity, Verdict
+from muster_criteria.model import Finding, Judgement, Observation, Severity, Verdict
+from muster_reports.advice import ADVICE, PART, next_steps, serials_of
 from muster_reports.model import RunReport, StageReport
 from muster_reports.text import (
     clean,
@@ -39,39 +39,9 @@ SYMBOL = {
     Verdict.SKIPPED: "–",
 }
 
-PART = {
-    FaultClass.GPU: "GPU",
-    FaultClass.HBM: "GPU memory (HBM)",
-    FaultClass.NVLINK: "NVLink",
-    FaultClass.PCIE: "PCIe link",
-    FaultClass.NIC: "network card",
-    FaultClass.CABLE: "cable",
-    FaultClass.CPU: "CPU",
-    FaultClass.DIMM: "memory module",
-    FaultClass.DISK: "disk",
-    FaultClass.PSU: "power supply",
-    FaultClass.COOLING: "cooling",
-    FaultClass.SOFTWARE: "software",
-    FaultClass.FACILITY: "facility (air or power)",
-    FaultClass.NODE: "the node as a whole",
-}
-
-ADVICE = {
-    Action.NONE: "nothing to do",
-    Action.RETEST: "test again",
-    Action.RESEAT: "reseat",
-    Action.RESET: "reset",
-    Action.REBOOT: "reboot the node",
-    Action.RMA: "replace (RMA)",
-    Action.ASK_FACILITY: "ask the facility about inlet air and power",
-    Action.FIX_SOFTWARE: "fix its software",
-    Action.INSPECT: "inspect",
-}
-
 NAME_MAX = 20
 """Stages and states have short names; what is longer is not one, and must not break a table."""
 FACTS = frozenset({"text", "bool"})
-HELD_BACK = frozenset({"quarantine", "triage", "repair", "rma", "retired"})
 GRAVEST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
 
@@ -241,48 +211,9 @@ def devices_at_fault(report: RunReport) -> frozenset[str]:
     )
 
 
-def next_steps(report: RunReport) -> tuple[str, ...]:
-    """What the reader should do now, gravest first; at most four sentences."""
-    steps = (_part_steps(report, Severity.CRITICAL) or _part_steps(report, Severity.WARNING))[:3]
-    retest = f"then test again: muster qualify {shlex.quote(report.node)}"
-    match report.verdict:
-        case Verdict.PASS:
-            closing = "Nothing to do." if not steps else ""
-        case Verdict.WARN:
-            closing = "Settle the warnings below, or approve the node by name with a reason."
-        case Verdict.PROVISIONAL:
-            closing = "Some figures had nothing to be judged by: see “not judged” below, or approve the node by name."
-        case Verdict.INCONCLUSIVE:
-            closing = (
-                f"The tests could not decide, which does not count against the hardware. Remove the cause, {retest}"
-            )
-        case Verdict.SKIPPED:
-            closing = f"Nothing was tested. Remove the cause, {retest}"
-        case Verdict.FAIL:
-            closing = "" if steps else f"See what failed below, {retest}"
-    if report.state_after in HELD_BACK:
-        closing = f"{closing} The node stays out of service ({report.state_after}) until then.".strip()
-    return (*steps, closing) if closing else tuple(steps)
-
-
-def _part_steps(report: RunReport, severity: Severity) -> list[str]:
-    serials = _serials(report.stages)
-    grouped: dict[tuple[Action, FaultClass], list[str]] = {}
-    for stage in report.stages:
-        for finding in stage.judgement.findings:
-            if finding.severity is severity and finding.action is not Action.NONE:
-                grouped.setdefault((finding.action, finding.fault_class), []).append(finding.device)
-    steps = []
-    for (action, part), devices in grouped.items():
-        serial = serials.get(devices[0], "") if len(set(devices)) == 1 else ""
-        about = f"suspected: {PART[part]}{f'; {devices[0]} serial {serial}' if serial else ''}"
-        steps.append(f"{device_list(devices)}: {ADVICE[action]} ({about}).")
-    return steps
-
-
 def group_findings(stages: Sequence[StageReport], limits: Limits) -> tuple[FindingView, ...]:
     """Findings gravest first, in the order of the stages; one rule broken alike on several devices is one entry."""
-    serials = _serials(stages)
+    serials = serials_of(stages)
     grouped: dict[tuple[object, ...], list[Finding]] = {}
     for severity in GRAVEST_FIRST:
         for stage in stages:
@@ -419,12 +350,6 @@ def _coverage_cautions(judgement: Judgement, limits: Limits) -> Iterable[Caution
         plain = f"{coverage.measured - coverage.judged} of {plural(coverage.measured, 'measured figure')}"
         items = _cut(merge_devices(coverage.unjudged), limits.first_screen)
         yield Caution(f"{stage}: {plain} not judged, having no floor, peers or history:", *items)
-
-
-def _serials(stages: Sequence[StageReport]) -> dict[str, str]:
-    """Serial per device, from the facts that intake recorded."""
-    seen = (row for stage in stages for row in stage.judgement.observations)
-    return {row.device: row.text for row in seen if row.metric in ("gpu_serial", "serial_system") and row.text}
 
 
 def _metric(metric: str, labels: Sequence[tuple[str, str]]) -> str:

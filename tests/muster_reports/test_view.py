@@ -42,7 +42,7 @@ def test_no_finding_is_lost_by_grouping(samples: Samples) -> None:
     ("name", "words"),
     [
         ("cpu_pass", ["Nothing to do."]),
-        ("missing_gpu", ["gpu5: reseat (suspected: GPU).", "stays out of service (quarantine)"]),
+        ("missing_gpu", ["gpu5: reseat (suspected: GPU).", "out of service: quarantine."]),
         ("hot_gpu", ["gpu3: inspect (suspected: cooling; gpu3 serial 1650523071103)."]),
         ("long_lists", ["gpu0–gpu7: replace (RMA) (suspected: GPU memory (HBM))."]),
         ("empty", ["does not count against the hardware", "muster qualify node-09"]),

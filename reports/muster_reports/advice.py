@@ -1,0 +1,85 @@
+"""What the reader should do now: the words for parts and actions, and the sentences made of them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from muster_criteria.model import Action, FaultClass, Severity, Verdict
+from muster_reports.model import RunReport, StageReport
+from muster_reports.text import device_list
+
+PART = {
+    FaultClass.GPU: "GPU",
+    FaultClass.HBM: "GPU memory (HBM)",
+    FaultClass.NVLINK: "NVLink",
+    FaultClass.PCIE: "PCIe link",
+    FaultClass.NIC: "network card",
+    FaultClass.CABLE: "cable",
+    FaultClass.CPU: "CPU",
+    FaultClass.DIMM: "memory module",
+    FaultClass.DISK: "disk",
+    FaultClass.PSU: "power supply",
+    FaultClass.COOLING: "cooling",
+    FaultClass.SOFTWARE: "software",
+    FaultClass.FACILITY: "facility (air or power)",
+    FaultClass.NODE: "the node as a whole",
+}
+
+ADVICE = {
+    Action.NONE: "nothing to do",
+    Action.RETEST: "test again",
+    Action.RESEAT: "reseat",
+    Action.RESET: "reset",
+    Action.REBOOT: "reboot the node",
+    Action.RMA: "replace (RMA)",
+    Action.ASK_FACILITY: "ask the facility about inlet air and power",
+    Action.FIX_SOFTWARE: "fix its software",
+    Action.INSPECT: "inspect",
+}
+
+HELD_BACK = frozenset({"quarantine", "triage", "repair", "rma", "retired"})
+
+
+def next_steps(report: RunReport) -> tuple[str, ...]:
+    """What the reader should do now, gravest first; at most five sentences."""
+    steps = (_part_steps(report, Severity.CRITICAL) or _part_steps(report, Severity.WARNING))[:3]
+    retest = f"then test again: muster qualify {shlex.quote(report.node)}"
+    match report.verdict:
+        case Verdict.PASS:
+            closing = "Nothing to do." if not steps else ""
+        case Verdict.WARN:
+            closing = "Settle the warnings below, or approve the node by name with a reason."
+        case Verdict.PROVISIONAL:
+            closing = "Some figures had nothing to be judged by: see “not judged” below, or approve the node by name."
+        case Verdict.INCONCLUSIVE:
+            closing = (
+                f"The tests could not decide, which does not count against the hardware. Remove the cause, {retest}"
+            )
+        case Verdict.SKIPPED:
+            closing = f"Nothing was tested. Remove the cause, {retest}"
+        case Verdict.FAIL:
+            closing = "" if steps else f"See what failed below, {retest}"
+    held = f"The node is out of service: {report.state_after}." if report.state_after in HELD_BACK else ""
+    return tuple(filter(None, (*steps, closing, held)))
+
+
+def _part_steps(report: RunReport, severity: Severity) -> list[str]:
+    serials = serials_of(report.stages)
+    grouped: dict[tuple[Action, FaultClass], list[str]] = {}
+    for stage in report.stages:
+        for finding in stage.judgement.findings:
+            if finding.severity is severity and finding.action is not Action.NONE:
+                grouped.setdefault((finding.action, finding.fault_class), []).append(finding.device)
+    steps = []
+    for (action, part), devices in grouped.items():
+        serial = serials.get(devices[0], "") if len(set(devices)) == 1 else ""
+        about = f"suspected: {PART[part]}{f'; {devices[0]} serial {serial}' if serial else ''}"
+        steps.append(f"{device_list(devices)}: {ADVICE[action]} ({about}).")
+    return steps
+
+
+def serials_of(stages: Sequence[StageReport]) -> dict[str, str]:
+    """Serial per device, from the facts that intake recorded."""
+    seen = (row for stage in stages for row in stage.judgement.observations)
+    return {row.device: row.text for row in seen if row.metric in ("gpu_serial", "serial_system") and row.text}
