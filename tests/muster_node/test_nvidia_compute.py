@@ -1,0 +1,184 @@
+"""torch.cuda as a stand-in: which GPU is which, what is timed, which product is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster_node.hardware.nvidia_compute import CudaCompute
+from muster_node.hardware.seam import Device
+from muster_node.probe import Skip
+
+GPU5 = Device("gpu5", "gpu", 5)
+
+
+class Event:
+    """A CUDA event whose work is done at the third question."""
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        self.asked = 0
+        self.recorded = False
+
+    def record(self) -> None:
+        self.recorded = True
+
+    def query(self) -> bool:
+        self.asked += 1
+        return self.asked > 2
+
+    def synchronize(self) -> None:
+        assert self.recorded
+
+    def elapsed_time(self, other: Event) -> float:
+        assert self.recorded
+        assert other.recorded
+        return 250.0
+
+
+class Matrix:
+    """As much of a tensor as a product's dispatch looks at."""
+
+    def __init__(self, dtype: str, by_columns: bool = False) -> None:
+        self.dtype, self.by_columns = dtype, by_columns
+
+    def stride(self, dimension: int) -> int:
+        return 1 if self.by_columns else 64
+
+    def t(self) -> Matrix:
+        return Matrix(self.dtype, not self.by_columns)
+
+    def contiguous(self) -> Matrix:
+        return Matrix(self.dtype, False)
+
+
+def _torch(**changes: Any) -> Any:
+    uuids = ["aaaa-1", "bbbb-2"]
+    calls: list[Any] = []
+
+    def mm(a: Any, b: Any, **how: Any) -> str:
+        calls.append(("mm", how))
+        return "product"
+
+    def scaled_mm(a: Any, b: Any, **how: Any) -> str:
+        calls.append(("_scaled_mm", b.stride(0), how["out_dtype"]))
+        return "product"
+
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: 2,
+        get_device_properties=lambda index: SimpleNamespace(uuid=uuids[index]),
+        get_device_capability=lambda index: (9, 0),
+        mem_get_info=lambda index: (7, 9),
+        synchronize=lambda: None,
+        device=lambda index: contextlib.nullcontext(),
+        Event=Event,
+    )
+    torch = SimpleNamespace(
+        __version__="2.9",
+        cuda=cuda,
+        device=lambda kind, index: (kind, index),
+        backends=SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace())),
+        int8="int8",
+        float8_e4m3fn="fp8",
+        float8_e5m2="fp8b",
+        bfloat16="bf16",
+        float32="fp32",
+        ones=lambda *shape, **how: None,
+        mm=mm,
+        _int_mm=lambda a, b: calls.append(("_int_mm",)),
+        _scaled_mm=scaled_mm,
+        calls=calls,
+    )
+    for name, value in changes.items():
+        setattr(cuda, name, value)
+    return torch
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    fake = _torch()
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    return fake
+
+
+def _compute(uuid: str = "GPU-BBBB-2", index: int = 0, pace: Any = lambda: (None, None)) -> CudaCompute:
+    return CudaCompute(GPU5, uuid, index, pace)
+
+
+def test_the_uuid_decides_which_gpu_it_is(torch: Any) -> None:
+    compute = _compute()
+    assert compute.torch_device == ("cuda", 1)
+    assert compute.free_memory() == 7
+    assert compute.physical(8192, 4096) == (8192, 4096)
+    assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction is False
+
+
+def test_a_hidden_gpu_is_never_taken_for_another(torch: Any) -> None:
+    with pytest.raises(Skip, match=r"GPU-cccc.*CUDA_VISIBLE_DEVICES"):
+        _compute("GPU-cccc")
+
+
+def test_a_pytorch_that_tells_no_uuid_goes_by_bus_order(torch: Any) -> None:
+    torch.cuda.get_device_properties = lambda index: SimpleNamespace()
+    assert _compute(index=0).torch_device == ("cuda", 0)
+    with pytest.raises(Skip):
+        _compute(index=2)
+
+
+def test_a_pytorch_without_cuda_is_skipped_and_says_so(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.cuda.is_available = lambda: False
+    with pytest.raises(Skip, match=r"PyTorch 2\.9 cannot use a GPU"):
+        _compute()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(Skip, match="cannot be imported"):
+        _compute()
+
+
+def test_a_block_is_timed_by_the_device_and_paced_while_it_runs(torch: Any) -> None:
+    paces = iter([(1600.0, 690.0), (1500.0, None), (1400.0, 710.0), (0.0, 0.0)])
+    with _compute(pace=lambda: next(paces)).timer() as timing:
+        pass
+    assert timing.seconds == 0.25
+    assert timing.mean_clock_mhz == 1500.0
+    assert timing.mean_power_w == 700.0
+
+
+def test_a_block_without_any_reading_has_no_mean(torch: Any) -> None:
+    with _compute().timer() as timing:
+        pass
+    assert (timing.seconds, timing.mean_clock_mhz, timing.mean_power_w) == (0.25, None, None)
+
+
+@pytest.mark.parametrize(
+    ("capability", "lacking"),
+    [((9, 0), set()), ((8, 0), {"fp8"}), ((7, 0), {"fp8", "bf16", "tf32", "int8"})],
+)
+def test_formats_go_by_compute_capability(torch: Any, capability: tuple[int, int], lacking: set[str]) -> None:
+    torch.cuda.get_device_capability = lambda index: capability
+    compute = _compute()
+    formats = {"fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"}
+    assert {name for name in formats if not compute.supports(name)} == lacking
+    assert not compute.supports("fp4")
+
+
+def test_each_format_takes_its_own_product(torch: Any) -> None:
+    compute, cube = _compute(), (64, 64, 64)
+    compute.matmul(Matrix("int8"), Matrix("int8"), nominal=cube)
+    compute.matmul(Matrix("fp8"), Matrix("fp8"), nominal=cube, out_dtype="fp32")
+    compute.matmul(Matrix("bf16"), Matrix("bf16"), nominal=cube, out_dtype="fp32")
+    compute.matmul(Matrix("bf16"), Matrix("bf16"), nominal=cube)
+    expected = [("_int_mm",), ("_scaled_mm", 1, "fp32"), ("mm", {"out_dtype": "fp32"}), ("mm", {})]
+    assert torch.calls == expected
+
+
+def test_a_pytorch_without_wider_products_gives_its_own(torch: Any) -> None:
+    def old_mm(a: Any, b: Any) -> str:
+        return "in bf16"
+
+    torch.mm = old_mm
+    assert _compute().matmul(Matrix("bf16"), Matrix("bf16"), nominal=(1, 1, 1), out_dtype="fp32") == "in bf16"
