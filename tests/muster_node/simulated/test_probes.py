@@ -166,3 +166,14 @@ def test_memory_probes_serve_gpus(tmp_path: Path) -> None:
         rates = measure(hardware, MemoryBandwidth, tmp_path, seconds=0.05)["memory_bandwidth", op]
         assert rates["gpu7"] / statistics.median(rates.values()) == pytest.approx(0.80, abs=0.03)
         assert all(2700 < rate < 2900 for device, rate in rates.items() if device != "gpu7")
+
+
+def test_throttle_time_is_the_devices_own_count(
+    faulty: Hardware, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readings may miss a throttle that comes and goes between them; the counters do not."""
+    monkeypatch.setattr(faulty, "telemetry", list)
+    values = measure(faulty, ThermalSoak, tmp_path, seconds=300.0)
+    assert values["throttle_time", "hw_thermal"]["gpu3"] > 30
+    assert values["throttle_time", "hw_thermal"]["gpu0"] == 0.0
+    assert values["throttle_time", "sw_power_cap"]["gpu0"] > 250

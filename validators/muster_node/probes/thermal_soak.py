@@ -7,10 +7,11 @@ is reported too: a machine that hides its sensors (most virtual ones) still show
 from __future__ import annotations
 
 import collections
+from statistics import mean
 from typing import Any, Dict, List, Tuple
 
 from muster_node.hardware.cpu_compute import require_torch
-from muster_node.hardware.seam import Sample, Worker
+from muster_node.hardware.seam import Hardware, Sample, Worker
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.probes._shared import best_devices, drop_percent, median, seed_of, spread
 
@@ -38,7 +39,7 @@ class ThermalSoak(Probe):
         "temperature_max": Metric("°C", "hottest reading"),
         "hbm_temperature_max": Metric("°C", "hottest reading of GPU memory"),
         "thermal_margin": Metric("°C", "smallest distance to the slowdown temperature that the device itself names"),
-        "thermal_resistance": Metric("°C/W", "(temperature − inlet) / power, medians"),
+        "thermal_resistance": Metric("°C/W", "(temperature − inlet) / power, means"),
         "clock_median": Metric("MHz", "median clock"),
         "clock_drop": Metric("%", "how much lower the clock is in the last third than in the first"),
         "power_mean": Metric("W", "mean power"),
@@ -60,8 +61,10 @@ class ThermalSoak(Probe):
         def tick() -> None:
             record.add(list(hardware.telemetry()))
 
+        before = _throttle_counters(hardware)
         with hardware.loading(devices):
             rates = hardware.at_once(devices, _Soaking(torch, context), tick, context.params["interval_s"])
+        record.count(before, _throttle_counters(hardware))
         for device, windows in zip(devices, rates):
             samples = len(windows)
             context.emit("soak_rate", device.id, value=median(windows), samples=samples, spread=spread(windows))
@@ -91,6 +94,20 @@ class Record:
             elif sample.value is not None:
                 self.series[sample.series, sample.device].append(sample.value)
 
+    def count(self, before: Dict[Tuple[str, str], float], after: Dict[Tuple[str, str], float]) -> None:
+        """Let the device's own throttle counters overrule what readings caught of it, where it has them."""
+        for (device, reason), seconds in after.items():
+            if (device, reason) in before:
+                self.throttled.setdefault(device, {})[reason] = seconds - before[device, reason]
+
+
+def _throttle_counters(hardware: Hardware) -> Dict[Tuple[str, str], float]:
+    return {
+        (fact.device, fact.labels["reason"]): fact.value
+        for fact in hardware.counters()
+        if fact.name == "throttle_time" and fact.value is not None
+    }
+
 
 REASONS = ("sw_power_cap", "hw_slowdown", "hw_thermal", "sw_thermal", "hw_power_brake")
 
@@ -112,7 +129,7 @@ def summarise(context: Context, record: Record) -> None:
             note = "" if drop is not None else "the soak was too short"
             context.emit("clock_drop", device, value=drop, samples=count, note=note)
         elif series == "power":
-            context.emit("power_mean", device, value=sum(late) / len(late), samples=len(late))
+            context.emit("power_mean", device, value=mean(late), samples=len(late))
         elif series == "fan":
             context.emit("fan_max", device, value=max(values), samples=count)
         elif series == "inlet_temperature":
@@ -128,11 +145,12 @@ def _steady(values: List[float], settle: float) -> List[float]:
 
 
 def _resistances(context: Context, steady: Series) -> None:
+    """By means: a device that throttles on and off has two powers, and a median of them belongs to no temperature."""
     inlet = steady.get(("inlet_temperature", "node"))
     for (series, device), power in sorted(steady.items()):
         temperature = steady.get(("temperature", device))
-        if series == "power" and inlet and temperature and median(power) > 0:
-            value = (median(temperature) - median(inlet)) / median(power)
+        if series == "power" and inlet and temperature and mean(power) > 0:
+            value = (mean(temperature) - mean(inlet)) / mean(power)
             context.emit("thermal_resistance", device, value=value, samples=len(power))
 
 
