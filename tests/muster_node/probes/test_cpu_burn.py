@@ -40,7 +40,7 @@ def test_a_healthy_burn(run_probe, cpus):
     for cpu in cpus:
         rate = run.one("burn_rate", cpu)
         assert rate.value > 0.1
-        assert rate.samples >= 2
+        assert rate.samples >= 1
         run.one("burn_rate_drop", cpu)
     assert run.one("memory_burn_mismatches", "memory").value == 0
     spread = run.one("burn_rate_spread", "node")

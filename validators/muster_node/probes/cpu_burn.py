@@ -13,7 +13,7 @@ from muster_node.hardware.host_parse import hardware_errors
 from muster_node.hardware.seam import Hardware, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.probes._shared import GIB, MIB, drop_percent, median, seed_of, spread
-from muster_node.probes.memory_pattern import Region, random_words
+from muster_node.probes.memory_pattern import BLOCK_BYTES, Region, random_words
 
 COUNTERS = ("machine_checks", "edac_corrected", "edac_uncorrected")
 _SIZE = 512
@@ -21,7 +21,7 @@ _WINDOWS = 30  # windows over the burn: ten in each third
 _WINDOW_MIN_S = 0.1
 _FREE_SHARE = 0.8
 _PROGRESS_S = 10.0
-_BLOCK_BYTES = 4 * MIB
+_REGION_BYTES = 64 * MIB  # memory checked after each window: beyond a core's share of cache, quicker than a window
 
 
 class CpuBurn(Probe):
@@ -81,7 +81,7 @@ class _Burn:
     """One CPU's burn: GFLOPS window by window, memory passes, and words that were wrong."""
 
     rates: List[float]
-    memory_passes: int
+    memory_checks: int
     mismatches: int
     examples: List[str]
 
@@ -95,7 +95,7 @@ def _emit_whole(context: Context, burns: List[_Burn]) -> None:
         "memory_burn_mismatches",
         "memory",
         value=sum(burn.mismatches for burn in burns),
-        samples=sum(burn.memory_passes for burn in burns),
+        samples=sum(burn.memory_checks for burn in burns),
         note="; ".join([example for burn in burns for example in burn.examples][:4]),
     )
 
@@ -122,8 +122,13 @@ def _counters(hardware: Hardware) -> Dict[str, Any]:
     return {fact.name: fact for fact in hardware.counters() if fact.device == "node"}
 
 
+def _sizes(total: int) -> List[int]:
+    count = max(1, total // _REGION_BYTES)
+    return [total // count] * count
+
+
 class _Burning:
-    """The work of one CPU: windows of products, each followed by a pass over its share of the memory."""
+    """The work of one CPU: windows of products, each followed by a check of the next part of its memory."""
 
     def __init__(self, torch: Any, context: Context) -> None:
         self._torch, self._hardware = torch, context.hardware
@@ -140,7 +145,8 @@ class _Burning:
         dtype = getattr(torch, self._params["dtype"])
         a, b = (torch.randn((_SIZE, _SIZE), generator=generator, dtype=dtype) for _ in range(2))
         worker.ready()
-        region = Region(torch, compute, memory_bytes // worker.count, _BLOCK_BYTES)
+        sizes = _sizes(memory_bytes // worker.count)
+        regions = [Region(torch, compute, size, BLOCK_BYTES["cpu"]) for size in sizes]
         seconds = self._params["seconds"]
         window = max(_WINDOW_MIN_S, seconds / _WINDOWS)
         rates: List[float] = []
@@ -153,7 +159,7 @@ class _Burning:
                     compute.matmul(a, b, nominal=(_SIZE, _SIZE, _SIZE))
                 products, busy = products + 1, busy + timing.seconds
             rates.append(2.0 * _SIZE**3 * products / busy / 1e9)
-            wrong, found = region.test([random_words(seed + len(rates))])
+            wrong, found = regions[len(rates) % len(regions)].test([random_words(seed + len(rates))])
             mismatches += wrong
             examples += found[: 4 - len(examples)] if len(examples) < 4 else []
         return _Burn(rates, len(rates), mismatches, examples)

@@ -16,7 +16,7 @@ from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.probes._shared import GIB, MIB, best_devices, seed_of
 
 WORD = 8
-_BLOCK_BYTES = {"cpu": 4 * MIB, "gpu": 256 * MIB}
+BLOCK_BYTES = {"cpu": MIB, "gpu": 256 * MIB}  # a core's cache holds what a block is compared with
 _EXAMPLES = 4
 _MIN_BYTES = 16 * MIB
 _FRACTION_MAX = 0.9  # beyond it the kernel starts to reclaim, and kills whoever asks for more
@@ -104,7 +104,7 @@ class _Tester:
         compute = self._hardware.compute(worker.device)
         nominal_bytes = _share(compute.free_memory(), self._params, worker)
         worker.ready()  # everybody has seen how much is free before anybody takes some
-        region = Region(self._torch, compute, nominal_bytes, _BLOCK_BYTES[worker.device.kind])
+        region = Region(self._torch, compute, nominal_bytes, BLOCK_BYTES[worker.device.kind])
         tested, clock = _Tested(region.nominal_bytes), self._hardware.clock
         end = clock.now() + self._params["seconds"]
         while tested.rounds < self._params["rounds"] or clock.now() < end:
