@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -126,8 +128,22 @@ def _torch(needed_by: Tuple[str, ...], with_gpus: bool) -> List[Item]:
 
 
 def _gpus(there: bool, needed_by: Tuple[str, ...]) -> Item:
-    message = "GPUs answer" if there else "no GPU answers: on a GPU node look at the driver; a CPU node needs none"
-    return Item("gpu", there, needed_by, message)
+    if there:
+        return Item("gpu", True, needed_by, "GPUs answer")
+    if _nvidia_on_pci():
+        return Item(
+            "gpu", False, needed_by, "NVIDIA devices are on the PCI bus but none answers: load or repair the driver"
+        )
+    # Nothing to repair: whether this node ought to have GPUs, its SKU file says.
+    return Item("gpu", False, (), "there is no GPU: right for a CPU node")
+
+
+def _nvidia_on_pci() -> bool:
+    for path in pathlib.Path("/sys/bus/pci/devices").glob("*/vendor"):
+        with contextlib.suppress(OSError):
+            if path.read_text().strip() == "0x10de":
+                return True
+    return False
 
 
 def _privileges(probes: Dict[str, Type[Probe]]) -> List[Item]:

@@ -1,0 +1,78 @@
+"""A machine that does what the environment tells it: who uses it, and how its sensors behave."""
+
+import json
+import os
+import subprocess
+import time
+
+from muster_node.hardware.seam import Clock, Device, Fact, Hardware, Sample, Usage
+
+
+class RealClock(Clock):
+    def now(self):
+        return time.monotonic()
+
+    def wall(self):
+        return time.time()
+
+    def sleep(self, seconds):
+        time.sleep(seconds)
+
+
+class FakeHardware(Hardware):
+    simulated = False
+
+    def __init__(self):
+        self.clock = RealClock()
+        self._readings = 0
+
+    def devices(self, kind):
+        return [Device("cpu0", "cpu", 0)] if kind == "cpu" else []
+
+    def boot_id(self):
+        return "boot-1"
+
+    def inventory(self):
+        return [
+            Fact("serial_system", "node", "text", text="SYS123"),
+            Fact("gpu_serial", "gpu0", "text", text="GPU456"),
+            Fact("driver_version", "node", "text", text="580.1"),
+        ]
+
+    def counters(self):
+        return []
+
+    def telemetry(self):
+        self._readings += 1
+        mode = os.environ.get("FAKE_TELEMETRY", "")
+        if mode == "raises":
+            raise OSError("sensor bus is dead")
+        if mode == "hangs" and self._readings > 2:
+            time.sleep(3600)
+        if mode == "tool":
+            subprocess.run(["sleep", "0.2"], check=True)
+        return [
+            Sample("temperature", "cpu0", "°C", 40.0 + self._readings),
+            Sample("throttle", "cpu0", "state", state="none"),
+        ]
+
+    def usage(self):
+        if os.environ.get("FAKE_USAGE") == "raises":
+            raise OSError("no utmp")
+        fields = json.loads(os.environ.get("FAKE_USAGE", "{}"))
+        return Usage(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+
+    def kernel_log(self):
+        return None
+
+    def compute(self, device):
+        raise NotImplementedError
+
+
+def open_fake():
+    mode = os.environ.get("FAKE_OPEN", "")
+    if mode == "raises":
+        raise RuntimeError("driver is not loaded")
+    if mode == "hangs":
+        time.sleep(3600)
+    return FakeHardware()

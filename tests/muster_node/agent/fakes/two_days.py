@@ -1,0 +1,86 @@
+"""Two days of telemetry as fast as they can be taken; prints what they cost and what they came to, as JSON."""
+
+import array
+import dataclasses
+import json
+import math
+import os
+import random
+import statistics
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[3] / "validators"))
+
+from muster_node.contract import Result  # noqa: E402
+from muster_node.hardware.seam import Sample  # noqa: E402
+from muster_node.result import encode  # noqa: E402
+from muster_node.telemetry import Recorder  # noqa: E402
+
+HOURS = 48
+START = 1_800_000_000.0
+
+
+def rss_kb():
+    """What is resident now: the maximum would be that of the process which started this one."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+def reading(second, dice):
+    hour = second / 3600
+    temperature = round(60 + 0.1 * hour + 2 * math.sin(2 * math.pi * hour / 24) + dice.gauss(0, 0.5))
+    throttled = second % 3600 < 60
+    return [
+        Sample("temperature", "gpu0", "°C", float(temperature)),
+        Sample("power", "gpu0", "W", round(690 + dice.gauss(0, 4), 1)),
+        Sample("clock", "gpu0", "MHz", 1200.0 if throttled else 15.0 * round(100 + dice.random() * 20)),
+        Sample("throttle", "gpu0", "state", state="hw_thermal" if throttled else "none"),
+        Sample("inlet_temperature", "node", "°C", round(22 + dice.gauss(0, 0.1), 1)),
+    ]
+
+
+def exact(values):
+    ordered = sorted(values)
+    slope = statistics.linear_regression([second / 60 for second in range(len(values))], values).slope
+    return {
+        "minimum": ordered[0],
+        "median": ordered[math.ceil(0.5 * len(values)) - 1],
+        "p95": ordered[math.ceil(0.95 * len(values)) - 1],
+        "maximum": ordered[-1],
+        "slope_per_min": slope,
+    }
+
+
+def main(folder):
+    recorder = Recorder(folder / "telemetry.jsonl.gz", hold_max_s=3.0)
+    dice = random.Random(1)
+    after_2h = 0
+    temperatures = array.array("B")
+    for second in range(HOURS * 3600):
+        samples = reading(second, dice)
+        temperatures.append(int(samples[0].value))
+        recorder.add(START + second, samples)
+        if second == 2 * 3600:
+            after_2h = rss_kb()
+    aggregates, file = recorder.close()
+    at_end = rss_kb()
+    result = Result(
+        *("job", "node", "burn_in", "long", 1, "0" * 64, False, START, START + HOURS * 3600, "completed", False),
+        *({}, {}, {}, [], [], aggregates, file),
+    )
+    by_series = {aggregate.series: dataclasses.asdict(aggregate) for aggregate in aggregates}
+    told = {
+        "rss_after_2h_kb": after_2h,
+        "rss_end_kb": at_end,
+        "rows": file.rows,
+        "file_bytes": file.bytes,
+        "result_bytes": len(encode(result)),
+        "temperature": by_series["temperature"],
+        "exact": exact(temperatures),
+        "time_in_state": by_series["throttle"]["time_in_state"],
+    }
+    print(json.dumps(told))
+
+
+main(Path(sys.argv[1]))

@@ -1,0 +1,111 @@
+"""Aggregates in bounded memory against the exact computation over all values."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster_node.aggregate import ACCURACY, BINS_MAX, SMALLEST, Histogram, NumberSeries, StateSeries
+
+SENSIBLE = st.floats(min_value=-1e4, max_value=1e4).map(lambda value: round(value, 3))
+START = 1.8e9
+ANY = st.floats(min_value=-1e18, max_value=1e18, allow_nan=False)
+
+
+def nearest_rank(values: list[float], share: float) -> float:
+    return sorted(values)[max(1, math.ceil(share * len(values) - 1e-9)) - 1]
+
+
+def series_of(values: list[float], step_s: float = 1.0) -> NumberSeries:
+    series = NumberSeries()
+    for index, value in enumerate(values):
+        series.add(START + index * step_s, value)
+    return series
+
+
+@given(st.lists(SENSIBLE, min_size=1, max_size=300), st.sampled_from([0.01, 0.5, 0.95, 1.0]))
+def test_quantiles_are_within_half_a_percent_of_the_exact_ones(values: list[float], share: float) -> None:
+    series = series_of(values)
+    exact = nearest_rank(values, share)
+    assert series.histogram.accuracy == pytest.approx(ACCURACY)
+    assert series.quantile(share) == pytest.approx(exact, rel=ACCURACY * (1 + 1e-6), abs=SMALLEST)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(ANY, min_size=1, max_size=3000), st.sampled_from([0.05, 0.5, 0.95]))
+def test_whatever_the_values_memory_is_bounded_and_the_stated_accuracy_holds(values: list[float], share: float) -> None:
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    assert histogram.bins <= BINS_MAX
+    assert histogram.quantile(share) == pytest.approx(
+        nearest_rank(values, share), rel=histogram.accuracy * (1 + 1e-6), abs=SMALLEST
+    )
+
+
+def test_merging_bins_really_happens_and_keeps_the_guarantee() -> None:
+    values = [1e-8 * 1.004**index for index in range(12_000)]
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    assert ACCURACY < histogram.accuracy < 0.05
+    assert histogram.bins <= BINS_MAX
+    for share in (0.01, 0.5, 0.95):
+        assert histogram.quantile(share) == pytest.approx(nearest_rank(values, share), rel=histogram.accuracy)
+
+
+@given(st.lists(SENSIBLE, min_size=2, max_size=200), st.floats(0.05, 30))
+def test_the_slope_is_the_least_squares_slope_per_minute(values: list[float], step_s: float) -> None:
+    # Epoch seconds are told to a quarter of a microsecond: the exact slope is that over the times as they are told.
+    times = [(START + index * step_s - START) / 60 for index in range(len(values))]
+    exact = statistics.linear_regression(times, values).slope
+    largest = max(abs(value) for value in values)
+    assert series_of(values, step_s).slope_per_min() == pytest.approx(exact, rel=1e-9, abs=1e-10 * largest / step_s)
+
+
+@given(st.lists(SENSIBLE, min_size=1, max_size=100))
+def test_extremes_are_exact_and_bound_the_quantiles(values: list[float]) -> None:
+    series = series_of(values)
+    assert (series.minimum, series.maximum) == (min(values), max(values))
+    median = series.quantile(0.5)
+    assert median is not None
+    assert series.minimum <= median <= series.maximum
+
+
+def test_nothing_seen_is_none_and_one_sample_has_no_slope() -> None:
+    assert NumberSeries().quantile(0.5) is None
+    assert series_of([3.0]).slope_per_min() is None
+
+
+@given(st.lists(st.tuples(st.floats(0, 2.9), st.sampled_from("abc")), min_size=1, max_size=100))
+def test_time_in_state_adds_up_to_the_time_between_first_and_last_sample(steps: list[tuple[float, str]]) -> None:
+    series, t = StateSeries(hold_max_s=3.0), 1000.0
+    exact: dict[str, float] = {}
+    held = ""
+    for step, state in steps:
+        if held:
+            exact[held] = exact.get(held, 0.0) + step
+            t += step
+        series.add(t, state)
+        held = state
+    for state, seconds in series.seconds.items():
+        assert seconds == pytest.approx(exact.get(state, 0.0), abs=1e-6)
+
+
+def test_a_gap_in_the_readings_is_not_booked_as_time_in_a_state() -> None:
+    series = StateSeries(hold_max_s=3.0)
+    for t, state in [(0, "none"), (1, "hw_thermal"), (1000, "none"), (1001, "none")]:
+        series.add(float(t), state)
+    assert series.seconds == {"none": 2.0, "hw_thermal": 3.0}
+
+
+def test_states_without_end_are_bounded() -> None:
+    series = StateSeries(hold_max_s=3.0)
+    for t in range(1000):
+        series.add(float(t), f"state{t}")
+    assert len(series.seconds) <= 65
+    assert sum(series.seconds.values()) == 999

@@ -1,0 +1,118 @@
+"""What is missing on a node, and privileges: told before anything runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from muster_node import check, privilege
+from muster_node.probe import Probe, Skip
+from tests.muster_node.agent.harness import Node
+
+
+class NeedsMuch(Probe):
+    name = "needs_much"
+    stage = "intake"
+    doc = "Needs a tool, a privilege and PyTorch"
+    needs = ("tool:no-such-tool-anywhere", "privilege:dmidecode", "torch")
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A PATH of our own, as an ordinary user, with nothing remembered of what sudo said."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    privilege._sudo_grants.cache_clear()
+    yield folder
+    privilege._sudo_grants.cache_clear()
+
+
+def tool(folder: Path, name: str, script: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_root_needs_no_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert privilege.sudo_prefix("dmidecode") == []
+
+
+def test_without_sudo_a_probe_is_skipped(tools: Path) -> None:
+    with pytest.raises(Skip, match=r"^no privilege$"):
+        privilege.sudo_prefix()
+
+
+def test_sudo_without_a_password_is_used(tools: Path) -> None:
+    tool(tools, "sudo", '[ "$*" = "-n true" ]')
+    assert privilege.sudo_prefix() == ["sudo", "-n"]
+    assert privilege.sudo_prefix("dmidecode") == ["sudo", "-n"]
+
+
+def test_sudo_that_asks_for_a_password_is_none(tools: Path) -> None:
+    tool(tools, "sudo", "exit 1")
+    assert not privilege.granted("dmidecode")
+
+
+def test_sudo_for_one_program_only_is_enough_for_that_program(tools: Path) -> None:
+    tool(tools, "dmidecode", "exit 0")
+    tool(tools, "sudo", f'[ "$*" = "-n -l {tools}/dmidecode" ]')
+    assert privilege.sudo_prefix("dmidecode") == ["sudo", "-n"]
+    assert not privilege.granted("ipmitool")
+    assert not privilege.granted()
+
+
+def test_everything_missing_is_told_with_what_to_do(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MUSTER_WORK", str(tmp_path / "file" / "work"))
+    monkeypatch.setattr(check.sys, "executable", str(tools / "python-without-torch"))
+    tool(tools, "python-without-torch", "echo \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1")
+
+    def no_hardware() -> object:
+        raise RuntimeError("driver is not loaded")
+
+    items = {item.item: item for item in check.check({"needs_much": NeedsMuch}, no_hardware)}  # type: ignore[arg-type]
+    needed = {name for name, item in items.items() if item.needed_by and not item.ok}
+    assert needed == {"hardware", "work directory", "torch", "sudo -n dmidecode", "no-such-tool-anywhere"}
+    assert all(items[name].needed_by == ("needs_much",) for name in needed)
+    assert "RuntimeError: driver is not loaded" in items["hardware"].message
+    assert "set MUSTER_WORK" in items["work directory"].message
+    assert "No module named 'torch'" in items["torch"].message
+    assert "NOPASSWD: dmidecode" in items["sudo -n dmidecode"].message
+    assert "install fio" in items["fio"].message
+
+
+def test_little_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_WORK", str(tmp_path))
+    monkeypatch.setattr(check.facts, "disk_free", lambda path: 10**9)
+    item = check._work_dir(("a",))
+    assert not item.ok
+    assert "has 1.0 GB free: free at least 2 GB" in item.message
+
+
+def test_the_command_says_it_to_people_and_to_programs(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(
+        "class version:\n    cuda = None\n    hip = None\n"
+        "class cuda:\n    device_count = staticmethod(lambda: 0)\n__version__ = '9.9'\n"
+    )
+    env = {"PYTHONPATH": str(tmp_path)}
+    told = node.command("check", "--json", env=env)
+    items = {item["item"]: item for item in json.loads(told.stdout)}
+    assert items["no-such-tool-anywhere"] == {
+        "item": "no-such-tool-anywhere",
+        "ok": False,
+        "needed_by": ["needy"],
+        "message": "not installed: install no-such-tool-anywhere",
+    }
+    assert items["python"]["ok"]
+    assert items["torch"]["message"] == "PyTorch 9.9, built for cpu"
+    assert told.returncode == 1
+    spoken = node.command("check", env=env)
+    assert "MISSING   no-such-tool-anywhere not installed" in spoken.stdout

@@ -1,0 +1,257 @@
+"""How a job ends before its time: SIGTERM, its deadline, newer work, a machine in use, an agent that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster_node import guard
+from muster_node.hardware.seam import Usage
+from tests.muster_node.agent.harness import MAIN, Node, alive, call, plan, wait_for
+
+BUSY = {"FAKE_USAGE": json.dumps({"busy_processes": ["trainer (process 77) uses 98 % of a core"], "users": ["eve"]})}
+
+
+@pytest.mark.parametrize("probe", ["hangs", "stubborn"])
+def test_sigterm_ends_it_within_five_seconds_with_what_it_has(node: Node, probe: str) -> None:
+    running = node.start(plan(call("good"), call(probe, 60.0), call("good", value=9.0)))
+    running.wait_for_progress("ignoring SIGTERM" if probe == "stubborn" else "hanging")
+    children = running.children()
+    started = time.monotonic()
+    done = running.end(signal.SIGTERM)
+    assert time.monotonic() - started < 5
+    assert done.rc == 6
+    assert (done.result.end, done.result.partial) == ("terminated", True)
+    assert [outcome.status for outcome in done.result.probes] == ["completed", "timed_out", "skipped"]
+    assert done.result.probes[1].reason == "it was cut short: the job was ended by SIGTERM"
+    assert done.result.probes[2].reason == "not reached: the job was ended by SIGTERM"
+    assert [row.value for row in done.measured(probe)] == [42]
+    assert not any(alive(pid) for pid in children)
+
+
+def test_sigterm_counts_while_the_hardware_does_not_answer(node: Node) -> None:
+    running = node.start(plan(call("good")), env={"FAKE_OPEN": "hangs"})
+    wait_for((running.job / "progress.jsonl").exists)
+    started = time.monotonic()
+    done = running.end(signal.SIGTERM)
+    assert time.monotonic() - started < 5
+    assert done.result.end == "terminated"
+
+
+def test_the_node_itself_enforces_the_deadline(node: Node) -> None:
+    done = node.run(plan(call("good"), call("hangs", 60.0), call("good"), deadline_s=1.5))
+    assert done.rc == 7
+    assert (done.result.end, done.result.partial) == ("deadline", True)
+    assert done.result.notes[0] == "the job's deadline of 1.5 s was reached"
+    assert done.result.ended_at - done.result.started_at < 6
+    assert [outcome.status for outcome in done.result.probes] == ["completed", "timed_out", "skipped"]
+
+
+def test_a_job_that_ends_by_itself_at_the_last_moment_is_complete(node: Node) -> None:
+    done = node.run(plan(call("good", seconds=0.2), deadline_s=30.0))
+    assert (done.rc, done.result.end, done.result.partial) == (0, "completed", False)
+
+
+def test_when_the_agent_is_killed_nothing_of_it_lives_on(node: Node, tmp_path: Path) -> None:
+    pid_file = tmp_path / "escaped"
+    running = node.start(plan(call("escapes", 60.0, hang=True, pid_file=str(pid_file))))
+    running.wait_for_progress("got away")
+    processes = {*running.children(), int(pid_file.read_text())}
+    assert len(processes) == 3  # the warden, the probe, and the process that got away from it
+    running.end(signal.SIGKILL)
+    wait_for(lambda: not any(alive(pid) for pid in processes), 5)
+
+
+def test_an_agent_that_sits_on_its_deadline_is_ended_by_its_warden(tmp_path: Path) -> None:
+    code = """
+import os, subprocess, sys, time
+sys.path.insert(0, sys.argv[1])
+from muster_node import strays
+strays.Warden.start("m", 0.5)
+child = subprocess.Popen(["sleep", "3600"], env={**os.environ, "MUSTER_RUN": "m"}, start_new_session=True)
+print(child.pid, flush=True)
+time.sleep(3600)
+"""
+    source = str(MAIN.parents[4] / "validators")
+    stuck = subprocess.Popen([sys.executable, "-c", code, source], stdout=subprocess.PIPE, text=True)
+    assert stuck.stdout is not None
+    child = int(stuck.stdout.readline())
+    assert stuck.wait(timeout=10) == -signal.SIGKILL
+    wait_for(lambda: not alive(child), 5)
+    stuck.stdout.close()
+
+
+def test_an_older_token_is_refused(node: Node) -> None:
+    assert node.run(plan(call("good"), fence=7)).rc == 0
+    done = node.run(plan(call("good"), fence=6))
+    assert done.rc == 4
+    assert (done.result.end, done.result.partial) == ("fenced", True)
+    assert done.result.notes[0] == "refused: token 6 is older than 7, which this node has already seen"
+    assert done.outcome("good").status == "skipped"
+    assert not done.result.measurements
+    assert node.run(plan(call("good"), fence=7)).rc == 0
+
+
+def test_a_newer_token_ends_older_work(node: Node) -> None:
+    older = node.start(plan(call("stubborn", 60.0), fence=5, job_id="old"))
+    older.wait_for_progress("ignoring SIGTERM")
+    newer = node.run(plan(call("good"), fence=6, job_id="new"))
+    assert newer.rc == 0
+    assert any(note.startswith("older work was ended: job old (token 5, pid ") for note in newer.result.notes)
+    ended = older.end()
+    assert ended.rc == 4
+    assert ended.result.end == "fenced"
+    assert ended.result.notes[0] == "newer work has come to this node"
+    assert [row.value for row in ended.measured("stubborn")] == [42]
+
+
+def test_older_work_that_does_not_move_is_killed_with_its_children(node: Node) -> None:
+    older = node.start(plan(call("stubborn", 60.0), fence=5, job_id="old"))
+    older.wait_for_progress("ignoring SIGTERM")
+    children = older.children()
+    os.kill(older.process.pid, signal.SIGSTOP)
+    assert node.run(plan(call("good"), fence=6)).rc == 0
+    assert older.end().rc == -signal.SIGKILL
+    wait_for(lambda: not any(alive(pid) for pid in children), 5)
+
+
+def test_work_that_may_not_be_signalled_sees_the_newer_token_itself(node: Node) -> None:
+    older = node.start(plan(call("hangs", 60.0), fence=5))
+    older.wait_for_progress("hanging")
+    (node.work / "fence").write_text("9\n")
+    ended = older.end(limit_s=6)
+    assert (ended.rc, ended.result.end) == (4, "fenced")
+
+
+def test_one_job_at_a_time(node: Node) -> None:
+    first = node.start(plan(call("hangs", 60.0), job_id="first"))
+    first.wait_for_progress("hanging")
+    second = node.run(plan(call("good"), job_id="second"))
+    assert (second.rc, second.result.end) == (3, "busy")
+    assert "job first (token 1, pid " in second.result.notes[0]
+    assert first.end(signal.SIGTERM).rc == 6
+    assert node.run(plan(call("good"))).rc == 0
+
+
+def test_the_same_job_twice_leaves_the_first_alone(node: Node) -> None:
+    first = node.start(plan(call("hangs", 60.0)), job="same")
+    first.wait_for_progress("hanging")
+    again = node.start(plan(call("hangs", 60.0)), job="same").end()
+    assert again.rc == 9
+    assert "this job already runs in" in again.err
+    done = first.end(signal.SIGTERM)
+    assert (done.rc, done.result.end) == (6, "terminated")
+
+
+def test_a_fence_that_cannot_be_read_lets_nobody_in(node: Node) -> None:
+    node.work.mkdir()
+    (node.work / "fence").write_text("seven")
+    done = node.run(plan(call("good")))
+    assert done.rc == 4
+    assert "does not hold a number; delete it" in done.result.notes[0]
+
+
+def test_a_machine_in_use_is_not_loaded(node: Node) -> None:
+    done = node.run(plan(call("good"), call("loader")), env=BUSY)
+    assert done.rc == 3
+    assert done.result.end == "busy"
+    assert done.result.guard.busy
+    assert done.result.notes[0].startswith(
+        "this machine is in use: busy processes: trainer (process 77) uses 98 % of a core; logged in: eve; load average"
+    )
+    assert not done.result.measurements
+
+
+def test_a_foreign_gpu_process_is_use() -> None:
+    use = guard.assess(Usage(gpu_processes=("python (pid 9) on gpu3",), load_1min=0.1, cpu_count=64))
+    assert use.busy
+    assert "foreign GPU processes: python (pid 9) on gpu3" in use.sentence()
+
+
+def test_what_passes_by_is_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Passing:
+        """Busy at the first look only."""
+
+        looks = 0
+
+        def usage(self) -> Usage:
+            self.looks += 1
+            return Usage(busy_processes=("cron job",) if self.looks == 1 else ())
+
+    monkeypatch.setattr(guard, "PAUSE_S", 0.01)
+    passing: Any = Passing()
+    assert not guard.look(passing, patient=True).busy
+    assert passing.looks == 2
+
+
+def test_force_goes_on_and_is_recorded(node: Node) -> None:
+    done = node.run(plan(call("loader"), force_reason="agreed with eve"), env=BUSY)
+    assert (done.rc, done.result.end) == (0, "completed")
+    assert done.measured("loader")
+    assert done.result.guard.busy
+    assert done.result.guard.evidence[-1] == "gone on by force: agreed with eve"
+    assert any("this machine is in use" in note and "agreed with eve" in note for note in done.result.notes)
+
+
+def test_probes_that_load_nothing_run_on_a_machine_in_use_which_is_recorded(node: Node) -> None:
+    done = node.run(plan(call("good")), env=BUSY)
+    assert done.rc == 0
+    assert done.result.guard.busy
+
+
+def test_a_login_that_does_nothing_and_a_load_average_are_not_use(node: Node) -> None:
+    idle = {"FAKE_USAGE": '{"users": ["eve on pts/0"], "load_1min": 64.0, "cpu_count": 64}'}
+    done = node.run(plan(call("loader")), env=idle)
+    assert done.rc == 0
+    assert not done.result.guard.busy
+    assert "logged in: eve on pts/0" in done.result.guard.evidence
+
+
+def test_when_nobody_can_tell_the_machine_counts_as_in_use(node: Node) -> None:
+    done = node.run(plan(call("loader")), env={"FAKE_USAGE": "raises"})
+    assert (done.rc, done.result.end) == (3, "busy")
+    assert "usage could not be read: OSError: no utmp" in done.result.notes[0]
+
+
+def test_hardware_that_does_not_open_is_an_error_with_a_result(node: Node) -> None:
+    done = node.run(plan(call("good")), env={"FAKE_OPEN": "raises"})
+    assert (done.rc, done.result.end) == (8, "error")
+    assert done.result.notes[0] == "the hardware could not be opened: RuntimeError: driver is not loaded"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "the plan cannot be used"),
+        ('{"schema": "muster.plan/9"}', "schema is 'muster.plan/9'"),
+        (plan(call("good"), deadline_s=-1).to_json(), "deadline_s must be a positive number"),
+        (plan(call("good", 0)).to_json(), "timeout_s of probe good must be a positive number"),
+        (plan(call("good"), fence="x").to_json(), "fence must be a whole number"),
+        (plan(*[call("good")] * 201).to_json(), "201 probe calls, more than 200"),
+    ],
+)
+def test_a_bad_plan_is_one_sentence_and_exit_5(node: Node, text: str, sentence: str) -> None:
+    path = node.folder / "plan.json"
+    path.write_text(text)
+    done = node.command("run", str(path))
+    assert done.returncode == 5
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (node.folder / "result.json").exists()
+
+
+def test_a_plan_from_elsewhere_is_kept_in_the_job_directory(node: Node) -> None:
+    path = node.folder / "mine.json"
+    path.write_text(plan(call("good")).to_json())
+    job = node.folder / "elsewhere"
+    assert node.command("run", str(path), "--job-dir", str(job)).returncode == 0
+    assert (job / "plan.json").read_text() == path.read_text()
+    assert (job / "result.json").exists()

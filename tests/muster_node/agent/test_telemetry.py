@@ -1,0 +1,155 @@
+"""Telemetry beside the probes: what is streamed and kept, and that no sensor can stop or falsify a run."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from muster_node import telemetry
+from muster_node.aggregate import ACCURACY
+from muster_node.hardware.seam import Sample
+from muster_node.telemetry import Recorder
+from tests.muster_node.agent.harness import Node, call, plan
+
+TWO_DAYS = Path(__file__).parent / "fakes" / "two_days.py"
+
+
+def rows_of(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().splitlines()]
+
+
+def test_the_side_file_is_what_the_result_says(node: Node) -> None:
+    done = node.run(plan(call("good", seconds=1.0)))
+    said, path = done.result.telemetry_file, done.job / "telemetry.jsonl.gz"
+    assert said is not None
+    assert said.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert said.bytes == path.stat().st_size
+    rows = rows_of(path)
+    assert said.rows == len(rows) >= 10  # two series, ten times a second
+    assert rows[0].keys() == {"t", "series", "device", "value"}
+    assert rows[1].keys() == {"t", "series", "device", "state"}
+
+
+def test_aggregates_are_those_of_the_side_file(node: Node) -> None:
+    done = node.run(plan(call("good", seconds=1.0)))
+    temperature, throttle = done.result.telemetry
+    values = [row["value"] for row in rows_of(done.job / "telemetry.jsonl.gz") if row["series"] == "temperature"]
+    assert (temperature.series, temperature.device, temperature.unit) == ("temperature", "cpu0", "°C")
+    assert temperature.samples == len(values)
+    assert (temperature.minimum, temperature.maximum) == (values[0], values[-1])
+    assert temperature.slope_per_min is not None
+    assert temperature.slope_per_min > 0
+    assert throttle.time_in_state["none"] == pytest.approx(1.0, abs=0.7)
+
+
+def test_a_sensor_that_raises_is_a_note(node: Node) -> None:
+    done = node.run(plan(call("good", seconds=0.3)), env={"FAKE_TELEMETRY": "raises"})
+    assert done.result.end == "completed"
+    assert done.result.telemetry == []
+    assert any("readings failed, the first with OSError: sensor bus is dead" in note for note in done.result.notes)
+
+
+def test_a_sensor_that_hangs_costs_its_series_and_nothing_else(node: Node) -> None:
+    done = node.run(plan(call("good", seconds=0.5), call("good")), env={"FAKE_TELEMETRY": "hangs"})
+    assert done.result.end == "completed"
+    assert [outcome.status for outcome in done.result.probes] == ["completed", "completed"]
+    assert any("a sensor reading hung for the last" in note for note in done.result.notes)
+    assert [series.samples for series in done.result.telemetry] == [2, 2]
+
+
+def test_a_tool_that_telemetry_reads_is_not_taken_for_a_stray(node: Node) -> None:
+    done = node.run(plan(*[call("good")] * 6), env={"FAKE_TELEMETRY": "tool"})
+    assert done.result.end == "completed"
+    assert done.result.notes == [
+        "probe file fake_probes.broken cannot be used: ModuleNotFoundError: No module named 'no_such_module_anywhere'"
+    ]
+
+
+def test_unusable_readings_are_counted_not_recorded(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "t.gz", 3.0)
+    bad = [
+        Sample("power", "gpu0", "W", math.nan),
+        Sample("power", "gpu0", "W", math.inf),
+        Sample("../etc", "gpu0", "W", 1.0),
+        Sample("power", "GPU 0", "W", 1.0),
+        Sample("throttle", "gpu0", "state", state="<script>"),
+        Sample("power", "gpu0", "W", None),
+    ]
+    recorder.add(1.0, bad)
+    recorder.add(2.0, [Sample("power", "gpu0", "W", 300.0)])
+    aggregates, file = recorder.close()
+    assert [(a.series, a.samples, a.median) for a in aggregates if a.samples] == [("power", 1, 300.0)]
+    assert file is not None
+    assert file.rows == 1
+    assert recorder.notes == ["telemetry: 5 readings with an unusable name or number were dropped"]
+
+
+def test_series_without_end_are_bounded_and_said_so(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "t.gz", 3.0)
+    recorder.add(1.0, [Sample("power", f"gpu{n}", "W", 1.0) for n in range(telemetry.SERIES_MAX + 10)])
+    aggregates, _ = recorder.close()
+    assert len(aggregates) == telemetry.SERIES_MAX
+    assert recorder.notes == [f"telemetry: 10 readings beyond {telemetry.SERIES_MAX} series were dropped"]
+
+
+def test_a_full_disk_ends_the_file_with_a_true_hash_and_the_aggregates_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.gz"
+    recorder = Recorder(path, 3.0)
+    recorder.add(0.0, [Sample("power", "gpu0", "W", 1.0)])
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        recorder.add(100.0, [Sample("power", "gpu0", "W", 2.0)])
+    recorder.add(101.0, [Sample("power", "gpu0", "W", 3.0)])
+    aggregates, file = recorder.close()
+    assert aggregates[0].samples == 3
+    assert file is not None
+    assert file.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert "cut short" in recorder.notes[0]
+
+
+def test_the_side_file_stops_at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "FILE_BYTES_MAX", 2000)
+    monkeypatch.setattr(telemetry, "FLUSH_S", 1.0)
+    recorder = Recorder(tmp_path / "t.gz", 3.0)
+    for t in range(1000):
+        recorder.add(float(t), [Sample("power", "gpu0", "W", math.sin(t) * 1e3)])
+    aggregates, file = recorder.close()
+    assert file is not None
+    assert 2000 < file.bytes < 3000
+    assert len(rows_of(tmp_path / "t.gz")) == file.rows < 1000
+    assert aggregates[0].samples == 1000
+    assert "ended at its limit" in recorder.notes[0]
+
+
+def test_48_hours_in_bounded_memory(tmp_path: Path) -> None:
+    """Two days at 1 Hz of five sensors, under an injected clock, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, str(TWO_DAYS), str(tmp_path)], capture_output=True, text=True, timeout=120, check=True
+    )
+    told = json.loads(done.stdout)
+    print(told)
+    hours, series = 48, 5
+    assert told["rows"] == hours * 3600 * series
+    assert told["rss_end_kb"] - told["rss_after_2h_kb"] < 4096
+    assert told["file_bytes"] / told["rows"] < 8
+    assert told["result_bytes"] < 5000
+    assert told["temperature"]["samples"] == hours * 3600
+    for figure in ("minimum", "median", "p95", "maximum"):
+        assert told["temperature"][figure] == pytest.approx(told["exact"][figure], rel=ACCURACY)
+    assert told["temperature"]["slope_per_min"] == pytest.approx(told["exact"]["slope_per_min"], rel=1e-6)
+    assert told["time_in_state"]["hw_thermal"] == pytest.approx(48 * 60, rel=0.01)
