@@ -12,6 +12,7 @@ import pynvml
 import pytest
 
 from muster_node.hardware import nvidia
+from muster_node.hardware.host import HostHardware
 from muster_node.hardware.nvidia import NvidiaGpus, open_nvidia
 from muster_node.hardware.seam import Device, Fact
 from muster_node.probe import Skip
@@ -301,3 +302,23 @@ def test_without_pynvml_there_is_no_backend(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_device_that_does_not_answer_cannot_compute() -> None:
     with pytest.raises(Skip, match="gpu9 does not answer"):
         NvidiaGpus(FakeNvml()).compute(Device("gpu9", "gpu", 9))
+
+
+@pytest.mark.parametrize(
+    ("log", "count", "note"),
+    [
+        (["NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.", "usb 1-1: new device"], 1.0, ""),
+        ([], 0.0, ""),
+        (None, None, "the kernel log cannot be read: no privilege"),
+    ],
+)
+def test_the_host_counts_xids_beside_its_gpus(
+    log: list[str] | None, count: float | None, note: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HostHardware, "kernel_log", lambda self: log)
+    host = HostHardware(accelerators=NvidiaGpus(FakeNvml(count=1)))
+    for facts in (list(host.inventory()), list(host.counters())):
+        xids = next(fact for fact in facts if fact.name == "xid_count")
+        assert (xids.device, xids.value, xids.note) == ("node", count, note)
+    assert [device.id for device in host.devices("gpu")] == ["gpu7"]
+    assert [fact for fact in host.inventory() if fact.name == "gpu_model" and fact.device == "gpu7"]
