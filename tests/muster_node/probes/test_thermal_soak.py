@@ -4,7 +4,7 @@ import pytest
 
 from muster_node.hardware.host import HostHardware
 from muster_node.hardware.seam import Sample
-from muster_node.probes.thermal_soak import ThermalSoak
+from muster_node.probes.thermal_soak import Record, ThermalSoak
 
 pytestmark = pytest.mark.needs_torch
 
@@ -18,7 +18,7 @@ class Instrumented(HostHardware):
 
     def telemetry(self):
         self.readings += 1
-        late = self.readings > 6
+        late = self.readings > 4
         yield Sample("temperature", "cpu0", "°C", value=60.0 + self.readings)
         yield Sample("inlet_temperature", "node", "°C", value=22.0)
         yield Sample("power", "cpu0", "W", value=100.0)
@@ -40,16 +40,30 @@ def test_this_machine_reports_its_load_and_the_sensors_it_has(run_probe, cpus):
 def test_what_sensors_tell_under_load(run_probe):
     hardware = Instrumented()
     run = run_probe(ThermalSoak, hardware, seconds=1.0, interval_s=0.1)
-    assert hardware.readings >= 9
+    assert hardware.readings > 8
     assert run.one("temperature_max", "cpu0").value == 60.0 + hardware.readings
     assert run.one("fan_max", "node").value == 40.0 + hardware.readings
     assert run.one("power_mean", "cpu0").value == 100.0
     assert run.one("inlet_temperature", "node").value == 22.0
     assert run.one("clock_drop", "cpu0").value == pytest.approx(50.0)
-    throttled = run.one("throttle_time", "cpu0", reason="hw_thermal")
-    assert throttled.value == pytest.approx(0.1 * (hardware.readings - 6), abs=0.15)
+    assert 0.0 < run.one("throttle_time", "cpu0", reason="hw_thermal").value < 1.5
     assert run.one("throttle_time", "cpu0", reason="sw_thermal").value == 0.0
-    resistance = run.one("thermal_resistance", "cpu0").value
-    assert 0.38 < resistance < 0.50
+    # temperatures rise by one degree a reading from 61, so their median is half way; 22 °C inlet, 100 W
+    median = 60.0 + (1 + hardware.readings) / 2
+    assert run.one("thermal_resistance", "cpu0").value == pytest.approx((median - 22.0) / 100.0)
     assert not run.all("hbm_temperature_max")
     assert not run.all("thermal_margin")
+
+
+def test_time_in_a_state_runs_from_reading_to_reading():
+    times = iter([0.0, 1.0, 3.0, 3.5])
+    record = Record(lambda: next(times))
+    for state in ("none", "hw_thermal", "hw_thermal", "none"):
+        record.add([Sample("throttle", "gpu2", "state", state=state)])
+    assert record.throttled == {"gpu2": {"none": 0.5, "hw_thermal": 3.0}}
+
+
+def test_without_a_throttle_sensor_no_time_is_claimed():
+    record = Record(lambda: 0.0)
+    record.add([Sample("temperature", "cpu0", "°C", value=50.0)])
+    assert record.throttled == {}
