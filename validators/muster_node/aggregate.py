@@ -30,8 +30,8 @@ class Histogram:
 
     def __init__(self) -> None:
         self._log_gamma = math.log((1 + ACCURACY) / (1 - ACCURACY))
-        self._positive: Dict[int, int] = {}
-        self._negative: Dict[int, int] = {}
+        self._positive: Dict[int, _Bin] = {}
+        self._negative: Dict[int, _Bin] = {}
         self._zero = 0
         self.count = 0
 
@@ -54,7 +54,11 @@ class Histogram:
             return
         bins = self._positive if value > 0 else self._negative
         index = math.ceil(math.log(size) / self._log_gamma)
-        bins[index] = bins.get(index, 0) + 1
+        known = bins.get(index)
+        if known is None:
+            bins[index] = _Bin(1, size, size)
+        else:
+            known.add(1, size, size)
         while self.bins > BINS_MAX:
             self._merge()
 
@@ -78,22 +82,43 @@ class Histogram:
 
     def _ascending(self) -> Iterator[Tuple[float, int]]:
         for index in sorted(self._negative, reverse=True):
-            yield -self._middle(index), self._negative[index]
+            yield -self._negative[index].middle(), self._negative[index].count
         if self._zero:
             yield 0.0, self._zero
         for index in sorted(self._positive):
-            yield self._middle(index), self._positive[index]
-
-    def _middle(self, index: int) -> float:
-        # The point of the bin (gamma^(i-1), gamma^i] that is equally far, relatively, from both its ends.
-        return 2 * math.exp((index - 1) * self._log_gamma) / (1 + math.exp(-self._log_gamma))
+            yield self._positive[index].middle(), self._positive[index].count
 
 
-def _halved(bins: Dict[int, int]) -> Dict[int, int]:
-    merged: Dict[int, int] = {}
-    for index, count in bins.items():
+class _Bin:
+    """How many magnitudes fell into a bin, and the least and greatest of them: sensors that read in whole degrees put
+    one value into a bin, which is then told exactly.
+    """
+
+    __slots__ = ("count", "high", "low")
+
+    def __init__(self, count: int, low: float, high: float) -> None:
+        self.count = count
+        self.low = low
+        self.high = high
+
+    def add(self, count: int, low: float, high: float) -> None:
+        self.count += count
+        self.low = min(self.low, low)
+        self.high = max(self.high, high)
+
+    def middle(self) -> float:
+        # Equally far, relatively, from both ends; the harmonic mean, written so that it cannot overflow.
+        return self.low * (2 / (1 + self.low / self.high)) if self.low < self.high else self.low
+
+
+def _halved(bins: Dict[int, _Bin]) -> Dict[int, _Bin]:
+    merged: Dict[int, _Bin] = {}
+    for index, one in bins.items():
         half = math.ceil(index / 2)
-        merged[half] = merged.get(half, 0) + count
+        if half in merged:
+            merged[half].add(one.count, one.low, one.high)
+        else:
+            merged[half] = one
     return merged
 
 

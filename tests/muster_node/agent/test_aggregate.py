@@ -109,3 +109,8 @@ def test_states_without_end_are_bounded() -> None:
         series.add(float(t), f"state{t}")
     assert len(series.seconds) <= 65
     assert sum(series.seconds.values()) == 999
+
+
+@given(st.lists(st.integers(20, 110), min_size=1, max_size=300), st.sampled_from([0.5, 0.95]))
+def test_a_sensor_that_reads_whole_degrees_is_told_exactly(values: list[int], share: float) -> None:
+    assert series_of([float(value) for value in values]).quantile(share) == nearest_rank([*map(float, values)], share)
