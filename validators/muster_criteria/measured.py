@@ -35,7 +35,7 @@ def clean_text(text: object) -> object:
 
 Text = Annotated[str, BeforeValidator(clean_text)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,79}$")]
-DeviceName = Annotated[str, Field(pattern=r"^[a-z]+[0-9]*(:[A-Za-z0-9_.:@+-]{1,64})?$", max_length=80)]
+DeviceName = Annotated[str, Field(pattern=r"^[a-z]+[0-9]*(:[A-Za-z0-9_.:@+/-]{1,64})?$", max_length=80)]
 Unit = Annotated[str, Field(pattern=r"^[A-Za-z0-9%°/·²³ .-]{1,16}$")]
 Labels = Annotated[
     dict[Name, Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@+/% -]{0,64}$")]],

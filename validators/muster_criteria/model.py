@@ -136,3 +136,18 @@ class Judgement:
     sku: str
     sku_version: str
     notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """Something that the controller positively established about a node, beside what the node measured.
+
+    ``kind`` is its id ("uncommanded_reboot", "lost_under_load_twice", "agent_killed"); ``sentence`` says what was seen.
+    A finding of the node: the commonest failure of burn-in is a node that dies under load.
+    """
+
+    kind: str
+    sentence: str
+    device: str = "node"
+    fault_class: FaultClass = FaultClass.NODE
+    action: Action = Action.INSPECT

@@ -1,0 +1,159 @@
+"""Findings: each row that broke a rule, said so that an operator can act on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from muster_criteria.limits import Limit, Times, labelled
+from muster_criteria.model import Action, Evidence, FaultClass, Finding, Severity
+from muster_criteria.rows import natural
+from muster_criteria.rules import KINDS, SEVERITY, Rule, Violations
+from muster_criteria.skus import Sku
+from muster_criteria.words import figure
+
+DETAIL_MAX = 160
+"""How much of a measurement's own note is told with what was observed; all of it stands with the observation."""
+
+_ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Breaking:
+    """A row that breaks a rule, and what is said of it."""
+
+    position: int
+    rule: Rule
+    finding: Finding
+
+
+def findings_of(frame: pd.DataFrame, rules: Sequence[Rule], broken: Violations, sku: Sku) -> list[Breaking]:
+    """Every row that breaks a rule; a row that does so for failing and for warning is told once, as failing."""
+    failing: set[tuple[str, int]] = set()
+    found: list[Breaking] = []
+    for rule in rules:  # rules whose breach fails come before those whose breach warns
+        for position in broken.get(rule.column, ()):
+            if rule.breach == "warn" and (rule.kind, position) in failing:
+                continue
+            if rule.breach == "fail":
+                failing.add((rule.kind, position))
+            found.append(Breaking(position, rule, _finding(frame.iloc[position], rule, sku)))
+    return found
+
+
+def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The gravest first, then by rule and device; always the same order for the same findings."""
+    return tuple(sorted(findings, key=_importance))
+
+
+def evidence_finding(evidence: Evidence) -> Finding:
+    """What the controller itself established, as a critical finding."""
+    return Finding(
+        rule=evidence.kind,
+        metric="evidence",
+        device=evidence.device,
+        severity=Severity.CRITICAL,
+        fault_class=evidence.fault_class,
+        action=evidence.action,
+        observed=evidence.sentence,
+        expected="a node that stays up and answers under load",
+        source="established by the controller",
+        summary=evidence.sentence,
+    )
+
+
+def _importance(finding: Finding) -> tuple[Any, ...]:
+    return (
+        _ORDER[finding.severity],
+        list(KINDS).index(finding.rule),
+        natural(finding.device),
+        finding.metric,
+        finding.labels,
+    )
+
+
+def _finding(row: pd.Series, rule: Rule, sku: Sku) -> Finding:
+    if rule.kind == "expected_devices":
+        return _presence_finding(row, sku)
+    limit = sku.all_limits[int(row[f"{rule.column}_by"])]
+    observed, expected = observed_text(row, limit), expected_text(row, limit, float(row[f"{rule.column}_at"]))
+    name = labelled(row["metric"], dict(row["labels"]))
+    lead = f"{row['device']} {limit.meaning}" if limit.meaning else row["device"]
+    return Finding(
+        rule=rule.kind,
+        metric=row["metric"],
+        device=row["device"],
+        severity=SEVERITY[rule.breach],
+        fault_class=limit.fault,
+        action=limit.action,
+        observed=f"{observed}{_detail(row['note'])}",
+        expected=expected,
+        source=f"{limit.source} ({limit.date.isoformat()})",
+        summary=f"{lead}: {name} is {observed}, expected {expected}.",
+        labels=row["labels"],
+    )
+
+
+def _detail(note: str) -> str:
+    if not note:
+        return ""
+    return f" ({note if len(note) <= DETAIL_MAX else note[: DETAIL_MAX - 1] + '…'})"
+
+
+def _presence_finding(row: pd.Series, sku: Sku) -> Finding:
+    counted, device = sku.devices.get("gpu"), row["device"]
+    missing = row["value"] == 0
+    if missing:
+        summary = (
+            f"{device} is missing: SKU {sku.name} counts {counted} GPUs, and the one in this slot does not answer."
+        )
+    else:
+        summary = (
+            f"{device} is one more than SKU {sku.name} counts ({counted} GPUs): check the SKU and the slot numbers."
+        )
+    return Finding(
+        rule="expected_devices",
+        metric=row["metric"],
+        device=device,
+        severity=Severity.CRITICAL,
+        fault_class=FaultClass.GPU,
+        action=Action.RESEAT if missing else Action.INSPECT,
+        observed="does not answer" if missing else "answers",
+        expected=f"gpu0 to gpu{int(counted or 1) - 1}, and no other",
+        source=f"SKU {sku.name}, devices",
+        summary=summary,
+    )
+
+
+def observed_text(row: pd.Series, limit: Limit) -> str:
+    """What was measured, as a text with unit."""
+    if limit.key == "spread_at_most":
+        return f"a spread of {figure(100.0 * row['spread'], '%')} over {row['samples']} repeats"
+    if row["text"] is not None:
+        return repr(row["text"])
+    return figure(row["value"], row["unit"], beside=limit.number)
+
+
+def expected_text(row: pd.Series, limit: Limit, at: float) -> str:
+    """What the limit asks for, as a text with unit; ``at`` is its threshold on this row."""
+    value, unit = getattr(limit, limit.key), row["unit"]
+    if limit.key == "one_of":
+        return f"one of {', '.join(value)}"
+    if limit.key == "matches":
+        return f"a text that matches {value}"
+    if isinstance(value, str):
+        return repr(value)
+    if limit.key == "spread_at_most":
+        return f"at most {figure(at, '%')}"
+    sign = {"floor": "≥ ", "at_least": "≥ ", "siblings_at_least": "≥ ", "exactly": "", "equals": ""}.get(
+        limit.key, "≤ "
+    )
+    said = f"{sign}{figure(at, unit, beside=row['value'])}"
+    if isinstance(value, Times):
+        return f"{said} ({value.times:g} × {labelled(value.metric, value.labels)})"
+    if limit.key.startswith("siblings_"):
+        return f"{said} ({value:g} × the median of {int(row['siblings_count'])} siblings)"
+    return said

@@ -1,0 +1,198 @@
+"""The judge: one stage's result under a SKU becomes a verdict, with findings, coverage and every judged observation.
+
+It never raises to its caller and never passes on doubt: whatever goes wrong in judging itself is INCONCLUSIVE.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+import pandas as pd
+
+from muster_criteria.coverage import Void, nothing_measured, tally
+from muster_criteria.findings import Breaking, evidence_finding, findings_of, in_order
+from muster_criteria.frame import build_frame
+from muster_criteria.measured import StageResult
+from muster_criteria.model import Coverage, Evidence, Finding, Judgement, Observation, Severity, Verdict
+from muster_criteria.observations import observations_of
+from muster_criteria.rows import rows_of
+from muster_criteria.rules import Evaluate, applicable
+from muster_criteria.skus import Sku
+from muster_criteria.suite import unexpected_rows
+
+__all__ = ["Evidence", "judge", "overall"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Case:
+    """All that a verdict depends on."""
+
+    critical: int
+    missing: int
+    unjudged: int
+    warnings: int
+
+
+# Read from the top: the first condition that holds is the verdict. A critical finding convicts whatever is missing.
+VERDICTS: tuple[tuple[Verdict, Callable[[_Case], bool]], ...] = (
+    (Verdict.FAIL, lambda case: case.critical > 0),
+    (Verdict.INCONCLUSIVE, lambda case: case.missing > 0),
+    (Verdict.PROVISIONAL, lambda case: case.unjudged > 0),
+    (Verdict.WARN, lambda case: case.warnings > 0),
+    (Verdict.PASS, lambda case: True),
+)
+
+REASON_MAX = 400
+
+
+def judge(
+    result: StageResult | None,
+    sku: Sku,
+    stage: str,
+    level: str,
+    *,
+    why_missing: str = "",
+    evidence: Sequence[Evidence] = (),
+    simulated: bool = False,
+    evaluate: Evaluate = unexpected_rows,
+) -> Judgement:
+    """Judge one stage of one run. Never raises.
+
+    ``result`` None: nothing usable came back, and ``why_missing`` is the sentence that says why. ``evidence``: what the
+    controller itself established, each a critical finding of the node. ``simulated``: whether the node is known to be,
+    for when there is no result to say so. ``evaluate`` finds the rows that break each rule: Great Expectations.
+    """
+    established = [evidence_finding(item) for item in evidence]
+    try:
+        if result is None:
+            raise _NoResult(why_missing or "no result came back from the node")
+        if (result.stage, result.level) != (stage, level):
+            raise _NoResult(
+                f"the result is of stage {result.stage} at level {result.level}, not of {stage} at level {level}"
+            )
+        found, counted, observations = _examine(result, sku, stage, level, evaluate)
+    except _NoResult as error:
+        found, observations = [], ()
+        counted = _uncounted(sku, stage, level, str(error))
+    except Exception as error:  # whatever is wrong with the judge must not become a pass, nor a lost run
+        log.exception("judging %s of SKU %s failed", stage, sku.name)
+        found, observations = [], ()
+        counted = _uncounted(sku, stage, level, f"the judge could not do its work ({type(error).__name__}: {error})")
+    coverage, notes = counted
+    verdict, reason = _verdict([*established, *found], coverage)
+    return Judgement(
+        stage=stage,
+        level=level,
+        verdict=verdict,
+        reason=reason,
+        coverage=coverage,
+        findings=(*established, *found),
+        observations=observations,
+        simulated=simulated or (result is not None and result.simulated),
+        sku=sku.name,
+        sku_version=sku.revision,
+        notes=notes,
+    )
+
+
+def overall(judgements: Iterable[Judgement], required_stages: Sequence[str]) -> tuple[Verdict, str]:
+    """The verdict on the node, and one sentence: the gravest of its stages, none of which may be absent."""
+    given = list(judgements)
+    for verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.SKIPPED):
+        for judgement in given:
+            if judgement.verdict is verdict:
+                told = Verdict.INCONCLUSIVE if verdict is Verdict.SKIPPED else verdict
+                return told, _cut(f"{judgement.stage}: {judgement.reason}")
+    absent = [stage for stage in required_stages if stage not in {judgement.stage for judgement in given}]
+    if absent or not required_stages:
+        why = f"{', '.join(absent)} did not run." if absent else "no stage was required."
+        return Verdict.INCONCLUSIVE, why[0].upper() + why[1:]
+    for verdict in (Verdict.PROVISIONAL, Verdict.WARN):
+        for judgement in given:
+            if judgement.verdict is verdict:
+                return verdict, _cut(f"{judgement.stage}: {judgement.reason}")
+    total = sum(judgement.coverage.required for judgement in given)
+    return Verdict.PASS, f"All {len(required_stages)} stages passed, {total} required measurements taken and judged."
+
+
+class _NoResult(Exception):
+    """There is nothing to judge; the message is why."""
+
+
+def _uncounted(sku: Sku, stage: str, level: str, why: str) -> tuple[Coverage, tuple[str, ...]]:
+    try:
+        return nothing_measured(sku, stage, level, why), ()
+    except Exception as error:
+        return Coverage(required=1, measured=0, judged=0, missing=(f"everything: {why}", str(error))), ()
+
+
+def _examine(
+    result: StageResult, sku: Sku, stage: str, level: str, evaluate: Evaluate
+) -> tuple[list[Finding], tuple[Coverage, tuple[str, ...]], tuple[Observation, ...]]:
+    frame = build_frame(rows_of(result, sku), sku, stage)
+    rules = applicable(frame)
+    broken = evaluate(frame, rules)
+    breaking = findings_of(frame, rules, broken, sku)
+    void = _void_rows(frame, breaking, sku)
+    counted = tally(result, frame, void, sku, stage, level)
+    if not rules and not counted.missing:
+        counted.unjudged.append("the whole stage: no rule says anything of what was measured")
+    findings = in_order(_held_back(item.finding) if item.position in void else item.finding for item in breaking)
+    observations = observations_of(frame, {item.position for item in breaking}, sku)
+    return list(findings), (counted.coverage(), (*result.notes, *counted.notes)), observations
+
+
+def _void_rows(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku) -> dict[int, Void]:
+    """Rows that say nothing of their device: by their own value, or because of another measurement's."""
+    void: dict[int, Void] = {}
+    for item in breaking:
+        if item.rule.breach != "void":
+            continue
+        void[item.position] = Void(item.finding.summary.rstrip("."), itself=True)
+        limit = sku.all_limits[int(frame[f"{item.rule.column}_by"].iloc[item.position])]
+        for position in frame.index[frame["metric"].isin(limit.voids)]:
+            why = f"says nothing, since {item.finding.metric} is {item.finding.observed}"
+            void.setdefault(position, Void(why, itself=False))
+    return void
+
+
+def _held_back(finding: Finding) -> Finding:
+    """A finding from a measurement that says nothing of its device is told, but convicts nobody."""
+    return dataclasses.replace(finding, severity=Severity.WARNING) if finding.severity == "critical" else finding
+
+
+def _verdict(findings: Sequence[Finding], coverage: Coverage) -> tuple[Verdict, str]:
+    case = _Case(
+        critical=sum(finding.severity is Severity.CRITICAL for finding in findings),
+        missing=len(coverage.missing) or int(coverage.required == 0),
+        unjudged=len(coverage.unjudged),
+        warnings=sum(finding.severity is Severity.WARNING for finding in findings),
+    )
+    verdict = next(verdict for verdict, holds in VERDICTS if holds(case))
+    return verdict, _reason(verdict, findings, coverage)
+
+
+def _reason(verdict: Verdict, findings: Sequence[Finding], coverage: Coverage) -> str:
+    if verdict in (Verdict.FAIL, Verdict.WARN):
+        grave = Severity.CRITICAL if verdict is Verdict.FAIL else Severity.WARNING
+        return _first_of([finding.summary.rstrip(".") for finding in findings if finding.severity is grave])
+    if verdict is Verdict.INCONCLUSIVE:
+        count = f"Not measured ({len(coverage.missing)} of {coverage.required} required): "
+        return _first_of([count + sentence for sentence in coverage.missing])
+    if verdict is Verdict.PROVISIONAL:
+        count = f"Not judged ({len(coverage.unjudged)} of {coverage.required} required): "
+        return _first_of([count + sentence for sentence in coverage.unjudged])
+    return f"All {coverage.required} required measurements were taken and are within their limits."
+
+
+def _first_of(sentences: Sequence[str]) -> str:
+    more = f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else ""
+    return f"{_cut(sentences[0])}{more}."
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= REASON_MAX else text[: REASON_MAX - 1] + "…"

@@ -1,0 +1,84 @@
+"""Observations: every judged row beside its limits, for reports and records."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import pandas as pd
+
+from muster_criteria.limits import LIMIT_KEYS, Limit
+from muster_criteria.model import Observation
+from muster_criteria.rules import BREACHES
+from muster_criteria.skus import Sku
+
+LOWER = ("floor", "exactly", "expected", "siblings_at_least", "expected_devices")
+UPPER = ("ceiling", "exactly", "expected", "siblings_at_most", "expected_devices")
+"""Where the floor and the ceiling that a report shows come from: the first of these that says something."""
+
+
+def observations_of(frame: pd.DataFrame, broken_rows: Collection[int], sku: Sku) -> tuple[Observation, ...]:
+    """One observation for each row, in the frame's order; ``ok`` where it is usable and breaks no rule."""
+    floors, floor_by = _shown(frame, LOWER, sku, upper=False)
+    ceilings, ceiling_by = _shown(frame, UPPER, sku, upper=True)
+    texts = _text_limits(frame, sku)
+    broken = set(broken_rows)
+    columns = ("probe", "metric", "device", "unit", "value", "text", "labels", "samples", "spread", "usable", "note")
+    rows = zip(*(frame[column] for column in columns), strict=True)
+    observations = []
+    for at, (probe, metric, device, unit, value, text, labels, samples, spread, usable, note) in enumerate(rows):
+        limit = floor_by.get(at) or ceiling_by.get(at) or texts.get(at)
+        observations.append(
+            Observation(
+                probe=probe,
+                metric=metric,
+                device=device,
+                unit=unit,
+                value=_number(value),
+                text=text,
+                labels=labels,
+                samples=int(samples),
+                spread=_number(spread),
+                floor=_number(floors[at]),
+                ceiling=_number(ceilings[at]),
+                source="" if limit is None else f"{limit.source} ({limit.date.isoformat()})",
+                ok=bool(usable) and at not in broken,
+                note=note,
+            )
+        )
+    return tuple(observations)
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _shown(
+    frame: pd.DataFrame, kinds: tuple[str, ...], sku: Sku, *, upper: bool
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], dict[int, Limit]]:
+    shown = np.full(len(frame), np.nan)
+    by: dict[int, Limit] = {}
+    for breach in BREACHES:
+        for kind in kinds:
+            column = f"{kind}_{breach}"
+            if column not in frame.columns:
+                continue
+            at, who = frame[f"{column}_at"].to_numpy(), frame[f"{column}_by"].to_numpy()
+            for row in np.flatnonzero(np.isnan(shown) & ~np.isnan(at)):
+                limit = sku.all_limits[who[row]] if who[row] >= 0 else None
+                if limit is not None and limit.key == ("at_least" if upper else "at_most"):
+                    continue
+                shown[row] = at[row]
+                if limit is not None:
+                    by[int(row)] = limit
+    return shown, by
+
+
+def _text_limits(frame: pd.DataFrame, sku: Sku) -> dict[int, Limit]:
+    columns = [f"expected_{breach}_by" for breach in BREACHES if f"expected_{breach}_by" in frame.columns]
+    return {
+        int(row): sku.all_limits[index]
+        for column in reversed(columns)
+        for row, index in enumerate(frame[column])
+        if index >= 0 and sku.all_limits[index].key not in LIMIT_KEYS
+    }

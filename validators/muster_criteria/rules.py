@@ -1,0 +1,69 @@
+"""The rules: which column of the frame each one looks at. A rule holds where its margin is not negative.
+
+A rule is one question asked of every row at once ("does anything lie below its floor?"), so that cost grows with the
+number of rules and not with metrics or devices. Where a rule says nothing of a row, the margin is missing (NaN).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import get_args
+
+import pandas as pd
+
+from muster_criteria.limits import Breach
+from muster_criteria.model import Severity
+
+SEVERITY = {"fail": Severity.CRITICAL, "warn": Severity.WARNING, "void": Severity.WARNING}
+"""What a breach of each kind makes of the finding. A void measurement is told as a warning, and counts as missing."""
+
+BREACHES: tuple[Breach, ...] = get_args(Breach)
+
+KINDS = {
+    "expected_devices": "Every device that the SKU counts answers, and no other",
+    "expected": "Every item of the inventory is as the SKU says",
+    "exactly": "What must be an exact number is that number",
+    "floor": "No measurement lies below its floor",
+    "ceiling": "No measurement lies above its ceiling",
+    "siblings_at_least": "No device lies below its share of its siblings' median",
+    "siblings_at_most": "No device lies above its share of its siblings' median",
+    "spread_at_most": "No measurement's repeats spread wider than they may",
+}
+"""Each kind of rule with what it claims. Order is the order in which findings of one device are told."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """One kind of rule at one gravity: "floor_fail"."""
+
+    kind: str
+    breach: Breach
+
+    @property
+    def column(self) -> str:
+        """The frame's column that holds the rule's margins."""
+        return f"{self.kind}_{self.breach}"
+
+    @property
+    def claim(self) -> str:
+        """What the rule says of a healthy node."""
+        return KINDS[self.kind]
+
+
+RULES = tuple(Rule(kind, breach) for breach in BREACHES for kind in KINDS)
+
+Violations = Mapping[str, Sequence[int]]
+"""Column of a rule → labels of the rows that break it."""
+
+Evaluate = Callable[[pd.DataFrame, Sequence[Rule]], Violations]
+
+
+def applicable(frame: pd.DataFrame) -> tuple[Rule, ...]:
+    """The rules that have something to say of this frame."""
+    return tuple(rule for rule in RULES if rule.column in frame.columns and frame[rule.column].notna().any())
+
+
+def violations(frame: pd.DataFrame, rules: Sequence[Rule]) -> dict[str, list[int]]:
+    """Rows that break each rule, computed directly: what Great Expectations must find too."""
+    return {rule.column: frame.index[frame[rule.column] < 0].tolist() for rule in rules}
