@@ -25,7 +25,7 @@ from muster_node.hardware.seam import Fact, Hardware
 from muster_node.jobdir import JobDir, Progress
 from muster_node.probe_run import Bench, run_probe
 from muster_node.result import encode
-from muster_node.telemetry import Recorder, Sampler
+from muster_node.telemetry import HOLD_SPACINGS, Recorder, Sampler
 
 OPEN_LIMIT_S = 120.0
 """Opening the hardware: NVML takes tens of seconds on an 8-GPU node whose driver was not loaded."""
@@ -272,7 +272,7 @@ def _work(
     hardware = _open(state, open_hardware)
     _describe(state, hardware)
     _ask_leave(state, hardware, known)
-    recorder = Recorder(state.job.telemetry, hold_max_s=3 * plan.telemetry_interval_s)
+    recorder = Recorder(state.job.telemetry, HOLD_SPACINGS * plan.telemetry_interval_s)
     sampler = Sampler(hardware, recorder, plan.telemetry_interval_s)
     sampler.start()
     try:

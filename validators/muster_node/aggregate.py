@@ -177,24 +177,23 @@ class NumberSeries:
 
 
 class StateSeries:
-    """Seconds spent in each state: a state holds until the next sample, but no longer than ``hold_max_s``.
+    """Seconds spent in each state: a state holds until the next sample, but no longer than its ``hold_max_s``.
 
     The limit keeps a gap in the readings (a sensor that hung) from being booked as time in whatever came before it.
     """
 
-    def __init__(self, hold_max_s: float) -> None:
+    def __init__(self) -> None:
         self.count = 0
         self.seconds: Dict[str, float] = {}
-        self._hold_max_s = hold_max_s
         self._last: Optional[Tuple[float, str]] = None
 
-    def add(self, t: float, state: str) -> None:
-        """One sample, ``t`` in seconds."""
+    def add(self, t: float, state: str, hold_max_s: float) -> None:
+        """One sample, ``t`` in seconds; the one before it is taken to have held for ``hold_max_s`` at most."""
         self.count += 1
         if state not in self.seconds and len(self.seconds) >= STATES_MAX:
             state = "other"
         self.seconds.setdefault(state, 0.0)
         if self._last is not None:
             since, held = self._last
-            self.seconds[held] += min(max(t - since, 0.0), self._hold_max_s)
+            self.seconds[held] += min(max(t - since, 0.0), hold_max_s)
         self._last = (t, state)

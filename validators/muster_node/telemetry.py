@@ -32,6 +32,9 @@ FLUSH_S = 60.0
 """So much of the side file is lost at most if the agent itself is killed."""
 
 PAUSE_MIN_S = 0.05
+HOLD_SPACINGS = 3
+"""A state is taken to hold for so many times the spacing of the readings, if no new reading comes."""
+
 NUMBER_MAX = 1e18
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,79}")
 DEVICE = re.compile(r"[a-z]+[0-9]*(:[A-Za-z0-9_.:@+/-]{1,64})?")
@@ -93,11 +96,15 @@ class Recorder:
         except OSError as error:
             self._stop_file("the telemetry file cannot be written: %s" % error)
 
-    def add(self, t: float, samples: Iterable[Sample]) -> None:
-        """One reading of all sensors, ``t`` in epoch seconds. Ignored once closed (a reading that came too late)."""
+    def add(self, t: float, samples: Iterable[Sample], hold_max_s: Optional[float] = None) -> None:
+        """One reading of all sensors, ``t`` in epoch seconds. Ignored once closed (a reading that came too late).
+
+        ``hold_max_s`` from now on replaces that of the start.
+        """
         with self._lock:
             if self._closed:
                 return
+            self._hold_max_s = hold_max_s or self._hold_max_s
             lines = [line for line in (self._take(t, sample) for sample in samples) if line]
             self._write(t, lines)
 
@@ -128,7 +135,7 @@ class Recorder:
             if len(self._series) >= SERIES_MAX:
                 self._left_out += 1
                 return ""
-            kept = NumberSeries() if sample.state is None else StateSeries(self._hold_max_s)
+            kept = NumberSeries() if sample.state is None else StateSeries()
             head = '"series":%s,"device":%s' % (json.dumps(key[0]), json.dumps(key[1]))
             entry = self._series[key] = (sample.unit, head, kept)
         _, head, kept = entry
@@ -139,7 +146,7 @@ class Recorder:
             if not NAME.fullmatch(state):
                 self._unusable += 1
                 return ""
-            kept.add(t, state)
+            kept.add(t, state, self._hold_max_s)
             return '{"t":%.2f,%s,"state":%s}\n' % (t, head, json.dumps(state))
         if sample.value is None:
             return ""
@@ -216,6 +223,7 @@ class Sampler:
         self._interval_s = interval_s
         self._stop = threading.Event()
         self._reading_since: Optional[float] = None
+        self._spacing_s = interval_s
         self._longest_s = 0.0
         self._failures = 0
         self._first_failure = ""
@@ -255,7 +263,7 @@ class Sampler:
         # Whatever the sensors raise is a note: telemetry is evidence beside the measurements, never a reason to stop.
         try:
             samples = list(self._hardware.telemetry())
-            self._recorder.add(self._hardware.clock.wall(), samples)
+            self._recorder.add(self._hardware.clock.wall(), samples, HOLD_SPACINGS * self._spacing_s)
         except Exception as error:
             self._failures += 1
             if not self._first_failure:
@@ -271,4 +279,6 @@ class Sampler:
         real_s = max(time.monotonic() - real_start, 1e-6)
         clock_s = max(self._now() - clock_start, 0.0)
         speed = max(clock_s / real_s, 1.0)
-        return min(max((self._interval_s - clock_s) / speed, PAUSE_MIN_S), self._interval_s)
+        pause = min(max((self._interval_s - clock_s) / speed, PAUSE_MIN_S), self._interval_s)
+        self._spacing_s = max(self._interval_s, pause * speed)
+        return pause

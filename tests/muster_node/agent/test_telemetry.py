@@ -10,14 +10,17 @@ import math
 import os
 import subprocess
 import sys
+import time
+import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from muster_node import telemetry
 from muster_node.aggregate import ACCURACY
-from muster_node.hardware.seam import Sample
-from muster_node.telemetry import Recorder
+from muster_node.hardware.seam import Clock, Sample
+from muster_node.telemetry import Recorder, Sampler
 from tests.muster_node.agent.harness import Node, call, plan
 
 TWO_DAYS = Path(__file__).parent / "fakes" / "two_days.py"
@@ -153,3 +156,30 @@ def test_48_hours_in_bounded_memory(tmp_path: Path) -> None:
         assert told["temperature"][figure] == pytest.approx(told["exact"][figure], rel=ACCURACY)
     assert told["temperature"]["slope_per_min"] == pytest.approx(told["exact"]["slope_per_min"], rel=1e-6)
     assert told["time_in_state"]["hw_thermal"] == pytest.approx(48 * 60, rel=0.01)
+
+
+class FastClock(Clock):
+    """A simulated clock: a thousand seconds pass in one."""
+
+    def now(self) -> float:
+        return time.monotonic() * 1000
+
+    def wall(self) -> float:
+        return 1.8e9 + self.now()
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError("sampling must not move a simulated clock on")
+
+
+def test_time_in_state_is_whole_on_a_clock_that_runs_fast(tmp_path: Path) -> None:
+    hardware: Any = types.SimpleNamespace(
+        clock=FastClock(), telemetry=lambda: [Sample("throttle", "gpu0", "state", state="hw_thermal")]
+    )
+    recorder = Recorder(tmp_path / "t.gz", 3.0)
+    sampler = Sampler(hardware, recorder, 1.0)
+    sampler.start()
+    time.sleep(1.0)
+    assert sampler.stop() == []
+    (throttle,), _ = recorder.close()
+    assert 5 <= throttle.samples <= 21  # never more often than every 0.05 s of real time
+    assert throttle.time_in_state["hw_thermal"] == pytest.approx(1000, rel=0.15)
