@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -24,9 +26,9 @@ from muster.demo.scoring import Score, score
 from muster.demo.services import ServiceFailed, Supervisor, base_environment
 from muster.demo.stack import Login, Stack, airflow_settings, migrate, new_login, write_password
 from muster.demo.table import Progress, clock
-from muster.demo.watch import LOOK_EVERY_S, Run, Watcher
+from muster.demo.watch import LOOK_EVERY_S, Run, Watcher, patiently
 from muster.demo.workdir import Busy, Workdir
-from muster.errors import MusterError, UnknownRun
+from muster.errors import AlreadyTriggered, MusterError, UnknownRun
 from muster.runid import run_id
 from muster_reports.model import RunReport
 
@@ -146,7 +148,7 @@ class Demo:
             **base,
             **mine,
             **connections(keys, int(port_file.read_text())),
-            **airflow_settings(self.place.airflow, login.port, REPOSITORY / "dags", REPOSITORY / "plugins"),
+            **airflow_settings(login, self.place.airflow, REPOSITORY / "dags", REPOSITORY / "plugins"),
         }
         self.say("Starting Airflow (SQLite, one machine) and a mail sink")
         migrate(environment, self.place.logs / "migrate.log")
@@ -177,14 +179,13 @@ class Demo:
 
     def trigger(self, members: list[fleet.Member], client: AirflowClient) -> list[Run]:
         """Start one qualification a node, this machine's first."""
-        client.ensure_pool(fleet.POOL, 1)
-        client.unpause(DAG_ID)
-        runs = []
-        for member in members:
-            conf = {"node": member.name, "level": LEVEL, "reason": REASON, "pool": fleet.POOL}
-            started = run_id(member.name, REASON)
-            client.trigger(DAG_ID, started, conf, note="make demo")
-            runs.append(Run(member.name, member.sku, member.simulated, DAG_ID, started))
+        patiently(lambda: client.ensure_pool(fleet.POOL, 1))
+        patiently(lambda: client.unpause(DAG_ID))
+        runs = [
+            Run(member.name, member.sku, member.simulated, DAG_ID, run_id(member.name, REASON)) for member in members
+        ]
+        for run in runs:
+            patiently(functools.partial(trigger_once, client, run))
         self.say(f"{len(runs)} qualifications triggered; one node at a time measures, this machine first")
         return runs
 
@@ -203,7 +204,7 @@ class Demo:
                 if not widened and host.node in watcher.over:
                     # This machine has been measured alone; the simulated nodes' figures come from a model, so that
                     # several may work at once.
-                    client.ensure_pool(fleet.POOL, SIMULATED_AT_ONCE)
+                    patiently(lambda: client.ensure_pool(fleet.POOL, SIMULATED_AT_ONCE))
                     widened = True
                 if self.elapsed() > self.options.time_limit_s:
                     raise DemoFailed(
@@ -246,6 +247,13 @@ class Demo:
             self.console.print("Stopping")
 
 
+def trigger_once(client: AirflowClient, run: Run) -> None:
+    """Trigger a run, unless an earlier attempt did although its answer was lost."""
+    conf = {"node": run.node, "level": LEVEL, "reason": REASON, "pool": fleet.POOL}
+    with contextlib.suppress(AlreadyTriggered):
+        client.trigger(run.dag_id, run.run_id, conf, note="make demo")
+
+
 def finished(run: Run) -> RunReport | None:
     """The run's report; None where the run never came as far as the records."""
     try:
@@ -265,6 +273,7 @@ def muster_settings(place: Workdir, login: Login, keys: Keys) -> dict[str, str]:
         "MUSTER_MAIL_TO": "fleet-operators@localhost",
         "MUSTER_MAIL_FROM": "muster@localhost",
         "MUSTER_POLL_SECONDS": "1",
+        "MUSTER_RETRY_SECONDS": "5",
     }
 
 

@@ -1,6 +1,8 @@
 """Airflow on its embedded defaults (SQLite, LocalExecutor, one machine), with each component a service of the demo.
 
-``airflow standalone`` would not restart a component that died, nor let a test kill one alone; hence four services.
+``airflow standalone`` would not restart a component that died, nor let a test kill one alone; hence services. The API
+server runs as two: people's half writes its audit log from the event loop, and would there wait for SQLite's lock while
+a task's request in the same process holds that lock and waits for the loop.
 """
 
 from __future__ import annotations
@@ -18,29 +20,34 @@ import httpx
 from muster.demo.custody import die_with_parent
 from muster.demo.services import ServiceFailed, Supervisor, free_port, tail
 
-COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+COMPONENTS = ("api-server", "execution-api", "scheduler", "dag-processor", "triggerer")
 PARALLELISM = 4
 """More tasks at once lock SQLite, and then the scheduler dies."""
+
+SQLITE_PATIENCE_S = 30
+"""How long a component waits for another's transaction; SQLite's default of 5 s is short for a machine under load."""
 
 READY_S = 180.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Login:
-    """Where Airflow listens and how to enter."""
+    """Where Airflow listens, for people and (on its own port) for tasks, and how to enter."""
 
-    url: str
+    port: int
+    execution_port: int
     username: str
     password: str
 
     @property
-    def port(self) -> int:
-        """The API server's port."""
-        return int(self.url.rsplit(":", 1)[1])
+    def url(self) -> str:
+        """The address for people and the REST API."""
+        return f"http://127.0.0.1:{self.port}"
 
 
-def airflow_settings(home: pathlib.Path, port: int, dags: pathlib.Path, plugins: pathlib.Path) -> dict[str, str]:
+def airflow_settings(login: Login, home: pathlib.Path, dags: pathlib.Path, plugins: pathlib.Path) -> dict[str, str]:
     """Airflow's configuration as environment variables: quick to react, small, reachable from this machine only."""
+    database = f"{home / 'airflow.db'}?timeout={SQLITE_PATIENCE_S}"
     return {
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
@@ -49,14 +56,15 @@ def airflow_settings(home: pathlib.Path, port: int, dags: pathlib.Path, plugins:
         "AIRFLOW__CORE__PARALLELISM": str(PARALLELISM),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
-        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{login.execution_port}/execution/",
         "AIRFLOW__CORE__FERNET_KEY": "",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{database}",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": f"sqlite+aiosqlite:///{database}",
         "AIRFLOW__API__HOST": "127.0.0.1",
-        "AIRFLOW__API__PORT": str(port),
-        "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",
+        "AIRFLOW__API__BASE_URL": login.url,
         "AIRFLOW__API__SECRET_KEY": secrets.token_urlsafe(32),
         "AIRFLOW__API__INSTANCE_NAME": "Muster demo",
-        "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_urlsafe(32),
+        "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_urlsafe(64),
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.3",
         "AIRFLOW__SCHEDULER__MAX_DAGRUNS_TO_CREATE_PER_LOOP": "4",
         # A busy laptop may keep a task waiting for a while; that is no reason to fail it.
@@ -93,7 +101,7 @@ def migrate(environment: Mapping[str, str], log: pathlib.Path) -> None:
 
 
 class Stack:
-    """The four components as services, and how to tell that they are ready."""
+    """The components as services, and how to tell that they are ready."""
 
     def __init__(self, supervisor: Supervisor, environment: Mapping[str, str], login: Login) -> None:
         self.supervisor = supervisor
@@ -103,18 +111,26 @@ class Stack:
     def start(self) -> None:
         """Start all components at once; does not wait."""
         for component in COMPONENTS:
-            arguments = [component]
-            if component in ("scheduler", "triggerer"):
-                # All logs lie on this machine's disk, so nobody has to serve them (and take a fixed port for it).
-                arguments.append("--skip-serve-logs")
-            self.supervisor.start(component, [sys.executable, "-m", "airflow", *arguments], self.environment)
+            self.supervisor.start(
+                component, [sys.executable, "-m", "airflow", *self._arguments(component)], self.environment
+            )
+
+    def _arguments(self, component: str) -> list[str]:
+        if component == "api-server":
+            return ["api-server", "--apps", "core", "--port", str(self.login.port)]
+        if component == "execution-api":
+            return ["api-server", "--apps", "execution", "--port", str(self.login.execution_port)]
+        if component == "dag-processor":
+            return [component]
+        # All logs lie on this machine's disk, so nobody has to serve them (and take a fixed port for it).
+        return [component, "--skip-serve-logs"]
 
     def wait_ready(self, dag_id: str) -> None:
         """Wait until every component is alive and the DAG can be triggered."""
-        self.supervisor.wait_until("Airflow", self.healthy, READY_S)
+        self.supervisor.wait_until("Airflow", self._healthy, READY_S)
         self.supervisor.wait_until(f"the DAG {dag_id}", lambda: self._knows(dag_id), READY_S)
 
-    def healthy(self) -> bool:
+    def _healthy(self) -> bool:
         """Whether Airflow's own health report says that scheduler, triggerer, DAG processor and database are well."""
         try:
             answer = httpx.get(f"{self.login.url}/api/v2/monitor/health", timeout=5)
@@ -143,5 +159,5 @@ class Stack:
 
 
 def new_login() -> Login:
-    """A free port of this machine and a fresh password."""
-    return Login(f"http://127.0.0.1:{free_port()}", "admin", secrets.token_urlsafe(9))
+    """Free ports of this machine and a fresh password."""
+    return Login(free_port(), free_port(), "admin", secrets.token_urlsafe(9))

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from muster import records
 from muster.airflow_api import RUN_OVER, AirflowClient
 from muster.demo.table import STAGES, Row
-from muster.errors import UnknownRun
+from muster.errors import AirflowRefused, AirflowUnreachable, UnknownRun
 
 LOOK_EVERY_S = 2.0
+PATIENCE_S = 60.0
+"""How long Airflow's API server may be too busy to answer, or stumble over SQLite's lock."""
+
+T = TypeVar("T")
+
+
+def patiently(ask: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
+    """What ``ask`` answers, asked again for a while as long as Airflow does not; then its own error."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return ask()
+        except (AirflowRefused, AirflowUnreachable):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +55,7 @@ class Watcher:
         states = {node.name: node.state.value for node in records.list_nodes()}
         for run in self.runs:
             if run.node not in self.over:
-                state = self.client.run_state(run.dag_id, run.run_id)
+                state = self._run_state(run)
                 if state in RUN_OVER:
                     self.over[run.node] = str(state)
         return [
@@ -54,6 +72,9 @@ class Watcher:
                 at = [f"{task} {state}" for task, state in tasks.items() if state not in ("none", "success", "skipped")]
                 found.append(f"{run.node} ({', '.join(at) or 'no task was started'})")
         return "; ".join(found)
+
+    def _run_state(self, run: Run) -> str | None:
+        return patiently(lambda: self.client.run_state(run.dag_id, run.run_id))
 
     def _words(self, run: Run) -> dict[str, str]:
         """What is to be said of each stage: its verdict, or whether a job of it is on the node now."""
