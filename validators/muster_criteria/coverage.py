@@ -169,7 +169,9 @@ class _Requirements:
         positions = [position for labels, position in found if labels >= set(need.labels)]
         where = f"{name} on {device}"
         void = [position for position in positions if position in self._void]
-        notes = sorted({str(self._frame["note"].iloc[at]) or "no value" for at in positions if not self._usable[at]})
+        empty = [at for at in positions if not self._usable[at]]
+        notes = sorted({str(self._frame["note"].iloc[at]) or "no value, and no word why" for at in empty})
+        honest = all(self._frame["note"].iloc[at] and not self._frame["refused"].iloc[at] for at in empty)
         if not positions:
             end = self._ends.get(need.probe)
             absent = "the node has no such sensor" if promised(need) else "the probe did not report it"
@@ -177,7 +179,7 @@ class _Requirements:
             self._miss(need, f"{where}: {why}")
         elif void:
             self._miss(need, f"{where}: {self._void[void[0]].why}")
-        elif notes and need.requirement.where_readable and _completed(self._ends.get(need.probe)):
+        elif notes and honest and need.requirement.where_readable and _completed(self._ends.get(need.probe)):
             self._unreadable.setdefault((name, "; ".join(notes)), []).append(device)
         elif notes:
             self._miss(need, f"{where}: {'; '.join(notes)}")

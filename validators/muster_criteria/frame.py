@@ -81,6 +81,7 @@ def _plain(rows: Sequence[Row], mixed: dict[int, str]) -> pd.DataFrame:
             "samples": pd.Series([row.samples for row in rows], dtype=np.int64),
             "spread": pd.Series([np.nan if row.spread is None else row.spread for row in rows], dtype=np.float64),
             "note": pd.Series([note(at, row) for at, row in enumerate(rows)], dtype=object),
+            "refused": pd.Series([row.refused or at in mixed for at, row in enumerate(rows)], dtype=bool),
         }
     )
     frame["usable"] = np.isfinite(frame["value"].to_numpy()) | frame["text"].notna().to_numpy()
@@ -170,7 +171,7 @@ class _Margins:
         """The measurement that ``times`` refers to, for each row; NaN where there is none, or more than one."""
         wanted = set(times.labels.items())
         frame = self._frame[(self._frame["metric"] == times.metric) & self._frame["usable"]]
-        frame = frame[[wanted <= set(labels) for labels in frame["labels"]]]
+        frame = frame[np.array([wanted <= set(labels) for labels in frame["labels"]], dtype=bool)]
         frame = frame[~frame["device"].duplicated(keep=False)]
         by_device = dict(zip(frame["device"], frame["value"], strict=True))
         devices = self._frame["device"].to_numpy()[positions]

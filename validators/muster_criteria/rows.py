@@ -36,6 +36,8 @@ class Row:
     samples: int
     spread: float | None
     note: str
+    refused: bool = False
+    """Reported, but not to be believed: it contradicts itself."""
 
     @property
     def name(self) -> str:
@@ -85,7 +87,8 @@ def _only(group: list[Row]) -> Row:
         return min(group, key=lambda row: (row.samples, row.note))
     note = f"reported {len(group)} times, with different values"
     unit = min(row.unit for row in group)
-    return dataclasses.replace(group[0], unit=unit, value=None, text=None, spread=None, samples=0, note=note)
+    bare = dataclasses.replace(group[0], value=None, text=None, spread=None, samples=0)
+    return dataclasses.replace(bare, unit=unit, note=note, refused=True)
 
 
 def _presence(result: StageResult, sku: Sku) -> list[Row]:
