@@ -50,7 +50,9 @@ def report(node: str, verdict: Verdict, findings: tuple[Finding, ...] = (), simu
 
 
 def mail(node: str, simulated: bool = True) -> Mail:
-    return Mail(f"{node}: verdict", "all figures are SIMULATED" if simulated else "measured")
+    if simulated:
+        return Mail(f"[simulated] {node}: verdict", "all figures are SIMULATED")
+    return Mail(f"{node}: verdict", "measured; forced, since simulated nodes run here too")
 
 
 class Fleet:
@@ -170,6 +172,8 @@ def test_a_lost_or_doubled_or_unmarked_mail_turns_it_red() -> None:
         lambda mails: mails.pop(),
         lambda mails: mails.append(mails[-1]),
         lambda mails: mails.append(dataclasses.replace(mails.pop(), text="measured")),
+        lambda mails: mails.append(dataclasses.replace(mails.pop(), subject=f"{node_names()[-1]}: verdict")),
+        lambda mails: mails.insert(0, dataclasses.replace(mails.pop(0), subject=f"[simulated] {HOST}")),
     ):
         fleet = Fleet()
         spoil(fleet.mails)

@@ -23,7 +23,7 @@ def test_the_table_shows_every_stage_and_that_it_is_simulated() -> None:
 
 def test_changes_are_told_once() -> None:
     first = [row(intake="running")]
-    second = [row(intake="PASS", burn_in="waiting", state="burn_in")]
+    second = [row(intake="PASS", state="burn_in")]
     assert changes([], first) == ["sim-h100-1 intake: running"]
     assert changes(first, second) == ["sim-h100-1 intake: PASS", "sim-h100-1 is now burn_in"]
     assert changes(second, second) == []

@@ -14,6 +14,7 @@ HEALTHY = frozenset({Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL})
 
 ENTERED = "qualified"
 REMOVED = "quarantine"
+SIMULATED = "simulated"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,9 +147,11 @@ def _check_mail(report: RunReport, mails: Sequence[Mail], *, simulated: bool) ->
     mine = [mail for mail in mails if report.node in mail.subject]
     if len(mine) != 1:
         return Check(False, f"{report.node} must have one mail in the sink: there are {len(mine)}")
-    marked = "simulated" in (mine[0].subject + mine[0].text).lower()
-    if marked is not simulated:
-        return Check(False, f"the mail on {report.node} must {'' if simulated else 'not '}say that it is simulated")
+    subject, text = (SIMULATED in part.lower() for part in (mine[0].subject, mine[0].text))
+    if simulated and not (subject and text):
+        return Check(False, f"the mail on {report.node} must say in subject and text that it is simulated")
+    if not simulated and subject:
+        return Check(False, f"the mail on {report.node} must not be marked simulated")
     return Check(True, f"{report.node} must have one mail in the sink, {'marked' if simulated else 'not'} simulated")
 
 

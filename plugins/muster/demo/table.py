@@ -20,8 +20,6 @@ STYLES = {
     "FAIL": "bold red",
     "SKIPPED": "dim",
     "running": "cyan",
-    "waiting": "dim",
-    "failed": "bold red",
     "qualified": "green",
     "quarantine": "bold red",
 }
@@ -29,7 +27,7 @@ STYLES = {
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What is known of a node now: a word for each stage (verdict, "running", "waiting", ""), and its state."""
+    """What is known of a node now: a word for each stage (a verdict, "running" or ""), and its state."""
 
     node: str
     sku: str
@@ -70,7 +68,7 @@ def changes(before: Sequence[Row], after: Sequence[Row]) -> list[str]:
         last = known.get(row.node)
         for stage in STAGES:
             word = row.stages.get(stage, "")
-            if word not in ("", "waiting") and (last is None or last.stages.get(stage, "") != word):
+            if word and (last is None or last.stages.get(stage, "") != word):
                 lines.append(f"{row.node} {stage.replace('_', '-')}: {word}")
         if last is not None and last.state != row.state:
             lines.append(f"{row.node} is now {row.state}")
