@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, insert, update
 from sqlalchemy.orm import Session
 
 from muster.lifecycle import State
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 RESULT = "result"
 TELEMETRY = "telemetry"
+MEGABYTE = 1024**2
 
 _Key = tuple[str, str, str, tuple[tuple[str, str], ...]]
 
@@ -107,16 +108,11 @@ def _stage_row(
 
 
 def _supersede(session: Session, run: Run, stage: StageRecord) -> None:
-    former = session.scalar(
-        select(StageRecord).where(StageRecord.run == run.id, StageRecord.stage == stage.stage, StageRecord.current)
-    )
-    if former is None:
-        return
-    if former.result_sha256 and former.result_sha256 == stage.result_sha256:
-        session.execute(delete(StageRecord).where(StageRecord.id == former.id))
-    else:
-        session.execute(update(StageRecord).where(StageRecord.id == former.id).values(current=False))
-    session.expire(former)
+    """Let the stage's standing verdict go: away if it rests on the same raw result, else into history."""
+    standing = (StageRecord.run == run.id, StageRecord.stage == stage.stage, StageRecord.current)
+    if stage.result_sha256:
+        session.execute(delete(StageRecord).where(*standing, StageRecord.result_sha256 == stage.result_sha256))
+    session.execute(update(StageRecord).where(*standing).values(current=False))
 
 
 def _store_rows(
@@ -178,7 +174,7 @@ def _store_bytes(session: Session, stage: StageRecord, raw: bytes | None, teleme
     moment = _rows.now()
     if raw:
         session.add(Artifact(stage=stage.id, kind=RESULT, created_at=moment, data=raw))
-    if telemetry and len(telemetry) <= settings().telemetry_max_mb * 1024**2:
+    if telemetry and len(telemetry) <= settings().telemetry_max_mb * MEGABYTE:
         session.add(Artifact(stage=stage.id, kind=TELEMETRY, created_at=moment, data=telemetry))
     session.flush()
 

@@ -1,0 +1,119 @@
+"""Small true-to-life values for tests of the records: nodes, results, judgements, telemetry."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import gzip
+import hashlib
+import json
+from collections.abc import Sequence
+
+from muster import records
+from muster.lifecycle import STAGES
+from muster_criteria.measured import StageResult, parse_result
+from muster_criteria.model import (
+    Action,
+    Coverage,
+    FaultClass,
+    Finding,
+    Judgement,
+    Observation,
+    Severity,
+    Verdict,
+)
+from muster_node.contract import Aggregate, Measurement, ProbeOutcome, Result
+
+DAG = "node_qualification"
+
+
+def host_key(of: str) -> str:
+    return "ssh-ed25519 " + base64.b64encode(hashlib.sha512(of.encode()).digest()[:51]).decode()
+
+
+def new_node(name: str = "gpu-0001", **changes: object) -> records.NewNode:
+    node = records.NewNode(name=name, host=f"{name}.example", host_key=host_key(name), sku="cpu-generic")
+    return dataclasses.replace(node, **changes)
+
+
+def result(
+    stage: str = "intake",
+    *,
+    node: str = "gpu-0001",
+    serials: dict[str, str] | None = None,
+    simulated: bool = False,
+    measurements: Sequence[Measurement] | None = None,
+    note: str = "",
+) -> tuple[StageResult, bytes]:
+    """A result as a node would send it, parsed, and its bytes."""
+    figures = (
+        measurements if measurements is not None else [Measurement("gemm_rate", "gemm_rate", "gpu0", "TFLOPS", 612.5)]
+    )
+    sent = Result(
+        job_id="job", node=node, stage=stage, level="short", fence=1, agent_sha256="ab" * 32, simulated=simulated,
+        started_at=1.7e9, ended_at=1.7e9 + 90, end="completed", partial=False,
+        identity={"boot_id": "b-1", "hostname": node, "serials": serials or {}}, environment={"kernel": "6.1"},
+        guard={"busy": False, "evidence": []},
+        probes=[ProbeOutcome("gemm_rate", "completed", "", 1.7e9, 80.0)], measurements=list(figures),
+        telemetry=[Aggregate("power", "gpu0", "W", 90, 90.0, 650.0, 690.0, 700.0, 1.5)],
+        notes=[note] if note else [],
+    )  # fmt: skip
+    raw = sent.to_json().encode()
+    return parse_result(raw), raw
+
+
+def judgement(
+    stage: str = "intake",
+    verdict: Verdict = Verdict.PASS,
+    *,
+    coverage: Coverage | None = None,
+    findings: tuple[Finding, ...] = (),
+    simulated: bool = False,
+) -> Judgement:
+    seen = Observation(
+        "gemm_rate", "gemm_rate", "gpu0", "TFLOPS", 612.5, None, (), 1, None, 600.0, None, "measured 2026", True
+    )
+    return Judgement(
+        stage=stage, level="short", verdict=verdict, reason=f"{stage}: {verdict}",
+        coverage=coverage or Coverage(1, 1, 1), findings=findings, observations=(seen,), simulated=simulated,
+        sku="cpu-generic", sku_version="1+abc",
+    )  # fmt: skip
+
+
+FINDING = Finding(
+    rule="floor", metric="gemm_rate", device="gpu3", severity=Severity.CRITICAL, fault_class=FaultClass.GPU,
+    action=Action.RMA, observed="480 TFLOPS", expected="≥ 600 TFLOPS", source="measured 2026",
+    summary="gemm_rate on gpu3 is 480 TFLOPS, expected ≥ 600 TFLOPS.", labels=(("dtype", "bf16"),),
+)  # fmt: skip
+
+
+def telemetry(seconds: int, devices: Sequence[str] = ("gpu0",), series: str = "temperature") -> bytes:
+    rows = (
+        json.dumps({"t": 5000.0 + second, "series": series, "device": device, "value": 40.0 + second % 50 + index})
+        for second in range(seconds)
+        for index, device in enumerate(devices)
+    )
+    return gzip.compress("\n".join(rows).encode())
+
+
+def begin(node: str = "gpu-0001", run_id: str = "", **options: object) -> records.LeaseRecord:
+    """A run of an enrolled node, begun and holding it."""
+    run_id = run_id or f"{node}__new"
+    records.begin_run(DAG, run_id, node, "short", "new", **options)
+    return records.acquire_lease(node, DAG, run_id)
+
+
+def do_stage(lease: records.LeaseRecord, stage: str, verdict: Verdict = Verdict.PASS, **said: object) -> None:
+    parsed, raw = result(stage, node=lease.node)
+    records.begin_stage(lease.dag_id, lease.run_id, stage)
+    records.record_stage(lease.dag_id, lease.run_id, parsed, judgement(stage, verdict, **said), raw)
+
+
+def qualify(node: str = "gpu-0001", run_id: str = "") -> records.LeaseRecord:
+    """The whole of a passing run; the lease is freed."""
+    lease = begin(node, run_id)
+    for stage in STAGES:
+        do_stage(lease, stage)
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    return lease

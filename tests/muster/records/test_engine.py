@@ -1,0 +1,104 @@
+"""The schema and its migrations, databases that are not there, and processes that fork."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+
+from muster import records
+from muster.errors import DatabaseNotReady
+from muster.records import engine
+from muster.records.models import Base
+from tests.muster import fleet
+from tests.muster.conftest import POSTGRESQL
+
+BOTH = pytest.mark.parametrize("empty_db", ["sqlite", POSTGRESQL], indirect=True)
+
+
+@BOTH
+def test_an_empty_database_says_what_to_do_and_upgrading_twice_is_harmless(empty_db: str) -> None:
+    with pytest.raises(DatabaseNotReady, match="are empty: run `muster db upgrade`"):
+        records.list_nodes()
+    assert records.upgrade() == (None, engine.SCHEMA)
+    assert records.upgrade() == (engine.SCHEMA, engine.SCHEMA)
+    assert records.list_nodes() == []
+
+
+@pytest.mark.usefixtures("fleet_db")
+def test_the_migrations_make_the_tables_of_the_models() -> None:
+    with engine.engine().connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_the_code_needs_the_newest_migration() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(engine.__file__).parent / "migrations"))
+    assert ScriptDirectory.from_config(config).get_current_head() == engine.SCHEMA
+
+
+@pytest.mark.usefixtures("fleet_db")
+@pytest.mark.parametrize(
+    ("found", "sentence"), [("0000", "are at schema 0000, this version needs"), ("9999", "upgrade Muster itself")]
+)
+def test_another_schema_is_refused(found: str, sentence: str) -> None:
+    with engine.engine().connect() as connection:
+        connection.execute(text(f"UPDATE alembic_version SET version_num = '{found}'"))
+        connection.commit()
+    with pytest.raises(DatabaseNotReady, match=sentence):
+        records.list_nodes()
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("postgresql://muster:secret@127.0.0.1:1/none", "check MUSTER_DATABASE_URL and that the database is running"),
+        ("nonsense", "give sqlite:///PATH or postgresql://"),
+        ("oracle://x", "give sqlite:///PATH or postgresql://"),
+        ("sqlite:////proc/none/muster.db", "set MUSTER_HOME to one you own"),
+    ],
+)
+def test_a_database_that_cannot_be_had_is_one_sentence(
+    muster_home: Path, monkeypatch: pytest.MonkeyPatch, url: str, sentence: str
+) -> None:
+    monkeypatch.setenv("MUSTER_DATABASE_URL", url)
+    with pytest.raises(DatabaseNotReady, match=sentence) as refused:
+        records.list_nodes()
+    assert "secret" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.usefixtures("fleet_db")
+def test_a_forked_process_has_connections_of_its_own() -> None:
+    """Airflow's workers fork after we may have been used: parent and child must not talk over one socket."""
+    records.add_node(fleet.new_node())
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            records.touch_contact("gpu-0001")
+            status = 0
+        finally:
+            os._exit(status)
+    records.touch_contact("gpu-0001")
+    assert os.waitpid(pid, 0)[1] == 0
+    assert records.get_node("gpu-0001").contact_at is not None
+
+
+def test_importing_the_records_opens_nothing(muster_home: Path) -> None:
+    code = (
+        "import sys, muster.records as r; from muster.records import engine; "
+        "heavy = {'alembic', 'pyarrow', 'airflow', 'great_expectations'} & set(sys.modules); "
+        "sys.exit(bool(engine._engines or heavy))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert not muster_home.exists()

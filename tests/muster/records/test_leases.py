@@ -1,0 +1,133 @@
+"""One run at a time holds a node, whoever races for it, and its token never goes back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from muster import records
+from muster.errors import LeaseHeld, LeaseLost, UnknownNode
+from muster.lifecycle import State
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+
+RACER = """
+import sys
+from muster import records
+from muster.errors import LeaseHeld
+records.list_nodes()
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(10):
+    try:
+        print(records.acquire_lease("gpu-0001", "dag", sys.argv[1]).token, flush=True)
+        records.release_leases("dag", sys.argv[1], "over")
+    except LeaseHeld:
+        print("held", flush=True)
+"""
+
+
+@pytest.mark.usefixtures("fleet_db")
+class TestLeases:
+    def test_the_holder_gets_its_lease_again_and_another_run_is_refused(self) -> None:
+        records.add_node(fleet.new_node())
+        first = records.acquire_lease("gpu-0001", "dag", "one")
+        assert records.acquire_lease("gpu-0001", "dag", "one") == first
+        with pytest.raises(LeaseHeld, match="gpu-0001 is held by run one of dag since"):
+            records.acquire_lease("gpu-0001", "dag", "two")
+        assert records.live_leases() == [first]
+
+    def test_the_token_grows_across_releases(self) -> None:
+        records.add_node(fleet.new_node())
+        tokens = []
+        for run in ("one", "two", "one"):
+            tokens.append(records.acquire_lease("gpu-0001", "dag", run).token)
+            assert records.release_leases("dag", run, "over") == ["gpu-0001"]
+        assert tokens == sorted(set(tokens))
+        assert records.get_lease("gpu-0001") is None
+
+    def test_releasing_what_is_not_held_is_harmless(self) -> None:
+        records.add_node(fleet.new_node())
+        records.acquire_lease("gpu-0001", "dag", "one")
+        assert records.release_leases("dag", "two", "over") == []
+        assert records.get_lease("gpu-0001") is not None
+
+    def test_an_unknown_node_cannot_be_held(self) -> None:
+        with pytest.raises(UnknownNode, match="muster node add"):
+            records.acquire_lease("nobody", "dag", "one")
+
+    def test_threads_that_race_for_one_node(self) -> None:
+        """All start at once: one gets the lease, each other is refused, nothing else happens to any of them."""
+        records.add_node(fleet.new_node())
+        outcomes: list[object] = []
+        barrier = threading.Barrier(8)
+
+        def race(run: str) -> None:
+            barrier.wait()
+            try:
+                outcomes.append(records.acquire_lease("gpu-0001", "dag", run).token)
+            except LeaseHeld:
+                outcomes.append("held")
+
+        threads = [threading.Thread(target=race, args=(f"run-{index}",)) for index in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(map(str, outcomes)) == ["1", *["held"] * 7]
+
+    def test_processes_that_race_for_one_node(self) -> None:
+        """Three processes take and free it ten times each: no token is given out twice."""
+        records.add_node(fleet.new_node())
+        racers = [
+            subprocess.Popen(
+                [sys.executable, "-c", RACER, f"run-{index}"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ.copy(),
+            )
+            for index in range(3)
+        ]  # fmt: skip
+        for racer in racers:
+            assert racer.stdout is not None
+            assert racer.stdout.readline() == "ready\n"
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write("go\n")
+            racer.stdin.flush()
+        answers = [racer.communicate(timeout=60)[0].split() for racer in racers]
+        assert [racer.returncode for racer in racers] == [0, 0, 0]
+        assert [len(answer) for answer in answers] == [10, 10, 10]
+        tokens = sorted(int(word) for answer in answers for word in answer if word != "held")
+        assert tokens == list(range(1, len(tokens) + 1))
+        assert tokens
+
+    @pytest.mark.parametrize("stage", ["intake", "burn_in", "integrity"])
+    def test_a_run_that_ends_without_a_verdict_lets_its_node_go(self, stage: str) -> None:
+        records.add_node(fleet.new_node())
+        lease = fleet.begin()
+        for before in ("intake", "burn_in", "integrity"):
+            records.begin_stage(lease.dag_id, lease.run_id, before)
+            if before == stage:
+                break
+        assert records.release_leases(lease.dag_id, lease.run_id, "marked failed") == ["gpu-0001"]
+        assert records.get_node("gpu-0001").state is State.REGISTERED
+        reason = records.node_events("gpu-0001")[-1].reason
+        assert reason == "run gpu-0001__new ended without a verdict (marked failed)"
+        run = records.get_run(lease.dag_id, lease.run_id)
+        assert (run.verdict, run.state_after) == (Verdict.INCONCLUSIVE, State.REGISTERED)
+
+    def test_a_run_that_lost_its_lease_can_do_nothing(self) -> None:
+        records.add_node(fleet.new_node())
+        lease = fleet.begin()
+        records.begin_stage(lease.dag_id, lease.run_id, "intake")
+        records.sweep_leases([(lease.dag_id, lease.run_id)], "swept")
+        with pytest.raises(LeaseLost):
+            records.begin_stage(lease.dag_id, lease.run_id, "burn_in")
+        parsed, raw = fleet.result()
+        with pytest.raises(LeaseLost):
+            records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
+        records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "too late")
+        assert records.get_node("gpu-0001").state is State.REGISTERED

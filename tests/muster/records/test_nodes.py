@@ -1,0 +1,173 @@
+"""Enrolment, identity by serial, moves and their events."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from muster import records
+from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, SameMachine, UnknownNode
+from muster.lifecycle import Evidence, State
+from muster.records.engine import writing
+from muster_criteria.model import Coverage, Verdict
+from tests.muster import fleet
+
+
+@pytest.mark.usefixtures("fleet_db")
+class TestEnrolment:
+    def test_adding_again_is_harmless(self) -> None:
+        assert records.add_node(fleet.new_node()) == "added"
+        before = records.get_node("gpu-0001")
+        assert records.add_node(fleet.new_node()) == "unchanged"
+        assert records.get_node("gpu-0001") == before
+        assert len(records.node_events("gpu-0001")) == 1
+
+    def test_a_new_address_of_the_same_machine_is_taken_over_and_told(self) -> None:
+        records.add_node(fleet.new_node(labels={"team": "a"}))
+        assert records.add_node(fleet.new_node(host="10.9.9.9", labels={"team": "b"})) == "updated"
+        node = records.get_node("gpu-0001")
+        assert (node.host, node.labels) == ("10.9.9.9", {"team": "b"})
+        assert records.node_events("gpu-0001")[-1].reason == "described anew: host, labels"
+
+    @pytest.mark.parametrize("change", [{"host_key": fleet.host_key("other")}, {"serials": {"system": "S2"}}])
+    def test_a_different_machine_under_a_known_name_changes_nothing(self, change: dict[str, object]) -> None:
+        records.add_node(fleet.new_node(serials={"system": "S1"}))
+        before = records.get_node("gpu-0001")
+        with pytest.raises(DifferentMachine, match="gpu-0001"):
+            records.add_node(fleet.new_node(host="10.9.9.9", **change))
+        assert records.get_node("gpu-0001") == before
+        assert [part.serial for part in records.node_parts("gpu-0001")] == ["S1"]
+
+    def test_one_machine_under_two_names_is_refused(self) -> None:
+        records.add_node(fleet.new_node())
+        with pytest.raises(SameMachine, match="keeps the name gpu-0001"):
+            records.add_node(fleet.new_node("gpu-0002", host_key=fleet.host_key("gpu-0001")))
+        with pytest.raises(UnknownNode):
+            records.get_node("gpu-0002")
+
+    def test_an_inventory_goes_in_whole_or_not_at_all(self) -> None:
+        good = [(f"f:{line}", fleet.new_node(f"n{line}")) for line in range(300)]
+        bad = [("f:300", fleet.new_node("n300", host_key=fleet.host_key("n0"))), ("f:301", fleet.new_node("a__b"))]
+        with pytest.raises(BadInventory) as refused:
+            records.add_nodes([*good, *bad])
+        assert [problem.split(" ")[0] for problem in refused.value.problems] == ["f:300:", "f:301:"]
+        assert records.list_nodes() == []
+        assert set(records.add_nodes(good).values()) == {"added"}
+        assert len(records.list_nodes()) == 300
+
+    def test_the_sku_of_a_tested_node_is_not_changed_by_the_way(self) -> None:
+        records.add_node(fleet.new_node())
+        assert records.add_node(fleet.new_node(sku="h100-sxm-8")) == "updated"
+        fleet.qualify()
+        with pytest.raises(IllegalMove, match="cannot become cpu-generic"):
+            records.add_node(fleet.new_node(sku="cpu-generic"))
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"name": "../etc"}, {"name": "a__b"}, {"name": ""}, {"host": "a b"}, {"port": 0}, {"host_key": "none"},
+         {"host_key": "ssh-ed25519 AAAA; rm"}, {"sku": " "}],
+    )  # fmt: skip
+    def test_a_malformed_node_is_refused(self, change: dict[str, object]) -> None:
+        with pytest.raises(BadNode):
+            records.add_node(dataclasses.replace(fleet.new_node(), **change))
+        assert records.list_nodes() == []
+
+    def test_contact_is_noted_and_never_goes_back(self) -> None:
+        records.add_node(fleet.new_node())
+        assert records.last_contact("gpu-0001") is None
+        late = datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=5)))
+        records.touch_contact("gpu-0001", late)
+        records.touch_contact("gpu-0001", late - datetime.timedelta(days=1))
+        assert records.last_contact("gpu-0001") == late
+        assert str(records.last_contact("gpu-0001")) == "2026-01-01 19:00:00+00:00"
+
+
+@pytest.mark.usefixtures("fleet_db")
+class TestParts:
+    def test_a_part_is_followed_from_node_to_node(self) -> None:
+        for name in ("gpu-0001", "gpu-0002"):
+            records.add_node(fleet.new_node(name, serials={"system": f"S-{name}", "gpu3": f"G-{name}"}))
+        lease = fleet.begin("gpu-0002")
+        moved, raw = fleet.result(node="gpu-0002", serials={"gpu3": "G-gpu-0001"})
+        swapped = records.record_stage(lease.dag_id, lease.run_id, moved, fleet.judgement(), raw)
+        assert swapped == [
+            "G-gpu-0001 moved from gpu3 of gpu-0001 to gpu3 of gpu-0002",
+            "gpu3 of gpu-0002 is now G-gpu-0001, was G-gpu-0002",
+        ]
+        assert [(place.node, place.until is None) for place in records.part_history("G-gpu-0001")] == [
+            ("gpu-0001", False),
+            ("gpu-0002", True),
+        ]
+        assert records.node_events("gpu-0002")[-1].reason == swapped[1]
+
+    def test_two_slots_may_swap(self) -> None:
+        records.add_node(fleet.new_node(serials={"gpu0": "A", "gpu1": "B"}))
+        lease = fleet.begin()
+        crossed, raw = fleet.result(serials={"gpu0": "B", "gpu1": "A"})
+        records.record_stage(lease.dag_id, lease.run_id, crossed, fleet.judgement(), raw)
+        sitting = {part.slot: part.serial for part in records.node_parts("gpu-0001") if part.until is None}
+        assert sitting == {"gpu0": "B", "gpu1": "A"}
+
+    def test_another_chassis_is_another_machine_and_nothing_is_stored(self) -> None:
+        records.add_node(fleet.new_node(serials={"system": "S1"}))
+        lease = fleet.begin()
+        other, raw = fleet.result(serials={"system": "S2"})
+        with pytest.raises(DifferentMachine, match="S2, but is enrolled with S1"):
+            records.record_stage(lease.dag_id, lease.run_id, other, fleet.judgement(), raw)
+        assert records.run_stages(lease.dag_id, lease.run_id) == []
+
+    def test_what_firmware_says_for_want_of_a_serial_is_no_identity(self) -> None:
+        fillers = {"system": "To Be Filled By O.E.M.", "board": "Default string", "gpu0": "0000", "gpu1": "N/A"}
+        records.add_node(fleet.new_node(serials=fillers))
+        assert records.add_node(fleet.new_node("gpu-0002", serials=fillers)) == "added"
+        assert records.node_parts("gpu-0001") == []
+
+
+@pytest.mark.usefixtures("fleet_db")
+class TestMoves:
+    def test_a_person_moves_with_a_reason(self) -> None:
+        records.add_node(fleet.new_node())
+        records.move_node("gpu-0001", State.QUARANTINE, "Ada", "smells of smoke")
+        event = records.node_events("gpu-0001")[-1]
+        assert (event.from_state, event.to_state, event.actor, event.reason) == (
+            State.REGISTERED, State.QUARANTINE, "Ada", "smells of smoke",
+        )  # fmt: skip
+        assert event.evidence == {"person": "Ada", "reason": "smells of smoke"}
+
+    @pytest.mark.parametrize(("actor", "reason"), [("Ada", " "), ("airflow", "why not"), ("", "why not")])
+    def test_nobody_or_no_reason_moves_nothing(self, actor: str, reason: str) -> None:
+        records.add_node(fleet.new_node())
+        with pytest.raises(IllegalMove, match="gpu-0001 stays in registered"):
+            records.move_node("gpu-0001", State.QUARANTINE, actor, reason)
+        assert records.get_node("gpu-0001").state is State.REGISTERED
+        assert len(records.node_events("gpu-0001")) == 1
+
+    def test_what_a_move_claims_about_a_run_is_looked_up(self) -> None:
+        """A full-coverage PASS that the records do not bear out opens nothing."""
+        records.add_node(fleet.new_node())
+        fleet.qualify()
+        lease = fleet.begin(run_id="gpu-0001__cluster", required_stages=["collectives"])
+        records.move_node(
+            "gpu-0001", State.CLUSTER_VALIDATION, "muster", "block 7", Evidence(run=f"{fleet.DAG}/gpu-0001__cluster")
+        )
+        claimed = Evidence(run=f"{fleet.DAG}/gpu-0001__cluster", verdict=Verdict.PASS, full_coverage=True)
+        with pytest.raises(IllegalMove, match="needs a full-coverage PASS"):
+            records.move_node("gpu-0001", State.PRODUCTION, "muster", "it says so", claimed)
+        thin = fleet.judgement("collectives", coverage=Coverage(2, 1, 1))
+        records.record_stage(lease.dag_id, lease.run_id, None, thin)
+        records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "thin")
+        with pytest.raises(IllegalMove, match="coverage not full"):
+            records.move_node("gpu-0001", State.PRODUCTION, "muster", "it says so", claimed)
+        records.record_stage(lease.dag_id, lease.run_id, None, fleet.judgement("collectives"))
+        assert records.move_node("gpu-0001", State.PRODUCTION, "muster", "passed", claimed).state is State.PRODUCTION
+
+    @pytest.mark.parametrize("statement", ["UPDATE events SET reason = 'nothing'", "DELETE FROM events"])
+    def test_events_cannot_be_rewritten(self, statement: str) -> None:
+        records.add_node(fleet.new_node())
+        with pytest.raises(DBAPIError, match="append-only"), writing() as session:
+            session.execute(text(statement))
+        assert records.node_events("gpu-0001")[0].reason == "enrolled"

@@ -1,0 +1,171 @@
+"""Runs from begin to end: what they do to their node, what a Clear does, and the budget of inconclusive runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster import records
+from muster.errors import IllegalMove, UnknownNode, UnknownRun
+from muster.lifecycle import STAGES, State
+from muster.records import JobRecord
+from muster_criteria.model import Coverage, Verdict
+from tests.muster import fleet
+
+pytestmark = pytest.mark.usefixtures("fleet_db")
+
+
+def story(node: str = "gpu-0001") -> list[str]:
+    return [str(event.to_state) for event in records.node_events(node) if event.from_state != event.to_state]
+
+
+def inconclusive(run_id: str) -> None:
+    lease = fleet.begin(run_id=run_id)
+    records.begin_stage(lease.dag_id, lease.run_id, "intake")
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "SSH was refused.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+
+
+def test_a_passing_run_qualifies_its_node() -> None:
+    records.add_node(fleet.new_node())
+    fleet.qualify()
+    assert story() == ["intake", "burn_in", "validation", "qualified"]
+    assert records.node_events("gpu-0001")[-1].evidence == {
+        "run": "node_qualification/gpu-0001__new", "verdict": "PASS", "full_coverage": True,
+    }  # fmt: skip
+    run = records.get_run(fleet.DAG, "gpu-0001__new")
+    assert (run.state_before, run.state_after, run.verdict) == (State.REGISTERED, State.QUALIFIED, Verdict.PASS)
+
+
+def test_beginning_again_is_the_same_run() -> None:
+    records.add_node(fleet.new_node())
+    first = records.begin_run(fleet.DAG, "r", "gpu-0001", "short", "new", "asked for")
+    assert records.begin_run(fleet.DAG, "r", "gpu-0001", "short", "new") == first
+    assert first.forced == "asked for"
+    assert [run.run_id for run in records.list_runs(unfinished=True)] == ["r"]
+
+
+def test_a_failing_run_quarantines_and_no_run_takes_the_node_from_there() -> None:
+    records.add_node(fleet.new_node())
+    lease = fleet.begin()
+    fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    assert story() == ["intake", "quarantine"]
+    with pytest.raises(IllegalMove, match="gpu-0001 is in quarantine"):
+        records.begin_run(fleet.DAG, "again", "gpu-0001", "short", "again")
+    assert [run.run_id for run in records.list_runs()] == ["gpu-0001__new"]
+
+
+def test_three_inconclusive_runs_in_a_row_end_in_triage() -> None:
+    records.add_node(fleet.new_node())
+    for attempt in range(3):
+        assert records.get_node("gpu-0001").state is State.REGISTERED
+        inconclusive(f"run-{attempt}")
+    assert story()[-2:] == ["quarantine", "triage"]
+    assert "3 runs in a row were inconclusive" in records.node_events("gpu-0001")[-1].reason
+    assert records.get_run(fleet.DAG, "run-2").state_after is State.TRIAGE
+
+
+def test_a_conclusive_run_between_them_fills_the_budget_again() -> None:
+    records.add_node(fleet.new_node())
+    inconclusive("run-0")
+    inconclusive("run-1")
+    fleet.qualify(run_id="run-2")
+    inconclusive("run-3")
+    assert records.get_node("gpu-0001").inconclusive == 1
+    assert records.get_node("gpu-0001").state is State.REGISTERED
+
+
+def test_finishing_twice_counts_once() -> None:
+    """A task that is retried after its commit must not spend the budget twice."""
+    records.add_node(fleet.new_node())
+    lease = fleet.begin()
+    for _ in range(3):
+        records.finish_run(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "SSH was refused.")
+    assert records.get_node("gpu-0001").inconclusive == 1
+
+
+def test_a_node_lost_before_its_first_stage_still_counts() -> None:
+    records.add_node(fleet.new_node())
+    for attempt in range(3):
+        lease = fleet.begin(run_id=f"run-{attempt}")
+        records.finish_run(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "SSH was refused.")
+        records.release_leases(lease.dag_id, lease.run_id, "over")
+    assert records.get_node("gpu-0001").state is State.TRIAGE
+
+
+def test_a_cleared_run_resumes_where_it_had_come_to() -> None:
+    """Somebody repairs the network and clears the failed task: the stages that stand are not run again."""
+    records.add_node(fleet.new_node())
+    lease = fleet.begin()
+    for stage in ("intake", "burn_in", "integrity"):
+        fleet.do_stage(lease, stage)
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "SSH was refused.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    again = records.acquire_lease("gpu-0001", lease.dag_id, lease.run_id)
+    assert again.token > lease.token
+    assert records.begin_stage(lease.dag_id, lease.run_id, "performance").state is State.VALIDATION
+    assert records.get_run(lease.dag_id, lease.run_id).ended_at is None
+    for stage in ("performance", "thermal"):
+        fleet.do_stage(again, stage)
+    assert records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.").state_after is State.QUALIFIED
+
+
+def test_a_stage_does_not_begin_before_those_that_come_first() -> None:
+    records.add_node(fleet.new_node())
+    lease = fleet.begin()
+    with pytest.raises(IllegalMove, match="gpu-0001 stays in registered: no node goes from registered to validation"):
+        records.begin_stage(lease.dag_id, lease.run_id, "integrity")
+
+
+def test_clearing_an_earlier_stage_goes_back() -> None:
+    records.add_node(fleet.new_node())
+    lease = fleet.begin()
+    for stage in ("intake", "burn_in", "integrity"):
+        fleet.do_stage(lease, stage)
+    assert records.begin_stage(lease.dag_id, lease.run_id, "burn_in").state is State.BURN_IN
+
+
+@pytest.mark.parametrize(
+    ("coverage", "done"), [(Coverage(4, 3, 3), STAGES), (Coverage(0, 0, 0), STAGES), (Coverage(4, 4, 4), STAGES[:4])]
+)
+def test_a_pass_with_a_gap_is_no_full_coverage(coverage: Coverage, done: tuple[str, ...]) -> None:
+    records.add_node(fleet.new_node())
+    lease = fleet.begin()
+    for stage in done:
+        fleet.do_stage(lease, stage, coverage=coverage)
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "Is it?")
+    assert "full_coverage" not in records.node_events("gpu-0001")[-1].evidence
+
+
+def test_a_node_that_a_person_took_away_meanwhile_stays_there() -> None:
+    records.add_node(fleet.new_node())
+    lease = fleet.begin()
+    fleet.do_stage(lease, "intake")
+    records.move_node("gpu-0001", State.QUARANTINE, "Ada", "smoke")
+    with pytest.raises(IllegalMove):
+        records.begin_stage(lease.dag_id, lease.run_id, "burn_in")
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    assert records.get_node("gpu-0001").state is State.QUARANTINE
+
+
+def test_jobs_are_kept_per_generation() -> None:
+    records.add_node(fleet.new_node())
+    fleet.begin()
+    assert records.get_job(fleet.DAG, "gpu-0001__new", "burn_in") is None
+    for generation, state in (("1", "submitted"), ("2", "submitted"), ("1", "collected")):
+        records.record_job(JobRecord(fleet.DAG, "gpu-0001__new", "burn_in", generation, state, f"/jobs/{generation}"))
+    latest = records.get_job(fleet.DAG, "gpu-0001__new", "burn_in")
+    first = records.get_job(fleet.DAG, "gpu-0001__new", "burn_in", "1")
+    assert latest is not None
+    assert (latest.generation, latest.state, latest.remote_dir) == ("2", "submitted", "/jobs/2")
+    assert first is not None
+    assert first.state == "collected"
+
+
+def test_what_is_not_there_is_said() -> None:
+    with pytest.raises(UnknownRun, match="muster runs list"):
+        records.run_report("dag", "nothing")
+    with pytest.raises(UnknownNode, match="nobody"):
+        records.begin_run("dag", "r", "nobody", "short", "new")

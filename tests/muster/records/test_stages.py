@@ -1,0 +1,205 @@
+"""What a stage leaves behind: measurements beside their limits, findings, verdict, charts; and what a report shows."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+from sqlalchemy import func, select
+
+from muster import records
+from muster.errors import MusterError
+from muster.records.charts import BYTES, DEVICES, POINTS, chart_series
+from muster.records.engine import reading
+from muster.records.models import Artifact, MeasurementRow, StageRecord
+from muster_criteria.model import Verdict
+from muster_node.contract import Measurement
+from tests.muster import fleet
+
+
+@pytest.fixture
+def lease(fleet_db: str) -> records.LeaseRecord:
+    records.add_node(fleet.new_node())
+    return fleet.begin()
+
+
+def record(lease: records.LeaseRecord, stage: str = "intake", **options: object) -> None:
+    parsed, raw = fleet.result(stage, serials={"gpu0": "G0"}, simulated=True)
+    said = fleet.judgement(stage, Verdict.FAIL, findings=(fleet.FINDING,))
+    records.record_stage(lease.dag_id, lease.run_id, parsed, said, raw, **options)
+
+
+def count(table: type[MeasurementRow] | type[StageRecord] | type[Artifact]) -> int:
+    with reading() as session:
+        return session.scalar(select(func.count()).select_from(table)) or 0
+
+
+class TestReport:
+    def test_it_is_what_was_judged(self, lease: records.LeaseRecord) -> None:
+        record(lease, telemetry=fleet.telemetry(100), attempts=2)
+        records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+        report = records.run_report(lease.dag_id, lease.run_id, run_url="http://airflow/run")
+        stage = report.stages[0]
+        assert stage.judgement == fleet.judgement("intake", Verdict.FAIL, findings=(fleet.FINDING,), simulated=True)
+        assert (stage.attempts, stage.duration_s) == (2, 90)
+        assert stage.probes == (("gemm_rate", "completed", ""),)
+        assert (report.verdict, report.headline, report.state_after) == (Verdict.FAIL, "gpu3 is slow.", "quarantine")
+        assert dict(report.identity)["serials gpu0"] == "G0"
+        assert dict(report.environment) == {"kernel": "6.1"}
+        assert report.not_run[0] == ("burn_in", "intake failed before it")
+        assert report.run_url == "http://airflow/run"
+
+    def test_simulated_stays_simulated(self, lease: records.LeaseRecord) -> None:
+        """Once a simulated result was seen, a real one does not wash it off: not the node, the run, or the report."""
+        record(lease)
+        real, raw = fleet.result("burn_in")
+        records.record_stage(lease.dag_id, lease.run_id, real, fleet.judgement("burn_in"), raw)
+        assert records.get_node("gpu-0001").simulated
+        assert records.get_run(lease.dag_id, lease.run_id).simulated
+        assert records.run_report(lease.dag_id, lease.run_id).simulated
+
+    def test_the_attachment_is_the_report(self, lease: records.LeaseRecord) -> None:
+        record(lease, telemetry=fleet.telemetry(100))
+        content = json.loads(records.run_report(lease.dag_id, lease.run_id).result_json)
+        assert content["schema"] == "muster.report/1"
+        assert content["stages"][0]["judgement"]["findings"][0]["device"] == "gpu3"
+        assert content["simulated"] is True
+        assert "telemetry" not in content["stages"][0]
+
+    def test_a_stage_without_a_result_has_its_verdict(self, lease: records.LeaseRecord) -> None:
+        lost = fleet.judgement("intake", Verdict.INCONCLUSIVE)
+        records.record_stage(lease.dag_id, lease.run_id, None, lost)
+        stage = records.run_report(lease.dag_id, lease.run_id).stages[0]
+        assert stage.judgement.verdict is Verdict.INCONCLUSIVE
+        assert (stage.started_at, stage.probes) == (None, ())
+
+    def test_a_stage_that_was_begun_and_never_judged_says_so(self, lease: records.LeaseRecord) -> None:
+        records.record_job(
+            records.JobRecord(lease.dag_id, lease.run_id, "intake", "1", "lost", "/j", note="connection lost")
+        )
+        report = records.run_report(lease.dag_id, lease.run_id)
+        assert report.not_run[0] == ("intake", "begun, but never judged (connection lost)")
+        assert report.not_run[1] == ("burn_in", "the run ended before it")
+
+
+class TestMeasurements:
+    def test_every_one_is_kept_and_the_judged_ones_have_their_limits(self, lease: records.LeaseRecord) -> None:
+        figures = [
+            Measurement("gemm_rate", "gemm_rate", "gpu0", "TFLOPS", 612.5),
+            Measurement("inventory", "gpu_model", "gpu0", "text", text="H100"),
+            Measurement("inventory", "fan", "node", "%", note="not supported"),
+        ]
+        parsed, raw = fleet.result(measurements=figures)
+        records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
+        with reading() as session:
+            rows = list(session.scalars(select(MeasurementRow).order_by(MeasurementRow.id)))
+        assert [(row.metric, row.value, row.text, row.floor, row.ok) for row in rows] == [
+            ("gemm_rate", 612.5, None, 600.0, True),
+            ("gpu_model", None, "H100", None, None),
+            ("fan", None, None, None, None),
+        ]
+        assert rows[2].note == "not supported"
+
+    def test_a_retried_task_replaces_itself_and_a_repeated_stage_supersedes(self, lease: records.LeaseRecord) -> None:
+        for _ in range(2):
+            record(lease)
+        assert (count(StageRecord), count(MeasurementRow), count(Artifact)) == (1, 1, 1)
+        repeated, raw = fleet.result(note="the second time")
+        records.record_stage(lease.dag_id, lease.run_id, repeated, fleet.judgement(), raw)
+        assert (count(StageRecord), count(MeasurementRow)) == (2, 2)
+        assert [each.verdict for each in records.run_stages(lease.dag_id, lease.run_id)] == [Verdict.PASS]
+
+    def test_two_thousand_are_stored_in_a_moment(self, lease: records.LeaseRecord) -> None:
+        """The bar is ten times what it takes here, for machines that are busy with other things."""
+        figures = [Measurement("p", f"m{index}", f"gpu{index % 8}", "count", float(index)) for index in range(2000)]
+        parsed, raw = fleet.result(measurements=figures)
+        began = time.process_time()
+        records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
+        assert time.process_time() - began < 1.0
+        assert count(MeasurementRow) == 2001
+
+
+class TestCharts:
+    def test_short_telemetry_is_kept_as_it_is(self) -> None:
+        (series,) = chart_series(fleet.telemetry(60))
+        assert (series.series, series.device, series.unit) == ("temperature", "gpu0", "°C")
+        assert series.seconds == tuple(float(second) for second in range(60))
+        assert series.values == tuple(40.0 + second % 50 for second in range(60))
+
+    @pytest.mark.parametrize("seconds", [301, 5_000, 40_000])
+    def test_long_telemetry_is_thinned_evenly(self, seconds: int) -> None:
+        (series,) = chart_series(fleet.telemetry(seconds))
+        assert POINTS / 2 <= len(series.values) <= POINTS
+        assert series.seconds[-1] > 0.98 * seconds
+        assert list(series.seconds) == sorted(series.seconds)
+        assert sum(series.values) / len(series.values) == pytest.approx(64.5, abs=1.0)
+
+    def test_of_many_devices_the_odd_ones_are_kept(self) -> None:
+        charts = chart_series(fleet.telemetry(10, devices=[f"cpu{index}" for index in range(64)]))
+        assert len(charts) == DEVICES
+        assert {"cpu0", "cpu63"} <= {chart.device for chart in charts}
+
+    def test_what_makes_no_sense_is_left_out(self) -> None:
+        lines = [
+            b'{"t": 1, "series": "clock", "device": "gpu0", "value": 1980}', b"garbage", b"[1]", b'{"t": "x"}',
+            b'{"t": 2, "series": "clock", "device": ["gpu0"], "value": 1}',
+            b'{"t": 2, "series": "clock", "device": "gpu0", "value": NaN}',
+            b'{"t": 2, "series": "throttle", "device": "gpu0", "state": "none"}', b"\xff\xfe",
+        ]  # fmt: skip
+        (series,) = chart_series(gzip.compress(b"\n".join(lines)))
+        assert series.values == (1980.0,)
+        assert chart_series(b"no gzip at all") == []
+        assert len(chart_series(fleet.telemetry(100)[:-20])) <= 1
+
+    def test_a_bomb_is_not_unpacked_to_its_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert BYTES < 4 * 1024**3
+        monkeypatch.setattr("muster.records.charts.BYTES", 10_000)
+        (series,) = chart_series(fleet.telemetry(5_000))
+        assert len(series.values) < 200
+
+
+class TestExport:
+    def test_a_run_becomes_files(self, lease: records.LeaseRecord, tmp_path: Path) -> None:
+        record(lease, telemetry=fleet.telemetry(100))
+        files = records.export_run(lease.dag_id, lease.run_id, tmp_path / "a" / "b")
+        assert sorted(file.name for file in files) == [
+            "findings.parquet", "intake.result.json", "measurements.parquet", "run.json", "telemetry.parquet",
+        ]  # fmt: skip
+        rows = pyarrow.parquet.read_table(tmp_path / "a/b/measurements.parquet").to_pylist()
+        assert [(row["node"], row["stage"], row["value"], row["floor"], row["simulated"]) for row in rows] == [
+            ("gpu-0001", "intake", 612.5, 600.0, True)
+        ]
+        findings = pyarrow.parquet.read_table(tmp_path / "a/b/findings.parquet").to_pylist()
+        assert json.loads(findings[0]["labels"]) == {"dtype": "bf16"}
+        assert pyarrow.parquet.read_table(tmp_path / "a/b/telemetry.parquet").num_rows == 100
+        content = json.loads((tmp_path / "a/b/run.json").read_text())
+        assert content["aggregates"]["intake"][0]["maximum"] == 700.0
+        assert content["events"][0]["reason"] == "enrolled"
+        assert (tmp_path / "a/b/intake.result.json").read_bytes() == fleet.result(
+            serials={"gpu0": "G0"}, simulated=True
+        )[1]
+
+    def test_a_run_without_findings_has_an_empty_table(self, lease: records.LeaseRecord, tmp_path: Path) -> None:
+        records.record_stage(lease.dag_id, lease.run_id, None, fleet.judgement())
+        records.export_run(lease.dag_id, lease.run_id, tmp_path)
+        table = pyarrow.parquet.read_table(tmp_path / "findings.parquet")
+        assert table.num_rows == 0
+        assert "summary" in table.column_names
+        assert not (tmp_path / "telemetry.parquet").exists()
+
+    def test_a_folder_that_cannot_be_written_is_one_sentence(self, lease: records.LeaseRecord, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(MusterError, match=r"cannot be exported to .*; choose another"):
+            records.export_run(lease.dag_id, lease.run_id, tmp_path / "file")
+
+    def test_telemetry_too_large_is_charted_but_not_kept(
+        self, lease: records.LeaseRecord, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("muster.records.stages.MEGABYTE", 1)
+        record(lease, telemetry=fleet.telemetry(100))
+        assert count(Artifact) == 1
+        assert records.run_report(lease.dag_id, lease.run_id).stages[0].telemetry

@@ -1,0 +1,133 @@
+"""The table of transitions, and what the end of a run does to a node."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.errors import IllegalMove
+from muster.lifecycle import (
+    IN_FLIGHT,
+    INCONCLUSIVE_BUDGET,
+    NOT_PERSONS,
+    STAGES,
+    TRANSITIONS,
+    Evidence,
+    State,
+    check_move,
+    closing,
+    path_to_stage,
+)
+from muster_criteria.model import Verdict
+
+EVIDENCE = st.builds(
+    Evidence,
+    run=st.sampled_from([None, "dag/run"]),
+    run_over=st.booleans(),
+    verdict=st.sampled_from([None, *Verdict]),
+    full_coverage=st.booleans(),
+    budget_spent=st.booleans(),
+    person=st.sampled_from([None, "", "airflow", "Muster ", "Ada"]),
+    reason=st.sampled_from(["", "  ", "because"]),
+)
+
+
+@given(st.sampled_from(State), EVIDENCE)
+def test_production_needs_a_full_pass_or_a_person(current: State, evidence: Evidence) -> None:
+    try:
+        check_move(current, State.PRODUCTION, evidence)
+    except IllegalMove:
+        return
+    passed = evidence.run and evidence.verdict is Verdict.PASS and evidence.full_coverage
+    person = (evidence.person or "").strip().lower() not in NOT_PERSONS and evidence.reason.strip()
+    assert passed or person
+
+
+@given(st.sampled_from(State), st.sampled_from(Verdict), st.booleans(), st.integers(0, INCONCLUSIVE_BUDGET - 1))
+def test_the_end_of_a_run_is_always_legal_and_leaves_no_node_in_flight(
+    current: State, verdict: Verdict, full: bool, inconclusive: int
+) -> None:
+    """Whatever verdict meets whatever state, the closing moves are in the table, each with the evidence they need."""
+    end = closing(current, verdict, full, inconclusive)
+    evidence = Evidence(
+        run="dag/run",
+        run_over=verdict in (Verdict.INCONCLUSIVE, Verdict.SKIPPED),
+        verdict=verdict,
+        full_coverage=full,
+        budget_spent=State.TRIAGE in end.path,
+    )
+    state = current
+    for step in end.path:
+        check_move(state, step, evidence)
+        state = step
+    # A cluster's verdict is admission's to act on.
+    assert state not in IN_FLIGHT - {State.CLUSTER_VALIDATION}
+    assert 0 <= end.inconclusive < INCONCLUSIVE_BUDGET
+    if state is State.PRODUCTION and current is not State.PRODUCTION:
+        assert verdict is Verdict.PASS
+        assert full
+
+
+def test_the_story_runs_through_the_table() -> None:
+    run = Evidence(run="dag/run")
+    state = State.REGISTERED
+    for stage in STAGES:
+        for step in path_to_stage(stage, state, frozenset()):
+            check_move(state, step, run)
+            state = step
+    assert state is State.VALIDATION
+    passed = Evidence(run="dag/run", verdict=Verdict.PASS, full_coverage=True)
+    assert closing(state, Verdict.PASS, True, 2).path == (State.QUALIFIED,)
+    check_move(State.VALIDATION, State.QUALIFIED, passed)
+    with pytest.raises(IllegalMove, match="from qualified to production needs a named person"):
+        check_move(State.QUALIFIED, State.PRODUCTION, passed)
+
+
+@pytest.mark.parametrize("state", sorted(IN_FLIGHT))
+def test_a_run_that_ends_without_a_verdict_lets_go(state: State) -> None:
+    back = State.QUALIFIED if state is State.CLUSTER_VALIDATION else State.REGISTERED
+    check_move(state, back, Evidence(run="dag/run", run_over=True))
+    with pytest.raises(IllegalMove):
+        check_move(state, back, Evidence(run="dag/run"))
+
+
+def test_a_fail_quarantines_from_anywhere_a_node_may_be_tested() -> None:
+    fail = Evidence(run="dag/run", verdict=Verdict.FAIL)
+    for state in set(State) - {State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA, State.RETIRED}:
+        check_move(state, State.QUARANTINE, fail)
+        assert closing(state, Verdict.FAIL, True, 0).path == (State.QUARANTINE,)
+
+
+def test_the_third_inconclusive_run_goes_to_triage() -> None:
+    assert closing(State.BURN_IN, Verdict.INCONCLUSIVE, False, 0).path == (State.REGISTERED,)
+    assert closing(State.BURN_IN, Verdict.INCONCLUSIVE, False, 1).inconclusive == 2
+    assert closing(State.BURN_IN, Verdict.INCONCLUSIVE, False, 2).path == (State.QUARANTINE, State.TRIAGE)
+
+
+def test_a_node_that_was_moved_away_stays_there() -> None:
+    for state in (State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA, State.RETIRED):
+        assert closing(state, Verdict.PASS, True, 1).path == ()
+
+
+def test_a_cleared_run_resumes_only_past_stages_that_it_has_done() -> None:
+    done = frozenset({"intake", "burn_in"})
+    assert path_to_stage("integrity", State.REGISTERED, done) == (State.INTAKE, State.BURN_IN, State.VALIDATION)
+    assert path_to_stage("performance", State.REGISTERED, done) == (State.INTAKE, State.BURN_IN, State.VALIDATION)
+    assert path_to_stage("integrity", State.REGISTERED, frozenset({"intake"})) == (State.VALIDATION,)
+    assert path_to_stage("thermal", State.PRODUCTION, frozenset()) == (State.REVALIDATION,)
+
+
+def test_a_refusal_says_what_is_possible() -> None:
+    with pytest.raises(IllegalMove) as refused:
+        check_move(State.QUARANTINE, State.PRODUCTION, Evidence(person="Ada", reason="trust me"))
+    assert str(refused.value) == (
+        "no node goes from quarantine to production; from quarantine it can go to "
+        "triage (needs 3 inconclusive runs or a named person with a reason), "
+        "retired (needs a named person with a reason)"
+    )
+
+
+def test_retired_is_the_end_and_every_other_state_has_a_way_on() -> None:
+    assert {origin for origin, _ in TRANSITIONS} == set(State) - {State.RETIRED}
+    assert {to for _, to in TRANSITIONS} == set(State)
