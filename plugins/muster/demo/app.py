@@ -193,9 +193,7 @@ class Demo:
         ]
         for run in runs:
             patiently(functools.partial(trigger_once, client, run))
-        self.say(
-            f"{len(runs)} qualifications triggered; one node at a time measures, so that this machine's figures are its own"
-        )
+        self.say(f"{len(runs)} qualifications triggered; one node at a time measures, and the others wait")
         return runs
 
     def follow(self, runs: list[Run], client: AirflowClient) -> None:
