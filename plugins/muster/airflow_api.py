@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -78,16 +78,12 @@ class AirflowClient:
 
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str]:
         """{task id: state} of a run ("none" for a task that is not scheduled yet); mapped tasks are "id[index]"."""
-        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances"
         states: dict[str, str] = {}
-        while True:
-            answer = self._request("GET", path, params={"limit": 100, "offset": len(states)}).json()
-            for task in answer["task_instances"]:
-                index = task.get("map_index", -1)
-                name = task["task_id"] if index < 0 else f"{task['task_id']}[{index}]"
-                states[name] = task["state"] or "none"
-            if not answer["task_instances"] or len(states) >= answer["total_entries"]:
-                return states
+        for task in self._all(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", "task_instances"):
+            index = task.get("map_index", -1)
+            name = task["task_id"] if index < 0 else f"{task['task_id']}[{index}]"
+            states[name] = task["state"] or "none"
+        return states
 
     def ensure_pool(self, name: str, slots: int, include_deferred: bool = True, description: str = "") -> None:
         """Create the pool, or give it these slots. Deferred tasks count, or a waiting burn-in would hold no slot."""
@@ -107,8 +103,7 @@ class AirflowClient:
 
     def hitl_pending(self) -> list[dict[str, Any]]:
         """The human-in-the-loop tasks that wait for an answer, as Airflow describes them."""
-        answer = self._request("GET", "/dags/~/dagRuns/~/hitlDetails", params={"response_received": "false"}).json()
-        return list(answer["hitl_details"])
+        return list(self._all("/dags/~/dagRuns/~/hitlDetails", "hitl_details", response_received="false"))
 
     def hitl_answer(
         self, dag_id: str, run_id: str, task_id: str, options: list[str], params: Mapping[str, Any] | None = None
@@ -121,6 +116,16 @@ class AirflowClient:
         """{component: status} of Airflow's own health page, without a login."""
         answer = self._send("GET", "/api/v2/monitor/health")
         return {name: str(part.get("status")) for name, part in answer.json().items() if isinstance(part, dict)}
+
+    def _all(self, path: str, key: str, **params: str) -> Iterator[dict[str, Any]]:
+        """Every entry of a list, page by page: Airflow gives at most 100 at a time."""
+        seen = 0
+        while True:
+            page = self._request("GET", path, params={**params, "limit": 100, "offset": seen}).json()
+            yield from page[key]
+            seen += len(page[key])
+            if not page[key] or seen >= page["total_entries"]:
+                return
 
     def _request(
         self, method: str, path: str, *, expected: tuple[int, ...] = (200, 201, 204), **kwargs: Any

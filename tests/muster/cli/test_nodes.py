@@ -1,0 +1,170 @@
+"""``muster node``: what a person types, what is said back, and that a refusal changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from muster import records
+from muster.cli import check as checking
+from muster.lifecycle import State
+from tests.muster import fleet
+from tests.support import airflow_home, sshd
+
+assert airflow_home.HOME, "before anything imports Airflow"
+
+Muster = Callable[..., "tuple[int, str, str]"]
+
+pytestmark = pytest.mark.usefixtures("sqlite_db")
+
+
+def add(muster: Muster, *more: str, name: str = "gpu-0001", host: str = "10.0.0.1") -> tuple[int, str, str]:
+    return muster(
+        "node", "add", host, "--name", name, "--sku", "cpu-generic", "--host-key", fleet.host_key(name), *more
+    )
+
+
+def test_adding_twice_is_harmless(muster: Muster) -> None:
+    assert add(muster, "--label", "team=a", "--label", "row=3") == (0, "gpu-0001: added\n", "")
+    assert add(muster, "--label", "team=a", "--label", "row=3") == (0, "gpu-0001: unchanged\n", "")
+    assert records.get_node("gpu-0001").labels == {"team": "a", "row": "3"}
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["127.0.0.1", "--port", "1", "--sku", "cpu-generic"], "127.0.0.1:1 cannot be reached over SSH"),
+        (["h", "--sku", "cpu-generi"], "unknown SKU 'cpu-generi'; did you mean 'cpu-generic'?"),
+        (["h", "--sku", "cpu-generic", "--name", "a__b"], "name 'a__b' cannot be used"),
+        (["h", "--sku", "cpu-generic", "--host-key", "nonsense"], "host_key 'nonsense' cannot be used"),
+        (["h", "--sku", "cpu-generic", "--launch", "{"], "launch '{' is not JSON"),
+        (["h", "--sku", "cpu-generic", "--label", "x"], "labels 'x' cannot be read"),
+    ],
+)
+def test_a_node_that_cannot_be_enrolled_is_one_sentence(muster: Muster, args: list[str], sentence: str) -> None:
+    status, out, err = muster("node", "add", *args)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"muster: {sentence}")
+    assert err.count("\n") == 1
+    assert records.list_nodes() == []
+
+
+def test_a_different_machine_under_a_known_name_is_refused_loudly(muster: Muster) -> None:
+    add(muster)
+    status, _, err = add(muster, "--host-key", fleet.host_key("another"))
+    assert status == 1
+    assert "gpu-0001 is enrolled with another host key: a different machine answers" in err
+    assert records.get_node("gpu-0001").host_key == fleet.host_key("gpu-0001")
+
+
+@pytest.mark.needs_sshd
+def test_the_key_that_answers_is_pinned(muster: Muster, tmp_path: Path) -> None:
+    with sshd.running(tmp_path / "node") as server:
+        assert muster("node", "add", "127.0.0.1", "--port", str(server.port), "--sku", "cpu-generic")[0] == 0
+        assert records.get_node("127.0.0.1").host_key == " ".join(server.key_text().split()[:2])
+
+
+@pytest.mark.needs_sshd
+def test_a_check_shows_what_is_missing_on_a_real_node(
+    muster: Muster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over OpenSSH, with the node side as it is shipped; twice, since the second finds it there already."""
+    with sshd.running(tmp_path / "node") as server:
+        monkeypatch.setenv("MUSTER_SSH_KEY_FILE", str(server.key_file))
+        node = server.node("here")
+        records.add_node(fleet.new_node("here", host=node.host, port=node.port, host_key=node.host_key))
+        for target in ("here", "here"):
+            status, out, err = muster("node", "check", target, "--json")
+            assert err == ""
+            items = {item["item"]: item for item in json.loads(out)}
+            assert items["ssh"]["message"].endswith("under the key pinned at enrolment")
+            assert items["python"]["mark"] == checking.OK
+            assert status == (1 if any(item["mark"] == checking.MISSING for item in items.values()) else 0)
+        status, out, _ = muster("node", "check", "127.0.0.1", "--port", str(server.port), "--user", str(node.user))
+        assert "under a host key that is not pinned yet" in out
+
+
+def test_the_answer_to_a_check_is_cleaned() -> None:
+    answer = [
+        {"item": "torch", "ok": False, "needed_by": ["gemm_rate"], "message": "\x1b[31mmissing"},
+        {"item": "fio", "ok": False, "needed_by": [], "message": "x" * 9000},
+        {"item": "python", "ok": True, "needed_by": ["gemm_rate"], "message": "3.11"},
+    ]
+    items = checking.parse(json.dumps(answer).encode())
+    assert items is not None
+    assert [item.mark for item in items] == [checking.MISSING, checking.OPTIONAL, checking.OK]
+    assert "\x1b" not in items[0].message
+    assert len(items[1].message) == 500
+    assert checking.parse(b"Traceback") is None
+    assert checking.parse(b'[{"item": 1}]') is None
+
+
+def test_an_import_is_all_or_nothing(muster: Muster, tmp_path: Path) -> None:
+    lines = [
+        f"n{number},10.0.{number // 250}.{number % 250},cpu-generic,{fleet.host_key(str(number))}"
+        for number in range(400)
+    ]
+    path = tmp_path / "fleet.csv"
+    path.write_text("name,host,sku,host_key\n" + "\n".join([*lines, f"n400,h,cpu-generic,{fleet.host_key('x')},more"]))
+    status, out, err = muster("node", "import", str(path))
+    assert (status, out) == (1, "")
+    assert err == f"muster: {path}:402: there are more cells than the header names; quote those with commas in them\n"
+    assert records.list_nodes() == []
+    path.write_text("name,host,sku,host_key\n" + "\n".join(lines))
+    assert muster("node", "import", str(path)) == (0, "400 added\n", "")
+    assert muster("node", "import", str(path)) == (0, "400 unchanged\n", "")
+
+
+def test_an_import_of_a_different_machine_names_its_line(muster: Muster, tmp_path: Path) -> None:
+    add(muster)
+    path = tmp_path / "fleet.csv"
+    other = fleet.host_key("another")
+    path.write_text(
+        f"name,host,sku,host_key\nnew,h,cpu-generic,{fleet.host_key('new')}\ngpu-0001,h1,cpu-generic,{other}\n"
+    )
+    status, _, err = muster("node", "import", str(path))
+    assert status == 1
+    assert err.startswith(f"muster: {path}:3: gpu-0001 is enrolled with another host key")
+    assert [node.name for node in records.list_nodes()] == ["gpu-0001"]
+
+
+def test_lists_are_for_people_and_for_programs(muster: Muster) -> None:
+    assert "enrol some with `muster node add" in muster("node", "list")[1]
+    add(muster)
+    add(muster, name="gpu-0002", host="10.0.0.2")
+    records.move_node("gpu-0002", State.QUARANTINE, "Ada", "smoke")
+    assert muster("node", "list", "--state", "quarantine")[1].splitlines()[1].startswith("gpu-0002\tquarantine\t")
+    listed = json.loads(muster("node", "list", "--json")[1])
+    assert [(node["name"], node["state"]) for node in listed] == [
+        ("gpu-0001", "registered"),
+        ("gpu-0002", "quarantine"),
+    ]
+
+
+def test_one_node_is_shown_with_its_parts_and_runs(muster: Muster) -> None:
+    records.add_node(fleet.new_node(serials={"gpu3": "G-77"}))
+    fleet.qualify()
+    _, out, _ = muster("node", "show", "gpu-0001")
+    assert "qualified" in out
+    assert "gpu3\tG-77" in out
+    assert "gpu-0001__new\tPASS" in out
+    assert json.loads(muster("node", "show", "gpu-0001", "--json")[1])["runs"][0]["verdict"] == "PASS"
+    assert muster("node", "history", "gpu-0001")[1].count("\n") == 6
+    assert muster("node", "show", "gpu-0009")[2].startswith("muster: no node 'gpu-0009' is enrolled")
+
+
+def test_a_move_needs_somebody_and_a_reason(muster: Muster) -> None:
+    add(muster)
+    status, _, err = muster("node", "move", "gpu-0001", "quarantine", "--reason", "smoke", "--as", "root")
+    assert (status, err) == (
+        1, "muster: 'root' is nobody in particular: say who decides, with --as NAME or MUSTER_PERSON\n",
+    )  # fmt: skip
+    assert muster("node", "move", "gpu-0001", "quarantine", "--reason", " ", "--as", "Ada")[0] == 1
+    status, out, _ = muster("node", "move", "gpu-0001", "quarantine", "--reason", "smoke", "--as", "Ada")
+    assert (status, out) == (0, "gpu-0001 is now quarantine\n")
+    status, _, err = muster("node", "move", "gpu-0001", "production", "--reason", "needed", "--as", "Ada")
+    assert status == 1
+    assert "gpu-0001 stays in quarantine: no node goes from quarantine to production" in err

@@ -1,0 +1,182 @@
+"""``muster qualify``, ``runs``, ``export``, ``sweep`` and the small commands, beside an API that answers as Airflow."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from muster import records
+from muster.airflow_api import AirflowClient
+from muster.lifecycle import State
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+from tests.muster.test_airflow_api import Airflow
+
+Muster = Callable[..., "tuple[int, str, str]"]
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch, sqlite_db: str) -> Airflow:
+    api = Airflow()
+
+    def made() -> AirflowClient:
+        return AirflowClient("http://airflow", "ada", "right", transport=httpx.MockTransport(api))
+
+    monkeypatch.setattr(AirflowClient, "from_settings", made)
+    for name in ("gpu-0001", "gpu-0002"):
+        records.add_node(fleet.new_node(name))
+    return api
+
+
+def test_each_node_gets_its_run_and_a_second_time_is_refused(muster: Muster, airflow: Airflow) -> None:
+    status, out, _ = muster("qualify", "gpu-0001", "gpu-0002", "--level", "short", "--reason", "New rack!")
+    assert status == 0
+    assert out.splitlines() == [
+        "gpu-0001: run gpu-0001__new-rack is started", "gpu-0002: run gpu-0002__new-rack is started",
+    ]  # fmt: skip
+    assert airflow.conf["gpu-0001__new-rack"] == {"node": "gpu-0001", "level": "short", "reason": "New rack!"}
+    status, _, err = muster("qualify", "gpu-0001", "--level", "short", "--reason", "new rack")
+    assert status == 1
+    assert "run gpu-0001__new-rack of node_qualification exists already (queued): give another reason" in err
+
+
+def test_forcing_needs_a_reason_which_names_the_person(
+    muster: Muster, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_PERSON", "Ada")
+    for args in (["--force"], ["--force-reason", "mine"], ["--force", "--force-reason", " "]):
+        assert "needs both --force and --force-reason" in muster("qualify", "gpu-0001", *args)[2]
+    assert airflow.runs == {}
+    assert muster("qualify", "gpu-0001", "--force", "--force-reason", "my own")[0] == 0
+    assert airflow.conf["gpu-0001__new-hardware"]["force_reason"] == "my own (Ada)"
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [(["nobody"], "no node 'nobody' is enrolled"), (["gpu-0001", "--level", "deep"], "there is no level 'deep'")],
+)
+def test_what_cannot_be_started_starts_nothing(
+    muster: Muster, airflow: Airflow, args: list[str], sentence: str
+) -> None:
+    status, _, err = muster("qualify", "gpu-0002", *args)
+    assert status == 1
+    assert sentence in err
+    assert airflow.runs == {}
+
+
+def test_a_paused_dag_is_told(muster: Muster, airflow: Airflow) -> None:
+    airflow.paused = True
+    assert "is paused: the runs wait" in muster("qualify", "gpu-0001")[2]
+
+
+@pytest.mark.parametrize(("verdict", "status"), [(Verdict.PASS, 0), (Verdict.FAIL, 1)])
+def test_watching_ends_with_the_verdict(
+    muster: Muster, airflow: Airflow, monkeypatch: pytest.MonkeyPatch, verdict: Verdict, status: int
+) -> None:
+    monkeypatch.setenv("MUSTER_POLL_SECONDS", "0.01")
+
+    def progress(run: str) -> None:
+        airflow.on_tasks = lambda run: None
+        lease = fleet.begin(run_id=run)
+        fleet.do_stage(lease, "intake", verdict)
+        records.finish_run(lease.dag_id, lease.run_id, verdict, "So it is.")
+        airflow.runs[run] = "success"
+
+    airflow.on_tasks = progress
+    ended, out, _ = muster("qualify", "gpu-0001", "--watch")
+    assert "gpu-0001: burn_in" in out
+    assert f"gpu-0001\t{verdict}" in out
+    assert ended == status
+
+
+def test_without_airflow_nothing_is_started(muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    records.add_node(fleet.new_node())
+    monkeypatch.setenv("MUSTER_AIRFLOW_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("MUSTER_AIRFLOW_TOKEN", "t")
+    status, _, err = muster("qualify", "gpu-0001")
+    assert status == 1
+    assert "Airflow at http://127.0.0.1:1 does not answer" in err
+
+
+def test_runs_are_listed_and_shown(muster: Muster, airflow: Airflow) -> None:
+    assert "start one with `muster qualify NODE`" in muster("runs", "list")[1]
+    lease = fleet.begin()
+    fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+    assert "gpu-0001__new\tgpu-0001\tshort\tFAIL" in muster("runs", "list")[1]
+    assert json.loads(muster("runs", "list", "--json")[1])[0]["headline"] == "gpu3 is slow."
+    _, out, _ = muster("runs", "show", "gpu-0001__new")
+    assert "critical\tgpu3\tgemm_rate on gpu3 is 480 TFLOPS, expected ≥ 600 TFLOPS.\trma" in out
+    assert "burn_in\tnot run\t\tintake failed before it" in out
+    assert json.loads(muster("runs", "show", "gpu-0001__new", "--json")[1])["verdict"] == "FAIL"
+    assert muster("runs", "show", "none")[2].startswith("muster: no run 'none'")
+
+
+def test_a_run_is_exported(muster: Muster, airflow: Airflow, tmp_path: Path) -> None:
+    fleet.qualify()
+    status, out, _ = muster("export", "gpu-0001__new", "--to", str(tmp_path / "out"))
+    assert status == 0
+    assert all(Path(line).is_file() for line in out.splitlines())
+    assert (tmp_path / "out" / "measurements.parquet").is_file()
+
+
+def test_a_sweep_frees_what_is_over_and_nothing_else(muster: Muster, airflow: Airflow) -> None:
+    for node, state in (("gpu-0001", "failed"), ("gpu-0002", "running")):
+        lease = fleet.begin(node)
+        records.begin_stage(lease.dag_id, lease.run_id, "intake")
+        airflow.runs[lease.run_id] = state
+    status, out, _ = muster("sweep")
+    assert status == 0
+    assert out.splitlines()[0] == "gpu-0001: lease freed"
+    assert [lease.node for lease in records.live_leases()] == ["gpu-0002"]
+    assert records.get_node("gpu-0001").state is State.REGISTERED
+
+
+class TestSmallCommands:
+    def test_the_records_are_made_by_one_command(self, muster: Muster, muster_home: Path) -> None:
+        assert "run `muster db upgrade`" in muster("node", "list")[2]
+        assert muster("db", "upgrade")[1] == "the fleet records went from nothing to schema 0001\n"
+        assert muster("db", "upgrade")[1] == "the fleet records are at schema 0001 already\n"
+        assert muster("node", "list")[0] == 0
+
+    def test_settings_are_shown_without_secrets(
+        self, muster: Muster, muster_home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("MUSTER_AIRFLOW_PASSWORD", "hunter2")
+        assert json.loads(muster("settings", "show", "--json")[1])["MUSTER_AIRFLOW_PASSWORD"] == "********"
+        monkeypatch.setenv("MUSTER_POLL_SECONDS", "-1")
+        assert muster("settings", "show")[2].startswith("muster: MUSTER_POLL_SECONDS='-1' cannot be used")
+
+    def test_skus_are_listed_shown_and_linted(self, muster: Muster, muster_home: Path, tmp_path: Path) -> None:
+        assert "cpu-generic\t" in muster("sku", "list")[1]
+        assert "sku: cpu-generic" in muster("sku", "show", "cpu-generic")[1]
+        assert muster("sku", "lint")[0] == 0
+        assert "did you mean cpu-generic?" in muster("sku", "show", "cpu-generi")[2]
+        bad = tmp_path / "cpu-generic.yaml"
+        shipped = muster("sku", "show", "cpu-generic")[1]
+        bad.write_text(shipped.replace("version:", "versoin:"))
+        status, _, err = muster("sku", "lint", str(bad))
+        assert status == 1
+        assert "versoin" in err
+        assert muster("sku", "lint", "./none.yaml")[2].startswith("muster: there is no file ./none.yaml")
+
+    def test_help_is_there_at_once(self) -> None:
+        """The command line must not wait for Airflow, Great Expectations or the database to be imported."""
+        heavy = ("airflow", "great_expectations", "sqlalchemy", "pandas", "paramiko", "httpx")
+        code = (
+            "import sys; sys.argv = ['muster', '--help']\nfrom muster.cli import main\ntry: main()\n"
+            f"finally: print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"
+        )
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert "qualify" in done.stdout
+        assert done.stderr == "[]\n"
+        assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0

@@ -1,0 +1,81 @@
+"""Settings, run ids, and the admission backend that only reads our records."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster import records
+from muster.admission.backend import Allocation, backend
+from muster.errors import BadSettings
+from muster.lifecycle import State
+from muster.runid import run_id, slug
+from muster.settings import settings, shown
+from tests.muster import fleet
+
+AIRFLOW_RUN_ID = re.compile(r"^[A-Za-z0-9_.~:+-]+$")
+
+
+class TestRunId:
+    @given(st.text())
+    def test_whatever_the_reason_airflow_takes_the_id(self, reason: str) -> None:
+        name = run_id("gpu-0001", reason)
+        assert AIRFLOW_RUN_ID.fullmatch(name)
+        assert len(name) <= 250
+        assert name == run_id("gpu-0001", reason)
+        assert name.startswith("gpu-0001__")
+        assert name != "gpu-0001__"
+
+    def test_it_is_readable(self) -> None:
+        assert run_id("gpu-0001", "New hardware, rack 12") == "gpu-0001__new-hardware-rack-12"
+
+    def test_the_same_words_are_the_same_reason(self) -> None:
+        assert slug("new hardware") == slug("  New  Hardware! ")
+
+    def test_reasons_that_differ_beyond_what_a_slug_shows_differ(self) -> None:
+        assert slug("x" * 100) != slug("x" * 101)
+        assert slug("修理") != slug("交換")
+        assert slug("!") != slug("?")
+
+
+class TestSettings:
+    def test_the_records_are_in_home_unless_said_otherwise(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MUSTER_HOME", "/somewhere")
+        assert settings().records_url == "sqlite:////somewhere/muster.db"
+        monkeypatch.setenv("MUSTER_DATABASE_URL", "postgresql://u@h/d")
+        assert settings().records_url == "postgresql+psycopg://u@h/d"
+
+    def test_lists_are_split(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MUSTER_MAIL_TO", "a@x.org, b@x.org,")
+        monkeypatch.setenv("MUSTER_SKU_PATH", "/a:/b")
+        assert settings().mail_recipients == ("a@x.org", "b@x.org")
+        assert [str(folder) for folder in settings().sku_folders] == ["/a", "/b"]
+
+    def test_a_value_that_cannot_be_used_is_one_sentence(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MUSTER_RETENTION_TELEMETRY_DAYS", "soon")
+        with pytest.raises(BadSettings, match=r"MUSTER_RETENTION_TELEMETRY_DAYS='soon' cannot be used: .*; correct it"):
+            settings()
+
+    def test_nothing_secret_is_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MUSTER_AIRFLOW_PASSWORD", "hunter2")
+        monkeypatch.setenv("MUSTER_AIRFLOW_TOKEN", "hunter2")
+        monkeypatch.setenv("MUSTER_DATABASE_URL", "postgresql://muster:hunter2@db/fleet")
+        values = {name: value for name, value, _ in shown(settings())}
+        assert values["MUSTER_DATABASE_URL"] == "postgresql://muster:********@db/fleet"
+        assert values["MUSTER_AIRFLOW_PASSWORD"] == "********"
+        assert "hunter2" not in str(values) + repr(settings().airflow_token)
+
+    def test_every_setting_says_what_it_is(self) -> None:
+        assert all(description for _, _, description in shown(settings()))
+
+
+@pytest.mark.usefixtures("sqlite_db")
+def test_without_a_scheduler_only_production_counts_as_allocated() -> None:
+    records.add_node(fleet.new_node())
+    assert backend().allocation("gpu-0001") == Allocation(False)
+    fleet.qualify()
+    records.move_node("gpu-0001", State.PRODUCTION, "Ada", "needed now")
+    assert backend().allocation("gpu-0001").allocated
