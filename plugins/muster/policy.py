@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from airflow import settings as airflow_settings
 from airflow.policies import hookimpl
 
 if TYPE_CHECKING:
@@ -66,3 +67,7 @@ if os.environ.get("MUSTER_PRELOAD", "auto") == "1" or (
     os.environ.get("MUSTER_PRELOAD", "auto") == "auto" and forks_tasks(sys.argv)
 ):
     log.info("Muster preloaded %s", ", ".join(f"{name} ({s:.1f} s)" for name, s in preload().items()))
+
+# Airflow 3.3 clears this flag only where there is an airflow_local_settings.py; while it is set, task instances are
+# made without asking the hooks of entry points.
+airflow_settings.task_instance_mutation_hook.is_noop = False  # type: ignore[attr-defined]

@@ -91,8 +91,9 @@ def report(dag_id: str, run_id: str) -> str:
         log.warning("no report is mailed: MUSTER_MAIL_TO names nobody")
         return "nobody to mail to"
     message = mail.build_message(rendered, current.mail_from, current.mail_recipients)
-    records.outbox_add(f"{dag_id}/{run_id}/{rendered.report_id}", message.as_bytes())
-    sent, waiting = upkeep.deliver_mail()
+    key = f"{dag_id}/{run_id}/{rendered.report_id}"
+    records.outbox_add(key, message.as_bytes())
+    sent, waiting = upkeep.deliver_mail(key)
     return f"{sent} sent, {waiting} waiting"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import email
 import email.policy
 import logging
@@ -19,11 +20,21 @@ from muster.settings import settings
 log = logging.getLogger(__name__)
 
 MAILS_AT_ONCE = 100
+FRESH = datetime.timedelta(minutes=2)
+"""So long a mail that was never tried is left to the run that wrote it: two senders would send it twice."""
 
 
-def deliver_mail() -> tuple[int, int]:
-    """Send what waits in the outbox: (sent, still waiting). A mail that cannot be sent stays, with the reason."""
-    waiting = records.outbox_pending(limit=MAILS_AT_ONCE)
+def deliver_mail(key: str | None = None) -> tuple[int, int]:
+    """Send what waits in the outbox, or the mail of ``key`` alone: (sent, still waiting).
+
+    A mail that cannot be sent stays, with the reason.
+    """
+    pending = records.outbox_pending(limit=MAILS_AT_ONCE)
+    abandoned = datetime.datetime.now(datetime.UTC) - FRESH
+    if key is None:
+        waiting = [mail for mail in pending if mail.attempts or mail.created_at < abandoned]
+    else:
+        waiting = [mail for mail in pending if mail.key == key]
     sent = 0
     try:
         for mail in waiting:
