@@ -188,9 +188,7 @@ class Demo:
         """Start one qualification a node, this machine's first."""
         patiently(lambda: client.ensure_pool(fleet.POOL, 1))
         patiently(lambda: client.unpause(DAG_ID))
-        runs = [
-            Run(member.name, member.sku, member.simulated, DAG_ID, run_id(member.name, REASON)) for member in members
-        ]
+        runs = [Run(member.name, member.simulated, DAG_ID, run_id(member.name, REASON)) for member in members]
         for run in runs:
             patiently(functools.partial(trigger_once, client, run))
         self.say(f"{len(runs)} qualifications triggered; one node at a time measures, and the others wait")

@@ -30,7 +30,6 @@ class Row:
     """What is known of a node now: a word for each stage (a verdict, "running" or ""), and its state."""
 
     node: str
-    sku: str
     simulated: bool
     stages: Mapping[str, str]
     state: str
@@ -45,8 +44,13 @@ def clock(seconds: float) -> str:
 def build_table(rows: Sequence[Row], elapsed_s: float) -> Table:
     """The table as rich draws it."""
     done = sum(row.done for row in rows)
+    # Narrow enough for a terminal of 80 columns, as long as nothing is inconclusive.
     table = Table(
-        title=f"{done} of {len(rows)} nodes done, {clock(elapsed_s)} elapsed", title_justify="left", title_style="bold"
+        title=f"{done} of {len(rows)} nodes done, {clock(elapsed_s)} elapsed",
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        padding=(0, 1, 0, 0),
     )
     table.add_column("node", no_wrap=True)
     table.add_column("hardware", no_wrap=True)
@@ -55,8 +59,9 @@ def build_table(rows: Sequence[Row], elapsed_s: float) -> Table:
     table.add_column("state", no_wrap=True)
     for row in rows:
         cells = [Text(row.stages.get(stage, ""), STYLES.get(row.stages.get(stage, ""), "")) for stage in STAGES]
-        hardware = f"{row.sku}, simulated" if row.simulated else f"{row.sku}, real"
-        table.add_row(row.node, hardware, *cells, Text(row.state, STYLES.get(row.state, "")))
+        table.add_row(
+            row.node, "simulated" if row.simulated else "real", *cells, Text(row.state, STYLES.get(row.state, ""))
+        )
     return table
 
 

@@ -36,7 +36,6 @@ class Run:
     """One node's DAG run."""
 
     node: str
-    sku: str
     simulated: bool
     dag_id: str
     run_id: str
@@ -59,7 +58,7 @@ class Watcher:
                 if state in RUN_OVER:
                     self.over[run.node] = str(state)
         return [
-            Row(run.node, run.sku, run.simulated, self._words(run), states.get(run.node, ""), run.node in self.over)
+            Row(run.node, run.simulated, self._words(run), states.get(run.node, ""), run.node in self.over)
             for run in self.runs
         ]
 
