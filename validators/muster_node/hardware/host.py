@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import pathlib
-import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Protocol, Tuple
 
 from muster_node.hardware import host_inventory, host_parse
@@ -14,7 +13,7 @@ from muster_node.hardware.cpu_workers import run_pinned
 from muster_node.hardware.host_inventory import fact
 from muster_node.hardware.host_sensors import HostSensors
 from muster_node.hardware.host_usage import usage
-from muster_node.hardware.seam import Clock, Compute, Device, Fact, Hardware, Sample, Usage, Worker
+from muster_node.hardware.seam import Compute, Device, Fact, Hardware, RealClock, Sample, Usage, Worker
 from muster_node.hardware.sysfs import NO_PRIVILEGE, NOT_SUPPORTED, Files, output_of
 from muster_node.probe import Skip
 
@@ -41,22 +40,6 @@ class Accelerators(Protocol):
 
     def compute(self, device: Device) -> Compute:
         """Compute on a GPU. Raises Skip where PyTorch cannot use it."""
-
-
-class RealClock(Clock):
-    """The machine's own clock."""
-
-    def now(self) -> float:
-        """Monotonic seconds, the same in all processes."""
-        return time.monotonic()
-
-    def wall(self) -> float:
-        """Epoch seconds."""
-        return time.time()
-
-    def sleep(self, seconds: float) -> None:
-        """Really wait."""
-        time.sleep(seconds)
 
 
 class HostHardware(Hardware):

@@ -13,6 +13,7 @@ import abc
 import contextlib
 import dataclasses
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, ContextManager, Dict, Iterable, List, Optional, Tuple
 
@@ -77,6 +78,22 @@ class Clock(abc.ABC):
         """Wait for ``seconds`` of this clock."""
 
 
+class RealClock(Clock):
+    """The clock of the host that this process runs on."""
+
+    def now(self) -> float:
+        """Monotonic seconds, the same in all processes."""
+        return time.monotonic()
+
+    def wall(self) -> float:
+        """Epoch seconds."""
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        """Really wait."""
+        time.sleep(seconds)
+
+
 @dataclasses.dataclass
 class Timing:
     """Filled in when a ``Compute.timer`` block ends: device seconds (on CPUs: CPU time), clock and power if known."""
@@ -136,10 +153,15 @@ class Worker:
 
 
 class Hardware(abc.ABC):
-    """One machine."""
+    """One machine.
+
+    ``clock`` is the machine's time, and the one to measure it by. ``host_clock`` is always real time: for limits on
+    what is real beside a simulated machine too, that is, the network and processes on other hosts.
+    """
 
     simulated: bool
     clock: Clock
+    host_clock: Clock = RealClock()
 
     @abc.abstractmethod
     def devices(self, kind: str) -> List[Device]:
