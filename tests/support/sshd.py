@@ -17,6 +17,13 @@ from pathlib import Path
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 
 
+def free_port() -> int:
+    """A port of loopback on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @dataclasses.dataclass(frozen=True)
 class Node:
     """What our code needs to know of a node; shaped like ``NodeRecord``."""
@@ -45,9 +52,7 @@ class Sshd:
                 ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(folder / name)], check=True
             )
         shutil.copy(folder / "login.pub", folder / "authorized_keys")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
 
     def key_text(self, which: str = "host") -> str:
         return (self.folder / f"{which}.pub").read_text().strip()

@@ -1,4 +1,7 @@
-"""A stand-in for the node side, for tests of how jobs are carried out: it does what its plan's ``behave`` says."""
+"""A stand-in for the node side, for tests of how jobs are carried out: it does what it is told and measures nothing.
+
+It is told by its plan (tests of jobs), or by ``~/behave.json`` on the node, {stage: {…}} (tests of whole DAG runs).
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,33 @@ SOURCE = """
 import gzip, hashlib, json, os, pathlib, signal, subprocess, sys, time
 plan_path = pathlib.Path(sys.argv[2]); folder = plan_path.parent
 plan = json.loads(plan_path.read_text())
-with open(folder / "starts", "a") as starts: starts.write("%d\\n" % os.getpid())
-def end(code, **more):
+told = pathlib.Path.home() / "behave.json"
+do = json.loads(told.read_text()).get(plan.get("stage"), {}) if told.exists() else plan
+began = time.time()
+for diary in (folder / "starts", pathlib.Path.home() / "starts"):
+    with open(diary, "a") as lines: lines.write("%d %s\\n" % (os.getpid(), plan.get("stage")))
+def end(code, how="completed"):
     telemetry = gzip.compress(b'{"t": 0}\\n')
-    (folder / "telemetry.jsonl.gz").write_bytes(telemetry + plan.get("tamper", "").encode())
-    body = {"job_id": plan["job_id"], "telemetry_file": {"file": "telemetry.jsonl.gz",
-            "sha256": hashlib.sha256(telemetry).hexdigest()}, "work": os.environ.get("MUSTER_WORK"), **more}
-    (folder / "result.tmp").write_text(json.dumps(body) + " " * plan.get("padding", 0))
+    (folder / "telemetry.jsonl.gz").write_bytes(telemetry + do.get("tamper", "").encode())
+    side = {"file": "telemetry.jsonl.gz", "sha256": hashlib.sha256(telemetry).hexdigest(), "rows": 1, "bytes": 9}
+    agent = pathlib.Path(sys.argv[0]).stem
+    body = {"schema": "muster.result/1", "job_id": plan["job_id"], "node": plan.get("node"), "stage": plan.get("stage"),
+            "level": plan.get("level"), "fence": plan.get("fence"), "agent_sha256": agent, "simulated": False,
+            "started_at": began, "ended_at": time.time(), "end": do.get("end", how), "partial": how != "completed",
+            "identity": {"boot_id": "b"}, "environment": {"work": os.environ.get("MUSTER_WORK", "")},
+            "guard": {"busy": False, "evidence": []}, "measurements": [], "telemetry": [], "telemetry_file": side,
+            "probes": [], "notes": [do["note"]] if "note" in do else []}
+    (folder / "result.tmp").write_text(json.dumps(body) + " " * do.get("padding", 0))
     os.replace(folder / "result.tmp", folder / "result.json")
     sys.exit(code)
-signal.signal(signal.SIGTERM, lambda *_: end(6, partial=True))
-if plan.get("child"): subprocess.Popen(["sleep", "3600"])
+signal.signal(signal.SIGTERM, lambda *_: end(6, "terminated"))
+if do.get("child"): subprocess.Popen(["sleep", "3600"])
 print("\\x1b[2Jworking", flush=True)
-time.sleep(plan.get("seconds", 0))
-if plan.get("die"): os.kill(os.getppid(), signal.SIGKILL); os.kill(os.getpid(), signal.SIGKILL)
-end(plan.get("exit", 0))
+time.sleep(do.get("seconds", 0))
+if do.get("reboot"): pathlib.Path(os.environ["MUSTER_BOOT_ID_FILE"]).write_text("another boot\\n")
+if do.get("die") or do.get("reboot"):
+    os.kill(os.getppid(), signal.SIGKILL); os.kill(os.getpid(), signal.SIGKILL)
+end(do.get("exit", 0))
 """
 
 
@@ -41,3 +56,14 @@ def write(folder: Path) -> tuple[Path, str]:
 def plan(key: str, **behave: object) -> str:
     """A plan that only the stand-in understands."""
     return json.dumps({"job_id": key, **behave})
+
+
+def behave(home: Path, **stages: object) -> None:
+    """Tell the stand-ins on a node what to do in each stage."""
+    (home / "behave.json").write_text(json.dumps(stages))
+
+
+def started(home: Path) -> list[str]:
+    """The stages of all stand-ins that were ever started on a node, in order."""
+    diary = home / "starts"
+    return [line.split()[1] for line in diary.read_text().splitlines()] if diary.exists() else []

@@ -67,14 +67,14 @@ class MusterStageOperator(SSHRemoteJobOperator):
     template_ext: Sequence[str] = ()
     ui_color = "#d7ecd9"
 
-    def __init__(self, *, stage: str, grace_s: float = GRACE_S, **kwargs: Any) -> None:
+    def __init__(self, *, stage: str, grace_s: float | None = None, **kwargs: Any) -> None:
         if stage in LOAD_STAGES:
             kwargs.setdefault("pool", DEFAULT_POOL)
         kwargs.setdefault("retries", 2)
         kwargs.setdefault("retry_delay", datetime.timedelta(seconds=settings().retry_seconds))
         super().__init__(ssh_conn_id=settings().ssh_conn_id, command="", **kwargs)
         self.stage = stage
-        self.grace_s = grace_s
+        self.grace_s = GRACE_S if grace_s is None else grace_s
         self._started: Work | None = None
 
     def execute(self, context: Context) -> Any:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-
-os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="muster-airflow-"))  # before anything imports Airflow
 
 import paramiko
 import pytest
 
-from muster.remote import ssh
-from tests.support import sshd
+from tests.support import airflow_home, sshd
+
+assert airflow_home.HOME, "before anything imports Airflow"
+
+from muster.remote import ssh  # noqa: E402
 
 
 @pytest.fixture

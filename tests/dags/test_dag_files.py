@@ -1,0 +1,90 @@
+"""The DAG files themselves: cheap to parse, shaped as the node's story, with a form that explains itself."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support import airflow_home
+
+HEAVY = ["great_expectations", "pandas", "numpy", "torch", "matplotlib", "pyarrow", "muster_criteria.judge", "alembic"]
+
+PARSE = """
+import json, sys, time
+from airflow.dag_processing.dagbag import DagBag
+before = time.process_time()
+bag = DagBag(sys.argv[1])
+took = time.process_time() - before
+import muster_plugin
+loaded = [name for name in json.loads(sys.argv[2]) if name in sys.modules]
+tasks = {d.dag_id: {t.task_id: {"rule": t.trigger_rule.value, "pool": t.pool, "retries": t.retries, "setup": t.is_setup,
+         "teardown": t.is_teardown, "then": sorted(t.downstream_task_ids)} for t in d.tasks} for d in bag.dags.values()}
+print("ANSWER" + json.dumps({"errors": bag.import_errors, "took": took, "loaded": loaded, "tasks": tasks}))
+"""
+
+
+@pytest.fixture(scope="module")
+def parsed() -> dict:
+    dags = str(airflow_home.ROOT / "dags")
+    command = [sys.executable, "-c", PARSE, dags, json.dumps(HEAVY)]
+    env = {**os.environ, "PYTHONPATH": str(airflow_home.ROOT / "plugins")}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert "ANSWER" in done.stdout, done.stderr[-3000:]
+    return json.loads(done.stdout.partition("ANSWER")[2])
+
+
+def test_every_file_is_a_dag(parsed: dict) -> None:
+    assert parsed["errors"] == {}
+    assert set(parsed["tasks"]) == {"node_qualification", "housekeeping"}
+
+
+def test_parsing_loads_nothing_heavy(parsed: dict) -> None:
+    """Every task process parses its DAG file: what that imports is paid for by each of them."""
+    assert parsed["loaded"] == []
+
+
+def test_parsing_is_quick(parsed: dict) -> None:
+    assert parsed["took"] < 3.0, f"{parsed['took']:.1f} CPU seconds, imports included"
+
+
+def test_the_story_in_order(parsed: dict) -> None:
+    tasks = parsed["tasks"]["node_qualification"]
+    story = ["claim", "intake", "burn_in", "integrity", "performance", "thermal", "conclude", "report", "release"]
+    assert set(tasks) == set(story)
+    for task, then in itertools.pairwise(story):
+        assert then in tasks[task]["then"]
+
+
+def test_load_stages_wait_in_the_burn_pool_and_have_a_budget_of_three(parsed: dict) -> None:
+    tasks = parsed["tasks"]["node_qualification"]
+    assert {name for name, task in tasks.items() if task["pool"] == "muster_burn"} == {
+        "burn_in", "integrity", "performance", "thermal",
+    }  # fmt: skip
+    assert {tasks[name]["retries"] for name in ("intake", "burn_in", "integrity", "performance", "thermal")} == {2}
+
+
+def test_a_node_is_let_go_and_reported_however_its_run_ends(parsed: dict) -> None:
+    tasks = parsed["tasks"]["node_qualification"]
+    assert tasks["claim"]["setup"]
+    assert {name for name, task in tasks.items() if task["teardown"]} == {"report", "release"}
+    # The run's own outcome is the last task's that is no teardown: a failed verdict must not end in a green run.
+    assert tasks["conclude"]["then"] == ["report"]
+    assert tasks["conclude"]["rule"] == "all_done"
+
+
+def test_the_form_explains_every_parameter() -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    dag = DagBag(str(airflow_home.ROOT / "dags")).dags["node_qualification"]
+    assert set(dag.params) == {"node", "level", "reason", "force_reason", "pool"}
+    for name in dag.params:
+        schema = dag.params.get_param(name).schema
+        assert schema["description_md"]
+        assert schema["title"]
+    assert dag.params.get_param("level").schema["enum"] == ["demo", "short", "standard", "long"]
+    assert dag.params.get_param("force_reason").value is None

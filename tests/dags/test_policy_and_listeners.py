@@ -1,0 +1,123 @@
+"""What Muster does inside Airflow's own processes: pools, warm imports, and leases that go with their runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster import listeners, policy, records
+from tests.support import airflow_home
+
+
+def instance(task_id: str, dag_id: str = "node_qualification") -> Any:
+    return SimpleNamespace(dag_id=dag_id, task_id=task_id, pool="muster_burn")
+
+
+def run(conf: object, dag_id: str = "node_qualification") -> Any:
+    return SimpleNamespace(dag_id=dag_id, run_id="n1__new", conf=conf)
+
+
+@pytest.mark.parametrize(
+    ("task", "dag_run", "pool"),
+    [
+        (instance("burn_in"), run({"pool": "rack-7"}), "rack-7"),
+        (instance("thermal"), run({"pool": "rack-7"}), "rack-7"),
+        (instance("burn_in"), run({}), "muster_burn"),
+        (instance("burn_in"), run({"pool": None}), "muster_burn"),
+        (instance("burn_in"), run({"pool": ["x"]}), "muster_burn"),
+        (instance("burn_in"), run(None), "muster_burn"),
+        (instance("burn_in"), None, "muster_burn"),
+        (instance("intake"), run({"pool": "rack-7"}), "muster_burn"),
+        (instance("burn_in", "another_dag"), run({"pool": "rack-7"}), "muster_burn"),
+    ],
+)
+def test_load_stages_go_to_the_pool_of_the_run(task: Any, dag_run: Any, pool: str) -> None:
+    policy.task_instance_mutation_hook(task, dag_run)
+    assert task.pool == pool
+
+
+@pytest.mark.parametrize(
+    ("argv", "forks"),
+    [
+        (["airflow", "scheduler"], True),
+        (["/venv/lib/airflow/__main__.py", "scheduler", "--skip-serve-logs"], True),
+        (["airflow", "celery", "worker"], True),
+        (["airflow", "triggerer"], False),
+        (["airflow", "api-server"], False),
+        (["airflow", "dag-processor"], False),
+        (["airflow", "dags", "list"], False),
+        (["pytest"], False),
+        ([], False),
+    ],
+)
+def test_only_processes_that_fork_tasks_are_warmed(argv: list[str], forks: bool) -> None:
+    assert policy.forks_tasks(argv) is forks
+
+
+def test_a_module_that_cannot_be_imported_does_not_stop_airflow() -> None:
+    assert set(policy.preload(["no_such_module_of_ours", "json"])) == {"no_such_module_of_ours", "json"}
+
+
+@pytest.mark.parametrize(("preload", "warm"), [("1", True), ("0", False), ("auto", False)])
+def test_airflow_loads_our_policy_by_its_entry_point(preload: str, warm: bool) -> None:
+    code = "import sys, airflow; from airflow.settings import get_policy_plugin_manager as m; "
+    code += "print('PLUGINS', [str(p) for p in m().get_plugins()], 'GX', 'great_expectations' in sys.modules)"
+    env = {**os.environ, "MUSTER_PRELOAD": preload}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
+    assert "muster.policy" in done.stdout
+    assert f"GX {warm}" in done.stdout
+
+
+def test_airflow_sees_one_plugin_file_and_not_the_package() -> None:
+    from airflow._shared.module_loading import find_path_from_directory
+
+    found = {Path(path).name for path in find_path_from_directory(airflow_home.ROOT / "plugins", ".airflowignore")}
+    assert {name for name in found if name.endswith(".py")} == {"muster_plugin.py"}
+
+
+def enrol(name: str) -> None:
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + name.ljust(43, "0")
+    records.add_node(records.NewNode(name=name, host="127.0.0.1", host_key=key, sku="cpu-generic"))
+
+
+@pytest.mark.parametrize("end", [listeners.on_dag_run_success, listeners.on_dag_run_failed])
+def test_a_node_is_free_when_its_run_is_over(fleet: Path, end: Any) -> None:
+    enrol("n1")
+    records.acquire_lease("n1", "node_qualification", "n1__new")
+    end(run({}, "another_dag"), "")
+    assert records.live_leases()
+    end(run({}), "")
+    assert records.live_leases() == []
+
+
+def test_a_listener_never_raises_in_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/nothing")
+    listeners.on_dag_run_failed(run({}), "")
+    listeners.on_dag_run_running(run({"pool": "rack-7"}), "")
+
+
+def test_a_pool_that_a_run_names_is_there_before_its_tasks_wait_in_it(airflow_db: None) -> None:
+    from airflow.models.dagrun import DagRun
+    from airflow.models.pool import Pool
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    def pools(session: Any) -> dict[str, tuple[int, bool]]:
+        return {pool.pool: (pool.slots, pool.include_deferred) for pool in session.scalars(select(Pool))}
+
+    with create_session() as session:
+        dag_run = DagRun(dag_id="node_qualification", run_id="n1__new", run_type="manual")
+        dag_run.conf = {"pool": "rack-8"}
+        session.add(dag_run)
+        listeners.on_dag_run_running(dag_run, "")
+        assert pools(session)["rack-8"] == (1, True)
+        session.scalar(select(Pool).where(Pool.pool == "rack-8")).slots = 5
+        listeners.on_dag_run_running(dag_run, "")
+        assert pools(session)["rack-8"] == (5, True), "whoever gave it its slots keeps them"
+        session.rollback()

@@ -1,0 +1,258 @@
+"""Whole runs of the DAG, in this process, on a node behind a real sshd: what each end of a stage leads to.
+
+The node side is a stand-in that measures nothing, so a stage that it completes is passed by decree; whatever went wrong
+on the way goes to the real judge.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster import records
+from muster.agentfile import AgentFile
+from muster.lifecycle import State
+from muster.operators import qualification, stage, upkeep
+from muster.remote import attempt, hooks
+from muster_criteria import judge as judging
+from muster_criteria.model import Coverage, Evidence, Judgement, Verdict
+from tests.dags.conftest import NODE, Mailbox
+from tests.support import airflow_home, sshd, standin
+
+pytestmark = pytest.mark.needs_sshd
+
+DAG_ID = "node_qualification"
+STAGES = ["intake", "burn_in", "integrity", "performance", "thermal"]
+
+
+class Decree:
+    """The verdict on stages that the stand-in completed; PASS where nothing else is said."""
+
+    def __init__(self) -> None:
+        self.verdicts: dict[str, Verdict] = {}
+        self.real = judging.judge
+
+    def judge(self, result: Any, sku: Any, stage: str, level: str, **more: Any) -> Judgement:
+        evidence: tuple[Evidence, ...] = more.get("evidence", ())
+        if result is None or evidence or result.end != "completed":
+            return self.real(result, sku, stage, level, **more)
+        verdict = self.verdicts.get(stage, Verdict.PASS)
+        return Judgement(stage, level, verdict, f"{stage} by decree", Coverage(1, 1, 1), (), (), False, sku.name, "1")
+
+
+@pytest.fixture
+def decree(monkeypatch: pytest.MonkeyPatch) -> Decree:
+    made = Decree()
+    monkeypatch.setattr(judging, "judge", made.judge)
+    return made
+
+
+@pytest.fixture
+def node(
+    airflow_db: None, server: sshd.Sshd, decree: Decree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> sshd.Sshd:
+    path, sha256 = standin.write(tmp_path / "cache")
+    monkeypatch.setattr(stage, "build_agent", lambda _: AgentFile(path, sha256))
+    monkeypatch.setenv("MUSTER_RETRY_SECONDS", "0.1")
+    return server
+
+
+def qualify(**changes: Any) -> tuple[dict[str, str], str]:
+    """Run the DAG: the tasks' states, and the run's id."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    dag = DagBag(str(airflow_home.ROOT / "dags")).dags[DAG_ID]
+    run = dag.test(run_conf={"node": NODE, "level": "demo", "reason": "a test", **changes})
+    states = {instance.task_id: str(instance.state) for instance in run.get_task_instances()}
+    return {**states, "run": str(run.state)}, run.run_id
+
+
+def verdicts(run_id: str) -> dict[str, str]:
+    return {each.stage: str(each.verdict) for each in records.run_stages(DAG_ID, run_id)}
+
+
+def test_a_good_node_is_qualified_reported_and_let_go(node: sshd.Sshd, mailbox: Mailbox) -> None:
+    states, run_id = qualify()
+    assert set(states.values()) == {"success"}
+    run = records.get_run(DAG_ID, run_id)
+    assert (run.verdict, run.state_after) == (Verdict.PASS, State.QUALIFIED)
+    assert records.live_leases() == []
+    assert standin.started(node.home) == STAGES
+    assert [mail["Subject"].split(":")[0] for mail in mailbox.mails] == ["[Muster] PASS this-node"]
+    work = node.home / "muster"
+    assert list((work / "jobs").iterdir()) == [], "every job was tidied up"
+    assert len(list((work / "agents").iterdir())) == 1, "the agent was sent once"
+    assert [event.to_state for event in records.node_events(NODE)][1:] == [
+        State.INTAKE, State.BURN_IN, State.VALIDATION, State.QUALIFIED,
+    ]  # fmt: skip
+
+
+def test_a_blocking_fail_stops_the_burn_and_still_reports(node: sshd.Sshd, decree: Decree, mailbox: Mailbox) -> None:
+    decree.verdicts["burn_in"] = Verdict.FAIL
+    states, _ = qualify()
+    assert states["burn_in"] == "failed"
+    assert {states[name] for name in ("integrity", "performance", "thermal")} == {"skipped"}
+    assert (states["conclude"], states["report"], states["release"]) == ("failed", "success", "success")
+    assert states["run"] == "failed", "a node that failed must not leave a green run behind"
+    assert standin.started(node.home) == ["intake", "burn_in"], "a FAIL is not tried again"
+    assert records.get_node(NODE).state is State.QUARANTINE
+    assert records.live_leases() == []
+    assert "FAIL" in mailbox.mails[0]["Subject"]
+
+
+def test_a_fail_that_does_not_block_is_red_and_the_rest_is_measured(node: sshd.Sshd, decree: Decree) -> None:
+    decree.verdicts["performance"] = Verdict.FAIL
+    states, _ = qualify()
+    assert (states["performance"], states["thermal"], states["conclude"]) == ("failed", "success", "failed")
+    assert records.get_node(NODE).state is State.QUARANTINE
+
+
+def test_inconclusive_is_measured_anew_three_times_and_no_more(node: sshd.Sshd, decree: Decree) -> None:
+    decree.verdicts["burn_in"] = Verdict.INCONCLUSIVE
+    states, run_id = qualify()
+    assert standin.started(node.home) == ["intake", "burn_in", "burn_in", "burn_in"]
+    assert (states["burn_in"], states["integrity"], states["conclude"]) == ("failed", "skipped", "failed")
+    assert records.get_run(DAG_ID, run_id).verdict is Verdict.INCONCLUSIVE
+    assert records.get_node(NODE).state is State.REGISTERED
+    assert records.get_job(DAG_ID, run_id, "burn_in").generation == "2.2"
+
+
+def test_a_reboot_under_load_is_a_finding_not_an_excuse(node: sshd.Sshd) -> None:
+    standin.behave(node.home, burn_in={"seconds": 1, "reboot": True})
+    states, run_id = qualify()
+    assert states["burn_in"] == "failed"
+    assert verdicts(run_id)["burn_in"] == "FAIL"
+    assert "reboot" in records.get_run(DAG_ID, run_id).headline
+    assert records.get_node(NODE).state is State.QUARANTINE
+    assert standin.started(node.home) == ["intake", "burn_in"]
+
+
+def test_a_vanished_process_says_nothing_about_the_node(node: sshd.Sshd) -> None:
+    standin.behave(node.home, burn_in={"die": True})
+    _, run_id = qualify()
+    assert verdicts(run_id)["burn_in"] == "INCONCLUSIVE"
+    assert standin.started(node.home).count("burn_in") == 3
+
+
+def test_a_node_lost_twice_while_its_neighbour_answers_fails(
+    node: sshd.Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes away under load, comes back, is measured anew, and goes away again."""
+    from muster_criteria import programme
+
+    monkeypatch.setattr(stage, "GRACE_S", 0.0)
+    monkeypatch.setattr(hooks, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(programme, "stage_deadline_s", lambda *_: 2.0)
+    standin.behave(node.home, burn_in={"seconds": 600})
+    wait, tell = stage.MusterStageOperator._defer, stage.MusterStageOperator._finish
+
+    def defer(self: Any, work: Any, seen: Any) -> None:
+        if self.stage == "burn_in":
+            node.stop()
+        wait(self, work, seen)
+
+    def finish(self: Any, *args: Any) -> Any:
+        if self.stage == "burn_in":
+            node.start()
+        return tell(self, *args)
+
+    monkeypatch.setattr(stage.MusterStageOperator, "_defer", defer)
+    monkeypatch.setattr(stage.MusterStageOperator, "_finish", finish)
+    with sshd.running(tmp_path / "neighbour") as neighbour:
+        other = neighbour.node("neighbour")
+        records.add_node(
+            records.NewNode(
+                "neighbour", other.host, " ".join(other.host_key.split()[:2]), "cpu-generic", port=other.port
+            )
+        )
+        _, run_id = qualify()
+    summary = next(each for each in records.run_stages(DAG_ID, run_id) if each.stage == "burn_in")
+    assert (summary.verdict, summary.attempts) == (Verdict.FAIL, 2)
+    assert "while neighbour stayed reachable" in summary.reason
+    assert records.get_job(DAG_ID, run_id, "burn_in").state == attempt.LOST
+
+
+def test_a_node_that_another_run_holds_is_refused_at_once(node: sshd.Sshd, mailbox: Mailbox) -> None:
+    records.acquire_lease(NODE, DAG_ID, "this-node__other")
+    states, _ = qualify()
+    assert (states.pop("claim"), states.pop("run")) == ("failed", "failed")
+    assert set(states.values()) == {"upstream_failed"}, "nothing is even started"
+    assert [lease.run_id for lease in records.live_leases()] == ["this-node__other"], "the holder keeps it"
+    assert records.get_node(NODE).state is State.REGISTERED
+    assert standin.started(node.home) == []
+    assert mailbox.mails == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"node": "nobody"}, "nobody"),
+        ({"level": "demo", "node": NODE}, "is in use: a user's job"),
+    ],
+)
+def test_what_a_person_must_put_right_is_one_sentence(
+    fleet: Path, server: sshd.Sshd, changes: dict[str, str], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from muster.admission.backend import Allocation
+
+    class Busy:
+        def allocation(self, node: str) -> Allocation:
+            return Allocation(True, "a user's job")
+
+    monkeypatch.setattr(qualification, "backend", Busy)
+    with pytest.raises(AirflowFailException, match=complaint):
+        qualification.claim(DAG_ID, "r", {"level": "demo", "reason": "x", **changes})
+    assert records.live_leases() == []
+
+
+def test_a_person_may_force_a_busy_node_and_it_is_recorded(
+    fleet: Path, server: sshd.Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from muster.admission.backend import Allocation
+
+    class Busy:
+        def allocation(self, node: str) -> Allocation:
+            return Allocation(True, "a user's job")
+
+    monkeypatch.setattr(qualification, "backend", Busy)
+    params = {"node": NODE, "level": "demo", "reason": "x", "force_reason": "agreed with the user"}
+    assert qualification.claim(DAG_ID, "r", params)["node"] == NODE
+    assert records.get_run(DAG_ID, "r").forced == "agreed with the user"
+
+
+def test_mail_that_is_down_fails_nothing_and_is_sent_later(
+    node: sshd.Sshd, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    good = os.environ["AIRFLOW_CONN_SMTP_DEFAULT"]
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        bad = good.replace(str(_port(good)), str(closed.getsockname()[1]))
+        monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", bad)
+        states, _ = qualify()
+    assert (states["report"], states["run"]) == ("success", "success")
+    assert mailbox.mails == []
+    assert len(records.outbox_pending()) == 1
+    monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", good)
+    assert upkeep.deliver_mail() == (1, 0)
+    assert upkeep.deliver_mail() == (0, 0)
+    assert len(mailbox.mails) == 1
+
+
+def _port(connection: str) -> int:
+    import json
+
+    return int(json.loads(connection)["port"])
+
+
+def test_the_sweep_frees_only_nodes_whose_run_is_over(fleet: Path, server: sshd.Sshd) -> None:
+    records.acquire_lease(NODE, DAG_ID, "r")
+    assert upkeep.sweep_leases(lambda dag_id, run_id: True) == []
+    assert upkeep.sweep_leases(lambda dag_id, run_id: (dag_id, run_id) != (DAG_ID, "r")) == [NODE]
+    assert records.live_leases() == []

@@ -1,0 +1,31 @@
+"""An Airflow of the tests' own: import this before anything that imports Airflow."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+if "airflow" in sys.modules and "AIRFLOW_HOME" not in os.environ:
+    raise RuntimeError("Airflow was imported before tests.support.airflow_home: it would use the developer's own")
+if "MUSTER_TESTS_AIRFLOW" not in os.environ:
+    HOME = Path(tempfile.mkdtemp(prefix="muster-airflow-"))
+    atexit.register(shutil.rmtree, HOME, ignore_errors=True)
+    os.environ["MUSTER_TESTS_AIRFLOW"] = str(HOME)
+    os.environ.update(
+        {
+            "AIRFLOW_HOME": str(HOME),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+            "AIRFLOW__DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
+            "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
+        }
+    )
+HOME = Path(os.environ["MUSTER_TESTS_AIRFLOW"])
