@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -11,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from muster import records
@@ -44,6 +46,16 @@ class PostgreSQL:
             [*self._as_user, str(self.bin / program), *args], capture_output=True, text=True, cwd="/", check=False
         )
         assert done.returncode == 0, f"{program}: {done.stderr or done.stdout}"
+
+    @contextlib.contextmanager
+    def database(self, template: str) -> Iterator[str]:
+        """A new database for as long as the block lasts; yields its URL."""
+        name = f"test_{uuid.uuid4().hex}"
+        with psycopg.connect(host=str(self.folder), user="muster", dbname="postgres", autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+            yield self.url(name)
+            records.dispose()
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     def url(self, database: str) -> str:
         return f"postgresql://muster@/{database}?host={self.folder}"
@@ -94,7 +106,7 @@ def muster_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 
 @pytest.fixture
 def sqlite_db(muster_home: Path, sqlite_template: Path) -> str:
-    """Empty fleet records at the newest schema, on SQLite; yields their URL."""
+    """Empty fleet records at the newest schema, on SQLite; returns their URL."""
     muster_home.mkdir(parents=True)
     shutil.copy(sqlite_template, muster_home / "muster.db")
     return f"sqlite:///{muster_home / 'muster.db'}"
@@ -107,7 +119,9 @@ def empty_db(request: pytest.FixtureRequest, muster_home: Path, monkeypatch: pyt
         yield f"sqlite:///{muster_home / 'muster.db'}"
         return
     server: PostgreSQL = request.getfixturevalue("postgresql")
-    yield from _database(server, monkeypatch, "template0")
+    with server.database("template0") as url:
+        monkeypatch.setenv("MUSTER_DATABASE_URL", url)
+        yield url
 
 
 @pytest.fixture(params=["sqlite", POSTGRESQL])
@@ -117,13 +131,6 @@ def fleet_db(request: pytest.FixtureRequest, muster_home: Path, monkeypatch: pyt
         yield request.getfixturevalue("sqlite_db")
         return
     server: PostgreSQL = request.getfixturevalue("postgresql_template")
-    yield from _database(server, monkeypatch, "template_muster")
-
-
-def _database(server: PostgreSQL, monkeypatch: pytest.MonkeyPatch, template: str) -> Iterator[str]:
-    name = f"test_{uuid.uuid4().hex}"
-    server.call("createdb", "-h", str(server.folder), "-U", "muster", "-T", template, name)
-    monkeypatch.setenv("MUSTER_DATABASE_URL", server.url(name))
-    yield server.url(name)
-    records.dispose()
-    server.call("dropdb", "-h", str(server.folder), "-U", "muster", "--force", name)
+    with server.database("template_muster") as url:
+        monkeypatch.setenv("MUSTER_DATABASE_URL", url)
+        yield url

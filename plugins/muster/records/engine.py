@@ -86,6 +86,9 @@ def upgrade() -> tuple[str | None, str]:
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
         with made.execution_options(muster_writes=True).begin() as connection:
+            if connection.dialect.name == "postgresql":
+                # Two upgrades at once take turns, as SQLite's write lock makes them do anyway.
+                connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.upgrade'))"))
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
     return before, SCHEMA

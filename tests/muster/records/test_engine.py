@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,22 @@ def test_an_empty_database_says_what_to_do_and_upgrading_twice_is_harmless(empty
     assert records.upgrade() == (None, engine.SCHEMA)
     assert records.upgrade() == (engine.SCHEMA, engine.SCHEMA)
     assert records.list_nodes() == []
+
+
+@BOTH
+def test_upgrades_at_once_take_turns(empty_db: str) -> None:
+    with ThreadPoolExecutor(max_workers=4) as people:
+        assert {after for _, after in people.map(lambda _: upgrade_alone(), range(4))} == {engine.SCHEMA}
+    assert records.list_nodes() == []
+
+
+def upgrade_alone() -> tuple[str | None, str]:
+    """In a process of its own, as two operators would."""
+    code = "from muster import records; print(*records.upgrade())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    before, after = done.stdout.split()
+    return before, after
 
 
 @pytest.mark.usefixtures("fleet_db")

@@ -178,7 +178,7 @@ def test_no_sequence_of_events_reaches_production_without_a_full_pass_or_a_perso
     run_state_machine_as_test(
         Story,
         settings=settings(
-            max_examples=50,
+            max_examples=40,
             stateful_step_count=15,
             deadline=None,
             suppress_health_check=list(HealthCheck),
