@@ -123,8 +123,7 @@ def healthy_raw(sku: Sku, stage: str, level: str = "demo") -> dict[str, Any]:
             measurements.append(measurement(need.probe, metric, device, value, unit, labels=labels))
     told = {(m["metric"], m["device"]) for m in measurements}
     counted: list[tuple[str, str, float | str, str]] = [
-        ("cpu_threads", "node", float(CPUS), "count"),
-        ("cpu_cores", "node", float(CPUS), "count"),
+        *((metric, "node", float(CPUS), "count") for metric in ("cpu_threads", "cpu_cores") if "cpu" in sku.devices),
         *(("gpu_uuid", f"gpu{slot}", "GPU-1", "text") for slot in range(int(sku.devices.get("gpu") or 0))),
     ]
     measurements += [measurement("inventory", *fact) for fact in counted if fact[:2] not in told]

@@ -220,8 +220,15 @@ class TestOverall:
     def test_a_stage_that_did_not_run_is_inconclusive_unless_another_failed(self) -> None:
         passed, failed = self.judged("intake", Verdict.PASS), self.judged("intake", Verdict.FAIL)
 
-        assert overall([passed], ("intake", "thermal")) == (Verdict.INCONCLUSIVE, "Thermal did not run.")
+        assert overall([passed], ("intake", "thermal")) == (Verdict.INCONCLUSIVE, "thermal did not run.")
         assert overall([failed], ("intake", "thermal")) == (Verdict.FAIL, "intake: why FAIL")
+
+    def test_the_headline_names_every_stage_that_failed(self) -> None:
+        failed = [self.judged(stage, Verdict.FAIL) for stage in ("performance", "thermal")]
+
+        _, headline = overall([self.judged("intake", Verdict.WARN), *failed], STAGES)
+
+        assert headline == "performance: why FAIL thermal: why FAIL"
 
     def test_nothing_required_is_nothing_passed(self) -> None:
         assert overall([], ())[0] is Verdict.INCONCLUSIVE

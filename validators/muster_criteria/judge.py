@@ -46,6 +46,16 @@ VERDICTS: tuple[tuple[Verdict, Callable[[_Case], bool]], ...] = (
     (Verdict.PASS, lambda case: True),
 )
 
+# The node's verdict, read from the top: (a stage's verdict, what it makes of the node). A skipped stage, like one that
+# did not run at all, leaves the node untested.
+OVERALL = (
+    (Verdict.FAIL, Verdict.FAIL),
+    (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE),
+    (Verdict.SKIPPED, Verdict.INCONCLUSIVE),
+    (Verdict.PROVISIONAL, Verdict.PROVISIONAL),
+    (Verdict.WARN, Verdict.WARN),
+)
+
 REASON_MAX = 400
 
 
@@ -100,21 +110,19 @@ def judge(
 
 
 def overall(judgements: Iterable[Judgement], required_stages: Sequence[str]) -> tuple[Verdict, str]:
-    """The verdict on the node, and one sentence: the gravest of its stages, none of which may be absent."""
+    """The verdict on the node, and a headline: the gravest of its stages, none of which may be absent.
+
+    The headline names every stage that came to that verdict, since the later one often says why: a GPU too slow in the
+    performance stage is told to throttle by the thermal one.
+    """
     given = list(judgements)
-    for verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.SKIPPED):
-        for judgement in given:
-            if judgement.verdict is verdict:
-                told = Verdict.INCONCLUSIVE if verdict is Verdict.SKIPPED else verdict
-                return told, _cut(f"{judgement.stage}: {judgement.reason}")
     absent = [stage for stage in required_stages if stage not in {judgement.stage for judgement in given}]
-    if absent or not required_stages:
-        why = f"{', '.join(absent)} did not run." if absent else "no stage was required."
-        return Verdict.INCONCLUSIVE, why[0].upper() + why[1:]
-    for verdict in (Verdict.PROVISIONAL, Verdict.WARN):
-        for judgement in given:
-            if judgement.verdict is verdict:
-                return verdict, _cut(f"{judgement.stage}: {judgement.reason}")
+    for verdict, said_as in OVERALL:
+        told = [f"{item.stage}: {item.reason}" for item in given if item.verdict is verdict]
+        if verdict is Verdict.SKIPPED and (absent or not required_stages):
+            told.append(f"{', '.join(absent)} did not run." if absent else "no stage was required.")
+        if told:
+            return said_as, " ".join(_cut(sentence) for sentence in told)
     total = sum(judgement.coverage.required for judgement in given)
     return Verdict.PASS, f"All {len(required_stages)} stages passed, {total} required measurements taken and judged."
 
