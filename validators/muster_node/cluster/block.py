@@ -1,0 +1,113 @@
+"""A block: the nodes tested together, as each member's plan names them, and how long anybody waits for whom."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import Any, Dict, Mapping, Tuple
+
+from muster_node import facts
+from muster_node.probe import Metric, Param
+from muster_node.probe_run import LABEL
+
+PORT_MAX = 65535
+
+PARAMS: Dict[str, Param] = {
+    "rank": Param(None, "this node's place in members, counted from 0"),
+    "world_size": Param(None, "number of members"),
+    "members": Param(None, "the nodes' names, by rank"),
+    "master_addr": Param(None, "address of the first member, as the others reach it"),
+    "master_port": Param(None, "TCP port on the first member, free there and open to the others"),
+    "session": Param(None, "secret text of this block and run: who does not know it is not let in"),
+    "join_timeout_s": Param(60.0, "real seconds that a member is waited for before the others go home"),
+    "stall_timeout_s": Param(15.0, "real seconds without a sign of life after which a member counts as lost"),
+    "progress_timeout_s": Param(120.0, "real seconds without progress after which a living member counts as stuck"),
+    "interface": Param(None, "network interface of the collectives' bootstrap; None: the one that leads to the master"),
+}
+"""What every probe of a block takes. All but rank must be the same for all members."""
+
+METRICS: Dict[str, Metric] = {
+    "member_missing": Metric("count", "1 for a member that did not come up or was lost, 0 for one that stayed"),
+    "block_intact": Metric("bool", "whether the block came to its end with everybody still in it"),
+    "join_lag": Metric("s", "real time by which this member joined later than the first"),
+    "phase_time": Metric("s", "real time that this member worked in a phase until it was ready for the next"),
+}
+"""What every probe of a block reports, on "node"."""
+
+_TEXTS = ("master_addr", "session")
+_LIMITS = ("join_timeout_s", "stall_timeout_s", "progress_timeout_s")
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """One member's view of the block. Times are real seconds. ``terms`` is a digest of what all must agree on."""
+
+    rank: int
+    members: Tuple[str, ...]
+    master_addr: str
+    master_port: int
+    session: str
+    join_timeout_s: float
+    stall_timeout_s: float
+    progress_timeout_s: float
+    interface: str
+    terms: str
+
+    @property
+    def name(self) -> str:
+        """This member."""
+        return self.members[self.rank]
+
+    @property
+    def master(self) -> str:
+        """The member that the others meet at."""
+        return self.members[0]
+
+    @property
+    def beat_s(self) -> float:
+        """Seconds between two signs of life: five may be lost before anybody is given up."""
+        return min(1.0, self.stall_timeout_s / 6.0)
+
+
+def block_of(probe: str, params: Mapping[str, Any], seed: int) -> Block:
+    """The block that a probe's parameters describe. Raises ValueError, in one sentence, where they do not fit."""
+    members = params["members"]
+    if not isinstance(members, (list, tuple)) or not all(isinstance(m, str) and LABEL.fullmatch(m) for m in members):
+        raise ValueError("members must be a list of node names, not %.100r" % (members,))
+    if len(members) < 2 or len(set(members)) != len(members) or "" in members:
+        raise ValueError("a block takes at least two members, each named once, not %.100r" % (members,))
+    if params["world_size"] != len(members):
+        raise ValueError("world_size is %r, but %d members are named" % (params["world_size"], len(members)))
+    rank, port = params["rank"], params["master_port"]
+    if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < len(members):
+        raise ValueError("rank must be a number from 0 to %d, not %r" % (len(members) - 1, rank))
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 < port <= PORT_MAX:
+        raise ValueError("master_port must be a number from 1 to %d, not %r" % (PORT_MAX, port))
+    for name in _TEXTS:
+        if not isinstance(params[name], str) or not params[name]:
+            raise ValueError("%s must be a text, not %r" % (name, params[name]))
+    limits = {name: _seconds(name, params[name]) for name in _LIMITS}
+    return Block(
+        rank=rank,
+        members=tuple(members),
+        master_addr=params["master_addr"],
+        master_port=port,
+        session=params["session"],
+        interface=params["interface"] or "",
+        terms=_terms(probe, params, seed),
+        **limits,
+    )
+
+
+def _seconds(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
+        raise ValueError("%s must be a positive number of seconds, not %r" % (name, value))
+    return float(value)
+
+
+def _terms(probe: str, params: Mapping[str, Any], seed: int) -> str:
+    """Members that were told different things would compute different things, and look like faulty hardware."""
+    shared = {name: value for name, value in params.items() if name not in ("rank", "session")}
+    text = json.dumps([probe, shared, seed, facts.agent_sha256()], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

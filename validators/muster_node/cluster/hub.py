@@ -1,0 +1,289 @@
+"""Where the members of a block meet: a small server beside rank 0 that sees who is there, who works and who is lost.
+
+It decides alone, so that everybody hears the same: a member is lost if its connection ends, if it says nothing for
+``stall_timeout_s``, if it fails by itself, or if it lives but gets no further for ``progress_timeout_s`` while it is
+not the others that it waits for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import hmac
+import os
+import select
+import socket
+import threading
+from typing import Any, Dict, List, Optional, Tuple
+
+from muster_node.cluster.block import Block
+from muster_node.cluster.wire import LINE_MAX, STRANGER_LINE_MAX, Gone, Link, Message
+from muster_node.hardware.seam import Clock
+
+WORKING, WAITING = "working", "waiting"
+FINISH = "finish"
+
+_TICK_S = 0.05
+_LINGER_S = 2.0
+_GRACE_S = 0.5
+"""After one member is found lost, so long is listened for others that were lost at the same moment."""
+
+_HELLO_S = 5.0
+_STRANGERS_MAX = 64
+
+
+@dataclasses.dataclass
+class _Seat:
+    """What is known of one member that has joined. ``mark`` is what it last said of its progress."""
+
+    name: str
+    link: Link
+    joined_at: float
+    heard_at: float
+    moved_at: float
+    phase: str = "join"
+    state: str = WORKING
+    mark: Any = None
+    told: str = ""
+    arrived: Optional[str] = None
+    payload: Any = None
+
+
+@dataclasses.dataclass
+class _Stranger:
+    """A connection that has not yet said who it is."""
+
+    link: Link
+    since: float
+
+
+def listen(port: int) -> socket.socket:
+    """The master's listening socket. Raises OSError with a whole sentence where the port cannot be had."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("", port))
+        listener.listen(_STRANGERS_MAX)
+    except OSError as error:
+        listener.close()
+        reason = "it is in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
+        raise OSError("the members cannot meet on port %d of this node: %s" % (port, reason)) from error
+    listener.setblocking(False)
+    return listener
+
+
+class Hub(threading.Thread):
+    """The server, as a thread of rank 0's process. ``error`` holds what stopped it, if anything but the end did."""
+
+    def __init__(self, block: Block, session: str, clock: Clock, listener: socket.socket) -> None:
+        super().__init__(name="block-hub", daemon=True)
+        self._block, self._session, self._clock, self._listener = block, session, clock, listener
+        self._seats: Dict[str, _Seat] = {}
+        self._strangers: List[_Stranger] = []
+        self._lost: Dict[str, str] = {}
+        self._faults: Dict[str, str] = {}
+        self._fault_at = 0.0
+        self._end_at: Optional[float] = None
+        self._broken = ""
+        self._over = False
+        self._beat_at = 0.0
+        self._turned_at = clock.now()
+        self._join_until = clock.now() + block.join_timeout_s
+        self.error: Optional[BaseException] = None
+
+    def run(self) -> None:
+        """Serves until the block has ended, one way or the other."""
+        try:
+            while not self._over:
+                self._turn()
+            self._linger()
+        except BaseException as error:
+            self.error = error
+        finally:
+            for link in [seat.link for seat in self._seats.values()] + [s.link for s in self._strangers]:
+                link.close()
+            self._listener.close()
+
+    def _turn(self) -> None:
+        links = [seat.link for seat in self._seats.values()] + [stranger.link for stranger in self._strangers]
+        select.select([self._listener] + [link.socket for link in links if link.socket.fileno() >= 0], [], [], _TICK_S)
+        now = self._clock.now()
+        still_s, self._turned_at = now - self._turned_at, now
+        if still_s > self._block.stall_timeout_s:
+            # The others have gone home by now, and did right: it is this node that was lost to them.
+            self._lose(self._block.master, "it stood still itself for %.0f s" % still_s)
+            self._finish()
+            return
+        self._listen()
+        if now - self._beat_at >= self._block.beat_s:
+            self._beat_at = now
+            self._tell("beat")
+        if self._end_at is None:
+            self._look(now)
+        elif now >= self._end_at:
+            self._finish()
+
+    def _listen(self) -> None:
+        """Reads everything there is before anybody is judged: a hub that was held up for a while must accuse nobody."""
+        self._accept()
+        for stranger in list(self._strangers):
+            self._hear_stranger(stranger)
+        for seat in list(self._seats.values()):
+            if seat.link.socket.fileno() < 0:
+                continue
+            try:
+                seat.link.flush()
+                for message in seat.link.receive():
+                    self._hear(seat, message)
+            except Gone as gone:
+                seat.link.close()
+                self._lose(seat.name, "its process ended in phase %s: %s" % (seat.phase, gone))
+
+    def _accept(self) -> None:
+        while len(self._strangers) < _STRANGERS_MAX:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._strangers.append(_Stranger(Link(connection, STRANGER_LINE_MAX), self._clock.now()))
+
+    def _hear_stranger(self, stranger: _Stranger) -> None:
+        try:
+            messages = stranger.link.receive()
+        except Gone:
+            messages = [{"kind": "gone"}]
+        if not messages and self._clock.now() - stranger.since < _HELLO_S:
+            return
+        self._strangers.remove(stranger)
+        refusal = self._refusal(messages[0]) if messages else "it said nothing"
+        if refusal:
+            with contextlib.suppress(Gone):
+                stranger.link.send("refused", why=refusal)
+            stranger.link.close()
+            return
+        self._seat(messages[0]["name"], stranger.link, float(messages[0].get("waited") or 0.0))
+
+    def _refusal(self, hello: Message) -> str:
+        """Why this stranger is not let in; empty if it is."""
+        said = str(hello.get("session", "")).encode()
+        if hello["kind"] != "hello" or not hmac.compare_digest(said, self._session.encode()):
+            return "this is another session"
+        name, rank = hello.get("name"), hello.get("rank")
+        if (rank, name) not in list(enumerate(self._block.members)):
+            return "rank %r is not %r here" % (rank, name)
+        if hello.get("terms") != self._block.terms:
+            return "its plan, seed or agent is not the same as the master's"
+        if name in self._seats:
+            return "%s is here already" % name
+        return ""
+
+    def _seat(self, name: str, link: Link, waited_s: float) -> None:
+        now = self._clock.now()
+        link.line_max = LINE_MAX
+        self._seats[name] = _Seat(name, link, joined_at=now, heard_at=now, moved_at=now)
+        # Whoever was here first has waited longest: the limit counts from there, with a moment for the others to come.
+        self._join_until = min(self._join_until, now + max(1.0, self._block.join_timeout_s - waited_s))
+        self._send(self._seats[name], "welcome")
+
+    def _hear(self, seat: _Seat, message: Message) -> None:
+        seat.heard_at = self._clock.now()
+        kind = message["kind"]
+        if kind == "beat":
+            said = (message.get("phase"), message.get("state"), message.get("mark"))
+            if said != (seat.phase, seat.state, seat.mark):
+                seat.moved_at = seat.heard_at
+            seat.phase, seat.state, seat.mark = str(said[0]), str(said[1]), said[2]
+            seat.told = str(message.get("told", ""))[:200]
+        elif kind == "arrive":
+            seat.arrived, seat.payload = str(message.get("phase")), message.get("payload")
+        elif kind == "fault" and message.get("own"):
+            self._lose(seat.name, "it failed in phase %s: %s" % (seat.phase, str(message.get("sentence"))[:300]))
+        elif kind == "fault":
+            self._fault_at = self._fault_at or seat.heard_at
+            self._faults[seat.name] = str(message.get("sentence"))[:300]
+
+    def _lose(self, name: str, why: str) -> None:
+        if self._over or name in self._lost:
+            return
+        self._lost[name] = why
+        if self._end_at is None:
+            self._end_at = self._clock.now() + _GRACE_S
+
+    def _look(self, now: float) -> None:
+        block = self._block
+        for seat in self._seats.values():
+            if now - seat.heard_at > block.stall_timeout_s:
+                quiet = "nothing was heard of it for %.0f s in phase %s" % (block.stall_timeout_s, seat.phase)
+                self._lose(seat.name, quiet)
+        if self._lost:
+            return
+        if len(self._seats) < len(block.members):
+            self._await_joining(now)
+            return
+        behind = [seat for seat in self._seats.values() if seat.arrived is None]
+        if not behind:
+            self._meet()
+        elif self._fault_at and now - self._fault_at > block.stall_timeout_s + _GRACE_S:
+            name, sentence = sorted(self._faults.items())[0]
+            self._break("collectives failed, though everybody was there; %s said: %s" % (name, sentence), now)
+        else:
+            self._look_at_progress(behind, now)
+
+    def _await_joining(self, now: float) -> None:
+        if now >= self._join_until:
+            for name in self._block.members:
+                if name not in self._seats:
+                    self._lose(name, "it did not come up within %.0f s" % self._block.join_timeout_s)
+
+    def _look_at_progress(self, behind: List[_Seat], now: float) -> None:
+        limit = self._block.progress_timeout_s
+        for seat in behind:
+            if seat.state == WORKING and now - seat.moved_at > limit:
+                where = "phase %s%s" % (seat.phase, ", " + seat.told if seat.told else "")
+                self._lose(seat.name, "it lives, but got no further for %.0f s in %s" % (limit, where))
+        if all(seat.state == WAITING and now - seat.moved_at > limit for seat in behind):
+            where = ", ".join(sorted({"%s: %s" % (seat.phase, seat.told) for seat in behind}))
+            self._break("everybody waits in a collective, and nobody got further for %.0f s (%s)" % (limit, where), now)
+
+    def _meet(self) -> None:
+        phases = sorted({str(seat.arrived) for seat in self._seats.values()})
+        if len(phases) > 1:
+            self._break("members are not in the same phase: %s" % ", ".join(phases), self._clock.now())
+            return
+        first = min(seat.joined_at for seat in self._seats.values())
+        payloads = {seat.name: seat.payload for seat in self._seats.values()}
+        lags = {seat.name: seat.joined_at - first for seat in self._seats.values()}
+        now = self._clock.now()
+        for seat in self._seats.values():
+            seat.arrived, seat.payload, seat.moved_at = None, None, now
+        self._tell("go", phase=phases[0], payloads=payloads, lags=lags)
+        self._over = phases[0] == FINISH
+
+    def _break(self, why: str, now: float) -> None:
+        self._broken, self._end_at = why, now
+
+    def _finish(self) -> None:
+        missing: List[Tuple[str, str]] = sorted(self._lost.items())
+        self._tell("end", missing=missing, broken=self._broken if not missing else "")
+        self._over = True
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        for seat in list(self._seats.values()):
+            self._send(seat, kind, **fields)
+
+    def _send(self, seat: _Seat, kind: str, **fields: Any) -> None:
+        if seat.link.socket.fileno() < 0:
+            return
+        try:
+            seat.link.send(kind, **fields)
+        except Gone as gone:
+            seat.link.close()
+            self._lose(seat.name, "its process ended in phase %s: %s" % (seat.phase, gone))
+
+    def _linger(self) -> None:
+        """Waits until everybody has gone: a connection closed with something unread in it can lose the last word."""
+        until = self._clock.now() + _LINGER_S
+        while self._clock.now() < until and any(seat.link.socket.fileno() >= 0 for seat in self._seats.values()):
+            self._listen()
+            self._clock.sleep(_TICK_S)

@@ -1,0 +1,248 @@
+"""One member of a block: joins, works phase by phase, and goes home in good order when another member is lost.
+
+The work runs in a thread of its own, since a collective whose partner has died may never return; the calling thread
+only keeps up the connection to the hub, so it can always end. What the thread still does by then is left behind: a
+probe's process ends without waiting for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import queue
+import select
+import socket
+import threading
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+from muster_node.cluster.block import Block
+from muster_node.cluster.hub import FINISH, WAITING, WORKING, Hub, listen
+from muster_node.cluster.wire import Gone, Link, Message
+from muster_node.hardware.seam import Clock
+
+_TICK_S = 0.02
+_RETRY_S = 0.2
+_CONNECT_S = 2.0
+_HUB_END_S = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Parting:
+    """How the block ended for this member.
+
+    ``missing``: (name, why) of members that were lost. ``broken``: why it ended though nobody was. ``error``: what this
+    member's own work raised. ``phase`` is where it stood. None of them: everybody came to the end.
+    """
+
+    phase: str
+    missing: Tuple[Tuple[str, str], ...] = ()
+    broken: str = ""
+    error: Optional[BaseException] = None
+
+
+class Over(Exception):
+    """Raised in the work's thread when it meets nobody any more, because the block has ended."""
+
+
+class Floor:
+    """What the work of a member sees of the block: where the others are met, and where it tells how far it is.
+
+    ``phase_seconds`` is the real time from the beginning of each phase until this member was ready for the next.
+    """
+
+    def __init__(self, block: Block, clock: Clock, progress: Callable[[str], None]) -> None:
+        self.block = block
+        self.local_address = ""
+        self.phase_seconds: Dict[str, float] = {}
+        self.phase = "join"
+        self.state = WORKING
+        self.told = ""
+        self.marks = 0
+        self.join_lag_s: Optional[float] = None
+        self.wishes: "queue.Queue[Tuple[str, Any]]" = queue.Queue()
+        self.answers: "queue.Queue[Optional[Dict[str, Any]]]" = queue.Queue()
+        self._clock, self._progress = clock, progress
+        self._begun_at = clock.now()
+
+    def begin(self, phase: str) -> None:
+        """This member goes on to ``phase``."""
+        self.phase, self._begun_at = phase, self._clock.now()
+        self.mark("")
+        self._progress("phase %s" % phase)
+
+    def mark(self, told: str) -> None:
+        """One more piece of work is begun, ``told`` says which: who never gets further is found out."""
+        self.told = told
+        self.marks += 1
+
+    @contextlib.contextmanager
+    def waiting(self, told: str) -> Iterator[None]:
+        """In the block it is the others that this member waits for (a collective), and no fault of its own."""
+        self.mark(told)
+        self.state = WAITING
+        yield
+        # Not after an exception: a collective that fails is not this member's failure.
+        self.state = WORKING
+
+    def meet(self, payload: Any = None) -> Dict[str, Any]:
+        """Waits until every member has come to the end of this phase; {name: payload} of all. Raises Over."""
+        self.phase_seconds.setdefault(self.phase, self._clock.now() - self._begun_at)
+        self.wishes.put((self.phase, payload))
+        answer = self.answers.get()
+        if answer is None:
+            raise Over()
+        return answer
+
+
+class Member:
+    """Takes part in a block. ``work`` gets the floor, in a thread of its own, once everybody is there."""
+
+    def __init__(self, block: Block, probe: str, clock: Clock, progress: Callable[[str], None]) -> None:
+        self.floor = Floor(block, clock, progress)
+        self._block, self._clock, self._progress = block, clock, progress
+        self._session = "%s/%s" % (block.session, probe)
+        self._link: Optional[Link] = None
+        self._heard_at = clock.now()
+        self._beat_at, self._beat_phase = 0.0, ""
+        self._error: Optional[BaseException] = None
+        self._done = threading.Event()
+
+    def run(self, work: Callable[[Floor], None]) -> Parting:
+        """The whole part of this member, from joining to parting. Raises OSError where the master cannot listen."""
+        hub: Optional[Hub] = None
+        if self._block.rank == 0:
+            hub = Hub(self._block, self._session, self._clock, listen(self._block.master_port))
+            hub.start()
+        try:
+            parting = self._join() or self._take_part(work)
+        finally:
+            self.floor.answers.put(None)
+            if self._link is not None:
+                self._link.close()
+            if hub is not None:
+                # The last word must have left before this process ends.
+                hub.join(_HUB_END_S)
+        if hub is not None and hub.error is not None:
+            raise RuntimeError("the hub of the block failed: %s" % hub.error) from hub.error
+        return parting
+
+    def _join(self) -> Optional[Parting]:
+        """Connects to the hub; None once this member is let in."""
+        begun = self._clock.now()
+        why = "nobody answered"
+        while self._clock.now() - begun < self._block.join_timeout_s:
+            try:
+                self._link = self._knock(self._clock.now() - begun)
+                self._heard_at = self._clock.now()
+                return None
+            except OSError as error:
+                why = error.strerror or str(error)
+            except Gone as gone:
+                why = str(gone)
+            self._clock.sleep(_RETRY_S)
+        place = "%s:%d" % (self._block.master_addr, self._block.master_port)
+        sentence = "it could not be joined at %s within %.0f s: %s" % (place, self._block.join_timeout_s, why)
+        return Parting("join", missing=((self._block.master, sentence),))
+
+    def _knock(self, waited_s: float) -> Link:
+        # The master's own way to its hub must not depend on how the network brings its address back to it.
+        address = "127.0.0.1" if self._block.rank == 0 else self._block.master_addr
+        connection = socket.create_connection((address, self._block.master_port), timeout=_CONNECT_S)
+        link = Link(connection)
+        try:
+            terms, block = self._block.terms, self._block
+            link.send("hello", session=self._session, name=block.name, rank=block.rank, terms=terms, waited=waited_s)
+            message = self._await_answer(link)
+            if message["kind"] != "welcome":
+                raise Gone("it refused: %s" % str(message.get("why", "it gave no reason"))[:200])
+            self.floor.local_address = str(connection.getsockname()[0])
+            return link
+        except (OSError, Gone):
+            link.close()
+            raise
+
+    def _await_answer(self, link: Link) -> Message:
+        until = self._clock.now() + max(_CONNECT_S, self._block.stall_timeout_s)
+        while self._clock.now() < until:
+            select.select([link.socket], [], [], _TICK_S)
+            for message in link.receive():
+                if message["kind"] in ("welcome", "refused"):
+                    return message
+        raise Gone("it takes connections, but says nothing")
+
+    def _take_part(self, work: Callable[[Floor], None]) -> Parting:
+        assert self._link is not None
+        worker = threading.Thread(target=self._work, args=(work,), name="block-work", daemon=True)
+        self._link.send("arrive", phase="join")
+        while True:
+            # If the hub is gone, what it said last is still there to be read: only reading tells.
+            with contextlib.suppress(Gone):
+                self._speak()
+            try:
+                for message in self._hear():
+                    parting = self._follow(message, worker)
+                    if parting is not None:
+                        return parting
+            except Gone as gone:
+                return self._parting(missing=((self._block.master, self._without_master(str(gone))),))
+            if self._clock.now() - self._heard_at > self._block.stall_timeout_s:
+                quiet = "nothing was heard of it for %.0f s" % self._block.stall_timeout_s
+                return self._parting(missing=((self._block.master, self._without_master(quiet)),))
+
+    def _without_master(self, why: str) -> str:
+        return "it was lost in phase %s: %s" % (self.floor.phase, why)
+
+    def _hear(self) -> List[Message]:
+        assert self._link is not None
+        select.select([self._link.socket], [], [], _TICK_S)
+        messages = self._link.receive()
+        if messages:
+            self._heard_at = self._clock.now()
+        return messages
+
+    def _follow(self, message: Message, worker: threading.Thread) -> Optional[Parting]:
+        if message["kind"] == "end":
+            missing = tuple((str(name), str(why)) for name, why in message["missing"])
+            return self._parting(missing=missing, broken=str(message.get("broken", "")))
+        if message["kind"] != "go":
+            return None
+        if message["phase"] == "join":
+            self.floor.join_lag_s = float(message["lags"].get(self._block.name, 0.0))
+            self._progress("all %d members are here" % len(self._block.members))
+            worker.start()
+        elif message["phase"] == FINISH:
+            return self._parting()
+        else:
+            self.floor.answers.put(message["payloads"])
+        return None
+
+    def _parting(self, missing: Tuple[Tuple[str, str], ...] = (), broken: str = "") -> Parting:
+        return Parting(self.floor.phase, missing, broken, self._error)
+
+    def _speak(self) -> None:
+        assert self._link is not None
+        floor, now = self.floor, self._clock.now()
+        self._link.flush()
+        if now - self._beat_at >= self._block.beat_s or floor.phase != self._beat_phase:
+            self._beat_at, self._beat_phase = now, floor.phase
+            self._link.send("beat", phase=floor.phase, state=floor.state, mark=floor.marks, told=floor.told)
+        with contextlib.suppress(queue.Empty):
+            phase, payload = floor.wishes.get_nowait()
+            self._link.send("arrive", phase=phase, payload=payload)
+        if self._done.is_set():
+            self._done.clear()
+            if self._error is None:
+                floor.phase = FINISH
+                self._link.send("arrive", phase=FINISH)
+            else:
+                sentence = "%s: %s" % (type(self._error).__name__, " ".join(str(self._error).split())[:300])
+                self._link.send("fault", own=floor.state == WORKING, sentence=sentence)
+
+    def _work(self, work: Callable[[Floor], None]) -> None:
+        try:
+            work(self.floor)
+        except Over:
+            return
+        except BaseException as error:
+            self._error = error
+        self._done.set()

@@ -1,0 +1,87 @@
+"""Lines of JSON between members of a block. Nothing here blocks, and nothing that comes in is trusted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from typing import Any, Dict, List
+
+LINE_MAX = 16 * 1024 * 1024
+"""A meeting's answer carries the payloads of all members."""
+
+STRANGER_LINE_MAX = 64 * 1024
+_READ = 256 * 1024
+
+Message = Dict[str, Any]
+
+
+class Gone(Exception):
+    """The other end is gone, or sends what nobody of ours would; the message is a clause that says which."""
+
+
+class Link:
+    """One connection. ``send`` and ``receive`` never block; both raise Gone once the other end is."""
+
+    def __init__(self, connection: socket.socket, line_max: int = LINE_MAX) -> None:
+        connection.setblocking(False)
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connection
+        self.line_max = line_max
+        self._out = bytearray()
+        self._in = bytearray()
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Queues one message and sends as much as the network takes at once."""
+        self._out += json.dumps({"kind": kind, **fields}).encode() + b"\n"
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends what is still queued, as far as the network takes it."""
+        try:
+            while self._out:
+                del self._out[: self.socket.send(self._out)]
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            raise Gone("the connection broke (%s)" % (error.strerror or error)) from error
+
+    def receive(self) -> List[Message]:
+        """Every message that has come whole. What came before the end is returned first; the next call raises."""
+        ended = ""
+        try:
+            while True:
+                data = self.socket.recv(_READ)
+                if not data:
+                    ended = "the connection was closed"
+                    break
+                self._in += data
+                if len(self._in) > self.line_max + _READ:
+                    break
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            ended = "the connection broke (%s)" % (error.strerror or error)
+        *lines, rest = bytes(self._in).split(b"\n")
+        self._in = bytearray(rest)
+        if len(rest) > self.line_max:
+            raise Gone("a line longer than %d bytes came" % self.line_max)
+        if ended and not lines:
+            raise Gone(ended)
+        return [_parsed(line) for line in lines if line]
+
+    def close(self) -> None:
+        """Closes the connection; what is queued and not sent is lost."""
+        with contextlib.suppress(OSError):
+            self.socket.close()
+
+
+def _parsed(line: bytes) -> Message:
+    try:
+        message = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise Gone("something came that is no message of ours") from None
+    if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
+        raise Gone("something came that is no message of ours")
+    return message
