@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from muster import records
 from muster.demo import custody
 from muster.demo.draw import draw_faults
 from muster.demo.workdir import Busy, Workdir
@@ -69,7 +70,9 @@ def test_the_seeds_tested_plant_every_fault_elsewhere() -> None:
 
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_unattended_it_finds_every_fault_and_fails_nothing_else(seed: int, tmp_path: Path) -> None:
+def test_unattended_it_finds_every_fault_and_fails_nothing_else(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = tmp_path / "demo"
     demo, output = start(directory, "--exit", "--seed", str(seed))
     demo.wait()
@@ -81,6 +84,28 @@ def test_unattended_it_finds_every_fault_and_fails_nothing_else(seed: int, tmp_p
         assert fault.device in said
     assert len(list((directory / "mail").glob("*.eml"))) == 7
     assert custody.marked(str(directory)) == []
+    times = busy_times(directory, monkeypatch)
+    host = [time for time in times if time[2]]
+    assert len(host) == 4
+    for begin, end, _real, what in host:
+        beside = [other for *when, real, other in times if not real and when[0] < end and when[1] > begin]
+        assert not beside, f"{what} was measured beside {', '.join(beside)}"
+
+
+def busy_times(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float, bool, str]]:
+    """(begin, end, whether real, what) of every job that loaded a node, by the nodes' own results."""
+    monkeypatch.setenv("MUSTER_HOME", str(directory / "muster"))
+    records.dispose()
+    reports = [records.run_report(run.dag_id, run.run_id) for run in records.list_runs()]
+    records.dispose()
+    times = []
+    for report in reports:
+        for stage in report.stages:
+            if stage.judgement.stage != "intake" and stage.started_at is not None:
+                begin = stage.started_at.timestamp()
+                what = f"{report.node} {stage.judgement.stage}"
+                times.append((begin, begin + (stage.duration_s or 0.0), not report.simulated, what))
+    return times
 
 
 @pytest.mark.timeout(400)

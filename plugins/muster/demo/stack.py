@@ -69,6 +69,9 @@ def airflow_settings(login: Login, home: pathlib.Path, dags: pathlib.Path, plugi
         "AIRFLOW__SCHEDULER__MAX_DAGRUNS_TO_CREATE_PER_LOOP": "4",
         # A busy laptop may keep a task waiting for a while; that is no reason to fail it.
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
+        # A task process whose pipes close just before it ends is noticed only at its next heartbeat, and until then the
+        # scheduler may take a task that was already resumed for one that was killed.
+        "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
         "AIRFLOW__TRIGGERER__CAPACITY": "50",
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
         "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
