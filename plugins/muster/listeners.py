@@ -25,7 +25,8 @@ TASK_MODULES = ("muster.operators.stage", "muster.operators.qualification", "mus
 @hookimpl
 def on_starting(component: Any) -> None:
     """Before the scheduler forks workers: import what tasks need, and make the pool that load stages run in."""
-    if not forks_tasks(sys.argv):
+    # Task processes, too, are forks of a process with these arguments, and announce themselves here.
+    if type(component).__name__ != "Job" or not forks_tasks(sys.argv):
         return
     from muster import policy
 
@@ -50,23 +51,26 @@ def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
     try:
         from sqlalchemy.orm import object_session
 
-        # The scheduler's own session: another one would wait for its lock, and only the scheduler may commit it.
+        # The scheduler's own session, which only the scheduler may commit: another one would wait for its lock.
         session = object_session(dag_run)
         if session is not None:
-            with session.begin_nested():
-                _make_pool(session, name, 1, f"made for run {dag_run.run_id}, which names it: give it its real slots")
+            _make_pool(session, name, 1, f"made for run {dag_run.run_id}, which names it: give it its real slots")
     except Exception:
         log.exception("pool %s of run %s could not be looked at", name, dag_run.run_id)
 
 
 def _make_pool(session: Session, name: str, slots: int, description: str) -> None:
+    """Make a pool unless there is one. Never by an error: that would spoil the transaction of the whole session."""
     from airflow.models.pool import Pool
     from sqlalchemy import select
+    from sqlalchemy.dialects import postgresql, sqlite
 
-    if session.scalar(select(Pool.id).where(Pool.pool == name)) is None:
-        session.add(Pool(pool=name, slots=slots, description=description, include_deferred=True))
-        session.flush()
-        log.warning("made pool %s with %d slots", name, slots)
+    if session.scalar(select(Pool.id).where(Pool.pool == name)) is not None:
+        return
+    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+    values = {"pool": name, "slots": slots, "description": description, "include_deferred": True}
+    session.execute(insert(Pool).values(values).on_conflict_do_nothing(index_elements=[Pool.pool]))
+    log.warning("made pool %s with %d slots", name, slots)
 
 
 @hookimpl

@@ -102,10 +102,21 @@ def test_a_listener_never_raises_in_the_scheduler(monkeypatch: pytest.MonkeyPatc
     listeners.on_dag_run_running(run({"pool": "rack-7"}), "")
 
 
+def test_a_task_process_is_not_taken_for_the_scheduler(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is a fork with the scheduler's arguments, and may not touch Airflow's database."""
+    monkeypatch.setattr(listeners.sys, "argv", ["airflow", "scheduler"])
+    monkeypatch.setattr(policy, "preload", lambda _: pytest.fail("imported again in every task"))
+    listeners.on_starting(SimpleNamespace())
+    assert caplog.records == []
+
+
 def test_a_pool_that_a_run_names_is_there_before_its_tasks_wait_in_it(airflow_db: None) -> None:
     from airflow.models.dagrun import DagRun
     from airflow.models.pool import Pool
     from airflow.utils.session import create_session
+    from airflow.utils.sqlalchemy import prohibit_commit
     from sqlalchemy import select
 
     def pools(session: Any) -> dict[str, tuple[int, bool]]:
@@ -115,9 +126,11 @@ def test_a_pool_that_a_run_names_is_there_before_its_tasks_wait_in_it(airflow_db
         dag_run = DagRun(dag_id="node_qualification", run_id="n1__new", run_type="manual")
         dag_run.conf = {"pool": "rack-8"}
         session.add(dag_run)
-        listeners.on_dag_run_running(dag_run, "")
-        assert pools(session)["rack-8"] == (1, True)
-        session.scalar(select(Pool).where(Pool.pool == "rack-8")).slots = 5
-        listeners.on_dag_run_running(dag_run, "")
+        session.flush()
+        with prohibit_commit(session):  # as the scheduler does
+            listeners.on_dag_run_running(dag_run, "")
+            assert pools(session)["rack-8"] == (1, True)
+            session.scalar(select(Pool).where(Pool.pool == "rack-8")).slots = 5
+            listeners.on_dag_run_running(dag_run, "")
         assert pools(session)["rack-8"] == (5, True), "whoever gave it its slots keeps them"
         session.rollback()

@@ -1,0 +1,146 @@
+"""A real Airflow, its components killed in the middle of a run: nothing is lost, and nothing runs twice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from muster import records
+from muster.airflow_api import AirflowClient
+from muster.demo.services import Supervisor
+from muster.demo.stack import Stack, airflow_settings, migrate, new_login, write_password
+from muster.errors import AlreadyTriggered
+from muster.lifecycle import State
+from muster_criteria.model import Verdict
+from tests.dags.conftest import NODE, Mailbox
+from tests.support import airflow_home, sshd
+
+pytestmark = [pytest.mark.airflow, pytest.mark.needs_sshd, pytest.mark.needs_torch, pytest.mark.timeout(900)]
+
+DAG_ID = "node_qualification"
+STAGES = ["intake", "burn_in", "integrity", "performance", "thermal"]
+RUN_ID = "this-node__kill-and-restart"
+
+
+@pytest.fixture
+def counted(server: sshd.Sshd, tmp_path: Path) -> Path:
+    """Have every start of the node side noted, by an interpreter that says so first; gives the diary."""
+    diary = tmp_path / "starts"
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n[ "$2" = run ] && echo "$3" >>{diary}\nexec {sys.executable} "$@"\n')
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    node = server.node(NODE)
+    records.add_node(
+        records.NewNode(
+            NODE, node.host, " ".join(node.host_key.split()[:2]), "cpu-generic", port=node.port, user=node.user or "",
+            launch={"kind": "python", "python": str(python)}, work_dir=node.work_dir, pool="rack-a",
+        )
+    )  # fmt: skip
+    return diary
+
+
+@pytest.fixture
+def airflow(server: sshd.Sshd, mailbox: Mailbox, tmp_path: Path) -> Iterator[Stack]:
+    home = tmp_path / "airflow"
+    login = new_login()
+    write_password(home, login.username, login.password)
+    supervisor = Supervisor(tmp_path / "logs")
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW__")}
+    environment = {
+        **ours,
+        **airflow_settings(login, home, airflow_home.ROOT / "dags", airflow_home.ROOT / "plugins"),
+        "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+        "MUSTER_AIRFLOW_URL": login.url,
+        "MUSTER_RETRY_SECONDS": "5",
+    }
+    migrate(environment, tmp_path / "logs" / "migrate.log")
+    stack = Stack(supervisor, environment, login)
+    try:
+        stack.start()
+        stack.wait_ready(DAG_ID)
+        yield stack
+    finally:
+        supervisor.stop()
+        _end_orphans(home)
+
+
+def _end_orphans(home: Path) -> None:
+    """End what outlived a killed component: it carries this test's own AIRFLOW_HOME."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("AIRFLOW_HOME") == str(home):
+                process.kill()
+
+
+class Run:
+    """One run, watched over REST."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.client = AirflowClient(stack.login.url, stack.login.username, stack.login.password)
+
+    def states(self) -> dict[str, str]:
+        return self.client.task_states(DAG_ID, RUN_ID)
+
+    def wait(self, what: str, done: Any, seconds: float = 240) -> None:
+        end = time.monotonic() + seconds
+        while not done():
+            assert time.monotonic() < end, f"{what} did not come; {self.states()}; logs in {self.stack.supervisor.logs}"
+            time.sleep(0.5)
+
+    def kill(self, component: str) -> None:
+        """As hard as it gets, without a chance to tidy up; then start it again, as systemd would."""
+        service = self.stack.supervisor.services[component]
+        os.kill(service.pid, signal.SIGKILL)
+        service.process.wait(10)
+        self.stack.supervisor.start(component, service.command, service.environment)
+
+
+def test_components_die_in_mid_run_and_nothing_is_lost_or_run_twice(
+    airflow: Stack, server: sshd.Sshd, counted: Path, mailbox: Mailbox
+) -> None:
+    run = Run(airflow)
+    conf = {"node": NODE, "level": "demo", "reason": "kill and restart", "force_reason": "a test", "pool": "rack-a"}
+    triggered = httpx.post(
+        f"{airflow.login.url}/api/v2/dags/{DAG_ID}/dagRuns",
+        headers={"Authorization": f"Bearer {airflow.token()}"},
+        json={"logical_date": None, "dag_run_id": RUN_ID, "conf": conf},
+        timeout=30,
+    )
+    assert triggered.status_code in (200, 201), triggered.text
+    with pytest.raises(AlreadyTriggered):
+        run.client.trigger(DAG_ID, RUN_ID, conf)
+
+    run.wait("the burn-in", lambda: run.states()["burn_in"] == "deferred")
+    pools = run.client._request("GET", "/pools/rack-a").json()
+    assert (pools["slots"], pools["include_deferred"], pools["deferred_slots"]) == (1, True, 1)
+    run.kill("scheduler")
+    run.wait("the burn-in's end", lambda: run.states()["burn_in"] in ("success", "failed"))
+    run.wait("integrity", lambda: run.states()["integrity"] == "deferred")
+    run.kill("triggerer")
+    run.kill("scheduler")
+    run.wait("the end", lambda: run.client.run_state(DAG_ID, RUN_ID) in ("success", "failed"), 420)
+
+    started = [Path(line).parent.name for line in counted.read_text().splitlines()]
+    assert len(started) == len(set(started)) == len(STAGES), f"a job was started twice: {started}; {run.states()}"
+    summaries = records.run_stages(DAG_ID, RUN_ID)
+    assert [(each.stage, each.attempts) for each in summaries] == [(stage, 1) for stage in STAGES]
+    ended = records.get_run(DAG_ID, RUN_ID)
+    assert ended.verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL), ended.headline
+    assert records.get_node(NODE).state is State.QUALIFIED
+    assert records.live_leases() == []
+    assert len(mailbox.mails) == 1
+    assert list((server.home / "muster" / "jobs").iterdir()) == []
+    listed = run.client._request("GET", f"/dags/{DAG_ID}/dagRuns/{RUN_ID}/taskInstances/burn_in").json()
+    assert (listed["try_number"], listed["pool"]) == (1, "rack-a")
