@@ -15,7 +15,7 @@ import os
 import select
 import socket
 import threading
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 from muster_node.cluster.block import Block
 from muster_node.cluster.wire import LINE_MAX, STRANGER_LINE_MAX, Gone, Link, Message
@@ -88,7 +88,8 @@ class Hub(threading.Thread):
         self._broken = ""
         self._over = False
         self._beat_at = 0.0
-        self._turned_at = clock.now()
+        self._listened_at = clock.now()
+        self._still_s, self._still_at = 0.0, float("-inf")
         self._join_until = clock.now() + block.join_timeout_s
         self.error: Optional[BaseException] = None
 
@@ -108,14 +109,8 @@ class Hub(threading.Thread):
     def _turn(self) -> None:
         links = [seat.link for seat in self._seats.values()] + [stranger.link for stranger in self._strangers]
         select.select([self._listener] + [link.socket for link in links if link.socket.fileno() >= 0], [], [], _TICK_S)
-        now = self._clock.now()
-        still_s, self._turned_at = now - self._turned_at, now
-        if still_s > self._block.stall_timeout_s:
-            # The others have gone home by now, and did right: it is this node that was lost to them.
-            self._lose(self._block.master, "it stood still itself for %.0f s" % still_s)
-            self._finish()
-            return
         self._listen()
+        now = self._clock.now()
         if now - self._beat_at >= self._block.beat_s:
             self._beat_at = now
             self._tell("beat")
@@ -126,6 +121,10 @@ class Hub(threading.Thread):
 
     def _listen(self) -> None:
         """Reads everything there is before anybody is judged: a hub that was held up for a while must accuse nobody."""
+        now = self._clock.now()
+        if now - self._listened_at > self._block.stall_timeout_s / 2:
+            self._still_s, self._still_at = now - self._listened_at, now
+        self._listened_at = now
         self._accept()
         for stranger in list(self._strangers):
             self._hear_stranger(stranger)
@@ -137,8 +136,15 @@ class Hub(threading.Thread):
                 for message in seat.link.receive():
                     self._hear(seat, message)
             except Gone as gone:
-                seat.link.close()
-                self._lose(seat.name, "its process ended in phase %s: %s" % (seat.phase, gone))
+                self._part_with(seat, gone)
+
+    def _part_with(self, seat: _Seat, gone: Gone) -> None:
+        seat.link.close()
+        if self._clock.now() - self._still_at < _GRACE_S:
+            # The others went home meanwhile, and did right: it is this node that was lost to them.
+            self._lose(self._block.master, "it stood still for %.1f s in phase %s" % (self._still_s, seat.phase))
+        else:
+            self._lose(seat.name, "its process ended in phase %s: %s" % (seat.phase, gone))
 
     def _accept(self) -> None:
         while len(self._strangers) < _STRANGERS_MAX:
@@ -264,7 +270,7 @@ class Hub(threading.Thread):
         self._broken, self._end_at = why, now
 
     def _finish(self) -> None:
-        missing: List[Tuple[str, str]] = sorted(self._lost.items())
+        missing = sorted(self._lost.items())
         self._tell("end", missing=missing, broken=self._broken if not missing else "")
         self._over = True
 
@@ -278,8 +284,7 @@ class Hub(threading.Thread):
         try:
             seat.link.send(kind, **fields)
         except Gone as gone:
-            seat.link.close()
-            self._lose(seat.name, "its process ended in phase %s: %s" % (seat.phase, gone))
+            self._part_with(seat, gone)
 
     def _linger(self) -> None:
         """Waits until everybody has gone: a connection closed with something unread in it can lose the last word."""

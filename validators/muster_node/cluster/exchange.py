@@ -1,0 +1,136 @@
+"""Collectives with a payload that every rank can check to the last bit, and tell whose part of it was wrong.
+
+Payloads are small integers, so sums are exact in any order. Bus bandwidth is counted as nccl-tests counts it: S/t ×
+factor, where S is the size of the whole buffer (for all_gather and reduce_scatter that of all ranks).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Dict, List, Tuple
+
+ELEMENT_BYTES = 4
+ANYBODY = -1
+"""Stands for the source where a sum is wrong: it does not tell which of its terms was."""
+
+_MODULUS = 97  # values below it: sums over 100,000 ranks stay exact in fp32
+
+Layout = Tuple[Callable[[], Any], Callable[[], Any], Any, List[Tuple[int, slice]]]
+"""Resets the buffers, runs the collective; the result; and which parts of it came from which rank."""
+
+
+def busbw_factor(op: str, ranks: int) -> float:
+    """What turns algorithm bandwidth into bus bandwidth, as nccl-tests' PERFORMANCE.md defines it."""
+    return {"all_reduce": 2.0 * (ranks - 1) / ranks, "broadcast": 1.0, "send_recv": 1.0}.get(op, (ranks - 1) / ranks)
+
+
+def payload(torch: Any, rank: int, elements: int) -> Any:
+    """What a rank puts in: different for every rank and place, so that parts that arrive swapped are wrong too."""
+    return ((torch.arange(elements) * (rank + 1) + rank) % _MODULUS).float()
+
+
+class Exchange:
+    """One collective over a whole buffer of ``elements`` (a multiple of the number of ranks)."""
+
+    def __init__(self, torch: Any, op: str, rank: int, ranks: int, elements: int, device: Any) -> None:
+        """Raises ValueError for an operation that there is not."""
+        if op not in _LAYOUTS:
+            raise ValueError("there is no collective %s (there are %s)" % (op, ", ".join(_LAYOUTS)))
+        self._rank, self._ranks, self._elements = rank, ranks, elements
+        self._torch, self._device = torch, device
+        self.reset, self.run, self.result, self._parts = _LAYOUTS[op](self)
+        self._expected = _EXPECTED[op](self).to(device)
+
+    def wrong(self) -> Dict[int, int]:
+        """Elements that differ from the exact answer, by the rank they came from; those with none are left out."""
+        differs = self.result != self._expected
+        counts = {source: int(differs[part].sum()) for source, part in self._parts}
+        return {source: count for source, count in counts.items() if count}
+
+    @property
+    def share(self) -> int:
+        """Elements of one rank's part of the buffer."""
+        return self._elements // self._ranks
+
+    def span(self, rank: int) -> slice:
+        """One rank's part of the buffer."""
+        return slice(rank * self.share, (rank + 1) * self.share)
+
+    def payload(self, rank: int) -> Any:
+        """A rank's whole buffer, on the CPU."""
+        return payload(self._torch, rank, self._elements)
+
+    def mine(self) -> Any:
+        """This rank's whole buffer, on the device."""
+        return self.payload(self._rank).to(self._device)
+
+    def empty(self, elements: int) -> Any:
+        """A result with nothing in it that could be taken for one."""
+        return self._torch.full((elements,), -1.0, device=self._device)
+
+    def total(self) -> Any:
+        """The sum of all ranks' buffers, on the CPU."""
+        return sum(self.payload(rank) for rank in range(self._ranks))
+
+    def all_reduce(self) -> Layout:
+        """Everybody ends with the sum of all buffers."""
+        mine, result = self.mine(), self.empty(self._elements)
+        run = functools.partial(self._torch.distributed.all_reduce, result)
+        return lambda: result.copy_(mine), run, result, [(ANYBODY, slice(None))]
+
+    def all_gather(self) -> Layout:
+        """Everybody ends with the first part of every rank's buffer."""
+        part, result = self.mine()[: self.share].clone(), self.empty(self._elements)
+        parts = list(result.chunk(self._ranks))
+        run = functools.partial(self._torch.distributed.all_gather, parts, part)
+        return lambda: result.fill_(-1.0), run, result, [(rank, self.span(rank)) for rank in range(self._ranks)]
+
+    def reduce_scatter(self) -> Layout:
+        """Each rank ends with its own part of the sum."""
+        inputs, result = list(self.mine().chunk(self._ranks)), self.empty(self.share)
+        run = functools.partial(self._torch.distributed.reduce_scatter, result, inputs)
+        return lambda: result.fill_(-1.0), run, result, [(ANYBODY, slice(None))]
+
+    def all_to_all(self) -> Layout:
+        """Each rank ends with the part of every rank's buffer that was meant for it."""
+        mine, result = self.mine(), self.empty(self._elements)
+        run = functools.partial(self._torch.distributed.all_to_all_single, result, mine)
+        return lambda: result.fill_(-1.0), run, result, [(rank, self.span(rank)) for rank in range(self._ranks)]
+
+    def send_recv(self) -> Layout:
+        """Each rank ends with its neighbour's buffer: round the ring, all at once."""
+        dist, mine, result = self._torch.distributed, self.mine(), self.empty(self._elements)
+        ahead, behind = (self._rank + 1) % self._ranks, (self._rank - 1) % self._ranks
+
+        def run() -> None:
+            both = [dist.P2POp(dist.isend, mine, ahead), dist.P2POp(dist.irecv, result, behind)]
+            for request in dist.batch_isend_irecv(both):
+                request.wait()
+
+        return lambda: result.fill_(-1.0), run, result, [(behind, slice(None))]
+
+    def expect_parts_for_me(self) -> Any:
+        """What all_to_all must give this rank."""
+        torch, span = self._torch, self.span(self._rank)
+        return torch.cat([self.payload(rank)[span] for rank in range(self._ranks)])
+
+    def expect_first_parts(self) -> Any:
+        """What all_gather must give everybody."""
+        return self._torch.cat([self.payload(rank)[: self.share] for rank in range(self._ranks)])
+
+
+_LAYOUTS: Dict[str, Callable[[Exchange], Layout]] = {
+    "all_reduce": Exchange.all_reduce,
+    "all_gather": Exchange.all_gather,
+    "reduce_scatter": Exchange.reduce_scatter,
+    "all_to_all": Exchange.all_to_all,
+    "send_recv": Exchange.send_recv,
+}
+_EXPECTED: Dict[str, Callable[[Exchange], Any]] = {
+    "all_reduce": Exchange.total,
+    "all_gather": Exchange.expect_first_parts,
+    "reduce_scatter": lambda self: self.total()[self.span(self._rank)],
+    "all_to_all": Exchange.expect_parts_for_me,
+    "send_recv": lambda self: self.payload((self._rank - 1) % self._ranks),
+}
+OPS = tuple(_LAYOUTS)

@@ -1,0 +1,103 @@
+"""torch.distributed between the members of a block: NCCL between GPUs, gloo between CPUs, one rank for each node.
+
+Limits of the process group are far beyond the block's own: who is lost or stuck is the hub's word, and a library that
+gives up first could only say that something is wrong somewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import os
+import socket
+import struct
+from typing import Any, Iterator
+
+from muster_node.cluster.member import Floor
+from muster_node.probe import Skip
+
+_SIOCGIFADDR = 0x8915  # linux/sockios.h
+_LIMIT_FACTOR = 10.0
+
+
+class Fabric:
+    """The collectives of this block. ``device`` is where their tensors live."""
+
+    def __init__(self, torch: Any, device: Any) -> None:
+        self.device = device
+        self.backend = _backend(device)
+        self._torch = torch
+        self._one = torch.ones(1, device=device)
+
+    def settle(self) -> None:
+        """Returns once the device has done everything that was asked of it."""
+        if self.device.type == "cuda":
+            self._torch.cuda.synchronize(self.device)
+
+    def barrier(self) -> None:
+        """Returns once every rank has called it: a sum of one element, on the same path as the collectives."""
+        self._torch.distributed.all_reduce(self._one)
+        self.settle()
+
+
+def _backend(device: Any) -> str:
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+@contextlib.contextmanager
+def open_fabric(torch: Any, floor: Floor, device: Any) -> Iterator[Fabric]:
+    """The fabric of the whole block, for the block. Raises Skip where PyTorch lacks its backend.
+
+    Meets the others once, under whatever phase this member is in.
+    """
+    block, dist = floor.block, torch.distributed
+    _require(torch, device)
+    _choose_interface(block.interface or interface_of(floor.local_address))
+    limit = datetime.timedelta(seconds=_LIMIT_FACTOR * block.progress_timeout_s)
+    store = None
+    if block.rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, len(block.members), True, limit, wait_for_workers=False)
+    port = floor.meet(store.port if store is not None else None)[block.master]
+    with floor.waiting("torch.distributed's rendezvous"):
+        if store is None:
+            store = dist.TCPStore(block.master_addr, port, len(block.members), False, limit)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        dist.init_process_group(
+            _backend(device), store=store, rank=block.rank, world_size=len(block.members), timeout=limit
+        )
+        fabric = Fabric(torch, device)
+        fabric.barrier()
+    yield fabric
+    # Only at a good end: taking a group down waits for partners, and after a failure this process ends anyway.
+    dist.destroy_process_group()
+
+
+def _require(torch: Any, device: Any) -> None:
+    backend, dist = _backend(device), torch.distributed
+    if not dist.is_available() or not getattr(dist, "is_%s_available" % backend)():
+        raise Skip("PyTorch was built without %s" % backend)
+
+
+def _choose_interface(name: str) -> None:
+    # By itself gloo takes the interface of the host's name, which need not resolve or be reachable; NCCL guesses.
+    if name:
+        os.environ["GLOO_SOCKET_IFNAME"] = name
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "=" + name)
+    # Watchdogs that abort the process would cost the measurements made so far.
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+    os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has this IPv4 address; empty where none does."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                packed = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # an interface without an address
+                continue
+            if socket.inet_ntoa(packed[20:24]) == address:
+                return name
+    return ""

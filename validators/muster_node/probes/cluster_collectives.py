@@ -1,0 +1,133 @@
+"""Collectives between nodes: NCCL between their GPUs, gloo between CPUs, one rank for each node, every payload checked.
+
+Where an operation tells from whom each part came (all of them but the sums), what was wrong is counted by sender, so
+that a bad sender, a bad receiver and a bad path between two can be told apart. The network is real beside a simulated
+machine too, so everything here is measured in real time.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List
+
+from muster_node.cluster.exchange import ANYBODY, ELEMENT_BYTES, OPS, Exchange, busbw_factor
+from muster_node.cluster.fabric import Fabric, open_fabric
+from muster_node.cluster.member import Floor
+from muster_node.cluster.session import METRICS, PARAMS, take_part
+from muster_node.hardware.cpu_compute import require_torch
+from muster_node.hardware.seam import Clock
+from muster_node.probe import Context, Metric, Param, Probe
+from muster_node.probes._shared import MIB, median, spread
+
+_WARMUP = 2
+
+
+class ClusterCollectives(Probe):
+    """Bus bandwidth, correctness and punctuality of collectives between the nodes of a block."""
+
+    name = "cluster_collectives"
+    stage = "cluster_validation"
+    doc = "Collectives between nodes with verified payloads; who is lost is named"
+    params = {
+        **PARAMS,
+        "mib": Param([1, 16], "whole buffer sizes in MiB"),
+        "repeats": Param(10, "timed repeats of each operation and size"),
+        "ops": Param(list(OPS), "operations to run"),
+    }
+    metrics = {
+        **METRICS,
+        "collective_mismatches": Metric("count", "elements that came wrong here, by operation and, where told, sender"),
+        "collective_busbw": Metric("GB/s", "bus bandwidth by operation and size, by the slowest rank of each repeat"),
+        "collective_time": Metric("s", "real time that this rank spent in one collective"),
+        "arrival_lag": Metric("s", "real time by which this rank came later to collectives than the first"),
+        "collective_backend": Metric("text", "nccl or gloo, and PyTorch's version"),
+    }
+    needs = ("torch",)
+
+    def run(self, context: Context) -> None:
+        """Take part in the block's collectives. Raises Skip where PyTorch lacks the backend."""
+        take_part(type(self), context, _Work(context))
+
+
+def device_of(context: Context, torch: Any) -> Any:
+    """The first GPU where there is a real one, else the CPU: simulated GPUs keep their tensors there too."""
+    gpus = context.hardware.devices("gpu")
+    return context.hardware.compute(gpus[0]).torch_device if gpus else torch.device("cpu")
+
+
+class _Work:
+    """This rank's part."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._clock: Clock = context.hardware.host_clock
+        self._times: Dict[str, Dict[str, List[float]]] = {}
+
+    def __call__(self, floor: Floor) -> None:
+        floor.begin("prepare")
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        torch = require_torch()
+        context = self._context
+        with open_fabric(torch, floor, device_of(context, torch)) as fabric:
+            context.emit("collective_backend", "node", text="%s, PyTorch %s" % (fabric.backend, torch.__version__))
+            floor.begin("collectives")
+            for op in context.params["ops"]:
+                self._operation(torch, fabric, floor, op)
+            times = floor.meet(self._times)
+            self._report(floor, times)
+            floor.begin("finish")
+            floor.meet()
+
+    def _operation(self, torch: Any, fabric: Fabric, floor: Floor, op: str) -> None:
+        ranks, context = len(floor.block.members), self._context
+        wrong: Dict[int, int] = {}
+        checks = 0
+        for mib in context.params["mib"]:
+            elements = max(1, int(mib * MIB) // ELEMENT_BYTES // ranks) * ranks
+            exchange = Exchange(torch, op, floor.block.rank, ranks, elements, fabric.device)
+            times: Dict[str, List[float]] = {"waits": [], "seconds": []}
+            for repeat in range(_WARMUP + context.params["repeats"]):
+                exchange.reset()
+                fabric.settle()
+                with floor.waiting("%s of %g MiB, repeat %d" % (op, mib, repeat)):
+                    begun = self._clock.now()
+                    fabric.barrier()
+                    met = self._clock.now()
+                    exchange.run()
+                    fabric.settle()
+                    ended = self._clock.now()
+                if repeat >= _WARMUP:
+                    times["waits"].append(met - begun)
+                    times["seconds"].append(ended - met)
+                for source, count in exchange.wrong().items():
+                    wrong[source] = wrong.get(source, 0) + count
+                checks += 1
+            self._times["%s/%d" % (op, elements * ELEMENT_BYTES)] = times
+        context.emit("collective_mismatches", "node", value=sum(wrong.values()), labels={"op": op}, samples=checks)
+        for source, count in sorted(wrong.items()):
+            if source != ANYBODY:
+                labels = {"op": op, "sender": floor.block.members[source]}
+                context.emit("collective_mismatches", "node", value=count, labels=labels, samples=checks)
+
+    def _report(self, floor: Floor, times: Dict[str, Any]) -> None:
+        """Every member reports the block's bandwidth, and its own time and lag."""
+        emit, members = self._context.emit, floor.block.members
+        for key, mine in self._times.items():
+            op, size = key.split("/")
+            labels = {"op": op, "bytes": size}
+            # A collective has ended when its last rank has.
+            slowest = [max(each) for each in zip(*(times[name][key]["seconds"] for name in members))]
+            rates = [int(size) / seconds / 1e9 * busbw_factor(op, len(members)) for seconds in slowest]
+            # All leave the barrier together: who waited least there had come last.
+            longest = [max(each) for each in zip(*(times[name][key]["waits"] for name in members))]
+            lags = [most - own for most, own in zip(longest, mine["waits"])]
+            for metric, values in (("busbw", rates), ("time", mine["seconds"])):
+                emit(
+                    "collective_" + metric,
+                    "node",
+                    value=median(values),
+                    labels=labels,
+                    samples=len(values),
+                    spread=spread(values),
+                )
+            emit("arrival_lag", "node", value=median(lags), labels=labels, samples=len(lags))
