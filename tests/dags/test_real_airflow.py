@@ -144,3 +144,42 @@ def test_components_die_in_mid_run_and_nothing_is_lost_or_run_twice(
     assert list((server.home / "muster" / "jobs").iterdir()) == []
     listed = run.client._request("GET", f"/dags/{DAG_ID}/dagRuns/{RUN_ID}/taskInstances/burn_in").json()
     assert (listed["try_number"], listed["pool"]) == (1, "rack-a")
+
+
+def test_what_a_user_does_to_a_waiting_task_reaches_the_node(
+    airflow: Stack, server: sshd.Sshd, counted: Path, mailbox: Mailbox
+) -> None:
+    """Marked failed, the burn-in stops on the node; cleared, it is a new job; and the node is free in between."""
+    run = Run(airflow)
+    run.client.trigger(DAG_ID, RUN_ID, {"node": NODE, "level": "short", "reason": "x", "force_reason": "a test"})
+    jobs = server.home / "muster" / "jobs"
+
+    def burning() -> list[str]:
+        """The jobs that run on the node."""
+        alive = []
+        for pid in jobs.glob("*/pid"):
+            with contextlib.suppress(OSError, psutil.Error):
+                if psutil.Process(int(pid.read_text())).status() != psutil.STATUS_ZOMBIE:
+                    alive.append(pid.parent.name)
+        return alive
+
+    run.wait("the burn-in", lambda: run.states()["burn_in"] == "deferred" and burning())
+    first = burning()
+    assert len(first) == 1
+    path = f"/dags/{DAG_ID}/dagRuns/{RUN_ID}/taskInstances/burn_in"
+    run.client._request("PATCH", path, json={"new_state": "failed"})
+    run.wait("the end of the work on the node", lambda: burning() == [], 30)
+    run.wait("the end", lambda: run.client.run_state(DAG_ID, RUN_ID) == "failed")
+    assert run.states()["integrity"] == "skipped"
+    assert records.get_run(DAG_ID, RUN_ID).verdict is Verdict.INCONCLUSIVE
+    assert records.live_leases() == []
+
+    clear = {"dry_run": False, "dag_run_id": RUN_ID, "task_ids": ["burn_in"], "only_failed": False,
+             "include_downstream": True, "reset_dag_runs": True}  # fmt: skip
+    run.client._request("POST", f"/dags/{DAG_ID}/clearTaskInstances", json=clear)
+    run.wait("the burn-in again", lambda: run.states()["burn_in"] == "deferred" and burning())
+    assert burning() != first, "a Clear starts a new job"
+    assert [lease.run_id for lease in records.live_leases()] == [RUN_ID], "the node is taken again"
+    run.client._request("PATCH", f"/dags/{DAG_ID}/dagRuns/{RUN_ID}", json={"state": "failed"})
+    run.wait("the end of the work on the node", lambda: burning() == [], 30)
+    run.wait("the release", lambda: records.live_leases() == [], 30)

@@ -5,7 +5,9 @@ Each is a plain function of run ids and parameters; the DAG file makes tasks of 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import posixpath
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +16,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from muster import records
 from muster.admission.backend import backend
 from muster.errors import DatabaseNotReady, IllegalMove, MusterError, UnknownRun
+from muster.remote import attempt, jobs
+from muster.remote.hooks import NodeSSHHook
 from muster.remote.launch import parse_launch
 from muster.settings import settings
 from muster_criteria import programme
@@ -98,7 +102,27 @@ def report(dag_id: str, run_id: str) -> str:
 
 
 def release(dag_id: str, run_id: str) -> list[str]:
-    """Let the node go."""
+    """Let the node go, with nothing of this run left running on it."""
+    try:
+        _stop_leftovers(dag_id, run_id)
+    except MusterError as error:
+        # The node ends the job itself by its deadline, and ends older work as soon as a newer run arrives.
+        log.warning("a job of this run may still be running on the node: %s", error)
     freed = records.release_leases(dag_id, run_id, "the run is over")
     log.info("released %s", ", ".join(freed) or "nothing: it had been let go already")
     return freed
+
+
+def _stop_leftovers(dag_id: str, run_id: str) -> None:
+    """Stop jobs that nobody waits for any more: a task was marked before the triggerer had taken up its trigger."""
+    latest = [records.get_job(dag_id, run_id, stage) for stage in programme.STAGES]
+    running = [job for job in latest if job is not None and job.state == attempt.RUNNING]
+    if not running:
+        return
+    node = records.get_node(records.get_run(dag_id, run_id).node)
+    with NodeSSHHook(node, settings().ssh_conn_id, timeout=settings().ssh_timeout_s).get_conn() as client:
+        for job in running:
+            folder, key = posixpath.split(job.remote_dir)
+            jobs.stop(client, posixpath.dirname(folder), key, node.launch)
+            records.record_job(dataclasses.replace(job, state=attempt.STOPPED, note="its run was over"))
+            log.warning("stopped the job of stage %s, which nobody waited for any more", job.stage)

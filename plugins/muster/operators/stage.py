@@ -28,14 +28,13 @@ from muster.remote.neighbours import lost_jobs, reachable_neighbours
 from muster.remote.trigger import MusterJobTrigger
 from muster.settings import settings
 from muster_criteria import programme
+from muster_criteria.model import Judgement, Verdict
 from muster_criteria.skus import Sku, SkuError, load_sku
 from muster_node.contract import Plan
 
 if TYPE_CHECKING:
     import paramiko
     from airflow.sdk.definitions.context import Context
-
-    from muster_criteria.model import Judgement
 
 GRACE_S = 900.0
 """How long after a job's deadline a node that does not answer is still waited for: servers take minutes to boot."""
@@ -284,11 +283,11 @@ class MusterStageOperator(SSHRemoteJobOperator):
         return told
 
 
-def _earlier(run: RunRecord, sku: Sku, stage: str) -> list[tuple[str, Any, bool]]:
-    """(stage, verdict, blocking) of the stages before ``stage`` that have been judged in this run."""
+def _earlier(run: RunRecord, sku: Sku, stage: str) -> list[tuple[str, Verdict | None, bool]]:
+    """(stage, verdict, blocking) of the stages before ``stage``; the verdict is None if this run has none."""
     before = programme.STAGES[: programme.STAGES.index(stage)]
     judged = {each.stage: each.verdict for each in records.run_stages(run.dag_id, run.run_id)}
-    return [(name, judged[name], programme.blocking(sku, name)) for name in before if name in judged]
+    return [(name, judged.get(name), programme.blocking(sku, name)) for name in before]
 
 
 def _recorded(run: RunRecord, stage: str) -> Judgement:

@@ -157,9 +157,11 @@ def whats_next(verdict: Verdict, job_end: str, last_attempt: bool) -> Next:
     return Next.FAIL if last_attempt or job_end == "fenced" else Next.RETRY
 
 
-def stopped_by(earlier: Iterable[tuple[str, Verdict, bool]]) -> str:
+def stopped_by(earlier: Iterable[tuple[str, Verdict | None, bool]]) -> str:
     """Why a stage does not run after these earlier ones (stage, verdict, blocking): a sentence, or "" if it does."""
     for stage, verdict, blocking in earlier:
+        if verdict is None:
+            return f"not run: {stage} has no verdict in this run; somebody stopped it, or it could not be judged"
         if verdict is Verdict.FAIL and blocking:
             return f"not run: {stage} failed, and nothing more is burnt on a node that is broken already"
         if verdict is Verdict.INCONCLUSIVE:

@@ -99,6 +99,7 @@ def test_only_a_blocking_fail_or_a_lasting_inconclusive_stops_what_follows() -> 
     assert attempt.stopped_by([]) == ""
     assert attempt.stopped_by([("intake", Verdict.WARN, True), ("burn_in", Verdict.FAIL, False)]) == ""
     assert "burn_in failed" in attempt.stopped_by([("intake", Verdict.PASS, True), ("burn_in", Verdict.FAIL, True)])
+    assert "intake has no verdict" in attempt.stopped_by([("intake", None, False)])
     assert "intake stayed inconclusive" in attempt.stopped_by([("intake", Verdict.INCONCLUSIVE, False)])
 
 
