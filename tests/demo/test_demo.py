@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -23,26 +24,51 @@ STARTED_S = 180.0
 pytestmark = [pytest.mark.demo, pytest.mark.needs_torch]
 
 
-def start(directory: Path, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
-    """A demo, and the file its output goes to."""
-    output = directory.with_suffix(".out")
-    with output.open("wb") as stream:
-        demo = subprocess.Popen(
-            [sys.executable, "-m", "muster.demo", "--directory", str(directory), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    return demo, output
+class Demo:
+    """A running demo, the file its output goes to, and the directory it works in."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self.directory = directory
+        self.output = directory.with_suffix(".out")
+        with self.output.open("wb") as stream:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "muster.demo", "--directory", str(directory), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def said(self) -> str:
+        return self.output.read_text()
+
+    def wait_for(self, words: str) -> None:
+        deadline = time.monotonic() + STARTED_S
+        while words not in self.said():
+            assert self.process.poll() is None, self.said()
+            assert time.monotonic() < deadline, self.said()
+            time.sleep(0.5)
+
+    def family(self) -> list[psutil.Process]:
+        keeper = psutil.Process(self.process.pid)
+        return [keeper, *keeper.children(recursive=True)]
 
 
-def wait_for(output: Path, words: str, demo: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + STARTED_S
-    while words not in output.read_text():
-        assert demo.poll() is None, output.read_text()
-        assert time.monotonic() < deadline, output.read_text()
-        time.sleep(0.5)
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
+    """Starts a demo; whatever a failing test leaves of it is ended."""
+    demos: list[Demo] = []
+
+    def begin(*arguments: str) -> Demo:
+        demos.append(Demo(tmp_path / "demo", *arguments))
+        return demos[-1]
+
+    yield begin
+    for demo in demos:
+        if demo.process.poll() is None:
+            custody.end_all(demo.family(), patience_s=0)
+            demo.process.wait(10)
+    custody.end_all(custody.marked(str(tmp_path / "demo")), patience_s=0)
 
 
 def alive(processes: list[psutil.Process]) -> list[str]:
@@ -71,13 +97,12 @@ def test_the_seeds_tested_plant_every_fault_elsewhere() -> None:
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_unattended_it_finds_every_fault_and_fails_nothing_else(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, start: Callable[..., Demo], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = tmp_path / "demo"
-    demo, output = start(directory, "--exit", "--seed", str(seed))
-    demo.wait()
-    said = output.read_text()
-    assert demo.returncode == 0, said
+    demo = start("--exit", "--seed", str(seed))
+    status = demo.process.wait()
+    said, directory = demo.said(), demo.directory
+    assert status == 0, said
     assert "checks hold" in said
     for fault in draw_faults(seed):
         assert fault.node in said
@@ -109,33 +134,32 @@ def busy_times(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[f
 
 
 @pytest.mark.timeout(400)
-def test_ctrl_c_in_the_middle_leaves_no_process_behind(tmp_path: Path) -> None:
-    directory = tmp_path / "demo"
-    demo, output = start(directory, "--seed", "1")
-    wait_for(output, "intake: ", demo)
-    everyone = [psutil.Process(demo.pid), *psutil.Process(demo.pid).children(recursive=True)]
+def test_ctrl_c_in_the_middle_leaves_no_process_behind(start: Callable[..., Demo]) -> None:
+    demo = start("--seed", "1")
+    demo.wait_for("intake: ")
+    everyone = demo.family()
     assert len(everyone) > 12
-    os.killpg(demo.pid, signal.SIGINT)
-    assert demo.wait(60) == 130, output.read_text()
+    os.killpg(demo.process.pid, signal.SIGINT)
+    assert demo.process.wait(60) == 130, demo.said()
     assert alive(everyone) == []
-    assert custody.marked(str(directory)) == []
+    assert custody.marked(str(demo.directory)) == []
 
 
 @pytest.mark.timeout(400)
-def test_the_next_demo_ends_what_a_killed_one_left(tmp_path: Path) -> None:
-    directory = tmp_path / "demo"
-    demo, output = start(directory, "--seed", "1")
-    wait_for(output, "intake: ", demo)
-    place = Workdir(directory)
+def test_the_next_demo_ends_what_a_killed_one_left(start: Callable[..., Demo]) -> None:
+    demo = start("--seed", "1")
+    demo.wait_for("intake: ")
+    place = Workdir(demo.directory)
     with pytest.raises(Busy, match="A demo is running"):
         place.claim()
-    (proper,) = psutil.Process(demo.pid).children()
-    everyone = proper.children(recursive=True)
-    # Stopped first, so that it cannot clean up after the demo proper.
-    demo.send_signal(signal.SIGSTOP)
+    proper = psutil.Process(int((demo.directory / "lock").read_text()))
+    everyone = demo.family()
+    assert proper in everyone
+    # The keeper is stopped first, so that it cannot clean up after the demo proper.
+    demo.process.send_signal(signal.SIGSTOP)
     proper.kill()
-    demo.kill()
-    demo.wait(10)
+    demo.process.kill()
+    demo.process.wait(10)
     with place.claim():
         assert alive(everyone) == []
         assert not place.answers.exists()
