@@ -94,7 +94,9 @@ def draw_charts(report: RunReport) -> tuple[Chart, ...]:
     A chart that cannot be drawn is logged and left out: a report without a picture is better than none.
     """
     at_fault = {clean(device, 16) for device in devices_at_fault(report)}
-    stages = [(stage, _usable(stage)) for stage in report.stages]
+    # An idle machine's curves say nothing of it under load, and would share the figure with those that do.
+    loaded = [stage for stage in report.stages if stage.judgement.stage != "intake"]
+    stages = [(stage, _usable(stage)) for stage in loaded]
     charts = []
     for series in _chosen(stages, report):
         panels = _panels(stages, series)

@@ -37,7 +37,8 @@ class RunReport:
     """One finished DAG run of one node, as a mail or a page shows it.
 
     ``stages`` are in the order of the node's life; a stage that did not run stands in ``not_run`` with the reason.
-    ``waivers`` and ``forced`` (a --force reason) stand on the first screen. ``result_json`` is attached.
+    ``waivers``, ``forced`` (a --force reason) and ``shadow`` (the node serves whatever is found) stand on the first
+    screen. ``result_json`` is attached.
     """
 
     node: str
@@ -60,3 +61,4 @@ class RunReport:
     forced: str | None = None
     run_url: str | None = None
     result_json: str = "{}"
+    shadow: bool = False

@@ -19,7 +19,7 @@ Samples = dict[str, RunReport]
 
 
 def with_telemetry(report: RunReport, lines: tuple[Series, ...]) -> RunReport:
-    return dataclasses.replace(report, stages=(dataclasses.replace(report.stages[0], telemetry=lines),))
+    return dataclasses.replace(report, stages=(dataclasses.replace(report.stages[1], telemetry=lines),))
 
 
 def ramp(series: str, device: str, unit: str, length: int, offset: float = 0.0) -> Series:
@@ -132,3 +132,11 @@ def test_importing_the_reports_imports_no_plotting_library() -> None:
 def test_the_gui_side_of_the_plotting_library_stays_out(samples: Samples, hot: tuple[charts.Chart, ...]) -> None:
     assert hot
     assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_an_idle_machines_curves_are_not_drawn(samples: Samples) -> None:
+    report = samples["cpu_pass"]
+    intake = next(stage for stage in report.stages if stage.judgement.stage == "intake")
+    lines = (ramp("temperature", "cpu0", "°C", 60),)
+    only_intake = dataclasses.replace(report, stages=(dataclasses.replace(intake, telemetry=lines),))
+    assert charts.draw_charts(only_intake) == ()

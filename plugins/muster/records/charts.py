@@ -22,6 +22,8 @@ CHARTED = {
     "clock": "MHz",
     "fan": "%",
     "inlet_temperature": "°C",
+    "utilisation": "%",
+    "load": "count",
 }
 """The series that are charted, with the unit of each."""
 
