@@ -50,7 +50,7 @@ $(INSTALLED): requirements.txt pyproject.toml
 	@echo "Installing the pinned environment into $(VENV) (about 500 MB, once)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/uv --version 2>/dev/null | grep -qF "uv $(UV_VERSION)" \
-		|| $(BIN)/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION) \
+		|| $(BIN)/pip install -qqq --disable-pip-version-check uv==$(UV_VERSION) \
 		|| echo "uv $(UV_VERSION) cannot be had here: installing with pip, which takes longer"
 	@if $(BIN)/uv --version >/dev/null 2>&1; then \
 		install="$(BIN)/uv pip install --quiet --python $(BIN)/python"; \
