@@ -26,10 +26,11 @@ SHAPES = {
     "cpu": Shape(layers=2, d_model=64, head_dim=32, seq=32, batch=4, vocab=64),
     "gpu": Shape(layers=4, d_model=4096, head_dim=128, seq=2048, batch=4, vocab=256),
 }
-TOKENS = {"cpu": 4096, "gpu": 1 << 20}
+FIRST_TOKENS = {"cpu": 1024, "gpu": 1 << 17}
+"""Tokens of the untimed first step, which tells how many make a step of the length that is asked for."""
+
 DTYPES = {"cpu": "float32", "gpu": "bfloat16"}
 ALL, ONE = "all", "one"
-_WARMUP = 1
 
 
 class ClusterTraining(Probe):
@@ -45,7 +46,8 @@ class ClusterTraining(Probe):
         ),
         "same_steps": Param(4, "micro-batches that every device runs, twice each"),
         "steps": Param(10, "timed steps of parallel training"),
-        "tokens": Param(None, "tokens each device trains on in a step; None: %s" % TOKENS),
+        "step_s": Param(1.0, "real seconds of compute in a step: long against the jitter of hosts and networks"),
+        "tokens": Param(None, "tokens each device trains on in a step; None: as many as take step_s"),
         "layers": Param(None, "layers of the model; None: as suits the kind of device"),
     }
     metrics = {
@@ -92,11 +94,12 @@ class _Work:
         models = [self._replica(torch, device) for device in training]
         on_device = models[0].compute.torch_device
         with open_fabric(torch, floor, on_device) as fabric:
-            floor.begin("training")
+            floor.begin("calibration")
             parallel = Parallel(torch, self._hardware, models, fabric, floor, self._context.seed)
-            tokens = self._context.params["tokens"] or TOKENS[kind]
-            steps = [parallel.step(number, tokens) for number in range(_WARMUP + self._context.params["steps"])]
-            self._report(steps[_WARMUP:], parallel.weights_digest(), len(devices))
+            tokens = self._tokens(floor, parallel, kind)
+            floor.begin("training")
+            steps = [parallel.step(number, tokens) for number in range(1, self._context.params["steps"] + 1)]
+            self._report(steps, parallel.weights_digest(), len(devices))
             floor.meet()
             floor.begin("finish")
             floor.meet()
@@ -114,6 +117,17 @@ class _Work:
         if len(set(told.values())) > 1:
             different = "; ".join("%s: %s" % item for item in sorted(told.items()))
             raise ValueError("these members cannot train one model together: %s" % different)
+
+    def _tokens(self, floor: Floor, parallel: Parallel, kind: str) -> int:
+        """Runs the first step, which also warms everything up; the members agree on the tokens of all others."""
+        clock, real, tokens = self._hardware.clock, self._hardware.host_clock, FIRST_TOKENS[kind]
+        begun, really_begun = clock.now(), real.now()
+        first = parallel.step(0, tokens)
+        # A simulated clock runs faster, and what takes long there passes in a moment here.
+        speed = (clock.now() - begun) / max(real.now() - really_begun, 1e-6)
+        wanted = tokens * self._context.params["step_s"] * speed / max(first.compute, 1e-9)
+        told = sorted(floor.meet(wanted).values())
+        return int(self._context.params["tokens"] or max(1.0, told[len(told) // 2]))
 
     def _shape(self, device: Device) -> Shape:
         shape, layers = SHAPES[device.kind], self._context.params["layers"]
