@@ -12,6 +12,8 @@ UV_VERSION := 0.13.8
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+UV_INSTALL := $(BIN)/uv pip install --quiet --system-certs --python $(BIN)/python
+PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 NODE_TORCH := $(VENV)/.node-torch
 TEST_TORCH := $(VENV)/.test-torch
 
@@ -51,13 +53,10 @@ $(INSTALLED): requirements.txt pyproject.toml
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/uv --version 2>/dev/null | grep -qF "uv $(UV_VERSION)" \
 		|| $(BIN)/pip install -qqq --disable-pip-version-check uv==$(UV_VERSION) \
-		|| echo "uv $(UV_VERSION) cannot be had here: installing with pip, which takes longer"
-	@if $(BIN)/uv --version >/dev/null 2>&1; then \
-		install="$(BIN)/uv pip install --quiet --python $(BIN)/python"; \
-	else \
-		install="$(BIN)/pip install --quiet --disable-pip-version-check"; \
-	fi; \
-	$$install -r requirements.txt && $$install --no-deps -e .
+		|| echo "uv $(UV_VERSION) cannot be had here"
+	@$(UV_INSTALL) -r requirements.txt \
+		|| { echo "Installing with pip instead of uv, which takes longer"; $(PIP_INSTALL) -r requirements.txt; }
+	@$(UV_INSTALL) --no-deps -e . || $(PIP_INSTALL) --no-deps -e .
 	@touch $@
 
 # PyTorch is the node's, not the controller's: any interpreter here that has it will do for the demo's nodes.
