@@ -55,14 +55,15 @@ def install() -> bool:
     if not has_nvidia_gpu():
         cpu_build = f"torch=={VERSION}+cpu"
         index = os.environ.get("TORCH_INDEX") or CPU_INDEX
-        console.print(f"Installing {cpu_build} for the nodes (about 200 MB to download)")
+        console.print(f"Installing {cpu_build} for the nodes (about 200 MB to download)", soft_wrap=True)
         if _succeeds([*pip, "--retries", "0", cpu_build], quiet=True):
             return True
         if _succeeds([*pip, "--retries", "1", "--extra-index-url", index, cpu_build], quiet=True):
             return True
         console.print(
             f"No CPU build of PyTorch at {index}: installing torch=={VERSION} with its CUDA packages, several GB to "
-            "download (Ctrl-C, then TORCH_INDEX=… names another index)"
+            "download (Ctrl-C, then TORCH_INDEX=… names another index)",
+            soft_wrap=True,
         )
     return _succeeds([*pip, f"torch=={VERSION}"])
 
@@ -81,7 +82,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     Console(stderr=True).print(
         f"PyTorch {VERSION} cannot be installed from here: install a torch that python3 can import, or set "
-        "TORCH_INDEX to an index that has it, and run this again."
+        "TORCH_INDEX to an index that has it, and run this again.",
+        soft_wrap=True,
     )
     return 1
 

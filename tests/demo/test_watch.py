@@ -1,0 +1,107 @@
+"""What the progress table knows, and that a demo which hangs says where instead of hanging on."""
+
+from __future__ import annotations
+
+import io
+import types
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from muster.demo import app, watch
+from muster.demo.services import Supervisor
+from muster.demo.watch import Run, Watcher, patiently
+from muster.demo.workdir import Workdir
+from muster.errors import AirflowUnreachable, UnknownRun
+
+RUNS = [Run("host-here", False, "dag", "host-here__demo"), Run("sim-1", True, "dag", "sim-1__demo")]
+
+
+class Airflow:
+    """Stands in for the API client."""
+
+    def __init__(self, states: dict[str, str]) -> None:
+        self.states = states
+        self.asked: list[str] = []
+
+    def run_state(self, _dag_id: str, run_id: str) -> str:
+        self.asked.append(run_id)
+        return self.states[run_id]
+
+    def task_states(self, _dag_id: str, _run_id: str) -> dict[str, str]:
+        return {"claim": "success", "intake": "deferred", "burn_in": "none"}
+
+
+@pytest.fixture
+def fleet(monkeypatch) -> None:
+    """Records in which the host has passed intake and burns in, and the simulated node has not begun."""
+
+    def node(name: str, state: str) -> types.SimpleNamespace:
+        return types.SimpleNamespace(name=name, state=types.SimpleNamespace(value=state))
+
+    def stages(_dag_id: str, run_id: str) -> list[types.SimpleNamespace]:
+        if run_id == "sim-1__demo":
+            raise UnknownRun("not begun")
+        return [types.SimpleNamespace(stage="intake", verdict=types.SimpleNamespace(value="PASS"))]
+
+    def job(_dag_id: str, _run_id: str, stage: str) -> object | None:
+        return object() if stage in ("intake", "burn_in") else None
+
+    stand_in = types.SimpleNamespace(
+        list_nodes=lambda: [node("host-here", "burn_in"), node("sim-1", "registered")], run_stages=stages, get_job=job
+    )
+    monkeypatch.setattr(watch, "records", stand_in)
+
+
+def test_verdicts_and_running_jobs_are_shown(fleet) -> None:
+    host, simulated = Watcher(RUNS, Airflow({"host-here__demo": "running", "sim-1__demo": "queued"})).look()
+    assert (host.stages, host.state, host.done) == ({"intake": "PASS", "burn_in": "running"}, "burn_in", False)
+    assert (simulated.stages, simulated.state, simulated.done) == ({}, "registered", False)
+
+
+def test_a_run_that_is_over_is_not_asked_for_again(fleet) -> None:
+    airflow = Airflow({"host-here__demo": "failed", "sim-1__demo": "running"})
+    watcher = Watcher(RUNS, airflow)
+    watcher.look()
+    host, _simulated = watcher.look()
+    assert airflow.asked.count("host-here__demo") == 1
+    assert host.done
+    assert "burn_in" not in host.stages, "a job of a run that is over is not running"
+
+
+def test_what_hangs_is_named_when_time_is_up(fleet, tmp_path: Path) -> None:
+    options = app.Options(seed=1, exit_after=True, directory=tmp_path, time_limit_s=0.0)
+    console = Console(file=io.StringIO())
+    demo = app.Demo(options, Workdir(tmp_path), Supervisor(tmp_path / "logs"), console)
+    airflow = Airflow({"host-here__demo": "success", "sim-1__demo": "running"})
+    with pytest.raises(app.DemoFailed, match=r"still unfinished: sim-1 \(intake deferred\)"):
+        demo.follow(RUNS, airflow)  # type: ignore[arg-type]
+
+
+def test_a_service_that_died_ends_the_wait(fleet, tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path / "logs")
+    supervisor.start("scheduler", ["sh", "-c", "echo my last words; exit 3"], {}).process.wait(10)
+    options = app.Options(seed=1, exit_after=True, directory=tmp_path)
+    demo = app.Demo(options, Workdir(tmp_path), supervisor, Console(file=io.StringIO()))
+    airflow = Airflow({"host-here__demo": "running", "sim-1__demo": "running"})
+    with pytest.raises(app.ServiceFailed, match=r"scheduler ended with status 3; its last words:\nmy last words"):
+        demo.follow(RUNS, airflow)  # type: ignore[arg-type]
+
+
+def test_an_airflow_that_is_briefly_away_is_asked_again_but_not_for_ever(monkeypatch) -> None:
+    monkeypatch.setattr(watch.time, "sleep", lambda _seconds: None)
+    answers = iter([AirflowUnreachable("busy"), AirflowUnreachable("busy"), "running"])
+
+    def ask() -> str:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def never() -> str:
+        raise AirflowUnreachable("gone")
+
+    assert patiently(ask) == "running"
+    with pytest.raises(AirflowUnreachable, match="gone"):
+        patiently(never, patience_s=0)
