@@ -22,7 +22,8 @@ from muster_node.cluster.wire import LINE_MAX, STRANGER_LINE_MAX, Gone, Link, Me
 from muster_node.hardware.seam import Clock
 
 WORKING, WAITING = "working", "waiting"
-FINISH = "finish"
+OVER = "over"
+"""The last meeting: everybody has done its work."""
 
 _TICK_S = 0.05
 _LINGER_S = 2.0
@@ -264,7 +265,7 @@ class Hub(threading.Thread):
         for seat in self._seats.values():
             seat.arrived, seat.payload, seat.moved_at = None, None, now
         self._tell("go", phase=phases[0], payloads=payloads, lags=lags)
-        self._over = phases[0] == FINISH
+        self._over = phases[0] == OVER
 
     def _break(self, why: str, now: float) -> None:
         self._broken, self._end_at = why, now

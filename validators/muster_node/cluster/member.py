@@ -16,7 +16,7 @@ import threading
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from muster_node.cluster.block import Block
-from muster_node.cluster.hub import FINISH, WAITING, WORKING, Hub, listen
+from muster_node.cluster.hub import OVER, WAITING, WORKING, Hub, listen
 from muster_node.cluster.wire import Gone, Link, Message
 from muster_node.hardware.seam import Clock
 
@@ -134,6 +134,7 @@ class Member:
             try:
                 self._link = self._knock(self._clock.now() - begun)
                 self._heard_at = self._clock.now()
+                self._progress("joined at %s, waiting for the others" % self._block.master)
                 return None
             except OSError as error:
                 why = error.strerror or str(error)
@@ -210,7 +211,7 @@ class Member:
             self.floor.join_lag_s = float(message["lags"].get(self._block.name, 0.0))
             self._progress("all %d members are here" % len(self._block.members))
             worker.start()
-        elif message["phase"] == FINISH:
+        elif message["phase"] == OVER:
             return self._parting()
         else:
             self.floor.answers.put(message["payloads"])
@@ -232,8 +233,7 @@ class Member:
         if self._done.is_set():
             self._done.clear()
             if self._error is None:
-                floor.phase = FINISH
-                self._link.send("arrive", phase=FINISH)
+                self._link.send("arrive", phase=OVER)
             else:
                 sentence = "%s: %s" % (type(self._error).__name__, " ".join(str(self._error).split())[:300])
                 self._link.send("fault", own=floor.state == WORKING, sentence=sentence)

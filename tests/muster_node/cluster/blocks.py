@@ -1,0 +1,103 @@
+"""Blocks of agents as real processes on loopback: each member with its own work directory and simulated machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from muster_node.contract import Plan, ProbeCall
+from muster_node.hardware.simulated import create_machine
+from tests.muster_node.agent.harness import Ended, Node, Running, wait_for
+
+AGENT = [sys.executable, "-m", "muster_node"]
+SEED = 11
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def rendezvous(names: Sequence[str], **limits: float) -> dict[str, Any]:
+    """What all members' plans share: limits short enough for a test, and long enough for a machine that is busy."""
+    return {
+        "members": list(names),
+        "world_size": len(names),
+        "master_addr": "127.0.0.1",
+        "master_port": free_port(),
+        "session": "a secret of the test",
+        "join_timeout_s": 20.0,
+        "stall_timeout_s": 6.0,
+        "progress_timeout_s": 20.0,
+        **limits,
+    }
+
+
+@dataclasses.dataclass
+class Block:
+    """The agents of one block. ``calls`` are (probe, params); every member gets its own rank."""
+
+    folder: Path
+    names: Sequence[str]
+    calls: Sequence[tuple[str, Mapping[str, Any]]]
+    faults: Mapping[str, Sequence[Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
+    limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    simulated: bool = True
+
+    def __post_init__(self) -> None:
+        self.shared = rendezvous(self.names, **self.limits)
+        self.running: dict[str, Running] = {}
+        self.nodes: list[Node] = []
+
+    def start(self, *names: str) -> None:
+        """Starts these members, or all of them."""
+        for name in names or self.names:
+            node = Node(self.folder / name)
+            node.folder.mkdir()
+            self.nodes.append(node)
+            env = {"OMP_NUM_THREADS": "1"}
+            if self.simulated:
+                machine = self.folder / f"machine-{name}"
+                create_machine(machine, seed=5, faults=self.faults.get(name, ()))
+                env["MUSTER_SIMULATED_HARDWARE"] = str(machine)
+            self.running[name] = node.start(self.plan(name), env=env, command=AGENT)
+
+    def plan(self, name: str) -> Plan:
+        probes = tuple(
+            ProbeCall(probe, 120.0, SEED, {**self.shared, "rank": list(self.names).index(name), **params})
+            for probe, params in self.calls
+        )
+        return Plan("job-1", name, "cluster_validation", "demo", 1, 200.0, probes, telemetry_interval_s=5.0)
+
+    def await_phase(self, name: str, phase: str) -> None:
+        path = self.running[name].job / "progress.jsonl"
+        wait_for(lambda: path.exists() and f"phase {phase}" in path.read_text(), limit_s=40.0)
+
+    def probe_process(self, name: str) -> int:
+        """The process that runs the member's probe: of the agent's two children the one that is no warden."""
+        return max(self.running[name].children())
+
+    def strike(self, name: str, number: int) -> None:
+        """A signal to the member's agent and to what it has started: to the node, as far as the others can see."""
+        agent = self.running[name].process.pid
+        for pid in (self.probe_process(name), agent):
+            os.kill(pid, number)
+
+    def end(self, *names: str, limit_s: float = 60.0) -> dict[str, Ended]:
+        """Waits for these members, or for all that run."""
+        return {name: self.running[name].end(limit_s=limit_s) for name in names or list(self.running)}
+
+    def close(self) -> None:
+        for running in self.running.values():
+            if running.process.poll() is None:
+                for pid in [*running.children(), running.process.pid]:
+                    os.kill(pid, signal.SIGCONT)
+        for node in self.nodes:
+            node.close()

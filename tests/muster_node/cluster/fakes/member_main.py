@@ -1,0 +1,62 @@
+"""One member of a block as a process of its own, with phases that only sleep: what the rendezvous does, without torch.
+
+Takes one JSON argument: {"params": …, "phases": [[name, seconds], …]} and, each naming a phase, what it does there:
+"fails", "collective_fails", "waits" for ever in a collective, is "stuck". Prints what it says and what came of it.
+"""
+
+import json
+import sys
+import time
+
+from muster_node.cluster.block import PARAMS, block_of
+from muster_node.cluster.member import Floor, Member
+from muster_node.hardware.seam import RealClock
+from muster_node.probe import Probe, resolve_params
+
+
+class Fake(Probe):
+    name = "fake"
+    params = PARAMS
+
+
+def main() -> None:
+    told = json.loads(sys.argv[1])
+    block = block_of("fake", resolve_params(Fake, told["params"]), 7)
+    member = Member(block, "fake", RealClock(), lambda text: print(json.dumps({"said": text}), flush=True))
+    met = []
+
+    def work(floor: Floor) -> None:
+        for name, seconds in told["phases"]:
+            floor.begin(name)
+            if name == told.get("fails"):
+                raise ValueError("this one is broken")
+            if name == told.get("collective_fails"):
+                with floor.waiting("a collective"):
+                    raise RuntimeError("the network is broken")
+            if name == told.get("waits"):
+                with floor.waiting("a collective that nobody ends"):
+                    time.sleep(1000)
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                if name != told.get("stuck"):
+                    floor.mark("sleeping")
+                time.sleep(0.01)
+            met.append(floor.meet({"rank": block.rank}))
+
+    started = time.monotonic()
+    parting = member.run(work)
+    end = {
+        "seconds": time.monotonic() - started,
+        "phase": parting.phase,
+        "missing": dict(parting.missing),
+        "broken": parting.broken,
+        "error": str(parting.error) if parting.error else "",
+        "met": met,
+        "phase_seconds": member.floor.phase_seconds,
+        "join_lag": member.floor.join_lag_s,
+    }
+    print(json.dumps({"end": end}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""Who is lost is named by everybody else, in every phase and whatever the way; and nobody hangs.
+
+The members are processes whose phases only sleep, so that every way to fail can be tried in every phase.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.muster_node.agent.harness import wait_for
+from tests.muster_node.cluster.blocks import rendezvous
+
+MAIN = Path(__file__).parent / "fakes" / "member_main.py"
+NAMES = ("n0", "n1", "n2")
+PHASES = ("prepare", "same_batch", "collectives", "training", "finish")
+LIMITS = {"join_timeout_s": 5.0, "stall_timeout_s": 2.0, "progress_timeout_s": 4.0}
+SHORT = [(phase, 0.1) for phase in PHASES]
+SLACK_S = 4.0
+"""What this machine may take on top of a limit when it is busy."""
+
+
+@dataclasses.dataclass
+class Lot:
+    """The processes of one block."""
+
+    shared: dict[str, Any]
+    processes: dict[str, subprocess.Popen[str]]
+    folder: Path
+
+    def said(self, name: str) -> list[str]:
+        lines = (self.folder / f"{name}.out").read_text().splitlines()
+        return [json.loads(line)["said"] for line in lines if line.startswith('{"said"')]
+
+    def await_phase(self, name: str, phase: str) -> None:
+        wait_for(lambda: f"phase {phase}" in self.said(name), limit_s=15.0)
+
+    def await_all(self, phase: str) -> None:
+        for name in self.processes:
+            self.await_phase(name, phase)
+        time.sleep(0.3)  # the hub hears of it with the next beat
+
+    def end(self, name: str) -> dict[str, Any]:
+        self.processes[name].wait(timeout=30)
+        last = (self.folder / f"{name}.out").read_text().splitlines()[-1]
+        return dict(json.loads(last)["end"])
+
+
+Start = Callable[..., Lot]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """start(which members…, phases=[(name, seconds)], n1={"fails": phase}, …) -> Lot."""
+    lots: list[Lot] = []
+
+    def _start(*which: str, phases: Any = SHORT, limits: Any = (), **own: Any) -> Lot:
+        folder = tmp_path / f"lot{len(lots)}"
+        folder.mkdir()
+        lot = Lot(rendezvous(NAMES, **{**LIMITS, **dict(limits)}), {}, folder)
+        lots.append(lot)
+        for name in which or NAMES:
+            run_member(lot, name, {"phases": phases, **own.get(name, {})})
+        return lot
+
+    yield _start
+    for lot in lots:
+        for process in lot.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+
+
+def run_member(lot: Lot, name: str, told: dict[str, Any]) -> None:
+    params = {**lot.shared, "rank": NAMES.index(name), **told.pop("params", {})}
+    with (lot.folder / f"{name}.out").open("w") as out:
+        lot.processes[name] = subprocess.Popen(
+            [sys.executable, str(MAIN), json.dumps({"params": params, **told})], stdout=out
+        )
+
+
+def with_long(phase: str, seconds: float = 60.0) -> list[tuple[str, float]]:
+    """Every phase short but one, in which something can happen."""
+    return [(name, seconds if name == phase else 0.1) for name in PHASES]
+
+
+def test_a_block_without_trouble_comes_to_its_end(start: Start) -> None:
+    lot = start()
+    for name in NAMES:
+        end = lot.end(name)
+        assert (end["missing"], end["broken"], end["error"], end["phase"]) == ({}, "", "", "finish")
+        assert end["met"] == [{member: {"rank": rank} for rank, member in enumerate(NAMES)}] * len(PHASES)
+        assert end["phase_seconds"].keys() == set(PHASES)
+
+
+WAYS = {"killed": signal.SIGKILL, "hung": signal.SIGSTOP}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_lost_in_any_phase_it_is_named_by_all_others(start: Start, way: str) -> None:
+    lots = {phase: start(phases=with_long(phase)) for phase in PHASES}
+    for phase, lot in lots.items():
+        lot.await_all(phase)
+    struck = time.monotonic()
+    for lot in lots.values():
+        lot.processes["n1"].send_signal(WAYS[way])
+    for phase, lot in lots.items():
+        for name in ("n0", "n2"):
+            missing = lot.end(name)["missing"]
+            assert set(missing) == {"n1"}, phase
+            assert phase in missing["n1"]
+    assert time.monotonic() - struck < LIMITS["stall_timeout_s"] + SLACK_S
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_lost_master_is_named_by_all_others(start: Start, way: str) -> None:
+    lots = {phase: start(phases=with_long(phase)) for phase in ("prepare", "training", "finish")}
+    for phase, lot in lots.items():
+        lot.await_all(phase)
+    struck = time.monotonic()
+    for lot in lots.values():
+        lot.processes["n0"].send_signal(WAYS[way])
+    for phase, lot in lots.items():
+        for name in ("n1", "n2"):
+            missing = lot.end(name)["missing"]
+            assert set(missing) == {"n0"}, phase
+            assert phase in missing["n0"]
+    assert time.monotonic() - struck < LIMITS["stall_timeout_s"] + SLACK_S
+    if way == "hung":
+        # Back from its sleep it finds everybody gone, and must not blame them.
+        for lot in lots.values():
+            lot.processes["n0"].send_signal(signal.SIGCONT)
+            assert set(lot.end("n0")["missing"]) == {"n0"}
+
+
+def test_lost_while_it_waits_for_others_to_join_it_is_named(start: Start) -> None:
+    lots = {way: start("n0", "n1", limits={"join_timeout_s": 30.0}) for way in WAYS}
+    for way, lot in lots.items():
+        wait_for(functools.partial(let_in, lot))
+        lot.processes["n1"].send_signal(WAYS[way])
+    for lot in lots.values():
+        missing = lot.end("n0")["missing"]
+        assert set(missing) == {"n1"}
+        assert "join" in missing["n1"]
+
+
+def let_in(lot: Lot) -> bool:
+    return all(any("joined" in said for said in lot.said(name)) for name in lot.processes)
+
+
+def test_a_member_that_never_comes_up_is_named_in_time(start: Start) -> None:
+    started = time.monotonic()
+    lots = {absent: start(*[name for name in NAMES if name != absent]) for absent in ("n0", "n2")}
+    for absent, lot in lots.items():
+        for name in lot.processes:
+            assert set(lot.end(name)["missing"]) == {absent}
+    assert time.monotonic() - started < LIMITS["join_timeout_s"] + SLACK_S
+
+
+def test_a_late_member_is_waited_for_and_its_lag_is_told(start: Start) -> None:
+    lot = start("n0", "n1")
+    wait_for(functools.partial(let_in, lot))
+    time.sleep(1.0)
+    run_member(lot, "n2", {"phases": SHORT})
+    lags = {name: lot.end(name)["join_lag"] for name in NAMES}
+    assert lags["n2"] > 0.9 > max(lags["n0"], lags["n1"])
+    assert not any(lot.end(name)["missing"] for name in NAMES)
+
+
+def test_a_slow_member_is_not_taken_for_a_lost_one_and_its_time_tells(start: Start) -> None:
+    """Slower in one phase than the limits for silence and progress: it beats, and gets on."""
+    limits = {"stall_timeout_s": 2.0, "progress_timeout_s": 2.0}
+    lots = {phase: start(n1={"phases": with_long(phase, 3.0)}, limits=limits) for phase in PHASES}
+    for phase, lot in lots.items():
+        ends = {name: lot.end(name) for name in NAMES}
+        assert not any(end["missing"] or end["broken"] for end in ends.values())
+        seconds = {name: end["phase_seconds"][phase] for name, end in ends.items()}
+        assert seconds["n1"] > 2.9 > 2.0 > max(seconds["n0"], seconds["n2"]), phase
+
+
+def test_alive_without_progress_is_named_but_nobody_if_all_wait_for_each_other(start: Start) -> None:
+    waits = {"waits": "training"}
+    one = start(phases=with_long("training"), n1={"stuck": "training"}, n0=waits, n2=waits)
+    everybody = start(phases=with_long("training"), **dict.fromkeys(NAMES, waits))
+    for name in NAMES:
+        missing = one.end(name)["missing"]
+        assert set(missing) == {"n1"}
+        assert "lives, but got no further" in missing["n1"]
+        end = everybody.end(name)
+        assert end["missing"] == {}
+        assert "a collective that nobody ends" in end["broken"]
+
+
+def test_a_member_that_fails_by_itself_is_named_with_its_reason(start: Start) -> None:
+    lot = start(phases=with_long("training"), n2={"fails": "training"})
+    for name in NAMES:
+        assert "ValueError: this one is broken" in lot.end(name)["missing"]["n2"]
+    assert lot.end("n2")["error"] == "this one is broken"
+    assert lot.end("n0")["error"] == ""
+
+
+def test_a_collective_that_fails_with_everybody_there_accuses_nobody(start: Start) -> None:
+    lot = start(phases=with_long("training"), n2={"collective_fails": "training"})
+    for name in NAMES:
+        end = lot.end(name)
+        assert end["missing"] == {}
+        assert "n2 said: RuntimeError: the network is broken" in end["broken"]
+
+
+@pytest.mark.parametrize(
+    ("params", "why"),
+    [
+        ({"progress_timeout_s": 77.0}, "its plan, seed or agent is not the same"),
+        ({"session": "of yesterday"}, "another session"),
+    ],
+)
+def test_a_member_with_another_plan_is_not_let_in(start: Start, params: dict[str, Any], why: str) -> None:
+    lot = start(n2={"params": params}, limits={"join_timeout_s": 2.0})
+    assert set(lot.end("n0")["missing"]) == set(lot.end("n1")["missing"]) == {"n2"}
+    assert why in lot.end("n2")["missing"]["n0"]
+
+
+def test_strangers_on_the_port_disturb_nobody(start: Start) -> None:
+    lot = start("n0", "n1", limits={"join_timeout_s": 20.0})
+    wait_for(functools.partial(let_in, lot))
+    port = lot.shared["master_port"]
+    silent = socket.create_connection(("127.0.0.1", port))
+    for garbage in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff\xfe\n",
+        b"[]\n",
+        b'{"kind": "hello"}\n',
+        b"x" * 300_000,
+        b"[" * 9999 + b"\n",
+    ):
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.sendall(garbage)
+    claimed = {"kind": "hello", "session": "guessed", "name": "n2", "rank": 2}
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.sendall(json.dumps(claimed).encode() + b"\n")
+        stranger.settimeout(5)
+        assert json.loads(stranger.makefile().readline()) == {"kind": "refused", "why": "this is another session"}
+    run_member(lot, "n2", {"phases": SHORT})
+    assert not any(lot.end(name)["missing"] for name in NAMES)
+    silent.close()
+
+
+def test_a_port_in_use_is_said_so_and_the_others_name_the_master(start: Start) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        port = taken.getsockname()[1]
+        lot = start("n1", limits={"join_timeout_s": 2.0, "master_port": port})
+        told = {"params": {**lot.shared, "rank": 0}, "phases": []}
+        master = subprocess.run(
+            [sys.executable, str(MAIN), json.dumps(told)], capture_output=True, text=True, timeout=30
+        )
+    assert f"the members cannot meet on port {port} of this node: it is in use" in master.stderr
+    assert set(lot.end("n1")["missing"]) == {"n0"}
