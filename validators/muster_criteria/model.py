@@ -64,7 +64,9 @@ class Finding:
 
     ``rule`` is the rule's id in the SKU file ("floor", "ceiling", "siblings", "expected_devices", "exact", …).
     ``expected`` is a short human text with unit ("≥ 620 TFLOPS"), ``source`` says where the threshold comes from.
-    ``summary`` is one sentence an operator can act on, naming device, metric, observed and expected.
+    ``summary`` is one sentence an operator can act on, naming device, metric, observed and expected. ``id`` is given by
+    the records and stays the same whenever the same thing is found on the same node; ``waived`` says who bears with it,
+    until when and why, if somebody does.
     """
 
     rule: str
@@ -79,6 +81,8 @@ class Finding:
     summary: str
     labels: tuple[tuple[str, str], ...] = ()
     confidence: float = 1.0
+    id: str = ""
+    waived: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
