@@ -52,6 +52,14 @@ class UnknownRun(MusterError):
     """No run of that id is recorded."""
 
 
+class UnknownFinding(MusterError):
+    """No finding of that id is recorded."""
+
+
+class BadWaiver(MusterError):
+    """A waiver cannot be given or revoked like this; nothing was changed."""
+
+
 class BadInventory(MusterError):
     """An inventory has bad lines; ``problems`` has one sentence for each, and nothing was changed."""
 

@@ -14,6 +14,9 @@ from muster_criteria.model import Verdict
 STAGES = ("intake", "burn_in", "integrity", "performance", "thermal")
 """The stages of a node's qualification, in order."""
 
+CLUSTER_STAGES = ("cluster",)
+"""The stages that a block of nodes goes through together, after qualification."""
+
 INCONCLUSIVE_BUDGET = 3
 """So many inconclusive runs in a row, and a person has to look (DESIGN.md, "Fail closed")."""
 
@@ -48,7 +51,13 @@ STATE_OF_STAGE = {
     "integrity": State.VALIDATION,
     "performance": State.VALIDATION,
     "thermal": State.VALIDATION,
+    "cluster": State.CLUSTER_VALIDATION,
 }
+
+
+def is_person(name: str | None) -> bool:
+    """Whether ``name`` can stand under a decision: neither a program nor nobody in particular."""
+    return (name or "").strip().lower() not in NOT_PERSONS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +67,8 @@ class Evidence:
     ``run`` is "dag_id/run_id" of the run that holds the node's lease; ``run_over`` says that it has ended without a
     verdict. ``verdict`` and ``full_coverage`` are that run's; the records look them up and never take them on trust.
     ``budget_spent``: the budget of inconclusive runs is used up. ``person`` and ``reason``: who decided, and why.
+    ``adopted`` and ``replaced``: the person took over a machine that serves already, or put another one in its place;
+    only the records' own functions of these names can say so.
     """
 
     run: str | None = None
@@ -67,6 +78,8 @@ class Evidence:
     budget_spent: bool = False
     person: str | None = None
     reason: str = ""
+    adopted: bool = False
+    replaced: bool = False
 
 
 class Need(enum.Enum):
@@ -79,6 +92,8 @@ class Need(enum.Enum):
     QUALIFYING = "a run that found nothing critical (PASS, WARN or PROVISIONAL)"
     FULL_PASS = "a full-coverage PASS"
     PERSON = "a named person with a reason"
+    ADOPTION = "a named person who adopts it, in shadow mode, with a reason"
+    REPLACEMENT = "a named person who replaces the machine, with a reason"
 
     def met(self, evidence: Evidence) -> bool:
         """Whether ``evidence`` has what this need asks for."""
@@ -95,14 +110,18 @@ class Need(enum.Enum):
             return verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)
         if self is Need.FULL_PASS:
             return verdict is Verdict.PASS and evidence.full_coverage
-        person = (evidence.person or "").strip().lower()
-        return person not in NOT_PERSONS and bool(evidence.reason.strip())
+        if self is Need.ADOPTION and not evidence.adopted:
+            return False
+        if self is Need.REPLACEMENT and not evidence.replaced:
+            return False
+        return is_person(evidence.person) and bool(evidence.reason.strip())
 
 
 def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:
     s, n = State, Need
     table: dict[tuple[State, State], tuple[Need, ...]] = {
         (s.REGISTERED, s.INTAKE): (n.RUN,),
+        (s.REGISTERED, s.PRODUCTION): (n.ADOPTION,),
         (s.INTAKE, s.BURN_IN): (n.RUN,),
         (s.BURN_IN, s.VALIDATION): (n.RUN,),
         (s.VALIDATION, s.QUALIFIED): (n.QUALIFYING, n.PERSON),
@@ -133,6 +152,8 @@ def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:
             table[state, s.QUARANTINE] = (n.FAIL, n.BUDGET, n.PERSON)
         if state is not s.RETIRED:
             table[state, s.RETIRED] = (n.PERSON,)
+        if state not in (s.REGISTERED, s.RETIRED):
+            table[state, s.REGISTERED] = (*table.get((state, s.REGISTERED), ()), n.REPLACEMENT)
     return table
 
 
@@ -140,8 +161,13 @@ TRANSITIONS = _transitions()
 """(from, to) -> what the move needs: any one of these suffices. What is not here cannot happen."""
 
 
-def check_move(current: State, to: State, evidence: Evidence) -> None:
-    """Raise IllegalMove, saying which moves are possible from ``current``, unless the table allows this one."""
+def check_move(current: State, to: State, evidence: Evidence, *, shadow: bool = False) -> None:
+    """Raise IllegalMove, saying which moves are possible from ``current``, unless the table allows this one.
+
+    A node in ``shadow`` mode is judged and reported, never drained: only a person moves it, whatever was found.
+    """
+    if shadow and not Need.PERSON.met(evidence):
+        raise IllegalMove(f"it is in shadow mode, and from {current} to {to} needs {Need.PERSON.value}")
     needs = TRANSITIONS.get((current, to))
     if needs is None:
         raise IllegalMove(f"no node goes from {current} to {to}; from {current} it can go to {possible_moves(current)}")
@@ -156,18 +182,19 @@ def possible_moves(current: State) -> str:
 
 
 def state_for(stage: str, current: State) -> State:
-    """The state in which a node that stands in ``current`` goes through ``stage``."""
+    """The state in which a node that stands in ``current``, and not in shadow mode, goes through ``stage``."""
     return State.REVALIDATION if current in (State.PRODUCTION, State.REVALIDATION) else STATE_OF_STAGE[stage]
 
 
-def path_to_stage(stage: str, current: State, done: frozenset[str]) -> tuple[State, ...]:
+def path_to_stage(stage: str, current: State, done: frozenset[str], *, shadow: bool = False) -> tuple[State, ...]:
     """The states to move through, in order, so that ``stage`` can run; empty if the node stands right.
 
     A run that was cleared in the middle resumes: it is taken again through the states of those earlier stages that it
-    has done already (``done``), never past one that it has not. The last state returned may still be illegal.
+    has done already (``done``), never past one that it has not. The last state returned may still be illegal. A node in
+    ``shadow`` mode is tested where it stands.
     """
     target = state_for(stage, current)
-    if current is target:
+    if shadow or current is target:
         return ()
     story = (State.INTAKE, State.BURN_IN, State.VALIDATION)
     if current in (State.REGISTERED, State.QUALIFIED) and target in story:
@@ -179,19 +206,28 @@ def path_to_stage(stage: str, current: State, done: frozenset[str]) -> tuple[Sta
 
 @dataclasses.dataclass(frozen=True)
 class Closing:
-    """What the end of a run does to its node: the states it moves through, why, and the inconclusive runs in a row."""
+    """What the end of a run does to its node: the states it moves through, why, and the inconclusive runs in a row.
+
+    ``verified``: the node leaves shadow mode.
+    """
 
     path: tuple[State, ...]
     inconclusive: int
     reason: str
+    verified: bool = False
 
 
-def closing(current: State, verdict: Verdict, full_coverage: bool, inconclusive: int) -> Closing:
+def closing(
+    current: State, verdict: Verdict, full_coverage: bool, inconclusive: int, *, shadow: bool = False
+) -> Closing:
     """What a run with ``verdict`` does to a node in ``current`` that has ``inconclusive`` such runs behind it.
 
-    A node that somebody moved out of the story meanwhile (quarantine, triage, …) stays where it was put.
+    A node that somebody moved out of the story meanwhile (quarantine, triage, …) stays where it was put, and a node in
+    ``shadow`` mode where it serves: a full-coverage PASS ends the shadow, anything else is only told.
     """
     s = State
+    if shadow:
+        return Closing((), 0, f"the run ended with {verdict}", verified=verdict is Verdict.PASS and full_coverage)
     if current in (s.QUARANTINE, s.TRIAGE, s.REPAIR, s.RMA, s.RETIRED):
         return Closing((), inconclusive, "")
     if verdict is Verdict.FAIL:

@@ -96,6 +96,10 @@ def telemetry(seconds: int, devices: Sequence[str] = ("gpu0",), series: str = "t
     return gzip.compress("\n".join(rows).encode())
 
 
+def finding(**changes: object) -> Finding:
+    return dataclasses.replace(FINDING, **changes)
+
+
 def begin(node: str = "gpu-0001", run_id: str = "", **options: object) -> records.LeaseRecord:
     """A run of an enrolled node, begun and holding it."""
     run_id = run_id or f"{node}__new"
@@ -105,8 +109,9 @@ def begin(node: str = "gpu-0001", run_id: str = "", **options: object) -> record
 
 def do_stage(lease: records.LeaseRecord, stage: str, verdict: Verdict = Verdict.PASS, **said: object) -> None:
     parsed, raw = result(stage, node=lease.node)
-    records.begin_stage(lease.dag_id, lease.run_id, stage)
-    records.record_stage(lease.dag_id, lease.run_id, parsed, judgement(stage, verdict, **said), raw)
+    records.begin_stage(lease.dag_id, lease.run_id, stage, node=lease.node)
+    said_of = judgement(stage, verdict, **said)
+    records.record_stage(lease.dag_id, lease.run_id, parsed, said_of, raw, node=lease.node)
 
 
 def qualify(node: str = "gpu-0001", run_id: str = "") -> records.LeaseRecord:
@@ -115,5 +120,14 @@ def qualify(node: str = "gpu-0001", run_id: str = "") -> records.LeaseRecord:
     for stage in STAGES:
         do_stage(lease, stage)
     records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    return lease
+
+
+def fail(node: str = "gpu-0001", run_id: str = "", *found: Finding, stage: str = "intake") -> records.LeaseRecord:
+    """A run that ends with a FAIL of its first stage; the lease is freed."""
+    lease = begin(node, run_id)
+    do_stage(lease, stage, Verdict.FAIL, findings=found or (FINDING,))
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
     records.release_leases(lease.dag_id, lease.run_id, "over")
     return lease

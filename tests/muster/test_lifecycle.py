@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from muster.errors import IllegalMove
 from muster.lifecycle import (
+    CLUSTER_STAGES,
     IN_FLIGHT,
     INCONCLUSIVE_BUDGET,
     NOT_PERSONS,
@@ -30,6 +31,8 @@ EVIDENCE = st.builds(
     budget_spent=st.booleans(),
     person=st.sampled_from([None, "", "airflow", "Muster ", "Ada"]),
     reason=st.sampled_from(["", "  ", "because"]),
+    adopted=st.booleans(),
+    replaced=st.booleans(),
 )
 
 
@@ -67,6 +70,51 @@ def test_the_end_of_a_run_is_always_legal_and_leaves_no_node_in_flight(
     if state is State.PRODUCTION and current is not State.PRODUCTION:
         assert verdict is Verdict.PASS
         assert full
+
+
+@given(st.sampled_from(State), st.sampled_from(State), EVIDENCE)
+def test_only_a_person_moves_a_node_in_shadow_mode(current: State, to: State, evidence: Evidence) -> None:
+    try:
+        check_move(current, to, evidence, shadow=True)
+    except IllegalMove:
+        return
+    assert (evidence.person or "").strip().lower() not in NOT_PERSONS
+    assert evidence.reason.strip()
+
+
+@given(st.sampled_from(STAGES + CLUSTER_STAGES), st.sampled_from(Verdict), st.booleans(), st.integers(0, 9))
+def test_no_run_moves_a_node_in_shadow_mode_and_only_a_full_pass_ends_it(
+    stage: str, verdict: Verdict, full: bool, inconclusive: int
+) -> None:
+    assert path_to_stage(stage, State.PRODUCTION, frozenset(), shadow=True) == ()
+    end = closing(State.PRODUCTION, verdict, full, inconclusive, shadow=True)
+    assert end.path == ()
+    assert end.verified == (verdict is Verdict.PASS and full)
+
+
+def test_only_a_registered_node_is_adopted_and_only_by_a_person() -> None:
+    adopted = Evidence(person="Ada", reason="it serves since spring", adopted=True)
+    check_move(State.REGISTERED, State.PRODUCTION, adopted)
+    for refused in (
+        Evidence(person="Ada", reason="because"),
+        Evidence(person="muster", reason="because", adopted=True),
+        Evidence(person="Ada", reason=" ", adopted=True),
+        Evidence(run="dag/run", verdict=Verdict.PASS, full_coverage=True),
+    ):
+        with pytest.raises(IllegalMove, match="needs a named person who adopts it"):
+            check_move(State.REGISTERED, State.PRODUCTION, refused)
+    for state in set(State) - {State.REGISTERED, State.QUALIFIED, State.CLUSTER_VALIDATION, State.REVALIDATION}:
+        with pytest.raises(IllegalMove):
+            check_move(state, State.PRODUCTION, adopted)
+
+
+def test_another_machine_begins_anew_from_everywhere_but_the_end() -> None:
+    replaced = Evidence(person="Ada", reason="new board", replaced=True)
+    for state in set(State) - {State.REGISTERED, State.RETIRED}:
+        check_move(state, State.REGISTERED, replaced)
+    for state in (State.QUARANTINE, State.TRIAGE, State.RETIRED):
+        with pytest.raises(IllegalMove):
+            check_move(state, State.REGISTERED, Evidence(person="Ada", reason="new board"))
 
 
 def test_the_story_runs_through_the_table() -> None:
@@ -124,7 +172,8 @@ def test_a_refusal_says_what_is_possible() -> None:
     assert str(refused.value) == (
         "no node goes from quarantine to production; from quarantine it can go to "
         "triage (needs 3 inconclusive runs or a named person with a reason), "
-        "retired (needs a named person with a reason)"
+        "retired (needs a named person with a reason), "
+        "registered (needs a named person who replaces the machine, with a reason)"
     )
 
 

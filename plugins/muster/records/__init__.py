@@ -6,9 +6,10 @@ DatabaseNotReady, in one sentence, if the database is away or not at this versio
 
 from __future__ import annotations
 
-from muster.records.engine import dispose, upgrade
+from muster.records.adoption import adopt_nodes, replace_node, verify_node
+from muster.records.engine import dispose, rehearsal, upgrade
 from muster.records.export import export_run
-from muster.records.leases import acquire_lease, get_lease, live_leases, release_leases, sweep_leases
+from muster.records.leases import acquire_lease, acquire_leases, get_lease, live_leases, release_leases, sweep_leases
 from muster.records.nodes import (
     add_node,
     add_nodes,
@@ -20,7 +21,7 @@ from muster.records.nodes import (
     touch_contact,
 )
 from muster.records.outbox import outbox_add, outbox_failed, outbox_pending, outbox_sent
-from muster.records.parts import node_parts, part_history
+from muster.records.parts import node_parts, part_history, part_runs
 from muster.records.reporting import run_report
 from muster.records.retention import apply_retention
 from muster.records.runs import (
@@ -33,36 +34,48 @@ from muster.records.runs import (
     list_runs,
     record_job,
     run_stages,
+    typical_duration_s,
 )
 from muster.records.stages import record_stage
 from muster.records.values import (
+    ApprovalRecord,
     EventRecord,
     JobRecord,
     LeaseRecord,
     NewNode,
     NodeRecord,
+    OpenFinding,
     OutboxMessage,
     PlacementRecord,
     Purged,
     RunRecord,
     StageSummary,
+    StageVerdict,
 )
+from muster.records.verdicts import approvals, last_passes, latest_verdicts, open_findings, record_approval
+from muster.records.waivers import list_waivers, revoke_waiver, waive_finding
 
 __all__ = [
+    "ApprovalRecord",
     "EventRecord",
     "JobRecord",
     "LeaseRecord",
     "NewNode",
     "NodeRecord",
+    "OpenFinding",
     "OutboxMessage",
     "PlacementRecord",
     "Purged",
     "RunRecord",
     "StageSummary",
+    "StageVerdict",
     "acquire_lease",
+    "acquire_leases",
     "add_node",
     "add_nodes",
+    "adopt_nodes",
     "apply_retention",
+    "approvals",
     "begin_run",
     "begin_stage",
     "dispose",
@@ -74,23 +87,35 @@ __all__ = [
     "get_node",
     "get_run",
     "last_contact",
+    "last_passes",
+    "latest_verdicts",
     "list_nodes",
     "list_runs",
+    "list_waivers",
     "live_leases",
     "move_node",
     "node_events",
     "node_parts",
+    "open_findings",
     "outbox_add",
     "outbox_failed",
     "outbox_pending",
     "outbox_sent",
     "part_history",
+    "part_runs",
+    "record_approval",
     "record_job",
     "record_stage",
+    "rehearsal",
     "release_leases",
+    "replace_node",
+    "revoke_waiver",
     "run_report",
     "run_stages",
     "sweep_leases",
     "touch_contact",
+    "typical_duration_s",
     "upgrade",
+    "verify_node",
+    "waive_finding",
 ]

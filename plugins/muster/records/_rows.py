@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from muster import lifecycle
@@ -30,12 +30,26 @@ def node_row(session: Session, name: str, *, lock: bool = False) -> Node:
     return row
 
 
-def run_row(session: Session, dag_id: str, run_id: str) -> Run:
-    """The run's row. Raises UnknownRun."""
-    row = session.scalar(select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id))
-    if row is None:
-        raise UnknownRun(f"no run {run_id!r} of {dag_id} is recorded; see `muster runs list`")
-    return row
+def lock_enrolment(session: Session) -> None:
+    """Let enrolments take turns until this transaction ends, before any row is locked.
+
+    Two of them at once would each see that a name, key or serial is free. SQLite's writers take turns anyway.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.enrol'))"))
+
+
+def run_row(session: Session, dag_id: str, run_id: str, node: str = "") -> Run:
+    """The run's row, of ``node`` if the run tests several. Raises UnknownRun."""
+    query = select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id)
+    rows = list(session.scalars(query.where(Run.node == node) if node else query))
+    if not rows:
+        on = f" on {node}" if node else ""
+        raise UnknownRun(f"no run {run_id!r} of {dag_id}{on} is recorded; see `muster runs list`")
+    if len(rows) > 1:
+        names = ", ".join(sorted(row.node for row in rows))
+        raise UnknownRun(f"run {run_id!r} of {dag_id} tests several nodes ({names}): name the one that is meant")
+    return rows[0]
 
 
 def live_lease(session: Session, node: str) -> Lease | None:
@@ -53,10 +67,11 @@ def move(session: Session, node: Node, to: State, actor: str, reason: str, evide
     """Move the node and write the event, within the caller's transaction. Raises IllegalMove naming the node."""
     current = State(node.state)
     try:
-        lifecycle.check_move(current, to, evidence)
+        lifecycle.check_move(current, to, evidence, shadow=node.shadow)
     except IllegalMove as error:
         raise IllegalMove(f"{node.name} stays in {current}: {error}") from None
     node.state = to
+    node.shadow = evidence.adopted and to is State.PRODUCTION
     write_event(session, node.name, current, to, actor, reason, evidence_json(evidence))
 
 
@@ -79,6 +94,8 @@ def evidence_json(evidence: Evidence) -> dict[str, Any]:
         "verdict": str(evidence.verdict) if evidence.verdict else None,
         "full_coverage": evidence.full_coverage,
         "budget_spent": evidence.budget_spent,
+        "adopted": evidence.adopted,
+        "replaced": evidence.replaced,
         "person": evidence.person,
         "reason": evidence.reason,
     }
@@ -91,7 +108,7 @@ def to_node(row: Node) -> NodeRecord:
         name=row.name, host=row.host, port=row.port, user=row.user, host_key=row.host_key, sku=row.sku,
         state=State(row.state), launch=dict(row.launch), work_dir=row.work_dir, rack=row.rack, pool=row.pool,
         labels=dict(row.labels), simulated=row.simulated, added_at=row.added_at, contact_at=row.contact_at,
-        inconclusive=row.inconclusive,
+        inconclusive=row.inconclusive, machine_since=row.machine_since, shadow=row.shadow,
     )  # fmt: skip
 
 

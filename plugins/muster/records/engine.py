@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import os
 import sqlite3
 import threading
@@ -18,7 +19,7 @@ from sqlalchemy.orm import Session
 from muster.errors import DatabaseNotReady
 from muster.settings import settings
 
-SCHEMA = "0001"
+SCHEMA = "0002"
 """The migration that this code needs."""
 
 BUSY_TIMEOUT_MS = 30_000
@@ -27,6 +28,7 @@ BUSY_TIMEOUT_MS = 30_000
 _lock = threading.Lock()
 _engines: dict[tuple[int, str], Engine] = {}
 _checked: set[tuple[int, str]] = set()
+_rehearsing: contextvars.ContextVar[bool] = contextvars.ContextVar("rehearsing", default=False)
 
 
 def engine() -> Engine:
@@ -63,8 +65,21 @@ def writing() -> Iterator[Session]:
     another writer, but would fail at once.
     """
     bound = _ready().execution_options(muster_writes=True)
-    with _translated(), Session(bound, expire_on_commit=False) as session, session.begin():
+    with _translated(), Session(bound, expire_on_commit=False) as session, session.begin() as transaction:
         yield session
+        if _rehearsing.get():
+            session.flush()
+            transaction.rollback()
+
+
+@contextlib.contextmanager
+def rehearsal() -> Iterator[None]:
+    """Within the block every transaction is gone through, refusals and all, and then rolled back: nothing changes."""
+    token = _rehearsing.set(True)
+    try:
+        yield
+    finally:
+        _rehearsing.reset(token)
 
 
 def upgrade() -> tuple[str | None, str]:
@@ -85,13 +100,23 @@ def upgrade() -> tuple[str | None, str]:
 
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-        with made.execution_options(muster_writes=True).begin() as connection:
+        with _connected_for_upgrade(made) as connection, connection.begin():
             if connection.dialect.name == "postgresql":
                 # Two upgrades at once take turns, as SQLite's write lock makes them do anyway.
                 connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.upgrade'))"))
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
     return before, SCHEMA
+
+
+@contextlib.contextmanager
+def _connected_for_upgrade(made: Engine) -> Iterator[Connection]:
+    """A connection on which tables can be made anew: SQLite would otherwise delete whatever refers to the old one."""
+    with made.execution_options(muster_writes=True).connect() as connection:
+        if connection.dialect.name == "sqlite":
+            driver: Any = connection.connection.driver_connection
+            driver.execute("PRAGMA foreign_keys=OFF")
+        yield connection
 
 
 def version(made: Engine) -> str | None:

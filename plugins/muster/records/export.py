@@ -31,22 +31,22 @@ _MEASUREMENT = (
 )  # fmt: skip
 _FINDING = (
     "rule", "metric", "device", "severity", "fault_class", "action", "observed", "expected", "source", "summary",
-    "confidence",
+    "confidence", "finding_id", "waived",
 )  # fmt: skip
 
 
-def export_run(dag_id: str, run_id: str, folder: Path) -> list[Path]:
-    """Write the run into ``folder`` (made if need be), and return the files.
+def export_run(dag_id: str, run_id: str, folder: Path, *, node: str = "") -> list[Path]:
+    """Write the run (of ``node``, if it tests several) into ``folder`` (made if need be), and return the files.
 
     ``run.json`` (the report, with aggregates and the node's events), ``measurements.parquet``, ``findings.parquet``,
     ``telemetry.parquet`` if raw telemetry is still kept, and ``{stage}.result.json`` for each raw result still kept.
     Raises UnknownRun, and MusterError if the folder cannot be written.
     """
-    report = json.loads(report_json(run_report(dag_id, run_id)))
+    report = json.loads(report_json(run_report(dag_id, run_id, node=node)))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with reading() as session:
-            run = _rows.run_row(session, dag_id, run_id)
+            run = _rows.run_row(session, dag_id, run_id, node)
             query = select(StageRecord).where(StageRecord.run == run.id, StageRecord.current).order_by(StageRecord.id)
             stages = list(session.scalars(query))
             return [

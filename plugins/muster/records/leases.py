@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -21,20 +21,33 @@ def acquire_lease(node: str, dag_id: str, run_id: str) -> LeaseRecord:
 
     Raises LeaseHeld naming the holder, UnknownNode.
     """
+    return acquire_leases([node], dag_id, run_id)[0]
+
+
+def acquire_leases(nodes: Collection[str], dag_id: str, run_id: str) -> list[LeaseRecord]:
+    """Take all the nodes of a block for a run, or none of them; returns the leases by node.
+
+    Nodes that the run holds already keep their lease and token. Raises LeaseHeld naming every holder, UnknownNode.
+    """
+    taken, refusals = [], []
     with writing() as session:
-        row = _rows.node_row(session, node, lock=True)
-        held = _rows.live_lease(session, node)
-        if held is not None and (held.dag_id, held.run_id) != (dag_id, run_id):
-            raise LeaseHeld(
-                f"{node} is held by run {held.run_id} of {held.dag_id} since {held.acquired_at:%Y-%m-%d %H:%M} UTC; "
-                "wait for that run, or end it in Airflow"
-            )
-        if held is None:
-            row.fence += 1
-            held = Lease(node=node, dag_id=dag_id, run_id=run_id, token=row.fence, acquired_at=_rows.now())
-            session.add(held)
-            session.flush()
-        return _rows.to_lease(held)
+        # In one order, as everywhere: two blocks that share nodes cannot deadlock.
+        for node in sorted(set(nodes)):
+            row = _rows.node_row(session, node, lock=True)
+            held = _rows.live_lease(session, node)
+            if held is not None and (held.dag_id, held.run_id) != (dag_id, run_id):
+                since = f"{held.acquired_at:%Y-%m-%d %H:%M} UTC"
+                refusals.append(f"{node} is held by run {held.run_id} of {held.dag_id} since {since}")
+                continue
+            if held is None:
+                row.fence += 1
+                held = Lease(node=node, dag_id=dag_id, run_id=run_id, token=row.fence, acquired_at=_rows.now())
+                session.add(held)
+                session.flush()
+            taken.append(_rows.to_lease(held))
+        if refusals:
+            raise LeaseHeld(f"{', '.join(refusals)}; wait for that run, or end it in Airflow")
+    return taken
 
 
 def release_leases(dag_id: str, run_id: str, reason: str) -> list[str]:
@@ -48,8 +61,8 @@ def release_leases(dag_id: str, run_id: str, reason: str) -> list[str]:
         freed = [lease.node for lease in session.scalars(query.order_by(Lease.node))]
         for name in freed:
             _free(session, name, dag_id, run_id, reason)
-        run = session.scalar(select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id))
-        if run is not None and run.ended_at is None:
+        unfinished = select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id, Run.ended_at.is_(None))
+        for run in session.scalars(unfinished.order_by(Run.node)):
             run.ended_at = _rows.now()
             run.verdict = Verdict.INCONCLUSIVE
             run.headline = f"The run ended without a verdict: {reason}"

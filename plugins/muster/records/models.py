@@ -72,7 +72,11 @@ class Base(DeclarativeBase):
 
 
 class Node(Base):
-    """A machine under its name. ``fence`` is the highest fencing token ever given out for it; it only grows."""
+    """A machine under its name. ``fence`` is the highest fencing token ever given out for it; it only grows.
+
+    ``machine_since``: when the machine that bears the name now took it over. ``shadow``: it was adopted while it
+    served, and nothing is proven of it yet.
+    """
 
     __tablename__ = "nodes"
 
@@ -93,6 +97,8 @@ class Node(Base):
     fence: Mapped[int] = mapped_column(BigInteger, default=0)
     inconclusive: Mapped[int] = mapped_column(default=0)
     contact_at: Mapped[datetime.datetime | None]
+    machine_since: Mapped[datetime.datetime]
+    shadow: Mapped[bool] = mapped_column(default=False)
 
 
 class Part(Base):
@@ -149,10 +155,10 @@ class Lease(Base):
 
 
 class Run(Base):
-    """One DAG run that tests one node."""
+    """What one DAG run did with one node; a run that tests a block of nodes has a row for each."""
 
     __tablename__ = "runs"
-    __table_args__ = (UniqueConstraint("dag_id", "run_id"),)
+    __table_args__ = (UniqueConstraint("dag_id", "run_id", "node"),)
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     dag_id: Mapped[str]
@@ -257,7 +263,7 @@ class MeasurementRow(Base):
 
 
 class FindingRow(Base):
-    """Which measurement broke which rule."""
+    """Which measurement broke which rule. ``waived`` says who bore with it when it was judged, if somebody did."""
 
     __tablename__ = "findings"
 
@@ -276,10 +282,12 @@ class FindingRow(Base):
     summary: Mapped[str]
     labels: Mapped[dict[str, Any]]
     confidence: Mapped[float]
+    finding_id: Mapped[str] = mapped_column(index=True)
+    waived: Mapped[str] = mapped_column(default="")
 
 
-class Waiver(Base):
-    """A person's word that a kind of finding on a node is borne with until a date; shown on every report meanwhile."""
+class WaiverRow(Base):
+    """A person's word that a known finding is borne with until a date; shown on every report meanwhile."""
 
     __tablename__ = "waivers"
 
@@ -293,6 +301,9 @@ class Waiver(Base):
     created_at: Mapped[datetime.datetime]
     until: Mapped[datetime.datetime]
     revoked_at: Mapped[datetime.datetime | None]
+    finding_id: Mapped[str]
+    subject: Mapped[str] = mapped_column(index=True)
+    labels: Mapped[dict[str, Any]]
 
 
 class Event(Base):

@@ -35,7 +35,8 @@ def add_node(node: NewNode, actor: str = "muster") -> str:
     change; then nothing is changed.
     """
     with writing() as session:
-        return _add(session, node, actor)
+        _rows.lock_enrolment(session)
+        return enrol(session, node, actor)
 
 
 def add_nodes(nodes: Iterable[tuple[str, NewNode]], actor: str = "muster") -> dict[str, str]:
@@ -43,17 +44,9 @@ def add_nodes(nodes: Iterable[tuple[str, NewNode]], actor: str = "muster") -> di
 
     Each comes with where it stands ("fleet.yaml:12"). Raises BadInventory with one sentence for each that is refused.
     """
-    outcome: dict[str, str] = {}
-    problems: list[str] = []
     with writing() as session:
-        for where, node in nodes:
-            try:
-                outcome[node.name] = _add(session, node, actor)
-            except MusterError as error:
-                problems.append(at(where, error))
-        if problems:
-            raise BadInventory(problems)
-    return outcome
+        _rows.lock_enrolment(session)
+        return enrol_all(session, nodes, actor)
 
 
 def get_node(name: str) -> NodeRecord:
@@ -116,21 +109,40 @@ def node_events(name: str, limit: int | None = None) -> list[EventRecord]:
     ]
 
 
-def _add(session: Session, new: NewNode, actor: str) -> str:
-    _check(new)
+def enrol_all(session: Session, nodes: Iterable[tuple[str, NewNode]], actor: str) -> dict[str, str]:
+    """``add_nodes`` within the caller's transaction, which holds the enrolment lock."""
+    outcome: dict[str, str] = {}
+    problems: list[str] = []
+    for where, node in nodes:
+        try:
+            outcome[node.name] = enrol(session, node, actor)
+        except MusterError as error:
+            problems.append(at(where, error))
+    if problems:
+        raise BadInventory(problems)
+    return outcome
+
+
+def enrol(session: Session, new: NewNode, actor: str) -> str:
+    """``add_node`` within the caller's transaction, which holds the enrolment lock."""
+    check_description(new)
     row = session.get(Node, new.name, with_for_update=True)
     other = session.scalar(select(Node.name).where(Node.host_key == new.host_key, Node.name != new.name))
     if row is not None and row.host_key != new.host_key:
         raise DifferentMachine(
             f"{new.name} is enrolled with another host key: a different machine answers at {new.host}:{new.port}; "
-            f"give it a name of its own, or retire {new.name} first"
+            f"give it a name of its own, or say so: `muster node replace {new.name} --reason …`"
         )
     if other is not None:
         raise SameMachine(f"{new.name} has the host key of {other}: it is the same machine, and keeps the name {other}")
     if row is None:
         fields = {field.name: getattr(new, field.name) for field in dataclasses.fields(new) if field.name != "serials"}
         fields |= {"launch": dict(new.launch), "labels": dict(new.labels)}
-        row = Node(**fields, state=State.REGISTERED, added_at=_rows.now(), fence=0, inconclusive=0)
+        moment = _rows.now()
+        row = Node(
+            **fields, state=State.REGISTERED, added_at=moment, machine_since=moment, fence=0, inconclusive=0,
+            shadow=False,
+        )  # fmt: skip
         session.add(row)
         session.flush()
         _rows.write_event(session, new.name, State.REGISTERED, State.REGISTERED, actor, "enrolled", {"sku": new.sku})
@@ -145,7 +157,7 @@ def _describe(session: Session, row: Node, new: NewNode, actor: str) -> str:
         if known.get(slot, serial) != serial:
             raise DifferentMachine(
                 f"{new.name} has serial {known[slot]} for {slot}, and this machine has {serial}; "
-                f"give it a name of its own, or retire {new.name} first"
+                f"give it a name of its own, or say so: `muster node replace {new.name} --reason …`"
             )
     changed = [name for name in _DESCRIPTION if getattr(row, name) != getattr(new, name)]
     if new.simulated and not row.simulated:
@@ -166,7 +178,8 @@ def _describe(session: Session, row: Node, new: NewNode, actor: str) -> str:
     return "updated"
 
 
-def _check(new: NewNode) -> None:
+def check_description(new: NewNode) -> None:
+    """Raise BadNode if the description is malformed."""
     if not NAME.fullmatch(new.name):
         raise BadNode(
             f"{new.name!r} cannot be a node's name: use up to 63 letters, digits, '.', '-' and single '_', "

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from muster.errors import DifferentMachine
 from muster.records import _rows
 from muster.records.engine import reading
-from muster.records.models import Part, Placement
-from muster.records.values import PlacementRecord
+from muster.records.models import Part, Placement, Run
+from muster.records.values import PlacementRecord, RunRecord
 
 CHASSIS = ("system", "board")
 """The parts whose serial makes a machine this machine; any other part may be swapped."""
@@ -35,6 +35,33 @@ def node_parts(node: str) -> list[PlacementRecord]:
     return sorted(_placements(node=node), key=lambda each: (each.slot, each.since))
 
 
+def part_runs(serial: str) -> list[RunRecord]:
+    """Every run in which the part with this serial was tested, on whatever node, latest first."""
+    ids = (
+        select(Run.id)
+        .join(Placement, Placement.node == Run.node)
+        .join(Part, Placement.part_id == Part.id)
+        .where(
+            Part.serial == serial,
+            # A part is first seen in the middle of a run, which is its run all the same.
+            or_(Run.ended_at.is_(None), Run.ended_at >= Placement.since),
+            or_(Placement.until.is_(None), Run.started_at < Placement.until),
+        )
+    )
+    with reading() as session:
+        return [
+            _rows.to_run(row) for row in session.scalars(select(Run).where(Run.id.in_(ids)).order_by(Run.id.desc()))
+        ]
+
+
+def clear_places(session: Session, node: str) -> None:
+    """Note that no part sits in the node any more."""
+    open_ones = select(Placement).where(Placement.node == node, Placement.until.is_(None))
+    for row in session.scalars(open_ones):
+        row.until = _rows.now()
+    session.flush()
+
+
 def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
     """Note which parts sit in ``node`` now, {slot: serial}; returns a sentence for each part that was swapped or moved.
 
@@ -47,7 +74,7 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
         if slot in known and serials.get(slot, known[slot]) != known[slot]:
             raise DifferentMachine(
                 f"{node} reports the {slot} serial {serials[slot]}, but is enrolled with {known[slot]}: "
-                f"this is a different machine; give it a name of its own"
+                f"this is a different machine; give it a name of its own, or `muster node replace {node} --reason …`"
             )
     return [
         sentence

@@ -13,7 +13,8 @@ from muster import lifecycle
 from muster.lifecycle import State
 from muster.records import _rows, charts
 from muster.records.engine import reading
-from muster.records.models import FindingRow, Job, MeasurementRow, Run, StageRecord, Waiver
+from muster.records.models import FindingRow, Job, MeasurementRow, Node, Run, StageRecord
+from muster.records.waivers import holding, machine_of
 from muster_criteria.model import (
     Action,
     Coverage,
@@ -24,13 +25,15 @@ from muster_criteria.model import (
     Severity,
     Verdict,
 )
+from muster_criteria.waivers import concerns
 from muster_reports.model import RunReport, StageReport
 
 
-def run_report(dag_id: str, run_id: str, *, run_url: str | None = None) -> RunReport:
-    """Everything a report of the run shows. Raises UnknownRun."""
+def run_report(dag_id: str, run_id: str, *, run_url: str | None = None, node: str = "") -> RunReport:
+    """Everything a report of the run shows, of ``node`` if it tests several. Raises UnknownRun."""
     with reading() as session:
-        run = _rows.run_row(session, dag_id, run_id)
+        run = _rows.run_row(session, dag_id, run_id, node)
+        row = _rows.node_row(session, run.node)
         rows = {
             row.stage: row
             for row in session.scalars(select(StageRecord).where(StageRecord.run == run.id, StageRecord.current))
@@ -42,11 +45,11 @@ def run_report(dag_id: str, run_id: str, *, run_url: str | None = None) -> RunRe
             simulated=run.simulated or any(each.judgement.simulated for each in stages),
             verdict=Verdict(run.verdict or Verdict.INCONCLUSIVE),
             headline=run.headline or "The run has not ended yet.",
-            state_before=run.state_before, state_after=run.state_after or _rows.node_row(session, run.node).state,
+            state_before=run.state_before, state_after=run.state_after or row.state,
             started_at=run.started_at, ended_at=run.ended_at or _rows.now(),
             identity=_pairs(run.identity), environment=_pairs(run.environment), stages=stages,
             not_run=tuple((name, _why_not(session, run, name)) for name in run.required_stages if name not in rows),
-            waivers=_waivers(session, run.node), forced=run.forced, run_url=run_url,
+            waivers=_waivers(session, row), shadow=row.shadow, forced=run.forced, run_url=run_url,
         )  # fmt: skip
     return dataclasses.replace(report, result_json=report_json(report))
 
@@ -79,14 +82,16 @@ def _stage(session: Session, row: StageRecord) -> StageReport:
 
 def _findings(session: Session, stage: StageRecord) -> tuple[Finding, ...]:
     rows = session.scalars(select(FindingRow).where(FindingRow.stage == stage.id).order_by(FindingRow.id))
-    return tuple(
-        Finding(
-            rule=row.rule, metric=row.metric, device=row.device, severity=Severity(row.severity),
-            fault_class=FaultClass(row.fault_class), action=Action(row.action), observed=row.observed,
-            expected=row.expected, source=row.source, summary=row.summary, labels=_labels(row.labels),
-            confidence=row.confidence,
-        )
-        for row in rows
+    return tuple(finding_of(row) for row in rows)
+
+
+def finding_of(row: FindingRow) -> Finding:
+    """The finding as a value, with its id, and the waiver that held when it was judged."""
+    return Finding(
+        rule=row.rule, metric=row.metric, device=row.device, severity=Severity(row.severity),
+        fault_class=FaultClass(row.fault_class), action=Action(row.action), observed=row.observed,
+        expected=row.expected, source=row.source, summary=row.summary, labels=_labels(row.labels),
+        confidence=row.confidence, id=row.finding_id, waived=row.waived,
     )  # fmt: skip
 
 
@@ -118,17 +123,15 @@ def _why_not(session: Session, run: Run, stage: str) -> str:
     return f"{failed} failed before it" if failed else "the run ended before it"
 
 
-def _waivers(session: Session, node: str) -> tuple[str, ...]:
-    moment = _rows.now()
-    rows = session.scalars(
-        select(Waiver)
-        .where(Waiver.node == node, Waiver.until > moment, Waiver.revoked_at.is_(None))
-        .order_by(Waiver.id)
-    )
-    return tuple(
-        f"{row.rule} of {row.metric} on {row.device} is waived until {row.until:%Y-%m-%d} by {row.person}: {row.reason}"
-        for row in rows
-    )
+def _waivers(session: Session, node: Node) -> tuple[str, ...]:
+    machine = machine_of(session, node)
+    told = []
+    for waiver in holding(session, _rows.now()):
+        if concerns(waiver, machine):
+            labels = ", ".join(f"{key} {value}" for key, value in waiver.labels)
+            what = f"{waiver.rule} of {waiver.metric}{f' ({labels})' if labels else ''} on {waiver.device}"
+            told.append(f"{what} ({waiver.finding}) is waived {waiver}")
+    return tuple(told)
 
 
 def _labels(labels: dict[str, Any]) -> tuple[tuple[str, str], ...]:

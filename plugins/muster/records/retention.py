@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from sqlalchemy import CursorResult, Select, delete, select
+from sqlalchemy import CursorResult, Select, delete, func, select
 
 from muster.records import stages
-from muster.records.engine import writing
+from muster.records.engine import reading, writing
 from muster.records.models import Artifact, MeasurementRow, Outbox, Run, StageRecord
 from muster.records.values import Purged
 from muster.settings import settings
@@ -17,8 +17,8 @@ BATCH = 200
 """Stages, runs or files a transaction: what a run in progress has to wait for stays well under a second."""
 
 
-def apply_retention(now: datetime.datetime | None = None) -> Purged:
-    """Delete what the MUSTER_RETENTION_* settings no longer keep; returns how much that was.
+def apply_retention(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Purged:
+    """Delete what the MUSTER_RETENTION_* settings no longer keep, or only count it; returns how much that is.
 
     Raw telemetry, raw results and sent mails go by their own age, measurements by their stage's, runs by their end.
     Verdicts and findings stay as long as their run; nodes, parts, leases and lifecycle events for ever.
@@ -33,20 +33,27 @@ def apply_retention(now: datetime.datetime | None = None) -> Purged:
         StageRecord.recorded_at < before(keep.retention_measurements_days),
         StageRecord.id.in_(select(MeasurementRow.stage)),
     )
+    purge = _count if dry_run else _purge
     runs = 0
     if keep.retention_runs_days:
-        runs = _purge(Run.id, select(Run.id).where(Run.ended_at < before(keep.retention_runs_days)))
+        runs = purge(Run.id, select(Run.id).where(Run.ended_at < before(keep.retention_runs_days)))
     return Purged(
-        telemetry=_purge(Artifact.id, _artifacts(stages.TELEMETRY, before(keep.retention_telemetry_days))),
-        results=_purge(Artifact.id, _artifacts(stages.RESULT, before(keep.retention_results_days))),
-        measurements=_purge(MeasurementRow.stage, old_stages),
+        telemetry=purge(Artifact.id, _artifacts(stages.TELEMETRY, before(keep.retention_telemetry_days))),
+        results=purge(Artifact.id, _artifacts(stages.RESULT, before(keep.retention_results_days))),
+        measurements=purge(MeasurementRow.stage, old_stages),
         runs=runs,
-        mails=_purge(Outbox.id, select(Outbox.id).where(Outbox.sent_at < before(keep.retention_outbox_days))),
+        mails=purge(Outbox.id, select(Outbox.id).where(Outbox.sent_at < before(keep.retention_outbox_days))),
     )
 
 
 def _artifacts(kind: str, before: datetime.datetime) -> Select[int]:
     return select(Artifact.id).where(Artifact.kind == kind, Artifact.created_at < before)
+
+
+def _count(column: Any, ids: Select[int]) -> int:
+    """How many rows ``_purge`` would delete."""
+    with reading() as session:
+        return session.scalar(select(func.count()).select_from(column.class_).where(column.in_(ids))) or 0
 
 
 def _purge(column: Any, ids: Select[int]) -> int:

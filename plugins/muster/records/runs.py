@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import statistics
 from collections.abc import Sequence
 
 from sqlalchemy import select
@@ -17,6 +17,9 @@ from muster.records.models import Job, Node, Run, StageRecord
 from muster.records.values import JobRecord, NodeRecord, RunRecord, StageSummary
 from muster_criteria.model import Verdict
 
+RECENT = 20
+"""So many runs say how long the next one takes."""
+
 
 def begin_run(
     dag_id: str,
@@ -30,13 +33,14 @@ def begin_run(
 ) -> RunRecord:
     """Record that a run begins on a node; the same run again is the same record.
 
-    ``forced`` is the person's reason to overrule the in-use guard. ``required_stages`` are those without which the run
-    is no full-coverage pass. Raises UnknownNode, and IllegalMove if the node is where no test may take it.
+    A DAG run that tests several nodes begins once for each of them. ``forced`` is the person's reason to overrule the
+    in-use guard. ``required_stages`` are those without which the run is no full-coverage pass. Raises UnknownNode, and
+    IllegalMove if the node is where no test may take it.
     """
     with writing() as session:
         row = _rows.node_row(session, node)
         state = State(row.state)
-        run = session.scalar(select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id))
+        run = session.scalar(select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id, Run.node == node))
         if run is None:
             if state in (State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA, State.RETIRED):
                 raise IllegalMove(
@@ -53,78 +57,97 @@ def begin_run(
         return _rows.to_run(run)
 
 
-def begin_stage(dag_id: str, run_id: str, stage: str) -> NodeRecord:
+def begin_stage(dag_id: str, run_id: str, stage: str, *, node: str = "") -> NodeRecord:
     """Move the run's node into the state in which ``stage`` runs, and return it; harmless when it is there already.
 
-    A run that is cleared and repeated after its end is open again from here. Raises LeaseLost if the run does not hold
-    the node, IllegalMove if it stands where this stage cannot follow (quarantined meanwhile, earlier stages not done).
+    A node in shadow mode stays where it serves. ``node`` names it where the run tests several. A run that is cleared
+    and repeated after its end is open again from here. Raises LeaseLost if the run does not hold the node, IllegalMove
+    if it stands where this stage cannot follow (quarantined meanwhile, earlier stages not done).
     """
     with writing() as session:
-        run = _rows.run_row(session, dag_id, run_id)
-        node = _rows.node_row(session, run.node, lock=True)
+        run = _rows.run_row(session, dag_id, run_id, node)
+        row = _rows.node_row(session, run.node, lock=True)
         require_lease(session, run)
         done = frozenset(summary.stage for summary in _stages(session, run))
         evidence = Evidence(run=f"{dag_id}/{run_id}")
-        for state in lifecycle.path_to_stage(stage, State(node.state), done):
-            _rows.move(session, node, state, "muster", f"stage {stage} of run {run_id}", evidence)
+        for state in lifecycle.path_to_stage(stage, State(row.state), done, shadow=row.shadow):
+            _rows.move(session, row, state, "muster", f"stage {stage} of run {run_id}", evidence)
         run.ended_at, run.verdict, run.headline, run.state_after = None, None, "", None
-        return _rows.to_node(node)
+        return _rows.to_node(row)
 
 
-def finish_run(dag_id: str, run_id: str, verdict: Verdict, headline: str) -> RunRecord:
+def finish_run(dag_id: str, run_id: str, verdict: Verdict, headline: str, *, node: str = "") -> RunRecord:
     """Close a run with its verdict, and move its node accordingly, in one transaction.
 
     The moves are ``lifecycle.closing``'s: qualified on PASS, WARN or PROVISIONAL, quarantine on FAIL, back to
-    registered on INCONCLUSIVE, and triage on the third of these in a row. They are made only if the run holds the
-    node. The same verdict a second time changes nothing. Raises UnknownRun.
+    registered on INCONCLUSIVE, and triage on the third of these in a row; a node in shadow mode stays, and a
+    full-coverage PASS of every stage of qualification ends its shadow. They are made only if the run holds the node.
+    The same verdict a second time changes nothing. ``node`` names it where the run tests several. Raises UnknownRun.
     """
     with writing() as session:
-        run = _rows.run_row(session, dag_id, run_id)
-        node = _rows.node_row(session, run.node, lock=True)
+        run = _rows.run_row(session, dag_id, run_id, node)
+        row = _rows.node_row(session, run.node, lock=True)
         if run.ended_at is not None and run.verdict == verdict:
             return _rows.to_run(run)
         run.verdict, run.headline, run.ended_at = str(verdict), headline, _rows.now()
         session.flush()
-        if _rows.holds(session, node.name, dag_id, run_id):
-            _close(session, run, node, verdict)
-        run.state_after = node.state
+        if _rows.holds(session, row.name, dag_id, run_id):
+            _close(session, run, row, verdict)
+        run.state_after = row.state
         return _rows.to_run(run)
 
 
-def get_run(dag_id: str, run_id: str) -> RunRecord:
-    """The run. Raises UnknownRun."""
+def get_run(dag_id: str, run_id: str, *, node: str = "") -> RunRecord:
+    """The run, of ``node`` if it tests several. Raises UnknownRun."""
     with reading() as session:
-        return _rows.to_run(_rows.run_row(session, dag_id, run_id))
+        return _rows.to_run(_rows.run_row(session, dag_id, run_id, node))
 
 
-def find_run(run_id: str) -> RunRecord:
-    """The latest run of that id, of whatever DAG. Raises UnknownRun."""
+def find_run(run_id: str, *, node: str = "") -> RunRecord:
+    """The latest run of that id, of whatever DAG, of ``node`` if it tests several. Raises UnknownRun."""
     with reading() as session:
         dag_id = session.scalar(select(Run.dag_id).where(Run.run_id == run_id).order_by(Run.id.desc()).limit(1))
-        return _rows.to_run(_rows.run_row(session, dag_id or "any DAG", run_id))
+        return _rows.to_run(_rows.run_row(session, dag_id or "any DAG", run_id, node))
 
 
-def list_runs(*, node: str = "", unfinished: bool = False, limit: int | None = None) -> list[RunRecord]:
-    """Runs, latest first: of ``node``, only those that have not ended, at most ``limit``."""
+def list_runs(
+    *, node: str = "", unfinished: bool = False, limit: int | None = None, this_machine: bool = False
+) -> list[RunRecord]:
+    """Runs, latest first: of ``node`` (of the machine that bears the name now), not ended yet, at most ``limit``."""
     query = select(Run).order_by(Run.id.desc()).limit(limit)
     if node:
         query = query.where(Run.node == node)
+    if this_machine:
+        query = query.join(Node, Node.name == Run.node).where(Run.started_at >= Node.machine_since)
     if unfinished:
         query = query.where(Run.ended_at.is_(None))
     with reading() as session:
         return [_rows.to_run(row) for row in session.scalars(query)]
 
 
-def run_stages(dag_id: str, run_id: str) -> list[StageSummary]:
+def typical_duration_s(sku: str, level: str) -> float | None:
+    """Median time (s) of the latest runs of that SKU and level that went through all stages; None if there is none."""
+    ended = select(Run.started_at, Run.ended_at).where(
+        Run.sku == sku,
+        Run.level == level,
+        Run.ended_at.is_not(None),
+        Run.verdict.in_([str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)]),
+    )
+    with reading() as session:
+        rows = list(session.execute(ended.order_by(Run.id.desc()).limit(RECENT)))
+    return statistics.median((row.ended_at - row.started_at).total_seconds() for row in rows) if rows else None
+
+
+def run_stages(dag_id: str, run_id: str, *, node: str = "") -> list[StageSummary]:
     """The standing verdict of each stage that was judged, in the order of the node's life. Raises UnknownRun."""
     with reading() as session:
-        return _stages(session, _rows.run_row(session, dag_id, run_id))
+        return _stages(session, _rows.run_row(session, dag_id, run_id, node))
 
 
 def record_job(job: JobRecord) -> None:
     """Write down a job, or what has become of it: keyed by run, stage and generation. Raises UnknownRun."""
     with writing() as session:
-        run = _rows.run_row(session, job.dag_id, job.run_id)
+        run = _rows.run_row(session, job.dag_id, job.run_id, job.node)
         row = _job(session, run, job.stage, job.generation)
         if row is None:
             row = Job(run=run.id, stage=job.stage, generation=job.generation)
@@ -133,16 +156,16 @@ def record_job(job: JobRecord) -> None:
             setattr(row, name, getattr(job, name))
 
 
-def get_job(dag_id: str, run_id: str, stage: str, generation: str | None = None) -> JobRecord | None:
+def get_job(dag_id: str, run_id: str, stage: str, generation: str | None = None, *, node: str = "") -> JobRecord | None:
     """The job of that stage and generation (the latest, if none is given), or None. Raises UnknownRun."""
     with reading() as session:
-        run = _rows.run_row(session, dag_id, run_id)
+        run = _rows.run_row(session, dag_id, run_id, node)
         row = _job(session, run, stage, generation)
         if row is None:
             return None
         return JobRecord(
             dag_id, run_id, row.stage, row.generation, row.state, row.remote_dir, row.boot_id, row.fence,
-            row.started_at, row.ended_at, row.note,
+            row.started_at, row.ended_at, row.note, run.node,
         )  # fmt: skip
 
 
@@ -168,7 +191,7 @@ def attested(session: Session, node: Node, claimed: Evidence) -> Evidence:
         return Evidence(person=claimed.person, reason=claimed.reason)
     verdict = Verdict(run.verdict) if run.verdict else _only_fail(session, run)
     full = _full_coverage(session, run)
-    return dataclasses.replace(claimed, verdict=verdict, full_coverage=full, run_over=False, budget_spent=False)
+    return Evidence(run=claimed.run, verdict=verdict, full_coverage=full, person=claimed.person, reason=claimed.reason)
 
 
 def _only_fail(session: Session, run: Run) -> Verdict | None:
@@ -183,7 +206,10 @@ def _full_coverage(session: Session, run: Run) -> bool:
 
 def _close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
     full = _full_coverage(session, run)
-    end = lifecycle.closing(State(node.state), verdict, full, node.inconclusive)
+    if node.shadow:
+        # A short suite that passes says less than the qualification which this node never went through.
+        full = full and set(STAGES) <= set(run.required_stages)
+    end = lifecycle.closing(State(node.state), verdict, full, node.inconclusive, shadow=node.shadow)
     evidence = Evidence(
         run=f"{run.dag_id}/{run.run_id}",
         run_over=verdict in (Verdict.INCONCLUSIVE, Verdict.SKIPPED),
@@ -194,6 +220,17 @@ def _close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
     for state in end.path:
         _rows.move(session, node, state, "muster", f"{end.reason}: {run.headline}", evidence)
     node.inconclusive = end.inconclusive
+    if end.verified:
+        leave_shadow(session, node, "muster", f"{end.reason}: {run.headline}", evidence)
+
+
+def leave_shadow(session: Session, node: Node, actor: str, reason: str, evidence: Evidence) -> None:
+    """End the node's shadow mode, with its event: from here on it is treated like every other node in production."""
+    node.shadow = False
+    state = State(node.state)
+    _rows.write_event(
+        session, node.name, state, state, actor, f"out of shadow mode: {reason}", _rows.evidence_json(evidence)
+    )
 
 
 def _job(session: Session, run: Run, stage: str, generation: str | None) -> Job | None:

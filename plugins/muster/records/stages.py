@@ -16,6 +16,7 @@ from muster.records.engine import writing
 from muster.records.models import Artifact, FindingRow, MeasurementRow, Node, Run, StageRecord
 from muster.records.parts import place
 from muster.records.runs import require_lease
+from muster.records.waivers import apply_waivers
 from muster.settings import settings
 from muster_criteria.model import Judgement, Observation
 
@@ -37,20 +38,25 @@ def record_stage(
     raw: bytes | None = None,
     telemetry: bytes | None = None,
     attempts: int = 1,
+    *,
+    node: str = "",
 ) -> list[str]:
     """Store a stage: every measurement, the findings, the verdict with its coverage, the raw bytes and the charts.
 
     ``result`` is None if none was had from the node. The same raw result again (a retried task) replaces itself; any
-    other supersedes the stage's former verdict, which is kept. Returns a sentence for each part that was swapped since
-    the node was last seen. Raises LeaseLost if the run does not hold the node, DifferentMachine if the result comes
-    from a machine with another chassis serial, UnknownRun; then nothing is stored.
+    other supersedes the stage's former verdict, which is kept. What is stored is the judgement as the waivers that hold
+    now leave it (``run_report`` gives it back). ``node`` names it where the run tests several. Returns a sentence for
+    each part that was swapped since the node was last seen. Raises LeaseLost if the run does not hold the node,
+    DifferentMachine if the result comes from a machine with another chassis serial, UnknownRun; then nothing is stored.
     """
     charted = charts.chart_series(telemetry) if telemetry else []
     with writing() as session:
-        run = _rows.run_row(session, dag_id, run_id)
-        node = _rows.node_row(session, run.node, lock=True)
+        run = _rows.run_row(session, dag_id, run_id, node)
+        row = _rows.node_row(session, run.node, lock=True)
         require_lease(session, run)
-        swapped = _observe(session, run, node, result) if result is not None else []
+        swapped = _observe(session, run, row, result) if result is not None else []
+        # Only now is it known which parts sit in the node, and so which waivers are about it.
+        judgement = apply_waivers(session, row, judgement)
         stage = _stage_row(run, result, judgement, raw, telemetry, attempts)
         stage.charts = charts.to_json(charted)
         _supersede(session, run, stage)
@@ -126,7 +132,8 @@ def _store_rows(
             "stage": stage.id, "node": node, "rule": each.rule, "metric": each.metric, "device": each.device,
             "severity": str(each.severity), "fault_class": str(each.fault_class), "action": str(each.action),
             "observed": each.observed, "expected": each.expected, "source": each.source, "summary": each.summary,
-            "labels": dict(each.labels), "confidence": each.confidence,
+            "labels": dict(each.labels), "confidence": each.confidence, "finding_id": each.id,
+            "waived": each.waived,
         }
         for each in judgement.findings
     ]  # fmt: skip

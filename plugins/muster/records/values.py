@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from muster.lifecycle import State
-from muster_criteria.model import Verdict
+from muster_criteria.model import Finding, Verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,11 @@ class NewNode:
 
 @dataclasses.dataclass(frozen=True)
 class NodeRecord:
-    """An enrolled machine, where it stands, and when it was last heard of. ``pool`` empty means the DAG's default."""
+    """An enrolled machine, where it stands, and when it was last heard of. ``pool`` empty means the DAG's default.
+
+    ``machine_since``: when this machine took the name over. ``shadow``: adopted while it served, judged and reported,
+    but never drained.
+    """
 
     name: str
     host: str
@@ -54,6 +58,8 @@ class NodeRecord:
     added_at: datetime.datetime
     contact_at: datetime.datetime | None = None
     inconclusive: int = 0
+    machine_since: datetime.datetime | None = None
+    shadow: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +75,7 @@ class LeaseRecord:
 
 @dataclasses.dataclass(frozen=True)
 class RunRecord:
-    """One DAG run of one node; ``verdict`` is None until it has ended."""
+    """What a DAG run did with one node; ``verdict`` is None until it has ended."""
 
     dag_id: str
     run_id: str
@@ -103,6 +109,8 @@ class JobRecord:
     started_at: datetime.datetime | None = None
     ended_at: datetime.datetime | None = None
     note: str = ""
+    node: str = ""
+    """Needed only where the run tests several nodes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +124,44 @@ class StageSummary:
     full_coverage: bool
     attempts: int
     recorded_at: datetime.datetime
+
+
+@dataclasses.dataclass(frozen=True)
+class StageVerdict:
+    """The latest standing verdict on a node of one stage at one level, from whichever run it came."""
+
+    stage: str
+    level: str
+    verdict: Verdict
+    full_coverage: bool
+    reason: str
+    recorded_at: datetime.datetime
+    dag_id: str
+    run_id: str
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenFinding:
+    """A finding of a node's latest tests; ``finding.waived`` says who bears with it now, if somebody does."""
+
+    finding: Finding
+    stage: str
+    dag_id: str
+    run_id: str
+    recorded_at: datetime.datetime
+
+
+@dataclasses.dataclass(frozen=True)
+class ApprovalRecord:
+    """What a person chose when asked about a node, why, and where the evidence can be seen (a link)."""
+
+    node: str
+    at: datetime.datetime
+    person: str
+    option: str
+    reason: str
+    link: str
+    run: str
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select
 
 from muster import records
-from muster.records.engine import reading, writing
+from muster.records.engine import reading
 from muster.records.models import Artifact, FindingRow, MeasurementRow, StageRecord
 from muster_criteria.model import Verdict
 from tests.muster import fleet
@@ -82,17 +82,3 @@ def test_a_mail_waits_until_it_is_sent_and_is_sent_once() -> None:
     assert records.outbox_pending() == []
     assert records.outbox_add("run", b"third") == "sent already"
     assert records.outbox_pending() == []
-
-
-def test_a_waiver_stands_on_the_report_while_it_holds() -> None:
-    a_run()
-    insert = text(
-        "INSERT INTO waivers (node, rule, metric, device, reason, person, created_at, until) VALUES "
-        "('gpu-0001', 'floor', 'gemm_rate', 'gpu3', 'known slow', 'Ada', :now, :until)"
-    )
-    with writing() as session:
-        for until in (NOW + datetime.timedelta(days=1), NOW - datetime.timedelta(days=1)):
-            session.execute(insert, {"now": NOW.isoformat(" "), "until": until.isoformat(" ")})
-    (waiver,) = records.run_report(fleet.DAG, "gpu-0001__new").waivers
-    assert waiver.startswith("floor of gemm_rate on gpu3 is waived until")
-    assert waiver.endswith("by Ada: known slow")

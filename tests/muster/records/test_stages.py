@@ -17,6 +17,7 @@ from muster.records.charts import BYTES, DEVICES, POINTS, chart_series
 from muster.records.engine import reading
 from muster.records.models import Artifact, MeasurementRow, StageRecord
 from muster_criteria.model import Verdict
+from muster_criteria.waivers import finding_id
 from muster_node.contract import Measurement
 from tests.muster import fleet
 
@@ -44,7 +45,8 @@ class TestReport:
         records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
         report = records.run_report(lease.dag_id, lease.run_id, run_url="http://airflow/run")
         stage = report.stages[0]
-        assert stage.judgement == fleet.judgement("intake", Verdict.FAIL, findings=(fleet.FINDING,), simulated=True)
+        found = fleet.finding(id=finding_id("gpu-0001", fleet.FINDING))
+        assert stage.judgement == fleet.judgement("intake", Verdict.FAIL, findings=(found,), simulated=True)
         assert (stage.attempts, stage.duration_s) == (2, 90)
         assert stage.probes == (("gemm_rate", "completed", ""),)
         assert (report.verdict, report.headline, report.state_after) == (Verdict.FAIL, "gpu3 is slow.", "quarantine")

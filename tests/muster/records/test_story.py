@@ -36,6 +36,7 @@ class Story(RuleBasedStateMachine):
 
     @initialize()
     def enrol(self) -> None:
+        self.shadow = False
         self.folder = Path(tempfile.mkdtemp(prefix="muster-story-", dir=MEMORY if MEMORY.is_dir() else None))
         shutil.copy(self.template, self.folder / "muster.db")
         self.patch = pytest.MonkeyPatch()
@@ -46,7 +47,7 @@ class Story(RuleBasedStateMachine):
         self.verdicts: dict[str, Verdict | None] = dict.fromkeys(RUNS)
         self.entered_by: str | None = None
         self.person_put_it: State | None = None
-        self.token = 0
+        self.token = self.machines = 0
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
@@ -99,6 +100,10 @@ class Story(RuleBasedStateMachine):
             return
         self.verdicts[run] = verdict
         self.note_entry(before, run=run)
+        if self.shadow and not records.get_node(NODE).shadow:
+            assert verdict is Verdict.PASS
+            assert self.passed[run] == set(STAGES)
+            self.shadow = False
 
     @rule(run=RUN)
     def release(self, run: str) -> None:
@@ -120,6 +125,7 @@ class Story(RuleBasedStateMachine):
         assert person == "Ada"
         assert reason.strip()
         self.person_put_it = to
+        self.shadow = False
         self.note_entry(before, person=True)
 
     @rule(
@@ -137,6 +143,43 @@ class Story(RuleBasedStateMachine):
         except MusterError:
             return
         self.note_entry(before, run=run)
+
+    @rule(person=st.sampled_from(["Ada", *NOBODIES]), reason=st.sampled_from(["", "because"]))
+    def adopt(self, person: str, reason: str) -> None:
+        before = records.get_node(NODE).state
+        try:
+            adopted = records.adopt_nodes([NODE], person, reason)[NODE] == "adopted"
+        except MusterError:
+            return
+        if adopted:
+            assert person == "Ada"
+            assert reason
+            self.shadow = True
+            self.note_entry(before, person=True)
+
+    @rule(person=st.sampled_from(["Ada", *NOBODIES]))
+    def verify(self, person: str) -> None:
+        try:
+            verified = records.verify_node(NODE, person, "I saw it") == "verified"
+        except MusterError:
+            assert person != "Ada"
+            return
+        assert person == "Ada"
+        if verified:
+            self.shadow = False
+
+    @rule(person=st.sampled_from(["Ada", *NOBODIES]))
+    def replace(self, person: str) -> None:
+        """Another machine: nothing that was proved of the one before counts for it."""
+        self.machines += 1
+        try:
+            records.replace_node(NODE, person, "new board", host_key=fleet.host_key(f"machine {self.machines}"))
+        except MusterError:
+            return
+        assert person == "Ada"
+        assert records.latest_verdicts(NODE) == []
+        assert records.get_node(NODE).state is State.REGISTERED
+        self.shadow, self.person_put_it = False, None
 
     @rule()
     def repair(self) -> None:
@@ -168,6 +211,8 @@ class Story(RuleBasedStateMachine):
         assert state is events[-1].to_state
         if state is State.PRODUCTION:
             assert self.entered_by
+        assert records.get_node(NODE).shadow == self.shadow
+        assert not self.shadow or state is State.PRODUCTION
         if state in IN_FLIGHT and state is not self.person_put_it:
             assert records.get_lease(NODE) is not None
 

@@ -1,0 +1,151 @@
+"""What only a person can say of a machine: that it serves already, that it is proven, that another took its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from muster.errors import BadInventory, BadNode, IllegalMove, LeaseHeld, MusterError, SameMachine
+from muster.lifecycle import Evidence, Need, State
+from muster.records import _rows
+from muster.records.engine import writing
+from muster.records.models import Node, Part, Placement, Run
+from muster.records.nodes import check_description, enrol_all
+from muster.records.parts import CHASSIS, clear_places, current_serials, place
+from muster.records.runs import leave_shadow
+from muster.records.values import NewNode, NodeRecord
+from muster_criteria.model import Verdict
+
+
+def adopt_nodes(
+    names: Iterable[str], actor: str, reason: str, *, enrol: Iterable[tuple[str, NewNode]] = ()
+) -> dict[str, str]:
+    """Take over machines that serve already: into production, unverified, in shadow mode; all of them or none.
+
+    ``enrol`` are enrolled first, as ``add_nodes`` does, and adopted with them. {name: "adopted" | "unchanged"}, the
+    latter for those that are in production already. Raises BadInventory with a sentence for each that is refused:
+    unknown, not registered, held by a run, or failed in a test of ours.
+    """
+    outcome: dict[str, str] = {}
+    problems: list[str] = []
+    with writing() as session:
+        _rows.lock_enrolment(session)
+        for name in dict.fromkeys([*enrol_all(session, enrol, actor), *names]):
+            try:
+                outcome[name] = _adopt(session, _rows.node_row(session, name, lock=True), actor, reason)
+            except MusterError as error:
+                problems.append(str(error))
+        if problems:
+            raise BadInventory(problems)
+    return outcome
+
+
+def verify_node(name: str, actor: str, reason: str) -> str:
+    """End a node's shadow mode on a person's word: "verified", or "unchanged" if it is in none.
+
+    Raises IllegalMove if ``actor`` is nobody in particular or gives no reason, UnknownNode.
+    """
+    evidence = Evidence(person=actor, reason=reason)
+    with writing() as session:
+        row = _rows.node_row(session, name, lock=True)
+        if not Need.PERSON.met(evidence):
+            raise IllegalMove(f"{name} leaves shadow mode on a full-coverage PASS, or {Need.PERSON.value}")
+        if not row.shadow:
+            return "unchanged"
+        leave_shadow(session, row, actor, reason, evidence)
+        return "verified"
+
+
+def replace_node(
+    name: str,
+    actor: str,
+    reason: str,
+    *,
+    host_key: str,
+    host: str = "",
+    port: int = 0,
+    serials: Mapping[str, str] | None = None,
+) -> NodeRecord:
+    """Say that another machine bears the name from now on; it begins anew as registered.
+
+    What was found before stays with the serials it was found on, and is no longer this node's: runs, verdicts, waivers,
+    inconclusive runs. ``serials`` {slot: serial} are those of the new machine, where known. Raises LeaseHeld, BadNode
+    (malformed, or nothing differs), SameMachine (it is enrolled under another name), IllegalMove (no person, no reason,
+    retired), UnknownNode.
+    """
+    with writing() as session:
+        _rows.lock_enrolment(session)
+        row = _rows.node_row(session, name, lock=True)
+        before, known = _of_machine(session, row), dict(serials or {})
+        check_description(NewNode(name, host or row.host, host_key, row.sku, port or row.port))
+        _check_other_machine(session, row, host_key, known)
+        row.host_key, row.host, row.port = host_key, host or row.host, port or row.port
+        _begin_anew(session, row, actor, reason)
+        clear_places(session, name)
+        place(session, name, known)
+        remark = {"before": before, "after": _of_machine(session, row)}
+        state = State(row.state)
+        _rows.write_event(session, name, state, state, actor, "the machine behind the name is another one", remark)
+        return _rows.to_node(row)
+
+
+def _adopt(session: Session, row: Node, actor: str, reason: str) -> str:
+    state = State(row.state)
+    if state is State.PRODUCTION:
+        return "unchanged"
+    if state is not State.REGISTERED:
+        raise IllegalMove(f"{row.name} is in {state}: only a registered node can be adopted")
+    _refuse_held(session, row)
+    failed = select(Run.run_id).where(
+        Run.node == row.name, Run.verdict == str(Verdict.FAIL), Run.started_at >= row.machine_since
+    )
+    run_id = session.scalar(failed.order_by(Run.id.desc()).limit(1))
+    if run_id is not None:
+        raise IllegalMove(f"{row.name} failed run {run_id} and cannot be adopted: test it, `muster qualify {row.name}`")
+    evidence = Evidence(person=actor, reason=reason, adopted=True)
+    _rows.move(session, row, State.PRODUCTION, actor, f"adopted, in shadow mode: {reason}", evidence)
+    return "adopted"
+
+
+def _of_machine(session: Session, row: Node) -> dict[str, Any]:
+    serials = current_serials(session, row.name)
+    return {"host_key": row.host_key, "address": f"{row.host}:{row.port}", "serials": serials}
+
+
+def _check_other_machine(session: Session, row: Node, host_key: str, serials: Mapping[str, str]) -> None:
+    _refuse_held(session, row)
+    known = current_serials(session, row.name)
+    if host_key == row.host_key and all(known.get(slot) == serial for slot, serial in serials.items()):
+        raise BadNode(f"{row.name} has this host key{' and these serials' if serials else ''} already: nothing differs")
+    bearer = session.scalar(select(Node.name).where(Node.host_key == host_key, Node.name != row.name))
+    if bearer is not None:
+        raise SameMachine(f"the machine at {row.name} has the host key of {bearer}: retire or replace {bearer} first")
+    chassis = [serials[slot] for slot in CHASSIS if slot in serials]
+    sits = session.execute(
+        select(Placement.node, Part.serial)
+        .join(Part)
+        .where(Part.serial.in_(chassis), Part.kind.in_(CHASSIS), Placement.until.is_(None), Placement.node != row.name)
+    ).first()
+    if sits is not None:
+        raise SameMachine(f"the machine with serial {sits.serial} is {sits.node}: retire or replace {sits.node} first")
+
+
+def _begin_anew(session: Session, row: Node, actor: str, reason: str) -> None:
+    evidence = Evidence(person=actor, reason=reason, replaced=True)
+    if State(row.state) is State.REGISTERED:
+        if not Need.REPLACEMENT.met(evidence):
+            raise IllegalMove(f"{row.name} is not replaced: that needs {Need.REPLACEMENT.value}")
+        told = _rows.evidence_json(evidence)
+        _rows.write_event(session, row.name, State.REGISTERED, State.REGISTERED, actor, f"replaced: {reason}", told)
+    else:
+        _rows.move(session, row, State.REGISTERED, actor, f"replaced: {reason}", evidence)
+    row.machine_since, row.inconclusive, row.contact_at = _rows.now(), 0, None
+
+
+def _refuse_held(session: Session, row: Node) -> None:
+    held = _rows.live_lease(session, row.name)
+    if held is not None:
+        raise LeaseHeld(f"{row.name} is held by run {held.run_id} of {held.dag_id}: wait for it, or end it in Airflow")

@@ -1,0 +1,137 @@
+"""Waivers: given, listed, revoked, and applied to what a node's tests found."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from muster.errors import BadWaiver, UnknownFinding
+from muster.lifecycle import State, is_person
+from muster.records import _rows
+from muster.records.engine import reading, writing
+from muster.records.models import FindingRow, Node, Run, StageRecord, WaiverRow
+from muster.records.parts import current_serials
+from muster_criteria import waivers
+from muster_criteria.model import Finding, Judgement
+from muster_criteria.waivers import Machine, Waiver
+
+
+def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason: str) -> Waiver:
+    """Bear with a finding until a moment: from the next test on, it alone does not fail its stage.
+
+    Verdicts that have been spoken stay as they are. Raises UnknownFinding, and BadWaiver if it is over already, no
+    named person gives a reason, or the machine it was found on is no longer there.
+    """
+    _decided(person, reason)
+    moment = _rows.now()
+    if until <= moment:
+        raise BadWaiver(f"a waiver until {until:%Y-%m-%d %H:%M} UTC would be over already: give a later date")
+    with writing() as session:
+        query = (
+            select(FindingRow, Run.started_at)
+            .join(StageRecord, FindingRow.stage == StageRecord.id)
+            .join(Run, StageRecord.run == Run.id)
+            .where(FindingRow.finding_id == finding_id)
+            .order_by(FindingRow.id.desc())
+        )
+        latest = session.execute(query.limit(1)).first()
+        if latest is None:
+            raise UnknownFinding(f"no finding {finding_id!r} is recorded; `muster runs show` and reports give ids")
+        found, began = latest
+        node = _rows.node_row(session, found.node, lock=True)
+        if began < node.machine_since:
+            raise BadWaiver(
+                f"{finding_id} was found on the machine that {node.name} was before it was replaced: nothing to waive"
+            )
+        row = WaiverRow(
+            node=node.name, rule=found.rule, metric=found.metric, device=found.device, labels=found.labels,
+            finding_id=finding_id, subject=waivers.subject_of(found.device, current_serials(session, node.name)),
+            reason=reason.strip(), person=person, created_at=moment, until=until,
+        )  # fmt: skip
+        session.add(row)
+        session.flush()
+        given = to_waiver(row)
+        state = State(node.state)
+        said = {"waiver": row.id, "finding": finding_id, "person": person}
+        _rows.write_event(session, node.name, state, state, person, f"waived {finding_id} {given}", said)
+        return given
+
+
+def revoke_waiver(waiver_id: int, person: str, reason: str) -> Waiver:
+    """End a waiver before its time. Raises BadWaiver if there is none of that id, or it is revoked already."""
+    _decided(person, reason)
+    with writing() as session:
+        row = session.get(WaiverRow, waiver_id, with_for_update=True)
+        if row is None or row.revoked_at is not None:
+            what = "is revoked already" if row else "does not exist"
+            raise BadWaiver(f"waiver {waiver_id} {what}; see `muster waivers list`")
+        row.revoked_at = _rows.now()
+        state = State(_rows.node_row(session, row.node).state)
+        said = {"waiver": row.id, "finding": row.finding_id, "person": person}
+        text = f"revoked the waiver of {row.finding_id}: {reason.strip()}"
+        _rows.write_event(session, row.node, state, state, person, text, said)
+        return to_waiver(row)
+
+
+def list_waivers(*, node: str = "", over: bool = False) -> list[Waiver]:
+    """The waivers that hold now, and with ``over`` those that held once; with ``node`` only that machine's.
+
+    Raises UnknownNode.
+    """
+    with reading() as session:
+        machine = machine_of(session, _rows.node_row(session, node)) if node else None
+        given = [to_waiver(row) for row in session.scalars(select(WaiverRow).order_by(WaiverRow.id))]
+    moment = _rows.now()
+    return [
+        each for each in given if (over or each.holds(moment)) and (machine is None or waivers.concerns(each, machine))
+    ]
+
+
+def machine_of(session: Session, node: Node) -> Machine:
+    """The machine that bears the node's name now."""
+    return Machine(node.name, current_serials(session, node.name), node.machine_since)
+
+
+def holding(session: Session, now: datetime.datetime) -> list[Waiver]:
+    """Every waiver that holds at that moment."""
+    query = select(WaiverRow).where(WaiverRow.until > now, WaiverRow.revoked_at.is_(None)).order_by(WaiverRow.id)
+    return [to_waiver(row) for row in session.scalars(query)]
+
+
+def apply_waivers(session: Session, node: Node, judgement: Judgement) -> Judgement:
+    """The judgement of the node's stage as the waivers that hold now leave it, its findings with their ids."""
+    moment = _rows.now()
+    waived = waivers.waive(judgement, holding(session, moment), machine_of(session, node), moment)
+    named = tuple(
+        dataclasses.replace(finding, id=waivers.finding_id(node.name, finding)) for finding in waived.findings
+    )
+    return dataclasses.replace(waived, findings=named)
+
+
+def as_waived_now(session: Session, node: Node, findings: Sequence[Finding]) -> list[Finding]:
+    """Findings of the node, each with the waiver that holds now, whatever held when it was found."""
+    moment = _rows.now()
+    live, machine = holding(session, moment), machine_of(session, node)
+    return [dataclasses.replace(finding, waived=_waived_by(live, finding, machine)) for finding in findings]
+
+
+def to_waiver(row: WaiverRow) -> Waiver:
+    """The waiver as a value."""
+    labels = tuple(sorted((str(key), str(value)) for key, value in row.labels.items()))
+    return Waiver(
+        row.id, row.node, row.subject, row.rule, row.metric, row.device, labels, row.person, row.reason,
+        row.created_at, row.until, row.revoked_at, row.finding_id,
+    )  # fmt: skip
+
+
+def _waived_by(live: Iterable[Waiver], finding: Finding, machine: Machine) -> str:
+    return next((str(each) for each in live if waivers.covers(each, finding, machine)), "")
+
+
+def _decided(person: str, reason: str) -> None:
+    if not is_person(person) or not reason.strip():
+        raise BadWaiver("a waiver needs a named person and a reason: --as NAME --reason 'why'")

@@ -1,0 +1,198 @@
+"""Fleets that already run: adopted into shadow mode, verified out of it, machines replaced behind their names."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster import records
+from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, LeaseHeld, SameMachine
+from muster.lifecycle import STAGES, Evidence, State
+from muster_criteria.model import Coverage, Verdict
+from tests.muster import fleet
+
+pytestmark = pytest.mark.usefixtures("fleet_db")
+
+NODE = "gpu-0001"
+
+
+def adopted(name: str = NODE) -> None:
+    records.adopt_nodes([], "Ada", "serves since spring", enrol=[("", fleet.new_node(name))])
+
+
+class TestAdoption:
+    def test_a_fleet_that_serves_enters_as_it_is_and_twice_is_harmless(self) -> None:
+        fleet_file = [(f"f:{line}", fleet.new_node(f"n{line}")) for line in range(50)]
+        assert set(records.adopt_nodes([], "Ada", "serves", enrol=fleet_file).values()) == {"adopted"}
+        assert set(records.adopt_nodes([], "Ada", "serves", enrol=fleet_file).values()) == {"unchanged"}
+        node = records.get_node("n7")
+        assert (node.state, node.shadow) == (State.PRODUCTION, True)
+        event = records.node_events("n7")[-1]
+        assert (event.from_state, event.to_state, event.actor) == (State.REGISTERED, State.PRODUCTION, "Ada")
+        assert event.evidence == {"adopted": True, "person": "Ada", "reason": "serves"}
+
+    def test_all_or_none(self) -> None:
+        records.add_node(fleet.new_node("good"))
+        for name in ("failed", "held"):
+            records.add_node(fleet.new_node(name))
+        fleet.fail("failed")
+        for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+            records.move_node("failed", state, "Ada", "looked at it")
+        records.acquire_lease("held", "dag", "run")
+        with pytest.raises(BadInventory) as refused:
+            records.adopt_nodes(["good", "failed", "held", "nobody"], "Ada", "serves")
+        assert [problem.split(" and ")[0] for problem in refused.value.problems] == [
+            "failed failed run failed__new",
+            "held is held by run run of dag: wait for it, or end it in Airflow",
+            "no node 'nobody' is enrolled; see `muster node list`, or enrol it with `muster node add`",
+        ]
+        assert records.get_node("good").state is State.REGISTERED
+
+    @pytest.mark.parametrize(("actor", "reason"), [("airflow", "serves"), ("Ada", " ")])
+    def test_nobody_adopts_nothing(self, actor: str, reason: str) -> None:
+        with pytest.raises(BadInventory, match="needs a named person who adopts it"):
+            records.adopt_nodes([], actor, reason, enrol=[("", fleet.new_node())])
+        assert records.list_nodes() == []
+
+    def test_a_qualified_node_is_not_adopted(self) -> None:
+        records.add_node(fleet.new_node())
+        fleet.qualify()
+        with pytest.raises(BadInventory, match="gpu-0001 is in qualified"):
+            records.adopt_nodes([NODE], "Ada", "serves")
+
+
+class TestShadow:
+    def test_a_fail_is_recorded_and_drains_nothing(self) -> None:
+        adopted()
+        lease = fleet.begin()
+        fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
+        with pytest.raises(IllegalMove, match="it is in shadow mode"):
+            records.move_node(NODE, State.QUARANTINE, "muster", "found", Evidence(run=f"{lease.dag_id}/{lease.run_id}"))
+        closed = records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+        records.release_leases(lease.dag_id, lease.run_id, "over")
+        assert (closed.verdict, closed.state_after) == (Verdict.FAIL, State.PRODUCTION)
+        assert [found.finding.device for found in records.open_findings(NODE)] == ["gpu3"]
+        assert records.get_node(NODE).shadow
+        assert records.run_report(lease.dag_id, lease.run_id).shadow
+
+    def test_four_inconclusive_runs_drain_nothing(self) -> None:
+        adopted()
+        for number in range(4):
+            lease = fleet.begin(run_id=f"run-{number}")
+            records.finish_run(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "no answer")
+            records.release_leases(lease.dag_id, lease.run_id, "over")
+        node = records.get_node(NODE)
+        assert (node.state, node.shadow, node.inconclusive) == (State.PRODUCTION, True, 0)
+
+    def test_a_full_pass_ends_it(self) -> None:
+        adopted()
+        fleet.qualify()
+        node = records.get_node(NODE)
+        assert (node.state, node.shadow) == (State.PRODUCTION, False)
+        assert records.node_events(NODE)[-1].reason.startswith("out of shadow mode: the run ended with PASS")
+
+    def test_a_pass_without_full_coverage_or_of_a_shorter_suite_does_not(self) -> None:
+        adopted()
+        lease = fleet.begin(run_id="thin")
+        for stage in STAGES:
+            fleet.do_stage(lease, stage, coverage=Coverage(2, 1, 1))
+        records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "thin")
+        records.release_leases(lease.dag_id, lease.run_id, "over")
+        short = fleet.begin(run_id="short", required_stages=["integrity"])
+        fleet.do_stage(short, "integrity")
+        records.finish_run(short.dag_id, short.run_id, Verdict.PASS, "short")
+        assert records.get_node(NODE).shadow
+
+    def test_a_person_ends_it_with_a_reason(self) -> None:
+        adopted()
+        for actor, reason in (("muster", "fine"), ("Ada", "")):
+            with pytest.raises(IllegalMove, match="a named person with a reason"):
+                records.verify_node(NODE, actor, reason)
+        assert records.verify_node(NODE, "Ada", "acceptance protocol 12") == "verified"
+        assert records.verify_node(NODE, "Ada", "again") == "unchanged"
+        assert records.node_events(NODE)[-1].actor == "Ada"
+        lease = fleet.fail()
+        assert records.get_run(lease.dag_id, lease.run_id).state_after is State.QUARANTINE
+
+    def test_a_person_takes_it_out_and_it_is_a_node_like_any_other(self) -> None:
+        adopted()
+        records.move_node(NODE, State.QUARANTINE, "Ada", "smoke")
+        assert not records.get_node(NODE).shadow
+
+
+class TestReplacement:
+    def test_history_stays_with_the_serial(self) -> None:
+        records.add_node(fleet.new_node(serials={"system": "OLD", "gpu3": "G-1"}))
+        fleet.fail()
+        records.replace_node(NODE, "Ada", "new machine", host_key=fleet.host_key("new"), serials={"system": "NEW"})
+        node = records.get_node(NODE)
+        assert (node.state, node.host_key, node.inconclusive) == (State.REGISTERED, fleet.host_key("new"), 0)
+        assert [part.serial for part in records.node_parts(NODE) if part.until is None] == ["NEW"]
+        assert records.open_findings(NODE) == []
+        assert records.list_runs(node=NODE, this_machine=True) == []
+        assert [run.run_id for run in records.part_runs("OLD")] == ["gpu-0001__new"]
+        assert records.part_runs("NEW") == []
+        lease = fleet.qualify(run_id="second")
+        assert [run.run_id for run in records.part_runs("NEW")] == ["second"]
+        assert [run.run_id for run in records.list_runs(node=NODE, this_machine=True)] == [lease.run_id]
+        change = next(event for event in records.node_events(NODE) if "before" in event.evidence)
+        assert change.evidence["before"]["serials"] == {"system": "OLD", "gpu3": "G-1"}
+        assert change.evidence["after"]["serials"] == {"system": "NEW"}
+
+    def test_the_old_machine_takes_its_history_to_its_new_name(self) -> None:
+        records.add_node(fleet.new_node(serials={"system": "OLD"}))
+        fleet.qualify()
+        records.replace_node(NODE, "Ada", "swapped", host_key=fleet.host_key("new"))
+        records.add_node(fleet.new_node("gpu-0002", host_key=fleet.host_key(NODE), serials={"system": "OLD"}))
+        fleet.qualify("gpu-0002")
+        assert [run.node for run in records.part_runs("OLD")] == ["gpu-0002", NODE]
+        assert [place.node for place in records.part_history("OLD")] == [NODE, "gpu-0002"]
+
+    def test_without_it_a_different_machine_stays_refused(self) -> None:
+        records.add_node(fleet.new_node(serials={"system": "OLD"}))
+        with pytest.raises(DifferentMachine, match="muster node replace gpu-0001"):
+            records.add_node(fleet.new_node(host_key=fleet.host_key("new")))
+        records.replace_node(NODE, "Ada", "new board", host_key=fleet.host_key("new"))
+        lease = fleet.begin()
+        parsed, raw = fleet.result(serials={"system": "NEW"})
+        records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
+        other, raw = fleet.result(serials={"system": "THIRD"})
+        with pytest.raises(DifferentMachine):
+            records.record_stage(lease.dag_id, lease.run_id, other, fleet.judgement(), raw)
+
+    @pytest.mark.parametrize("state", [State.REGISTERED, State.QUARANTINE, State.PRODUCTION])
+    def test_it_begins_anew_wherever_it_stood(self, state: State) -> None:
+        if state is State.PRODUCTION:
+            adopted()
+        else:
+            records.add_node(fleet.new_node())
+        if state is State.QUARANTINE:
+            fleet.fail()
+        assert records.get_node(NODE).state is state
+        node = records.replace_node(NODE, "Ada", "new", host_key=fleet.host_key("new"), host="10.1.1.1", port=2222)
+        assert (node.state, node.shadow, node.host, node.port) == (State.REGISTERED, False, "10.1.1.1", 2222)
+
+    def test_what_cannot_be_a_replacement_changes_nothing(self) -> None:
+        records.add_node(fleet.new_node(serials={"system": "OLD"}))
+        records.add_node(fleet.new_node("gpu-0002", serials={"system": "S2"}))
+        before = records.get_node(NODE), records.node_events(NODE)
+        new = fleet.host_key("new")
+        for error, sentence, options in (
+            (BadNode, "nothing differs", {"host_key": fleet.host_key(NODE)}),
+            (BadNode, "nothing differs", {"host_key": fleet.host_key(NODE), "serials": {"system": "OLD"}}),
+            (BadNode, "its host key is not", {"host_key": "nonsense"}),
+            (SameMachine, "has the host key of gpu-0002", {"host_key": fleet.host_key("gpu-0002")}),
+            (SameMachine, "with serial S2 is gpu-0002", {"host_key": new, "serials": {"system": "S2"}}),
+        ):
+            with pytest.raises(error, match=sentence):
+                records.replace_node(NODE, "Ada", "why", **options)
+        for actor, reason in (("muster", "why"), ("Ada", " ")):
+            with pytest.raises(IllegalMove, match="a named person who replaces"):
+                records.replace_node(NODE, actor, reason, host_key=new)
+        records.acquire_lease(NODE, "dag", "run")
+        with pytest.raises(LeaseHeld, match="gpu-0001 is held by run run"):
+            records.replace_node(NODE, "Ada", "why", host_key=new)
+        assert (records.get_node(NODE), records.node_events(NODE)) == before
+        records.release_leases("dag", "run", "over")
+        records.move_node(NODE, State.RETIRED, "Ada", "old")
+        with pytest.raises(IllegalMove, match="end of the story"):
+            records.replace_node(NODE, "Ada", "why", host_key=new)

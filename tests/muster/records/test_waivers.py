@@ -1,0 +1,142 @@
+"""Waivers in the records: given by a person, followed by serial, shown while they hold, and never a pass."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from muster import records
+from muster.errors import BadWaiver, UnknownFinding
+from muster.lifecycle import STAGES, State
+from muster_criteria.model import Severity, Verdict
+from tests.muster import fleet
+
+pytestmark = pytest.mark.usefixtures("fleet_db")
+
+NODE = "gpu-0001"
+
+
+def days(number: float) -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=number)
+
+
+def found(run_id: str = "", **serials: str) -> str:
+    """The id of what a failing run of a node found."""
+    records.add_node(fleet.new_node(serials=serials))
+    lease = fleet.fail(run_id=run_id)
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        records.move_node(NODE, state, "Ada", "it is known to be slow")
+    (finding,) = records.run_report(lease.dag_id, lease.run_id).stages[0].judgement.findings
+    return finding.id
+
+
+def again(run_id: str, node: str = NODE, **changes: object) -> records.RunRecord:
+    """A whole run in which the same is found once more, and nothing else."""
+    lease = fleet.begin(node, run_id)
+    for stage in STAGES:
+        said = {"findings": (fleet.finding(**changes),)} if stage == "performance" else {}
+        fleet.do_stage(lease, stage, Verdict.FAIL if said else Verdict.PASS, **said)
+    stages = records.run_stages(lease.dag_id, lease.run_id)
+    gravest = next((each.verdict for each in stages if each.verdict is not Verdict.PASS), Verdict.PASS)
+    closed = records.finish_run(lease.dag_id, lease.run_id, gravest, "so it ended")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    return closed
+
+
+def test_the_same_thing_has_the_same_id_in_every_run() -> None:
+    first = found("one")
+    assert first.startswith("f-")
+    assert found("two") == first
+    assert records.waive_finding(first, days(1), "Ada", "known").finding == first
+
+
+def test_a_waived_finding_warns_and_a_person_still_has_to_open_production() -> None:
+    waiver = records.waive_finding(found(), days(30), "Ada", "slow but good enough")
+    closed = again("second")
+    assert (closed.verdict, closed.state_after) == (Verdict.WARN, State.QUALIFIED)
+    report = records.run_report(closed.dag_id, closed.run_id)
+    told = next(each.judgement for each in report.stages if each.judgement.stage == "performance")
+    assert told.findings[0].severity is Severity.CRITICAL
+    assert told.findings[0].waived == f"by Ada until {waiver.until:%Y-%m-%d}: slow but good enough"
+    assert told.reason.startswith("gemm_rate on gpu3 is 480 TFLOPS, expected ≥ 600 TFLOPS (waived by Ada")
+    (shown,) = report.waivers
+    assert shown.startswith("floor of gemm_rate (dtype bf16) on gpu3 (f-")
+    summary = next(each for each in records.run_stages(closed.dag_id, closed.run_id) if each.stage == "performance")
+    assert summary.verdict is Verdict.WARN
+    assert [each.finding.waived != "" for each in records.open_findings(NODE) if each.stage == "performance"] == [True]
+
+
+def test_what_was_said_before_stays_said() -> None:
+    waiver = records.waive_finding(found(), days(30), "Ada", "known")
+    first = records.get_run(fleet.DAG, "gpu-0001__new")
+    assert first.verdict is Verdict.FAIL
+    (before,) = records.run_report(fleet.DAG, "gpu-0001__new").stages[0].judgement.findings
+    assert before.waived == ""
+    event = records.node_events(NODE)[-1]
+    assert (event.actor, event.from_state, event.to_state) == ("Ada", State.REGISTERED, State.REGISTERED)
+    assert event.evidence == {"waiver": waiver.id, "finding": waiver.finding, "person": "Ada"}
+
+
+@pytest.mark.parametrize("ends", ["expires", "is revoked"])
+def test_one_that_is_over_does_nothing(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiver = records.waive_finding(found(), days(1), "Ada", "for a day")
+    assert records.list_waivers(node=NODE) == [waiver]
+    if ends == "is revoked":
+        records.revoke_waiver(waiver.id, "Ada", "changed my mind")
+        with pytest.raises(BadWaiver, match="is revoked already"):
+            records.revoke_waiver(waiver.id, "Ada", "again")
+    else:
+        later = days(2)
+        monkeypatch.setattr("muster.records._rows.now", lambda: later)
+    assert again("second").verdict is Verdict.FAIL
+    assert records.list_waivers(node=NODE) == []
+    assert [each.id for each in records.list_waivers(over=True)] == [waiver.id]
+    assert records.run_report(fleet.DAG, "second").waivers == ()
+    assert [each.finding.waived for each in records.open_findings(NODE)][-1] == ""
+
+
+def test_it_is_about_nothing_else() -> None:
+    records.waive_finding(found(), days(30), "Ada", "known")
+    for number, change in enumerate(
+        [{"device": "gpu4"}, {"metric": "power"}, {"rule": "ceiling"}, {"labels": (("dtype", "fp16"),)}]
+    ):
+        assert again(f"run-{number}", **change).verdict is Verdict.FAIL
+        for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+            records.move_node(NODE, state, "Ada", "next")
+
+
+def test_it_follows_the_part_and_not_the_slot() -> None:
+    waiver = records.waive_finding(found(system="S-1", gpu3="G-77"), days(30), "Ada", "slow card")
+    assert waiver.subject == "gpu G-77"
+    records.add_node(fleet.new_node("gpu-0002", serials={"system": "S-2", "gpu0": "G-77"}))
+    assert again("moved", "gpu-0002", device="gpu0").verdict is Verdict.WARN
+    assert again("stayed", device="gpu3").verdict is Verdict.FAIL
+    assert records.list_waivers(node="gpu-0002") == [waiver]
+    assert records.list_waivers(node=NODE) == []
+
+
+def test_without_a_serial_it_ends_with_the_machine() -> None:
+    finding = found()
+    waiver = records.waive_finding(finding, days(30), "Ada", "known")
+    assert waiver.subject == ""
+    records.replace_node(NODE, "Ada", "new board", host_key=fleet.host_key("new"))
+    assert again("second").verdict is Verdict.FAIL
+    assert records.list_waivers(node=NODE) == []
+
+
+def test_what_cannot_be_waived() -> None:
+    finding = found()
+    for who, why in (("airflow", "known"), ("Ada", " ")):
+        with pytest.raises(BadWaiver, match="a named person and a reason"):
+            records.waive_finding(finding, days(1), who, why)
+    with pytest.raises(BadWaiver, match="over already"):
+        records.waive_finding(finding, days(-1), "Ada", "known")
+    with pytest.raises(UnknownFinding, match="no finding 'f-000000000000'"):
+        records.waive_finding("f-000000000000", days(1), "Ada", "known")
+    with pytest.raises(BadWaiver, match="does not exist"):
+        records.revoke_waiver(99, "Ada", "why")
+    records.replace_node(NODE, "Ada", "new board", host_key=fleet.host_key("new"))
+    with pytest.raises(BadWaiver, match="before it was replaced"):
+        records.waive_finding(finding, days(1), "Ada", "known")
+    assert records.list_waivers(over=True) == []
