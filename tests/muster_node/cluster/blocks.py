@@ -59,22 +59,34 @@ class Block:
     def start(self, *names: str) -> None:
         """Starts these members, or all of them."""
         for name in names or self.names:
-            node = Node(self.folder / name)
-            node.folder.mkdir()
-            self.nodes.append(node)
-            env = {"OMP_NUM_THREADS": "1"}
-            if self.simulated:
-                machine = self.folder / f"machine-{name}"
-                create_machine(machine, seed=5, faults=self.faults.get(name, ()))
-                env["MUSTER_SIMULATED_HARDWARE"] = str(machine)
-            self.running[name] = node.start(self.plan(name), env=env, command=AGENT)
+            self.prepare(name)
+            self.launch(name)
+
+    def prepare(self, name: str, usage: str = "") -> None:
+        """Builds a member's machine; ``usage`` is what its in-use guard will see."""
+        machine = self.folder / f"machine-{name}"
+        if self.simulated:
+            create_machine(machine, seed=5, faults=self.faults.get(name, ()))
+        if usage:
+            (machine / "usage.json").write_text(usage)
+
+    def launch(self, name: str) -> None:
+        node = Node(self.folder / name)
+        node.folder.mkdir()
+        self.nodes.append(node)
+        env = {"OMP_NUM_THREADS": "1"}
+        if self.simulated:
+            env["MUSTER_SIMULATED_HARDWARE"] = str(self.folder / f"machine-{name}")
+        self.running[name] = node.start(self.plan(name), env=env, command=AGENT)
 
     def plan(self, name: str) -> Plan:
         probes = tuple(
             ProbeCall(probe, 120.0, SEED, {**self.shared, "rank": list(self.names).index(name), **params})
             for probe, params in self.calls
         )
-        return Plan("job-1", name, "cluster_validation", "demo", 1, 200.0, probes, telemetry_interval_s=5.0)
+        # The host that the tests run on is shared: its in-use guard would rightly refuse.
+        force = None if self.simulated else "a test on a machine that others use too"
+        return Plan("job-1", name, "cluster_validation", "demo", 1, 200.0, probes, 5.0, force)
 
     def await_phase(self, name: str, phase: str) -> None:
         path = self.running[name].job / "progress.jsonl"

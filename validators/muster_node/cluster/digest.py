@@ -1,28 +1,40 @@
 """A digest of tensors' bits that tells any difference, and is the same on every machine that holds the same bits.
 
-Not an exclusive or: that cancels where an even number of elements is altered by the same mask, as real faults do (four
-consecutive elements). Two sums modulo 2^64, one of them weighted by an odd number for each place, do not.
+Sums modulo 2^64 of every element's bits times a weight for its place, so that order and device do not matter. Real
+faults alter a few elements at a regular distance by the same mask. That cancels in an exclusive or, and where the
+signs of the changes run + − − + it also cancels in any sum whose weights grow evenly with the place, such as 2i+1; so
+the weights here are scrambled.
 """
 
 from __future__ import annotations
 
 from typing import Any, Iterable
 
-_CHUNK = 1 << 24
+_CHUNK = 1 << 22
 _MASK = (1 << 64) - 1
 _WORDS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
+_MIX_A = 0x9E3779B97F4A7C15 - (1 << 64)  # odd; 2^64 over the golden ratio
+_MIX_B = 0xBF58476D1CE4E5B9 - (1 << 64)  # odd; a multiplier of SplitMix64
+_SHIFT = 29
 
 
 def digest(torch: Any, tensors: Iterable[Any]) -> str:
-    """Σ bits·(2i+1) and Σ bits, both mod 2^64, as 32 hexadecimal digits; i counts on from tensor to tensor."""
+    """The weighted and the plain sum of all bits, mod 2^64, as 32 hexadecimal digits; places go on between tensors."""
     weighted = plain = first = 0
     for tensor in tensors:
         words = tensor.detach().contiguous().view(-1).view(getattr(torch, _WORDS[tensor.element_size()]))
         for start in range(0, words.numel(), _CHUNK):
             bits = words[start : start + _CHUNK].to(torch.int64)
-            places = torch.arange(first, first + bits.numel(), dtype=torch.int64, device=bits.device)
             # int64 wraps round, which is arithmetic modulo 2^64.
-            weighted += int((bits * (2 * places + 1)).sum())
+            weighted += int((bits * _weights(torch, first, bits.numel(), bits.device)).sum())
             plain += int(bits.sum())
             first += bits.numel()
     return "%016x%016x" % (weighted & _MASK, plain & _MASK)
+
+
+def _weights(torch: Any, first: int, count: int, device: Any) -> Any:
+    """Odd numbers, so that no single change is lost, without any order between neighbours."""
+    places = torch.arange(first + 1, first + 1 + count, dtype=torch.int64, device=device) * _MIX_A
+    # Shifting right copies the sign, which has to be masked away.
+    mixed = places ^ ((places >> _SHIFT) & ((1 << (64 - _SHIFT)) - 1))
+    return (mixed * _MIX_B) | 1

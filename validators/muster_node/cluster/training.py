@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Sequence
+import functools
+from typing import Any, Dict, List, Sequence, Tuple
 
 from muster_node.cluster.digest import digest
 from muster_node.cluster.fabric import Fabric
@@ -16,13 +17,17 @@ RATE = 0.05
 """Learning rate. It only has to move the weights, not to learn well."""
 
 
+Part = Tuple[str, str]
+"""Kind ("activations", "gradients") and layer."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Trial:
     """One micro-batch on one device: digest by (kind, layer), and what the second run gave otherwise."""
 
     step: int
-    digests: Dict[Any, str]
-    differing: List[Any]
+    digests: Dict[Part, str]
+    differing: List[Part]
 
 
 def same_batch(torch: Any, model: Transformer, seed: int, step: int, floor: Floor) -> Trial:
@@ -34,15 +39,15 @@ def same_batch(torch: Any, model: Transformer, seed: int, step: int, floor: Floo
     runs = []
     for run in (1, 2):
         floor.mark("step %d, run %d on %s" % (step, run, model.compute.device.id))
-        _, outputs, gradients = model.gradients(batch)
-        last = len(outputs) - 1
-        digests = {
-            ("activations", "head" if at == last else str(at)): digest(torch, [out]) for at, out in enumerate(outputs)
-        }
-        for layer, group in model.by_layer(gradients).items():
-            digests["gradients", layer] = digest(torch, group)
-        runs.append(digests)
-    return Trial(step, runs[0], [key for key in runs[0] if runs[0][key] != runs[1][key]])
+        seen: Dict[Part, List[Any]] = {}
+        model.tape = functools.partial(_remember, seen)
+        model.gradients(batch)
+        runs.append({part: digest(torch, tensors) for part, tensors in seen.items()})
+    return Trial(step, runs[0], [part for part in runs[0] if runs[0][part] != runs[1][part]])
+
+
+def _remember(seen: Dict[Part, List[Any]], kind: str, layer: str, tensor: Any) -> None:
+    seen.setdefault((kind, layer), []).append(tensor)
 
 
 @dataclasses.dataclass
@@ -110,7 +115,7 @@ class Parallel:
             for micro in range(micro_batches):
                 self._floor.mark("step %d, micro-batch %d on %s" % (number, micro, compute.device.id))
                 seed = seed_of(self._seed, "share", self._floor.block.rank, worker.index, number, micro)
-                loss, _, gradients = model.gradients(model.batch(seed, tokens // micro_batches))
+                loss, gradients = model.gradients(model.batch(seed, tokens // micro_batches))
                 losses.append(loss)
                 total = [a + b for a, b in zip(total, gradients)] if total else gradients
         flat = self._torch.cat([gradient.reshape(-1) for gradient in total]) / micro_batches

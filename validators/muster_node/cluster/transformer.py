@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, List, NamedTuple, Tuple
 
 from muster_node.hardware.seam import Compute
 
@@ -27,6 +27,10 @@ class Shape:
     seq: int
     batch: int
     vocab: int
+
+
+Tape = Callable[[str, str, Any], None]
+"""Gets (kind, layer, tensor) of what every product gave: later steps may round a wrong bit away."""
 
 
 class Batch(NamedTuple):
@@ -48,7 +52,8 @@ class Transformer:
         self.tokens, self.vocab = compute.physical(shape.batch * shape.seq, shape.vocab)
         self.seq = min(shape.seq, self.tokens)
         self.tokens = self.tokens // self.seq * self.seq
-        self._product = _product_on(torch, compute, getattr(torch, dtype))
+        self.tape: Tape = lambda kind, layer, tensor: None
+        self._product = self._products_in(getattr(torch, dtype))
         self.names, self.weights = self._draw(seed)
         self._mask = torch.full((self.seq, self.seq), -1e9, device=compute.torch_device).triu(1)
 
@@ -61,35 +66,29 @@ class Transformer:
         given, wanted = one_hot[:, :-1], one_hot[:, 1:]
         return Batch(given.reshape(self.tokens, -1), wanted.reshape(self.tokens, -1), tokens)
 
-    def loss(self, batch: Batch) -> "Tuple[Any, List[Any]]":
-        """Mean cross-entropy in nats, and what each layer and the head put out."""
+    def loss(self, batch: Batch) -> Any:
+        """Mean cross-entropy in nats."""
         torch, named, t = self._torch, dict(zip(self.names, self.weights)), batch.tokens
         d, vocab, ff = self.shape.d_model, self.shape.vocab, 4 * self.shape.d_model
-        x = self._product(batch.given, named["embed"], (t, d, vocab))
+        x = self._product(batch.given, named["embed"], (t, d, vocab), "embed")
         x = x + named["place"].repeat(self.tokens // self.seq, 1)
-        outputs = []
-        for layer in range(self.shape.layers):
-            mixed = self._attend(self._product(_norm(x), named["mix.%d" % layer], (t, 3 * d, d)))
-            x = x + self._product(mixed, named["join.%d" % layer], (t, d, d))
-            wide = self._product(_norm(x), named["up.%d" % layer], (t, ff, d)).relu().square()
-            x = x + self._product(wide, named["down.%d" % layer], (t, d, ff))
-            outputs.append(x)
-        logits = self._product(_norm(x), named["head"], (t, vocab, d))
-        outputs.append(logits)
-        return (torch.logsumexp(logits, 1) - (logits * batch.wanted).sum(1)).mean(), outputs
+        for layer in map(str, range(self.shape.layers)):
+            mixed = self._attend(self._product(_norm(x), named["mix." + layer], (t, 3 * d, d), layer))
+            x = x + self._product(mixed, named["join." + layer], (t, d, d), layer)
+            wide = self._product(_norm(x), named["up." + layer], (t, ff, d), layer).relu().square()
+            x = x + self._product(wide, named["down." + layer], (t, d, ff), layer)
+            self.tape("activations", layer, x)
+        logits = self._product(_norm(x), named["head"], (t, vocab, d), "head")
+        return (torch.logsumexp(logits, 1) - (logits * batch.wanted).sum(1)).mean()
 
-    def gradients(self, batch: Batch) -> "Tuple[Any, List[Any], List[Any]]":
-        """Loss, outputs by layer, and the local gradient of every weight."""
-        loss, outputs = self.loss(batch)
-        return loss.detach(), outputs, list(self._torch.autograd.grad(loss, self.weights))
-
-    def by_layer(self, gradients: List[Any]) -> Dict[str, List[Any]]:
-        """Gradients grouped under "embed", each layer's number, and "head"."""
-        groups: Dict[str, List[Any]] = {}
+    def gradients(self, batch: Batch) -> "Tuple[Any, List[Any]]":
+        """Loss, and the local gradient of every weight."""
+        loss = self.loss(batch)
+        gradients = list(self._torch.autograd.grad(loss, self.weights))
         for name, gradient in zip(self.names, gradients):
             kind, _, layer = name.partition(".")
-            groups.setdefault(layer or ("head" if kind == "head" else "embed"), []).append(gradient)
-        return groups
+            self.tape("gradients", layer or ("head" if kind == "head" else "embed"), gradient)
+        return loss.detach(), gradients
 
     def _attend(self, mixed: Any) -> Any:
         torch, d = self._torch, self.d
@@ -115,33 +114,35 @@ class Transformer:
             weights.append((whole.float() * scale).to(self.compute.torch_device).requires_grad_(True))
         return list(sizes), weights
 
+    def _products_in(self, dtype: Any) -> Any:
+        """x @ w for fp32 tensors, forwards and backwards by the device's own products in ``dtype``."""
+        torch, compute = self._torch, self.compute
+
+        class Product(torch.autograd.Function):  # type: ignore[misc, name-defined]  # torch is not typed
+            """Takes nominal (m, n, k) and the layer beside the operands."""
+
+            @staticmethod
+            def forward(context: Any, x: Any, w: Any, nominal: "Tuple[int, int, int]", layer: str) -> Any:
+                x, w = x.to(dtype), w.to(dtype)
+                context.save_for_backward(x, w)
+                context.nominal, context.layer = nominal, layer
+                product = compute.matmul(x, w, nominal=nominal, out_dtype=torch.float32).float()
+                self.tape("activations", layer, product)
+                return product
+
+            @staticmethod
+            def backward(context: Any, gradient: Any) -> Any:
+                x, w = context.saved_tensors
+                m, n, k = context.nominal
+                gradient, dx = gradient.to(dtype).contiguous(), None
+                if context.needs_input_grad[0]:
+                    dx = compute.matmul(gradient, w.t(), nominal=(m, k, n), out_dtype=torch.float32).float()
+                    self.tape("gradients", context.layer, dx)
+                dw = compute.matmul(x.t(), gradient, nominal=(k, n, m), out_dtype=torch.float32).float()
+                return dx, dw, None, None
+
+        return Product.apply
+
 
 def _norm(x: Any) -> Any:
     return x * (x.square().mean(1, keepdim=True) + 1e-6).rsqrt()
-
-
-def _product_on(torch: Any, compute: Compute, dtype: Any) -> Any:
-    """x @ w for fp32 tensors, forwards and backwards by the device's own products in ``dtype``."""
-
-    class Product(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
-        """Takes nominal (m, n, k) beside the operands."""
-
-        @staticmethod
-        def forward(context: Any, x: Any, w: Any, nominal: "Tuple[int, int, int]") -> Any:
-            x, w = x.to(dtype), w.to(dtype)
-            context.save_for_backward(x, w)
-            context.nominal = nominal
-            return compute.matmul(x, w, nominal=nominal, out_dtype=torch.float32).float()
-
-        @staticmethod
-        def backward(context: Any, gradient: Any) -> Any:
-            x, w = context.saved_tensors
-            m, n, k = context.nominal
-            gradient = gradient.to(dtype).contiguous()
-            dx = None
-            if context.needs_input_grad[0]:
-                dx = compute.matmul(gradient, w.t(), nominal=(m, k, n), out_dtype=torch.float32).float()
-            dw = compute.matmul(x.t(), gradient, nominal=(k, n, m), out_dtype=torch.float32).float()
-            return dx, dw, None
-
-    return Product.apply

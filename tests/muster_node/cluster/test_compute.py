@@ -1,0 +1,246 @@
+"""What members compute: digests that tell any difference, payloads with one right value, gradients that are right."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster_node.cluster.block import PARAMS, block_of
+from muster_node.cluster.digest import digest
+from muster_node.cluster.exchange import ANYBODY, OPS, Exchange, busbw_factor
+from muster_node.cluster.fabric import interface_of
+from muster_node.cluster.training import same_batch
+from muster_node.cluster.transformer import Shape, Transformer
+from muster_node.hardware import open_hardware
+from muster_node.hardware.seam import Compute
+from muster_node.probe import Probe, resolve_params
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.needs_torch
+SHAPE = Shape(layers=2, d_model=32, head_dim=16, seq=8, batch=2, vocab=16)
+
+
+class Plain(Compute):
+    """A device that does what it is told, and can be told to flip a bit of one product."""
+
+    def __init__(self, flip: int | None = None) -> None:
+        self.device = open_hardware().devices("cpu")[0]
+        self.torch_device = torch.device("cpu")
+        self.flip, self.products = flip, 0
+
+    def physical(self, *shape: int) -> tuple[int, ...]:
+        return shape
+
+    def matmul(self, a: Any, b: Any, *, nominal: tuple[int, int, int], out_dtype: Any = None) -> Any:
+        product = torch.mm(a, b)
+        assert (a.shape[0], b.shape[1], a.shape[1]) == nominal
+        if self.products == self.flip:
+            product.view(-1).view(torch.int32)[5] ^= 1
+        self.products += 1
+        return product
+
+    def copy(self, target: Any, source: Any, *, nominal_bytes: int) -> None:
+        raise NotImplementedError
+
+    def touch(self, tensor: Any, *, nominal_bytes: int) -> Any:
+        raise NotImplementedError
+
+    def timer(self) -> Any:
+        raise NotImplementedError
+
+    def free_memory(self) -> int:
+        raise NotImplementedError
+
+
+class Silent:
+    """A floor for work that meets nobody."""
+
+    def mark(self, told: str) -> None:
+        pass
+
+
+def model(flip: int | None = None, dtype: str = "float32") -> Transformer:
+    return Transformer(torch, Plain(flip), SHAPE, dtype, seed=3)
+
+
+def trial(flip: int | None = None, step: int = 0) -> Any:
+    return same_batch(torch, model(flip), 7, step, Silent())  # type: ignore[arg-type]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 63), st.integers(0, 31)), min_size=1, max_size=6, unique=True))
+def test_any_flipped_bits_change_the_digest(flips: list[tuple[int, int]]) -> None:
+    before = torch.arange(64).float()
+    after = before.clone()
+    for place, bit in flips:
+        after.view(torch.int32)[place] ^= -(1 << 31) if bit == 31 else 1 << bit
+    assert digest(torch, [after]) != digest(torch, [before])
+
+
+@pytest.mark.parametrize("stride", [1, 2, 8])
+def test_four_elements_altered_by_the_same_mask_do_not_cancel(stride: int) -> None:
+    """What real faults do. Exclusive or misses it always, evenly growing weights where the signs run + − − +."""
+    before = torch.zeros(100, dtype=torch.int32)
+    places = torch.arange(10, 10 + 4 * stride, stride)
+    before[places] = torch.tensor([0, 1, 1, 0], dtype=torch.int32) << 20
+    after = before.clone()
+    after[places] ^= 1 << 20
+    evenly = 2 * torch.arange(100) + 1
+    assert int((before * evenly).sum()) == int((after * evenly).sum())
+    assert digest(torch, [after]) != digest(torch, [before])
+
+
+def test_places_and_tensors_count() -> None:
+    one, two = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 1.0])
+    assert digest(torch, [one]) != digest(torch, [two])
+    assert digest(torch, [one, two]) != digest(torch, [two, one])
+    assert digest(torch, [torch.tensor([0.0])]) != digest(torch, [torch.tensor([-0.0])])
+    assert len(digest(torch, [torch.randn(99).bfloat16()])) == 32
+
+
+def test_a_digest_does_not_depend_on_how_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = torch.randn(1000)
+    told = digest(torch, [whole])
+    monkeypatch.setattr("muster_node.cluster.digest._CHUNK", 7)
+    assert digest(torch, [whole]) == digest(torch, [whole[:10], whole[10:]]) == told
+
+
+def brute(op: str, ranks: int, rank: int, elements: int) -> list[float]:
+    """The right answer, from the definition of the collective alone."""
+    buffers = [[float((i * (r + 1) + r) % 97) for i in range(elements)] for r in range(ranks)]
+    share = elements // ranks
+    sums = [sum(column) for column in zip(*buffers, strict=True)]
+    mine = slice(rank * share, (rank + 1) * share)
+    return {
+        "all_reduce": sums,
+        "all_gather": list(itertools.chain(*(buffer[:share] for buffer in buffers))),
+        "reduce_scatter": sums[mine],
+        "all_to_all": list(itertools.chain(*(buffer[mine] for buffer in buffers))),
+        "send_recv": buffers[rank - 1],
+    }[op]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_right_payload_is_right_and_one_wrong_element_is_laid_to_its_sender(op: str) -> None:
+    ranks, elements = 3, 300
+    for rank in range(ranks):
+        exchange = Exchange(torch, op, rank, ranks, elements, torch.device("cpu"))
+        answer = torch.tensor(brute(op, ranks, rank, elements))
+        exchange.result.copy_(answer)
+        assert exchange.wrong() == {}
+        exchange.result[150 % answer.numel()] += 1
+        sender = {"all_gather": 1, "all_to_all": 1, "send_recv": (rank - 1) % ranks}.get(op, ANYBODY)
+        assert exchange.wrong() == {sender: 1}
+        exchange.reset()
+        assert sum(exchange.wrong().values()) > answer.numel() // 2
+
+
+def test_an_unknown_collective_is_refused() -> None:
+    with pytest.raises(ValueError, match="there is no collective broadcats"):
+        Exchange(torch, "broadcats", 0, 2, 2, torch.device("cpu"))
+
+
+def test_bus_bandwidth_is_counted_as_nccl_tests_count_it() -> None:
+    factors = {op: busbw_factor(op, 4) for op in OPS}
+    shares = dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all"), 0.75)
+    assert factors == {"all_reduce": 1.5, "send_recv": 1.0, **shares}
+
+
+def test_gradients_are_those_of_plain_pytorch() -> None:
+    ours = model()
+    batch = ours.batch(1, ours.tokens)
+    _, gradients = ours.gradients(batch)
+    plain = model()
+    plain._product = lambda x, w, nominal, layer: x @ w
+    loss = plain.loss(plain.batch(1, plain.tokens))
+    expected = torch.autograd.grad(loss, plain.weights)
+    for name, one, other in zip(ours.names, gradients, expected, strict=True):
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-6), name
+        assert one.abs().max() > 0, name
+
+
+def test_the_same_seed_gives_the_same_digests_and_every_step_its_own() -> None:
+    first, again, other = trial(), trial(), trial(step=1)
+    assert first.digests == again.digests
+    assert first.differing == []
+    assert all(first.digests[key] != other.digests[key] for key in first.digests)
+    layers = {"embed", "0", "1", "head"}
+    assert set(first.digests) == set(itertools.product(("activations", "gradients"), layers))
+
+
+@pytest.mark.parametrize("flip", range(10 + 19))
+def test_one_flipped_bit_in_any_product_shows_where_it_happened(flip: int) -> None:
+    """Ten products forwards, and backwards two for each but the embedding, whose input needs no gradient.
+
+    The lowest bit: what it changes is often rounded away by the next step, and has to be seen before.
+    """
+    spoilt, right = trial(flip), trial()
+    changed = {part for part in right.digests if spoilt.digests[part] != right.digests[part]}
+    assert changed == set(spoilt.differing)
+    order = ["embed", *["0"] * 4, *["1"] * 4, "head"]
+    if flip < 10:
+        assert ("activations", order[flip]) in changed
+    else:
+        backwards = [layer for layer in order[:0:-1] for _ in range(2)] + ["embed"]
+        assert ("gradients", backwards[flip - 10]) in changed
+        assert {kind for kind, _ in changed} == {"gradients"}
+
+
+def test_training_moves_the_loss_down() -> None:
+    trained = model()
+    batch = trained.batch(1, trained.tokens)
+    losses = []
+    for _ in range(5):
+        loss, gradients = trained.gradients(batch)
+        losses.append(float(loss))
+        with torch.no_grad():
+            for weight, gradient in zip(trained.weights, gradients, strict=True):
+                weight -= 0.05 * gradient
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_the_interface_of_an_address_is_found() -> None:
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("203.0.113.1") == ""
+
+
+class Fake(Probe):
+    name = "fake"
+    params = PARAMS
+
+
+GOOD = {"rank": 1, "world_size": 2, "members": ["a", "b"], "master_addr": "a", "master_port": 29500, "session": "s"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"members": "a,b"}, "members must be a list of node names"),
+        ({"members": ["a", "b/\u2028"]}, "members must be a list of node names"),
+        ({"members": ["a"], "world_size": 1}, "at least two members"),
+        ({"members": ["a", "a"]}, "each named once"),
+        ({"world_size": 3}, "world_size is 3, but 2 members are named"),
+        ({"rank": 2}, "rank must be a number from 0 to 1"),
+        ({"rank": True}, "rank must be a number"),
+        ({"master_port": 0}, "master_port must be a number from 1 to 65535"),
+        ({"session": ""}, "session must be a text"),
+        ({"master_addr": None}, "master_addr must be a text"),
+        ({"stall_timeout_s": 0}, "stall_timeout_s must be a positive number"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused_in_one_sentence(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        block_of("fake", resolve_params(Fake, {**GOOD, **changed}), 1)
+
+
+def test_members_agree_on_everything_but_their_rank() -> None:
+    def terms(seed: int = 1, **changed: Any) -> str:
+        return block_of("fake", resolve_params(Fake, {**GOOD, **changed}), seed).terms
+
+    assert terms() == terms(rank=0)
+    others = [terms(seed=2), terms(master_port=1), terms(members=["b", "a"]), terms(join_timeout_s=1.0)]
+    assert len({terms(), *others}) == 5
