@@ -6,7 +6,7 @@ import functools
 import getpass
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -47,6 +47,18 @@ class Settings(BaseSettings):
     )
     burn_slots: int = pydantic.Field(
         default=16, ge=1, description="how many nodes burn at once: slots of the pool muster_burn when it is first made"
+    )
+    admission_level: Literal["demo", "short", "standard", "long"] = pydantic.Field(
+        default="standard", description="the level at which a node must have passed to enter production by itself"
+    )
+    admission_max_age_hours: float = pydantic.Field(
+        default=168.0, gt=0, description="how old such a pass may be, on a node and in a cluster"
+    )
+    revalidation_share: float = pydantic.Field(
+        default=0.05, ge=0, le=1, description="share of the nodes in service tested again at a time; at least one node"
+    )
+    revalidation_after_hours: float = pydantic.Field(
+        default=168.0, ge=0, description="how long ago an idle node must have passed to be tested again"
     )
     person: str = pydantic.Field(default="", description="who you are in the records; empty is your login name")
     retention_telemetry_days: int = pydantic.Field(

@@ -15,6 +15,7 @@ from muster.records import _rows
 from muster.records.engine import reading, writing
 from muster.records.models import Job, Node, Run, StageRecord
 from muster.records.values import JobRecord, NodeRecord, RunRecord, StageSummary
+from muster.records.verdicts import standing_verdicts
 from muster_criteria.model import Verdict
 
 RECENT = 20
@@ -191,6 +192,9 @@ def attested(session: Session, node: Node, claimed: Evidence) -> Evidence:
         return Evidence(person=claimed.person, reason=claimed.reason)
     verdict = Verdict(run.verdict) if run.verdict else _only_fail(session, run)
     full = _full_coverage(session, run)
+    if State(node.state) is State.CLUSTER_VALIDATION:
+        # The block's PASS says nothing of a node that qualified on less.
+        full = full and _qualified_in_full(session, node)
     return Evidence(run=claimed.run, verdict=verdict, full_coverage=full, person=claimed.person, reason=claimed.reason)
 
 
@@ -202,6 +206,15 @@ def _only_fail(session: Session, run: Run) -> Verdict | None:
 def _full_coverage(session: Session, run: Run) -> bool:
     passed = {each.stage for each in _stages(session, run) if each.verdict is Verdict.PASS and each.full_coverage}
     return bool(run.required_stages) and set(run.required_stages) <= passed
+
+
+def _qualified_in_full(session: Session, node: Node) -> bool:
+    stands = [verdict for _, verdict in standing_verdicts(session, node)]
+    return all(
+        any(each.stage == stage for each in stands)
+        and all(each.verdict is Verdict.PASS and each.full_coverage for each in stands if each.stage == stage)
+        for stage in STAGES
+    )
 
 
 def _close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:

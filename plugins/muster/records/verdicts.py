@@ -25,7 +25,7 @@ def latest_verdicts(node: str) -> list[StageVerdict]:
     Several of one stage may stand: a short one does not end a thorough one (``muster.standing``). Raises UnknownNode.
     """
     with reading() as session:
-        return [verdict for _, verdict in _standing(session, _rows.node_row(session, node))]
+        return [verdict for _, verdict in standing_verdicts(session, _rows.node_row(session, node))]
 
 
 def open_findings(node: str) -> list[OpenFinding]:
@@ -35,7 +35,7 @@ def open_findings(node: str) -> list[OpenFinding]:
     """
     with reading() as session:
         row = _rows.node_row(session, node)
-        stages = dict(_standing(session, row))
+        stages = dict(standing_verdicts(session, row))
         query = select(FindingRow).where(FindingRow.stage.in_(list(stages))).order_by(FindingRow.id)
         found = [(finding_of(each), stages[each.stage]) for each in session.scalars(query)]
         now_waived = as_waived_now(session, row, [finding for finding, _ in found])
@@ -87,7 +87,7 @@ def approvals(node: str) -> list[ApprovalRecord]:
     ]
 
 
-def _standing(session: Session, node: Node) -> list[tuple[int, StageVerdict]]:
+def standing_verdicts(session: Session, node: Node) -> list[tuple[int, StageVerdict]]:
     """(id of the stage's row, verdict) of all that stand, oldest first."""
     query = (
         select(StageRecord, Run)

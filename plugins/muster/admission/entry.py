@@ -1,0 +1,67 @@
+"""Into production: the gate asked about a node as the records have it now, and what follows from its answer."""
+
+from __future__ import annotations
+
+import datetime
+
+from muster import records
+from muster.admission.backend import backend
+from muster.admission.gate import Admit, Decision, Limits, Refuse, decide
+from muster.errors import IllegalMove
+from muster.lifecycle import Evidence, State
+from muster.records import NodeRecord
+from muster.settings import settings
+
+
+def limits() -> Limits:
+    """What the settings ask for."""
+    current = settings()
+    return Limits(datetime.timedelta(hours=current.admission_max_age_hours), current.admission_level)
+
+
+def decide_now(node: str) -> Decision:
+    """The gate's answer about the node as it stands. Raises UnknownNode."""
+    return decide(
+        records.get_node(node),
+        records.latest_verdicts(node),
+        records.open_findings(node),
+        records.list_waivers(node=node),
+        limits=limits(),
+        now=datetime.datetime.now(datetime.UTC),
+    )
+
+
+def admit(node: str, dag_id: str, run_id: str) -> Decision:
+    """Let the node into production if the gate says so, on the run that holds it; gives the gate's answer.
+
+    Harmless when it is there already: the backend is told once more. Raises IllegalMove if the run does not hold it.
+    """
+    decision = decide_now(node)
+    if isinstance(decision, Admit):
+        if records.get_node(node).state is not State.PRODUCTION:
+            evidence = Evidence(run=f"{dag_id}/{run_id}")
+            records.move_node(
+                node, State.PRODUCTION, "muster", "full-coverage PASS at node and cluster level", evidence
+            )
+        backend().admit(node)
+    return decision
+
+
+def admit_by(
+    node: str, person: str, reason: str, *, option: str = "admit", link: str = "", dag_id: str = "", run_id: str = ""
+) -> NodeRecord:
+    """Let the node into production on a person's word, which is recorded. What the gate refuses, nobody admits.
+
+    Raises IllegalMove if it is refused, or ``person`` is nobody in particular or gives no reason.
+    """
+    decision = decide_now(node)
+    if isinstance(decision, Refuse):
+        raise IllegalMove(f"{node} does not enter production: {'; '.join(decision.reasons)}")
+    records.record_approval(node, person, option, reason, link=link, dag_id=dag_id, run_id=run_id)
+    record = records.get_node(node)
+    if record.state is not State.PRODUCTION:
+        record = records.move_node(node, State.PRODUCTION, person, reason)
+    elif record.shadow:
+        records.verify_node(node, person, reason)
+    backend().admit(node)
+    return records.get_node(node)

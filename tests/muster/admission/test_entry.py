@@ -1,0 +1,110 @@
+"""Into production through the records: by itself on everything, by a person on their name, never past a refusal."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster import records
+from muster.admission.backend import RecordOnly
+from muster.admission.entry import admit, admit_by, decide_now
+from muster.admission.gate import Admit, NeedsPerson, Refuse
+from muster.errors import IllegalMove
+from muster.lifecycle import Evidence, State
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+
+pytestmark = pytest.mark.usefixtures("fleet_db")
+
+NODE = "gpu-0001"
+
+
+@pytest.fixture(autouse=True)
+def short_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
+
+
+def qualified(stage: str = "", verdict: Verdict = Verdict.PASS) -> None:
+    records.add_node(fleet.new_node())
+    lease = fleet.begin()
+    for each in ("intake", "burn_in", "integrity", "performance", "thermal"):
+        fleet.do_stage(lease, each, verdict if each == stage else Verdict.PASS)
+    records.finish_run(lease.dag_id, lease.run_id, verdict, "so it ended")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+
+
+def validated(verdict: Verdict = Verdict.PASS) -> None:
+    """A cluster run that holds the node still, its verdict spoken."""
+    records.acquire_leases([NODE], "cluster", "run")
+    records.begin_run("cluster", "run", NODE, "short", "block 7", required_stages=["cluster"])
+    lease = records.get_lease(NODE)
+    assert lease is not None
+    fleet.do_stage(lease, "cluster", verdict)
+    records.finish_run("cluster", "run", verdict, "so it ended", node=NODE)
+
+
+def test_a_node_that_passed_everything_enters_and_twice_is_harmless() -> None:
+    qualified()
+    assert isinstance(decide_now(NODE), NeedsPerson)
+    validated()
+    assert admit(NODE, "cluster", "run") == Admit()
+    assert admit(NODE, "cluster", "run") == Admit()
+    assert records.get_node(NODE).state is State.PRODUCTION
+    event = records.node_events(NODE)[-1]
+    assert (event.actor, event.evidence["verdict"], event.evidence["full_coverage"]) == ("muster", "PASS", True)
+
+
+def test_a_warning_needs_a_person_who_is_recorded() -> None:
+    qualified("thermal", Verdict.WARN)
+    validated()
+    decision = admit(NODE, "cluster", "run")
+    assert isinstance(decision, NeedsPerson)
+    assert records.get_node(NODE).state is State.CLUSTER_VALIDATION
+    for person, reason in (("airflow", "fine"), ("Ada", "")):
+        with pytest.raises(IllegalMove):
+            admit_by(NODE, person, reason)
+    link = "http://airflow/hitl"
+    node = admit_by(NODE, "Ada", "warm aisle, known", link=link, dag_id="cluster", run_id="run")
+    assert node.state is State.PRODUCTION
+    (approval,) = records.approvals(NODE)
+    assert (approval.person, approval.option, approval.link) == ("Ada", "admit", link)
+    assert records.node_events(NODE)[-1].evidence == {"person": "Ada", "reason": "warm aisle, known"}
+
+
+def test_the_pass_of_a_block_opens_nothing_for_a_node_that_qualified_on_less() -> None:
+    """Even for a program that does not ask the gate: the records themselves look the node's own verdicts up."""
+    qualified("thermal", Verdict.WARN)
+    validated()
+    claimed = Evidence(run="cluster/run", verdict=Verdict.PASS, full_coverage=True)
+    with pytest.raises(IllegalMove, match="coverage not full"):
+        records.move_node(NODE, State.PRODUCTION, "muster", "the block passed", claimed)
+
+
+def test_what_is_refused_nobody_admits() -> None:
+    qualified()
+    validated(Verdict.FAIL)
+    assert isinstance(decide_now(NODE), Refuse)
+    with pytest.raises(IllegalMove, match="gpu-0001 does not enter production: it is in quarantine"):
+        admit_by(NODE, "Ada", "I need it")
+    assert records.approvals(NODE) == []
+
+
+def test_a_person_admits_an_adopted_node_for_good() -> None:
+    records.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node())])
+    assert isinstance(decide_now(NODE), NeedsPerson)
+    assert not admit_by(NODE, "Ada", "acceptance protocol 12").shadow
+
+
+class TestRecordOnly:
+    def test_what_it_says_of_a_node(self) -> None:
+        qualified()
+        say = RecordOnly()
+        assert (say.allocation(NODE).allocated, say.idle(NODE).why) == (False, "it is in qualified")
+        validated()
+        admit(NODE, "cluster", "run")
+        assert say.idle(NODE).why == "run run of cluster holds it"
+        records.release_leases("cluster", "run", "over")
+        assert (say.allocation(NODE).allocated, say.idle(NODE).idle) == (True, True)
+        for label, busy in (("Training 7", True), ("no", False), ("", False)):
+            records.add_node(fleet.new_node(labels={"busy": label}))
+            assert (say.allocation(NODE).allocated, say.idle(NODE).idle) == (busy, not busy)
+        say.withdraw(NODE, "revalidation")
