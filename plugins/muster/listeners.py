@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.listeners import hookimpl
 
-from muster.policy import DAG_ID, DEFAULT_POOL, forks_tasks
+from muster.policy import DEFAULT_POOL, HOLDERS, POOLED, forks_tasks
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TASK_MODULES = ("muster.operators.stage", "muster.operators.qualification", "muster.operators.upkeep")
+TASK_MODULES = (
+    "muster.operators.stage",
+    "muster.operators.qualification",
+    "muster.operators.member",
+    "muster.operators.block",
+    "muster.operators.upkeep",
+)
 
 
 @hookimpl
@@ -45,7 +51,7 @@ def on_starting(component: Any) -> None:
 @hookimpl
 def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
     """A task in a pool that does not exist would wait for ever: a pool that a run names is made, with one slot."""
-    name = (dag_run.conf or {}).get("pool") if dag_run.dag_id == DAG_ID else None
+    name = (dag_run.conf or {}).get("pool") if dag_run.dag_id in POOLED else None
     if not isinstance(name, str) or not name:
         return
     try:
@@ -86,7 +92,7 @@ def on_dag_run_failed(dag_run: DagRun, msg: str) -> None:
 
 
 def _release(dag_run: DagRun, state: str) -> None:
-    if dag_run.dag_id != DAG_ID:
+    if dag_run.dag_id not in HOLDERS:
         return
     try:
         from muster import records

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DAG_ID = "node_qualification"
+
+POOLED = frozenset({DAG_ID, "node_revalidation"})
+"""DAGs whose runs load one node, and may name the pool in which they do."""
+
+HOLDERS = POOLED | {"cluster_qualification", "admission"}
+"""DAGs whose runs hold nodes, which are free as soon as their run is over."""
+
 LOAD_STAGES = frozenset({"burn_in", "integrity", "performance", "thermal"})
 """Tasks that put a node under load, and so count against a rack's watts."""
 
@@ -56,7 +63,7 @@ def preload(modules: Sequence[str] = PRELOAD) -> dict[str, float]:
 @hookimpl
 def task_instance_mutation_hook(task_instance: TaskInstance, dag_run: DagRun | None) -> None:
     """Put a node's load stages into the pool that the run's conf names (its rack's, its PDU's); opens no session."""
-    if task_instance.dag_id != DAG_ID or dag_run is None or task_instance.task_id not in LOAD_STAGES:
+    if task_instance.dag_id not in POOLED or dag_run is None or task_instance.task_id not in LOAD_STAGES:
         return
     pool = (dag_run.conf or {}).get("pool")
     if isinstance(pool, str) and pool:

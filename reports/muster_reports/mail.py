@@ -47,7 +47,8 @@ class Rendered:
 def render(report: RunReport) -> Rendered:
     """The mail of a finished run: at most 100,000 bytes of HTML, lists cut to fit, nothing loaded from outside."""
     thread_id = _digest(report.dag_id, report.run_id)
-    report_id = _digest(report.dag_id, report.run_id, report.verdict, moment(report.ended_at))
+    # A run may test several nodes, which end together: each has its own report in the run's one thread.
+    report_id = _digest(report.dag_id, report.run_id, report.node, report.verdict, moment(report.ended_at))
     drawn = charts.draw_charts(report)
     attachments, where = _attach(report.result_json)
     cids = {chart.series: f"{chart.series}.{report_id}@muster" for chart in drawn}

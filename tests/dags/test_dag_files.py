@@ -40,7 +40,7 @@ def parsed() -> dict:
 
 def test_every_file_is_a_dag(parsed: dict) -> None:
     assert parsed["errors"] == {}
-    assert set(parsed["tasks"]) == {"node_qualification", "housekeeping"}
+    assert set(parsed["tasks"]) == {"node_qualification", "cluster_qualification", "housekeeping"}
 
 
 def test_parsing_loads_nothing_heavy(parsed: dict) -> None:

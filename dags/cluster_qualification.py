@@ -1,0 +1,95 @@
+"""Qualified nodes validated together: collectives and a training between them, and each member judged by the others."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from airflow.sdk import DAG, Param, TriggerRule, task
+
+from muster.operators import block
+from muster.operators.member import MusterMemberOperator
+
+PARAMS = {
+    "nodes": Param(
+        type="array",
+        items={"type": "string", "minLength": 1},
+        minItems=2,
+        maxItems=256,
+        uniqueItems=True,
+        title="Nodes",
+        description_md="The qualified nodes of the block, at least two; the others meet at the first.",
+    ),
+    "level": Param(
+        "standard",
+        type="string",
+        enum=["demo", "short", "standard", "long"],
+        title="Level",
+        description_md="How thoroughly: **demo** seconds, **short** minutes, **standard** the usual, **long** hours.",
+    ),
+    "reason": Param(
+        "by hand",
+        type="string",
+        minLength=1,
+        title="Reason",
+        description_md="Why the nodes are tested now; it stands in the reports.",
+    ),
+    "force_reason": Param(
+        None,
+        type=["null", "string"],
+        title="Force, because",
+        description_md="Test the nodes **although somebody uses one of them**, for this reason; it is recorded and "
+        "mailed. Leave empty to have the block refused while one of its nodes is busy.",
+    ),
+}
+
+with DAG(
+    dag_id="cluster_qualification",
+    description="Takes qualified nodes through collectives and a training together, and convicts whoever spoils it",
+    schedule=None,
+    catchup=False,
+    is_paused_upon_creation=False,
+    params=PARAMS,
+    doc_md=__doc__,
+    tags=["muster"],
+    render_template_as_native_obj=True,
+):
+    soon = datetime.timedelta(seconds=30)
+
+    @task(retries=2, retry_delay=soon)
+    def claim_block(params: Any = None, dag_run: Any = None, ti: Any = None) -> list[str]:
+        """Take all nodes of the block for this run, or none of them."""
+        claimed = block.claim(dag_run.dag_id, dag_run.run_id, params, ti.try_number)
+        ti.xcom_push(key="block", value=claimed)
+        return list(claimed["members"])
+
+    @task(retries=2, retry_delay=soon, trigger_rule=TriggerRule.ALL_DONE)
+    def judge_block(dag_run: Any = None, ti: Any = None) -> dict[str, dict[str, str]]:
+        """Judge the members by one another; whoever is convicted goes to quarantine."""
+        return block.judge(dag_run.dag_id, dag_run.run_id, ti.xcom_pull(task_ids="claim_block"))
+
+    @task(trigger_rule=TriggerRule.ALL_DONE)
+    def conclude(outcome: dict[str, dict[str, str]]) -> str:
+        """Say what became of the block; fails unless every member held."""
+        return block.conclude(outcome)
+
+    @task(retries=2, retry_delay=soon)
+    def report(members: list[str], dag_run: Any = None) -> dict[str, str]:
+        """Mail a report for each member; if mail is down, they are sent later."""
+        return block.report(dag_run.dag_id, dag_run.run_id, members)
+
+    @task(retries=2, retry_delay=soon)
+    def release(members: list[str], dag_run: Any = None) -> list[str]:
+        """Let the nodes go."""
+        return block.release(dag_run.dag_id, dag_run.run_id, members)
+
+    taken: Any = claim_block().as_setup()
+    # No slot of the burn pool: with fewer slots than members, those that have one would wait for those that have none.
+    train = MusterMemberOperator.partial(
+        task_id="train", claims="claim_block", pool="default_pool", retries=2, map_index_template="{{ task.member }}"
+    ).expand(member=taken)
+    judged: Any = judge_block()
+    concluded: Any = conclude(judged)
+    told = report(taken).as_teardown(setups=taken)
+    train >> judged
+    concluded >> told >> release(taken).as_teardown(setups=taken)

@@ -1,0 +1,32 @@
+"""The mail about one node of a run: rendered, put in the outbox, and sent if the mail server is there."""
+
+from __future__ import annotations
+
+import logging
+
+from muster import records
+from muster.settings import settings
+
+log = logging.getLogger(__name__)
+
+
+def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
+    """Render the report of the run, of ``node`` if it tests several, and mail it; a server that is down fails nothing.
+
+    Returns what became of the mail, in words. Raises UnknownRun.
+    """
+    from muster.operators import upkeep
+    from muster_reports import mail
+
+    current = settings()
+    run_url = f"{current.airflow_url.rstrip('/')}/dags/{dag_id}/runs/{run_id}"
+    rendered = mail.render(records.run_report(dag_id, run_id, run_url=run_url, node=node))
+    log.info("%s", rendered.subject)
+    if not current.mail_recipients:
+        log.warning("no report is mailed: MUSTER_MAIL_TO names nobody")
+        return "nobody to mail to"
+    message = mail.build_message(rendered, current.mail_from, current.mail_recipients)
+    key = f"{dag_id}/{run_id}/{rendered.report_id}"
+    records.outbox_add(key, message.as_bytes())
+    sent, waiting = upkeep.deliver_mail(key)
+    return f"{sent} sent, {waiting} waiting"
