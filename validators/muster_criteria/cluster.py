@@ -90,7 +90,7 @@ def _verdict(member: MemberResult, measured: Measurements, devices: int, case: C
     if Severity.CRITICAL in graves:
         verdict, reason = Verdict.FAIL, _first([f.summary for f in findings if f.severity is Severity.CRITICAL])
     elif doubts:
-        verdict, reason = Verdict.INCONCLUSIVE, _first([why[0].upper() + why[1:] for why in doubts])
+        verdict, reason = Verdict.INCONCLUSIVE, _first(doubts)
     elif coverage.missing:
         count = f"Not measured ({len(coverage.missing)} of {coverage.required} required): "
         verdict, reason = Verdict.INCONCLUSIVE, _first([count + sentence for sentence in coverage.missing])

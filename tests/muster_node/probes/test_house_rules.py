@@ -9,8 +9,8 @@ import pytest
 import muster_node
 
 ROOT = Path(muster_node.__file__).parent
-SOURCES = sorted((ROOT / "probes").glob("*.py")) + sorted((ROOT / "hardware").glob("*.py"))
-PROBES = [path for path in SOURCES if path.parent.name == "probes"]
+SOURCES = [path for room in ("probes", "cluster", "hardware") for path in sorted((ROOT / room).glob("*.py"))]
+PROBES = [path for path in SOURCES if path.parent.name != "hardware"]
 OLDEST_PYTHON = (3, 9)
 
 
