@@ -11,11 +11,14 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """One probe's declaration. ``units`` gives, for each metric, its unit and its unit on GPUs."""
+    """One probe's declaration. ``units`` gives, for each metric, its unit and its unit on GPUs; ``loads`` says whether
+    it puts load on the machine.
+    """
 
     probe: str
     params: frozenset[str]
     units: Mapping[str, tuple[str, str]]
+    loads: bool = True
 
     def unit(self, metric: str, kind: str) -> str:
         """The unit in which the probe reports ``metric`` on devices of ``kind``. Raises KeyError."""
@@ -32,6 +35,7 @@ def declared_probes() -> dict[str, Declared]:
             probe=name,
             params=frozenset(probe.params),
             units={key: (metric.unit, metric.unit_on("gpu0")) for key, metric in probe.metrics.items()},
+            loads=probe.loads,
         )
         for name, probe in discover().probes.items()
     }

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from muster.cli import show
+from muster.cli.dry import DryRun, rehearsed
 from muster.cli.node import AsJson
 from muster.errors import MusterError
 from muster.settings import settings, shown
@@ -95,7 +96,7 @@ def settings_show(json: AsJson = False) -> None:
         show.table(["variable", "value", "what it is"], rows, empty="there are no settings")
 
 
-def sweep() -> None:
+def sweep(dry_run: DryRun = False) -> None:
     """Free the leases of runs that are over, and delete what the retention settings no longer keep."""
     from muster import records
     from muster.airflow_api import RUN_OVER, AirflowClient
@@ -106,12 +107,13 @@ def sweep() -> None:
             runs = {(lease.dag_id, lease.run_id) for lease in leases}
             states = {run: airflow.run_state(*run) for run in sorted(runs)}
         over = [run for run, state in states.items() if state is None or state in RUN_OVER]
-        for node in records.sweep_leases(over, "its run is over in Airflow"):
-            typer.echo(f"{node}: lease freed")
-    gone = records.apply_retention()
+        with rehearsed(dry_run):
+            for node in records.sweep_leases(over, "its run is over in Airflow"):
+                typer.echo(f"{node}: lease {'would be ' if dry_run else ''}freed")
+    gone = records.apply_retention(dry_run=dry_run)
     typer.echo(
-        f"deleted {gone.telemetry} telemetry files, {gone.results} raw results, {gone.measurements} measurements, "
-        f"{gone.runs} runs, {gone.mails} sent mails"
+        f"{'would delete' if dry_run else 'deleted'} {gone.telemetry} telemetry files, {gone.results} raw results, "
+        f"{gone.measurements} measurements, {gone.runs} runs, {gone.mails} sent mails"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import muster
-from muster.cli import admin, node, run
+from muster.cli import admin, adoption, node, run, waive
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -16,9 +16,13 @@ app = typer.Typer(
     help="Takes every node of a fleet from the loading dock to production, and keeps it honest there.",
 )
 app.add_typer(node.app, name="node", help="Enrol, look at and move nodes.")
+for _command in (adoption.adopt, adoption.verify, adoption.replace, adoption.part):
+    node.app.command(_command.__name__)(_command)
 app.command("qualify")(run.qualify)
 app.add_typer(run.app, name="runs", help="Look at runs.")
 app.command("export")(run.export)
+app.command("waive")(waive.waive)
+app.add_typer(waive.app, name="waivers", help="Findings that somebody bears with.")
 app.add_typer(admin.sku_app, name="sku", help="Hardware models: what is known of them, and whether it holds together.")
 app.add_typer(admin.db_app, name="db", help="The fleet records' database.")
 app.add_typer(admin.settings_app, name="settings", help="What is configured.")

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from muster.cli import show
+from muster.cli.dry import DryRun, rehearsed, risks
 from muster.errors import MusterError
 from muster.lifecycle import State
 from muster.settings import settings
 
 if TYPE_CHECKING:
     from muster.inventory import InventoryNode
+    from muster.records import NewNode
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -36,27 +38,33 @@ def add(
     work_dir: Annotated[str, typer.Option(help="Our folder on the node.")] = "~/.muster",
     launch: Annotated[str, typer.Option(help="How the node side is started, as JSON; default: its python3.")] = "",
     label: Annotated[list[str] | None, typer.Option(help="NAME=TEXT; may be repeated.")] = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Enrol one node under the host key that answers now. Doing so again is harmless."""
     row: dict[str, object] = {
         "name": name or host, "host": host, "port": port, "user": user, "sku": sku, "host_key": host_key,
         "rack": rack, "pool": pool, "work_dir": work_dir, "launch": launch, "labels": ";".join(label or ()),
     }  # fmt: skip
-    from muster import inventory
+    from muster import inventory, records
 
-    for known, outcome in _enrol(inventory.one(row, _skus())).items():
-        typer.echo(f"{known}: {outcome}")
+    found = pinned(inventory.one(row, skus()))
+    with rehearsed(dry_run):
+        for known, outcome in records.add_nodes(found, actor=settings().who).items():
+            typer.echo(f"{known}: {outcome}")
 
 
 @app.command("import")
 def import_(
     file: Annotated[Path, typer.Argument(help="YAML with a list `nodes`, or CSV with a header line.")],
+    dry_run: DryRun = False,
 ) -> None:
     """Enrol all nodes of an inventory, or none if any line of it is bad."""
-    from muster import inventory
+    from muster import inventory, records
 
-    counts = collections.Counter(_enrol(inventory.load(file, _skus())).values())
-    typer.echo(", ".join(f"{counts[word]} {word}" for word in ("added", "updated", "unchanged") if counts[word]))
+    found = pinned(inventory.load(file, skus()))
+    with rehearsed(dry_run):
+        counts = collections.Counter(records.add_nodes(found, actor=settings().who).values())
+        typer.echo(", ".join(f"{counts[word]} {word}" for word in ("added", "updated", "unchanged") if counts[word]))
 
 
 @app.command("list")
@@ -78,7 +86,8 @@ def list_(
         ["node", "state", "sku", "rack", "address", "answered", "held by", ""],
         [
             [node.name, node.state, node.sku, node.rack, f"{node.host}:{node.port}", show.age(node.contact_at),
-             held.get(node.name, ""), "simulated" if node.simulated else ""]
+             held.get(node.name, ""),
+             ", ".join(word for word, it_is in (("simulated", node.simulated), ("shadow", node.shadow)) if it_is)]
             for node in nodes
         ],
         empty="no such nodes; enrol some with `muster node add HOST --sku SKU` or `muster node import FILE`",
@@ -91,9 +100,12 @@ def show_(name: Name, json: AsJson = False) -> None:
     from muster import records
 
     node, lease = records.get_node(name), records.get_lease(name)
-    parts, runs = records.node_parts(name), records.list_runs(node=name, limit=10)
+    parts, runs = records.node_parts(name), records.list_runs(node=name, limit=10, this_machine=True)
+    waivers, findings = records.list_waivers(node=name), records.open_findings(name)
     if json:
-        show.as_json({"node": node, "lease": lease, "parts": parts, "runs": runs})
+        show.as_json(
+            {"node": node, "lease": lease, "parts": parts, "runs": runs, "waivers": waivers, "findings": findings}
+        )
         return
     show.facts(
         {
@@ -101,11 +113,17 @@ def show_(name: Name, json: AsJson = False) -> None:
             "user": node.user, "host key": node.host_key, "rack": node.rack, "pool": node.pool,
             "labels": dict(node.labels), "launch": dict(node.launch), "work dir": node.work_dir,
             "simulated": "yes" if node.simulated else "", "enrolled": show.when(node.added_at),
+            "replaced": show.when(node.machine_since) if node.machine_since != node.added_at else "",
+            "shadow": "judged and reported, never drained: adopted, and unverified" if node.shadow else "",
             "answered": show.when(node.contact_at),
             "held by": f"{lease.run_id} of {lease.dag_id} since {show.when(lease.acquired_at)}" if lease else "",
             "inconclusive": node.inconclusive or "",
+            "waived": "; ".join(f"{waiver.finding} {waiver}" for waiver in waivers),
         }
     )  # fmt: skip
+    if findings:
+        typer.echo()
+        show.findings([found.finding for found in findings])
     sitting = [[part.slot, part.serial, show.when(part.since)] for part in parts if part.until is None]
     typer.echo()
     show.table(["part", "serial", "since"], sitting, empty="no serials are known")
@@ -137,14 +155,20 @@ def move(
     to: Annotated[State, typer.Argument(help="The state to move it to.")],
     reason: Annotated[str, typer.Option(help="Why; it stays in the node's history.")],
     who: AsWho = "",
+    dry_run: DryRun = False,
 ) -> None:
     """Move a node on somebody's own decision."""
     from muster import records
+    from muster.planning.preview import risks_of_move
 
     if not reason.strip():
         raise MusterError("a move needs a reason: --reason 'why'")
-    node = records.move_node(name, to, show.person(who), reason.strip())
-    typer.echo(f"{node.name} is now {node.state}")
+    before = records.get_node(name).state
+    with rehearsed(dry_run):
+        node = records.move_node(name, to, show.person(who), reason.strip())
+        typer.echo(f"{node.name} {'would be' if dry_run else 'is now'} {node.state}")
+        if dry_run:
+            risks(name, risks_of_move(before, to))
 
 
 @app.command("check")
@@ -171,16 +195,17 @@ def check(
         raise typer.Exit(1)
 
 
-def _enrol(nodes: list[tuple[str, InventoryNode]]) -> dict[str, str]:
-    from muster import inventory, records
+def pinned(nodes: list[tuple[str, InventoryNode]]) -> list[tuple[str, NewNode]]:
+    """The nodes to enrol, each under its host key or the one that answers now. Raises BadInventory."""
+    from muster import inventory
     from muster.remote.ssh import scan_host_key
 
     timeout = settings().ssh_timeout_s
-    pinned = inventory.pin(nodes, lambda host, port: scan_host_key(host, port, timeout))
-    return records.add_nodes(pinned, actor=settings().who)
+    return inventory.pin(nodes, lambda host, port: scan_host_key(host, port, timeout))
 
 
-def _skus() -> list[str]:
+def skus() -> list[str]:
+    """The hardware models that a node can be enrolled as."""
     from muster_criteria.skus import list_skus
 
     return list_skus(settings().sku_folders)

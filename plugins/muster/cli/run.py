@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from muster.cli import show
+from muster.cli import dry, show
 from muster.cli.node import AsJson
 from muster.errors import MusterError
 from muster.settings import settings
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 DAG = "node_qualification"
 LEVELS = ("demo", "short", "standard", "long")
 WELL = ("PASS", "WARN", "PROVISIONAL")
+
+OfNode = Annotated[str, typer.Option("--node", help="Which node, if the run tests several.")]
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -33,6 +35,7 @@ def qualify(
     force: Annotated[bool, typer.Option("--force", help="Test even a node that is in use.")] = False,
     force_reason: Annotated[str, typer.Option(help="Why that may be; it stands on the report.")] = "",
     watch: Annotated[bool, typer.Option("--watch", help="Wait, show the stages, and end with the verdicts.")] = False,
+    dry_run: dry.DryRun = False,
 ) -> None:
     """Test nodes: one DAG run each, from intake to qualified."""
     from muster import records
@@ -45,6 +48,10 @@ def qualify(
         raise MusterError("testing a node that is in use needs both --force and --force-reason 'why that may be'")
     for node in nodes:
         records.get_node(node)
+    if dry_run:
+        if not dry.qualification(list(dict.fromkeys(nodes)), DAG, level, reason, force_reason.strip()):
+            raise typer.Exit(1)
+        return
     started: dict[str, str] = {}
     refused = False
     with AirflowClient.from_settings() as airflow:
@@ -93,12 +100,14 @@ def list_(
 
 
 @app.command("show")
-def show_(run_id: Annotated[str, typer.Argument(help="The run's id.")], json: AsJson = False) -> None:
+def show_(
+    run_id: Annotated[str, typer.Argument(help="The run's id.")], node: OfNode = "", json: AsJson = False
+) -> None:
     """Show a run: its stages, their verdicts, and what was found."""
     from muster import records
 
-    run = records.find_run(run_id)
-    report = records.run_report(run.dag_id, run.run_id)
+    run = records.find_run(run_id, node=node)
+    report = records.run_report(run.dag_id, run.run_id, node=run.node)
     if json:
         typer.echo(report.result_json)
         return
@@ -106,6 +115,8 @@ def show_(run_id: Annotated[str, typer.Argument(help="The run's id.")], json: As
         {
             "run": f"{run.run_id} of {run.dag_id}", "node": run.node, "sku": run.sku, "level": run.level,
             "reason": run.reason, "forced": run.forced, "simulated": "yes" if report.simulated else "",
+            "waivers": "; ".join(report.waivers),
+            "shadow": "the node is in shadow mode: whatever is found, it stays in production" if report.shadow else "",
             "verdict": run.verdict or "not yet", "headline": run.headline, "began": show.when(run.started_at),
             "ended": show.when(run.ended_at) if run.ended_at else "",
             "state": f"{run.state_before} → {run.state_after or '…'}",
@@ -119,24 +130,20 @@ def show_(run_id: Annotated[str, typer.Argument(help="The run's id.")], json: As
         rows.append([stage.judgement.stage, stage.judgement.verdict, counted, stage.judgement.reason])
     rows.extend([stage, "not run", "", why] for stage, why in report.not_run)
     show.table(["stage", "verdict", "coverage", "reason"], rows, empty="no stages yet")
-    findings = [
-        [found.severity, found.device, found.summary, found.action]
-        for stage in report.stages
-        for found in stage.judgement.findings
-    ]
     typer.echo()
-    show.table(["severity", "device", "found", "do"], findings, empty="nothing was found")
+    show.findings(found for stage in report.stages for found in stage.judgement.findings)
 
 
 def export(
     run_id: Annotated[str, typer.Argument(help="The run's id.")],
     to: Annotated[Path, typer.Option(help="The folder to write to; it is made if need be.")],
+    node: OfNode = "",
 ) -> None:
     """Write a run as JSON and Parquet."""
     from muster import records
 
-    run = records.find_run(run_id)
-    for path in records.export_run(run.dag_id, run.run_id, to):
+    run = records.find_run(run_id, node=node)
+    for path in records.export_run(run.dag_id, run.run_id, to, node=run.node):
         typer.echo(str(path))
 
 

@@ -7,13 +7,16 @@ import datetime
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from muster.errors import MusterError
-from muster.lifecycle import NOT_PERSONS
+from muster.lifecycle import is_person
 from muster.settings import settings
+
+if TYPE_CHECKING:
+    from muster_criteria.model import Finding
 
 VERDICT_STYLE = {
     "PASS": "green",
@@ -53,6 +56,15 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: st
     Console().print(shown)
 
 
+def findings(found: Iterable[Finding]) -> None:
+    """Print findings, each with the id by which it can be waived."""
+    table(
+        ["id", "severity", "device", "found", "do", "waived"],
+        [[each.id, each.severity, each.device, each.summary, each.action, each.waived] for each in found],
+        empty="nothing was found",
+    )
+
+
 def facts(pairs: Mapping[str, object]) -> None:
     """Print names and values, one a line, without those that are empty."""
     shown = {name: str(value) for name, value in pairs.items() if value not in ("", None, {}, ())}
@@ -80,7 +92,7 @@ def age(moment: datetime.datetime | None) -> str:
 def person(named: str) -> str:
     """Who decides: ``named``, or the person of the settings. Raises MusterError if that names nobody in particular."""
     who = (named or settings().who).strip()
-    if who.lower() in NOT_PERSONS:
+    if not is_person(who):
         raise MusterError(f"{who!r} is nobody in particular: say who decides, with --as NAME or MUSTER_PERSON")
     return who
 

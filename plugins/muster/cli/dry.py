@@ -1,0 +1,100 @@
+"""``--dry-run``: every command that loads a node or changes a state can be rehearsed, refusals and all."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from muster.cli import show
+from muster.errors import MusterError
+from muster.settings import settings
+
+if TYPE_CHECKING:
+    from muster.planning.preview import StagePlan
+    from muster.records import NodeRecord
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what it would do, and what may come of it; do nothing.")]
+
+
+@contextlib.contextmanager
+def rehearsed(dry_run: bool) -> Iterator[None]:
+    """With ``dry_run``, whatever the block writes into the records is rolled back."""
+    from muster import records
+
+    if not dry_run:
+        yield
+        return
+    with records.rehearsal():
+        yield
+    typer.echo("dry run: nothing was changed")
+
+
+def risks(of: str, sentences: Iterable[str]) -> None:
+    """Say what may come of it."""
+    for sentence in sentences:
+        typer.echo(f"{of}: risk: {sentence}")
+
+
+def qualification(nodes: Sequence[str], dag: str, level: str, reason: str, force_reason: str) -> bool:
+    """Say what qualifying the nodes would do, without asking Airflow anything; whether none would be refused."""
+    from muster import records
+    from muster.planning import preview
+    from muster.runid import run_id
+    from muster_criteria.skus import SkuError, load_sku
+
+    known = [records.get_node(name) for name in nodes]
+    well = True
+    for sku_name in sorted({node.sku for node in known}):
+        try:
+            plans = preview.stage_plans(load_sku(sku_name, settings().sku_folders), level)
+        except SkuError as error:
+            raise MusterError(str(error)) from None
+        alike = [node for node in known if node.sku == sku_name]
+        typer.echo(f"{sku_name} at level {level}: {', '.join(node.name for node in alike)}")
+        _show_plans(plans)
+        usual_s = records.typical_duration_s(sku_name, level)
+        typer.echo(f"time: {preview.time_needed(plans, usual_s, len(alike), settings().burn_slots)}")
+        for node in alike:
+            typer.echo(f"{node.name}: {node.state}: would be run {run_id(node.name, reason)} of {dag}")
+            well &= _rehearse(node, plans, dag, run_id(node.name, reason), level, reason, force_reason)
+    typer.echo("dry run: nothing was started")
+    return well
+
+
+def _rehearse(
+    node: NodeRecord, plans: tuple[StagePlan, ...], dag: str, run_id: str, level: str, reason: str, force_reason: str
+) -> bool:
+    """Say the risks, and whether the run would get the node: what ``claim`` asks, in a transaction that is undone."""
+    from muster import records
+    from muster.admission.backend import backend
+    from muster.planning import preview
+    from muster.remote.launch import parse_launch
+
+    try:
+        parse_launch(node.launch)
+        allocation = backend().allocation(node.name)
+        if allocation.allocated and not force_reason:
+            raise MusterError(f"it is in use: {allocation.by}; only --force with --force-reason tests it anyway")
+        with records.rehearsal():
+            records.acquire_lease(node.name, dag, run_id)
+            records.begin_run(dag, run_id, node.name, level, reason, force_reason or None)
+    except MusterError as error:
+        typer.echo(f"{node.name}: would be refused: {error}")
+        return False
+    risks(node.name, preview.risks_of_test(node, plans, allocation))
+    return True
+
+
+def _show_plans(plans: tuple[StagePlan, ...]) -> None:
+    from muster.planning.preview import spell
+
+    rows = [
+        [plan.stage, probe.probe, spell(probe.timeout_s), "loads it" if probe.loads else "reads only",
+         "its FAIL ends the run" if plan.blocking and place == 0 else ""]
+        for plan in plans
+        for place, probe in enumerate(plan.probes)
+    ]  # fmt: skip
+    show.table(["stage", "probe", "at most", "", ""], rows, empty="no stage runs any probe at this level")

@@ -1,0 +1,86 @@
+"""``muster waive`` and ``muster waivers``: bear with a known finding until a date, see who does, and end it."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated
+
+import typer
+
+from muster.cli import show
+from muster.cli.adoption import Reason, given
+from muster.cli.dry import DryRun, rehearsed, risks
+from muster.cli.node import AsJson, AsWho
+from muster.errors import MusterError
+
+app = typer.Typer(no_args_is_help=True)
+
+
+def waive(
+    finding: Annotated[str, typer.Argument(help="The finding's id, as reports and `muster runs show` give it.")],
+    until: Annotated[str, typer.Option(help="The day (YYYY-MM-DD, UTC) on which it ends.")],
+    reason: Reason,
+    who: AsWho = "",
+    dry_run: DryRun = False,
+) -> None:
+    """Bear with a finding until a date: from the next test on it alone fails no stage, and every report says so.
+
+    A stage with a waived critical finding is at best WARN, so that it never opens production without a named person.
+    """
+    from muster import records
+
+    with rehearsed(dry_run):
+        waiver = records.waive_finding(finding, _day(until), show.person(who), given(reason))
+        what = f"{waiver.rule} of {waiver.metric} on {waiver.subject or f'{waiver.device} of {waiver.node}'}"
+        typer.echo(f"waiver {'(not given)' if dry_run else waiver.id}: {what} is waived {waiver}")
+        if dry_run:
+            risks(waiver.node, [f"{what} no longer fails a test until {waiver.until:%Y-%m-%d}, however bad it gets"])
+    if not dry_run:
+        typer.echo(f"verdicts that were spoken stay; test again: muster qualify {waiver.node} --reason '…'")
+
+
+@app.command("list")
+def list_(
+    node: Annotated[str, typer.Option(help="Only those about this node's machine and parts.")] = "",
+    over: Annotated[bool, typer.Option("--over", help="Also those that are over.")] = False,
+    json: AsJson = False,
+) -> None:
+    """List the waivers that hold."""
+    from muster import records
+
+    waivers = records.list_waivers(node=node, over=over)
+    if json:
+        show.as_json(waivers)
+        return
+    show.table(
+        ["id", "finding", "what", "on", "until", "by", "reason", ""],
+        [
+            [each.id, each.finding, f"{each.rule} of {each.metric}", each.subject or f"{each.device} of {each.node}",
+             show.when(each.until), each.person, each.reason, "revoked" if each.revoked_at else ""]
+            for each in waivers
+        ],
+        empty="nothing is waived",
+    )  # fmt: skip
+
+
+@app.command("revoke")
+def revoke(
+    waiver: Annotated[int, typer.Argument(help="The waiver's id, as `muster waivers list` gives it.")],
+    reason: Reason,
+    who: AsWho = "",
+    dry_run: DryRun = False,
+) -> None:
+    """End a waiver before its time."""
+    from muster import records
+
+    with rehearsed(dry_run):
+        ended = records.revoke_waiver(waiver, show.person(who), given(reason))
+        typer.echo(f"waiver {waiver} of {ended.finding} on {ended.node} {'would be' if dry_run else 'is'} revoked")
+
+
+def _day(text: str) -> datetime.datetime:
+    try:
+        day = datetime.date.fromisoformat(text.strip())
+    except ValueError:
+        raise MusterError(f"--until {text!r} is no day: write it as 2026-12-31") from None
+    return datetime.datetime.combine(day, datetime.time(), datetime.UTC)

@@ -1,0 +1,213 @@
+"""What people decide on the command line: waivers, adoption, replacement; and that a dry run changes nothing at all."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from sqlalchemy import text
+
+from muster import records
+from muster.airflow_api import AirflowClient
+from muster.lifecycle import State
+from muster.records.engine import reading
+from muster.records.models import Base
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+from tests.muster.test_airflow_api import Airflow
+
+Muster = Callable[..., "tuple[int, str, str]"]
+
+NODE = "gpu-0001"
+WHY = ("--reason", "because", "--as", "Ada")
+DAY = f"{datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=30):%Y-%m-%d}"
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch, fleet_db: str) -> Airflow:
+    api = Airflow()
+
+    def made() -> AirflowClient:
+        return AirflowClient("http://airflow", "ada", "right", transport=httpx.MockTransport(api))
+
+    monkeypatch.setattr(AirflowClient, "from_settings", made)
+    return api
+
+
+def everything() -> dict[str, list[tuple[object, ...]]]:
+    """Every row of every table, as the database has it."""
+    with reading() as session:
+        return {
+            name: sorted((tuple(row) for row in session.execute(text(f"SELECT * FROM {name}"))), key=str)
+            for name in Base.metadata.tables
+        }
+
+
+def failed() -> str:
+    """A node whose run failed, registered again; returns the finding's id."""
+    records.add_node(fleet.new_node(serials={"system": "S-1", "gpu3": "G-3"}))
+    lease = fleet.fail()
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        records.move_node(NODE, state, "Ada", "known")
+    return records.run_report(lease.dag_id, lease.run_id).stages[0].judgement.findings[0].id
+
+
+@pytest.mark.usefixtures("fleet_db")
+class TestWaivers:
+    def test_from_the_report_to_the_waiver_and_back(self, muster: Muster) -> None:
+        finding = failed()
+        assert f"{finding}\tcritical\tgpu3\t" in muster("runs", "show", "gpu-0001__new")[1]
+        assert f"{finding}\tcritical\tgpu3\t" in muster("node", "show", NODE)[1]
+        status, out, _ = muster("waive", finding, "--until", DAY, *WHY)
+        assert status == 0
+        assert out.splitlines()[0] == f"waiver 1: floor of gemm_rate on gpu G-3 is waived by Ada until {DAY}: because"
+        assert f"1\t{finding}\tfloor of gemm_rate\tgpu G-3\t{DAY} 00:00\tAda\tbecause" in muster("waivers", "list")[1]
+        assert f"{finding} by Ada until {DAY}: because\n" in muster("node", "show", NODE)[1]
+        assert json.loads(muster("waivers", "list", "--node", NODE, "--json")[1])[0]["person"] == "Ada"
+        lease = fleet.fail(run_id="again")
+        _, out, _ = muster("runs", "show", "again")
+        assert f"floor of gemm_rate (dtype bf16) on gpu3 ({finding}) is waived by Ada until {DAY}" in out
+        assert out.rstrip().endswith(f"\trma\tby Ada until {DAY}: because")
+        assert records.run_stages(lease.dag_id, lease.run_id)[0].verdict is Verdict.WARN
+        ended = f"waiver 1 of {finding} on gpu-0001 is revoked\n"
+        assert muster("waivers", "revoke", "1", *WHY) == (0, ended, "")
+        assert muster("waivers", "list")[1] == "nothing is waived\n"
+        assert "\trevoked" in muster("waivers", "list", "--over")[1]
+
+    @pytest.mark.parametrize(
+        ("args", "sentence"),
+        [
+            (["f-000000000000", "--until", DAY, *WHY], "no finding 'f-000000000000' is recorded"),
+            (["f-0", "--until", "soon", *WHY], "--until 'soon' is no day: write it as 2026-12-31"),
+            (["f-0", "--until", "2020-01-01", *WHY], "a waiver until 2020-01-01 00:00 UTC would be over already"),
+            (["f-0", "--until", DAY, "--reason", " ", "--as", "Ada"], "a decision needs a reason"),
+            (["f-0", "--until", DAY, "--reason", "x", "--as", "root"], "'root' is nobody in particular"),
+        ],
+    )
+    def test_what_is_no_waiver_is_one_sentence(self, muster: Muster, args: list[str], sentence: str) -> None:
+        status, out, err = muster("waive", *args)
+        assert (status, out) == (1, "")
+        assert err.startswith(f"muster: {sentence}")
+        assert err.count("\n") == 1
+        assert records.list_waivers(over=True) == []
+
+
+@pytest.mark.usefixtures("fleet_db")
+class TestFleetsThatAlreadyRun:
+    def test_a_fleet_is_adopted_seen_and_verified(self, muster: Muster, tmp_path: Path) -> None:
+        path = tmp_path / "fleet.csv"
+        path.write_text(
+            "name,host,sku,host_key\n"
+            + "\n".join(f"n{number},h{number},cpu-generic,{fleet.host_key(str(number))}" for number in range(3))
+        )
+        assert muster("node", "adopt", "--file", str(path), *WHY) == (0, "n0: adopted\nn1: adopted\nn2: adopted\n", "")
+        assert muster("node", "adopt", "--file", str(path), *WHY)[1].count("unchanged") == 3
+        assert muster("node", "list")[1].count("\tshadow") == 3
+        assert "judged and reported, never drained" in muster("node", "show", "n1")[1]
+        assert muster("node", "verify", "n1", *WHY) == (0, "n1: verified\n", "")
+        assert muster("node", "list")[1].count("\tshadow") == 2
+        assert muster("node", "adopt", "nobody", *WHY)[2].startswith("muster: no node 'nobody' is enrolled")
+        assert muster("node", "adopt", *WHY)[2].startswith("muster: name the nodes to adopt")
+
+    def test_a_machine_is_replaced_and_its_history_found_by_serial(self, muster: Muster) -> None:
+        failed()
+        key = fleet.host_key("new")
+        status, out, _ = muster("node", "replace", NODE, "--host-key", key, "--serial", "system=S-2", *WHY)
+        assert (status, out) == (0, "gpu-0001: is another machine now, and registered\n")
+        _, out, _ = muster("node", "show", NODE)
+        assert "system\tS-2" in out
+        assert "gpu-0001__new" not in out
+        assert "replaced  " in out
+        _, out, _ = muster("node", "part", "S-1")
+        assert out.splitlines()[1].startswith("system\tgpu-0001\tsystem\t")
+        assert "gpu-0001__new\tgpu-0001\tFAIL" in out
+        assert json.loads(muster("node", "part", "S-1", "--json")[1])["runs"][0]["run_id"] == "gpu-0001__new"
+        assert "no part with serial S-9 was ever seen" in muster("node", "part", "S-9")[1]
+        assert muster("node", "replace", NODE, "--host-key", key, *WHY)[2].startswith("muster: gpu-0001 has this host")
+        assert (
+            "--serial takes SLOT=SERIAL" in muster("node", "replace", NODE, "--serial", "x", "--host-key", key, *WHY)[2]
+        )
+
+
+class TestDryRuns:
+    def rows(self, finding: str, tmp_path: Path) -> list[list[str]]:
+        path = tmp_path / "fleet.csv"
+        path.write_text(f"name,host,sku,host_key\nnew,h,cpu-generic,{fleet.host_key('new')}\n")
+        key = fleet.host_key("other")
+        return [
+            ["node", "add", "h9", "--sku", "cpu-generic", "--host-key", key],
+            ["node", "import", str(path)],
+            ["node", "adopt", "gpu-0002", *WHY],
+            ["node", "adopt", "--file", str(path), *WHY],
+            ["node", "verify", "gpu-0003", *WHY],
+            ["waive", finding, "--until", DAY, *WHY],
+            ["waivers", "revoke", "1", *WHY],
+            ["qualify", NODE, "new", "--level", "short", "--force", "--force-reason", "nobody is on it"],
+            ["node", "replace", NODE, "--host-key", fleet.host_key("third"), "--serial", "system=S-2", *WHY],
+            ["node", "move", NODE, "quarantine", *WHY],
+            ["sweep"],
+        ]
+
+    def test_nothing_changes_and_nothing_is_posted(
+        self, muster: Muster, airflow: Airflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each command, first rehearsed, then done: only the second changes a row, or posts anything but a log-in."""
+        monkeypatch.setenv("MUSTER_RETENTION_RUNS_DAYS", "1")
+        monkeypatch.setenv("MUSTER_PERSON", "Ada")
+        finding = failed()
+        records.waive_finding(finding, datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=9), "Ada", "known")
+        for name in ("gpu-0002", "gpu-0004"):
+            records.add_node(fleet.new_node(name))
+        records.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node("gpu-0003"))])
+        lease = fleet.begin("gpu-0004", "forgotten")
+        airflow.runs[lease.run_id] = "failed"
+        for command in self.rows(finding, tmp_path):
+            before, log = everything(), len(airflow.log)
+            status, out, err = muster(*command, "--dry-run")
+            assert (status, err) == (0, ""), command
+            assert everything() == before, command
+            assert [each for each in airflow.log[log:] if not each.startswith("GET")] in ([], ["POST /auth/token"])
+            assert "dry run: nothing was" in out or "would delete" in out, command
+            status, _, err = muster(*command)
+            assert (status, err) == (0, ""), command
+            assert everything() != before or len(airflow.runs) > 1, command
+        assert list(airflow.runs) == ["forgotten", "gpu-0001__new-hardware", "new__new-hardware"]
+
+    def test_a_refusal_is_rehearsed_too(self, muster: Muster, airflow: Airflow) -> None:
+        failed()
+        records.move_node(NODE, State.QUARANTINE, "Ada", "smoke")
+        status, _, err = muster("node", "move", NODE, "production", *WHY, "--dry-run")
+        assert status == 1
+        assert "no node goes from quarantine to production" in err
+        status, out, _ = muster("qualify", NODE, "--dry-run")
+        assert status == 1
+        assert "gpu-0001: would be refused: gpu-0001 is in quarantine and is not tested there" in out
+        records.add_node(fleet.new_node("gpu-0002"))
+        fleet.begin("gpu-0002", "other")
+        assert "would be refused: gpu-0002 is held by run other" in muster("qualify", "gpu-0002", "--dry-run")[1]
+        records.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node("gpu-0003"))])
+        assert "would be refused: it is in use: production" in muster("qualify", "gpu-0003", "--dry-run")[1]
+        assert airflow.log == []
+
+    def test_the_plan_its_time_and_its_risks(self, muster: Muster, airflow: Airflow) -> None:
+        records.add_node(fleet.new_node("gpu-0002"))
+        records.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node("gpu-0003"))])
+        status, out, _ = muster(
+            "qualify", "gpu-0002", "gpu-0003", "--level", "short", "--force", "--force-reason", "mine", "--dry-run"
+        )
+        assert status == 0
+        assert out.startswith("cpu-generic at level short: gpu-0002, gpu-0003\n")
+        lines = out.splitlines()
+        assert any(line.startswith("intake\tinventory\t") and "\treads only" in line for line in lines)
+        assert any(line.startswith("burn_in\tcpu_burn\t") and "\tloads it" in line for line in lines)
+        (time,) = [line for line in lines if line.startswith("time: at most ")]
+        assert time.endswith("(none like it is recorded yet); 2 nodes, 2 at a time")
+        assert "gpu-0002: risk: a FAIL puts it into quarantine" in lines
+        assert "gpu-0003: risk: in shadow mode it stays in production, whatever is found" in lines
+        assert any(line.startswith("gpu-0003: risk: it is in use: production") for line in lines)
+        fleet.qualify("gpu-0002")
+        assert "time: about " in muster("qualify", "gpu-0002", "--level", "short", "--dry-run")[1]
