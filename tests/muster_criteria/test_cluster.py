@@ -320,6 +320,19 @@ def test_a_member_that_tested_fewer_devices_than_its_peers_is_held() -> None:
     assert "n1" in judgement.inconclusive
 
 
+def test_cpu_nodes_may_have_different_numbers_of_cores() -> None:
+    sent = block(3)
+    for each, cores in zip(sent.values(), (2, 4, 8), strict=True):
+        healthy = Sent(each.name, each.block, cores)
+        healthy.gpus = [gpu.replace("gpu", "cpu") for gpu in healthy.gpus]
+        healthy.digests = {(at[0].replace("gpu", "cpu"), *at[1:]): text for at, text in healthy.digests.items()}
+        for per_device in ("wrong_in_itself", "keys", "compute"):
+            told = getattr(healthy, per_device)
+            setattr(healthy, per_device, {gpu.replace("gpu", "cpu"): value for gpu, value in told.items()})
+        sent[each.name] = healthy
+    assert convict(members(sent)).verdict is Verdict.PASS
+
+
 def test_a_sender_that_spoils_payloads_is_told_from_a_receiver_and_from_a_path() -> None:
     bad_sender = block(4)
     for name in ("n0", "n1", "n3"):

@@ -74,9 +74,14 @@ def _judge_loss(members: Mapping[str, Measurements], case: Case) -> None:
 
 
 def _devices_expected(members: Sequence[MemberResult], measured: Mapping[str, Measurements]) -> dict[str, int]:
-    counted = {member.name: len(measured[member.name].devices(TRAINING, "self_mismatches")) for member in members}
-    most = max(counted.values())
-    return {member.name: most if member.devices is None else member.devices for member in members}
+    """What the SKU counts; else as many GPUs as the best of the block has, or as many CPUs as the node itself has."""
+    tested = {member.name: measured[member.name].devices(TRAINING, "self_mismatches") for member in members}
+    gpus = {name: sum(device.startswith("gpu") for device in devices) for name, devices in tested.items()}
+    most = max(gpus.values())
+    return {
+        member.name: member.devices or (most if gpus[member.name] else max(1, len(tested[member.name])))
+        for member in members
+    }
 
 
 def _verdict(member: MemberResult, measured: Measurements, devices: int, case: Case) -> MemberVerdict:
@@ -127,8 +132,8 @@ def _coverage(measured: Measurements, devices: int) -> Coverage:
     for metric in ON_DEVICES:
         usable = {row.device for row in measured.rows(TRAINING, metric) if row.value is not None or row.text}
         found = len(usable)
-        for number in range(max(devices, 1)):
-            need(number < found, f"{metric} on each of {max(devices, 1)} devices: {found} reported it")
+        for number in range(devices):
+            need(number < found, f"{metric} on each of {devices} devices: {found} reported it")
     told = tuple(dict.fromkeys(missing))
     return Coverage(required=required, measured=required - len(missing), judged=required - len(missing), missing=told)
 

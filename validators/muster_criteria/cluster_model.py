@@ -23,7 +23,8 @@ GRAVITY = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.WARN, Verdict.PASS)
 class MemberResult:
     """What came back from one member; ``result`` None: nothing usable, and ``why_missing`` says why.
 
-    ``devices`` is how many GPUs its SKU counts; None: as many as the member of the block that tested most.
+    ``devices`` is how many GPUs its SKU counts; None: as many as the member of the block that tested most, and on nodes
+    without GPUs as many as it has itself.
     """
 
     name: str

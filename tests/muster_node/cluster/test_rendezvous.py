@@ -212,6 +212,16 @@ def test_a_member_that_fails_by_itself_is_named_with_its_reason(start: Start) ->
     assert lot.end("n0")["error"] == ""
 
 
+def test_the_odd_one_out_is_named_and_where_there_is_no_majority_all_are(start: Start) -> None:
+    gloo, nccl = {"agrees": "gloo"}, {"agrees": "nccl"}
+    odd, apart = start(n0=gloo, n1=nccl, n2=gloo), start(n0=gloo, n1=nccl, n2={"agrees": "none"})
+    for name in NAMES:
+        missing = odd.end(name)["missing"]
+        assert set(missing) == {"n1"}
+        assert "cannot work together (n0: gloo; n1: nccl; n2: gloo)" in missing["n1"]
+        assert set(apart.end(name)["missing"]) == set(NAMES)
+
+
 def test_a_collective_that_fails_with_everybody_there_accuses_nobody(start: Start) -> None:
     lot = start(phases=with_long("training"), n2={"collective_fails": "training"})
     for name in NAMES:

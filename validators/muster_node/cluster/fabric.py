@@ -49,10 +49,11 @@ def _backend(device: Any) -> str:
 def open_fabric(torch: Any, floor: Floor, device: Any) -> Iterator[Fabric]:
     """The fabric of the whole block, for the block. Raises Skip where PyTorch lacks its backend.
 
-    Meets the others once, under whatever phase this member is in.
+    Raises ValueError where this member's backend is not that of the others, whom it meets in whatever phase it is.
     """
     block, dist = floor.block, torch.distributed
     _require(torch, device)
+    floor.agree("%s of PyTorch %s" % (_backend(device), torch.__version__))
     _choose_interface(block.interface or interface_of(floor.local_address))
     limit = datetime.timedelta(seconds=_LIMIT_FACTOR * block.progress_timeout_s)
     store = None

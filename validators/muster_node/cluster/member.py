@@ -7,6 +7,7 @@ probe's process ends without waiting for it.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import queue
@@ -24,6 +25,7 @@ _TICK_S = 0.02
 _RETRY_S = 0.2
 _CONNECT_S = 2.0
 _HUB_END_S = 5.0
+_TOLD_MAX = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +94,18 @@ class Floor:
         if answer is None:
             raise Over()
         return answer
+
+    def agree(self, what: str) -> None:
+        """Meets the others over something that must be the same for all.
+
+        Raises ValueError on the members that differ from the majority, and on all of them where there is none: so that
+        one odd member is named, and does not keep the others in a collective that cannot work.
+        """
+        told = self.meet(what)
+        usual, count = collections.Counter(told.values()).most_common(1)[0]
+        if what != usual or 2 * count <= len(told):
+            different = "; ".join("%s: %s" % (name, told[name]) for name in sorted(told)[:_TOLD_MAX])
+            raise ValueError("these members cannot work together (%s)" % different)
 
 
 class Member:

@@ -84,7 +84,7 @@ class _Work:
         torch.use_deterministic_algorithms(True, warn_only=True)
         devices = self._devices()
         kind = devices[0].kind
-        self._agree(floor.meet("%s, %s" % (kind, self._shape(devices[0]))))
+        floor.agree("%s, %s" % (kind, self._shape(devices[0])))
         floor.begin("same_batch")
         for device in devices:
             self._same_batch(torch, floor, device)
@@ -112,11 +112,6 @@ class _Work:
         if not devices:
             raise Skip("this machine offers no device to compute on")
         return devices if gpus == ALL else devices[:1]
-
-    def _agree(self, told: Dict[str, str]) -> None:
-        if len(set(told.values())) > 1:
-            different = "; ".join("%s: %s" % item for item in sorted(told.items()))
-            raise ValueError("these members cannot train one model together: %s" % different)
 
     def _tokens(self, floor: Floor, parallel: Parallel, kind: str) -> int:
         """Runs the first step, which also warms everything up; the members agree on the tokens of all others."""

@@ -1,7 +1,8 @@
 """One member of a block as a process of its own, with phases that only sleep: what the rendezvous does, without torch.
 
 Takes one JSON argument: {"params": …, "phases": [[name, seconds], …]} and, each naming a phase, what it does there:
-"fails", "collective_fails", "waits" for ever in a collective, is "stuck". Prints what it says and what came of it.
+"fails", "collective_fails", "waits" for ever in a collective, is "stuck". "agrees" is what
+it must have in common with the others. Prints what it says and what came of it.
 """
 
 import json
@@ -28,6 +29,8 @@ def main() -> None:
     def work(floor: Floor) -> None:
         for name, seconds in told["phases"]:
             floor.begin(name)
+            if "agrees" in told:
+                floor.agree(told["agrees"])
             if name == told.get("fails"):
                 raise ValueError("this one is broken")
             if name == told.get("collective_fails"):
