@@ -37,7 +37,17 @@ LOAD_STAGES = frozenset({"burn_in", "integrity", "performance", "thermal"})
 
 DEFAULT_POOL = "muster_burn"
 
-PRELOAD = ("great_expectations", "pandas", "paramiko", "asyncssh", "muster.records", "muster_criteria.judge")
+PRELOAD = (
+    "great_expectations",
+    "pandas",
+    "pyarrow.pandas_compat",
+    "matplotlib.backends.backend_agg",
+    "paramiko",
+    "asyncssh",
+    "muster.records",
+    "muster_criteria.judge",
+    "muster_reports.mail",
+)
 """Imported where task processes are forked from. None of them may import Airflow, which is itself being imported."""
 
 
