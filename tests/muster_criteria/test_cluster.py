@@ -123,7 +123,7 @@ def test_a_difference_that_every_step_shows_convicts_nobody() -> None:
 
 def test_small_differences_warn_from_where_healthy_nodes_end() -> None:
     verdicts = []
-    for factor in (1.02, 1.04, 1.06):
+    for factor in (1.035, 1.045, 1.055):
         sent = block(4)
         slow(sent, "n1", factor=factor)
         verdicts.append(convict(members(sent)).verdict)
