@@ -24,8 +24,8 @@ class Limits:
 
 
 WHOLE_NODES = Limits(0.04, 0.05)
-"""Muster's own starting point for balanced, fixed work where a node's slowest of several devices counts: these lie close
-together. Among 1,500 healthy nodes drawn by the simulation none was 4 % slower than the median of its block."""
+"""Muster's own starting point for balanced, fixed work where a node's slowest of several devices counts: these lie
+close together. Among 1,500 healthy nodes drawn by the simulation none was 4 % slower than the median of its block."""
 
 SINGLE_DEVICES = Limits(0.07, 0.10)
 """Where one device stands for a node, the ordinary spread of devices shows: 6.5 % at most among the same 1,500."""
