@@ -7,9 +7,14 @@ import fcntl
 import os
 import pathlib
 import shutil
+import time
 import typing
 
 from muster.demo import custody
+
+
+PATIENCE_S = 5.0
+"""How long a demo that is just ending may still hold its directory."""
 
 
 class Busy(Exception):
@@ -61,11 +66,12 @@ class Workdir:
         """Make it ours and empty, ending what a killed demo left. Keep the returned lock open. Raises Busy."""
         self.root.mkdir(parents=True, exist_ok=True)
         lock = (self.root / "lock").open("a+")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise Busy(f"A demo is running in {self.root} already: stop it with Ctrl-C, then start this one.") from None
+        deadline = time.monotonic() + PATIENCE_S
+        while not _locked(lock):
+            if time.monotonic() > deadline:
+                lock.close()
+                raise Busy(f"A demo is running in {self.root} already: stop it with Ctrl-C, then start this one.")
+            time.sleep(0.1)
         custody.end_all(custody.marked(str(self.root)), patience_s=1.0)
         for entry in self.root.iterdir():
             if entry.name != "lock":
@@ -74,3 +80,11 @@ class Workdir:
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         return lock
+
+
+def _locked(lock: typing.IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
