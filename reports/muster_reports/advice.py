@@ -49,7 +49,7 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
         case Verdict.PASS:
             closing = "Nothing to do." if not steps else ""
         case Verdict.WARN:
-            closing = "Settle the warnings below, or approve the node by name with a reason."
+            closing = "Settle what is found below, or approve the node by name with a reason."
         case Verdict.PROVISIONAL:
             closing = "Some figures had nothing to be judged by: see “not judged” below, or approve the node by name."
         case Verdict.INCONCLUSIVE:
@@ -69,7 +69,7 @@ def _part_steps(report: RunReport, severity: Severity) -> list[str]:
     grouped: dict[tuple[Action, FaultClass], list[str]] = {}
     for stage in report.stages:
         for finding in stage.judgement.findings:
-            if finding.severity is severity and finding.action is not Action.NONE:
+            if finding.severity is severity and finding.action is not Action.NONE and not finding.waived:
                 grouped.setdefault((finding.action, finding.fault_class), []).append(finding.device)
     steps = []
     for (action, part), devices in grouped.items():

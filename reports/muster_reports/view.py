@@ -6,6 +6,7 @@ Mail, plain text and page are three faces of the one ``View`` built here.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
@@ -87,6 +88,9 @@ class FindingView:
     advice: str
     rule: str
     confidence: str
+    ids: str
+    """What `muster waive` takes; empty for findings that were not recorded."""
+    waived: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,14 +216,16 @@ def devices_at_fault(report: RunReport) -> frozenset[str]:
 
 
 def group_findings(stages: Sequence[StageReport], limits: Limits) -> tuple[FindingView, ...]:
-    """Findings gravest first, in the order of the stages; one rule broken alike on several devices is one entry."""
+    """Findings gravest first, those that nobody bears with before those that somebody does, in the order of the stages;
+    one rule broken alike on several devices is one entry.
+    """
     serials = serials_of(stages)
     grouped: dict[tuple[object, ...], list[Finding]] = {}
-    for severity in GRAVEST_FIRST:
+    for severity, waived in itertools.product(GRAVEST_FIRST, (False, True)):
         for stage in stages:
             for finding in stage.judgement.findings:
-                if finding.severity is severity:
-                    alike = dataclasses.replace(finding, device="", observed="", summary="", confidence=1.0)
+                if finding.severity is severity and bool(finding.waived) == waived:
+                    alike = dataclasses.replace(finding, device="", observed="", summary="", confidence=1.0, id="")
                     grouped.setdefault((stage.judgement.stage, alike), []).append(finding)
     return tuple(_finding_view(str(key[0]), alike, serials, limits) for key, alike in grouped.items())
 
@@ -229,6 +235,7 @@ def _finding_view(stage: str, alike: list[Finding], serials: dict[str, str], lim
     first = alike[0]
     several = len(alike) > 1
     observed, more_observed = _cut([(f.device if several else "", f.observed) for f in alike], limits.items)
+    ids, more_ids = _cut([f"{f.id}{f' ({f.device})' if several else ''}" for f in alike if f.id], limits.items)
     least_sure = min(finding.confidence for finding in alike)
     return FindingView(
         severity=first.severity,
@@ -246,6 +253,8 @@ def _finding_view(stage: str, alike: list[Finding], serials: dict[str, str], lim
         advice=ADVICE[first.action],
         rule=first.rule,
         confidence=f"{least_sure:.0%}" if least_sure < 1 else "",
+        ids=", ".join(ids) + (", …" if more_ids else ""),
+        waived=first.waived,
     )
 
 
@@ -322,8 +331,14 @@ def _cautions(report: RunReport, limits: Limits) -> tuple[Caution, ...]:
     cautions = []
     if report.forced is not None:
         cautions.append(Caution(f"The in-use guard was overruled (--force): {report.forced or 'no reason given'}"))
+    if report.shadow:
+        cautions.append(
+            Caution(
+                "The node is in shadow mode: it was adopted while it served, and stays in production whatever is found"
+            )
+        )
     if report.waivers:
-        cautions.append(Caution("Waivers were applied:", *_cut(report.waivers, limits.first_screen)))
+        cautions.append(Caution("Waivers stand for this node:", *_cut(report.waivers, limits.first_screen)))
     for stage in report.stages:
         cautions.extend(_coverage_cautions(stage.judgement, limits))
     if report.not_run:

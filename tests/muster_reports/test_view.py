@@ -9,6 +9,7 @@ import pytest
 
 from muster_criteria.model import Coverage, Severity, Verdict
 from muster_reports.document import COLOUR, MAIL_LIMITS, PAGE_LIMITS, SEVERITY_COLOUR
+from muster_reports.mail import render
 from muster_reports.model import RunReport
 from muster_reports.view import build
 
@@ -76,7 +77,7 @@ def contrast_with_white(colour: str) -> float:
 def test_the_first_screen_warns_of_everything_that_weakens_the_verdict(samples: Samples) -> None:
     said = [(caution.sentence, caution.items) for caution in build(samples["hot_gpu"], FULL).cautions]
     assert said[0] == ("The in-use guard was overruled (--force): rack 12 is drained, user asleep <3", ())
-    assert said[1][0] == "Waivers were applied:"
+    assert said[1][0] == "Waivers stand for this node:"
     assert said[2][0] == "performance: 8 of 24 measured figures not judged, having no floor, peers or history:"
     assert said[2][1] == ("memory_bandwidth[op=copy] on gpu0–gpu7: no floor",)
     said = [(caution.sentence, caution.items, caution.more) for caution in build(samples["missing_gpu"], FULL).cautions]
@@ -86,6 +87,61 @@ def test_the_first_screen_warns_of_everything_that_weakens_the_verdict(samples: 
         "4 stages did not run:",
         ("burn_in, integrity, performance, thermal: intake failed, and it blocks",),
     )
+
+
+WAIVED = "by Ada until 2026-12-31: slow, but good enough"
+
+
+def with_finding(report: RunReport, **changes: object) -> RunReport:
+    """The report with every finding changed alike."""
+    stages = tuple(
+        dataclasses.replace(
+            stage,
+            judgement=dataclasses.replace(
+                stage.judgement,
+                findings=tuple(dataclasses.replace(found, **changes) for found in stage.judgement.findings),
+            ),
+        )
+        for stage in report.stages
+    )
+    return dataclasses.replace(report, stages=stages)
+
+
+def test_a_finding_shows_the_id_by_which_it_is_waived(samples: Samples) -> None:
+    report = with_finding(samples["hot_gpu"], id="f-0123456789ab")
+    assert {finding.ids for finding in build(report, FULL).findings} == {"f-0123456789ab"}
+    rendered = render(report)
+    assert "  finding:   f-0123456789ab\n" in rendered.text
+    assert "finding f-0123456789ab" in rendered.html
+    assert "finding:" not in render(samples["hot_gpu"]).text
+    alike = with_finding(samples["long_lists"], id="f-0")
+    assert build(alike, FULL).findings[0].ids.startswith("f-0 (gpu0), f-0 (gpu1), ")
+
+
+def test_a_waived_finding_says_who_bears_with_it_and_asks_for_nothing(samples: Samples) -> None:
+    report = dataclasses.replace(with_finding(samples["hot_gpu"], waived=WAIVED), verdict=Verdict.WARN)
+    rendered = render(report)
+    assert f"  waived:    {WAIVED}\n" in rendered.text
+    assert f"<strong>Waived</strong> {WAIVED}" in rendered.html
+    assert "WHAT WAS FOUND" in rendered.text
+    assert "WHAT FAILED" not in rendered.text
+    steps = build(report, FULL).next_steps
+    assert steps[0] == "Settle what is found below, or approve the node by name with a reason."
+    assert build(samples["hot_gpu"], FULL).next_steps[0].startswith("gpu3: inspect")
+
+
+def test_what_nobody_bears_with_stands_first(samples: Samples) -> None:
+    stages = samples["hot_gpu"].stages
+    first = with_finding(samples["hot_gpu"], waived=WAIVED, severity=Severity.CRITICAL).stages
+    report = dataclasses.replace(samples["hot_gpu"], stages=(*first, *stages))
+    assert [finding.waived for finding in build(report, FULL).findings if finding.severity is Severity.CRITICAL] == [
+        "", WAIVED, WAIVED,
+    ]  # fmt: skip
+
+
+def test_shadow_mode_stands_on_the_first_screen(samples: Samples) -> None:
+    (caution,) = build(dataclasses.replace(samples["cpu_pass"], shadow=True), FULL).cautions
+    assert caution.sentence.startswith("The node is in shadow mode")
 
 
 def test_a_full_pass_has_nothing_to_warn_of(samples: Samples) -> None:

@@ -16,6 +16,8 @@ from muster.records.engine import reading, writing
 from muster.records.models import Job, Node, Run, StageRecord
 from muster.records.values import JobRecord, NodeRecord, RunRecord, StageSummary
 from muster.records.verdicts import standing_verdicts
+from muster.settings import settings
+from muster.standing import thoroughness
 from muster_criteria.model import Verdict
 
 RECENT = 20
@@ -82,8 +84,9 @@ def finish_run(dag_id: str, run_id: str, verdict: Verdict, headline: str, *, nod
 
     The moves are ``lifecycle.closing``'s: qualified on PASS, WARN or PROVISIONAL, quarantine on FAIL, back to
     registered on INCONCLUSIVE, and triage on the third of these in a row; a node in shadow mode stays, and a
-    full-coverage PASS of every stage of qualification ends its shadow. They are made only if the run holds the node.
-    The same verdict a second time changes nothing. ``node`` names it where the run tests several. Raises UnknownRun.
+    full-coverage PASS of every stage, at the level that admission asks for, ends its shadow. All this happens only if
+    the run holds the node. The same verdict a second time changes nothing. ``node`` names it where the run tests
+    several. Raises UnknownRun.
     """
     with writing() as session:
         run = _rows.run_row(session, dag_id, run_id, node)
@@ -221,7 +224,8 @@ def _close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
     full = _full_coverage(session, run)
     if node.shadow:
         # A short suite that passes says less than the qualification which this node never went through.
-        full = full and set(STAGES) <= set(run.required_stages)
+        thorough = thoroughness(run.level) >= thoroughness(settings().admission_level)
+        full = full and thorough and set(STAGES) <= set(run.required_stages)
     end = lifecycle.closing(State(node.state), verdict, full, node.inconclusive, shadow=node.shadow)
     evidence = Evidence(
         run=f"{run.dag_id}/{run.run_id}",

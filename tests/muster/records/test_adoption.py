@@ -15,6 +15,11 @@ pytestmark = pytest.mark.usefixtures("fleet_db")
 NODE = "gpu-0001"
 
 
+@pytest.fixture(autouse=True)
+def short_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
+
+
 def adopted(name: str = NODE) -> None:
     records.adopt_nodes([], "Ada", "serves since spring", enrol=[("", fleet.new_node(name))])
 
@@ -100,6 +105,13 @@ class TestShadow:
         short = fleet.begin(run_id="short", required_stages=["integrity"])
         fleet.do_stage(short, "integrity")
         records.finish_run(short.dag_id, short.run_id, Verdict.PASS, "short")
+        assert records.get_node(NODE).shadow
+
+    def test_a_pass_less_thorough_than_admission_asks_for_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "standard")
+        adopted()
+        lease = fleet.qualify()
+        assert records.get_run(lease.dag_id, lease.run_id).verdict is Verdict.PASS
         assert records.get_node(NODE).shadow
 
     def test_a_person_ends_it_with_a_reason(self) -> None:

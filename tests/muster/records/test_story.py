@@ -42,6 +42,7 @@ class Story(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.patch.setenv("MUSTER_HOME", str(self.folder))
         self.patch.delenv("MUSTER_DATABASE_URL", raising=False)
+        self.patch.setenv("MUSTER_ADMISSION_LEVEL", "short")
         records.add_node(fleet.new_node(NODE))
         self.passed: dict[str, set[str]] = {run: set() for run in RUNS}
         self.verdicts: dict[str, Verdict | None] = dict.fromkeys(RUNS)
