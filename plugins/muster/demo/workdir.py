@@ -12,7 +12,6 @@ import typing
 
 from muster.demo import custody
 
-
 PATIENCE_S = 5.0
 """How long a demo that is just ending may still hold its directory."""
 
