@@ -1,10 +1,11 @@
-"""Qualified nodes validated together: collectives and a training between them, and each member judged by the others."""
+"""Qualified nodes validated together, judged by one another, and let into production if nothing speaks against it."""
 
 from __future__ import annotations
 
 import datetime
 from typing import Any
 
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param, TriggerRule, task
 
 from muster.operators import block
@@ -68,6 +69,16 @@ with DAG(
         """Judge the members by one another; whoever is convicted goes to quarantine."""
         return block.judge(dag_run.dag_id, dag_run.run_id, ti.xcom_pull(task_ids="claim_block"))
 
+    @task(retries=2, retry_delay=soon)
+    def admit(outcome: dict[str, dict[str, str]], dag_run: Any = None) -> dict[str, str]:
+        """Let those into production that the gate lets pass; a person is asked about the others that held."""
+        return block.admit(dag_run.dag_id, dag_run.run_id, outcome)
+
+    @task
+    def questions(told: dict[str, str], params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
+        """What has to be asked: one run of the admission DAG a node, so that no block is held while a person thinks."""
+        return block.questions(dag_run.run_id, params["level"], told)
+
     @task(trigger_rule=TriggerRule.ALL_DONE)
     def conclude(outcome: dict[str, dict[str, str]]) -> str:
         """Say what became of the block; fails unless every member held."""
@@ -89,7 +100,12 @@ with DAG(
         task_id="train", claims="claim_block", pool="default_pool", retries=2, map_index_template="{{ task.member }}"
     ).expand(member=taken)
     judged: Any = judge_block()
+    entered: Any = admit(judged)
+    asked = TriggerDagRunOperator.partial(
+        task_id="ask", trigger_dag_id="admission", logical_date=None, skip_when_already_exists=True
+    ).expand_kwargs(questions(entered))
     concluded: Any = conclude(judged)
     told = report(taken).as_teardown(setups=taken)
     train >> judged
+    asked >> concluded
     concluded >> told >> release(taken).as_teardown(setups=taken)

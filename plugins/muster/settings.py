@@ -54,6 +54,9 @@ class Settings(BaseSettings):
     admission_max_age_hours: float = pydantic.Field(
         default=168.0, gt=0, description="how old such a pass may be, on a node and in a cluster"
     )
+    approval_hours: float = pydantic.Field(
+        default=72.0, gt=0, description="how long a person is waited for before a node that needs one stays out"
+    )
     revalidation_share: float = pydantic.Field(
         default=0.05, ge=0, le=1, description="share of the nodes in service tested again at a time; at least one node"
     )

@@ -14,14 +14,14 @@ from airflow.sdk.definitions import dag as sdk_dag
 from airflow.sdk.exceptions import AirflowFailException
 
 from muster import records
-from muster.lifecycle import STAGES, State
+from muster.lifecycle import State
 from muster.operators import block, member
 from muster.remote import hooks, jobs
 from muster_criteria import cluster_plan
-from muster_criteria.model import Coverage, Judgement, Verdict
+from muster_criteria.model import Verdict
 from muster_node.hardware.simulated import create_machine
 from tests.dags.conftest import Mailbox
-from tests.support import airflow_home, sshd
+from tests.support import airflow_home, lives, sshd
 
 pytestmark = [pytest.mark.needs_sshd, pytest.mark.needs_torch]
 
@@ -55,20 +55,7 @@ class Nodes:
                     work_dir=node.work_dir, simulated=True,
                 )
             )  # fmt: skip
-            self.qualify(name)
-
-    def qualify(self, name: str) -> None:
-        run = ("node_qualification", f"{name}__earlier")
-        records.acquire_lease(name, *run)
-        records.begin_run(*run, name, "demo", "earlier")
-        for stage in STAGES:
-            records.begin_stage(*run, stage)
-            said = Judgement(
-                stage, "demo", Verdict.PASS, "by decree", Coverage(1, 1, 1), (), (), True, "h100-sxm-8", "1"
-            )
-            records.record_stage(*run, None, said)
-        records.finish_run(*run, Verdict.PASS, "by decree")
-        records.release_leases(*run, "over")
+            lives.qualified(name)
 
 
 class Meeting:
@@ -140,15 +127,31 @@ def verdicts(run_id: str) -> dict[str, Verdict | None]:
     return {name: records.get_run(DAG_ID, run_id, node=name).verdict for name in NAMES}
 
 
-def test_a_good_block_meets_trains_and_passes(nodes: Nodes, meeting: Meeting, mailbox: Mailbox) -> None:
+def asked() -> list[str]:
+    """The runs of the admission DAG that wait for a person."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        return list(session.scalars(select(DagRun.run_id).where(DagRun.dag_id == "admission")))
+
+
+def test_a_good_block_meets_trains_and_enters_production(
+    nodes: Nodes, meeting: Meeting, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "demo")
     nodes.build()
     states, run_id = validate()
-    assert {states[name] for name in ("train[n1]", "train[n2]", "judge_block", "report", "release")} == {"success"}
+    assert {states[name] for name in ("train[n1]", "train[n2]", "admit", "conclude", "report", "run")} == {"success"}
+    assert states["ask"] == "skipped", "nobody has to be asked"
     assert verdicts(run_id) == {"n1": Verdict.PASS, "n2": Verdict.PASS}
     for name in NAMES:
         (said,) = records.run_stages(DAG_ID, run_id, node=name)
         assert said.full_coverage
-        assert State.CLUSTER_VALIDATION in [event.to_state for event in records.node_events(name)]
+        last = records.node_events(name)[-1]
+        assert (last.from_state, last.to_state) == (State.CLUSTER_VALIDATION, State.PRODUCTION)
+        assert last.evidence["full_coverage"]
         assert list((nodes.servers[name].home / "muster" / "jobs").iterdir()) == [], "every job was tidied up"
     assert records.live_leases() == []
     assert sorted(mail["Subject"].split(":")[0] for mail in mailbox.mails) == [
@@ -162,8 +165,9 @@ def test_a_member_that_corrupts_is_convicted_and_the_other_cleared(nodes: Nodes,
     assert verdicts(run_id) == {"n1": Verdict.PASS, "n2": Verdict.FAIL}
     assert "gpu3" in records.get_run(DAG_ID, run_id, node="n2").headline
     assert records.get_node("n2").state is State.QUARANTINE
-    assert records.get_node("n1").state is not State.QUARANTINE
+    assert records.get_node("n1").state is State.QUALIFIED, "the gate asks for more than a demo's pass"
     assert (states["conclude"], states["run"]) == ("failed", "failed")
+    assert [run.split("__")[0] for run in asked()] == ["n1"], "a person is asked about n1, and not about n2"
     assert records.live_leases() == []
 
 

@@ -40,7 +40,10 @@ def parsed() -> dict:
 
 def test_every_file_is_a_dag(parsed: dict) -> None:
     assert parsed["errors"] == {}
-    assert set(parsed["tasks"]) == {"node_qualification", "cluster_qualification", "housekeeping"}
+    assert set(parsed["tasks"]) == {
+        "admission", "cluster_qualification", "housekeeping", "idle_revalidation", "node_qualification",
+        "node_revalidation",
+    }  # fmt: skip
 
 
 def test_parsing_loads_nothing_heavy(parsed: dict) -> None:
@@ -77,14 +80,25 @@ def test_a_node_is_let_go_and_reported_however_its_run_ends(parsed: dict) -> Non
     assert tasks["conclude"]["rule"] == "all_done"
 
 
+def test_a_block_is_let_go_and_reported_however_its_run_ends(parsed: dict) -> None:
+    tasks = parsed["tasks"]["cluster_qualification"]
+    assert tasks["claim_block"]["setup"]
+    assert {name for name, task in tasks.items() if task["teardown"]} == {"report", "release"}
+    assert tasks["conclude"]["then"] == ["report"]
+    # With fewer slots in the burn pool than members, those with a slot would wait for those without.
+    assert tasks["train"]["pool"] == "default_pool"
+
+
 def test_the_form_explains_every_parameter() -> None:
     from airflow.dag_processing.dagbag import DagBag
 
-    dag = DagBag(str(airflow_home.ROOT / "dags")).dags["node_qualification"]
+    dags = DagBag(str(airflow_home.ROOT / "dags")).dags
+    for dag in dags.values():
+        for name in dag.params:
+            schema = dag.params.get_param(name).schema
+            assert schema["description_md"]
+            assert schema["title"]
+    dag = dags["node_qualification"]
     assert set(dag.params) == {"node", "level", "reason", "force_reason", "pool"}
-    for name in dag.params:
-        schema = dag.params.get_param(name).schema
-        assert schema["description_md"]
-        assert schema["title"]
     assert dag.params.get_param("level").schema["enum"] == ["demo", "short", "standard", "long"]
     assert dag.params.get_param("force_reason").value is None

@@ -13,10 +13,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from muster import records
+from muster import records, runid
+from muster.admission import entry
 from muster.admission.backend import backend
+from muster.admission.gate import Admit
 from muster.errors import DatabaseNotReady, MusterError
 from muster.lifecycle import CLUSTER_STAGES, State
 from muster.records import NodeRecord, raw
@@ -34,6 +36,8 @@ STAGE = CLUSTER_STAGES[0]
 
 PORTS = range(20000, 30000)
 """Where members meet: below the ports that Linux hands out by itself (ip_local_port_range begins at 32768)."""
+
+ADMITTED = "admitted"
 
 ADDRESS_LABEL = "block_address"
 """A node's label that says where other nodes reach it, if that is not where the controller does."""
@@ -186,6 +190,40 @@ def _with_established(judgement: Judgement, established: Judgement | None, simul
     return dataclasses.replace(
         judgement, verdict=Verdict.FAIL, reason=own[0].summary, findings=(*own, *judgement.findings)
     )
+
+
+def admit(dag_id: str, run_id: str, outcome: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Let those members into production that the gate lets pass by itself: {member: what it said, in one sentence}.
+
+    Only members that nothing was found on are asked about. A backend that cannot be told fails the task, which then is
+    tried again; members that are in already are told to it once more.
+    """
+    told, failures = {}, []
+    for name, said in outcome.items():
+        if said["verdict"] not in (Verdict.PASS, Verdict.WARN):
+            continue
+        try:
+            decision = entry.admit(name, dag_id, run_id)
+        except MusterError as error:
+            failures.append(f"{name}: {error}")
+            continue
+        told[name] = ADMITTED if isinstance(decision, Admit) else "; ".join(decision.reasons)
+        log.info("%s: %s", name, told[name])
+    if failures:
+        raise AirflowException("; ".join(failures))
+    return told
+
+
+def questions(run_id: str, level: str, told: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A run of the admission DAG for each member that a person has to decide on, as TriggerDagRunOperator takes it."""
+    return [
+        {
+            "trigger_run_id": runid.run_id(name, f"after {run_id}"),
+            "conf": {"node": name, "level": level, "reason": f"after {run_id}"},
+        }
+        for name, said in told.items()
+        if said != ADMITTED
+    ]
 
 
 def conclude(outcome: Mapping[str, Mapping[str, str]] | None) -> str:

@@ -1,0 +1,92 @@
+"""A person decides on a node that does not enter production by itself: admit it, test it again, or send it back.
+
+The answer is recorded with their name and reason. Without an answer in time the node stays out.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from airflow.providers.standard.operators.hitl import HITLOperator
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import DAG, Param, task
+
+from muster.operators import admission
+from muster.settings import settings
+
+PARAMS = {
+    "node": Param(
+        type="string",
+        minLength=1,
+        title="Node",
+        description_md="The node's name, as `muster node list` shows it.",
+    ),
+    "level": Param(
+        "standard",
+        type="string",
+        enum=["demo", "short", "standard", "long"],
+        title="Level of a re-test",
+        description_md="How thoroughly it is tested if the answer is to test it again.",
+    ),
+    "reason": Param(
+        "by hand",
+        type="string",
+        minLength=1,
+        title="Reason",
+        description_md="Why somebody is asked now.",
+    ),
+}
+
+with DAG(
+    dag_id="admission",
+    description="Asks a person about a node that does not enter production by itself",
+    schedule=None,
+    catchup=False,
+    is_paused_upon_creation=False,
+    params=PARAMS,
+    doc_md=__doc__,
+    tags=["muster"],
+):
+    soon = datetime.timedelta(seconds=30)
+
+    @task(retries=2, retry_delay=soon)
+    def look(params: Any = None) -> dict[str, str]:
+        """Ask the gate what speaks against the node."""
+        return admission.look(params["node"])
+
+    ask = HITLOperator(
+        task_id="ask",
+        subject="{{ ti.xcom_pull(task_ids='look')['subject'] }}",
+        body="{{ ti.xcom_pull(task_ids='look')['body'] }}",
+        options=admission.OPTIONS,
+        params={"reason": Param("", type="string", title="Reason", description_md="It is recorded with your name.")},
+        response_timeout=datetime.timedelta(hours=settings().approval_hours),
+    )
+
+    @task(retries=5, retry_delay=soon)
+    def carry_out(answer: Any, params: Any = None, dag_run: Any = None) -> str:
+        """Do what was chosen, under that person's name."""
+        return admission.carry_out(params["node"], dag_run.dag_id, dag_run.run_id, answer)
+
+    @task.short_circuit
+    def wants_test(option: str) -> bool:
+        """Go on only if the node is to be tested again."""
+        return option == admission.RETEST
+
+    retest = TriggerDagRunOperator(
+        task_id="retest",
+        trigger_dag_id="node_qualification",
+        trigger_run_id="{{ params.node }}__asked-by-{{ run_id | replace('+', '-') | replace(':', '-') }}",
+        conf={
+            "node": "{{ params.node }}",
+            "level": "{{ params.level }}",
+            "reason": "a person asked for it in {{ run_id }}",
+        },
+        logical_date=None,
+        skip_when_already_exists=True,
+    )
+
+    chosen: Any = carry_out(ask.output)
+    look() >> ask
+    wants_test(chosen) >> retest

@@ -1,0 +1,44 @@
+"""Every hour: tests idle production nodes again, the stalest first, never more than a share of the fleet at a time."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import DAG, Param, task
+
+from muster.operators import revalidation
+
+PARAMS = {
+    "level": Param(
+        "short",
+        type="string",
+        enum=["demo", "short", "standard", "long"],
+        title="Level",
+        description_md="How thoroughly idle nodes are tested: **demo** seconds, **short** minutes.",
+    ),
+}
+
+with DAG(
+    dag_id="idle_revalidation",
+    description="Tests idle production nodes again, the stalest first, few at a time",
+    schedule=datetime.timedelta(hours=1),
+    start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
+    catchup=False,
+    is_paused_upon_creation=False,
+    max_active_runs=1,
+    dagrun_timeout=datetime.timedelta(minutes=30),
+    params=PARAMS,
+    doc_md=__doc__,
+    tags=["muster"],
+):
+
+    @task(retries=2, retry_delay=datetime.timedelta(seconds=30))
+    def pick(params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
+        """Choose the nodes."""
+        return revalidation.pick(dag_run.run_id, params["level"])
+
+    TriggerDagRunOperator.partial(
+        task_id="revalidate", trigger_dag_id="node_revalidation", logical_date=None, skip_when_already_exists=True
+    ).expand_kwargs(pick())

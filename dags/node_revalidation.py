@@ -1,0 +1,86 @@
+"""A node in production tested again while nobody uses it: back into production, or into quarantine."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from airflow.sdk import DAG, Param, TriggerRule, task
+
+from muster.operators import qualification, revalidation
+from muster.operators.stage import MusterStageOperator
+
+PARAMS = {
+    "node": Param(
+        type="string",
+        minLength=1,
+        title="Node",
+        description_md="The name of a node in production, as `muster node list` shows it.",
+    ),
+    "level": Param(
+        "short",
+        type="string",
+        enum=["demo", "short", "standard", "long"],
+        title="Level",
+        description_md="How thoroughly: **demo** seconds, **short** minutes, **standard** the usual, **long** hours.",
+    ),
+    "reason": Param(
+        "by hand",
+        type="string",
+        minLength=1,
+        title="Reason",
+        description_md="Why the node is tested now; it stands in the report.",
+    ),
+    "pool": Param(
+        None,
+        type=["null", "string"],
+        title="Pool",
+        description_md="The Airflow pool that bounds how many nodes burn at once. Empty: `muster_burn`.",
+    ),
+}
+
+with DAG(
+    dag_id="node_revalidation",
+    description="Takes an idle production node through its stages again",
+    schedule=None,
+    catchup=False,
+    is_paused_upon_creation=False,
+    params=PARAMS,
+    doc_md=__doc__,
+    tags=["muster"],
+    render_template_as_native_obj=True,
+):
+    soon = datetime.timedelta(seconds=30)
+
+    @task(retries=2, retry_delay=soon)
+    def claim(params: Any = None, dag_run: Any = None) -> dict[str, Any]:
+        """Take the node out of service, unless somebody has come to use it."""
+        return revalidation.claim(dag_run.dag_id, dag_run.run_id, params)
+
+    @task(retries=2, retry_delay=soon, trigger_rule=TriggerRule.ALL_DONE)
+    def conclude(dag_run: Any = None) -> dict[str, str]:
+        """Put the stages' verdicts together and give the node back, or keep it out."""
+        return revalidation.conclude(dag_run.dag_id, dag_run.run_id)
+
+    @task(retries=2, retry_delay=soon)
+    def report(dag_run: Any = None) -> str:
+        """Mail the report; if mail is down, it is sent later."""
+        return qualification.report(dag_run.dag_id, dag_run.run_id)
+
+    @task(retries=2, retry_delay=soon)
+    def release(dag_run: Any = None) -> list[str]:
+        """Let the node go."""
+        return qualification.release(dag_run.dag_id, dag_run.run_id)
+
+    then = TriggerRule.ONE_DONE
+    intake = MusterStageOperator(task_id="intake", stage="intake")
+    burn_in = MusterStageOperator(task_id="burn_in", stage="burn_in", trigger_rule=then)
+    integrity = MusterStageOperator(task_id="integrity", stage="integrity", trigger_rule=then)
+    performance = MusterStageOperator(task_id="performance", stage="performance", trigger_rule=then)
+    thermal = MusterStageOperator(task_id="thermal", stage="thermal", trigger_rule=then)
+
+    taken: Any = claim().as_setup()
+    concluded = conclude()
+    taken >> intake >> burn_in >> integrity >> performance >> thermal >> concluded
+    told = report().as_teardown(setups=taken)
+    concluded >> told >> release().as_teardown(setups=taken)

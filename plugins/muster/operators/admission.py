@@ -1,0 +1,85 @@
+"""The tasks around a person's decision on one node: what the gate says, the question, and what the answer does.
+
+Each is a plain function of run ids and values; the DAG file makes tasks of them. Nobody holds the node while a person
+thinks, so the gate is asked again when the answer is there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from muster import records
+from muster.admission import entry
+from muster.admission.gate import Admit, Refuse
+from muster.errors import IllegalMove, LeaseHeld, MusterError
+from muster.lifecycle import State
+from muster.settings import settings
+
+log = logging.getLogger(__name__)
+
+ADMIT, RETEST, RMA = "Admit", "Re-test", "RMA"
+OPTIONS = [ADMIT, RETEST, RMA]
+
+_MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>#|!"})
+
+
+def look(node: str) -> dict[str, str]:
+    """What a person is asked, as {subject, body}; skips where nobody need be, and fails where nobody can admit it."""
+    try:
+        decision, record = entry.decide_now(node), records.get_node(node)
+    except MusterError as error:
+        raise AirflowFailException(str(error)) from error
+    if isinstance(decision, Refuse):
+        raise AirflowFailException(f"{node} does not enter production: {'; '.join(decision.reasons)}")
+    if isinstance(decision, Admit) and record.state is State.PRODUCTION:
+        raise AirflowSkipException(f"{node} is in production already, and nothing speaks against it")
+    reasons = () if isinstance(decision, Admit) else decision.reasons
+    simulated = " (simulated)" if record.simulated else ""
+    lines = [
+        f"**{node}**{simulated}, {record.sku}, is in {record.state} and does not enter production by itself:",
+        "",
+        *(f"- {reason.translate(_MARKDOWN)}" for reason in reasons or ("nothing, but no run holds it any more",)),
+        "",
+        f"**{ADMIT}**: into production, under your name. **{RETEST}**: qualify it anew. **{RMA}**: send it back.",
+    ]
+    return {"subject": f"Admit {node} to production?", "body": "\n".join(lines)}
+
+
+def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) -> str:
+    """Do what a person chose, under their name; returns the option. Raises AirflowException while a run holds the node.
+
+    A person without a name or a reason moves nothing.
+    """
+    (option,) = answer["chosen_options"]
+    user = answer.get("responded_by_user") or {}
+    person = str(user.get("name") or user.get("id") or "")
+    reason = str((answer.get("params_input") or {}).get("reason") or "").strip()
+    link = f"{settings().airflow_url.rstrip('/')}/dags/{dag_id}/runs/{run_id}/tasks/ask/required_actions"
+    try:
+        records.acquire_lease(node, dag_id, run_id)
+        try:
+            if option == ADMIT:
+                entry.admit_by(node, person, reason, option=option, link=link, dag_id=dag_id, run_id=run_id)
+            else:
+                records.record_approval(node, person, option, reason, link=link, dag_id=dag_id, run_id=run_id)
+            if option == RMA:
+                _send_back(node, person, reason)
+        finally:
+            records.release_leases(dag_id, run_id, f"{option} was carried out")
+    except LeaseHeld as error:
+        raise AirflowException(str(error)) from error  # tried again: that run will end
+    except IllegalMove as error:
+        raise AirflowFailException(str(error)) from error
+    log.info("%s: %s, by %s: %s", node, option, person, reason)
+    return str(option)
+
+
+def _send_back(node: str, person: str, reason: str) -> None:
+    path = (State.QUARANTINE, State.TRIAGE, State.RMA)
+    stands = records.get_node(node).state
+    for state in path[path.index(stands) + 1 if stands in path else 0 :]:
+        records.move_node(node, state, person, reason)

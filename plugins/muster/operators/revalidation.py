@@ -1,0 +1,124 @@
+"""The tasks of revalidation: which idle production nodes are tested again, and taking one out of service and back.
+
+Each is a plain function of run ids and parameters; the DAG files make tasks of them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from muster import records, runid
+from muster.admission.backend import Idle, backend
+from muster.errors import DatabaseNotReady, LeaseHeld, MusterError, UnknownRun
+from muster.lifecycle import State
+from muster.operators import qualification
+from muster.planning import idle as planning
+from muster.remote.launch import parse_launch
+from muster.settings import settings
+from muster_criteria import programme
+from muster_criteria.skus import SkuError, load_sku
+
+log = logging.getLogger(__name__)
+
+
+def pick(run_id: str, level: str) -> list[dict[str, Any]]:
+    """The nodes to test again now, each as a run of node_revalidation, as TriggerDagRunOperator takes it."""
+    current = settings()
+    nodes = records.list_nodes(states=(State.PRODUCTION, State.REVALIDATION))
+    choice = planning.choose(
+        nodes,
+        datetime.datetime.now(datetime.UTC),
+        {node.name: _idle(node.name) for node in nodes if node.state is State.PRODUCTION},
+        records.last_passes(),
+        share=current.revalidation_share,
+        after=datetime.timedelta(hours=current.revalidation_after_hours),
+        leased={lease.node for lease in records.live_leases()},
+    )
+    for name, why in choice.passed_over.items():
+        log.info("%s is left alone: %s", name, why)
+    pools = {node.name: node.pool for node in nodes}
+    return [
+        {
+            "trigger_run_id": runid.run_id(name, f"idle in {run_id}"),
+            "conf": {"node": name, "level": level, "reason": "it was idle", "pool": pools[name] or None},
+        }
+        for name in choice.chosen
+    ]
+
+
+def _idle(name: str) -> Idle:
+    """The backend's word; a node that it cannot tell about is left alone."""
+    try:
+        return backend().idle(name)
+    except MusterError as error:
+        return Idle(False, f"it cannot be told whether it is idle: {error}")
+
+
+def claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Take a node in production out of service for this run; skips if somebody has come to use it.
+
+    Raises AirflowFailException, one sentence, where a person has to do something first.
+    """
+    try:
+        return _claim(dag_id, run_id, params)
+    except DatabaseNotReady:
+        raise  # not the run's fault: Airflow tries again
+    except (MusterError, SkuError) as error:
+        raise AirflowFailException(str(error)) from error
+
+
+def _claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    name, level = str(params["node"]), str(params["level"])
+    node = records.get_node(name)
+    load_sku(node.sku, settings().sku_folders)
+    parse_launch(node.launch)
+    if level not in programme.LEVELS:
+        raise MusterError(f"there is no level {level!r}; it is one of {', '.join(programme.LEVELS)}")
+    held = records.get_lease(name)
+    if held is None or (held.dag_id, held.run_id) != (dag_id, run_id):
+        if node.state is not State.PRODUCTION:
+            raise MusterError(f"{name} is in {node.state}, and only nodes in production are revalidated; qualify it")
+        said = _idle(name)
+        if not said.idle:
+            raise AirflowSkipException(f"{name} is left alone: {said.why}")
+    try:
+        lease = records.acquire_lease(name, dag_id, run_id)
+    except LeaseHeld as error:
+        raise AirflowSkipException(f"{name} is left alone: {error}") from error
+    try:
+        # No force: whoever uses the node by the word of its own guard is never disturbed for this.
+        records.begin_run(
+            dag_id, run_id, name, level, str(params.get("reason") or ""), required_stages=programme.STAGES
+        )
+        if not node.shadow:
+            backend().withdraw(name, f"revalidation {run_id}")
+    except MusterError as error:
+        records.release_leases(dag_id, run_id, f"not begun: {error}")
+        raise
+    return {"node": name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
+
+
+def conclude(dag_id: str, run_id: str) -> dict[str, str]:
+    """Put the stages' verdicts together, move the node, and give it back to the scheduler if it is in production.
+
+    A run that did not end well fails here.
+    """
+    try:
+        run = records.get_run(dag_id, run_id)
+    except UnknownRun as error:
+        raise AirflowSkipException("the node was left alone") from error
+    try:
+        return qualification.conclude(dag_id, run_id)
+    finally:
+        _give_back(run.node)
+
+
+def _give_back(name: str) -> None:
+    node = records.get_node(name)
+    if node.state is State.PRODUCTION and not node.shadow:
+        backend().admit(node.name)

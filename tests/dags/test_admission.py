@@ -1,0 +1,122 @@
+"""A person's decision on a node: what is asked, what each answer does, and what it takes for an answer to count."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from muster import records
+from muster.airflow_api import AirflowClient
+from muster.demo.stack import Stack
+from muster.lifecycle import State
+from muster.operators import admission
+from tests.dags.conftest import NODE
+from tests.dags.test_real_airflow import airflow  # noqa: F401 - a fixture
+from tests.support import lives, sshd
+
+DAG_ID = "admission"
+
+
+@pytest.fixture
+def waiting(fleet: Path) -> None:
+    """A qualified node that was never validated with others."""
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "n1".ljust(43, "0")
+    records.add_node(records.NewNode("n1", "127.0.0.1", key, "cpu-generic"))
+    lives.qualified("n1", "standard")
+
+
+def answer(option: str = "Admit", reason: str = "seen it myself", name: str | None = "Petra") -> dict[str, Any]:
+    user = {"id": "7", "name": name} if name else None
+    return {"chosen_options": [option], "params_input": {"reason": reason}, "responded_by_user": user}
+
+
+@pytest.mark.usefixtures("waiting")
+def test_the_question_says_why() -> None:
+    asked = admission.look("n1")
+    assert asked["subject"] == "Admit n1 to production?"
+    assert "cluster was never tested" in asked["body"]
+
+
+def test_a_node_with_a_fault_is_not_even_asked_about(waiting: None) -> None:
+    records.move_node("n1", State.QUARANTINE, lives.PERSON, "it smokes")
+    with pytest.raises(AirflowFailException, match="quarantine"):
+        admission.look("n1")
+
+
+def test_a_node_that_is_in_already_needs_nobody(waiting: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    records.move_node("n1", State.PRODUCTION, lives.PERSON, "so be it")
+    monkeypatch.setattr(admission.entry, "decide_now", lambda _: admission.Admit())
+    with pytest.raises(AirflowSkipException):
+        admission.look("n1")
+
+
+@pytest.mark.parametrize(
+    ("option", "state"),
+    [("Admit", State.PRODUCTION), ("Re-test", State.QUALIFIED), ("RMA", State.RMA)],
+)
+def test_each_answer_is_carried_out_under_a_name(waiting: None, option: str, state: State) -> None:
+    assert admission.carry_out("n1", DAG_ID, "r", answer(option)) == option
+    assert records.get_node("n1").state is state
+    (said,) = records.approvals("n1")
+    assert (said.person, said.option, said.reason) == ("Petra", option, "seen it myself")
+    assert said.link.endswith("/dags/admission/runs/r/tasks/ask/required_actions")
+    assert records.live_leases() == []
+
+
+@pytest.mark.parametrize(
+    "said", [answer(reason=" "), answer(name=None) | {"responded_by_user": None}, answer(name="airflow")]
+)
+def test_nobody_in_particular_or_without_a_reason_moves_nothing(waiting: None, said: dict[str, Any]) -> None:
+    for option in admission.OPTIONS:
+        with pytest.raises(AirflowFailException):
+            admission.carry_out("n1", DAG_ID, "r", {**said, "chosen_options": [option]})
+    assert records.get_node("n1").state is State.QUALIFIED
+    assert records.live_leases() == []
+
+
+def test_what_went_wrong_while_the_person_thought_counts(waiting: None) -> None:
+    records.move_node("n1", State.QUARANTINE, lives.PERSON, "it smokes")
+    with pytest.raises(AirflowFailException, match="quarantine"):
+        admission.carry_out("n1", DAG_ID, "r", answer())
+    assert records.live_leases() == []
+
+
+def test_a_node_that_a_run_holds_meanwhile_is_tried_again(waiting: None) -> None:
+    records.acquire_lease("n1", "node_qualification", "n1__other")
+    with pytest.raises(AirflowException, match="n1__other"):
+        admission.carry_out("n1", DAG_ID, "r", answer())
+    assert [lease.run_id for lease in records.live_leases()] == ["n1__other"]
+    assert records.get_node("n1").state is State.QUALIFIED
+
+
+@pytest.mark.airflow
+@pytest.mark.needs_sshd
+@pytest.mark.needs_torch
+@pytest.mark.timeout(600)
+def test_a_person_answers_over_rest(airflow: Stack, server: sshd.Sshd) -> None:  # noqa: F811
+    """In a real Airflow: the question waits without a worker, and the answer's author is who admits."""
+    lives.qualified(NODE, "standard")
+    client = AirflowClient(airflow.login.url, airflow.login.username, airflow.login.password)
+    client.trigger(DAG_ID, "asked", {"node": NODE})
+
+    def wait(what: str, done: Any) -> None:
+        end = time.monotonic() + 180
+        while not done():
+            assert time.monotonic() < end, f"{what} did not come: {client.task_states(DAG_ID, 'asked')}"
+            time.sleep(0.5)
+
+    wait("the question", lambda: [each for each in client.hitl_pending() if NODE in str(each.get("subject"))])
+    assert records.live_leases() == [], "nobody holds the node while a person thinks"
+    client.hitl_answer(DAG_ID, "asked", "ask", ["Admit"], {"reason": "seen it myself"})
+    wait("the end", lambda: client.run_state(DAG_ID, "asked") in ("success", "failed"))
+    assert client.task_states(DAG_ID, "asked")["retest"] == "skipped"
+    assert records.get_node(NODE).state is State.PRODUCTION
+    (said,) = records.approvals(NODE)
+    assert said.person == airflow.login.username
+    assert said.at <= datetime.datetime.now(datetime.UTC)
+    assert records.live_leases() == []

@@ -1,0 +1,125 @@
+"""Idle production nodes tested again, on a node behind a real sshd with a stand-in for the node side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowSkipException
+
+from muster import records
+from muster.lifecycle import State
+from muster.operators import revalidation
+from muster_criteria.model import Verdict
+from tests.dags.conftest import NODE, Mailbox
+from tests.dags.test_qualification_runs import Decree, decree, node  # noqa: F401 - fixtures
+from tests.support import airflow_home, lives, sshd, standin
+
+pytestmark = pytest.mark.needs_sshd
+
+DAG_ID = "node_revalidation"
+
+
+def revalidate(dag_id: str = DAG_ID, **conf: Any) -> tuple[dict[str, str], str]:
+    from airflow.dag_processing.dagbag import DagBag
+
+    dag = DagBag(str(airflow_home.ROOT / "dags")).dags[dag_id]
+    run = dag.test(run_conf={"level": "demo", **conf})
+    states = {instance.task_id: str(instance.state) for instance in run.get_task_instances()}
+    return {**states, "run": str(run.state)}, run.run_id
+
+
+def label_busy(server: sshd.Sshd) -> None:
+    told = records.get_node(NODE)
+    records.add_node(
+        records.NewNode(
+            NODE, told.host, told.host_key, told.sku, port=told.port, user=told.user, launch=told.launch,
+            work_dir=told.work_dir, labels={"busy": "yes"},
+        )
+    )  # fmt: skip
+
+
+def test_a_good_node_goes_out_and_comes_back(node: sshd.Sshd, mailbox: Mailbox) -> None:  # noqa: F811
+    lives.in_production(NODE)
+    states, run_id = revalidate(node=NODE, reason="idle")
+    assert set(states.values()) == {"success"}
+    assert records.get_run(DAG_ID, run_id).verdict is Verdict.PASS
+    moves = [(event.from_state, event.to_state) for event in records.node_events(NODE)]
+    assert moves[-2:] == [(State.PRODUCTION, State.REVALIDATION), (State.REVALIDATION, State.PRODUCTION)]
+    assert records.live_leases() == []
+    assert len(mailbox.mails) == 1
+
+
+def test_a_bad_node_does_not_come_back(node: sshd.Sshd, decree: Decree) -> None:  # noqa: F811
+    lives.in_production(NODE)
+    decree.verdicts["integrity"] = Verdict.FAIL
+    states, _ = revalidate(node=NODE, reason="idle")
+    assert (states["conclude"], states["run"]) == ("failed", "failed")
+    assert records.get_node(NODE).state is State.QUARANTINE
+    assert records.live_leases() == []
+
+
+@pytest.mark.parametrize("verdict", [Verdict.FAIL, Verdict.PASS])
+def test_a_node_in_shadow_mode_is_judged_and_never_drained(
+    node: sshd.Sshd,  # noqa: F811
+    decree: Decree,  # noqa: F811
+    mailbox: Mailbox,
+    monkeypatch: pytest.MonkeyPatch,
+    verdict: Verdict,
+) -> None:
+    records.adopt_nodes([NODE], lives.PERSON, "it serves already")
+    withdrawn: list[str] = []
+    real = revalidation.backend()
+    monkeypatch.setattr(type(real), "withdraw", lambda self, name, reason: withdrawn.append(name))
+    decree.verdicts["integrity"] = verdict
+    _, run_id = revalidate(node=NODE, reason="idle")
+    assert records.get_run(DAG_ID, run_id).verdict is verdict
+    assert {event.to_state for event in records.node_events(NODE)} <= {State.REGISTERED, State.PRODUCTION}
+    assert withdrawn == []
+    assert len(mailbox.mails) == 1
+
+
+def test_a_node_that_somebody_uses_by_now_is_left_alone(node: sshd.Sshd) -> None:  # noqa: F811
+    lives.in_production(NODE)
+    label_busy(node)
+    states, _ = revalidate(node=NODE, reason="idle")
+    assert (states.pop("claim"), states.pop("run")) == ("skipped", "success")
+    assert set(states.values()) == {"skipped"}
+    assert standin.started(node.home) == []
+    assert records.live_leases() == []
+    assert records.get_node(NODE).state is State.PRODUCTION
+
+
+def test_of_two_runs_that_want_one_node_one_runs(fleet: Path, server: sshd.Sshd) -> None:
+    lives.in_production(NODE)
+    params = {"node": NODE, "level": "demo", "reason": "x"}
+    revalidation.claim(DAG_ID, "first", params)
+    revalidation.claim(DAG_ID, "first", params)  # a retried task
+    with pytest.raises(AirflowSkipException, match="first of node_revalidation holds it"):
+        revalidation.claim(DAG_ID, "second", params)
+    assert [lease.run_id for lease in records.live_leases()] == ["first"]
+
+
+def test_the_hourly_run_picks_idle_nodes_and_starts_one_run_each(
+    node: sshd.Sshd,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    lives.in_production(NODE)
+    states, _ = revalidate("idle_revalidation")
+    assert (states["pick"], states["revalidate"]) == ("success", "skipped"), "it has passed a moment ago"
+    monkeypatch.setenv("MUSTER_REVALIDATION_AFTER_HOURS", "0")
+    states, _ = revalidate("idle_revalidation")
+    assert set(states.values()) == {"success"}
+    with create_session() as session:
+        runs = list(session.scalars(select(DagRun).where(DagRun.dag_id == DAG_ID, DagRun.state == "queued")))
+    assert [(run.run_id.split("__")[0], run.conf["node"], run.conf["level"]) for run in runs] == [(NODE, NODE, "demo")]
+
+
+def test_an_empty_fleet_is_no_trouble(airflow_db: None, fleet: Path) -> None:
+    states, _ = revalidate("idle_revalidation")
+    assert states == {"pick": "success", "revalidate": "skipped", "run": "success"}
