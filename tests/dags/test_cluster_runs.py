@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from airflow.sdk.definitions import dag as sdk_dag
 from airflow.sdk.exceptions import AirflowFailException
 
 from muster import records
+from muster.airflow_api import AirflowClient
 from muster.lifecycle import State
 from muster.operators import block, member
 from muster.remote import hooks, jobs
@@ -21,6 +23,7 @@ from muster_criteria import cluster_plan
 from muster_criteria.model import Verdict
 from muster_node.hardware.simulated import create_machine
 from tests.dags.conftest import Mailbox
+from tests.dags.test_real_airflow import airflow  # noqa: F401 - a fixture
 from tests.support import airflow_home, lives, sshd
 
 pytestmark = [pytest.mark.needs_sshd, pytest.mark.needs_torch]
@@ -213,4 +216,26 @@ def test_what_a_person_must_put_right_is_one_sentence(fleet: Path, params: dict[
         records.add_node(records.NewNode(name, "127.0.0.1", key, "h100-sxm-8"))
     with pytest.raises(AirflowFailException, match=complaint):
         block.claim(DAG_ID, "r", {"level": "demo", "reason": "x", **params})
+    assert records.live_leases() == []
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(600)
+def test_members_meet_under_a_real_airflow(
+    server: sshd.Sshd, nodes: Nodes, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Each member a deferred task of its own in one triggerer, started one after the other by few workers."""
+    monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "demo")
+    nodes.build()
+    stack = request.getfixturevalue("airflow")  # only now: it takes over the settings of the nodes
+    client = AirflowClient(stack.login.url, stack.login.username, stack.login.password)
+    end = time.monotonic() + 240
+    client.trigger(DAG_ID, "block-7", {"nodes": list(NAMES), "level": "demo", "reason": "a test"})
+    while client.run_state(DAG_ID, "block-7") not in ("success", "failed"):
+        assert time.monotonic() < end, client.task_states(DAG_ID, "block-7")
+        time.sleep(1)
+    states = client.task_states(DAG_ID, "block-7")
+    assert client.run_state(DAG_ID, "block-7") == "success", states
+    assert (states["train[0]"], states["train[1]"], states["ask"]) == ("success", "success", "skipped")
+    assert {records.get_node(name).state for name in NAMES} == {State.PRODUCTION}
     assert records.live_leases() == []
