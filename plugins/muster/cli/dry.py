@@ -75,6 +75,8 @@ def _rehearse(
 
     try:
         parse_launch(node.launch)
+        if any(run.run_id == run_id and run.dag_id == dag for run in records.list_runs(node=node.name)):
+            raise MusterError(f"run {run_id} exists already: give another reason for another run")
         allocation = backend().allocation(node.name)
         if allocation.allocated and not force_reason:
             raise MusterError(f"it is in use: {allocation.by}; only --force with --force-reason tests it anyway")

@@ -210,4 +210,6 @@ class TestDryRuns:
         assert "gpu-0003: risk: in shadow mode it stays in production, whatever is found" in lines
         assert any(line.startswith("gpu-0003: risk: it is in use: production") for line in lines)
         fleet.qualify("gpu-0002")
+        again = muster("qualify", "gpu-0002", "--level", "short", "--reason", "new", "--dry-run")[1]
+        assert "gpu-0002: would be refused: run gpu-0002__new exists already: give another reason" in again
         assert "time: about " in muster("qualify", "gpu-0002", "--level", "short", "--dry-run")[1]
