@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from muster import records
 from muster.admission.backend import backend
 from muster.errors import DatabaseNotReady, IllegalMove, MusterError, UnknownRun
+from muster.operators import mailing
 from muster.remote import attempt, jobs
 from muster.remote.hooks import NodeSSHHook
 from muster.remote.launch import parse_launch
@@ -84,21 +85,7 @@ def conclude(dag_id: str, run_id: str) -> dict[str, str]:
 
 def report(dag_id: str, run_id: str) -> str:
     """Render the run's report, put it in the outbox, and try to send it; a mail server that is down fails nothing."""
-    from muster.operators import upkeep
-    from muster_reports import mail
-
-    current = settings()
-    run_url = f"{current.airflow_url.rstrip('/')}/dags/{dag_id}/runs/{run_id}"
-    rendered = mail.render(records.run_report(dag_id, run_id, run_url=run_url))
-    log.info("%s", rendered.subject)
-    if not current.mail_recipients:
-        log.warning("no report is mailed: MUSTER_MAIL_TO names nobody")
-        return "nobody to mail to"
-    message = mail.build_message(rendered, current.mail_from, current.mail_recipients)
-    key = f"{dag_id}/{run_id}/{rendered.report_id}"
-    records.outbox_add(key, message.as_bytes())
-    sent, waiting = upkeep.deliver_mail(key)
-    return f"{sent} sent, {waiting} waiting"
+    return mailing.send_report(dag_id, run_id)
 
 
 def release(dag_id: str, run_id: str) -> list[str]:
