@@ -129,16 +129,17 @@ def end_all(processes: Iterable[psutil.Process], *, patience_s: float) -> list[i
         _send(wanted, signal.SIGTERM)
         psutil.wait_procs(wanted, timeout=patience_s)
     deadline = time.monotonic() + 10
-    while (alive := [process for process in with_descendants(wanted) if _alive(process)]) and (
+    while (running := [process for process in with_descendants(wanted) if alive(process)]) and (
         time.monotonic() < deadline
     ):
-        _send(alive, signal.SIGKILL)
-        psutil.wait_procs(alive, timeout=0.5)
-        wanted = alive
-    return [process.pid for process in alive]
+        _send(running, signal.SIGKILL)
+        psutil.wait_procs(running, timeout=0.5)
+        wanted = running
+    return [process.pid for process in running]
 
 
-def _alive(process: psutil.Process) -> bool:
+def alive(process: psutil.Process) -> bool:
+    """Whether a process runs; one that has ended but was not reaped does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -8,7 +8,7 @@ import pathlib
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import psutil
 
@@ -45,6 +45,7 @@ class Supervisor:
     def __init__(self, logs: pathlib.Path) -> None:
         self.logs = logs
         self.services: dict[str, Service] = {}
+        self._sessions: dict[str, list[int]] = {}
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Service:
         """Start a service under a name that none running has; its output is appended to ``logs/NAME.log``."""
@@ -64,6 +65,7 @@ class Supervisor:
             )
         service = Service(name, tuple(command), dict(environment), log, process)
         self.services[name] = service
+        self._sessions.setdefault(name, []).append(service.pid)
         return service
 
     def restart(self, name: str, *, patience_s: float = 5.0) -> Service:
@@ -73,12 +75,16 @@ class Supervisor:
         return self.start(name, service.command, service.environment)
 
     def stop(self, names: Sequence[str] | None = None, *, patience_s: float = 5.0) -> None:
-        """End the named services, or all, and everything below them; returns when they are gone."""
-        chosen = [self.services[name] for name in (self.services if names is None else names)]
-        alive = [psutil.Process(service.pid) for service in chosen if not service.ended()]
+        """End the named services, or all, and everything below them; returns when they are gone.
+
+        What a service left that was killed before goes too: it is still in that service's session.
+        """
+        chosen = {name: self.services[name] for name in (self.services if names is None else names)}
+        alive = [psutil.Process(service.pid) for service in chosen.values() if not service.ended()]
         end_all(alive, patience_s=patience_s)
-        for service in chosen:
+        for service in chosen.values():
             service.process.wait(timeout=10)
+        end_all(members({session for name in chosen for session in self._sessions.pop(name, [])}), patience_s=0)
 
     def check(self) -> None:
         """Raise ServiceFailed if any service has ended."""
@@ -97,6 +103,18 @@ class Supervisor:
             if time.monotonic() > deadline:
                 raise ServiceFailed(f"{what} did not come within {timeout_s:.0f} s; the logs are in {self.logs}")
             time.sleep(0.2)
+
+
+def members(sessions: Collection[int]) -> list[psutil.Process]:
+    """The processes of sessions whose leaders are gone."""
+    found = []
+    for pid in psutil.pids():
+        try:
+            if pid not in sessions and os.getsid(pid) in sessions:
+                found.append(psutil.Process(pid))
+        except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+            continue
+    return found
 
 
 def tail(path: pathlib.Path, lines: int = 5) -> str:
