@@ -38,6 +38,7 @@ LOAD_STAGES = frozenset({"burn_in", "integrity", "performance", "thermal"})
 DEFAULT_POOL = "muster_burn"
 
 PRELOAD = (
+    "muster_criteria.suite",  # first: it quietens Great Expectations
     "great_expectations",
     "pandas",
     "pyarrow.pandas_compat",

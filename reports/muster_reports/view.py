@@ -299,6 +299,8 @@ def _limit_text(rows: list[Observation]) -> str:
     unit = rows[0].unit
     floors = [row.floor for row in rows if row.floor is not None]
     ceilings = [row.ceiling for row in rows if row.ceiling is not None]
+    if floors and len({*floors, *ceilings}) == 1 and ceilings:
+        return f"= {figure(floors[0], unit)}"
     parts = [f"≥ {span(min(floors), max(floors), unit)}"] if floors else []
     if ceilings:
         parts.append(f"≤ {span(min(ceilings), max(ceilings), unit)}")

@@ -6,6 +6,7 @@ on the way goes to the real judge.
 
 from __future__ import annotations
 
+import datetime
 import socket
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from muster.lifecycle import State
 from muster.operators import qualification, stage, upkeep
 from muster.remote import attempt, hooks
 from muster_criteria import judge as judging
-from muster_criteria.model import Coverage, Evidence, Judgement, Verdict
+from muster_criteria.model import Action, Coverage, Evidence, FaultClass, Finding, Judgement, Severity, Verdict
 from tests.dags.conftest import NODE, Mailbox
 from tests.support import airflow_home, sshd, standin
 
@@ -33,6 +34,7 @@ class Decree:
 
     def __init__(self) -> None:
         self.verdicts: dict[str, Verdict] = {}
+        self.findings: dict[str, tuple[Finding, ...]] = {}
         self.real = judging.judge
 
     def judge(self, result: Any, sku: Any, stage: str, level: str, **more: Any) -> Judgement:
@@ -40,7 +42,9 @@ class Decree:
         if result is None or evidence or result.end != "completed":
             return self.real(result, sku, stage, level, **more)
         verdict = self.verdicts.get(stage, Verdict.PASS)
-        return Judgement(stage, level, verdict, f"{stage} by decree", Coverage(1, 1, 1), (), (), False, sku.name, "1")
+        found = self.findings.get(stage, ())
+        said = f"{stage} by decree"
+        return Judgement(stage, level, verdict, said, Coverage(1, 1, 1), found, (), False, sku.name, "1")
 
 
 @pytest.fixture
@@ -108,6 +112,32 @@ def test_a_fail_that_does_not_block_is_red_and_the_rest_is_measured(node: sshd.S
     states, _ = qualify()
     assert (states["performance"], states["thermal"], states["conclude"]) == ("failed", "success", "failed")
     assert records.get_node(NODE).state is State.QUARANTINE
+
+
+def test_a_fail_that_a_person_has_waived_neither_stops_the_run_nor_passes(node: sshd.Sshd, decree: Decree) -> None:
+    slow = Finding(
+        "floor",
+        "burn_rate",
+        "cpu0",
+        Severity.CRITICAL,
+        FaultClass.CPU,
+        Action.RETEST,
+        "1",
+        "≥ 2",
+        "a test",
+        "cpu0 is slow.",
+    )
+    decree.verdicts["burn_in"], decree.findings["burn_in"] = Verdict.FAIL, (slow,)
+    assert qualify()[0]["burn_in"] == "failed"
+    (found,) = records.open_findings(NODE)
+    until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
+    records.waive_finding(found.finding.id, until, "ann", "known slow")
+    for to in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        records.move_node(NODE, to, "ann", "known slow")
+    states, run_id = qualify()
+    assert (states["burn_in"], states["run"]) == ("success", "success")
+    assert verdicts(run_id)["burn_in"] == "WARN"
+    assert standin.started(node.home)[-5:] == STAGES
 
 
 def test_inconclusive_is_measured_anew_three_times_and_no_more(node: sshd.Sshd, decree: Decree) -> None:

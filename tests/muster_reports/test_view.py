@@ -168,6 +168,15 @@ def test_one_simulated_stage_marks_the_whole_report(samples: Samples) -> None:
     assert build(dataclasses.replace(report, stages=stages), FULL).simulated
 
 
+def test_a_limit_that_allows_one_value_is_written_as_that_value(samples: Samples) -> None:
+    report = samples["hot_gpu"]
+    stage = next(stage for stage in report.stages if stage.judgement.stage == "performance")
+    exact = dataclasses.replace(stage.judgement.observations[0], floor=0.0, ceiling=0.0, value=0.0)
+    judged = dataclasses.replace(stage.judgement, observations=(exact,))
+    report = dataclasses.replace(report, stages=(dataclasses.replace(stage, judgement=judged),))
+    assert dict(build(report, FULL).figures)["performance"][0].limit.startswith("= 0")
+
+
 def test_figures_stand_as_median_and_range_beside_their_limit(samples: Samples) -> None:
     sections = dict(build(samples["hot_gpu"], FULL).figures)
     rate = sections["performance"][0]

@@ -5,6 +5,7 @@ Great Expectations takes seconds to import, so it is imported where it is used; 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,8 @@ import pandas as pd
 from muster_criteria.rules import SEVERITY, Rule, Violations
 
 os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+# At INFO its import alone writes hundreds of lines about its own registration into every task's log.
+logging.getLogger("great_expectations").setLevel(logging.WARNING)
 
 
 class SuiteError(Exception):

@@ -259,6 +259,9 @@ class MusterStageOperator(SSHRemoteJobOperator):
         swapped = records.record_stage(
             work.run.dag_id, work.run.run_id, result, judgement, raw, collected.telemetry, attempts=work.try_number
         )
+        if judgement.findings:
+            # A finding may be waived, which only the records know: what they made of it is the stage's verdict.
+            judgement = _recorded(work.run, self.stage)
         now = datetime.datetime.now(datetime.UTC)
         state = attempt.state_after(end.kind, judgement.verdict)
         records.record_job(dataclasses.replace(work.job, state=state, ended_at=now, note=end.sentence[:500]))
