@@ -48,6 +48,7 @@ PRELOAD = (
     "muster.records",
     "muster_criteria.judge",
     "muster_reports.mail",
+    "muster.warm",
 )
 """Imported where task processes are forked from. None of them may import Airflow, which is itself being imported."""
 
