@@ -135,13 +135,13 @@ def start(
     where = paths(seen.work, key)
     plan_path = posixpath.join(where.job_dir, "plan.json")
     ssh.store(client, plan_path, plan.encode())
-    words = launching.command_for(
-        _at_home(launch, seen.home), agent_path(seen.work, agent_sha256), ["run", plan_path], key=key
-    )
+    how = _at_home(launch, seen.home)
+    words = launching.command_for(how, agent_path(seen.work, agent_sha256), ["run", plan_path], key=key)
+    removal = launching.remove_container(launching.parse_launch(how), key)
     # The trap keeps the wrapper alive until the agent has ended by the same signal, so that its exit status is kept.
     command = f"trap : TERM INT HUP; {shlex.join(words)}"
     wrapper = build_posix_wrapper_command(command, where, environment={"MUSTER_WORK": seen.work})
-    answer = ssh.run(client, ssh.shell(scripts.START, where.job_dir, seen.boot_id, wrapper), timeout=60)
+    answer = ssh.run(client, ssh.shell(scripts.START, where.job_dir, seen.boot_id, wrapper, removal), timeout=60)
     if answer.rc == 43:
         return False
     if answer.rc != 0:

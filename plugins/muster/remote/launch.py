@@ -92,9 +92,9 @@ def _env(how: Launch) -> list[str]:
 
 
 def _oci(runtime: str, how: Launch, work: str, key: str) -> list[str]:
-    # --init: the agent must not be pid 1, or SIGTERM without a handler and orphaned children would be lost.
-    # The host's pid, ipc and network: the in-use guard looks for foreign processes, PyTorch shares memory.
-    words = [runtime, "run", "--rm", "--init", "--pid=host", "--ipc=host", "--network=host"]
+    # The host's pid, ipc and network: the in-use guard looks for foreign processes, PyTorch shares memory. Without a
+    # pid namespace the agent is not process 1, so it needs no --init, and podman refuses to give it one.
+    words = [runtime, "run", "--rm", "--pid=host", "--ipc=host", "--network=host"]
     if key:
         words += ["--name", f"{NAME_PREFIX}{key}"]
     words += ["--volume", f"{work}:{work}", "--workdir", work, "--env", f"MUSTER_WORK={work}"]
@@ -129,10 +129,18 @@ def _apptainer(how: Launch, work: str, key: str) -> list[str]:
     return [*words, *how.options, how.image]
 
 
-def remove_container(launch: Launch, key: str) -> str:
-    """A shell command that removes the job's container with all its processes; "true" where there is none.
+# Stopped first, because podman's rm alone waits ten seconds for what will not listen. --rm may be faster than we are,
+# and a node without the runtime has no container either.
+_REMOVAL = """! command -v {kind} >/dev/null || {{
+  {kind} stop -t 0 {name} >/dev/null 2>&1
+  left=$({kind} rm -f {name} 2>&1) || case $left in *'o such container'*|*'already in progress'*) ;; *) false;; esac
+}}"""
 
-    enroot and apptainer run the node side as an ordinary process of the job's own process group.
+
+def remove_container(launch: Launch, key: str) -> str:
+    """A shell command that removes the job's container with all its processes; it fails if the container is left.
+
+    "true" where there is none: enroot and apptainer run the node side in the job's own process group.
     """
     name = container_name(launch, key)
-    return f"{launch.kind} rm -f {shlex.quote(name)} >/dev/null 2>&1 || true" if name else "true"
+    return _REMOVAL.format(kind=launch.kind, name=shlex.quote(name)) if name else "true"

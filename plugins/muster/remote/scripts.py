@@ -45,9 +45,13 @@ command -v bash >/dev/null || { echo 'bash is missing on the node' >&2; exit 41;
 [ -f "$1/plan.json" ] || { echo "there is no plan in $1" >&2; exit 42; }
 mkdir "$1/started" 2>/dev/null || exit 43
 printf %s "$2" >"$1/boot_id"
+printf '%s\\n' "$4" >"$1/removal"
 exec bash -c "$3"
 """
-"""$1 job folder, $2 boot id, $3 the provider's wrapper. ``mkdir`` is the lock: whoever wins it starts the job."""
+"""$1 job folder, $2 boot id, $3 the provider's wrapper, $4 the command that removes its container.
+
+``mkdir`` is the lock: whoever wins it starts the job.
+"""
 
 POLL = f"""
 j=$1
@@ -77,16 +81,17 @@ stop() {{
 STOP_ONE = f"""
 {STOP}
 stop "$1"
-eval "$2"
-if alive "$1"; then echo still; else echo stopped; fi
+if eval "$2" && ! alive "$1"; then echo stopped; else echo still; fi
 """
 """$1 job folder, $2 the command that removes its container."""
 
+# A container goes on without the process that started it, so a job that looks dead may still load the node.
 STOP_OTHERS = f"""
 {STOP}
+removed() {{ [ ! -f "$1/removal" ] || {{ sh "$1/removal" && rm -f "$1/removal"; }}; }}
 for j in "$1"/jobs/*/; do
   j=${{j%/}}
-  [ "${{j##*/}}" = "$2" ] || [ ! -d "$j" ] || {{ alive "$j" && echo "${{j##*/}}"; stop "$j"; }}
+  [ "${{j##*/}}" = "$2" ] || [ ! -d "$j" ] || {{ alive "$j" && echo "${{j##*/}}"; stop "$j"; removed "$j"; }}
 done
 find "$1/jobs" -mindepth 1 -maxdepth 1 -type d -mtime +7 ! -name "$2" -exec rm -rf -- {{}} + 2>/dev/null
 exit 0

@@ -8,7 +8,7 @@ from muster.remote import launch
 
 AGENT = "/home/a/.muster/agents/abc.pyz"
 RUN = ["run", "/home/a/.muster/jobs/k/plan.json"]
-OCI = "run --rm --init --pid=host --ipc=host --network=host --name muster-k --volume /home/a/.muster:/home/a/.muster"
+OCI = "run --rm --pid=host --ipc=host --network=host --name muster-k --volume /home/a/.muster:/home/a/.muster"
 OCI += " --workdir /home/a/.muster --env MUSTER_WORK=/home/a/.muster"
 BIND = "/home/a/.muster:/home/a/.muster --env MUSTER_WORK=/home/a/.muster"
 
@@ -55,4 +55,4 @@ def test_only_runtimes_with_a_daemon_or_monitor_need_their_container_removed() -
     assert launch.remove_container(launch.parse_launch({}), "k") == "true"
     assert launch.remove_container(launch.parse_launch({"kind": "apptainer", "image": "x"}), "k") == "true"
     removal = launch.remove_container(launch.parse_launch({"kind": "podman", "image": "x"}), "k")
-    assert removal.startswith("podman rm -f muster-k")
+    assert "podman rm -f muster-k" in removal
