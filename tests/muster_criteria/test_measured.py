@@ -206,15 +206,22 @@ HEAD: dict[str, Any] = {
         pytest.param(b'{"measurements":[' + b"{}," * 1_500_000 + b"{}]}", False, id="a million and a half empty maps"),
     ],
 )
-def test_five_megabytes_take_less_than_a_second(raw: bytes, good: bool) -> None:
-    """CPU time of this process, so that other work on the machine does not count."""
+def test_five_megabytes_cost_little_more_than_reading_them(raw: bytes, good: bool) -> None:
+    """Against a yardstick in the same process, since machines differ and are busy: 43,000 measurements read as JSON."""
     assert len(raw) <= RESULT_BYTES_MAX
+    yardstick = json.dumps([{"metric": f"m{n}", "value": n, "labels": {"dtype": "bf16"}} for n in range(43_000)])
+    begun = time.process_time()
+    for _ in range(5):
+        json.loads(yardstick)
+    once = (time.process_time() - begun) / 5
     begun = time.process_time()
     if good:
         assert len(parse_result(raw).measurements) == 43_000
     else:
         sentence_of(raw)
-    assert time.process_time() - begun < 1.0
+    took = time.process_time() - begun
+    print(f"{took / once:.1f} times the yardstick of {once * 1000:.0f} ms")
+    assert took < 15 * once
 
 
 JSON = st.recursive(
