@@ -12,30 +12,15 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param, task
 
-from muster.operators import admission
+from muster.operators import admission, forms
 from muster.settings import settings
 
 PARAMS = {
-    "node": Param(
-        type="string",
-        minLength=1,
-        title="Node",
-        description_md="The node's name, as `muster node list` shows it.",
+    "node": forms.node(),
+    "level": forms.level(
+        title="Level of a re-test", description="How thoroughly it is tested if the answer is to test it again."
     ),
-    "level": Param(
-        "standard",
-        type="string",
-        enum=["demo", "short", "standard", "long"],
-        title="Level of a re-test",
-        description_md="How thoroughly it is tested if the answer is to test it again.",
-    ),
-    "reason": Param(
-        "by hand",
-        type="string",
-        minLength=1,
-        title="Reason",
-        description_md="Why somebody is asked now.",
-    ),
+    "reason": forms.reason("Why somebody is asked now."),
 }
 
 with DAG(

@@ -8,7 +8,7 @@ from typing import Any
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param, TriggerRule, task
 
-from muster.operators import block
+from muster.operators import block, forms
 from muster.operators.member import MusterMemberOperator
 
 PARAMS = {
@@ -21,27 +21,9 @@ PARAMS = {
         title="Nodes",
         description_md="The qualified nodes of the block, at least two; the others meet at the first.",
     ),
-    "level": Param(
-        "standard",
-        type="string",
-        enum=["demo", "short", "standard", "long"],
-        title="Level",
-        description_md="How thoroughly: **demo** seconds, **short** minutes, **standard** the usual, **long** hours.",
-    ),
-    "reason": Param(
-        "by hand",
-        type="string",
-        minLength=1,
-        title="Reason",
-        description_md="Why the nodes are tested now; it stands in the reports.",
-    ),
-    "force_reason": Param(
-        None,
-        type=["null", "string"],
-        title="Force, because",
-        description_md="Test the nodes **although somebody uses one of them**, for this reason; it is recorded and "
-        "mailed. Leave empty to have the block refused while one of its nodes is busy.",
-    ),
+    "level": forms.level(),
+    "reason": forms.reason("Why the nodes are tested now; it stands in the reports."),
+    "force_reason": forms.force_reason("the nodes", "one of them", "the block refused while one of its nodes is busy"),
 }
 
 with DAG(

@@ -6,17 +6,13 @@ import datetime
 from typing import Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG, Param, task
+from airflow.sdk import DAG, task
 
-from muster.operators import revalidation
+from muster.operators import forms, revalidation
 
 PARAMS = {
-    "level": Param(
-        "short",
-        type="string",
-        enum=["demo", "short", "standard", "long"],
-        title="Level",
-        description_md="How thoroughly idle nodes are tested: **demo** seconds, **short** minutes.",
+    "level": forms.level(
+        "short", description="How thoroughly idle nodes are tested: **demo** seconds, **short** minutes."
     ),
 }
 

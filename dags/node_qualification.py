@@ -5,46 +5,17 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from airflow.sdk import DAG, Param, TriggerRule, task
+from airflow.sdk import DAG, TriggerRule, task
 
-from muster.operators import qualification
+from muster.operators import forms, qualification
 from muster.operators.stage import MusterStageOperator
 
 PARAMS = {
-    "node": Param(
-        type="string",
-        minLength=1,
-        title="Node",
-        description_md="The node's name, as `muster node list` shows it.",
-    ),
-    "level": Param(
-        "standard",
-        type="string",
-        enum=["demo", "short", "standard", "long"],
-        title="Level",
-        description_md="How thoroughly: **demo** seconds, **short** minutes, **standard** the usual, **long** hours.",
-    ),
-    "reason": Param(
-        "by hand",
-        type="string",
-        minLength=1,
-        title="Reason",
-        description_md="Why the node is tested now; it stands in the report.",
-    ),
-    "force_reason": Param(
-        None,
-        type=["null", "string"],
-        title="Force, because",
-        description_md="Test the node **although somebody uses it**, for this reason; it is recorded and mailed. "
-        "Leave empty to have a busy node refused.",
-    ),
-    "pool": Param(
-        None,
-        type=["null", "string"],
-        title="Pool",
-        description_md="The Airflow pool that bounds how many nodes burn at once (a rack's, a PDU's). "
-        "Empty: `muster_burn`.",
-    ),
+    "node": forms.node(),
+    "level": forms.level(),
+    "reason": forms.reason(),
+    "force_reason": forms.force_reason(),
+    "pool": forms.pool(),
 }
 
 with DAG(

@@ -5,38 +5,16 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from airflow.sdk import DAG, Param, TriggerRule, task
+from airflow.sdk import DAG, TriggerRule, task
 
-from muster.operators import qualification, revalidation
+from muster.operators import forms, qualification, revalidation
 from muster.operators.stage import MusterStageOperator
 
 PARAMS = {
-    "node": Param(
-        type="string",
-        minLength=1,
-        title="Node",
-        description_md="The name of a node in production, as `muster node list` shows it.",
-    ),
-    "level": Param(
-        "short",
-        type="string",
-        enum=["demo", "short", "standard", "long"],
-        title="Level",
-        description_md="How thoroughly: **demo** seconds, **short** minutes, **standard** the usual, **long** hours.",
-    ),
-    "reason": Param(
-        "by hand",
-        type="string",
-        minLength=1,
-        title="Reason",
-        description_md="Why the node is tested now; it stands in the report.",
-    ),
-    "pool": Param(
-        None,
-        type=["null", "string"],
-        title="Pool",
-        description_md="The Airflow pool that bounds how many nodes burn at once. Empty: `muster_burn`.",
-    ),
+    "node": forms.node("The name of a node in production"),
+    "level": forms.level("short"),
+    "reason": forms.reason(),
+    "pool": forms.pool(),
 }
 
 with DAG(
