@@ -15,15 +15,14 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from muster import records
 from muster.admission.backend import backend
-from muster.errors import DatabaseNotReady, IllegalMove, MusterError, UnknownRun
-from muster.operators import mailing
+from muster.errors import IllegalMove, MusterError, UnknownRun
+from muster.operators import claims, mailing
 from muster.remote import attempt, jobs
 from muster.remote.hooks import NodeSSHHook
-from muster.remote.launch import parse_launch
 from muster.settings import settings
 from muster_criteria import programme
 from muster_criteria.model import Verdict
-from muster_criteria.skus import SkuError, load_sku
+from muster_criteria.skus import SkuError
 
 log = logging.getLogger(__name__)
 
@@ -33,22 +32,14 @@ def claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]
 
     Raises AirflowFailException, one sentence, where a person has to do something first.
     """
-    try:
+    with claims.told():
         return _claim(dag_id, run_id, params)
-    except DatabaseNotReady:
-        raise  # not the run's fault: Airflow tries again
-    except (MusterError, SkuError) as error:
-        raise AirflowFailException(str(error)) from error
 
 
 def _claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    name, level = str(params["node"]), str(params["level"])
+    node, level = claims.testable(params)
+    name = node.name
     forced = str(params.get("force_reason") or "").strip() or None
-    node = records.get_node(name)
-    load_sku(node.sku, settings().sku_folders)
-    parse_launch(node.launch)
-    if level not in programme.LEVELS:
-        raise MusterError(f"there is no level {level!r}; it is one of {', '.join(programme.LEVELS)}")
     lease = records.acquire_lease(name, dag_id, run_id)
     try:
         allocation = backend().allocation(name)

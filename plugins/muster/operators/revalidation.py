@@ -10,18 +10,16 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException
 
 from muster import records, runid
 from muster.admission.backend import Idle, backend
-from muster.errors import DatabaseNotReady, LeaseHeld, MusterError, UnknownRun
+from muster.errors import LeaseHeld, MusterError, UnknownRun
 from muster.lifecycle import State
-from muster.operators import qualification
+from muster.operators import claims, qualification
 from muster.planning import idle as planning
-from muster.remote.launch import parse_launch
 from muster.settings import settings
 from muster_criteria import programme
-from muster_criteria.skus import SkuError, load_sku
 
 log = logging.getLogger(__name__)
 
@@ -64,21 +62,13 @@ def claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]
 
     Raises AirflowFailException, one sentence, where a person has to do something first.
     """
-    try:
+    with claims.told():
         return _claim(dag_id, run_id, params)
-    except DatabaseNotReady:
-        raise  # not the run's fault: Airflow tries again
-    except (MusterError, SkuError) as error:
-        raise AirflowFailException(str(error)) from error
 
 
 def _claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    name, level = str(params["node"]), str(params["level"])
-    node = records.get_node(name)
-    load_sku(node.sku, settings().sku_folders)
-    parse_launch(node.launch)
-    if level not in programme.LEVELS:
-        raise MusterError(f"there is no level {level!r}; it is one of {', '.join(programme.LEVELS)}")
+    node, level = claims.testable(params)
+    name = node.name
     held = records.get_lease(name)
     if held is None or (held.dag_id, held.run_id) != (dag_id, run_id):
         if node.state is not State.PRODUCTION:
