@@ -1,0 +1,62 @@
+"""The budget of false alarms: how often a healthy node may be failed in one visit, and how that is divided.
+
+At most ``healthy_fail_per_visit`` over all devices × metrics × rules together (union bound, so correlated metrics only
+make it stricter). Half goes to single series, half to the few family indices; each half is divided evenly over its
+series, and each series' part over the rules (siblings, peers, drift, CUSUM).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+RULES = ("siblings", "peers", "drift", "cusum")
+"""The rules among which a series' part of the budget is divided."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """What conviction may cost in healthy nodes, and what it must show.
+
+    ``healthy_fail_per_visit``: probability. ``effect_min``: share; a smaller distance never convicts. ``retest_z``:
+    robust z beyond which a retest is asked for (Iglewicz and Hoaglin: 3.5), never a conviction. ``mad_floor``: share of
+    the median below which a MAD is not believed. ``peers_min``: fewer peers judge nobody. ``visits_min``: earlier
+    visits that a device's own history needs. ``cusum_k``: reference value in standard deviations.
+    """
+
+    healthy_fail_per_visit: float = 1e-3
+    effect_min: float = 0.03
+    retest_z: float = 3.5
+    mad_floor: float = 0.005
+    peers_min: int = 8
+    siblings_min: int = 4
+    visits_min: int = 3
+    cusum_k: float = 0.5
+
+    def part(self, series: int, *, share: float = 0.5, rules: int = len(RULES)) -> float:
+        """Probability of a false alarm that one rule may spend on one of so many series.
+
+        ``share``: of the whole budget that goes to these series together.
+        """
+        return self.healthy_fail_per_visit * share / max(series, 1) / rules
+
+
+STANDARD = Budget()
+"""At most one healthy node in 1,000 failed per visit."""
+
+
+def cusum_limit(probability: float, k: float = 0.5) -> float:
+    """The limit h of a one-sided CUSUM whose mean run length without a shift is 1 / ``probability``.
+
+    Siegmund's approximation: ARL0 = (e^{2kb} − 2kb − 1) / 2k² with b = h + 1.166 (D. Siegmund, Sequential Analysis,
+    1985). At 480 series and one false alarm in 1,000 visits: h ≈ 11.2, not the textbook 5.
+    """
+    target = 2.0 * k * k / probability
+    low, high = 0.0, 1.0 + math.log(target + 2.0) * 2.0
+    for _ in range(80):
+        middle = (low + high) / 2.0
+        if math.exp(middle) - middle - 1.0 < target:
+            low = middle
+        else:
+            high = middle
+    return low / (2.0 * k) - 1.166

@@ -1,0 +1,59 @@
+"""Which metrics the fleet may judge, and what a worse value of each means: readable data of the programme.
+
+A metric that is listed nowhere here is judged by its SKU's limits alone.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, FiniteFloat
+
+from muster_criteria.limits import Kind, Written, as_tuple
+from muster_criteria.model import Action, FaultClass
+
+Worse = Literal["lower", "higher"]
+Spread = Literal["low", "lottery"]
+"""``low``: healthy parts hardly differ (rate per clock, HBM, PCIe, NVLink). ``lottery``: each part settles at a clock
+of its own, so healthy ones differ by several percent."""
+
+
+class Comparison(Written):
+    """A metric that is compared with siblings, peers and history, over all its labels.
+
+    ``worse``: which way is bad. ``family``: metrics that tell of one cause together; the median of their distances from
+    the peers is judged too, as ``<family>_index``: it is steadier than any of them. ``fault``, ``action``, ``meaning``:
+    as for a limit. Only quantities with a true zero (rates, resistances, power) may be compared: distances are shares.
+    """
+
+    metric: str
+    device: Kind
+    unit: str
+    worse: Worse
+    spread: Spread = "low"
+    family: Annotated[str, Field(pattern=r"^[a-z0-9_]*$")] = ""
+    fault: FaultClass = FaultClass.GPU
+    action: Action = Action.RETEST
+    meaning: str = ""
+
+
+class Derivation(Written):
+    """A metric made from two others of the same device and labels: ``times`` × ``of`` / ``per`` ^ ``power``.
+
+    What varies with the clock that a part drew in the lottery cancels, and what is left hardly varies.
+    """
+
+    metric: str
+    device: Kind
+    unit: str
+    of: str
+    per: str
+    power: FiniteFloat = 1.0
+    times: FiniteFloat = 1.0
+
+
+class Yardsticks(Written):
+    """Everything that the fleet judges by, as data: comparisons, and metrics derived for them."""
+
+    compare: Annotated[tuple[Comparison, ...], BeforeValidator(as_tuple)] = ()
+    derive: Annotated[tuple[Derivation, ...], BeforeValidator(as_tuple)] = ()

@@ -1,0 +1,140 @@
+"""Readings: the long frame that a fleet is compared in, one row per node × device × (metric, labels) and visit.
+
+Repeated names are categories, so that the five million rows of 10,000 eight-GPU nodes take tens of bytes each.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from muster_criteria.limits import kind_of
+from muster_criteria.rows import Labels, natural
+
+NAMES = ("node", "device", "kind", "group", "sku", "metric", "labels", "unit", "run")
+"""Columns that are names, kept as categories."""
+COLUMNS = ("node", "device", "kind", "slot", "group", "sku", "metric", "labels", "unit", "value", "at", "run")
+"""``slot``: the device's position, −1 where it has none. ``value``: in ``unit``. ``at``: day and fraction since 1970,
+UTC. ``labels``: "dtype=bf16" (see ``labels_text``). ``group``: key of the peer group (see ``group_of``). ``run``: which
+job measured it; two runs of one visit are repeats."""
+
+GROUPED_BY = ("vbios", "driver", "cuda", "torch")
+"""What of a result's environment makes a peer group, beside SKU and cooling zone: firmware, driver, libraries."""
+
+DAY_S = 86400.0
+
+
+def labels_text(labels: Labels | Mapping[str, str]) -> str:
+    """ "dtype=bf16,op=copy": labels as one name. Neither sign is allowed within a label, so it can be undone."""
+    pairs = labels.items() if isinstance(labels, Mapping) else labels
+    return ",".join(f"{key}={value}" for key, value in sorted(pairs))
+
+
+def labels_of(text: str) -> Labels:
+    """The labels that ``labels_text`` made a name of."""
+    return tuple((key, value) for key, _, value in (pair.partition("=") for pair in text.split(",") if pair))
+
+
+def group_of(sku: str, environment: Mapping[str, str | None], zone: str = "") -> str:
+    """Key of the peer group: SKU, firmware, driver, libraries, cooling zone. What is not known is left empty."""
+    said = [f"{name}={environment.get(name) or ''}" for name in GROUPED_BY]
+    return "|".join([sku, *said, f"zone={zone}"])
+
+
+def day_of(at: datetime.datetime | float) -> float:
+    """Days since 1970 of a time (with zone) or of epoch seconds."""
+    return (at.timestamp() if isinstance(at, datetime.datetime) else float(at)) / DAY_S
+
+
+def slot_of(device: str) -> int:
+    """3 of "gpu3"; −1 of a device without a number ("node", "nic:mlx5_0")."""
+    return natural(device)[1]
+
+
+def readings_of(
+    rows: Iterable[Any],
+    *,
+    node: str,
+    at: datetime.datetime | float,
+    run: str,
+    sku: str,
+    environment: Mapping[str, str | None],
+    zone: str = "",
+) -> pd.DataFrame:
+    """The readings of one stage's result: every row with a number.
+
+    ``rows``: what has probe-independent ``metric, device, labels, unit, value``: ``rows.Row``, ``measured.Measured`` or
+    ``model.Observation``. ``at``: when it was measured (epoch seconds or a time with zone).
+    """
+    said = [row for row in rows if row.value is not None and np.isfinite(row.value)]
+    group, day = group_of(sku, environment, zone), day_of(at)
+    return as_readings(
+        pd.DataFrame(
+            {
+                "node": node,
+                "device": [row.device for row in said],
+                "group": group,
+                "sku": sku,
+                "metric": [row.metric for row in said],
+                "labels": [labels_text(row.labels) for row in said],
+                "unit": [row.unit for row in said],
+                "value": [float(row.value) for row in said],
+                "at": day,
+                "run": run,
+            }
+        )
+    )
+
+
+def as_readings(frame: pd.DataFrame) -> pd.DataFrame:
+    """Any frame with these columns in the types and order that the fleet functions expect, indexed 0…n−1.
+
+    ``kind`` and ``slot`` are taken from ``device`` where they are absent. A value that is no number becomes NaN.
+    Raises KeyError where another column is absent.
+    """
+    columns: dict[str, Any] = {}
+    device = _category(frame["device"])
+    names = device.cat.categories.tolist()
+    for name in COLUMNS:
+        if name == "device":
+            columns[name] = device
+        elif name == "kind" and name not in frame.columns:
+            kinds = np.array([kind_of(each) for each in names] or [""], dtype=object)
+            columns[name] = kinds[device.cat.codes.to_numpy()]
+        elif name == "slot" and name not in frame.columns:
+            slots = np.array([slot_of(each) for each in names] or [-1], dtype=np.int16)
+            columns[name] = slots[device.cat.codes.to_numpy()]
+        elif name == "slot":
+            columns[name] = frame[name].to_numpy(dtype=np.int16)
+        elif name in ("value", "at"):
+            columns[name] = pd.to_numeric(frame[name], errors="coerce").to_numpy(dtype=np.float64)
+        else:
+            columns[name] = frame[name]
+        if name in NAMES:
+            columns[name] = _category(columns[name]).array
+    return pd.DataFrame(columns, columns=list(COLUMNS))
+
+
+def together(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """Several frames of readings as one, still with categories."""
+    parts = [frame for frame in frames if len(frame)]
+    if not parts:
+        return as_readings(pd.DataFrame(columns=list(COLUMNS)))
+    joined: dict[str, Any] = {}
+    for name in COLUMNS:
+        if name in NAMES:
+            joined[name] = pd.api.types.union_categoricals([part[name].array for part in parts])
+        else:
+            joined[name] = np.concatenate([part[name].to_numpy() for part in parts])
+    return pd.DataFrame(joined, columns=list(COLUMNS))
+
+
+def _category(names: Any) -> pd.Series:
+    series = pd.Series(names)
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        return series
+    return series.fillna("").astype(str).astype("category")

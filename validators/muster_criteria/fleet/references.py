@@ -1,0 +1,23 @@
+"""What a node is judged against beside its SKU: frozen, versioned, and given by the caller."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from muster_criteria.fleet.budget import STANDARD, Budget
+from muster_criteria.fleet.history import History
+from muster_criteria.fleet.snapshot import Snapshot
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class References:
+    """The peers' snapshot, the nodes' own history, the node's place, and the budget of false alarms.
+
+    ``zone``: the node's cooling zone (part of its peer group). ``history`` None: no earlier visits are known.
+    """
+
+    snapshot: Snapshot
+    history: History | None = None
+    budget: Budget = STANDARD
+    node: str = ""
+    zone: str = ""
