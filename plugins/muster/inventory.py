@@ -107,6 +107,11 @@ def one(cells: Mapping[str, Any], known_skus: Collection[str] | None = None) -> 
     return _checked([("", _row(cells))], known_skus)
 
 
+def described(line: Mapping[str, Any], known_skus: Collection[str] | None = None) -> list[tuple[str, InventoryNode]]:
+    """A single node as a program describes it, with typed values; like ``load``."""
+    return _checked([("", dict(line))], known_skus)
+
+
 def _checked(lines: Iterable[tuple[str, Any]], known_skus: Collection[str] | None) -> list[tuple[str, InventoryNode]]:
     problems: list[str] = []
     nodes: list[tuple[str, InventoryNode]] = []

@@ -9,7 +9,7 @@ import typer
 
 from muster.cli import show
 from muster.cli.dry import DryRun, rehearsed, risks
-from muster.cli.node import AsJson, AsWho, Name, pinned, skus
+from muster.cli.node import AsJson, AsWho, Name
 from muster.errors import MusterError
 from muster.lifecycle import State
 from muster.settings import settings
@@ -30,6 +30,7 @@ def adopt(
     full, or a person verifies it (`muster node verify`).
     """
     from muster import inventory, records
+    from muster.enrolment import pinned, skus
     from muster.planning.preview import risks_of_move
 
     if not names and file is None:

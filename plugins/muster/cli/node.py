@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,10 +13,6 @@ from muster.cli.dry import DryRun, rehearsed, risks
 from muster.errors import MusterError
 from muster.lifecycle import State
 from muster.settings import settings
-
-if TYPE_CHECKING:
-    from muster.inventory import InventoryNode
-    from muster.records import NewNode
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -46,6 +42,7 @@ def add(
         "rack": rack, "pool": pool, "work_dir": work_dir, "launch": launch, "labels": ";".join(label or ()),
     }  # fmt: skip
     from muster import inventory, records
+    from muster.enrolment import pinned, skus
 
     found = pinned(inventory.one(row, skus()))
     with rehearsed(dry_run):
@@ -60,6 +57,7 @@ def import_(
 ) -> None:
     """Enrol all nodes of an inventory, or none if any line of it is bad."""
     from muster import inventory, records
+    from muster.enrolment import pinned, skus
 
     found = pinned(inventory.load(file, skus()))
     with rehearsed(dry_run):
@@ -193,19 +191,3 @@ def check(
         )
     if any(each.mark == checking.MISSING for each in items):
         raise typer.Exit(1)
-
-
-def pinned(nodes: list[tuple[str, InventoryNode]]) -> list[tuple[str, NewNode]]:
-    """The nodes to enrol, each under its host key or the one that answers now. Raises BadInventory."""
-    from muster import inventory
-    from muster.remote.ssh import scan_host_key
-
-    timeout = settings().ssh_timeout_s
-    return inventory.pin(nodes, lambda host, port: scan_host_key(host, port, timeout))
-
-
-def skus() -> list[str]:
-    """The hardware models that a node can be enrolled as."""
-    from muster_criteria.skus import list_skus
-
-    return list_skus(settings().sku_folders)

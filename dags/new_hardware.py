@@ -1,0 +1,45 @@
+"""New hardware finds its own way in: an asset event for a node and its delivery starts that node's qualification.
+
+Whoever racks or provisions nodes sends an event of the asset `muster_new_hardware` with the partition key
+`NODE__DELIVERY`; an event that is sent again starts nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import DAG, Asset, PartitionedAssetTimetable, task
+
+from muster.operators import arrival
+
+with DAG(
+    dag_id="new_hardware",
+    description="Starts one qualification run for each node and delivery that is announced",
+    schedule=PartitionedAssetTimetable(assets=Asset(arrival.ASSET)),
+    catchup=False,
+    is_paused_upon_creation=False,
+    doc_md=__doc__,
+    tags=["muster"],
+):
+
+    @task(multiple_outputs=True, retries=10, retry_delay=datetime.timedelta(minutes=1))
+    def receive(dag_run: Any = None, ti: Any = None) -> dict[str, Any]:
+        """Read the event, enrol the node if it describes it, and see that this delivery is new."""
+        return arrival.receive(
+            dag_run.partition_key,
+            [event.extra for event in dag_run.consumed_asset_events],
+            lambda run_id: ti.get_dr_count("node_qualification", run_ids=[run_id]) > 0,
+        )
+
+    received: Any = receive()
+    # Should two runs have come this far with one delivery, Airflow itself starts the second one's no more.
+    TriggerDagRunOperator(
+        task_id="qualify",
+        trigger_dag_id="node_qualification",
+        trigger_run_id=received["trigger_run_id"],
+        conf=received["conf"],
+        logical_date=None,
+        skip_when_already_exists=True,
+    )
