@@ -45,6 +45,9 @@ class State(enum.StrEnum):
 IN_FLIGHT = frozenset({State.INTAKE, State.BURN_IN, State.VALIDATION, State.CLUSTER_VALIDATION, State.REVALIDATION})
 """States in which a run is at work on the node; without a run no node stays in them."""
 
+SERVING = frozenset({State.PRODUCTION, State.REVALIDATION})
+"""States of a node in service; one that is tested again has left it only for so long."""
+
 STATE_OF_STAGE = {
     "intake": State.INTAKE,
     "burn_in": State.BURN_IN,
@@ -68,7 +71,8 @@ class Evidence:
     verdict. ``verdict`` and ``full_coverage`` are that run's; the records look them up and never take them on trust.
     ``budget_spent``: the budget of inconclusive runs is used up. ``person`` and ``reason``: who decided, and why.
     ``adopted`` and ``replaced``: the person took over a machine that serves already, or put another one in its place;
-    only the records' own functions of these names can say so.
+    only the records' own functions of these names can say so. ``held``: the circuit breaker is open, and the run's
+    verdict withdraws nobody; only the records, closing that run, can say so.
     """
 
     run: str | None = None
@@ -80,6 +84,7 @@ class Evidence:
     reason: str = ""
     adopted: bool = False
     replaced: bool = False
+    held: bool = False
 
 
 class Need(enum.Enum):
@@ -91,6 +96,7 @@ class Need(enum.Enum):
     BUDGET = f"{INCONCLUSIVE_BUDGET} inconclusive runs"
     QUALIFYING = "a run that found nothing critical (PASS, WARN or PROVISIONAL)"
     FULL_PASS = "a full-coverage PASS"
+    HELD = "a verdict that the circuit breaker holds"
     PERSON = "a named person with a reason"
     ADOPTION = "a named person who adopts it, in shadow mode, with a reason"
     REPLACEMENT = "a named person who replaces the machine, with a reason"
@@ -110,6 +116,8 @@ class Need(enum.Enum):
             return verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)
         if self is Need.FULL_PASS:
             return verdict is Verdict.PASS and evidence.full_coverage
+        if self is Need.HELD:
+            return bool(evidence.run) and evidence.held
         if self is Need.ADOPTION and not evidence.adopted:
             return False
         if self is Need.REPLACEMENT and not evidence.replaced:
@@ -130,7 +138,7 @@ def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:
         (s.CLUSTER_VALIDATION, s.PRODUCTION): (n.FULL_PASS, n.PERSON),
         (s.CLUSTER_VALIDATION, s.QUALIFIED): (n.RUN_OVER, n.PERSON),
         (s.PRODUCTION, s.REVALIDATION): (n.RUN,),
-        (s.REVALIDATION, s.PRODUCTION): (n.FULL_PASS, n.PERSON),
+        (s.REVALIDATION, s.PRODUCTION): (n.FULL_PASS, n.HELD, n.PERSON),
         (s.REVALIDATION, s.QUALIFIED): (n.QUALIFYING, n.PERSON),
         # Clearing an earlier stage, or testing a qualified node again for another reason, goes back along the story.
         (s.BURN_IN, s.INTAKE): (n.RUN,),
@@ -183,7 +191,7 @@ def possible_moves(current: State) -> str:
 
 def state_for(stage: str, current: State) -> State:
     """The state in which a node that stands in ``current``, and not in shadow mode, goes through ``stage``."""
-    return State.REVALIDATION if current in (State.PRODUCTION, State.REVALIDATION) else STATE_OF_STAGE[stage]
+    return State.REVALIDATION if current in SERVING else STATE_OF_STAGE[stage]
 
 
 def path_to_stage(stage: str, current: State, done: frozenset[str], *, shadow: bool = False) -> tuple[State, ...]:
@@ -208,13 +216,23 @@ def path_to_stage(stage: str, current: State, done: frozenset[str], *, shadow: b
 class Closing:
     """What the end of a run does to its node: the states it moves through, why, and the inconclusive runs in a row.
 
-    ``verified``: the node leaves shadow mode.
+    ``verified``: the node leaves shadow mode. ``held``: why the circuit breaker keeps it in service, if it does.
     """
 
     path: tuple[State, ...]
     inconclusive: int
     reason: str
     verified: bool = False
+    held: str = ""
+
+    def withdraws(self, current: State) -> bool:
+        """Whether a node in ``current`` leaves service by this."""
+        return current in SERVING and bool(self.path) and self.path[-1] not in SERVING
+
+    def hold(self, current: State, why: str) -> Closing:
+        """The same end held back: the node goes on serving where it served."""
+        back = (State.PRODUCTION,) if current is State.REVALIDATION else ()
+        return dataclasses.replace(self, path=back, reason=f"{self.reason}, which is held: {why}", held=why)
 
 
 def closing(

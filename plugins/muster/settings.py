@@ -63,6 +63,21 @@ class Settings(BaseSettings):
     revalidation_after_hours: float = pydantic.Field(
         default=168.0, ge=0, description="how long ago an idle node must have passed to be tested again"
     )
+    breaker_hours: float = pydantic.Field(
+        default=24.0, gt=0, description="window of the circuit breaker over withdrawals from production"
+    )
+    breaker_share: float = pydantic.Field(
+        default=0.2, gt=0, le=1, description="share of the fleet that tests may withdraw in the window"
+    )
+    breaker_nodes: int = pydantic.Field(
+        default=50, ge=1, description="how many nodes tests may withdraw in the window, however large the fleet"
+    )
+    breaker_fleet: int = pydantic.Field(
+        default=20, ge=1, description="a fleet with fewer nodes in service has no circuit breaker"
+    )
+    revalidation_level: Literal["demo", "short", "standard", "long"] = pydantic.Field(
+        default="short", description="how thoroughly idle nodes are tested again"
+    )
     person: str = pydantic.Field(default="", description="who you are in the records; empty is your login name")
     retention_telemetry_days: int = pydantic.Field(
         default=90, ge=1, description="raw telemetry; the charts' points stay with the run"
@@ -71,6 +86,9 @@ class Settings(BaseSettings):
     retention_measurements_days: int = pydantic.Field(default=730, ge=1, description="single measurements")
     retention_runs_days: int = pydantic.Field(
         default=0, ge=0, description="runs with verdicts and findings; 0 keeps them forever"
+    )
+    retention_snapshots_days: int = pydantic.Field(
+        default=90, ge=1, description="peer statistics; those that a kept verdict cites, and the newest, stay longer"
     )
     retention_outbox_days: int = pydantic.Field(default=30, ge=1, description="mails that have been sent")
     telemetry_max_mb: int = pydantic.Field(
@@ -99,6 +117,10 @@ class Settings(BaseSettings):
     def mail_recipients(self) -> tuple[str, ...]:
         """The addresses of ``mail_to``."""
         return tuple(part.strip() for part in self.mail_to.split(",") if part.strip())
+
+    def run_page(self, dag_id: str, run_id: str) -> str:
+        """Where a run is seen in Airflow's pages."""
+        return f"{self.airflow_url.rstrip('/')}/dags/{dag_id}/runs/{run_id}"
 
     @property
     def who(self) -> str:

@@ -12,6 +12,7 @@ from muster.lifecycle import (
     IN_FLIGHT,
     INCONCLUSIVE_BUDGET,
     NOT_PERSONS,
+    SERVING,
     STAGES,
     TRANSITIONS,
     Evidence,
@@ -33,6 +34,7 @@ EVIDENCE = st.builds(
     reason=st.sampled_from(["", "  ", "because"]),
     adopted=st.booleans(),
     replaced=st.booleans(),
+    held=st.booleans(),
 )
 
 
@@ -44,7 +46,9 @@ def test_production_needs_a_full_pass_or_a_person(current: State, evidence: Evid
         return
     passed = evidence.run and evidence.verdict is Verdict.PASS and evidence.full_coverage
     person = (evidence.person or "").strip().lower() not in NOT_PERSONS and evidence.reason.strip()
-    assert passed or person
+    # A held verdict brings nobody in: it only lets a node go on serving where it served.
+    held = current is State.REVALIDATION and evidence.run and evidence.held
+    assert passed or person or held
 
 
 @given(st.sampled_from(State), st.sampled_from(Verdict), st.booleans(), st.integers(0, INCONCLUSIVE_BUDGET - 1))
@@ -70,6 +74,24 @@ def test_the_end_of_a_run_is_always_legal_and_leaves_no_node_in_flight(
     if state is State.PRODUCTION and current is not State.PRODUCTION:
         assert verdict is Verdict.PASS
         assert full
+
+
+@given(st.sampled_from(State), st.sampled_from(Verdict), st.booleans(), st.integers(0, INCONCLUSIVE_BUDGET - 1))
+def test_a_verdict_that_is_held_withdraws_nobody_and_brings_nobody_in(
+    current: State, verdict: Verdict, full: bool, inconclusive: int
+) -> None:
+    end = closing(current, verdict, full, inconclusive)
+    assert end.withdraws(current) == (current in SERVING and bool(end.path) and end.path[-1] is not State.PRODUCTION)
+    if not end.withdraws(current):
+        return
+    held = end.hold(current, "the breaker is open")
+    state = current
+    for step in held.path:
+        check_move(state, step, Evidence(run="dag/run", verdict=verdict, held=True))
+        state = step
+    assert state is State.PRODUCTION
+    assert held.held == "the breaker is open"
+    assert not held.withdraws(current)
 
 
 @given(st.sampled_from(State), st.sampled_from(State), EVIDENCE)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from muster.admission.backend import Idle
-from muster.lifecycle import State
+from muster.lifecycle import SERVING, State
 
 if TYPE_CHECKING:
     from muster.records.values import NodeRecord
@@ -51,7 +51,7 @@ def choose(
     those that are being revalidated already or held by a run included. A pass within ``after`` is fresh enough.
     ``barred`` gives the reason why a circuit breaker keeps a node from being tested now, or "".
     """
-    fleet = [node for node in nodes if node.state in (State.PRODUCTION, State.REVALIDATION)]
+    fleet = [node for node in nodes if node.state in SERVING]
     out = sum(node.state is State.REVALIDATION or node.name in leased for node in fleet)
     room = max(0, max(1, math.floor(len(fleet) * share)) - out)
     passed_over: dict[str, str] = {}

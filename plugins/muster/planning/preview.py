@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
-from muster.lifecycle import IN_FLIGHT, State
+from muster.lifecycle import IN_FLIGHT, SERVING, State
 from muster_criteria import programme
 from muster_criteria.declarations import declared_probes
 
@@ -72,7 +72,7 @@ def risks_of_test(node: NodeRecord, plans: tuple[StagePlan, ...], allocation: Al
         risks.insert(0, f"it is in use: {allocation.by}; whoever uses it shares the machine with the load")
     if node.shadow:
         risks.append("in shadow mode it stays in production, whatever is found")
-    elif node.state in (State.PRODUCTION, State.REVALIDATION):
+    elif node.state in SERVING:
         risks.append(
             "it leaves production while it is tested, and returns only on a full-coverage PASS; a FAIL puts it into "
             "quarantine"
@@ -85,11 +85,10 @@ def risks_of_test(node: NodeRecord, plans: tuple[StagePlan, ...], allocation: Al
 def risks_of_move(before: State, after: State, *, shadow: bool = False) -> tuple[str, ...]:
     """What a person should know before moving a node from ``before`` to ``after``."""
     risks = []
-    serving = (State.PRODUCTION, State.REVALIDATION)
-    if after is State.PRODUCTION and before not in serving:
+    if after is State.PRODUCTION and before not in SERVING:
         adopted = ", in shadow mode: it serves whatever is found" if shadow else ""
         risks.append(f"it enters production on a person's word, without a full-coverage PASS{adopted}")
-    if before in serving and after not in serving:
+    if before in SERVING and after not in SERVING:
         risks.append("it leaves production")
     if after is State.RETIRED:
         risks.append("it is never used again under this name")

@@ -54,6 +54,7 @@ from muster.records.values import (
 )
 from muster.records.verdicts import approvals, last_passes, latest_verdicts, open_findings, record_approval
 from muster.records.waivers import list_waivers, revoke_waiver, waive_finding
+from muster.records.withdrawals import breaker, keep_in_service
 
 __all__ = [
     "ApprovalRecord",
@@ -78,6 +79,7 @@ __all__ = [
     "approvals",
     "begin_run",
     "begin_stage",
+    "breaker",
     "dispose",
     "export_run",
     "find_run",
@@ -86,6 +88,7 @@ __all__ = [
     "get_lease",
     "get_node",
     "get_run",
+    "keep_in_service",
     "last_contact",
     "last_passes",
     "latest_verdicts",

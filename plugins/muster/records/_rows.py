@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 
 from muster import lifecycle
 from muster.errors import IllegalMove, UnknownNode, UnknownRun
-from muster.lifecycle import Evidence, State
+from muster.lifecycle import SERVING, Evidence, State
 from muster.records.models import Event, Lease, Node, Run
-from muster.records.values import LeaseRecord, NodeRecord, RunRecord
+from muster.records.values import EventRecord, LeaseRecord, NodeRecord, RunRecord
 from muster_criteria.model import Verdict
 
 
@@ -72,6 +72,8 @@ def move(session: Session, node: Node, to: State, actor: str, reason: str, evide
         raise IllegalMove(f"{node.name} stays in {current}: {error}") from None
     node.state = to
     node.shadow = evidence.adopted and to is State.PRODUCTION
+    if to not in SERVING or evidence.person:
+        node.held = ""
     write_event(session, node.name, current, to, actor, reason, evidence_json(evidence))
 
 
@@ -96,6 +98,7 @@ def evidence_json(evidence: Evidence) -> dict[str, Any]:
         "budget_spent": evidence.budget_spent,
         "adopted": evidence.adopted,
         "replaced": evidence.replaced,
+        "held": evidence.held,
         "person": evidence.person,
         "reason": evidence.reason,
     }
@@ -109,12 +112,20 @@ def to_node(row: Node) -> NodeRecord:
         state=State(row.state), launch=dict(row.launch), work_dir=row.work_dir, rack=row.rack, pool=row.pool,
         labels=dict(row.labels), simulated=row.simulated, added_at=row.added_at, contact_at=row.contact_at,
         inconclusive=row.inconclusive, machine_since=row.machine_since, shadow=row.shadow,
+        held=row.held,
     )  # fmt: skip
 
 
 def to_lease(row: Lease) -> LeaseRecord:
     """The lease as a value."""
     return LeaseRecord(row.node, row.dag_id, row.run_id, row.token, row.acquired_at)
+
+
+def to_event(row: Event) -> EventRecord:
+    """The event as a value."""
+    return EventRecord(
+        row.node, row.at, State(row.from_state), State(row.to_state), row.actor, row.reason, row.evidence
+    )
 
 
 def to_run(row: Run) -> RunRecord:
@@ -124,5 +135,5 @@ def to_run(row: Run) -> RunRecord:
         forced=row.forced, required_stages=tuple(row.required_stages), state_before=State(row.state_before),
         state_after=State(row.state_after) if row.state_after else None,
         verdict=Verdict(row.verdict) if row.verdict else None, headline=row.headline, simulated=row.simulated,
-        started_at=row.started_at, ended_at=row.ended_at,
+        started_at=row.started_at, ended_at=row.ended_at, held=row.held,
     )  # fmt: skip

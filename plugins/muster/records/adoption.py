@@ -142,7 +142,7 @@ def _begin_anew(session: Session, row: Node, actor: str, reason: str) -> None:
         _rows.write_event(session, row.name, State.REGISTERED, State.REGISTERED, actor, f"replaced: {reason}", told)
     else:
         _rows.move(session, row, State.REGISTERED, actor, f"replaced: {reason}", evidence)
-    row.machine_since, row.inconclusive, row.contact_at = _rows.now(), 0, None
+    row.machine_since, row.inconclusive, row.contact_at, row.held = _rows.now(), 0, None, ""
 
 
 def _refuse_held(session: Session, row: Node) -> None:

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from muster.errors import DatabaseNotReady
 from muster.settings import settings
 
-SCHEMA = "0002"
+SCHEMA = "0003"
 """The migration that this code needs."""
 
 BUSY_TIMEOUT_MS = 30_000

@@ -75,7 +75,8 @@ class Node(Base):
     """A machine under its name. ``fence`` is the highest fencing token ever given out for it; it only grows.
 
     ``machine_since``: when the machine that bears the name now took it over. ``shadow``: it was adopted while it
-    served, and nothing is proven of it yet.
+    served, and nothing is proven of it yet. ``held``: "dag_id/run_id" of the run whose verdict the circuit breaker
+    holds, until a person or another test decides.
     """
 
     __tablename__ = "nodes"
@@ -99,6 +100,7 @@ class Node(Base):
     contact_at: Mapped[datetime.datetime | None]
     machine_since: Mapped[datetime.datetime]
     shadow: Mapped[bool] = mapped_column(default=False)
+    held: Mapped[str] = mapped_column(default="")
 
 
 class Part(Base):
@@ -155,7 +157,10 @@ class Lease(Base):
 
 
 class Run(Base):
-    """What one DAG run did with one node; a run that tests a block of nodes has a row for each."""
+    """What one DAG run did with one node; a run that tests a block of nodes has a row for each.
+
+    ``held``: why the circuit breaker kept its verdict from withdrawing the node, if it did.
+    """
 
     __tablename__ = "runs"
     __table_args__ = (UniqueConstraint("dag_id", "run_id", "node"),)
@@ -173,6 +178,7 @@ class Run(Base):
     state_after: Mapped[str | None]
     verdict: Mapped[str | None]
     headline: Mapped[str] = mapped_column(default="")
+    held: Mapped[str] = mapped_column(default="")
     simulated: Mapped[bool]
     identity: Mapped[dict[str, Any]] = mapped_column(default=dict)
     environment: Mapped[dict[str, Any]] = mapped_column(default=dict)
@@ -200,7 +206,11 @@ class Job(Base):
 
 
 class StageRecord(Base):
-    """The verdict of one stage of a run, with its coverage. Repeating a stage supersedes this row, never erases it."""
+    """The verdict of one stage of a run, with its coverage. Repeating a stage supersedes this row, never erases it.
+
+    ``sku_version`` and ``snapshot`` are the SKU files' revision and the peer statistics that it was spoken by; the
+    latter is empty where there were none.
+    """
 
     __tablename__ = "stages"
     __table_args__ = (
@@ -236,6 +246,7 @@ class StageRecord(Base):
     charts: Mapped[list[Any]]
     result_sha256: Mapped[str]
     telemetry_sha256: Mapped[str]
+    snapshot: Mapped[str] = mapped_column(default="", index=True)
 
 
 class MeasurementRow(Base):
@@ -263,7 +274,10 @@ class MeasurementRow(Base):
 
 
 class FindingRow(Base):
-    """Which measurement broke which rule. ``waived`` says who bore with it when it was judged, if somebody did."""
+    """Which measurement broke which rule. ``waived`` says who bore with it when it was judged, if somebody did.
+
+    ``measurements`` are references to the figures behind it, as ``Finding.measurements`` has them.
+    """
 
     __tablename__ = "findings"
 
@@ -284,6 +298,7 @@ class FindingRow(Base):
     confidence: Mapped[float]
     finding_id: Mapped[str] = mapped_column(index=True)
     waived: Mapped[str] = mapped_column(default="")
+    measurements: Mapped[list[Any]] = mapped_column(default=list)
 
 
 class WaiverRow(Base):
@@ -313,12 +328,42 @@ class Event(Base):
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
-    at: Mapped[datetime.datetime]
+    at: Mapped[datetime.datetime] = mapped_column(index=True)
     from_state: Mapped[str]
     to_state: Mapped[str]
     actor: Mapped[str]
     reason: Mapped[str]
     evidence: Mapped[dict[str, Any]]
+
+
+class PeerSnapshot(Base):
+    """Statistics of all healthy devices of one SKU, real or simulated, at one time; never changed once it is there."""
+
+    __tablename__ = "peer_snapshots"
+    __table_args__ = (Index("ix_peer_snapshots_sku_simulated_made_at", "sku", "simulated", "made_at"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    version: Mapped[str] = mapped_column(unique=True)
+    made_at: Mapped[datetime.datetime]
+    sku: Mapped[str]
+    simulated: Mapped[bool]
+    devices: Mapped[int]
+    data: Mapped[bytes] = mapped_column(deferred=True)
+
+
+class SkuFile(Base):
+    """A SKU file and its programme, byte by byte, as a verdict was spoken by them; under the digest of both."""
+
+    __tablename__ = "sku_files"
+    __table_args__ = (Index("ix_sku_files_sku_revision", "sku", "revision"),)
+
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    sku: Mapped[str]
+    revision: Mapped[str]
+    programme: Mapped[str]
+    kept_at: Mapped[datetime.datetime]
+    text: Mapped[bytes]
+    programme_text: Mapped[bytes]
 
 
 class Artifact(Base):

@@ -103,10 +103,7 @@ def node_events(name: str, limit: int | None = None) -> list[EventRecord]:
         _rows.node_row(session, name)
         query = select(Event).where(Event.node == name).order_by(Event.id.desc()).limit(limit)
         rows = list(session.scalars(query))
-    return [
-        EventRecord(row.node, row.at, State(row.from_state), State(row.to_state), row.actor, row.reason, row.evidence)
-        for row in reversed(rows)
-    ]
+    return [_rows.to_event(row) for row in reversed(rows)]
 
 
 def enrol_all(session: Session, nodes: Iterable[tuple[str, NewNode]], actor: str) -> dict[str, str]:

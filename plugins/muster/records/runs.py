@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from muster import lifecycle
 from muster.errors import IllegalMove, LeaseLost
 from muster.lifecycle import STAGES, Evidence, State
-from muster.records import _rows
+from muster.records import _rows, withdrawals
 from muster.records.engine import reading, writing
 from muster.records.models import Job, Node, Run, StageRecord
 from muster.records.values import JobRecord, NodeRecord, RunRecord, StageSummary
@@ -75,7 +75,7 @@ def begin_stage(dag_id: str, run_id: str, stage: str, *, node: str = "") -> Node
         evidence = Evidence(run=f"{dag_id}/{run_id}")
         for state in lifecycle.path_to_stage(stage, State(row.state), done, shadow=row.shadow):
             _rows.move(session, row, state, "muster", f"stage {stage} of run {run_id}", evidence)
-        run.ended_at, run.verdict, run.headline, run.state_after = None, None, "", None
+        run.ended_at, run.verdict, run.headline, run.state_after, run.held = None, None, "", None, ""
         return _rows.to_node(row)
 
 
@@ -84,9 +84,10 @@ def finish_run(dag_id: str, run_id: str, verdict: Verdict, headline: str, *, nod
 
     The moves are ``lifecycle.closing``'s: qualified on PASS, WARN or PROVISIONAL, quarantine on FAIL, back to
     registered on INCONCLUSIVE, and triage on the third of these in a row; a node in shadow mode stays, and a
-    full-coverage PASS of every stage, at the level that admission asks for, ends its shadow. All this happens only if
-    the run holds the node. The same verdict a second time changes nothing. ``node`` names it where the run tests
-    several. Raises UnknownRun.
+    full-coverage PASS of every stage, at the level that admission asks for, ends its shadow. While the circuit
+    breaker is open, a verdict that would take the node out of service is held: it goes on serving, marked. All this
+    happens only if the run holds the node. The same verdict a second time changes nothing. ``node`` names it where the
+    run tests several. Raises UnknownRun.
     """
     with writing() as session:
         run = _rows.run_row(session, dag_id, run_id, node)
@@ -226,17 +227,23 @@ def _close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
         # A short suite that passes says less than the qualification which this node never went through.
         thorough = thoroughness(run.level) >= thoroughness(settings().admission_level)
         full = full and thorough and set(STAGES) <= set(run.required_stages)
-    end = lifecycle.closing(State(node.state), verdict, full, node.inconclusive, shadow=node.shadow)
+    current = State(node.state)
+    end = lifecycle.closing(current, verdict, full, node.inconclusive, shadow=node.shadow)
+    if end.withdraws(current):
+        stands = withdrawals.breaker_now(session, simulated=node.simulated, deciding=True)
+        end = end.hold(current, stands.sentence) if stands.open else end
     evidence = Evidence(
         run=f"{run.dag_id}/{run.run_id}",
         run_over=verdict in (Verdict.INCONCLUSIVE, Verdict.SKIPPED),
         verdict=verdict,
         full_coverage=full,
         budget_spent=State.TRIAGE in end.path,
+        held=bool(end.held),
     )
     for state in end.path:
         _rows.move(session, node, state, "muster", f"{end.reason}: {run.headline}", evidence)
     node.inconclusive = end.inconclusive
+    run.held, node.held = end.held, evidence.run if end.held and evidence.run else ""
     if end.verified:
         leave_shadow(session, node, "muster", f"{end.reason}: {run.headline}", evidence)
 

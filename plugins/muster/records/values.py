@@ -39,7 +39,8 @@ class NodeRecord:
     """An enrolled machine, where it stands, and when it was last heard of. ``pool`` empty means the DAG's default.
 
     ``machine_since``: when this machine took the name over. ``shadow``: adopted while it served, judged and reported,
-    but never drained.
+    but never drained. ``held``: "dag_id/run_id" of a run whose verdict would have withdrawn it, had the circuit breaker
+    not been open; until a person or another test decides, it serves.
     """
 
     name: str
@@ -60,6 +61,7 @@ class NodeRecord:
     inconclusive: int = 0
     machine_since: datetime.datetime | None = None
     shadow: bool = False
+    held: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +94,8 @@ class RunRecord:
     simulated: bool
     started_at: datetime.datetime
     ended_at: datetime.datetime | None
+    held: str = ""
+    """Why the circuit breaker kept the verdict from withdrawing the node, if it did."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,67 @@
+"""What the circuit breaker says of the fleet as it is recorded, and a person's word on a verdict that it held."""
+
+from __future__ import annotations
+
+import datetime
+
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session
+
+from muster.errors import IllegalMove
+from muster.lifecycle import SERVING, State, is_person
+from muster.planning import breaker as planning
+from muster.planning.breaker import Breaker, Limits
+from muster.records import _rows
+from muster.records.engine import reading, writing
+from muster.records.models import Event, Node
+from muster.records.values import NodeRecord
+from muster.settings import settings
+
+
+def breaker(*, simulated: bool = False) -> Breaker:
+    """Where the circuit breaker of the real fleet stands now, or that of the simulated one."""
+    with reading() as session:
+        return breaker_now(session, simulated=simulated)
+
+
+def breaker_now(session: Session, *, simulated: bool, deciding: bool = False) -> Breaker:
+    """``breaker`` within the caller's transaction; ``deciding``: it is about to withdraw a node if the breaker lets it.
+
+    Real and simulated nodes have a breaker each: neither fleet's trouble says anything of the other.
+    """
+    if deciding and session.get_bind().dialect.name == "postgresql":
+        # Two that decide at once would each see room for one more; SQLite's writers take turns anyway.
+        session.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.withdraw'))"))
+    now, limits = _rows.now(), _limits()
+    serving = [str(state) for state in SERVING]
+    left = (
+        select(Event)
+        .join(Node, Node.name == Event.node)
+        .where(Event.at > now - limits.window, Event.from_state.in_(serving), Event.to_state.not_in(serving))
+        .where(Node.simulated == simulated)
+    )
+    in_service = session.scalars(select(Node.name).where(Node.state.in_(serving), Node.simulated == simulated))
+    return planning.state(map(_rows.to_event, session.scalars(left)), list(in_service), now, limits)
+
+
+def keep_in_service(name: str, person: str, reason: str) -> NodeRecord:
+    """Let a node go on serving although a verdict against it is held: the mark goes, the finding stays.
+
+    Raises IllegalMove if no verdict is held, or ``person`` is nobody in particular or gives no reason; UnknownNode.
+    """
+    if not is_person(person) or not reason.strip():
+        raise IllegalMove(f"{name} is not kept: that needs a named person and a reason")
+    with writing() as session:
+        row = _rows.node_row(session, name, lock=True)
+        if not row.held:
+            raise IllegalMove(f"no verdict on {name} is held: there is nothing to decide")
+        said = {"person": person, "reason": reason.strip(), "kept": row.held}
+        state, row.held = State(row.state), ""
+        _rows.write_event(session, name, state, state, person, f"kept in service: {reason.strip()}", said)
+        return _rows.to_node(row)
+
+
+def _limits() -> Limits:
+    current = settings()
+    window = datetime.timedelta(hours=current.breaker_hours)
+    return Limits(window, current.breaker_share, current.breaker_nodes, current.breaker_fleet)

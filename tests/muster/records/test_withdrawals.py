@@ -1,0 +1,133 @@
+"""The circuit breaker over real records: past its limit verdicts are held, and only until somebody decides."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from muster import records
+from muster.errors import IllegalMove
+from muster.lifecycle import STAGES, State
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+
+pytestmark = pytest.mark.usefixtures("fleet_db", "breaker_of_four")
+
+FAULT = Verdict.FAIL
+_runs = itertools.count()
+
+
+@pytest.fixture
+def breaker_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A breaker that a fleet of four nodes has, and that lets two of them go."""
+    monkeypatch.setenv("MUSTER_BREAKER_FLEET", "4")
+    monkeypatch.setenv("MUSTER_BREAKER_SHARE", "0.5")
+
+
+def serve(*names: str, **changes: object) -> None:
+    """Enrolled nodes in production, by a person's word."""
+    for name in names:
+        records.add_node(fleet.new_node(name, **changes))
+        records.adopt_nodes([name], "Ada", "it serves")
+        records.verify_node(name, "Ada", "I saw it")
+
+
+def retest(name: str, verdict: Verdict = FAULT) -> records.RunRecord:
+    """A revalidation of the node that ends with this verdict."""
+    lease = fleet.begin(name, f"{name}__{next(_runs)}")
+    for stage in STAGES if verdict is Verdict.PASS else STAGES[:1]:
+        fleet.do_stage(lease, stage, verdict, findings=(fleet.FINDING,) if verdict is FAULT else ())
+    ended = records.finish_run(lease.dag_id, lease.run_id, verdict, "so it is")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    return ended
+
+
+def state(name: str) -> State:
+    return records.get_node(name).state
+
+
+def test_past_the_limit_a_verdict_is_held_and_the_node_goes_on_serving() -> None:
+    serve("a", "b", "c", "d")
+    assert not retest("a").held
+    assert retest("b").state_after is State.QUARANTINE
+    assert records.breaker().open
+    held = retest("c")
+    assert (held.verdict, held.state_after) == (Verdict.FAIL, State.PRODUCTION)
+    assert held.held.startswith("the circuit breaker is open: 2 of 4 nodes were withdrawn")
+    node = records.get_node("c")
+    assert (node.state, node.held) == (State.PRODUCTION, f"{fleet.DAG}/{held.run_id}")
+    last = records.node_events("c")[-1]
+    assert (last.from_state, last.to_state) == (State.REVALIDATION, State.PRODUCTION)
+    assert last.evidence["held"]
+    assert "which is held: the circuit breaker is open" in last.reason
+    assert records.breaker().withdrawn == ("a", "b"), "a node that is held has not been withdrawn"
+
+
+@pytest.mark.parametrize("verdict", [Verdict.INCONCLUSIVE, Verdict.WARN, Verdict.PROVISIONAL])
+def test_whatever_would_take_a_node_out_of_service_is_held(verdict: Verdict) -> None:
+    serve("a", "b", "c", "d")
+    retest("a"), retest("b")
+    assert retest("c", verdict).held
+    assert state("c") is State.PRODUCTION
+    assert not retest("d", Verdict.PASS).held
+    assert state("d") is State.PRODUCTION
+
+
+def test_first_qualifications_go_to_quarantine_freely_and_do_not_count() -> None:
+    serve("a", "b", "c", "d")
+    retest("a"), retest("b")
+    records.add_node(fleet.new_node("new"))
+    fleet.fail("new")
+    assert state("new") is State.QUARANTINE
+    assert records.breaker().withdrawn == ("a", "b")
+
+
+def test_real_and_simulated_fleets_have_a_breaker_each() -> None:
+    serve("a", "b", "c", "d", simulated=True)
+    serve("w", "x", "y", "z")
+    retest("a"), retest("b")
+    assert (records.breaker(simulated=True).open, records.breaker().open) == (True, False)
+    assert not retest("w").held
+    assert retest("c").held
+
+
+def test_a_later_pass_settles_what_was_held() -> None:
+    serve("a", "b", "c", "d")
+    retest("a"), retest("b"), retest("c")
+    assert records.get_node("c").held
+    assert not retest("c", Verdict.PASS).held
+    assert not records.get_node("c").held
+
+
+def test_a_later_test_withdraws_it_once_the_breaker_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    serve("a", "b", "c", "d")
+    retest("a"), retest("b"), retest("c")
+    monkeypatch.setenv("MUSTER_BREAKER_SHARE", "0.75")
+    retest("c")
+    assert (state("c"), records.get_node("c").held) == (State.QUARANTINE, "")
+
+
+def test_a_person_withdraws_it_or_keeps_it() -> None:
+    serve("a", "b", "c", "d")
+    retest("a"), retest("b"), retest("c"), retest("d")
+    assert records.move_node("c", State.QUARANTINE, "Ada", "I believe it").held == ""
+    assert records.breaker().withdrawn == ("a", "b"), "a person's decision is not the judge's"
+    for nobody, reason in (("muster", "because"), ("Ada", " ")):
+        with pytest.raises(IllegalMove, match="needs a named person and a reason"):
+            records.keep_in_service("d", nobody, reason)
+    kept = records.keep_in_service("d", "Ada", "a bad driver, not the GPU")
+    assert (kept.state, kept.held) == (State.PRODUCTION, "")
+    assert records.node_events("d")[-1].reason == "kept in service: a bad driver, not the GPU"
+    with pytest.raises(IllegalMove, match="no verdict on d is held"):
+        records.keep_in_service("d", "Ada", "again")
+
+
+def test_verdicts_at_once_do_not_slip_past_the_limit() -> None:
+    names = ["a", "b", "c", "d", "e", "f"]
+    serve(*names)
+    with ThreadPoolExecutor(max_workers=len(names)) as runs:
+        ended = list(runs.map(retest, names))
+    assert sum(not run.held for run in ended) == 3
+    assert sum(state(name) is State.QUARANTINE for name in names) == 3
