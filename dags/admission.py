@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param, task
 
@@ -40,7 +39,7 @@ with DAG(
         """Ask the gate what speaks against the node."""
         return admission.look(params["node"])
 
-    ask = HITLOperator(
+    ask = admission.AskOperator(
         task_id="ask",
         subject="{{ ti.xcom_pull(task_ids='look')['subject'] }}",
         body="{{ ti.xcom_pull(task_ids='look')['body'] }}",

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from muster import records
@@ -19,12 +20,35 @@ from muster.errors import IllegalMove, LeaseHeld, MusterError
 from muster.lifecycle import State
 from muster.settings import settings
 
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
 log = logging.getLogger(__name__)
 
 ADMIT, RETEST, RMA = "Admit", "Re-test", "RMA"
 OPTIONS = [ADMIT, RETEST, RMA]
 
 _MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>#|!"})
+
+
+class AskOperator(HITLOperator):
+    """Waits for a person without a worker or a trigger; that nobody answered in time stands in the node's history."""
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """Hand the answer on, or fail with a sentence."""
+        if event.get("error_type") == "timeout":
+            dag_run: Any = context["dag_run"]
+            raise AirflowFailException(unanswered(context["params"]["node"], dag_run.dag_id, dag_run.run_id))
+        return super().execute_complete(context, event)
+
+
+def unanswered(node: str, dag_id: str, run_id: str) -> str:
+    """Record that nobody answered; gives the sentence. The node stays where it is."""
+    state = records.get_node(node).state
+    waited = f"nobody answered within {settings().approval_hours:g} hours whether {node} enters production"
+    sentence = f"{waited}: it stays {state}; start the DAG {dag_id} again to ask anew"
+    records.record_unanswered(node, sentence, dag_id, run_id)
+    return sentence
 
 
 def look(node: str) -> dict[str, str]:
@@ -58,7 +82,7 @@ def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) ->
     user = answer.get("responded_by_user") or {}
     person = str(user.get("name") or user.get("id") or "")
     reason = str((answer.get("params_input") or {}).get("reason") or "").strip()
-    link = f"{settings().airflow_url.rstrip('/')}/dags/{dag_id}/runs/{run_id}/tasks/ask/required_actions"
+    link = f"{settings().run_page(dag_id, run_id)}/tasks/ask/required_actions"
     try:
         records.acquire_lease(node, dag_id, run_id)
         try:

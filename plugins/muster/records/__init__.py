@@ -52,7 +52,14 @@ from muster.records.values import (
     StageSummary,
     StageVerdict,
 )
-from muster.records.verdicts import approvals, last_passes, latest_verdicts, open_findings, record_approval
+from muster.records.verdicts import (
+    approvals,
+    last_passes,
+    latest_verdicts,
+    open_findings,
+    record_approval,
+    record_unanswered,
+)
 from muster.records.waivers import list_waivers, revoke_waiver, waive_finding
 from muster.records.withdrawals import breaker, keep_in_service
 
@@ -109,6 +116,7 @@ __all__ = [
     "record_approval",
     "record_job",
     "record_stage",
+    "record_unanswered",
     "rehearsal",
     "release_leases",
     "replace_node",

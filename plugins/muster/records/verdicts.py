@@ -75,6 +75,13 @@ def record_approval(
     return approvals(node)[-1]
 
 
+def record_unanswered(node: str, sentence: str, dag_id: str, run_id: str) -> None:
+    """Write down that a person was asked about the node and did not answer; moves nothing. Raises UnknownNode."""
+    with writing() as session:
+        state = State(_rows.node_row(session, node).state)
+        _rows.write_event(session, node, state, state, "muster", sentence, {"unanswered": f"{dag_id}/{run_id}"})
+
+
 def approvals(node: str) -> list[ApprovalRecord]:
     """What people chose about the node, oldest first. Raises UnknownNode."""
     with reading() as session:
