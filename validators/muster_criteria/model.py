@@ -83,6 +83,14 @@ class Finding:
     confidence: float = 1.0
     id: str = ""
     waived: str = ""
+    measurements: tuple[str, ...] = ()
+    """The figures behind it, as ``measurement_reference`` names them."""
+
+
+def measurement_reference(probe: str, metric: str, device: str, labels: tuple[tuple[str, str], ...] = ()) -> str:
+    """How a finding points to one measurement of its own stage: "gemm_rate:gemm_rate[dtype=bf16]@gpu3"."""
+    told = ",".join(f"{key}={value}" for key, value in sorted(labels))
+    return f"{probe}:{metric}{f'[{told}]' if told else ''}@{device}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +135,10 @@ class Observation:
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
-    """The judge's word on one stage of one run. ``reason`` is one sentence for the Grid, the table and the mail."""
+    """The judge's word on one stage of one run. ``reason`` is one sentence for the Grid, the table and the mail.
+
+    ``snapshot`` is the version of the peer snapshot that it was judged by; empty where there was none.
+    """
 
     stage: str
     level: str
@@ -140,6 +151,7 @@ class Judgement:
     sku: str
     sku_version: str
     notes: tuple[str, ...] = ()
+    snapshot: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
