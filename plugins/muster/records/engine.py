@@ -1,7 +1,12 @@
-"""Engines, sessions and the schema's version. An engine is made on first use in a process, never before a fork."""
+"""Engines, sessions and the schema's version.
+
+A process keeps one connection: opening and closing an SQLite file costs more than what is asked of it. Of what a forked
+process inherits it goes on with the engine and all that is compiled in it, but never with a connection.
+"""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import contextvars
 import os
@@ -11,13 +16,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, NullPool, create_engine, event, text
+from sqlalchemy import Connection, Engine, Pool, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import QueuePool
 
 from muster.errors import DatabaseNotReady
+from muster.records.models import Base
 from muster.settings import settings
+
+SQLITE = "sqlite"
 
 SCHEMA = "0003"
 """The migration that this code needs."""
@@ -26,28 +35,71 @@ BUSY_TIMEOUT_MS = 30_000
 """How long a writer waits for another on SQLite: longer than any transaction of ours takes under full load."""
 
 _lock = threading.Lock()
-_engines: dict[tuple[int, str], Engine] = {}
+_engines: dict[str, tuple[int, Engine]] = {}
+"""By URL: the process whose connections it holds, and the engine."""
+
+_inherited: list[Pool] = []
+"""Our parent's connections: kept, because whoever drops one closes it, and SQLite's must not be closed in a fork."""
+
 _checked: set[tuple[int, str]] = set()
 _rehearsing: contextvars.ContextVar[bool] = contextvars.ContextVar("rehearsing", default=False)
+_scratch: contextvars.ContextVar[Path | None] = contextvars.ContextVar("scratch", default=None)
 
 
 def engine() -> Engine:
     """This process's engine for the records. Raises DatabaseNotReady if the URL cannot be used."""
     url = settings().records_url
-    key = (os.getpid(), url)
+    if _scratch.get() and make_url(url).get_backend_name() != SQLITE:
+        url = "sqlite://"
     with _lock:
-        if key not in _engines:
-            _engines[key] = _make(url)
-        return _engines[key]
+        if url not in _engines:
+            _engines[url] = (_begun(), _make(url))
+        owner, made = _engines[url]
+        if owner != os.getpid():
+            _inherited.append(made.pool)
+            made.dispose(close=False)
+            _engines[url] = (_begun(), made)
+        return made
+
+
+def _begun() -> int:
+    """The id of this process, which from now on closes its connections when it ends."""
+    atexit.register(dispose)
+    return os.getpid()
 
 
 def dispose() -> None:
-    """Close this process's connections (tests change databases; a fork starts without engines anyway)."""
+    """Close this process's connections, and forget its engines."""
     with _lock:
-        for (pid, _), each in _engines.items():
-            each.dispose(close=pid == os.getpid())
+        for pid, made in _engines.values():
+            if pid == os.getpid():
+                made.dispose()
+            else:
+                _inherited.append(made.pool)
         _engines.clear()
         _checked.clear()
+
+
+@contextlib.contextmanager
+def scratch(path: Path) -> Iterator[None]:
+    """Within the block, in this thread, the records are a new SQLite database at ``path``; nobody else's are touched.
+
+    What SQLAlchemy works out meanwhile serves the real records afterwards: its statements too, if those are on SQLite.
+    """
+    token = _scratch.set(path)
+    try:
+        made = engine()
+        key = (os.getpid(), str(made.url))
+        made.dispose()
+        Base.metadata.create_all(made)
+        _checked.add(key)
+        try:
+            yield
+        finally:
+            made.dispose()
+            _checked.discard(key)
+    finally:
+        _scratch.reset(token)
 
 
 @contextlib.contextmanager
@@ -113,8 +165,9 @@ def upgrade() -> tuple[str | None, str]:
 def _connected_for_upgrade(made: Engine) -> Iterator[Connection]:
     """A connection on which tables can be made anew: SQLite would otherwise delete whatever refers to the old one."""
     with made.execution_options(muster_writes=True).connect() as connection:
-        if connection.dialect.name == "sqlite":
+        if connection.dialect.name == SQLITE:
             driver: Any = connection.connection.driver_connection
+            connection.detach()  # closed afterwards, so that nobody else gets it as it is now
             driver.execute("PRAGMA foreign_keys=OFF")
         yield connection
 
@@ -133,21 +186,32 @@ def version(made: Engine) -> str | None:
 def _make(url: str) -> Engine:
     try:
         parsed = make_url(url)
-        if parsed.get_backend_name() != "sqlite":
+        if parsed.get_backend_name() != SQLITE:
             made = create_engine(parsed, pool_pre_ping=True, pool_size=2, max_overflow=8)
         else:
-            if parsed.database and parsed.database != ":memory:":
-                Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-            made = create_engine(parsed, poolclass=NullPool)
+            made = create_engine(parsed, poolclass=QueuePool, pool_size=1, max_overflow=-1)
+            event.listen(made, "do_connect", _place_sqlite)
             event.listen(made, "connect", _open_sqlite)
             event.listen(made, "begin", _begin_sqlite)
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
         raise DatabaseNotReady(
             f"MUSTER_DATABASE_URL cannot be used ({error}); give sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DB"
         ) from None
-    except OSError as error:
-        raise DatabaseNotReady(f"the records' folder cannot be made: {error}; set MUSTER_HOME to one you own") from None
     return made
+
+
+def _place_sqlite(_dialect: Any, _record: Any, arguments: list[Any], _options: dict[str, Any]) -> None:
+    """Make sure that the file's folder exists, and that ``scratch`` has its own file."""
+    place = _scratch.get()
+    if place is not None:
+        arguments[0] = str(place)
+    elif arguments[0] != ":memory:":
+        try:
+            Path(arguments[0]).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DatabaseNotReady(
+                f"the records' folder cannot be made: {error}; set MUSTER_HOME to one you own"
+            ) from None
 
 
 def _open_sqlite(connection: Any, _record: Any) -> None:
