@@ -52,6 +52,14 @@ class UnknownRun(MusterError):
     """No run of that id is recorded."""
 
 
+class UnknownSnapshot(MusterError):
+    """No such peer statistics are kept, or they cannot be read."""
+
+
+class UnknownRevision(MusterError):
+    """No such revision of a SKU is kept, or it cannot be read."""
+
+
 class UnknownFinding(MusterError):
     """No finding of that id is recorded."""
 

@@ -113,7 +113,7 @@ def sweep(dry_run: DryRun = False) -> None:
     gone = records.apply_retention(dry_run=dry_run)
     typer.echo(
         f"{'would delete' if dry_run else 'deleted'} {gone.telemetry} telemetry files, {gone.results} raw results, "
-        f"{gone.measurements} measurements, {gone.runs} runs, {gone.mails} sent mails"
+        f"{gone.measurements} measurements, {gone.runs} runs, {gone.mails} sent mails, {gone.snapshots} peer snapshots"
     )
 
 

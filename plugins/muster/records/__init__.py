@@ -10,6 +10,7 @@ from muster.records.adoption import adopt_nodes, replace_node, verify_node
 from muster.records.engine import dispose, rehearsal, upgrade
 from muster.records.export import export_run
 from muster.records.leases import acquire_lease, acquire_leases, get_lease, live_leases, release_leases, sweep_leases
+from muster.records.measured import fleet_readings, node_readings, under_suspicion
 from muster.records.nodes import (
     add_node,
     add_nodes,
@@ -22,8 +23,10 @@ from muster.records.nodes import (
 )
 from muster.records.outbox import outbox_add, outbox_failed, outbox_pending, outbox_sent
 from muster.records.parts import node_parts, part_history, part_runs
+from muster.records.peers import keep_snapshot, last_change, latest_snapshot, list_snapshots, load_snapshot
 from muster.records.reporting import run_report
 from muster.records.retention import apply_retention
+from muster.records.revisions import load_revision
 from muster.records.runs import (
     begin_run,
     begin_stage,
@@ -49,6 +52,7 @@ from muster.records.values import (
     PlacementRecord,
     Purged,
     RunRecord,
+    SnapshotRecord,
     StageSummary,
     StageVerdict,
 )
@@ -75,6 +79,7 @@ __all__ = [
     "PlacementRecord",
     "Purged",
     "RunRecord",
+    "SnapshotRecord",
     "StageSummary",
     "StageVerdict",
     "acquire_lease",
@@ -91,21 +96,29 @@ __all__ = [
     "export_run",
     "find_run",
     "finish_run",
+    "fleet_readings",
     "get_job",
     "get_lease",
     "get_node",
     "get_run",
     "keep_in_service",
+    "keep_snapshot",
+    "last_change",
     "last_contact",
     "last_passes",
+    "latest_snapshot",
     "latest_verdicts",
     "list_nodes",
     "list_runs",
+    "list_snapshots",
     "list_waivers",
     "live_leases",
+    "load_revision",
+    "load_snapshot",
     "move_node",
     "node_events",
     "node_parts",
+    "node_readings",
     "open_findings",
     "outbox_add",
     "outbox_failed",
@@ -126,6 +139,7 @@ __all__ = [
     "sweep_leases",
     "touch_contact",
     "typical_duration_s",
+    "under_suspicion",
     "upgrade",
     "verify_node",
     "waive_finding",

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 ROWS = 50_000
 """Telemetry rows a row group: a 48-hour run's millions never lie in memory together."""
 
-_ORIGIN = ("node", "sku", "dag_id", "run_id", "stage", "level", "simulated")
+_ORIGIN = ("node", "sku", "sku_version", "snapshot", "dag_id", "run_id", "stage", "level", "simulated")
 _MEASUREMENT = (
     "probe", "metric", "device", "unit", "value", "text", "samples", "spread", "note", "floor", "ceiling", "source",
     "ok",
 )  # fmt: skip
 _FINDING = (
     "rule", "metric", "device", "severity", "fault_class", "action", "observed", "expected", "source", "summary",
-    "confidence", "finding_id", "waived",
+    "confidence", "finding_id", "waived", "measurements",
 )  # fmt: skip
 
 
@@ -90,7 +90,10 @@ def _table(
 
     rows = []
     for stage in stages:
-        values = (run.node, run.sku, run.dag_id, run.run_id, stage.stage, stage.level, stage.simulated)
+        values = (
+            run.node, run.sku, stage.sku_version, stage.snapshot, run.dag_id, run.run_id, stage.stage, stage.level,
+            stage.simulated,
+        )  # fmt: skip
         origin = dict(zip(_ORIGIN, values, strict=True))
         found: Iterable[MeasurementRow | FindingRow] = session.scalars(
             select(model).where(model.stage == stage.id).order_by(model.id)
@@ -110,6 +113,8 @@ def _arrow_type(name: str) -> pyarrow.DataType:
         return pyarrow.float64()
     if name in ("ok", "simulated"):
         return pyarrow.bool_()
+    if name == "measurements":
+        return pyarrow.list_(pyarrow.string())
     return pyarrow.int64() if name == "samples" else pyarrow.string()
 
 

@@ -337,33 +337,30 @@ class Event(Base):
 
 
 class PeerSnapshot(Base):
-    """Statistics of all healthy devices of one SKU, real or simulated, at one time; never changed once it is there."""
+    """What the healthy devices of one SKU, real or simulated, were like at one level; never changed afterwards."""
 
     __tablename__ = "peer_snapshots"
-    __table_args__ = (Index("ix_peer_snapshots_sku_simulated_made_at", "sku", "simulated", "made_at"),)
+    __table_args__ = (UniqueConstraint("sku", "level", "simulated", "version"),)
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    version: Mapped[str] = mapped_column(unique=True)
+    version: Mapped[str]
     made_at: Mapped[datetime.datetime]
     sku: Mapped[str]
+    level: Mapped[str]
     simulated: Mapped[bool]
-    devices: Mapped[int]
+    nodes: Mapped[int]
     data: Mapped[bytes] = mapped_column(deferred=True)
 
 
-class SkuFile(Base):
-    """A SKU file and its programme, byte by byte, as a verdict was spoken by them; under the digest of both."""
+class SkuRevision(Base):
+    """All that a SKU's files said when a verdict was spoken by them, as JSON of ``muster_criteria.skus.Sku``."""
 
-    __tablename__ = "sku_files"
-    __table_args__ = (Index("ix_sku_files_sku_revision", "sku", "revision"),)
+    __tablename__ = "sku_revisions"
 
-    digest: Mapped[str] = mapped_column(primary_key=True)
-    sku: Mapped[str]
-    revision: Mapped[str]
-    programme: Mapped[str]
+    sku: Mapped[str] = mapped_column(primary_key=True)
+    revision: Mapped[str] = mapped_column(primary_key=True)
     kept_at: Mapped[datetime.datetime]
-    text: Mapped[bytes]
-    programme_text: Mapped[bytes]
+    content: Mapped[str] = mapped_column(deferred=True)
 
 
 class Artifact(Base):

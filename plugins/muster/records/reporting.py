@@ -71,6 +71,7 @@ def _stage(session: Session, row: StageRecord) -> StageReport:
             coverage=Coverage(row.required, row.measured, row.judged, tuple(row.missing), tuple(row.unjudged)),
             findings=_findings(session, row), observations=_observations(session, row),
             simulated=row.simulated, sku=row.sku, sku_version=row.sku_version, notes=tuple(row.notes),
+            snapshot=row.snapshot,
         ),
         started_at=started,
         duration_s=(ended - started).total_seconds() if started and ended else None,
@@ -91,7 +92,7 @@ def finding_of(row: FindingRow) -> Finding:
         rule=row.rule, metric=row.metric, device=row.device, severity=Severity(row.severity),
         fault_class=FaultClass(row.fault_class), action=Action(row.action), observed=row.observed,
         expected=row.expected, source=row.source, summary=row.summary, labels=_labels(row.labels),
-        confidence=row.confidence, id=row.finding_id, waived=row.waived,
+        confidence=row.confidence, id=row.finding_id, waived=row.waived, measurements=tuple(row.measurements),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import CursorResult, Select, delete, func, select
 
 from muster.records import stages
 from muster.records.engine import reading, writing
-from muster.records.models import Artifact, MeasurementRow, Outbox, Run, StageRecord
+from muster.records.models import Artifact, MeasurementRow, Outbox, PeerSnapshot, Run, StageRecord
 from muster.records.values import Purged
 from muster.settings import settings
 
@@ -21,7 +21,8 @@ def apply_retention(now: datetime.datetime | None = None, *, dry_run: bool = Fal
     """Delete what the MUSTER_RETENTION_* settings no longer keep, or only count it; returns how much that is.
 
     Raw telemetry, raw results and sent mails go by their own age, measurements by their stage's, runs by their end.
-    Verdicts and findings stay as long as their run; nodes, parts, leases and lifecycle events for ever.
+    Verdicts and findings stay as long as their run; nodes, parts, leases, lifecycle events and SKU revisions for ever;
+    peer snapshots as long as a verdict that is kept cites them, and the newest of each kind.
     """
     moment = now or datetime.datetime.now(datetime.UTC)
     keep = settings()
@@ -43,11 +44,20 @@ def apply_retention(now: datetime.datetime | None = None, *, dry_run: bool = Fal
         measurements=purge(MeasurementRow.stage, old_stages),
         runs=runs,
         mails=purge(Outbox.id, select(Outbox.id).where(Outbox.sent_at < before(keep.retention_outbox_days))),
+        snapshots=purge(PeerSnapshot.id, _uncited_snapshots(before(keep.retention_snapshots_days))),
     )
 
 
 def _artifacts(kind: str, before: datetime.datetime) -> Select[int]:
     return select(Artifact.id).where(Artifact.kind == kind, Artifact.created_at < before)
+
+
+def _uncited_snapshots(before: datetime.datetime) -> Select[int]:
+    newest = select(func.max(PeerSnapshot.id)).group_by(PeerSnapshot.sku, PeerSnapshot.level, PeerSnapshot.simulated)
+    cited = select(StageRecord.snapshot).where(StageRecord.snapshot != "")
+    return select(PeerSnapshot.id).where(
+        PeerSnapshot.made_at < before, PeerSnapshot.id.not_in(newest), PeerSnapshot.version.not_in(cited)
+    )
 
 
 def _count(column: Any, ids: Select[int]) -> int:

@@ -15,6 +15,7 @@ from muster.records import _rows, charts
 from muster.records.engine import writing
 from muster.records.models import Artifact, FindingRow, MeasurementRow, Node, Run, StageRecord
 from muster.records.parts import place
+from muster.records.revisions import keep_revision
 from muster.records.runs import require_lease
 from muster.records.waivers import apply_waivers
 from muster.settings import settings
@@ -57,6 +58,7 @@ def record_stage(
         swapped = _observe(session, run, row, result) if result is not None else []
         # Only now is it known which parts sit in the node, and so which waivers are about it.
         judgement = apply_waivers(session, row, judgement)
+        keep_revision(session, judgement.sku, judgement.sku_version)
         stage = _stage_row(run, result, judgement, raw, telemetry, attempts)
         stage.charts = charts.to_json(charted)
         _supersede(session, run, stage)
@@ -109,7 +111,7 @@ def _stage_row(
         agent_sha256=result.agent_sha256 if result else "",
         probes=[[each.probe, each.status, each.reason] for each in result.probes] if result else [],
         aggregates=[each.model_dump(mode="json") for each in result.telemetry] if result else [],
-        result_sha256=_sha256(raw), telemetry_sha256=_sha256(telemetry),
+        result_sha256=_sha256(raw), telemetry_sha256=_sha256(telemetry), snapshot=judgement.snapshot,
     )  # fmt: skip
 
 
@@ -133,7 +135,7 @@ def _store_rows(
             "severity": str(each.severity), "fault_class": str(each.fault_class), "action": str(each.action),
             "observed": each.observed, "expected": each.expected, "source": each.source, "summary": each.summary,
             "labels": dict(each.labels), "confidence": each.confidence, "finding_id": each.id,
-            "waived": each.waived,
+            "waived": each.waived, "measurements": list(each.measurements),
         }
         for each in judgement.findings
     ]  # fmt: skip

@@ -156,6 +156,18 @@ class OpenFinding:
 
 
 @dataclasses.dataclass(frozen=True)
+class SnapshotRecord:
+    """Peer statistics that are kept: of so many healthy nodes of one SKU, real or simulated, tested at one level."""
+
+    version: str
+    made_at: datetime.datetime
+    sku: str
+    level: str
+    simulated: bool
+    nodes: int
+
+
+@dataclasses.dataclass(frozen=True)
 class ApprovalRecord:
     """What a person chose when asked about a node, why, and where the evidence can be seen (a link)."""
 
@@ -214,3 +226,4 @@ class Purged:
     measurements: int
     runs: int
     mails: int
+    snapshots: int = 0

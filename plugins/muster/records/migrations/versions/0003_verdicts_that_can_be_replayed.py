@@ -1,4 +1,4 @@
-"""Peer statistics, the SKU files that verdicts were spoken by, references behind findings, and verdicts held back."""
+"""Peer statistics, the SKU revisions that verdicts were spoken by, measurements behind findings, verdicts held back."""
 
 from __future__ import annotations
 
@@ -31,25 +31,23 @@ def upgrade() -> None:
         required("version", sa.Text()),
         required("made_at", Moment),
         required("sku", sa.Text()),
+        required("level", sa.Text()),
         required("simulated", sa.Boolean()),
-        required("devices", sa.Integer()),
+        required("nodes", sa.Integer()),
         required("data", sa.LargeBinary()),
         sa.PrimaryKeyConstraint("id", name="pk_peer_snapshots"),
-        sa.UniqueConstraint("version", name="uq_peer_snapshots_version"),
+        sa.UniqueConstraint(
+            "sku", "level", "simulated", "version", name="uq_peer_snapshots_sku_level_simulated_version"
+        ),
     )
-    op.create_index("ix_peer_snapshots_sku_simulated_made_at", "peer_snapshots", ["sku", "simulated", "made_at"])
     op.create_table(
-        "sku_files",
-        required("digest", sa.Text()),
+        "sku_revisions",
         required("sku", sa.Text()),
         required("revision", sa.Text()),
-        required("programme", sa.Text()),
         required("kept_at", Moment),
-        required("text", sa.LargeBinary()),
-        required("programme_text", sa.LargeBinary()),
-        sa.PrimaryKeyConstraint("digest", name="pk_sku_files"),
+        required("content", sa.Text()),
+        sa.PrimaryKeyConstraint("sku", "revision", name="pk_sku_revisions"),
     )
-    op.create_index("ix_sku_files_sku_revision", "sku_files", ["sku", "revision"])
     op.add_column("stages", text("snapshot"))
     op.create_index("ix_stages_snapshot", "stages", ["snapshot"])
     op.add_column("findings", sa.Column("measurements", sa.JSON(), nullable=False, server_default="[]"))
@@ -65,5 +63,5 @@ def downgrade() -> None:
     op.drop_column("findings", "measurements")
     op.drop_index("ix_stages_snapshot", "stages")
     op.drop_column("stages", "snapshot")
-    op.drop_table("sku_files")
+    op.drop_table("sku_revisions")
     op.drop_table("peer_snapshots")

@@ -1,0 +1,80 @@
+"""What SKU files said when a verdict was spoken by them, kept for ever: so the verdict can be replayed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from muster.errors import UnknownRevision
+from muster.records import _rows
+from muster.records.engine import reading
+from muster.records.models import SkuRevision
+from muster.settings import settings
+
+if TYPE_CHECKING:
+    from muster_criteria.skus import Sku
+
+log = logging.getLogger(__name__)
+
+
+def load_revision(sku: str, revision: str) -> Sku:
+    """The SKU as it was at that revision. Raises UnknownRevision if it is not kept, or cannot be read."""
+    from muster_criteria.skus import Sku
+
+    with reading() as session:
+        content = session.scalar(
+            select(SkuRevision.content).where(SkuRevision.sku == sku, SkuRevision.revision == revision)
+        )
+        known = list(
+            session.scalars(select(SkuRevision.revision).where(SkuRevision.sku == sku).order_by(SkuRevision.kept_at))
+        )
+    if content is None:
+        kept = f"kept are {', '.join(known)}" if known else "none of it are kept"
+        raise UnknownRevision(f"no revision {revision!r} of SKU {sku} is kept ({kept}); give a folder of SKU files")
+    try:
+        return Sku.model_validate_json(content)
+    except ValueError as error:
+        raise UnknownRevision(
+            f"revision {revision} of SKU {sku} cannot be used by this version of Muster ({_first(error)}); "
+            "give a folder of SKU files, or replay it with the version that spoke the verdict"
+        ) from error
+
+
+def keep_revision(session: Session, sku: str, revision: str) -> None:
+    """Keep what the SKU's files say, once, within the caller's transaction; they must still be at that revision."""
+    known = select(SkuRevision.revision).where(SkuRevision.sku == sku, SkuRevision.revision == revision)
+    if session.scalar(known) is not None:
+        return
+    content = _content(sku, revision, settings().sku_folders)
+    if content is None:
+        return
+    # Another task may be writing the same revision at this moment: whose row it is does not matter.
+    with contextlib.suppress(IntegrityError), session.begin_nested():
+        session.add(SkuRevision(sku=sku, revision=revision, kept_at=_rows.now(), content=content))
+
+
+@functools.lru_cache(maxsize=32)
+def _content(sku: str, revision: str, folders: tuple[Path, ...]) -> str | None:
+    """The SKU's files as JSON; None, which is logged once a process, if they are not at that revision any more."""
+    from muster_criteria.skus import SkuError, load_sku
+
+    try:
+        now = load_sku(sku, folders)
+    except SkuError as error:
+        log.warning("verdicts by %s %s cannot be replayed: %s", sku, revision, error)
+        return None
+    if now.revision != revision:
+        log.warning("verdicts by %s %s cannot be replayed: the files are at %s now", sku, revision, now.revision)
+        return None
+    return now.model_dump_json()
+
+
+def _first(error: ValueError) -> str:
+    return " ".join(str(error).split())[:160]
