@@ -87,7 +87,8 @@ with DAG(
         task_id="ask", trigger_dag_id="admission", logical_date=None, skip_when_already_exists=True
     ).expand_kwargs(questions(entered))
     concluded: Any = conclude(judged)
-    told = report(taken).as_teardown(setups=taken)
+    # Reported last: where a member ends is settled only when it is let go.
+    let_go = release(taken).as_teardown(setups=taken)
     train >> judged
     asked >> concluded
-    concluded >> told >> release(taken).as_teardown(setups=taken)
+    concluded >> let_go >> report(taken).as_teardown(setups=taken)

@@ -14,7 +14,7 @@ from muster_criteria.model import Verdict
 STAGES = ("intake", "burn_in", "integrity", "performance", "thermal")
 """The stages of a node's qualification, in order."""
 
-CLUSTER_STAGES = ("cluster",)
+CLUSTER_STAGES = ("cluster_validation",)
 """The stages that a block of nodes goes through together, after qualification."""
 
 INCONCLUSIVE_BUDGET = 3
@@ -42,11 +42,14 @@ class State(enum.StrEnum):
     RETIRED = "retired"
 
 
-IN_FLIGHT = frozenset({State.INTAKE, State.BURN_IN, State.VALIDATION, State.CLUSTER_VALIDATION, State.REVALIDATION})
-"""States in which a run is at work on the node; without a run no node stays in them."""
+IN_FLIGHT = frozenset({State.INTAKE, State.BURN_IN, State.VALIDATION, State.CLUSTER_VALIDATION})
+"""States in which a run is at work on the node; without a run no node stays in them.
+
+Revalidation is none of them: a node whose revalidation said nothing waits there, out of service, for the next one.
+"""
 
 SERVING = frozenset({State.PRODUCTION, State.REVALIDATION})
-"""States of a node in service; one that is tested again has left it only for so long."""
+"""States of a node in service; one that is tested again has left it only until it passes."""
 
 STATE_OF_STAGE = {
     "intake": State.INTAKE,
@@ -54,7 +57,7 @@ STATE_OF_STAGE = {
     "integrity": State.VALIDATION,
     "performance": State.VALIDATION,
     "thermal": State.VALIDATION,
-    "cluster": State.CLUSTER_VALIDATION,
+    "cluster_validation": State.CLUSTER_VALIDATION,
 }
 
 
@@ -140,6 +143,7 @@ def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:
         (s.PRODUCTION, s.REVALIDATION): (n.RUN,),
         (s.REVALIDATION, s.PRODUCTION): (n.FULL_PASS, n.HELD, n.PERSON),
         (s.REVALIDATION, s.QUALIFIED): (n.QUALIFYING, n.PERSON),
+        (s.REVALIDATION, s.REGISTERED): (n.PERSON,),
         # Clearing an earlier stage, or testing a qualified node again for another reason, goes back along the story.
         (s.BURN_IN, s.INTAKE): (n.RUN,),
         (s.VALIDATION, s.INTAKE): (n.RUN,),
@@ -153,7 +157,7 @@ def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:
         (s.REPAIR, s.REGISTERED): (n.PERSON,),
         (s.RMA, s.REGISTERED): (n.PERSON,),
     }
-    for state in (s.INTAKE, s.BURN_IN, s.VALIDATION, s.REVALIDATION):
+    for state in (s.INTAKE, s.BURN_IN, s.VALIDATION):
         table[state, s.REGISTERED] = (n.RUN_OVER, n.QUALIFYING, n.PERSON)
     for state in s:
         if state not in (s.QUARANTINE, s.TRIAGE, s.REPAIR, s.RMA, s.RETIRED):
@@ -226,8 +230,9 @@ class Closing:
     held: str = ""
 
     def withdraws(self, current: State) -> bool:
-        """Whether a node in ``current`` leaves service by this."""
-        return current in SERVING and bool(self.path) and self.path[-1] not in SERVING
+        """Whether a node in ``current`` leaves service by this, or stays out of it until it passes."""
+        end = self.path[-1] if self.path else current
+        return current in SERVING and end is not State.PRODUCTION
 
     def hold(self, current: State, why: str) -> Closing:
         """The same end held back: the node goes on serving where it served."""
@@ -241,7 +246,9 @@ def closing(
     """What a run with ``verdict`` does to a node in ``current`` that has ``inconclusive`` such runs behind it.
 
     A node that somebody moved out of the story meanwhile (quarantine, triage, …) stays where it was put, and a node in
-    ``shadow`` mode where it serves: a full-coverage PASS ends the shadow, anything else is only told.
+    ``shadow`` mode where it serves: a full-coverage PASS ends the shadow, anything else is only told. A revalidation
+    that said nothing leaves its node in revalidation: trouble that is not the node's costs it only the time until the
+    next one, and without a pass it does not serve.
     """
     s = State
     if shadow:

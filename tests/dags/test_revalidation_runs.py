@@ -123,3 +123,37 @@ def test_the_hourly_run_picks_idle_nodes_and_starts_one_run_each(
 def test_an_empty_fleet_is_no_trouble(airflow_db: None, fleet: Path) -> None:
     states, _ = revalidate("idle_revalidation")
     assert states == {"pick": "success", "revalidate": "skipped", "run": "success"}
+
+
+def test_a_revalidation_that_could_not_decide_is_repeated_and_the_node_waits_out_of_service(
+    fleet: Path, server: sshd.Sshd
+) -> None:
+    """Trouble that is not the node's: no loading dock, no production without a pass, and the next run takes it."""
+    lives.in_production(NODE)
+    params = {"node": NODE, "level": "demo", "reason": "x"}
+    for turn in ("first", "second"):
+        revalidation.claim(DAG_ID, turn, params)
+        records.begin_stage(DAG_ID, turn, "intake")
+        records.finish_run(DAG_ID, turn, Verdict.INCONCLUSIVE, "its switch was away")
+        assert revalidation.pick("hourly", "demo") == [], "a run holds it"
+        records.release_leases(DAG_ID, turn, "over")
+        assert records.get_node(NODE).state is State.REVALIDATION
+        assert [run["conf"]["node"] for run in revalidation.pick("hourly", "demo")] == [NODE]
+    revalidation.claim(DAG_ID, "third", params)
+    records.begin_stage(DAG_ID, "third", "intake")
+    records.finish_run(DAG_ID, "third", Verdict.INCONCLUSIVE, "its switch was away")
+    assert records.get_node(NODE).state is State.TRIAGE
+    assert [run["conf"]["node"] for run in revalidation.pick("hourly", "demo")] == []
+
+
+def test_a_node_that_waits_and_is_still_used_is_left_alone(fleet: Path, server: sshd.Sshd) -> None:
+    lives.in_production(NODE)
+    params = {"node": NODE, "level": "demo", "reason": "x"}
+    revalidation.claim(DAG_ID, "first", params)
+    records.begin_stage(DAG_ID, "first", "intake")
+    records.finish_run(DAG_ID, "first", Verdict.SKIPPED, "its guard found somebody at work")
+    records.release_leases(DAG_ID, "first", "over")
+    label_busy(server)
+    with pytest.raises(AirflowSkipException, match="is left alone: its label busy"):
+        revalidation.claim(DAG_ID, "second", params)
+    assert records.live_leases() == []

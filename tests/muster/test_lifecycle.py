@@ -21,6 +21,7 @@ from muster.lifecycle import (
     closing,
     path_to_stage,
 )
+from muster_criteria import cluster_model, programme
 from muster_criteria.model import Verdict
 
 EVIDENCE = st.builds(
@@ -81,7 +82,8 @@ def test_a_verdict_that_is_held_withdraws_nobody_and_brings_nobody_in(
     current: State, verdict: Verdict, full: bool, inconclusive: int
 ) -> None:
     end = closing(current, verdict, full, inconclusive)
-    assert end.withdraws(current) == (current in SERVING and bool(end.path) and end.path[-1] is not State.PRODUCTION)
+    serves_then = (current, *end.path)[-1] is State.PRODUCTION
+    assert end.withdraws(current) == (current in SERVING and not serves_then)
     if not end.withdraws(current):
         return
     held = end.hold(current, "the breaker is open")
@@ -169,6 +171,16 @@ def test_a_fail_quarantines_from_anywhere_a_node_may_be_tested() -> None:
         assert closing(state, Verdict.FAIL, True, 0).path == (State.QUARANTINE,)
 
 
+@pytest.mark.parametrize("verdict", [Verdict.INCONCLUSIVE, Verdict.SKIPPED])
+def test_a_revalidation_that_says_nothing_leaves_the_node_waiting_out_of_service(verdict: Verdict) -> None:
+    """It is not sent back to the loading dock for trouble that is not its own, and does not serve without a pass."""
+    end = closing(State.REVALIDATION, verdict, False, 0)
+    assert end.path == ()
+    assert path_to_stage("intake", State.REVALIDATION, frozenset()) == (), "the next run takes it up where it stands"
+    assert closing(State.REVALIDATION, Verdict.PASS, True, end.inconclusive).path == (State.PRODUCTION,)
+    assert closing(State.REVALIDATION, Verdict.INCONCLUSIVE, False, 2).path == (State.QUARANTINE, State.TRIAGE)
+
+
 def test_the_third_inconclusive_run_goes_to_triage() -> None:
     assert closing(State.BURN_IN, Verdict.INCONCLUSIVE, False, 0).path == (State.REGISTERED,)
     assert closing(State.BURN_IN, Verdict.INCONCLUSIVE, False, 1).inconclusive == 2
@@ -197,6 +209,11 @@ def test_a_refusal_says_what_is_possible() -> None:
         "retired (needs a named person with a reason), "
         "registered (needs a named person who replaces the machine, with a reason)"
     )
+
+
+def test_the_stages_bear_the_names_that_the_programme_and_the_judge_give_them() -> None:
+    assert STAGES == programme.STAGES
+    assert CLUSTER_STAGES == (cluster_model.STAGE,)
 
 
 def test_retired_is_the_end_and_every_other_state_has_a_way_on() -> None:

@@ -111,7 +111,7 @@ def _lacking(node: NodeRecord, stands: Sequence[StageVerdict], limits: Limits, n
     if node.shadow:
         yield "it was adopted while it served, and is unverified"
     elif node.state is not State.PRODUCTION and Need.FULL_PASS not in TRANSITIONS[node.state, State.PRODUCTION]:
-        yield f"it is in {node.state}, and has not been validated with others since"
+        yield f"it is in {node.state}, from where no test alone takes it into production"
     for stage in (*limits.stages, *limits.cluster_stages):
         passes = [each for each in stands if each.stage == stage and each.verdict is Verdict.PASS]
         if not any(each.stage == stage for each in stands):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
@@ -15,9 +15,10 @@ from airflow.sdk.exceptions import AirflowSkipException
 from muster import records, runid
 from muster.admission.backend import Idle, backend
 from muster.errors import LeaseHeld, MusterError, UnknownRun
-from muster.lifecycle import State
+from muster.lifecycle import SERVING, State
 from muster.operators import claims, qualification
 from muster.planning import idle as planning
+from muster.records import NodeRecord
 from muster.settings import settings
 from muster_criteria import programme
 
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 def pick(run_id: str, level: str) -> list[dict[str, Any]]:
     """The nodes to test again now, each as a run of node_revalidation, as TriggerDagRunOperator takes it."""
     current = settings()
+    leased = {lease.node for lease in records.live_leases()}
     nodes = records.list_nodes(states=(State.PRODUCTION, State.REVALIDATION))
     choice = planning.choose(
         nodes,
@@ -35,18 +37,38 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
         records.last_passes(),
         share=current.revalidation_share,
         after=datetime.timedelta(hours=current.revalidation_after_hours),
-        leased={lease.node for lease in records.live_leases()},
+        leased=leased,
+        barred=_barred(nodes),
     )
-    for name, why in choice.passed_over.items():
-        log.info("%s is left alone: %s", name, why)
+    waiting = [node.name for node in nodes if node.state is State.REVALIDATION and node.name not in leased]
+    if waiting:
+        log.info("out of service until they pass, and tested again now: %s", ", ".join(waiting))
+    for name in choice.passed_over.keys() - set(waiting):
+        log.info("%s is left alone: %s", name, choice.passed_over[name])
     pools = {node.name: node.pool for node in nodes}
     return [
         {
-            "trigger_run_id": runid.run_id(name, f"idle in {run_id}"),
-            "conf": {"node": name, "level": level, "reason": "it was idle", "pool": pools[name] or None},
+            "trigger_run_id": runid.run_id(name, f"{reason} in {run_id}"),
+            "conf": {"node": name, "level": level, "reason": f"it was {reason}", "pool": pools[name] or None},
         }
-        for name in choice.chosen
+        for reason, names in (("waiting", waiting), ("idle", choice.chosen))
+        for name in names
     ]
+
+
+def _barred(nodes: Sequence[NodeRecord]) -> Callable[[NodeRecord], str]:
+    """The circuit breaker's word on each node: while it is open, nobody is taken out of production for a test."""
+    stands = {simulated: records.breaker(simulated=simulated) for simulated in {node.simulated for node in nodes}}
+    return lambda node: stands[node.simulated].sentence if stands[node.simulated].open else ""
+
+
+def _in_use(node: NodeRecord) -> str:
+    """Why the node cannot be tested now; "" if nobody uses it. One that waits in revalidation serves nobody new."""
+    if node.state is State.PRODUCTION:
+        said = _idle(node.name)
+        return "" if said.idle else said.why
+    allocation = backend().allocation(node.name)
+    return allocation.by if allocation.allocated else ""
 
 
 def _idle(name: str) -> Idle:
@@ -71,11 +93,10 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any
     name = node.name
     held = records.get_lease(name)
     if held is None or (held.dag_id, held.run_id) != (dag_id, run_id):
-        if node.state is not State.PRODUCTION:
+        if node.state not in SERVING:
             raise MusterError(f"{name} is in {node.state}, and only nodes in production are revalidated; qualify it")
-        said = _idle(name)
-        if not said.idle:
-            raise AirflowSkipException(f"{name} is left alone: {said.why}")
+        if why := _in_use(node):
+            raise AirflowSkipException(f"{name} is left alone: {why}")
     try:
         lease = records.acquire_lease(name, dag_id, run_id)
     except LeaseHeld as error:

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
 from muster import lifecycle
@@ -75,6 +75,11 @@ def move(session: Session, node: Node, to: State, actor: str, reason: str, evide
     if to not in SERVING or evidence.person:
         node.held = ""
     write_event(session, node.name, current, to, actor, reason, evidence_json(evidence))
+    if evidence.run:
+        # A run that has ended may still move its node: into production, or back when it lets go.
+        dag_id, _, run_id = evidence.run.partition("/")
+        this = (Run.dag_id == dag_id, Run.run_id == run_id, Run.node == node.name, Run.ended_at.is_not(None))
+        session.execute(update(Run).where(*this).values(state_after=to))
 
 
 def write_event(

@@ -53,8 +53,9 @@ def acquire_leases(nodes: Collection[str], dag_id: str, run_id: str) -> list[Lea
 def release_leases(dag_id: str, run_id: str, reason: str) -> list[str]:
     """Free every node that the run holds, because it is over; returns their names.
 
-    A node still in flight goes back to registered (or qualified), since its run ended without a verdict; a run that
-    did not say how it ended is closed as INCONCLUSIVE. Harmless when nothing is held.
+    A node still in flight goes back to registered (or qualified), since its run ended without a verdict; one in
+    revalidation waits there for the next. A run that did not say how it ended is closed as INCONCLUSIVE. Harmless when
+    nothing is held.
     """
     with writing() as session:
         query = select(Lease).where(Lease.dag_id == dag_id, Lease.run_id == run_id, Lease.released_at.is_(None))

@@ -9,7 +9,7 @@ from muster.admission.backend import RecordOnly
 from muster.admission.entry import admit, admit_by, decide_now
 from muster.admission.gate import Admit, NeedsPerson, Refuse
 from muster.errors import IllegalMove
-from muster.lifecycle import Evidence, State
+from muster.lifecycle import CLUSTER_STAGES, Evidence, State
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 
@@ -35,10 +35,10 @@ def qualified(stage: str = "", verdict: Verdict = Verdict.PASS) -> None:
 def validated(verdict: Verdict = Verdict.PASS) -> None:
     """A cluster run that holds the node still, its verdict spoken."""
     records.acquire_leases([NODE], "cluster", "run")
-    records.begin_run("cluster", "run", NODE, "short", "block 7", required_stages=["cluster"])
+    records.begin_run("cluster", "run", NODE, "short", "block 7", required_stages=CLUSTER_STAGES)
     lease = records.get_lease(NODE)
     assert lease is not None
-    fleet.do_stage(lease, "cluster", verdict)
+    fleet.do_stage(lease, *CLUSTER_STAGES, verdict)
     records.finish_run("cluster", "run", verdict, "so it ended", node=NODE)
 
 
@@ -68,6 +68,23 @@ def test_a_warning_needs_a_person_who_is_recorded() -> None:
     (approval,) = records.approvals(NODE)
     assert (approval.person, approval.option, approval.link) == ("Ada", "admit", link)
     assert records.node_events(NODE)[-1].evidence == {"person": "Ada", "reason": "warm aisle, known"}
+
+
+def test_a_run_tells_where_its_node_went_after_its_verdict() -> None:
+    """The verdict comes first, then the gate's or a person's word on it, then the node is let go."""
+    qualified()
+    validated()
+    assert records.get_run("cluster", "run", node=NODE).state_after is State.CLUSTER_VALIDATION
+    admit(NODE, "cluster", "run")
+    assert records.get_run("cluster", "run", node=NODE).state_after is State.PRODUCTION
+
+
+def test_a_run_whose_node_waits_for_a_person_tells_where_it_waits() -> None:
+    qualified("thermal", Verdict.WARN)
+    validated()
+    admit(NODE, "cluster", "run")
+    records.release_leases("cluster", "run", "over")
+    assert records.get_run("cluster", "run", node=NODE).state_after is State.QUALIFIED
 
 
 def test_the_pass_of_a_block_opens_nothing_for_a_node_that_qualified_on_less() -> None:

@@ -126,13 +126,13 @@ def test_from_where_no_node_enters_nobody_may_admit(state: State) -> None:
     ("verdicts", "reason"),
     [
         (WELL[1:], "intake was never tested"),
-        (WELL[:-1], "cluster was never tested"),
+        (WELL[:-1], "cluster_validation was never tested"),
         ([*WELL, said("thermal", Verdict.WARN, age=0)], "thermal is WARN in run run-thermal-0: because"),
         ([*WELL, said("thermal", Verdict.INCONCLUSIVE, age=0, level="demo")], "thermal is INCONCLUSIVE"),
         ([*WELL[1:], said("intake", full=False)], "intake passed without full coverage"),
         ([*WELL[1:], said("intake", level="short")], "intake passed at level short only, and standard is asked for"),
         ([*WELL[1:], said("intake", age=101)], "intake passed last on 2026-05-27 19:00 UTC, longer ago than 100 hours"),
-        ([*WELL[:-1], said("cluster", age=101)], "cluster passed last on"),
+        ([*WELL[:-1], said("cluster_validation", age=101)], "cluster_validation passed last on"),
     ],
 )
 def test_what_is_lacking_is_said_and_left_to_a_person(verdicts: list[StageVerdict], reason: str) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from muster import records
 from muster.errors import DifferentMachine, IllegalMove, LeaseHeld, UnknownNode, UnknownRun
-from muster.lifecycle import STAGES, State
+from muster.lifecycle import CLUSTER_STAGES, STAGES, State
 from muster.records import StageVerdict
 from muster.records.engine import writing
 from muster.standing import SAYS_NOTHING, standing, thoroughness
@@ -158,10 +158,10 @@ class TestBlocks:
             fleet.qualify(name)
         records.acquire_leases(BLOCK[:2], "cluster", "run")
         for name in BLOCK[:2]:
-            records.begin_run("cluster", "run", name, "short", "block 7", required_stages=["cluster"])
+            records.begin_run("cluster", "run", name, "short", "block 7", required_stages=CLUSTER_STAGES)
             lease = records.get_lease(name)
             assert lease is not None
-            fleet.do_stage(lease, "cluster", Verdict.FAIL if name == NODE else Verdict.PASS)
+            fleet.do_stage(lease, *CLUSTER_STAGES, Verdict.FAIL if name == NODE else Verdict.PASS)
             assert records.get_node(name).state is State.CLUSTER_VALIDATION
         with pytest.raises(UnknownRun, match=r"tests several nodes \(gpu-0001, gpu-0002\)"):
             records.get_run("cluster", "run")
@@ -172,12 +172,12 @@ class TestBlocks:
         assert records.find_run("run", node=NODE).verdict is Verdict.FAIL
         assert records.release_leases("cluster", "run", "over") == list(BLOCK[:2])
         assert records.get_node("gpu-0002").state is State.QUALIFIED
-        assert [each.stage for each in records.latest_verdicts("gpu-0002")] == [*STAGES, "cluster"]
+        assert [each.stage for each in records.latest_verdicts("gpu-0002")] == [*STAGES, *CLUSTER_STAGES]
 
     def test_a_block_that_ends_without_a_word_is_closed_for_each(self) -> None:
         records.acquire_leases(BLOCK, "cluster", "run")
         for name in BLOCK:
-            records.begin_run("cluster", "run", name, "short", "block 7", required_stages=["cluster"])
+            records.begin_run("cluster", "run", name, "short", "block 7", required_stages=CLUSTER_STAGES)
         records.release_leases("cluster", "run", "killed")
         assert {run.verdict for run in records.list_runs()} == {Verdict.INCONCLUSIVE}
 
