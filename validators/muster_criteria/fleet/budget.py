@@ -2,7 +2,7 @@
 
 At most ``healthy_fail_per_visit`` over all devices × metrics × rules together (union bound, so correlated metrics only
 make it stricter). Half goes to single series, half to the few family indices; each half is divided evenly over its
-series, and each series' part over the rules (siblings, peers, drift, CUSUM).
+series, and each series' part over the rules (``RULES``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
-RULES = ("siblings", "peers", "drift", "cusum")
+NODE_RULES = ("node_peers", "node_drift")
+"""Rules about the node's own level: all its devices alike, which is no device's fault."""
+RULES = ("peers", "siblings", "drift", "cusum", "node_peers", "node_drift")
 """The rules among which a series' part of the budget is divided."""
 
 

@@ -7,35 +7,173 @@ beside it, so that a node whose devices all slow down together is seen too.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import io
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from muster_criteria.fleet.budget import STANDARD, Budget
+from muster_criteria.fleet.cells import Cells
+from muster_criteria.fleet.comparisons import Comparison
+from muster_criteria.fleet.distances import Distances, distances
+from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, SeriesKey, keyed, mapping
 from muster_criteria.fleet.snapshot import Snapshot
+from muster_criteria.fleet.timeline import VISITS_MAX, Matrix, Timeline, row_medians, timeline
 
-VISITS_MAX = 8
-"""Earlier visits that are kept of each series: enough for a median and a CUSUM, and a few hundred bytes a device."""
+OWNER = ("node", "device", "kind", "metric", "labels", "unit")
+NODE_LEVEL = ""
+"""The ``device`` of the rows that tell of the node's own level."""
+VISIT_COLUMNS = tuple(f"v{number}" for number in range(VISITS_MAX))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Past:
+    """What is known of some readings' owners: the median over earlier visits, how many these were, and each of them."""
+
+    median: Numbers
+    visits: Codes
+    row: Codes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class History:
-    """Earlier visits; ``series``: a row per node × device × (metric, labels, unit), columns in time order."""
+    """Earlier visits. ``series``: a row per node × device × series (columns ``OWNER``), then ``VISIT_COLUMNS``:
+    relative readings, the latest last.
+    """
 
     series: pd.DataFrame
 
     def of(self, node: str) -> History:
         """The history of one node alone."""
-        raise NotImplementedError
+        return History(self.series[self.series["node"] == node].reset_index(drop=True))
 
     def to_bytes(self) -> bytes:
         """Parquet."""
-        raise NotImplementedError
+        buffer = io.BytesIO()
+        self.series.to_parquet(buffer, index=False)
+        return buffer.getvalue()
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> History:
         """What ``to_bytes`` wrote. Raises ValueError on anything else."""
-        raise NotImplementedError
+        try:
+            series = pd.read_parquet(io.BytesIO(raw))
+        except Exception as error:  # pyarrow raises several kinds
+            raise ValueError(f"the history cannot be read: {error}") from None
+        if list(series.columns) != [*OWNER, *VISIT_COLUMNS]:
+            raise ValueError("the history cannot be read: its columns are others")
+        return cls(series)
+
+    @functools.cached_property
+    def values(self) -> Matrix:
+        """The visits as a matrix, a row for each row of ``series``."""
+        return self.series[list(VISIT_COLUMNS)].to_numpy(dtype=np.float32)
+
+    @functools.cached_property
+    def _median(self) -> Numbers:
+        return row_medians(self.values)
+
+    @functools.cached_property
+    def _visits(self) -> Codes:
+        return np.asarray(np.sum(np.isfinite(self.values), axis=1), dtype=np.int64)
+
+    @functools.cached_property
+    def _numbers(self) -> tuple[dict[str, int], dict[str, int], dict[SeriesKey, int]]:
+        nodes = dict.fromkeys(self.series["node"].astype(str).unique())
+        devices = dict.fromkeys(self.series["device"].astype(str).unique())
+        keys = self.series[list(OWNER[2:])].drop_duplicates().itertuples(index=False, name=None)
+        series: dict[SeriesKey, int] = {}
+        for kind, metric, labels, unit in keys:
+            series[str(kind), str(metric), str(labels), str(unit)] = len(series)
+        return (
+            {name: at for at, name in enumerate(nodes)},
+            {name: at for at, name in enumerate(devices)},
+            series,
+        )
+
+    @functools.cached_property
+    def _sorted(self) -> tuple[Codes, Codes]:
+        nodes, devices, series = self._numbers
+        node = _codes(self.series["node"], nodes)
+        device = _codes(self.series["device"], devices)
+        parts = [self.series[name].astype("category") for name in OWNER[2:]]
+        combined = np.zeros(len(self.series), dtype=np.int64)
+        for part in parts:
+            combined = combined * max(len(part.cat.categories), 1) + part.cat.codes.to_numpy()
+        which, _ = pd.factorize(combined)  # in order of appearance, as in ``_numbers``
+        key = (node * max(len(devices), 1) + device) * max(len(series), 1) + which
+        order = np.argsort(key, kind="stable")
+        return key[order], order
+
+    def past(self, readings: Keyed, *, node_level: bool = False) -> Past:
+        """What is known of each reading's device (or of its node's own level)."""
+        missing = np.full(len(readings), -1, dtype=np.int64)
+        if not len(self.series):
+            return Past(np.full(len(readings), np.nan), np.zeros(len(readings), dtype=np.int64), missing)
+        nodes, devices, series = self._numbers
+        node = mapping(readings.nodes, nodes)[readings.node]
+        if node_level:
+            device = np.full(len(readings), devices.get(NODE_LEVEL, -1), dtype=np.int64)
+        else:
+            device = mapping(readings.devices, devices)[readings.device]
+        which = mapping([each.key for each in readings.catalogue], series)[readings.series]
+        asked = (node * len(devices) + device) * len(series) + which
+        keys, order = self._sorted
+        at = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
+        hit = (keys[at] == asked) & (node >= 0) & (device >= 0) & (which >= 0)
+        row = np.where(hit, order[at], -1)
+        return Past(np.where(hit, self._median[row], np.nan), np.where(hit, self._visits[row], 0), row)
 
 
-def build_history(readings: pd.DataFrame, snapshot: Snapshot) -> History:
-    """The history that these earlier readings make (all visits before the one to be judged; repeats count once)."""
-    raise NotImplementedError
+def _codes(names: pd.Series, numbers: dict[str, int]) -> Codes:
+    category = names.astype("category").cat
+    return mapping([str(name) for name in category.categories], numbers)[category.codes.to_numpy()]
+
+
+def build_history(
+    readings: pd.DataFrame, snapshot: Snapshot, comparisons: Sequence[Comparison], budget: Budget = STANDARD
+) -> History:
+    """The history that these earlier readings make: all visits before the one to be judged; repeats count once."""
+    measured = distances(keyed(readings, comparisons, by_day=True), Cells(snapshot.cells), budget.siblings_min)
+    devices, levels = device_timeline(measured), level_timeline(measured)
+    return History(
+        pd.concat(
+            [_frame(measured.readings, devices, of_node=False), _frame(measured.readings, levels, of_node=True)],
+            ignore_index=True,
+        )
+    )
+
+
+def device_timeline(measured: Distances, values: Numbers | None = None) -> Timeline:
+    """Timelines of each (node, device, series): what ``measured`` says relative to siblings, or these ``values``."""
+    of = measured.readings
+    owner = (of.node * len(of.devices) + of.device) * len(of.catalogue) + of.series
+    return timeline(owner, of.day, measured.relative if values is None else values)
+
+
+def level_timeline(measured: Distances) -> Timeline:
+    """Timelines of each (node, series): the node's own level."""
+    of = measured.readings
+    return timeline(of.node * len(of.catalogue) + of.series, of.day, measured.level)
+
+
+def _frame(readings: Keyed, lines: Timeline, *, of_node: bool) -> pd.DataFrame:
+    owner, series = np.divmod(lines.owners, max(len(readings.catalogue), 1))
+    node, device = (owner, None) if of_node else np.divmod(owner, max(len(readings.devices), 1))
+    columns: dict[str, object] = {"node": _named(node, readings.nodes)}
+    if device is None:
+        columns["device"] = _named(np.zeros(len(node), dtype=np.int64), [NODE_LEVEL])
+    else:
+        columns["device"] = _named(device, readings.devices)
+    for position, name in enumerate(OWNER[2:]):
+        said = pd.Series([each.key[position] for each in readings.catalogue], dtype=object).astype("category")
+        columns[name] = said.array.take(series)
+    columns |= {name: lines.values[:, number] for number, name in enumerate(VISIT_COLUMNS)}
+    return pd.DataFrame(columns)
+
+
+def _named(codes: Codes, names: Sequence[str]) -> Any:
+    return pd.Series(names, dtype="str").astype("category").cat.set_categories(list(names)).array.take(codes)

@@ -127,7 +127,7 @@ def together(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
     joined: dict[str, Any] = {}
     for name in COLUMNS:
         if name in NAMES:
-            joined[name] = pd.api.types.union_categoricals([part[name].array for part in parts])
+            joined[name] = pd.api.types.union_categoricals([part[name].array for part in parts], sort_categories=True)
         else:
             joined[name] = np.concatenate([part[name].to_numpy() for part in parts])
     return pd.DataFrame(joined, columns=list(COLUMNS))

@@ -8,41 +8,80 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import gzip
+import hashlib
+import json
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import pandas as pd
 
+from muster_criteria.fleet import cells as cells_module
+from muster_criteria.fleet.budget import STANDARD, Budget
 from muster_criteria.fleet.comparisons import Comparison
+from muster_criteria.fleet.strays import SCALES, TAILS, learn
 
 SCHEMA = "muster.snapshot/1"
+_TABLES = {"cells": cells_module.COLUMNS, "scales": SCALES, "tails": TAILS}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Snapshot:
     """What the peers are like.
 
-    ``version``: digest of the content and its date. ``cells``: a row per (metric, labels, unit, kind, group, slot), with
-    SKU-wide ones for peer groups of fewer than eight: ``median`` in unit, ``scale`` (1.4826 × MAD, as a share of the
-    median), ``count``. ``tails``: for each rule, metric and number of readings, how far the worst share p of healthy
-    devices strays, in scales. ``series``, ``indices``: how many single series and family indices a node has.
+    ``version``: digest of the content and its date. ``cells``: the median of each (series, peer group, slot), see
+    ``cells``. ``scales`` and ``tails``: how far healthy devices stray, for each rule, see ``strays``. ``series`` and
+    ``indices``: how many single series and family indices a node has, over which the budget is divided.
     """
 
     version: str
     made_at: datetime.datetime
     cells: pd.DataFrame
+    scales: pd.DataFrame
     tails: pd.DataFrame
     series: int
     indices: int
     nodes: int
 
     def to_bytes(self) -> bytes:
-        """Parquet, the same bytes for the same snapshot."""
-        raise NotImplementedError
+        """Compressed JSON, the same bytes for the same snapshot."""
+        return gzip.compress(json.dumps(_content(self) | {"version": self.version}).encode(), mtime=0)
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Snapshot:
-        """What ``to_bytes`` wrote. Raises ValueError, in one sentence, on anything else."""
-        raise NotImplementedError
+        """What ``to_bytes`` wrote. Raises ValueError, in one sentence, on anything else or on another content."""
+        try:
+            said = json.loads(gzip.decompress(raw))
+            version = said.pop("version")
+            if said["schema"] != SCHEMA:
+                raise ValueError(f"its schema is {said['schema']}, not {SCHEMA}")
+            tables = {name: pd.DataFrame(said[name], columns=list(columns)) for name, columns in _TABLES.items()}
+            made = cls(
+                version="",
+                made_at=datetime.datetime.fromisoformat(said["made_at"]),
+                series=int(said["series"]),
+                indices=int(said["indices"]),
+                nodes=int(said["nodes"]),
+                **tables,
+            )
+        except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"the snapshot cannot be read: {error}") from None
+        if _digest(made) != version:
+            raise ValueError(f"the snapshot cannot be read: its content is not that of version {version}")
+        return dataclasses.replace(made, version=version)
+
+
+def _content(snapshot: Snapshot) -> dict[str, Any]:
+    tables = {
+        name: {column: getattr(snapshot, name)[column].tolist() for column in columns}
+        for name, columns in _TABLES.items()
+    }
+    counts = {name: getattr(snapshot, name) for name in ("series", "indices", "nodes")}
+    return {"schema": SCHEMA, "made_at": snapshot.made_at.isoformat(), **tables, **counts}
+
+
+def _digest(snapshot: Snapshot) -> str:
+    return hashlib.sha256(json.dumps(_content(snapshot), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def build_snapshot(
@@ -51,6 +90,7 @@ def build_snapshot(
     comparisons: Sequence[Comparison],
     *,
     exclude: Collection[str] = frozenset(),
+    budget: Budget = STANDARD,
 ) -> Snapshot:
     """The snapshot of these readings (see ``readings.COLUMNS``) as of ``at`` (with zone).
 
@@ -58,4 +98,17 @@ def build_snapshot(
     from several visits it is learned how far a device strays from itself, without which drift and repeats only warn.
     Readings after ``at`` and those of nodes in ``exclude`` (open findings, quarantined) are left out.
     """
-    raise NotImplementedError
+    made_at = at.astimezone(datetime.UTC)
+    kept = (readings["at"] <= made_at.timestamp() / 86400.0) & ~readings["node"].isin(list(exclude))
+    learned = learn(readings[kept].reset_index(drop=True), comparisons, budget)
+    snapshot = Snapshot(
+        version="",
+        made_at=made_at,
+        cells=learned.cells,
+        scales=learned.scales,
+        tails=learned.tails,
+        series=learned.series,
+        indices=learned.indices,
+        nodes=learned.nodes,
+    )
+    return dataclasses.replace(snapshot, version=_digest(snapshot))

@@ -5,28 +5,44 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
-from muster_criteria.fleet.budget import STANDARD, Budget
+from muster_criteria.fleet.absolute import absolute
+from muster_criteria.fleet.budget import NODE_RULES, STANDARD, Budget
+from muster_criteria.fleet.causes import common_causes, held
+from muster_criteria.fleet.cells import Cells
 from muster_criteria.fleet.comparisons import Comparison
+from muster_criteria.fleet.distances import Distances, distances
 from muster_criteria.fleet.history import History
+from muster_criteria.fleet.keyed import INDEX_UNIT, keyed
 from muster_criteria.fleet.snapshot import Snapshot
+from muster_criteria.fleet.thresholds import Thresholds
+from muster_criteria.fleet.verdicts import Ruled, ruled
+from muster_criteria.skus import Sku
 
 FINDINGS = (
-    "node", "device", "metric", "labels", "unit", "rule", "breach", "value", "expected", "share", "threshold",
-    "repeats",
+    "node", "device", "kind", "metric", "labels", "unit", "rule", "breach", "value", "expected", "share", "threshold",
+    "repeats", "run", "fault", "action", "held",
 )  # fmt: skip
-"""``rule``: siblings, peers, drift, cusum, node_peers or node_drift. ``breach``: "fail" convicts, "retest" asks to
-measure again, "warn" only tells. ``expected``: what the reference says, in unit. ``share``: distance from it, as a
-share, adverse positive. ``threshold``: the share beyond which it fails (infinite: nothing convicts here)."""
+"""``rule``: peers, siblings, drift, cusum, node_peers, node_drift, or a SKU's floor, ceiling, exactly, expected,
+expected_devices. ``breach``: "fail" convicts, "retest" asks to measure again, "warn" only tells, "void" says that
+something else was measured. ``expected``: what the reference says, in unit. ``share``: distance from it, adverse
+positive. ``threshold``: the share beyond which one reading fails (infinite: nothing convicts here). ``held``: the
+common cause for which conviction waits. Rules about a node's own level are told of device "node", metric
+"<metric>_level": relative to the peers."""
 
 VERDICTS = ("verdict", "held", "reason")
-"""Per node (index): FAIL, RETEST, WARN or PASS ("NONE": nothing could be judged); ``held``: why conviction waits."""
+"""Per node (index): FAIL, RETEST, WARN or PASS; NONE where nothing could be judged. ``held``: why conviction waits,
+where all that convicts has a common cause. Coverage is the judge's of each node: a sweep sees what was measured."""
+
+_GRAVITY = ("fail", "retest", "void", "warn")
+_SAID = {"fail": "FAIL", "retest": "RETEST", "void": "RETEST", "warn": "WARN"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sweep:
-    """What a sweep found: ``findings`` (columns FINDINGS), ``verdicts`` (indexed by node), and common causes."""
+    """What a sweep found: ``findings`` (columns FINDINGS), ``verdicts`` (by node), ``causes`` (``causes.CAUSES``)."""
 
     findings: pd.DataFrame
     verdicts: pd.DataFrame
@@ -41,12 +57,105 @@ def sweep(
     comparisons: Sequence[Comparison],
     budget: Budget = STANDARD,
     *,
+    skus: Mapping[str, Sku] | None = None,
     groupings: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Sweep:
-    """Judge today's readings of any number of nodes. Never raises on what was measured.
+    """Judge today's readings (see ``readings.as_readings``) of any number of nodes. Never raises on what was measured.
 
     Two or more runs of one visit in ``today`` are repeats: one reading beyond the single threshold convicts, and so do
-    two beyond the (lower) threshold of two. ``groupings``: {"rack": {node: rack}, "image": {node: image}}, by which
-    findings alike at once are looked for as a common cause.
+    two beyond the (lower) threshold of two. ``skus``: by name, whose floors, ceilings and exact numbers judge too.
+    ``groupings``: {"rack": {node: rack}, "image": {node: image}}, by which a common cause is looked for.
     """
-    raise NotImplementedError
+    measured = distances(keyed(today, comparisons), Cells(snapshot.cells), budget.siblings_min)
+    thresholds = Thresholds(snapshot, budget, measured.readings.skus, measured.readings.catalogue)
+    runs = today["run"].cat.categories
+    parts = [_told(each, measured, runs) for each in ruled(measured, history, thresholds, at_least=budget.effect_min)]
+    findings = pd.concat([*parts, _absolute(today, skus or {})], ignore_index=True)
+    causes = common_causes(findings, _present(today), groupings)
+    findings["held"] = held(findings, causes, groupings)
+    findings = findings.sort_values(["node", "device", "metric", "labels", "rule", "expected"], kind="stable")
+    findings = findings.reset_index(drop=True)
+    return Sweep(findings, _verdicts(today, measured, findings, bool(skus)), causes, snapshot.version)
+
+
+def _told(rule: Ruled, measured: Distances, runs: pd.Index) -> pd.DataFrame:
+    """The readings that break a rule, as findings."""
+    broken = np.flatnonzero((rule.fail < 0.0) | (rule.retest < 0.0))
+    reading, of = rule.reading[broken], measured.readings
+    series = [of.catalogue[number] for number in of.series[reading]]
+    again = np.where(rule.repeats[broken] > 1, "warn", "retest")
+    breach = np.where(rule.fail[broken] < 0.0, "fail", again)
+    node_rule = rule.rule in NODE_RULES
+    columns: dict[str, object] = {
+        "node": [of.nodes[code] for code in of.node[reading]],
+        "device": ["node" if node_rule else of.devices[code] for code in of.device[reading]],
+        "kind": [each.key[0] for each in series],
+        "metric": [f"{each.key[1]}_level" if node_rule else each.key[1] for each in series],
+        "labels": [each.key[2] for each in series],
+        "unit": [INDEX_UNIT if node_rule else each.key[3] for each in series],
+        "rule": rule.rule,
+        "breach": breach,
+        "value": measured.level[reading] if node_rule else of.value[reading],
+        "expected": rule.expected[broken],
+        "share": rule.share[broken],
+        "threshold": rule.threshold[broken],
+        "repeats": rule.repeats[broken],
+        "run": runs[of.run[reading]].astype(str) if len(reading) else "",
+        "fault": [each.comparison.fault.value for each in series],
+        "action": [each.comparison.action.value for each in series],
+        "held": "",
+    }
+    return pd.DataFrame(columns, columns=list(FINDINGS))
+
+
+def _absolute(today: pd.DataFrame, skus: Mapping[str, Sku]) -> pd.DataFrame:
+    broken = absolute(today, skus)
+    rows = today.iloc[broken["row"].to_numpy(dtype=np.int64)]
+    columns: dict[str, object] = {
+        name: rows[name].astype(str).to_numpy()
+        for name in ("node", "device", "kind", "metric", "labels", "unit", "run")
+    }
+    columns |= {name: broken[name].to_numpy() for name in ("rule", "breach", "expected", "share", "fault", "action")}
+    columns |= {"value": rows["value"].to_numpy(), "threshold": 0.0, "repeats": 1, "held": ""}
+    return pd.DataFrame(columns, columns=list(FINDINGS))
+
+
+def _present(today: pd.DataFrame) -> pd.DataFrame:
+    """How many devices of each kind each node has."""
+    node, device = today["node"].cat, today["device"].cat
+    pair = np.unique(node.codes.to_numpy().astype(np.int64) * len(device.categories) + device.codes.to_numpy())
+    of, which = np.divmod(pair, max(len(device.categories), 1))
+    kinds = np.array([str(name).partition(":")[0].rstrip("0123456789") for name in device.categories] or [""])
+    frame = pd.DataFrame({"node": np.array(node.categories.tolist() or [""], dtype=object)[of], "kind": kinds[which]})
+    return frame.groupby(["node", "kind"], sort=True).size().rename("devices").reset_index()
+
+
+def _verdicts(today: pd.DataFrame, measured: Distances, findings: pd.DataFrame, by_sku: bool) -> pd.DataFrame:
+    codes = today["node"].cat.codes.to_numpy()
+    names = today["node"].cat.categories
+    nodes = names[np.unique(codes[codes >= 0])].astype(str).tolist()
+    judged = np.isfinite(measured.peers) | np.isfinite(measured.siblings)
+    seen = {measured.readings.nodes[code] for code in np.unique(measured.readings.node[judged])}
+    table = pd.DataFrame(
+        {"verdict": "PASS", "held": "", "reason": ""}, index=pd.Index(nodes, name="node"), dtype=object
+    )
+    if not by_sku:
+        table.loc[~table.index.isin(seen), "verdict"] = "NONE"
+    for breach in reversed(_GRAVITY):
+        of = findings[findings["breach"] == breach]
+        worst = of.sort_values("share", ascending=False, kind="stable").drop_duplicates("node")
+        table.loc[worst["node"], "verdict"] = _SAID[breach]
+        table.loc[worst["node"], "reason"] = [_reason(row) for row in worst.itertuples(index=False)]
+    failing = findings[findings["breach"] == "fail"]
+    own = set(failing.loc[failing["held"] == "", "node"])
+    waits = failing[~failing["node"].isin(own)].drop_duplicates("node")
+    table.loc[waits["node"], "held"] = waits["held"].to_numpy()
+    return table
+
+
+def _reason(row: object) -> str:
+    labels = f"[{row.labels}]" if row.labels else ""  # type: ignore[attr-defined]
+    return (
+        f"{row.device}: {row.metric}{labels} is {row.value:.4g} {row.unit}, expected {row.expected:.4g}"  # type: ignore[attr-defined]
+        f" by {row.rule}"  # type: ignore[attr-defined]
+    )

@@ -1,0 +1,162 @@
+"""How far healthy devices stray by each rule: scales and tails, learned from a fleet's last visits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from muster_criteria.fleet.budget import Budget
+from muster_criteria.fleet.cells import Cells, cells_of
+from muster_criteria.fleet.comparisons import Comparison
+from muster_criteria.fleet.distances import Distances, distances, family_indices
+from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, keyed
+from muster_criteria.fleet.tails import PROBABILITIES, tail_of
+from muster_criteria.fleet.timeline import Timeline, row_medians, timeline
+
+SERIES = ("kind", "metric", "labels", "unit")
+SCALES = ("rule", "sku", *SERIES, "scale")
+"""``scale``: 1.4826 × MAD of the rule's distances over all devices of the SKU, as a share; never below its floor."""
+TAILS = ("rule", "repeats", "sku", "kind", "metric", "size", *(f"q{at}" for at in range(len(PROBABILITIES))))
+"""Distances in scales that healthy devices exceed with each of ``tails.PROBABILITIES``, pooled over a metric's labels,
+or over all metrics of a kind (``metric`` empty) for those with too few. ``repeats`` 2: the milder of two visits."""
+
+GAUSSIAN_MAD = 1.4826
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Learned:
+    """What a fleet's readings teach; the fields are those of ``snapshot.Snapshot``."""
+
+    cells: pd.DataFrame
+    scales: pd.DataFrame
+    tails: pd.DataFrame
+    series: int
+    indices: int
+    nodes: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Sample:
+    """Distances of one rule: of the latest visit, and the milder of the two latest (NaN where there is one only)."""
+
+    rule: str
+    sku: Codes
+    series: Codes
+    latest: Numbers
+    milder: Numbers
+
+
+def learn(readings: pd.DataFrame, comparisons: Sequence[Comparison], budget: Budget) -> Learned:
+    """Cells, scales and tails of these readings."""
+    fleet = keyed(readings, comparisons, by_day=True)
+    latest = _latest(fleet)
+    cells = cells_of(latest, budget.peers_min)
+    usual, _ = Cells(cells).usual(latest)
+    indices = family_indices(latest, latest.value / usual)
+    cells = pd.concat([cells, cells_of(indices, budget.peers_min)], ignore_index=True) if len(indices) else cells
+    measured = distances(fleet, Cells(cells), budget.siblings_min)
+    samples = list(_samples(measured, budget))
+    scales = pd.DataFrame([row for each in samples for row in _scales(each, measured.readings, budget)], columns=SCALES)
+    tails = pd.DataFrame([row for each in samples for row in _tails(each, measured.readings, budget)], columns=TAILS)
+    single, index = _per_node(latest), _per_node(indices)
+    return Learned(cells, scales, tails, single, index, len(np.unique(latest.node)))
+
+
+def _latest(readings: Keyed) -> Keyed:
+    """One reading for each (node, device, series): of its latest day, the last run by name."""
+    owner = (readings.node * len(readings.devices) + readings.device) * len(readings.catalogue) + readings.series
+    order = np.lexsort((readings.run, readings.day, owner))
+    last = np.flatnonzero(np.diff(owner[order], append=-1))
+    return readings.take(np.sort(order[last]))
+
+
+def _per_node(readings: Keyed) -> int:
+    """The most series that a node has, devices counted."""
+    return int(np.bincount(readings.node).max(initial=0))
+
+
+def _samples(measured: Distances, budget: Budget) -> Iterator[_Sample]:
+    of = measured.readings
+    owner = (of.node * len(of.devices) + of.device) * len(of.catalogue) + of.series
+    shared = of.node * len(of.catalogue) + of.series
+    sku_of_node = np.zeros(max(len(of.nodes), 1), dtype=np.int64)
+    sku_of_node[of.node] = of.sku
+    for rule, owners, per_node, value in (
+        ("peers", owner, len(of.devices), measured.peers),
+        ("siblings", owner, len(of.devices), measured.siblings),
+        ("node_peers", shared, 1, of.sign * (measured.level - 1.0)),
+    ):
+        lines = timeline(owners, of.day, value)
+        series, sku = _who(lines, of, per_node, sku_of_node)
+        yield _Sample(rule, sku, series, _column(lines, -1), np.minimum(_column(lines, -1), _column(lines, -2)))
+    signs = np.array([series.sign for series in of.catalogue] or [0.0])
+    for rule, owners, per_node, value in (
+        ("drift", owner, len(of.devices), measured.relative),
+        ("node_drift", shared, 1, measured.level),
+    ):
+        lines = timeline(owners, of.day, value)
+        series, sku = _who(lines, of, per_node, sku_of_node)
+        yield _Sample(rule, sku, series, *_drifts(lines, signs[series], budget.visits_min))
+
+
+def _who(lines: Timeline, of: Keyed, per_node: int, sku_of_node: Codes) -> tuple[Codes, Codes]:
+    rest, series = np.divmod(lines.owners, max(len(of.catalogue), 1))
+    return series, sku_of_node[rest // max(per_node, 1)]
+
+
+def _column(lines: Timeline, at: int) -> Numbers:
+    return lines.values[:, at].astype(np.float64)
+
+
+def _drifts(lines: Timeline, sign: Numbers, visits_min: int) -> tuple[Numbers, Numbers]:
+    """Distance of the latest visit from the median of those before, and the milder of the two latest's."""
+    found = []
+    for earlier, judged in ((-1, (-1,)), (-2, (-1, -2))):
+        before = lines.values[:, :earlier]
+        enough = np.sum(np.isfinite(before), axis=1) >= visits_min
+        usual = np.where(enough, row_medians(before), np.nan)
+        found.append(np.min([sign * (_column(lines, at) / usual - 1.0) for at in judged], axis=0))
+    return found[0], found[1]
+
+
+def _scales(sample: _Sample, of: Keyed, budget: Budget) -> Iterator[tuple[object, ...]]:
+    floor = GAUSSIAN_MAD * budget.mad_floor
+    for (sku, series), rows in _by(sample.sku, sample.series):
+        values = sample.latest[rows]
+        values = values[np.isfinite(values)]
+        if len(values) >= budget.peers_min:
+            mad = float(np.median(np.abs(values - np.median(values))))
+            yield (sample.rule, of.skus[sku], *of.catalogue[series].key, max(floor, GAUSSIAN_MAD * mad))
+
+
+def _tails(sample: _Sample, of: Keyed, budget: Budget) -> Iterator[tuple[object, ...]]:
+    scale = np.full((max(len(of.skus), 1), max(len(of.catalogue), 1)), np.nan)
+    skus = {name: at for at, name in enumerate(of.skus)}
+    numbers = {each.key: at for at, each in enumerate(of.catalogue)}
+    for _, sku_name, kind, metric, labels, unit, found in _scales(sample, of, budget):
+        scale[skus[sku_name], numbers[kind, metric, labels, unit]] = found  # type: ignore[index]
+    scales = scale[sample.sku, sample.series]
+    metrics = {key: at for at, key in enumerate(dict.fromkeys(each.key[:2] for each in of.catalogue))}
+    kinds = {key: at for at, key in enumerate(dict.fromkeys(each.key[0] for each in of.catalogue))}
+    metric_of = np.array([metrics[each.key[:2]] for each in of.catalogue] or [0])[sample.series]
+    kind_of = np.array([kinds[each.key[0]] for each in of.catalogue] or [0])[sample.series]
+    for repeats, values in ((1, sample.latest / scales), (2, sample.milder / scales)):
+        for pool, names in ((metric_of, list(metrics)), (kind_of, [(kind, "") for kind in kinds])):
+            for (sku, which), rows in _by(sample.sku, pool):
+                tail = tail_of(values[rows])
+                if tail is not None:
+                    size = int(np.sum(np.isfinite(values[rows])))
+                    yield (sample.rule, repeats, of.skus[sku], *names[which], size, *tail.tolist())
+
+
+def _by(*codes: Codes) -> Iterator[tuple[tuple[int, ...], Codes]]:
+    """Each combination of codes that there is, with the positions that have it."""
+    size = [int(code.max(initial=0)) + 1 for code in codes]
+    combined = np.ravel_multi_index(codes, size) if len(codes[0]) else codes[0]
+    order = np.argsort(combined, kind="stable")
+    starts = np.flatnonzero(np.diff(combined[order], prepend=-1))
+    for positions in np.split(order, starts[1:]) if len(order) else []:
+        yield tuple(int(code[positions[0]]) for code in codes), positions

@@ -1,0 +1,101 @@
+"""Thresholds: the budget of false alarms and the peers' tails, as a distance beyond which each series convicts."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from muster_criteria.fleet.budget import Budget, cusum_limit
+from muster_criteria.fleet.keyed import Codes, Numbers, Series
+from muster_criteria.fleet.snapshot import Snapshot
+from muster_criteria.fleet.tails import PROBABILITIES, threshold
+
+INDEX_SHARE = 0.5
+"""Share of the budget that goes to family indices, where there are any."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Thresholds:
+    """For each rule: matrices over (SKU, series) of distances as shares; infinite where too little is known to convict.
+
+    NaN where the rule says nothing at all, since no scale was learned.
+    """
+
+    snapshot: Snapshot
+    budget: Budget
+    skus: Sequence[str]
+    catalogue: Sequence[Series]
+
+    @functools.cached_property
+    def probability(self) -> Numbers:
+        """What one rule may spend on each series: half on single readings, half on confirmed ones."""
+        share = INDEX_SHARE if self.snapshot.indices else 0.0
+        single = self.budget.part(self.snapshot.series, share=1.0 - share)
+        index = self.budget.part(self.snapshot.indices, share=share) if share else single
+        return np.array([index if each.index else single for each in self.catalogue] or [single]) / 2.0
+
+    @functools.cached_property
+    def cusum_limits(self) -> Numbers:
+        """The CUSUM's limit h for each series, in σ."""
+        distinct = {p: cusum_limit(p, self.budget.cusum_k) for p in set(self.probability.tolist())}
+        return np.array([distinct[p] for p in self.probability.tolist()])
+
+    @functools.cached_property
+    def _scales(self) -> dict[tuple[str, ...], float]:
+        columns = ("rule", "sku", "kind", "metric", "labels", "unit", "scale")
+        rows = zip(*(self.snapshot.scales[name] for name in columns), strict=True)
+        return {tuple(row[:-1]): float(row[-1]) for row in rows}
+
+    @functools.cached_property
+    def _tails(self) -> dict[tuple[str, int, str, str, str], Numbers]:
+        frame = self.snapshot.tails
+        columns = ("rule", "repeats", "sku", "kind", "metric")
+        keys = zip(*(frame[name] for name in columns), strict=True)
+        tables = frame[[f"q{at}" for at in range(len(PROBABILITIES))]].to_numpy(dtype=np.float64)
+        return {(str(r), int(n), str(s), str(k), str(m)): tables[at] for at, (r, n, s, k, m) in enumerate(keys)}
+
+    def tail(self, rule: str, repeats: int, sku: str, series: Series) -> Numbers | None:
+        """The tail of this metric's pool, else that of its kind, else (for repeats) that of single readings."""
+        kind, metric = series.key[:2]
+        for count in range(repeats, 0, -1):
+            for pool in (metric, ""):
+                found = self._tails.get((rule, count, sku, kind, pool))
+                if found is not None:
+                    return found
+        return None
+
+    @functools.cache  # noqa: B019  (lives as long as one sweep)
+    def scale(self, rule: str) -> Numbers:
+        """The rule's scale for each (SKU, series), as a share; NaN where none was learned."""
+        return np.array(
+            [[self._scales.get((rule, sku, *each.key), np.nan) for each in self.catalogue] for sku in self.skus]
+        ).reshape(len(self.skus), len(self.catalogue))
+
+    @functools.cache  # noqa: B019
+    def fail(self, rule: str, repeats: int = 1) -> Numbers:
+        """Beyond this a reading convicts; with ``repeats`` ≥ 2, beyond this the second worst of so many does."""
+        pairs = repeats * (repeats - 1) // 2 if repeats > 1 else 1
+        critical = np.full((len(self.skus), len(self.catalogue)), np.nan)
+        for row, sku in enumerate(self.skus):
+            for column, series in enumerate(self.catalogue):
+                tail = self.tail(rule, min(repeats, 2), sku, series)
+                spend = float(self.probability[column]) / pairs
+                critical[row, column] = np.inf if tail is None else threshold(tail, spend)
+        return np.asarray(np.maximum(self.budget.effect_min, self.scale(rule) * critical))
+
+    @functools.cache  # noqa: B019
+    def retest(self, rule: str) -> Numbers:
+        """Beyond this a reading asks for a retest."""
+        return np.asarray(np.maximum(self.budget.effect_min, self.scale(rule) * self.budget.retest_z))
+
+    def second(self, rule: str, repeats: Codes, sku: Codes, series: Codes) -> Numbers:
+        """The threshold for the second worst of each item's ``repeats`` readings; infinite where there is one only."""
+        found: npt.NDArray[np.float64] = np.full(len(repeats), np.inf)
+        for count in np.unique(repeats[repeats > 1]):
+            chosen = repeats == count
+            found[chosen] = self.fail(rule, int(count))[sku[chosen], series[chosen]]
+        return found

@@ -1,0 +1,181 @@
+"""The fleet's rules: each reading's distances against their thresholds, for the sweep and for the judge of one node."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from muster_criteria.fleet.budget import Budget
+from muster_criteria.fleet.distances import Distances
+from muster_criteria.fleet.history import History, Past
+from muster_criteria.fleet.keyed import Codes, Keyed, Numbers
+from muster_criteria.fleet.tails import gaussian_score
+from muster_criteria.fleet.thresholds import Thresholds
+
+_WINSOR = 4.0
+"""A single visit adds no more than this to a CUSUM, so that it takes several to convict by it."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ruled:
+    """What one rule says, an element for each (node, device, series) it speaks of.
+
+    ``reading``: position in ``Distances.readings`` of the worst repeat. ``share``: its distance, adverse positive.
+    ``fail``: negative convicts, by how much as a share. ``retest``: negative asks to measure again. ``threshold``: the
+    distance beyond which a single reading convicts. ``expected``: in unit (for node rules: relative to the peers).
+    """
+
+    rule: str
+    reading: Codes
+    share: Numbers
+    repeats: Codes
+    fail: Numbers
+    retest: Numbers
+    threshold: Numbers
+    expected: Numbers
+    visits: Codes
+
+
+def ruled(measured: Distances, history: History | None, thresholds: Thresholds, *, at_least: float) -> list[Ruled]:
+    """Every rule over every reading whose distance is ``at_least`` so much (−∞: over all)."""
+    readings, sign = measured.readings, measured.readings.sign
+    usual, level = measured.usual, np.where(np.isfinite(measured.level), measured.level, 1.0)
+    counts = measured.peers_count
+    uncertain = np.sqrt(1.0 + np.pi / 2.0 / np.maximum(counts, 1))  # a median of few peers is itself uncertain
+    few = np.zeros(len(readings), dtype=np.int64)
+    rules = _Rules(readings, thresholds, at_least)
+    found = [
+        rules.of("peers", measured.peers, usual, counts, uncertain),
+        rules.of("siblings", measured.siblings, usual * level, measured.siblings_count),
+    ]
+    one_each = _first_of(readings.siblings_of, np.isfinite(measured.level))
+    found.append(rules.of("node_peers", sign * (measured.level - 1.0), np.ones(len(readings)), few, only=one_each))
+    if history is None:
+        return found
+    past = _enough(history.past(readings), thresholds.budget)
+    drift = sign * (measured.relative / past.median - 1.0)
+    expected = readings.value * past.median / measured.relative
+    found.append(rules.of("drift", drift, expected, past.visits))
+    found.append(_cusum(measured, history, past, drift, expected, thresholds, at_least))
+    of_node = _enough(history.past(readings, node_level=True), thresholds.budget)
+    drift = sign * (measured.level / of_node.median - 1.0)
+    found.append(rules.of("node_drift", drift, of_node.median, of_node.visits, only=one_each))
+    return found
+
+
+def _enough(past: Past, budget: Budget) -> Past:
+    return dataclasses.replace(past, median=np.where(past.visits >= budget.visits_min, past.median, np.nan))
+
+
+def _first_of(groups: Codes, told: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Codes:
+    """The position of the first reading of each group that has anything to tell."""
+    where = np.flatnonzero(told)
+    return where[~pd.Series(groups[where]).duplicated().to_numpy()]
+
+
+class _Rules:
+    """Applies one rule after the other to the same readings."""
+
+    def __init__(self, readings: Keyed, thresholds: Thresholds, at_least: float) -> None:
+        self._readings, self._thresholds, self._at_least = readings, thresholds, at_least
+        items, distinct = pd.factorize(readings.item)
+        self._items = items.astype(np.int64)
+        self._size = len(distinct)
+        self._repeated = len(distinct) != len(items)
+
+    def of(
+        self,
+        rule: str,
+        distance: Numbers,
+        expected: Numbers,
+        visits: Codes,
+        uncertain: Numbers | None = None,
+        only: Codes | None = None,
+    ) -> Ruled:
+        """One rule; ``only``: the readings it is about (default: all). ``uncertain`` widens thresholds by a factor."""
+        reading, share, second, repeats = self._worst(distance, only)
+        sku, series = self._readings.sku[reading], self._readings.series[reading]
+        wider = 1.0 if uncertain is None else uncertain[reading]
+        single = self._thresholds.fail(rule)[sku, series] * wider
+        double = self._thresholds.second(rule, repeats, sku, series) * wider
+        fail = np.where(repeats > 1, np.fmin(single - share, double - second), single - share)
+        retest = self._thresholds.retest(rule)[sku, series] * wider - share
+        return Ruled(rule, reading, share, repeats, fail, retest, single, expected[reading], visits[reading])
+
+    def _worst(self, distance: Numbers, only: Codes | None) -> tuple[Codes, Numbers, Numbers, Codes]:
+        """(position, distance) of the worst reading of each item, the second worst distance, and how many there are."""
+        if only is not None or not self._repeated:
+            told = np.arange(len(distance)) if only is None else only
+            told = told[distance[told] >= self._at_least]
+            return told, distance[told], np.full(len(told), np.nan), np.ones(len(told), dtype=np.int64)
+        told = np.flatnonzero(np.isfinite(distance))
+        order = told[np.lexsort((told, -distance[told], self._items[told]))]
+        starts = np.flatnonzero(np.diff(self._items[order], prepend=-1))
+        repeats = np.diff(starts, append=len(order))
+        share = distance[order[starts]]
+        runner_up = np.minimum(starts + 1, max(len(order) - 1, 0))
+        second = np.where(repeats > 1, distance[order[runner_up]], np.nan)
+        kept = share >= self._at_least
+        return order[starts][kept], share[kept], second[kept], repeats[kept]
+
+
+def _cusum(
+    measured: Distances,
+    history: History,
+    past: Past,
+    drift: Numbers,
+    expected: Numbers,
+    thresholds: Thresholds,
+    at_least: float,
+) -> Ruled:
+    """A shift that lasts, too small for any one visit to convict: one-sided CUSUM over the visits kept.
+
+    The first ``visits_min`` visits kept are the reference. Distances are turned into Gaussian scores of equal
+    probability by the peers' own tail, since the limit is derived for a Gaussian.
+    """
+    budget, readings = thresholds.budget, measured.readings
+    about = np.isfinite(drift) & (past.row >= 0) & (drift >= max(at_least, 0.0) / 2.0)
+    reading = np.flatnonzero(about)
+    sku, series = readings.sku[reading], readings.series[reading]
+    before = history.values[past.row[reading]].astype(np.float64)
+    now = measured.relative[reading]
+    rank = np.cumsum(np.isfinite(before), axis=1)
+    reference = np.nanmedian(np.where(rank <= budget.visits_min, before, np.nan), axis=1) if len(reading) else now
+    scale = thresholds.scale("drift")[sku, series]
+    score = _scorer(thresholds, sku, series)
+    total, shift, visits = np.zeros(len(reading)), np.zeros(len(reading)), np.zeros(len(reading))
+    for column in [*np.where(rank > budget.visits_min, before, np.nan).T, now]:
+        distance = readings.sign[reading] * (column / reference - 1.0)
+        told = np.isfinite(distance)
+        step = np.clip(score(np.where(told, distance / scale, 0.0)), -_WINSOR, _WINSOR) - budget.cusum_k
+        total = np.where(told, np.maximum(0.0, total + step), total)
+        shift = np.where(told & (total > 0.0), shift + distance, np.where(total > 0.0, shift, 0.0))
+        visits = np.where(told & (total > 0.0), visits + 1.0, np.where(total > 0.0, visits, 0.0))
+    mean = np.divide(shift, visits, out=np.zeros(len(reading)), where=visits > 0)
+    limit = thresholds.cusum_limits[series]
+    # Both must be exceeded. The distance to h is in σ, so it is brought to a share by the scale.
+    fail = np.maximum((limit - total) * scale, budget.effect_min - mean)
+    never = np.full(len(reading), np.inf)
+    threshold = np.full(len(reading), budget.effect_min)
+    repeats = np.ones(len(reading), dtype=np.int64)
+    return Ruled("cusum", reading, mean, repeats, fail, never, threshold, expected[reading], past.visits[reading])
+
+
+def _scorer(thresholds: Thresholds, sku: Codes, series: Codes) -> Callable[[Numbers], Numbers]:
+    """Gaussian scores by the drift tail of each reading's metric; plain multiples of the scale where there is none."""
+    pools = [
+        ((sku == code) & (series == number), tail)
+        for code, number in sorted(set(zip(sku.tolist(), series.tolist(), strict=True)))
+        if (tail := thresholds.tail("drift", 1, thresholds.skus[code], thresholds.catalogue[number])) is not None
+    ]
+
+    def score(distance: Numbers) -> Numbers:
+        found = distance.copy()
+        for chosen, tail in pools:
+            found[chosen] = gaussian_score(tail, distance[chosen])
+        return found
+
+    return score
