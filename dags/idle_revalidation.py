@@ -9,10 +9,12 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import DAG, task
 
 from muster.operators import forms, revalidation
+from muster.settings import settings
 
 PARAMS = {
     "level": forms.level(
-        "short", description="How thoroughly idle nodes are tested: **demo** seconds, **short** minutes."
+        settings().revalidation_level,
+        description="How thoroughly idle nodes are tested: **demo** seconds, **short** minutes.",
     ),
 }
 

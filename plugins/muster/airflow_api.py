@@ -76,6 +76,10 @@ class AirflowClient:
         answer = self._request("GET", f"/dags/{dag_id}/dagRuns/{run_id}", expected=(200, 404))
         return None if answer.status_code == 404 else str(answer.json()["state"])
 
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        """Every run of the DAG, as Airflow describes them (``dag_run_id``, ``state``, ``conf``, …)."""
+        return list(self._all(f"/dags/{dag_id}/dagRuns", "dag_runs"))
+
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str]:
         """{task id: state} of a run ("none" for a task that is not scheduled yet); mapped tasks are "id[index]"."""
         states: dict[str, str] = {}

@@ -15,10 +15,14 @@ import pytest
 
 from muster import records
 from muster.demo import custody
-from muster.demo.draw import draw_faults
+from muster.demo.draw import draw_faults, node_names
+from muster.demo.service import ACTOR
 from muster.demo.workdir import Busy, Workdir
 
 SEEDS = (1, 5)
+MAILS = 7 + 2 + 1
+"""One for each qualification, for each member of the block of healthy nodes, and for the revalidation."""
+
 STARTED_S = 180.0
 
 pytestmark = [pytest.mark.demo, pytest.mark.needs_torch]
@@ -94,12 +98,12 @@ def test_the_seeds_tested_plant_every_fault_elsewhere() -> None:
         assert one.gpu != other.gpu
 
 
-@pytest.mark.timeout(1000)
-@pytest.mark.parametrize("seed", SEEDS)
-def test_unattended_it_finds_every_fault_and_fails_nothing_else(
-    seed: int, start: Callable[..., Demo], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.timeout(1900)
+@pytest.mark.parametrize(("seed", "more"), list(zip(SEEDS, [(), ("--ask",)], strict=True)))
+def test_unattended_it_finds_every_fault_and_takes_everybody_else_into_service(
+    seed: int, more: tuple[str, ...], start: Callable[..., Demo], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    demo = start("--exit", "--seed", str(seed))
+    demo = start("--exit", "--seed", str(seed), *more)
     status = demo.process.wait()
     said, directory = demo.said(), demo.directory
     assert status == 0, said
@@ -107,7 +111,10 @@ def test_unattended_it_finds_every_fault_and_fails_nothing_else(
     for fault in draw_faults(seed):
         assert fault.node in said
         assert fault.device in said
-    assert len(list((directory / "mail").glob("*.eml"))) == 7
+    assert len(list((directory / "mail").glob("*.eml"))) == MAILS
+    healthy = set(node_names()) - {fault.node for fault in draw_faults(seed)}
+    for node in healthy:
+        assert f"{node} was admitted by {ACTOR}" in said if more else f"{node} entered production by itself" in said
     assert custody.marked(str(directory)) == []
     times = busy_times(directory, monkeypatch)
     host = [time for time in times if time[2]]
@@ -121,7 +128,7 @@ def busy_times(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[f
     """(begin, end, whether real, what) of every job that loaded a node, by the nodes' own results."""
     monkeypatch.setenv("MUSTER_HOME", str(directory / "muster"))
     records.dispose()
-    reports = [records.run_report(run.dag_id, run.run_id) for run in records.list_runs()]
+    reports = [records.run_report(run.dag_id, run.run_id, node=run.node) for run in records.list_runs()]
     records.dispose()
     times = []
     for report in reports:

@@ -8,7 +8,8 @@ import datetime
 import pytest
 
 from muster.demo.draw import FAULT_KINDS, GPUS_PER_NODE, draw_faults, load_answers, node_names, save_answers
-from muster.demo.scoring import Mail, Score, score
+from muster.demo.scoring import Mail, Score, Service, score
+from muster.records import ApprovalRecord
 from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgement, Severity, Verdict
 from muster_reports.model import RunReport, StageReport
 
@@ -55,6 +56,21 @@ def mail(node: str, simulated: bool = True) -> Mail:
     return Mail(f"{node}: verdict", "measured; forced, since simulated nodes run here too")
 
 
+def serving(node: str) -> Service:
+    """Validated with others, let in by the gate, tested again."""
+    validated = dataclasses.replace(
+        report(node, Verdict.PASS), dag_id="cluster_qualification", state_before="qualified", state_after="production"
+    )
+    again = dataclasses.replace(
+        report(node, Verdict.PASS), dag_id="node_revalidation", state_before="production", state_after="production"
+    )
+    return Service(node, "production", "muster", True, (), (validated,), (again,))
+
+
+def approval(node: str, person: str, reason: str) -> ApprovalRecord:
+    return ApprovalRecord(node, NOW, person, "Admit", reason, "http://airflow/hitl", "admission/run")
+
+
 class Fleet:
     """A demo that went right, to be spoilt one thing at a time."""
 
@@ -63,14 +79,17 @@ class Fleet:
         faulty = {fault.node: fault for fault in self.planted}
         self.reports = {HOST: report(HOST, Verdict.PROVISIONAL, simulated=False)}
         self.mails = [mail(HOST, simulated=False)]
+        self.services = {HOST: Service(HOST, "qualified")}
         for node in node_names():
             fault = faulty.get(node)
             if fault:
                 metric, rule = TELLING[fault.kind]
                 self.reports[node] = report(node, Verdict.FAIL, (finding(metric, fault.device, rule),))
+                self.services[node] = Service(node, "quarantine")
             else:
                 self.reports[node] = report(node, Verdict.PASS)
-            self.mails.append(mail(node))
+                self.services[node] = serving(node)
+            self.mails += [mail(node)] * (1 + len(self.services[node].reports))
 
     def of_kind(self, kind: str) -> RunReport:
         return self.reports[next(fault.node for fault in self.planted if fault.kind == kind)]
@@ -82,8 +101,24 @@ class Fleet:
     def put(self, changed: RunReport) -> None:
         self.reports[changed.node] = changed
 
+    def change(self, node: str, **fields: object) -> None:
+        """Spoil how a node came into service, or what became of it there; its mails stay one a run."""
+        old = self.services[node]
+        new = self.services[node] = dataclasses.replace(old, **fields)
+        more = len(new.reports) - len(old.reports)
+        if more < 0:
+            self.mails = [each for each in self.mails if node not in each.subject]
+            self.mails += [mail(node)] * (1 + len(new.reports))
+        else:
+            self.mails += [mail(node)] * more
+
     def score(self) -> Score:
-        return score(list(self.reports.values()), self.planted, self.mails, host=HOST, simulated=node_names())
+        return score(
+            list(self.reports.values()), self.services, self.planted, self.mails, host=HOST, simulated=node_names()
+        )
+
+    def wrong(self) -> list[str]:
+        return [check.sentence for check in self.score().checks if not check.ok]
 
 
 def with_findings(old: RunReport, *findings: Finding) -> RunReport:
@@ -150,6 +185,77 @@ def test_the_host_failed_turns_it_red() -> None:
     fleet = Fleet()
     fleet.put(report(HOST, Verdict.FAIL, (finding("gemm_peak_share", "cpu0"),), simulated=False))
     assert not fleet.score().ok
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"state": "qualified", "entered_by": "", "on_full_pass": False}, "but it is in qualified"),
+        ({"state": "quarantine"}, "but it is in quarantine"),
+        ({"validations": ()}, "its validation with others says nothing"),
+        ({"on_full_pass": False}, "on a full-coverage PASS, since no person admitted it"),
+        ({"entered_by": "Petra"}, "Petra admitted it, which must be recorded"),
+    ],
+)
+def test_a_healthy_node_that_did_not_rightly_enter_production_turns_it_red(
+    fields: dict[str, object], complaint: str
+) -> None:
+    fleet = Fleet()
+    fleet.change(fleet.healthy().node, **fields)
+    assert any(complaint in sentence for sentence in fleet.wrong()), fleet.wrong()
+
+
+def test_with_admission_disabled_nobody_serves_and_it_is_red() -> None:
+    fleet = Fleet()
+    for node, served in list(fleet.services.items()):
+        if served.entered_by:
+            fleet.change(node, state="qualified", entered_by="", on_full_pass=False, revalidations=())
+    assert len(fleet.wrong()) == 3, "two healthy nodes that do not serve, and nobody was tested again"
+
+
+def test_a_member_that_its_block_did_not_pass_turns_it_red() -> None:
+    fleet = Fleet()
+    node = fleet.healthy().node
+    failed = dataclasses.replace(fleet.services[node].validations[0], verdict=Verdict.FAIL)
+    fleet.change(node, validations=(failed,))
+    assert not fleet.score().ok
+
+
+def test_a_recorded_person_may_admit_a_node() -> None:
+    fleet = Fleet()
+    node = fleet.healthy().node
+    fleet.change(
+        node, entered_by="demo-operator", on_full_pass=False, approvals=(approval(node, "demo-operator", "it may"),)
+    )
+    assert fleet.score().ok, fleet.wrong()
+    fleet.change(node, approvals=(approval(node, "somebody else", "it may"),))
+    assert not fleet.score().ok
+
+
+@pytest.mark.parametrize("fields", [{"revalidations": ()}, {"state": "revalidation"}])
+def test_nobody_tested_again_turns_it_red(fields: dict[str, object]) -> None:
+    fleet = Fleet()
+    for node, served in list(fleet.services.items()):
+        if served.entered_by:
+            fleet.change(node, **fields)
+    assert any("must be tested again" in sentence for sentence in fleet.wrong())
+
+
+def test_one_of_them_tested_again_is_enough_and_a_warning_is_not() -> None:
+    fleet = Fleet()
+    first, second = (node for node, served in fleet.services.items() if served.entered_by)
+    fleet.change(first, revalidations=())
+    assert fleet.score().ok, fleet.wrong()
+    (again,) = fleet.services[second].revalidations
+    fleet.change(second, revalidations=(dataclasses.replace(again, verdict=Verdict.WARN),))
+    assert not fleet.score().ok
+
+
+def test_a_faulty_node_or_the_host_in_production_turns_it_red() -> None:
+    for node in (Fleet().of_kind("sdc").node, HOST):
+        fleet = Fleet()
+        fleet.change(node, state="production", entered_by="muster", on_full_pass=True)
+        assert any("must never have been in production" in sentence for sentence in fleet.wrong())
 
 
 def test_a_missing_run_turns_it_red() -> None:

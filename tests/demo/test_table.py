@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from muster.demo.table import STAGES, Progress, Row, build_table, changes
+from muster.demo.table import SERVICE, STAGES, Progress, Row, build_table, changes
 
 
 def row(node: str = "sim-h100-1", state: str = "intake", **stages: str) -> Row:
@@ -20,6 +20,18 @@ def test_the_table_shows_every_stage_and_that_it_is_simulated() -> None:
     for word in ("1 of 2 nodes done, 1:23 elapsed", "sim-h100-1", "simulated", "PASS", "running"):
         assert word in text
     assert all(stage.replace("_", "-") in text for stage in STAGES)
+    assert "…" not in text
+
+
+def test_the_table_of_service_fits_a_terminal_too() -> None:
+    """With the longest words that a healthy node goes through."""
+    console = Console(file=io.StringIO(), width=80, record=True)
+    words = dict.fromkeys(SERVICE, "admitted") | {"tests": "PASS", "cluster": "running"}
+    console.print(build_table([row(state="cluster_validation", **words)], 83, SERVICE))
+    text = console.export_text()
+    assert all(column in text for column in SERVICE)
+    assert "cluster_validation" in text
+    assert "simulated" in text
     assert "…" not in text
 
 

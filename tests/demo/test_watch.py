@@ -11,6 +11,7 @@ from rich.console import Console
 
 from muster.demo import app, watch
 from muster.demo.services import Supervisor
+from muster.demo.table import Progress
 from muster.demo.watch import Run, Watcher, patiently
 from muster.demo.workdir import Workdir
 from muster.errors import AirflowUnreachable, UnknownRun
@@ -56,8 +57,8 @@ def fleet(monkeypatch) -> None:
 
 def test_verdicts_and_running_jobs_are_shown(fleet) -> None:
     host, simulated = Watcher(RUNS, Airflow({"host-here__demo": "running", "sim-1__demo": "queued"})).look()
-    assert (host.stages, host.state, host.done) == ({"intake": "PASS", "burn_in": "running"}, "burn_in", False)
-    assert (simulated.stages, simulated.state, simulated.done) == ({}, "registered", False)
+    assert (host.words, host.state, host.done) == ({"intake": "PASS", "burn_in": "running"}, "burn_in", False)
+    assert (simulated.words, simulated.state, simulated.done) == ({}, "registered", False)
 
 
 def test_a_run_that_is_over_is_not_asked_for_again(fleet) -> None:
@@ -67,7 +68,18 @@ def test_a_run_that_is_over_is_not_asked_for_again(fleet) -> None:
     host, _simulated = watcher.look()
     assert airflow.asked.count("host-here__demo") == 1
     assert host.done
-    assert "burn_in" not in host.stages, "a job of a run that is over is not running"
+    assert "burn_in" not in host.words, "a job of a run that is over is not running"
+
+
+def test_a_node_is_done_only_when_its_latest_run_is_too(fleet) -> None:
+    later = Run("host-here", False, "admission", "host-here__after-block-1")
+    airflow = Airflow({"host-here__demo": "success", "host-here__after-block-1": "running"})
+    watcher = Watcher(RUNS[:1], airflow, lambda run, over: {"run": f"{run.run_id} {over}"})
+    assert [(row.words["run"], row.done) for row in watcher.look()] == [("host-here__demo True", True)]
+    watcher.runs.append(later)
+    assert [(row.words["run"], row.done) for row in watcher.look()] == [("host-here__after-block-1 False", False)]
+    airflow.states[later.run_id] = "failed"
+    assert [row.done for row in watcher.look()] == [True]
 
 
 def test_what_hangs_is_named_when_time_is_up(fleet, tmp_path: Path) -> None:
@@ -76,17 +88,18 @@ def test_what_hangs_is_named_when_time_is_up(fleet, tmp_path: Path) -> None:
     demo = app.Demo(options, Workdir(tmp_path), Supervisor(tmp_path / "logs"), console)
     airflow = Airflow({"host-here__demo": "success", "sim-1__demo": "running"})
     with pytest.raises(app.DemoFailed, match=r"still unfinished: sim-1 \(intake deferred\)"):
-        demo.follow(RUNS, airflow)  # type: ignore[arg-type]
+        demo.follow(Watcher(RUNS, airflow), Progress(console))  # type: ignore[arg-type]
 
 
 def test_a_service_that_died_ends_the_wait(fleet, tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path / "logs")
     supervisor.start("scheduler", ["sh", "-c", "echo my last words; exit 3"], {}).process.wait(10)
     options = app.Options(seed=1, exit_after=True, directory=tmp_path)
-    demo = app.Demo(options, Workdir(tmp_path), supervisor, Console(file=io.StringIO()))
+    console = Console(file=io.StringIO())
+    demo = app.Demo(options, Workdir(tmp_path), supervisor, console)
     airflow = Airflow({"host-here__demo": "running", "sim-1__demo": "running"})
     with pytest.raises(app.ServiceFailed, match=r"scheduler ended with status 3; its last words:\nmy last words"):
-        demo.follow(RUNS, airflow)  # type: ignore[arg-type]
+        demo.follow(Watcher(RUNS, airflow), Progress(console))  # type: ignore[arg-type]
 
 
 def test_an_airflow_that_is_briefly_away_is_asked_again_but_not_for_ever(monkeypatch) -> None:

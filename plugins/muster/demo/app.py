@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -11,32 +10,41 @@ import pathlib
 import secrets
 import sys
 import time
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.markup import escape
 
 from muster import records
 from muster.airflow_api import AirflowClient
-from muster.demo import custody, fleet
+from muster.demo import custody, fleet, service
 from muster.demo.draw import draw_faults, load_answers, save_answers
 from muster.demo.hosts import Hosts, Keys, make_client_keys
-from muster.demo.outcome import read_mails, show_score, show_verdicts
+from muster.demo.outcome import read_mails, show_approvals, show_score, show_verdicts
 from muster.demo.pytorch import find_interpreter
 from muster.demo.scoring import Score, score
+from muster.demo.service import ACTOR, Approver, ServiceStory, service_of
 from muster.demo.services import ServiceFailed, Supervisor, base_environment
 from muster.demo.stack import Login, Stack, airflow_settings, migrate, new_login, write_password
-from muster.demo.table import Progress, clock
-from muster.demo.watch import LOOK_EVERY_S, Run, Watcher, patiently
+from muster.demo.table import SERVICE, Progress, clock
+from muster.demo.watch import LOOK_EVERY_S, Run, Watcher, patiently, trigger_once
 from muster.demo.workdir import Busy, Workdir
-from muster.errors import AlreadyTriggered, MusterError, UnknownRun
+from muster.errors import MusterError, UnknownRun
+from muster.lifecycle import State
 from muster.runid import run_id
 from muster_reports.model import RunReport
 
 DAG_ID = "node_qualification"
 LEVEL = "demo"
+USUAL_LEVEL = "standard"
 REASON = "demo"
-TIME_LIMIT_S = 900.0
+TIME_LIMIT_S = 1800.0
+"""For machines far slower than one with two quiet cores, which needs a fifth of it."""
+
 MAIL_S = 60.0
+PATIENCE_S = 60.0
+"""How long a question waits for the user before the demo answers it; with ``--exit`` nobody is there to wait for."""
+
 HOST_IN_USE = "the demo's own controller runs on this machine as well"
 """Why this machine is tested although its guard finds it in use; stands in its report, as any such reason does."""
 
@@ -55,6 +63,7 @@ class Options:
     exit_after: bool
     directory: pathlib.Path
     time_limit_s: float = TIME_LIMIT_S
+    ask: bool = False
 
 
 def main(
@@ -62,17 +71,21 @@ def main(
     exit_after: bool = False,
     directory: pathlib.Path | None = None,
     time_limit_s: float = TIME_LIMIT_S,
+    ask: bool = False,
 ) -> int:
-    """Run the demo; returns the exit status: 0 only if every fault was found and nothing else was failed.
+    """Run the demo; returns the exit status: 0 only if every fault was found and nothing else was failed, and every
+    healthy simulated node entered production, one of them tested again there.
 
     Works in ``directory`` (default: .demo here), which it empties first. Without ``exit_after`` Airflow stays up
-    until somebody stops it. No process outlives the call.
+    until somebody stops it. With ``ask`` no node enters production by itself: a person is asked about each, and the
+    demo answers if nobody else does. No process outlives the call.
     """
     options = Options(
         seed=secrets.randbelow(10_000) if seed is None else seed,
         exit_after=exit_after,
         directory=(directory or pathlib.Path(".demo")).resolve(),
         time_limit_s=time_limit_s,
+        ask=ask,
     )
     return custody.keep(lambda: run(options))
 
@@ -108,6 +121,7 @@ class Demo:
         self.supervisor = supervisor
         self.console = console
         self.began = time.monotonic()
+        self.actor_password = secrets.token_urlsafe(9)
 
     def say(self, sentence: str) -> None:
         """One line with the time elapsed."""
@@ -130,12 +144,17 @@ class Demo:
         members = self.start_fleet(keys)
         self.enrol(members, python)
         stack.wait_ready(DAG_ID)
-        self.say(f"Airflow is up: {stack.login.url}")
+        login = "" if self.options.exit_after else f", login {stack.login.username}, password {stack.login.password}"
+        self.say(f"Airflow is up: {stack.login.url}{escape(login)}")
         client = AirflowClient(stack.login.url, stack.login.username, stack.login.password)
         runs = self.trigger(members, client)
-        self.follow(runs, client)
+        watcher = Watcher(runs, client)
+        with Progress(self.console) as progress:
+            self.follow(watcher, progress)
+        self.serve(stack, client)
         result = self.conclude(members, runs)
         if not self.options.exit_after:
+            self.ask_about(members[0], client)
             self.linger(stack.login)
         return 0 if result.ok else 1
 
@@ -147,15 +166,17 @@ class Demo:
             "mail", [sys.executable, "-m", "muster.demo.mailsink", str(self.place.mail), str(port_file)], base
         )
         login = new_login()
-        write_password(self.place.airflow, login.username, login.password)
+        for username, password in ((login.username, login.password), (ACTOR, self.actor_password)):
+            write_password(self.place.airflow, username, password)
         self.supervisor.wait_until("the mail sink", port_file.exists, 30)
-        mine = muster_settings(self.place, login, keys)
+        mine = muster_settings(self.place, login, keys, self.options)
         os.environ.update(mine)
         environment = {
             **base,
             **mine,
             **connections(keys, int(port_file.read_text())),
             **airflow_settings(login, self.place.airflow, REPOSITORY / "dags", REPOSITORY / "plugins"),
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{login.username}:admin,{ACTOR}:user",
         }
         self.say("Starting Airflow (SQLite, one machine) and a mail sink")
         migrate(environment, self.place.logs / "migrate.log")
@@ -190,37 +211,60 @@ class Demo:
         patiently(lambda: client.unpause(DAG_ID))
         runs = [Run(member.name, member.simulated, DAG_ID, run_id(member.name, REASON)) for member in members]
         for run in runs:
-            patiently(functools.partial(trigger_once, client, run))
+            conf = {"node": run.node, "level": LEVEL, "reason": REASON, "pool": fleet.POOL}
+            if not run.simulated:
+                conf["force_reason"] = HOST_IN_USE
+            trigger_once(client, run.dag_id, run.run_id, conf)
         self.say(f"{len(runs)} qualifications triggered; one node at a time measures, and the others wait")
         return runs
 
-    def follow(self, runs: list[Run], client: AirflowClient) -> None:
-        """Show progress until every run is over. Raises DemoFailed when time is up, naming what hangs."""
-        watcher = Watcher(runs, client)
-        with Progress(self.console) as progress:
-            while True:
-                self.supervisor.check()
-                rows = watcher.look()
-                progress.show(rows, self.elapsed())
-                if all(row.done for row in rows):
-                    return
-                if self.elapsed() > self.options.time_limit_s:
-                    raise DemoFailed(
-                        f"not done within {clock(self.options.time_limit_s)}; still unfinished: {watcher.hanging()}. "
-                        f"The logs are in {self.place.logs} and {self.place.airflow / 'logs'}."
-                    )
-                time.sleep(LOOK_EVERY_S)
+    def serve(self, stack: Stack, client: AirflowClient) -> None:
+        """Take what qualified of the simulated nodes into production, and test one of them again there."""
+        names = [node.name for node in records.list_nodes(states=(State.QUALIFIED,)) if node.simulated]
+        if len(names) < 2:
+            self.say(f"{len(names)} simulated nodes qualified: too few for a block, so none enters production")
+            return
+        self.say(f"{', '.join(names)} qualified: now they are validated together, and go into production")
+        actor = AirflowClient(stack.login.url, ACTOR, self.actor_password)
+        approver = Approver(actor, 0.0 if self.options.exit_after else PATIENCE_S, self.say)
+        watcher = Watcher([], client, service.words)
+        with Progress(self.console, SERVICE) as progress:
+            follow = functools.partial(self.follow, watcher, progress)
+            ServiceStory(watcher, approver, follow, level=LEVEL).tell(names)
+
+    def follow(self, watcher: Watcher, progress: Progress, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Show progress until every run is over, doing ``meanwhile`` at each look.
+
+        Raises DemoFailed when time is up, naming what hangs.
+        """
+        while True:
+            self.supervisor.check()
+            meanwhile()
+            rows = watcher.look()
+            progress.show(rows, self.elapsed())
+            if all(row.done for row in rows):
+                return
+            if self.elapsed() > self.options.time_limit_s:
+                raise DemoFailed(
+                    f"not done within {clock(self.options.time_limit_s)}; still unfinished: {watcher.hanging()}. "
+                    f"The logs are in {self.place.logs} and {self.place.airflow / 'logs'}."
+                )
+            time.sleep(LOOK_EVERY_S)
 
     def conclude(self, members: list[fleet.Member], runs: list[Run]) -> Score:
         """Show what Muster found, then what the examiner says of it."""
         reports = [report for run in runs if (report := finished(run)) is not None]
+        services = {member.name: service_of(member.name) for member in members}
+        expected = len(reports) + sum(len(each.reports) for each in services.values())
         deadline = time.monotonic() + MAIL_S
-        while len(mails := read_mails(self.place.mail)) < len(runs) and time.monotonic() < deadline:
+        while len(mails := read_mails(self.place.mail)) < expected and time.monotonic() < deadline:
             time.sleep(0.5)
-        show_verdicts(self.console, reports)
+        show_verdicts(self.console, reports, services)
+        show_approvals(self.console, services.values(), ACTOR)
         host, *simulated = members
         result = score(
             reports,
+            services,
             load_answers(self.place.answers),
             mails,
             host=host.name,
@@ -230,6 +274,17 @@ class Demo:
         self.say(f"Reports: {self.place.mail} (the .html files open in a browser; .eml are the mails as sent)")
         self.say(f"Elapsed: {clock(self.elapsed())}")
         return result
+
+    def ask_about(self, host: fleet.Member, client: AirflowClient) -> None:
+        """Leave it to the user alone whether the real machine enters production, if it qualified."""
+        if records.get_node(host.name).state is not State.QUALIFIED:
+            return
+        asked = run_id(host.name, REASON)
+        conf = {"node": host.name, "level": LEVEL, "reason": "the demo asks its user"}
+        trigger_once(client, service.ADMISSION_DAG, asked, conf)
+        self.say(
+            f"Whether {host.name}, the real one, enters production is for you to say: {service.question_page(asked)}"
+        )
 
     def linger(self, login: Login) -> None:
         """Leave Airflow up until somebody stops the demo."""
@@ -245,15 +300,6 @@ class Demo:
             self.console.print("Stopping")
 
 
-def trigger_once(client: AirflowClient, run: Run) -> None:
-    """Trigger a run, unless an earlier attempt did although its answer was lost."""
-    conf = {"node": run.node, "level": LEVEL, "reason": REASON, "pool": fleet.POOL}
-    if not run.simulated:
-        conf["force_reason"] = HOST_IN_USE
-    with contextlib.suppress(AlreadyTriggered):
-        client.trigger(run.dag_id, run.run_id, conf, note="make demo")
-
-
 def finished(run: Run) -> RunReport | None:
     """The run's report; None where the run never came as far as the records."""
     try:
@@ -262,7 +308,7 @@ def finished(run: Run) -> RunReport | None:
         return None
 
 
-def muster_settings(place: Workdir, login: Login, keys: Keys) -> dict[str, str]:
+def muster_settings(place: Workdir, login: Login, keys: Keys, options: Options) -> dict[str, str]:
     """Muster's own settings, for the controller's processes and for this one."""
     return {
         "MUSTER_HOME": str(place.controller),
@@ -274,6 +320,12 @@ def muster_settings(place: Workdir, login: Login, keys: Keys) -> dict[str, str]:
         "MUSTER_MAIL_FROM": "muster@localhost",
         "MUSTER_POLL_SECONDS": "1",
         "MUSTER_RETRY_SECONDS": "5",
+        # Nothing in the demo is as thorough as a fleet asks for, so by the usual setting everybody is asked about.
+        "MUSTER_ADMISSION_LEVEL": USUAL_LEVEL if options.ask else LEVEL,
+        # A question that the demo fails to answer is not to hang it; one that it leaves to the user is.
+        "MUSTER_APPROVAL_HOURS": "0.1" if options.exit_after else "24",
+        "MUSTER_REVALIDATION_LEVEL": LEVEL,
+        "MUSTER_REVALIDATION_AFTER_HOURS": "0",
     }
 
 

@@ -79,11 +79,12 @@ def airflow_settings(login: Login, home: pathlib.Path, dags: pathlib.Path, plugi
 
 
 def write_password(home: pathlib.Path, username: str, password: str) -> None:
-    """Preset the login that SimpleAuthManager would otherwise make up."""
+    """Preset a login that SimpleAuthManager would otherwise make up; others that were preset stay."""
     home.mkdir(parents=True, exist_ok=True)
     passwords = home / "passwords.json"
-    passwords.write_text(json.dumps({username: password}))
-    passwords.chmod(0o600)
+    preset = json.loads(passwords.read_text()) if passwords.exists() else {}
+    passwords.touch(mode=0o600)
+    passwords.write_text(json.dumps({**preset, username: password}))
 
 
 def migrate(environment: Mapping[str, str], log: pathlib.Path) -> None:

@@ -10,7 +10,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from muster.lifecycle import is_person
+
 STAGES = ("intake", "burn_in", "integrity", "performance", "thermal")
+"""The columns while nodes are qualified."""
+
+SERVICE = ("tests", "cluster", "production", "revalidation")
+"""The columns from there on."""
 
 STYLES = {
     "PASS": "green",
@@ -21,19 +27,31 @@ STYLES = {
     "SKIPPED": "dim",
     "running": "cyan",
     "qualified": "green",
+    "production": "bold green",
+    "admitted": "green",
+    "approved": "green",
+    "asked": "bold yellow",
+    "kept out": "bold red",
     "quarantine": "bold red",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What is known of a node now: a word for each stage (a verdict, "running" or ""), and its state."""
+    """What is known of a node now: a word for each column (a verdict, "running", …), and its state."""
 
     node: str
     simulated: bool
-    stages: Mapping[str, str]
+    words: Mapping[str, str]
     state: str
     done: bool
+
+
+def production_word(entered_by: str) -> str:
+    """How a node entered production, by whose word that was; "" if it did not."""
+    if not entered_by:
+        return ""
+    return "approved" if is_person(entered_by) else "admitted"
 
 
 def clock(seconds: float) -> str:
@@ -41,7 +59,7 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def build_table(rows: Sequence[Row], elapsed_s: float) -> Table:
+def build_table(rows: Sequence[Row], elapsed_s: float, columns: Sequence[str] = STAGES) -> Table:
     """The table as rich draws it."""
     done = sum(row.done for row in rows)
     # Narrow enough for a terminal of 80 columns, as long as nothing is inconclusive.
@@ -54,27 +72,28 @@ def build_table(rows: Sequence[Row], elapsed_s: float) -> Table:
     )
     table.add_column("node", no_wrap=True)
     table.add_column("hardware", no_wrap=True)
-    for stage in STAGES:
-        table.add_column(stage.replace("_", "-"), no_wrap=True)
+    for column in columns:
+        table.add_column(column.replace("_", "-"), no_wrap=True)
     table.add_column("state", no_wrap=True)
     for row in rows:
-        cells = [Text(row.stages.get(stage, ""), STYLES.get(row.stages.get(stage, ""), "")) for stage in STAGES]
+        words = [row.words.get(column, "") for column in columns]
+        cells = [Text(word, STYLES.get(word, "")) for word in words]
         table.add_row(
             row.node, "simulated" if row.simulated else "real", *cells, Text(row.state, STYLES.get(row.state, ""))
         )
     return table
 
 
-def changes(before: Sequence[Row], after: Sequence[Row]) -> list[str]:
+def changes(before: Sequence[Row], after: Sequence[Row], columns: Sequence[str] = STAGES) -> list[str]:
     """What is new since the last look, a line each."""
     known = {row.node: row for row in before}
     lines = []
     for row in after:
         last = known.get(row.node)
-        for stage in STAGES:
-            word = row.stages.get(stage, "")
-            if word and (last is None or last.stages.get(stage, "") != word):
-                lines.append(f"{row.node} {stage.replace('_', '-')}: {word}")
+        for column in columns:
+            word = row.words.get(column, "")
+            if word and (last is None or last.words.get(column, "") != word):
+                lines.append(f"{row.node} {column.replace('_', '-')}: {word}")
         if last is not None and last.state != row.state:
             lines.append(f"{row.node} is now {row.state}")
     return lines
@@ -83,8 +102,9 @@ def changes(before: Sequence[Row], after: Sequence[Row]) -> list[str]:
 class Progress:
     """Shows rows as they change; use as a context manager."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, columns: Sequence[str] = STAGES) -> None:
         self.console = console
+        self.columns = columns
         self.rows: Sequence[Row] = ()
         self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
@@ -100,8 +120,8 @@ class Progress:
     def show(self, rows: Sequence[Row], elapsed_s: float) -> None:
         """Show the fleet as it stands now."""
         if self.live is not None:
-            self.live.update(build_table(rows, elapsed_s), refresh=True)
+            self.live.update(build_table(rows, elapsed_s, self.columns), refresh=True)
         else:
-            for line in changes(self.rows, rows):
+            for line in changes(self.rows, rows, self.columns):
                 self.console.print(f"[{clock(elapsed_s):>5}] {line}", markup=False, highlight=False, soft_wrap=True)
         self.rows = rows

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from muster import records
 from muster.airflow_api import RUN_OVER, AirflowClient
 from muster.demo.table import STAGES, Row
-from muster.errors import AirflowRefused, AirflowUnreachable, UnknownRun
+from muster.errors import AirflowRefused, AirflowUnreachable, AlreadyTriggered, UnknownRun
 
 LOOK_EVERY_S = 2.0
 PATIENCE_S = 60.0
@@ -31,9 +32,15 @@ def patiently(ask: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
             time.sleep(1)
 
 
+def trigger_once(client: AirflowClient, dag_id: str, run_id: str, conf: Mapping[str, object]) -> None:
+    """Trigger a run, unless an earlier attempt did although its answer was lost; patient with a busy Airflow."""
+    with contextlib.suppress(AlreadyTriggered):
+        patiently(lambda: client.trigger(dag_id, run_id, conf, note="make demo"))
+
+
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One node's DAG run."""
+    """One node's part in a DAG run."""
 
     node: str
     simulated: bool
@@ -42,31 +49,40 @@ class Run:
 
 
 class Watcher:
-    """Remembers which runs are over, so that Airflow is asked about the others only."""
+    """Remembers which runs are over, so that Airflow is asked about the others only. ``runs`` may grow.
 
-    def __init__(self, runs: Sequence[Run], client: AirflowClient) -> None:
-        self.runs = runs
+    ``words`` says what is to be shown of a run's node: a word for each column.
+    """
+
+    def __init__(
+        self, runs: Sequence[Run], client: AirflowClient, words: Callable[[Run, bool], Mapping[str, str]] | None = None
+    ) -> None:
+        self.runs = list(runs)
         self.client = client
-        self.over: dict[str, str] = {}
+        self.words = words or stage_words
+        self.over: dict[Run, str] = {}
 
     def look(self) -> list[Row]:
-        """The fleet as it stands now, in the order of the runs."""
+        """The nodes of the runs as they stand now, in the order of the runs; done are those with no run going on."""
         states = {node.name: node.state.value for node in records.list_nodes()}
         for run in self.runs:
-            if run.node not in self.over:
+            if run not in self.over:
                 state = self._run_state(run)
                 if state in RUN_OVER:
-                    self.over[run.node] = str(state)
+                    self.over[run] = str(state)
+        # The latest run of a node is the one to tell of.
+        latest = {run.node: run for run in self.runs}
+        busy = {run.node for run in self.runs if run not in self.over}
         return [
-            Row(run.node, run.simulated, self._words(run), states.get(run.node, ""), run.node in self.over)
-            for run in self.runs
+            Row(node, run.simulated, self.words(run, run in self.over), states.get(node, ""), node not in busy)
+            for node, run in latest.items()
         ]
 
     def hanging(self) -> str:
         """Which runs are not over, and in which tasks they are."""
         found = []
         for run in self.runs:
-            if run.node not in self.over:
+            if run not in self.over:
                 tasks = self.client.task_states(run.dag_id, run.run_id)
                 at = [f"{task} {state}" for task, state in tasks.items() if state not in ("none", "success", "skipped")]
                 found.append(f"{run.node} ({', '.join(at) or 'no task was started'})")
@@ -75,16 +91,17 @@ class Watcher:
     def _run_state(self, run: Run) -> str | None:
         return patiently(lambda: self.client.run_state(run.dag_id, run.run_id))
 
-    def _words(self, run: Run) -> dict[str, str]:
-        """What is to be said of each stage: its verdict, or whether a job of it is on the node now."""
-        try:
-            verdicts = {each.stage: each.verdict.value for each in records.run_stages(run.dag_id, run.run_id)}
-        except UnknownRun:
-            return {}
-        words = {}
-        for stage in STAGES:
-            if stage in verdicts:
-                words[stage] = verdicts[stage]
-            elif run.node not in self.over and records.get_job(run.dag_id, run.run_id, stage) is not None:
-                words[stage] = "running"
-        return words
+
+def stage_words(run: Run, over: bool) -> dict[str, str]:
+    """What is to be said of each stage of a run: its verdict, or whether a job of it is on the node now."""
+    try:
+        verdicts = {each.stage: each.verdict.value for each in records.run_stages(run.dag_id, run.run_id)}
+    except UnknownRun:
+        return {}
+    words = {}
+    for stage in STAGES:
+        if stage in verdicts:
+            words[stage] = verdicts[stage]
+        elif not over and records.get_job(run.dag_id, run.run_id, stage) is not None:
+            words[stage] = "running"
+    return words

@@ -19,8 +19,8 @@ def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
     from muster_reports import mail
 
     current = settings()
-    run_url = f"{current.airflow_url.rstrip('/')}/dags/{dag_id}/runs/{run_id}"
-    rendered = mail.render(records.run_report(dag_id, run_id, run_url=run_url, node=node))
+    report = records.run_report(dag_id, run_id, run_url=current.run_page(dag_id, run_id), node=node)
+    rendered = mail.render(report)
     log.info("%s", rendered.subject)
     if not current.mail_recipients:
         log.warning("no report is mailed: MUSTER_MAIL_TO names nobody")

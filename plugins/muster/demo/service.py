@@ -1,0 +1,164 @@
+"""From qualified to production and back: the demo's blocks, its answers in a person's place, and its revalidation."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from muster import records
+from muster.airflow_api import AirflowClient
+from muster.demo.scoring import Service
+from muster.demo.table import production_word
+from muster.demo.watch import Run, Watcher, patiently, trigger_once
+from muster.errors import AirflowRefused
+from muster.lifecycle import SERVING, State
+from muster.settings import settings
+
+BLOCK_DAG, ADMISSION_DAG = "cluster_qualification", "admission"
+PICK_DAG, REVALIDATION_DAG = "idle_revalidation", "node_revalidation"
+TASK = "ask"
+DAGS = (BLOCK_DAG, ADMISSION_DAG, PICK_DAG, REVALIDATION_DAG)
+
+ACTOR = "demo-operator"
+"""Who answers in a person's place: a login of its own, so that the records never take its word for a person's."""
+
+ANSWER = "Admit"
+ANSWER_REASON = "the demo answers its own questions: nobody has looked at this node"
+
+BLOCK_MOST = 4
+"""All members of a block compute at the same time, on one small machine."""
+
+
+def question_page(run_id: str) -> str:
+    """Where a run of the admission DAG is answered in Airflow's pages."""
+    return f"{settings().run_page(ADMISSION_DAG, run_id)}/tasks/{TASK}/required_actions"
+
+
+def blocks(nodes: Sequence[str]) -> list[tuple[str, ...]]:
+    """The nodes in blocks of two to four; one node alone is no block, and makes none."""
+    count = math.ceil(len(nodes) / BLOCK_MOST) if len(nodes) > 1 else 0
+    return [tuple(nodes[first::count]) for first in range(count)]
+
+
+@dataclasses.dataclass
+class Approver:
+    """Answers what a person is asked and nobody else has answered for ``patience_s`` (s), under the demo's own name."""
+
+    client: AirflowClient
+    patience_s: float
+    say: Callable[[str], None]
+    since: dict[str, float] = dataclasses.field(default_factory=dict)
+    """When each question was first seen, by run."""
+
+    def look(self) -> None:
+        """Tell of every new question, and answer those that have waited long enough."""
+        for asked in patiently(self._pending):
+            run_id = str(asked["task_instance"]["dag_run_id"])
+            if run_id not in self.since:
+                self.since[run_id] = time.monotonic()
+                self._tell(str(asked.get("subject") or run_id), run_id)
+            if time.monotonic() - self.since[run_id] >= self.patience_s:
+                patiently(functools.partial(self._answer, run_id))
+
+    def _pending(self) -> list[dict[str, Any]]:
+        return [asked for asked in self.client.hitl_pending() if asked["task_instance"]["dag_id"] == ADMISSION_DAG]
+
+    def _tell(self, subject: str, run_id: str) -> None:
+        if self.patience_s > 0:
+            page = question_page(run_id)
+            self.say(f"{subject} Answer within {self.patience_s:.0f} s at {page}, or {ACTOR} admits it for you")
+
+    def _answer(self, run_id: str) -> None:
+        try:
+            self.client.hitl_answer(ADMISSION_DAG, run_id, TASK, [ANSWER], {"reason": ANSWER_REASON})
+        except AirflowRefused:
+            # A person was quicker, and their word counts.
+            if any(asked["task_instance"]["dag_run_id"] == run_id for asked in self._pending()):
+                raise
+
+
+class ServiceStory:
+    """Takes qualified nodes into service step by step; ``follow`` waits until all runs of the watcher are over."""
+
+    def __init__(
+        self, watcher: Watcher, approver: Approver, follow: Callable[[Callable[[], None]], None], *, level: str
+    ) -> None:
+        self.watcher = watcher
+        self.client = watcher.client
+        self.approver = approver
+        self.follow = follow
+        self.level = level
+
+    def tell(self, nodes: Sequence[str]) -> None:
+        """Validate the nodes together, have the questions about them answered, and revalidate one in production."""
+        for dag_id in DAGS:
+            patiently(functools.partial(self.client.unpause, dag_id))
+        for number, block in enumerate(blocks(nodes), start=1):
+            run_id = f"block-{number}__demo"
+            conf = {"nodes": list(block), "level": self.level, "reason": "demo"}
+            trigger_once(self.client, BLOCK_DAG, run_id, conf)
+            self.watcher.runs += [Run(node, True, BLOCK_DAG, run_id) for node in block]
+        self.follow(_nothing)
+        self._watch(ADMISSION_DAG)
+        self.follow(self.approver.look)
+        serving = [node.name for node in records.list_nodes(states=(State.PRODUCTION,)) if node.name in nodes]
+        run_id = "now__demo"
+        trigger_once(self.client, PICK_DAG, run_id, {"level": self.level})
+        self.watcher.runs += [Run(node, True, PICK_DAG, run_id) for node in serving]
+        self.follow(_nothing)
+        self._watch(REVALIDATION_DAG)
+        self.follow(_nothing)
+
+    def _watch(self, dag_id: str) -> None:
+        """Follow every run of a DAG whose runs name one node, whoever started it."""
+        runs = patiently(lambda: self.client.runs(dag_id))
+        self.watcher.runs += [Run(str(run["conf"]["node"]), True, dag_id, str(run["dag_run_id"])) for run in runs]
+
+
+def _nothing() -> None:
+    """Nothing is to be done while these runs go on."""
+
+
+def words(run: Run, over: bool) -> dict[str, str]:
+    """What is to be said of a node in each column of ``table.SERVICE``."""
+    verdicts: dict[str, str] = {}
+    for each in records.list_runs(node=run.node):
+        verdicts.setdefault(each.dag_id, each.verdict.value if each.verdict else "running")
+    here = service_of(run.node)
+    production = production_word(here.entered_by)
+    if run.dag_id == ADMISSION_DAG and not production:
+        production = "kept out" if over else "asked"
+    told = {
+        "tests": verdicts.get("node_qualification", ""),
+        "cluster": verdicts.get(BLOCK_DAG, ""),
+        "production": production,
+        "revalidation": verdicts.get(REVALIDATION_DAG, ""),
+    }
+    return {column: word for column, word in told.items() if word}
+
+
+def service_of(node: str) -> Service:
+    """How the node came into service, and what became of it there, by the records."""
+    entries = [
+        event
+        for event in records.node_events(node)
+        if event.to_state is State.PRODUCTION and event.from_state not in SERVING
+    ]
+    reports: dict[str, list[Any]] = {BLOCK_DAG: [], REVALIDATION_DAG: []}
+    for run in reversed(records.list_runs(node=node)):
+        if run.dag_id in reports:
+            reports[run.dag_id].append(records.run_report(run.dag_id, run.run_id, node=node))
+    evidence: Mapping[str, Any] = entries[-1].evidence if entries else {}
+    return Service(
+        node=node,
+        state=str(records.get_node(node).state),
+        entered_by=entries[-1].actor if entries else "",
+        on_full_pass=bool(evidence.get("full_coverage")),
+        approvals=tuple(records.approvals(node)),
+        validations=tuple(reports[BLOCK_DAG]),
+        revalidations=tuple(reports[REVALIDATION_DAG]),
+    )
