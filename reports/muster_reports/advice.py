@@ -46,12 +46,16 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
     steps = (_part_steps(report, Severity.CRITICAL) or _part_steps(report, Severity.WARNING))[:3]
     retest = f"then test again: muster qualify {shlex.quote(report.node)}"
     match report.verdict:
+        case Verdict.PASS | Verdict.WARN if _somebody_is_asked(report):
+            closing = "It does not enter production by itself: Airflow asks for somebody's word on it."
         case Verdict.PASS:
             closing = "Nothing to do." if not steps else ""
         case Verdict.WARN:
             closing = "Settle what is found below, or approve the node by name with a reason."
         case Verdict.PROVISIONAL:
             closing = "Some figures had nothing to be judged by: see “not judged” below, or approve the node by name."
+        case Verdict.INCONCLUSIVE | Verdict.SKIPPED if report.state_after == "revalidation":
+            closing = "It is out of service until it passes. Remove the cause; it is tested again within the hour."
         case Verdict.INCONCLUSIVE:
             closing = (
                 f"The tests could not decide, which does not count against the hardware. Remove the cause, {retest}"
@@ -62,6 +66,12 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
             closing = "" if steps else f"See what failed below, {retest}"
     held = f"The node is out of service: {report.state_after}." if report.state_after in HELD_BACK else ""
     return tuple(filter(None, (*steps, closing, held)))
+
+
+def _somebody_is_asked(report: RunReport) -> bool:
+    """Whether the node went well through a block, and is not let into production by that alone."""
+    together = any(stage.judgement.stage == "cluster_validation" for stage in report.stages)
+    return together and report.state_after == "qualified"
 
 
 def _part_steps(report: RunReport, severity: Severity) -> list[str]:

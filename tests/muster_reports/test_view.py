@@ -55,6 +55,26 @@ def test_the_reader_is_told_what_to_do(samples: Samples, name: str, words: list[
         assert part in steps
 
 
+@pytest.mark.parametrize(
+    ("state", "words"), [("qualified", "Airflow asks for somebody's word on it."), ("production", "Nothing to do.")]
+)
+def test_after_a_block_the_reader_is_told_whether_somebody_is_asked(samples: Samples, state: str, words: str) -> None:
+    one = samples["cpu_pass"].stages[0]
+    together = dataclasses.replace(one, judgement=dataclasses.replace(one.judgement, stage="cluster_validation"))
+    report = dataclasses.replace(
+        samples["cpu_pass"], stages=(together,), state_before="cluster_validation", state_after=state
+    )
+    assert words in " ".join(build(report, FULL).next_steps)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.INCONCLUSIVE, Verdict.SKIPPED])
+def test_a_node_that_waits_in_revalidation_is_not_to_be_qualified_by_hand(samples: Samples, verdict: Verdict) -> None:
+    report = dataclasses.replace(samples["cpu_pass"], verdict=verdict, state_after="revalidation")
+    steps = " ".join(build(report, FULL).next_steps)
+    assert "out of service until it passes" in steps
+    assert "muster qualify" not in steps
+
+
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_every_verdict_has_a_next_step_a_sign_and_a_readable_colour(samples: Samples, verdict: Verdict) -> None:
     view = build(dataclasses.replace(samples["cpu_pass"], verdict=verdict), FULL)
