@@ -58,6 +58,10 @@ class Action(enum.StrEnum):
     INSPECT = "inspect"
 
 
+COMMON_CAUSE = "common_cause"
+"""The rule of a finding that names what devices which fail alike at once have in common; reports tell it first."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Finding:
     """Which measurement broke which rule.
