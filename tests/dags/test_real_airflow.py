@@ -24,7 +24,7 @@ from muster.errors import AlreadyTriggered
 from muster.lifecycle import State
 from muster_criteria.model import Verdict
 from tests.dags.conftest import NODE, Mailbox
-from tests.support import airflow_home, sshd
+from tests.support import airflow_home, orphans, sshd
 
 pytestmark = [pytest.mark.airflow, pytest.mark.needs_sshd, pytest.mark.needs_torch, pytest.mark.timeout(900)]
 
@@ -72,15 +72,7 @@ def airflow(server: sshd.Sshd, mailbox: Mailbox, tmp_path: Path) -> Iterator[Sta
         yield stack
     finally:
         supervisor.stop()
-        _end_orphans(home)
-
-
-def _end_orphans(home: Path) -> None:
-    """End what outlived a killed component: it carries this test's own AIRFLOW_HOME."""
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("AIRFLOW_HOME") == str(home):
-                process.kill()
+        orphans.end(home)
 
 
 class Run:

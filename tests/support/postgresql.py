@@ -67,6 +67,11 @@ class PostgreSQL:
     def url(self, database: str) -> str:
         return f"postgresql://muster@/{database}?host={self.folder}"
 
+    @property
+    def pid(self) -> int:
+        """The server's own process; each connection has a child of it."""
+        return int((self.folder / "data" / "postmaster.pid").read_text().splitlines()[0])
+
     def stop(self) -> None:
         self.call("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "stop")
 

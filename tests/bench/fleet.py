@@ -1,0 +1,322 @@
+"""A fleet at once on CeleryExecutor: how fast, at what cost, and what a killed worker and triggerer lose or repeat.
+
+Run as ``python -m tests.bench.fleet --nodes N [--seed S]``. Everything is real but the hardware and how long it is
+tested: Airflow with Redis and PostgreSQL, two workers, two triggerers, an SSH server for each node, the node side,
+Great Expectations, mail. All nodes first wait at once; then one triggerer is killed, and a worker in mid-run. What was
+tested how often is counted by the nodes themselves.
+"""
+
+from __future__ import annotations
+
+from tests.support import airflow_home
+
+assert airflow_home.HOME, "before anything imports Airflow"
+
+import argparse  # noqa: E402
+import collections  # noqa: E402
+import dataclasses  # noqa: E402
+import email  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import random  # noqa: E402
+import shutil  # noqa: E402
+import sys  # noqa: E402
+import tempfile  # noqa: E402
+import time  # noqa: E402
+from collections.abc import Callable, Mapping  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+from unittest import mock  # noqa: E402
+
+import psutil  # noqa: E402
+
+from muster import records  # noqa: E402
+from muster.airflow_api import AirflowClient  # noqa: E402
+from muster.demo import custody  # noqa: E402
+from muster.demo.services import ServiceFailed, Supervisor, base_environment  # noqa: E402
+from muster.errors import UnknownRun  # noqa: E402
+from muster_criteria.model import Verdict  # noqa: E402
+from tests.bench.processes import cpu_seconds  # noqa: E402
+from tests.support import celery_airflow, postgresql  # noqa: E402
+from tests.support.celery_airflow import TRIGGERERS, WORKERS, CeleryStack  # noqa: E402
+from tests.support.simulated_fleet import SERVICE, SimulatedFleet  # noqa: E402
+
+FILES = Path(__file__).parent / "fleet_files"
+DAG_ID = "node_qualification"
+FAULT = "missing_gpu"
+IDLE_S = 15.0
+TIME_LIMIT_S = 3600.0
+WARM_NODES = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What came of the nodes. Each list names nodes; ``doubles`` has one entry for each test too many."""
+
+    waited: Mapping[str, int]
+    """How many nodes each triggerer held when one was killed, by its job's id."""
+    interrupted: int
+    """Tasks that the worker was at when it was killed."""
+    retried: int
+    lost: list[str]
+    wrong: list[str]
+    doubles: list[str]
+    mailed_twice: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What a batch took. CPU seconds are by component, without what it uses when nothing happens."""
+
+    wall_s: float
+    cpu_s: Mapping[str, float]
+    mb_per_waiting_node: float
+
+
+class Meter:
+    """What the controller's processes use, databases included; a component that was killed keeps what it had used."""
+
+    def __init__(self, stack: CeleryStack, database: int) -> None:
+        services = stack.supervisor.services
+        self.pids = {name: service.pid for name, service in services.items() if name not in (SERVICE, "mail")}
+        self.pids["postgresql"] = database
+        self._last: dict[str, float] = {}
+
+    def read(self) -> dict[str, float]:
+        """CPU seconds so far."""
+        for name, pid in self.pids.items():
+            self._last[name] = max(self._last.get(name, 0.0), cpu_seconds([pid]))
+        return dict(self._last)
+
+    def triggerers_mb(self) -> float:
+        """Megabytes that belong to the triggerers alone."""
+        total = 0
+        for name in TRIGGERERS:
+            root = psutil.Process(self.pids[name])
+            total += sum(process.memory_full_info().uss for process in (root, *root.children(recursive=True)))
+        return total / 1e6
+
+
+class Campaign:
+    """One fleet taken through its qualification on one Airflow."""
+
+    def __init__(self, stack: CeleryStack, fleet: SimulatedFleet, nodes: list[str], dice: random.Random) -> None:
+        self.stack = stack
+        self.fleet = fleet
+        self.nodes = nodes
+        self.dice = dice
+        self.client = AirflowClient(stack.login.url, stack.login.username, stack.login.password)
+        self.deadline = time.monotonic() + TIME_LIMIT_S
+
+    def wait(self, what: str, done: Callable[[], bool]) -> None:
+        """Wait until it is done, watching that every component lives. Raises ServiceFailed."""
+
+        def now() -> bool:
+            time.sleep(1)
+            return done()
+
+        self.stack.supervisor.wait_until(what, now, self._left())
+
+    def _left(self) -> float:
+        return max(1.0, self.deadline - time.monotonic())
+
+    def trigger(self, nodes: list[str]) -> None:
+        """Start a run for each of the nodes."""
+        for node in nodes:
+            conf = {"node": node, "level": "demo", "reason": "fleet", "force_reason": "a simulated node"}
+            self.client.trigger(DAG_ID, run_id(node), conf)
+
+    def settled(self) -> bool:
+        """Whether no run is under way."""
+        return not self._count(f"/dags/{DAG_ID}/dagRuns", state=["running", "queued"])
+
+    def in_flight(self) -> bool:
+        """Whether every node waits. Raises ServiceFailed once none can any more."""
+        if self.settled():
+            raise ServiceFailed(f"the runs ended before all nodes waited; see {self.stack.supervisor.logs.parent}")
+        return len(self.waiting()) == len(self.nodes)
+
+    def waiting(self) -> list[dict[str, Any]]:
+        """The tasks that wait in a triggerer."""
+        deferred = self.client._all(f"/dags/{DAG_ID}/dagRuns/~/taskInstances", "task_instances", state="deferred")
+        return [task for task in deferred if task["triggerer_job"]]
+
+    def _count(self, path: str, **params: Any) -> int:
+        return int(self.client._request("GET", path, params={**params, "limit": 1}).json()["total_entries"])
+
+    def kill_triggerer(self) -> dict[str, int]:
+        """Kill one triggerer; gives how many nodes waited in each."""
+        held = collections.Counter(str(task["triggerer_job"]["id"]) for task in self.waiting())
+        self.stack.kill(self.dice.choice(TRIGGERERS))
+        return dict(held)
+
+    def kill_worker(self) -> int:
+        """Kill a worker once a part of the fleet is past its first stage; gives how many tasks it was at."""
+        part = self.dice.randint(len(self.nodes) // 4, len(self.nodes) // 2)
+        self.wait("the middle", lambda: sum(start.stage == "burn_in" for start in self.starts()) > part)
+        worker = self.dice.choice(WORKERS)
+        self.stack.supervisor.wait_until("a busy worker", lambda: bool(self.stack.task_processes(worker)), self._left())
+        at_work = len(self.stack.task_processes(worker))
+        self.stack.kill(worker)
+        return at_work
+
+    def starts(self) -> list[Any]:
+        """What the measured nodes wrote down."""
+        return [start for start in self.fleet.starts() if start.node in self.nodes]
+
+    def outcome(self, waited: Mapping[str, int], interrupted: int, mails: Path, faulty: set[str]) -> Outcome:
+        """Count it all up."""
+        reports = collections.Counter(mailed(mails))
+        verdicts = {node: verdict_of(node) for node in self.nodes}
+        expected = {node: Verdict.FAIL if node in faulty else Verdict.PASS for node in self.nodes}
+        tested = collections.Counter((start.node, start.stage) for start in self.starts())
+        lost = [node for node, verdict in verdicts.items() if verdict is None or not reports[node]]
+        return Outcome(
+            waited=waited,
+            interrupted=interrupted,
+            retried=self._retried(),
+            lost=lost,
+            wrong=[f"{node}: {verdicts[node]}" for node in self.nodes if verdicts[node] is not expected[node]],
+            doubles=[f"{node} {stage}" for (node, stage), times in tested.items() for _ in range(times - 1)],
+            mailed_twice=[node for node in self.nodes if reports[node] > 1],
+        )
+
+    def _retried(self) -> int:
+        tasks = self.client._all(f"/dags/{DAG_ID}/dagRuns/~/taskInstances", "task_instances")
+        return sum(task["try_number"] > 1 for task in tasks)
+
+
+def run_id(node: str) -> str:
+    """The run of a node."""
+    return f"{node}__fleet"
+
+
+def verdict_of(node: str) -> Verdict | None:
+    """What the records say of the node's run once it has ended; that nothing could be said of it is no verdict."""
+    try:
+        run = records.get_run(DAG_ID, run_id(node))
+    except UnknownRun:
+        return None
+    return None if run.ended_at is None or run.verdict is Verdict.INCONCLUSIVE else run.verdict
+
+
+def mailed(folder: Path) -> list[str]:
+    """The node of each report that has arrived."""
+    return [str(email.message_from_bytes(path.read_bytes())["X-Muster-Node"]) for path in folder.glob("*.eml")]
+
+
+def start_mail(supervisor: Supervisor, folder: Path, environment: Mapping[str, str]) -> str:
+    """Start a mail sink; gives the Airflow connection to it."""
+    port = folder / "mail.port"
+    command = [sys.executable, "-m", "muster.demo.mailsink", str(folder / "mails"), str(port)]
+    supervisor.start("mail", command, environment)
+    supervisor.wait_until("the mail sink", port.exists, 30)
+    extra = {"disable_ssl": True, "disable_tls": True, "retry_limit": 0, "timeout": 5}
+    return json.dumps({"conn_type": "smtp", "host": "127.0.0.1", "port": int(port.read_text()), "extra": extra})
+
+
+def measure(folder: Path, nodes: int, seed: int, warm_nodes: int = WARM_NODES) -> tuple[Outcome, Cost]:
+    """Take so many nodes through it, in a new folder. Raises ServiceFailed if a component dies that was not killed."""
+    dice = random.Random(seed)
+    names = [f"node-{number:03d}" for number in range(nodes)]
+    warm = [f"warm-{number}" for number in range(warm_nodes)]
+    faulty = set(dice.sample(names, max(1, nodes // 10)))
+    supervisor = Supervisor(folder / "logs")
+    with postgresql.running(connections=200) as database, mock.patch.dict(os.environ):
+        environment = base_environment({})
+        fleet = SimulatedFleet(folder / "fleet", [*names, *warm], seed, dict.fromkeys(faulty, FAULT))
+        fleet.start(supervisor, environment)
+        settings = {
+            "MUSTER_HOME": str(folder / "muster"),
+            "MUSTER_DATABASE_URL": database.create("muster"),
+            "MUSTER_SKU_PATH": str(FILES),
+            "MUSTER_SSH_KEY_FILE": str(fleet.keys.private),
+            "MUSTER_POLL_SECONDS": "2",
+            "MUSTER_MAIL_TO": "fleet@example.org",
+            "AIRFLOW_CONN_SMTP_DEFAULT": start_mail(supervisor, folder, environment),
+        }
+        os.environ.update(settings)
+        records.upgrade()
+        fleet.enrol("fleet-node")
+        with celery_airflow.running(supervisor, folder, database, {**environment, **settings}) as stack:
+            stack.wait_ready(DAG_ID)
+            meter = Meter(stack, database.pid)
+            campaign = Campaign(stack, fleet, names, dice)
+            campaign.trigger(warm)
+            campaign.wait("the first nodes", campaign.settled)
+            try:
+                return _measured(campaign, meter, folder / "mails", faulty)
+            finally:
+                fleet.gate.open()
+                records.dispose()
+
+
+def _measured(campaign: Campaign, meter: Meter, mails: Path, faulty: set[str]) -> tuple[Outcome, Cost]:
+    nodes = campaign.nodes
+    before = meter.read()
+    time.sleep(IDLE_S)
+    idle = {name: (value - before[name]) / IDLE_S for name, value in meter.read().items()}
+    memory, before, began = meter.triggerers_mb(), meter.read(), time.monotonic()
+    campaign.fleet.gate.shut()
+    campaign.trigger(nodes)
+    campaign.wait("all nodes in flight", campaign.in_flight)
+    grown = meter.triggerers_mb() - memory
+    meter.read()
+    waited = campaign.kill_triggerer()
+    campaign.fleet.gate.open()
+    interrupted = campaign.kill_worker()
+    campaign.wait("the end", campaign.settled)
+    wall = time.monotonic() - began
+    used = {name: max(0.0, value - before[name] - idle[name] * wall) for name, value in meter.read().items()}
+    return campaign.outcome(waited, interrupted, mails, faulty), Cost(wall, used, grown / len(nodes))
+
+
+def table(nodes: int, outcome: Outcome, cost: Cost) -> str:
+    """What happened, and what it cost."""
+    rows: list[tuple[str, object]] = [
+        ("nodes in flight at once", sum(outcome.waited.values())),
+        ("waiting in each triggerer, one of them killed", " + ".join(map(str, sorted(outcome.waited.values())))),
+        ("tasks under way in the worker when it was killed", outcome.interrupted),
+        ("tasks that were tried again", outcome.retried),
+        ("nodes lost", ", ".join(outcome.lost) or 0),
+        ("nodes with another verdict than their machine deserves", ", ".join(outcome.wrong) or 0),
+        ("stages tested twice", ", ".join(outcome.doubles) or 0),
+        ("nodes reported twice", ", ".join(outcome.mailed_twice) or 0),
+        ("wall seconds, both kills included", f"{cost.wall_s:.0f}"),
+    ]
+    rows += [(f"CPU seconds a node: {name}", f"{value / nodes:.2f}") for name, value in cost.cpu_s.items()]
+    return "\n".join(f"{name:<58}{value!s:>10}" for name, value in rows)
+
+
+def bench(nodes: int, seed: int) -> int:
+    """Print the table and, last, one JSON line; 1 if anything was lost, repeated or misjudged."""
+    folder = Path(tempfile.mkdtemp(prefix="muster-fleet-"))
+    outcome, cost = measure(folder, nodes, seed)
+    print(table(nodes, outcome, cost))
+    answer = {
+        "nodes_per_hour": round(nodes / cost.wall_s * 3600),
+        "cpu_seconds_per_node": round(sum(cost.cpu_s.values()) / nodes, 2),
+        "mb_per_waiting_node": round(cost.mb_per_waiting_node, 3),
+        "lost": len(outcome.lost),
+        "double_tests": len(outcome.doubles),
+    }
+    good = not (outcome.lost or outcome.doubles or outcome.wrong or outcome.mailed_twice)
+    if good:
+        shutil.rmtree(folder)
+    else:
+        print(f"the logs are in {folder}")
+    print(json.dumps(answer))
+    return 0 if good else 1
+
+
+def main() -> int:
+    """The command line; no process outlives it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=50, help="nodes in flight at once")
+    parser.add_argument("--seed", type=int, default=0, help="which nodes are faulty, and what is killed when")
+    chosen = parser.parse_args()
+    return custody.keep(lambda: bench(chosen.nodes, chosen.seed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""Airflow as a fleet would deploy it, on this machine: CeleryExecutor, Redis, PostgreSQL, two workers, two triggerers.
+
+``SETTINGS`` are what a deployment has to set beyond Airflow's defaults, with shorter times than a fleet would choose;
+``plugins/muster/deploy/values.yaml`` has the same names for the Helm chart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import psutil
+
+from muster.demo.custody import end_all
+from muster.demo.services import Supervisor, free_port, port_is_open
+from muster.demo.stack import Stack, airflow_settings, migrate, new_login, write_password
+from tests.support import airflow_home, orphans
+from tests.support.postgresql import PostgreSQL
+
+WORKERS = ("worker-1", "worker-2")
+TRIGGERERS = ("triggerer-1", "triggerer-2")
+COMPONENTS = ("api-server", "execution-api", "scheduler", "dag-processor", *TRIGGERERS, *WORKERS)
+CONCURRENCY = 3
+"""Task processes of one worker."""
+
+SETTINGS = {
+    "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor",
+    "AIRFLOW__CORE__PARALLELISM": str(CONCURRENCY * len(WORKERS)),
+    "AIRFLOW__CORE__MAX_ACTIVE_RUNS_PER_DAG": "1000",
+    "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": "1000",
+    "AIRFLOW__CELERY__WORKER_CONCURRENCY": str(CONCURRENCY),
+    "AIRFLOW__CELERY__WORKER_PREFETCH_MULTIPLIER": "1",
+    "AIRFLOW__CELERY__TASK_ACKS_LATE": "True",
+    "AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__VISIBILITY_TIMEOUT": "60",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+    "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT": "90",
+    "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL": "10",
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
+    "AIRFLOW__TRIGGERER__CAPACITY": "1000",
+    "AIRFLOW__TRIGGERER__MAX_TRIGGER_TO_SELECT_PER_LOOP": "5",
+    "MUSTER_RETRY_SECONDS": "5",
+    "MUSTER_BURN_SLOTS": "1000",
+}
+
+
+class CeleryStack(Stack):
+    """The components as services, Redis before them."""
+
+    def start(self) -> None:
+        """Start Redis, and then all components at once; does not wait for them."""
+        for component in COMPONENTS:
+            kind, _, number = component.partition("-")
+            arguments = self._arguments(kind) if number.isdigit() else self._arguments(component)
+            if component in WORKERS:
+                arguments = ["celery", "worker", "--skip-serve-logs", "--celery-hostname", component]
+            self.supervisor.start(component, [sys.executable, "-m", "airflow", *arguments], self.environment)
+
+    def task_processes(self, worker: str) -> list[psutil.Process]:
+        """The processes of a worker that run a task at this moment."""
+        tree = psutil.Process(self.supervisor.services[worker].pid).children(recursive=True)
+        running = []
+        for process in tree:
+            with contextlib.suppress(psutil.Error):
+                if " ".join(process.cmdline()).startswith("airflow worker -- "):
+                    running.append(process)
+        return running
+
+    def kill(self, component: str) -> None:
+        """End a component and all its processes at once, as if its machine had lost power. It is not started again."""
+        service = self.supervisor.services.pop(component)
+        end_all([psutil.Process(service.pid)], patience_s=0)
+        service.process.wait(10)
+
+
+@contextlib.contextmanager
+def running(
+    supervisor: Supervisor, folder: Path, postgresql: PostgreSQL, environment: Mapping[str, str]
+) -> Iterator[CeleryStack]:
+    """All of it with our DAGs, not waited for; ``environment`` is what the components see besides their settings."""
+    login = new_login()
+    home = folder / "airflow"
+    write_password(home, login.username, login.password)
+    redis_port = free_port()
+    database = postgresql.create("airflow").removeprefix("postgresql://")
+    settings = {
+        **environment,
+        **airflow_settings(login, home, airflow_home.ROOT / "dags", airflow_home.ROOT / "plugins"),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{database}",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": f"postgresql+asyncpg://{database}",
+        "AIRFLOW__CELERY__BROKER_URL": f"redis://127.0.0.1:{redis_port}/0",
+        "AIRFLOW__CELERY__RESULT_BACKEND": f"db+postgresql+psycopg2://{database}",
+        **SETTINGS,
+        "MUSTER_AIRFLOW_URL": login.url,
+    }
+    migrate(settings, folder / "logs" / "migrate.log")
+    stack = CeleryStack(supervisor, settings, login)
+    try:
+        _start_redis(supervisor, redis_port, folder, environment)
+        stack.start()
+        yield stack
+    finally:
+        supervisor.stop()
+        orphans.end(home)
+
+
+def _start_redis(supervisor: Supervisor, port: int, folder: Path, environment: Mapping[str, str]) -> None:
+    program = shutil.which("redis-server")
+    assert program, "no redis-server: tests/conftest.py should have said so"
+    command = [program, "--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder), "--save", ""]
+    supervisor.start("redis", command, environment)
+    supervisor.wait_until("Redis", lambda: port_is_open(port), 30)

@@ -1,0 +1,149 @@
+"""Many simulated nodes of one process: each an SSH server with its own port, host key, home and machine.
+
+The nodes keep their own diary: whoever starts the node side there writes down the stage and the job before anything
+else. Their intake lasts until the test opens the gate, so that any number of nodes wait at the same time.
+Run as ``python -m tests.support.simulated_fleet CONFIG.json…``, one ``muster.demo.sshserver.Config`` a node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import fcntl
+import getpass
+import json
+import stat
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO
+
+from muster import records
+from muster.demo.hosts import Keys, make_client_keys, make_key
+from muster.demo.services import Supervisor
+from muster.demo.sshserver import Config, serve
+from muster_node.hardware.simulated import create_machine
+
+SERVICE = "nodes"
+LISTENING_S = 60.0
+GATED_STAGE = "intake"
+
+# The gate is a lock: waiting for it costs nothing, and it opens by itself if the test dies.
+INTERPRETER = """#!/bin/sh
+if [ "$2" = run ]; then
+  stage=$(sed -n 's/.*"stage": *"\\([a-z_]*\\)".*/\\1/p' "$3")
+  echo "$stage ${{3%/*}}" >>"$HOME/starts"
+  [ "$stage" != {stage} ] || flock --shared '{gate}' true
+fi
+exec '{python}' "$@"
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """One start of the node side, as the node itself wrote it down."""
+
+    node: str
+    stage: str
+    job: str
+
+
+class Gate:
+    """Keeps nodes waiting in their first stage while it is shut."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._held: IO[str] = path.open("w")
+
+    def shut(self) -> None:
+        """Hold whoever comes from now on."""
+        fcntl.flock(self._held, fcntl.LOCK_EX)
+
+    def open(self) -> None:
+        """Let all go on."""
+        fcntl.flock(self._held, fcntl.LOCK_UN)
+
+
+class SimulatedFleet:
+    """The nodes of one benchmark or test, in a folder."""
+
+    def __init__(self, folder: Path, names: Iterable[str], seed: int, faults: Mapping[str, str]) -> None:
+        """``faults`` says which nodes have which kind of fault, on their GPU 0."""
+        self.folder = folder
+        self.names = tuple(names)
+        self.keys: Keys = make_client_keys(folder / "keys")
+        self.gate = Gate(folder / "gate")
+        self.python = folder / "python"
+        self.python.write_text(INTERPRETER.format(stage=GATED_STAGE, gate=self.gate.path, python=sys.executable))
+        self.python.chmod(self.python.stat().st_mode | stat.S_IXUSR)
+        for number, name in enumerate(self.names):
+            planted = [{"kind": faults[name], "gpu": 0}] if name in faults else []
+            machine = self._of(name) / name
+            machine.mkdir(parents=True)
+            create_machine(machine, seed=seed * 1000 + number, faults=planted)
+
+    def start(self, supervisor: Supervisor, environment: Mapping[str, str]) -> None:
+        """Start the servers as one service; returns once all of them listen."""
+        configs = [self._config(name, environment) for name in self.names]
+        command = [sys.executable, "-m", "tests.support.simulated_fleet", *configs]
+        supervisor.start(SERVICE, command, environment)
+        ports = [self._of(name) / "port" for name in self.names]
+        supervisor.wait_until("the nodes' servers", lambda: all(port.exists() for port in ports), LISTENING_S)
+
+    def enrol(self, sku: str) -> None:
+        """Write every node into the fleet records."""
+        for name in self.names:
+            records.add_node(
+                records.NewNode(
+                    name=name,
+                    host="127.0.0.1",
+                    port=int((self._of(name) / "port").read_text()),
+                    user=getpass.getuser(),
+                    host_key=(self._of(name) / "host_key.pub").read_text(),
+                    sku=sku,
+                    launch={"kind": "python", "python": str(self.python)},
+                    work_dir=str(self._of(name) / "work"),
+                    simulated=True,
+                )
+            )
+
+    def starts(self) -> list[Start]:
+        """Every start on every node."""
+        found = []
+        for name in self.names:
+            diary = self._of(name) / "starts"
+            for line in diary.read_text().splitlines() if diary.exists() else []:
+                stage, job = line.split(" ", 1)
+                found.append(Start(name, stage, Path(job).name))
+        return found
+
+    def _of(self, name: str) -> Path:
+        return self.folder / "nodes" / name
+
+    def _config(self, name: str, environment: Mapping[str, str]) -> str:
+        folder = self._of(name)
+        (folder / "host_key.pub").write_text(make_key(folder / "host_key"))
+        config = Config(
+            host_key=str(folder / "host_key"),
+            authorized_keys=str(self.keys.authorized),
+            port_file=str(folder / "port"),
+            home=str(folder),
+            environment={
+                **environment,
+                "HOME": str(folder),
+                "SHELL": "/bin/bash",
+                "MUSTER_SIMULATED_HARDWARE": str(folder / name),
+                "OMP_NUM_THREADS": "1",
+            },
+        )
+        config.save(folder / "config.json")
+        return str(folder / "config.json")
+
+
+async def serve_all(configs: Iterable[str]) -> None:
+    """Listen as every node until cancelled."""
+    await asyncio.gather(*(serve(Config(**json.loads(Path(path).read_text()))) for path in configs))
+
+
+if __name__ == "__main__":
+    asyncio.run(serve_all(sys.argv[1:]))
