@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import yaml
 from pydantic import BeforeValidator, Field, FiniteFloat, ValidationError, model_validator
 
+from muster_criteria.fleet.comparisons import Comparison, Derivation
 from muster_criteria.limits import Limit, Written, as_tuple
 
 if TYPE_CHECKING:
@@ -116,11 +117,17 @@ class StagePlan(Written):
 
 
 class Programme(Written):
-    """What is run on a class of machines, stage by stage; SKU files share it."""
+    """What is run on a class of machines, stage by stage; SKU files share it.
+
+    ``compare``: the metrics that a fleet of them may judge, by siblings, peers and history; ``derive``: those that are
+    made of others for it.
+    """
 
     programme: str
     title: str
     stages: dict[Stage, StagePlan]
+    derive: Annotated[tuple[Derivation, ...], BeforeValidator(as_tuple)] = ()
+    compare: Annotated[tuple[Comparison, ...], BeforeValidator(as_tuple)] = ()
 
 
 class Sku(Written):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, FiniteFloat
+from pydantic import Field, FiniteFloat
 
-from muster_criteria.limits import Kind, Written, as_tuple
+from muster_criteria.limits import Kind, Written
 from muster_criteria.model import Action, FaultClass
 
 Worse = Literal["lower", "higher"]
@@ -51,9 +51,3 @@ class Derivation(Written):
     power: FiniteFloat = 1.0
     times: FiniteFloat = 1.0
 
-
-class Yardsticks(Written):
-    """Everything that the fleet judges by, as data: comparisons, and metrics derived for them."""
-
-    compare: Annotated[tuple[Comparison, ...], BeforeValidator(as_tuple)] = ()
-    derive: Annotated[tuple[Derivation, ...], BeforeValidator(as_tuple)] = ()
