@@ -32,15 +32,14 @@ def absolute(readings: pd.DataFrame, skus: Mapping[str, Sku]) -> pd.DataFrame:
         rows = order[starts[number] : starts[number + 1]]
         if metric == PRESENCE:
             found.append(_absent(readings, rows))
-        if sku not in skus:
-            continue
-        for limit in skus[sku].all_limits:
-            if (
-                limit.number is not None
-                and limit.unit == unit
-                and limit.applies_to(metric, kind, dict(labels_of(labels)))
-            ):
-                found.append(_broken(limit, rows, value[rows]))
+        limits = skus[sku].all_limits if sku in skus else ()
+        found += [
+            _broken(limit, rows, value[rows])
+            for limit in limits
+            if limit.number is not None
+            and limit.unit == unit
+            and limit.applies_to(metric, kind, dict(labels_of(labels)))
+        ]
     found = [part for part in found if len(part)]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=list(COLUMNS))
 

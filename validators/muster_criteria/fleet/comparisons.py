@@ -50,4 +50,3 @@ class Derivation(Written):
     per: str
     power: FiniteFloat = 1.0
     times: FiniteFloat = 1.0
-

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -36,6 +37,9 @@ VERDICTS = ("verdict", "held", "reason")
 """Per node (index): FAIL, RETEST, WARN or PASS; NONE where nothing could be judged. ``held``: why conviction waits,
 where all that convicts has a common cause. Coverage is the judge's of each node: a sweep sees what was measured."""
 
+BLOCK_ROWS = 500_000
+"""How many readings are judged at a time."""
+
 _GRAVITY = ("fail", "retest", "void", "warn")
 _SAID = {"fail": "FAIL", "retest": "RETEST", "void": "RETEST", "warn": "WARN"}
 
@@ -66,16 +70,46 @@ def sweep(
     two beyond the (lower) threshold of two. ``skus``: by name, whose floors, ceilings and exact numbers judge too.
     ``groupings``: {"rack": {node: rack}, "image": {node: image}}, by which a common cause is looked for.
     """
-    measured = distances(keyed(today, comparisons), Cells(snapshot.cells), budget.siblings_min)
-    thresholds = Thresholds(snapshot, budget, measured.readings.skus, measured.readings.catalogue)
-    runs = today["run"].cat.categories
-    parts = [_told(each, measured, runs) for each in ruled(measured, history, thresholds, at_least=budget.effect_min)]
+    references = (Cells(snapshot.cells), snapshot, history, budget)
+    found = [_by_fleet(block, comparisons, *references) for block in _blocks(today)]
+    parts = [part for parts, _ in found for part in parts]
     findings = pd.concat([*parts, _absolute(today, skus or {})], ignore_index=True)
     causes = common_causes(findings, _present(today), groupings)
     findings["held"] = held(findings, causes, groupings)
     findings = findings.sort_values(["node", "device", "metric", "labels", "rule", "expected"], kind="stable")
     findings = findings.reset_index(drop=True)
-    return Sweep(findings, _verdicts(today, measured, findings, bool(skus)), causes, snapshot.version)
+    return Sweep(
+        findings,
+        _verdicts(today, {node for _, seen in found for node in seen}, findings, bool(skus)),
+        causes,
+        snapshot.version,
+    )
+
+
+def _blocks(today: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """Whole nodes at a time, since what a node is judged by does not depend on the others of today: saves memory."""
+    node = today["node"].cat.codes.to_numpy().astype(np.int64)
+    count = math.ceil(len(today) / BLOCK_ROWS)
+    block = node * count // max(len(today["node"].cat.categories), 1)
+    for number in range(count):
+        yield today.iloc[np.flatnonzero(block == number)]
+
+
+def _by_fleet(
+    today: pd.DataFrame,
+    comparisons: Sequence[Comparison],
+    cells: Cells,
+    snapshot: Snapshot,
+    history: History | None,
+    budget: Budget,
+) -> tuple[list[pd.DataFrame], set[str]]:
+    """Findings by siblings, peers and history, and the nodes of which these said anything."""
+    measured = distances(keyed(today, comparisons), cells, budget.siblings_min)
+    of = measured.readings
+    thresholds = Thresholds(snapshot, budget, of.skus, of.catalogue)
+    rules = ruled(measured, history, thresholds, at_least=budget.effect_min)
+    judged = np.unique(of.node[np.isfinite(measured.peers) | np.isfinite(measured.siblings)])
+    return [_told(each, measured, today["run"].cat.categories) for each in rules], {of.nodes[code] for code in judged}
 
 
 def _told(rule: Ruled, measured: Distances, runs: pd.Index) -> pd.DataFrame:
@@ -130,12 +164,10 @@ def _present(today: pd.DataFrame) -> pd.DataFrame:
     return frame.groupby(["node", "kind"], sort=True).size().rename("devices").reset_index()
 
 
-def _verdicts(today: pd.DataFrame, measured: Distances, findings: pd.DataFrame, by_sku: bool) -> pd.DataFrame:
+def _verdicts(today: pd.DataFrame, seen: set[str], findings: pd.DataFrame, by_sku: bool) -> pd.DataFrame:
     codes = today["node"].cat.codes.to_numpy()
     names = today["node"].cat.categories
     nodes = names[np.unique(codes[codes >= 0])].astype(str).tolist()
-    judged = np.isfinite(measured.peers) | np.isfinite(measured.siblings)
-    seen = {measured.readings.nodes[code] for code in np.unique(measured.readings.node[judged])}
     table = pd.DataFrame(
         {"verdict": "PASS", "held": "", "reason": ""}, index=pd.Index(nodes, name="node"), dtype=object
     )
