@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from muster import records
 from muster.demo import service, watch
 from muster.demo.outcome import approvals_told
-from muster.demo.service import ACTOR, Approver, blocks, service_of, words
+from muster.demo.scoring import Service
+from muster.demo.service import ACTOR, Approver, ServiceStory, blocks, service_of, words
 from muster.demo.watch import Run
 from muster.errors import AirflowRefused
 from muster.lifecycle import CLUSTER_STAGES, State, is_person
@@ -93,6 +95,58 @@ def test_an_answer_that_is_refused_for_good_is_no_silent_wait(monkeypatch: pytes
     monkeypatch.setattr(service, "patiently", lambda ask: watch.patiently(ask, 0.0))
     with pytest.raises(AirflowRefused, match="this user may not"):
         approver(Airflow(refuses=True), 0.0, []).look()
+
+
+class Lives:
+    """Stands in for Airflow and the records: blocks end with the verdicts given, in order, and PASS lets members in."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *verdicts: Verdict) -> None:
+        self.verdicts = list(verdicts)
+        self.triggered: list[tuple[str, str, list[str]]] = []
+        self.served: dict[str, Service] = {}
+        self.asked: list[str] = []
+        monkeypatch.setattr(service, "service_of", lambda node: self.served[node])
+        monkeypatch.setattr(service.records, "list_nodes", lambda states: [types.SimpleNamespace(name="n1")])
+        self.watcher = types.SimpleNamespace(runs=[], client=self)
+
+    def unpause(self, dag_id: str) -> None:
+        assert dag_id in service.DAGS
+
+    def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any], note: str) -> None:
+        self.triggered.append((dag_id, run_id, conf.get("nodes", [])))
+        verdict = self.verdicts.pop(0) if dag_id == "cluster_qualification" else None
+        for node in conf.get("nodes", ()):
+            self.served[node] = Service(node, "", validations=(types.SimpleNamespace(verdict=verdict),))  # type: ignore[arg-type]
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        self.asked.append(dag_id)
+        return [{"conf": {"node": "n1"}, "dag_run_id": f"n1__{dag_id}"}]
+
+    def tell(self) -> None:
+        approver = types.SimpleNamespace(look=None)
+        ServiceStory(self.watcher, approver, lambda meanwhile: None, level="demo").tell(["n1", "n2"])  # type: ignore[arg-type]
+
+
+def test_the_story_follows_every_run_that_its_steps_bring_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Lives(monkeypatch, Verdict.PASS)
+    story.tell()
+    assert story.triggered == [
+        ("cluster_qualification", "block-1__demo", ["n1", "n2"]), ("idle_revalidation", "now__demo", []),
+    ]  # fmt: skip
+    assert [(run.node, run.dag_id) for run in story.watcher.runs] == [
+        ("n1", "cluster_qualification"), ("n2", "cluster_qualification"), ("n1", "admission"),
+        ("n1", "idle_revalidation"), ("n1", "node_revalidation"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("said", [Verdict.INCONCLUSIVE, Verdict.SKIPPED])
+def test_a_block_that_said_nothing_is_tried_once_more_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, said: Verdict
+) -> None:
+    story = Lives(monkeypatch, said, said)
+    story.tell()
+    blocks_tried = [run_id for dag_id, run_id, _ in story.triggered if dag_id == "cluster_qualification"]
+    assert blocks_tried == ["block-1__demo", "block-1__demo-again"]
 
 
 @pytest.fixture
