@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from muster_criteria.model import Action, FaultClass, Severity, Verdict
+from muster_criteria.model import COMMON_CAUSE, Action, FaultClass, Finding, Severity, Verdict
 from muster_reports.model import RunReport, StageReport
 from muster_reports.text import device_list
 
@@ -43,7 +43,8 @@ HELD_BACK = frozenset({"quarantine", "triage", "repair", "rma", "retired"})
 
 def next_steps(report: RunReport) -> tuple[str, ...]:
     """What the reader should do now, gravest first; at most five sentences."""
-    steps = (_part_steps(report, Severity.CRITICAL) or _part_steps(report, Severity.WARNING))[:3]
+    first = (f"Decide on it, the verdict is held: {_ways_out(report.node)}.",) if report.held else ()
+    steps = (*first, *(_part_steps(report, Severity.CRITICAL) or _part_steps(report, Severity.WARNING))[:3])
     retest = f"then test again: muster qualify {shlex.quote(report.node)}"
     match report.verdict:
         case Verdict.PASS | Verdict.WARN if _somebody_is_asked(report):
@@ -74,19 +75,37 @@ def _somebody_is_asked(report: RunReport) -> bool:
     return together and report.state_after == "qualified"
 
 
+def _ways_out(node: str) -> str:
+    name = shlex.quote(node)
+    return f"muster node move {name} quarantine --reason …, or muster node keep {name} --reason …"
+
+
 def _part_steps(report: RunReport, severity: Severity) -> list[str]:
+    """What to do about the findings of that severity, a common cause first; devices of one fault together."""
     serials = serials_of(report.stages)
-    grouped: dict[tuple[Action, FaultClass], list[str]] = {}
-    for stage in report.stages:
-        for finding in stage.judgement.findings:
-            if finding.severity is severity and finding.action is not Action.NONE and not finding.waived:
-                grouped.setdefault((finding.action, finding.fault_class), []).append(finding.device)
+    found = [
+        finding
+        for stage in report.stages
+        for finding in stage.judgement.findings
+        if finding.severity is severity and finding.action is not Action.NONE and not finding.waived
+    ]
+    grouped: dict[tuple[Action, FaultClass], list[Finding]] = {}
+    for finding in sorted(found, key=lambda each: each.rule != COMMON_CAUSE):
+        grouped.setdefault((finding.action, finding.fault_class), []).append(finding)
     steps = []
-    for (action, part), devices in grouped.items():
+    for (action, part), alike in grouped.items():
+        devices = [finding.device for finding in alike]
         serial = serials.get(devices[0], "") if len(set(devices)) == 1 else ""
-        about = f"suspected: {PART[part]}{f'; {devices[0]} serial {serial}' if serial else ''}"
+        sure = f"confidence {least_sure(alike)}"
+        about = f"suspected: {PART[part]}, {sure}{f'; {devices[0]} serial {serial}' if serial else ''}"
         steps.append(f"{device_list(devices)}: {ADVICE[action]} ({about}).")
     return steps
+
+
+def least_sure(findings: Iterable[Finding]) -> str:
+    """The confidence of the least certain of them; less than certain is never rounded up to it."""
+    least = min(finding.confidence for finding in findings)
+    return f"{min(round(100 * least), 99) if least < 1 else 100} %"
 
 
 def serials_of(stages: Sequence[StageReport]) -> dict[str, str]:

@@ -11,8 +11,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from muster_criteria.model import Severity, Verdict
 from muster_reports.charts import Chart
+from muster_reports.limits import Limits
 from muster_reports.text import wrap
-from muster_reports.view import Limits, View
+from muster_reports.view import View
 
 COLOUR = {
     Verdict.PASS: "#17693a",

@@ -80,7 +80,7 @@ def subject(view: View) -> str:
     """One line of at most SUBJECT_MAX characters: "[Muster] FAIL node-07: gpu3 corrupts results — quarantine"."""
     mark = "[simulated] " if view.simulated else ""
     head = f"[Muster] {mark}{view.verdict} {clean(view.node, 40)}: "
-    tail = f" — {view.state_after}" if view.state_after != view.state_before else ""
+    tail = " — held" if view.held else f" — {view.state_after}" if view.state_after != view.state_before else ""
     return head + clean(view.headline.rstrip("."), SUBJECT_MAX - len(head) - len(tail)) + tail
 
 

@@ -21,7 +21,11 @@ class Series:
 
 @dataclasses.dataclass(frozen=True)
 class StageReport:
-    """One stage of a run: the judgement, when it ran, how each probe ended, and its telemetry."""
+    """One stage of a run: the judgement, when it ran, how its job and each probe ended, and its telemetry.
+
+    ``end``: the node's own word for how the job ended ("completed", "busy", "fenced", "terminated", "deadline",
+    "error"); empty if nothing came from the node.
+    """
 
     judgement: Judgement
     started_at: datetime.datetime | None
@@ -30,6 +34,7 @@ class StageReport:
     """(probe, status, reason)"""
     telemetry: tuple[Series, ...] = ()
     attempts: int = 1
+    end: str = "completed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +42,8 @@ class RunReport:
     """One finished DAG run of one node, as a mail or a page shows it.
 
     ``stages`` are in the order of the node's life; a stage that did not run stands in ``not_run`` with the reason.
-    ``waivers``, ``forced`` (a --force reason) and ``shadow`` (the node serves whatever is found) stand on the first
-    screen. ``result_json`` is attached.
+    ``waivers``, ``forced`` (a --force reason), ``shadow`` (the node serves whatever is found) and ``held`` (why the
+    circuit breaker keeps the verdict from withdrawing the node) stand on the first screen. ``result_json`` is attached.
     """
 
     node: str
@@ -62,3 +67,4 @@ class RunReport:
     run_url: str | None = None
     result_json: str = "{}"
     shadow: bool = False
+    held: str = ""

@@ -6,14 +6,14 @@ Mail, plain text and page are three faces of the one ``View`` built here.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
 from urllib.parse import urlsplit
 
-from muster_criteria.model import Finding, Judgement, Observation, Severity, Verdict
-from muster_reports.advice import ADVICE, PART, next_steps, serials_of
+from muster_criteria.model import COMMON_CAUSE, Finding, Judgement, Observation, Severity, Verdict
+from muster_reports.advice import ADVICE, PART, least_sure, next_steps, serials_of
+from muster_reports.firstscreen import Caution, cautions, covered, judged_by
+from muster_reports.limits import NAME_MAX, Limits, cut
 from muster_reports.model import RunReport, StageReport
 from muster_reports.text import (
     clean,
@@ -22,14 +22,11 @@ from muster_reports.text import (
     duration,
     figure,
     label_text,
-    merge_devices,
     moment,
     natural,
     plural,
     span,
 )
-
-Item = TypeVar("Item")
 
 SYMBOL = {
     Verdict.PASS: "✓",
@@ -40,32 +37,8 @@ SYMBOL = {
     Verdict.SKIPPED: "–",
 }
 
-NAME_MAX = 20
-"""Stages and states have short names; what is longer is not one, and must not break a table."""
 FACTS = frozenset({"text", "bool"})
 GRAVEST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """How much is shown: entries of a long list, findings told in full (the rest take one line each), entries of a list
-    inside a box, entries of a list on the first screen, and characters of one text.
-    """
-
-    rows: int
-    full: int
-    items: int
-    first_screen: int
-    chars: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Caution:
-    """Something the reader must know before believing the verdict: one sentence, and what it is about."""
-
-    sentence: str
-    items: tuple[str, ...] = ()
-    more: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +106,9 @@ class View:
     symbol: str
     headline: str
     next_steps: tuple[str, ...]
+    coverage: str
+    judged_by: str
+    held: bool
     state: str
     state_before: str
     state_after: str
@@ -164,9 +140,9 @@ def build(report: RunReport, limits: Limits) -> View:
     findings = group_findings(report.stages, limits)
     figures = figure_rows(report.stages)
     shown_figures = _cut_sections(figures, limits.rows)
-    identity, more_identity = _cut(report.identity, limits.rows)
-    environment, more_environment = _cut(report.environment, limits.rows)
-    shown_findings, more_findings = _cut(findings, limits.rows)
+    identity, more_identity = cut(report.identity, limits.rows)
+    environment, more_environment = cut(report.environment, limits.rows)
+    shown_findings, more_findings = cut(findings, limits.rows)
     return View(
         node=report.node,
         sku=_sku(report),
@@ -174,12 +150,15 @@ def build(report: RunReport, limits: Limits) -> View:
         symbol=SYMBOL[report.verdict],
         headline=report.headline or "No reason was recorded for this verdict.",
         next_steps=next_steps(report),
+        coverage=covered(report),
+        judged_by=judged_by(report),
+        held=bool(report.held),
         state=_state(report),
         state_before=clean(report.state_before, NAME_MAX),
         state_after=clean(report.state_after, NAME_MAX),
         simulated=is_simulated(report),
         why_run=report.reason,
-        cautions=_cautions(report, limits),
+        cautions=cautions(report, limits),
         findings=shown_findings[: limits.full],
         brief_findings=shown_findings[limits.full :],
         more_findings=more_findings,
@@ -216,27 +195,28 @@ def devices_at_fault(report: RunReport) -> frozenset[str]:
 
 
 def group_findings(stages: Sequence[StageReport], limits: Limits) -> tuple[FindingView, ...]:
-    """Findings gravest first, those that nobody bears with before those that somebody does, in the order of the stages;
-    one rule broken alike on several devices is one entry.
+    """Common causes first, then the gravest, those that nobody bears with before those that somebody does, in the order
+    of the stages; one rule broken alike on several devices is one entry.
     """
     serials = serials_of(stages)
     grouped: dict[tuple[object, ...], list[Finding]] = {}
-    for severity, waived in itertools.product(GRAVEST_FIRST, (False, True)):
-        for stage in stages:
-            for finding in stage.judgement.findings:
-                if finding.severity is severity and bool(finding.waived) == waived:
-                    alike = dataclasses.replace(finding, device="", observed="", summary="", confidence=1.0, id="")
-                    grouped.setdefault((stage.judgement.stage, alike), []).append(finding)
+    found = [(stage.judgement.stage, finding) for stage in stages for finding in stage.judgement.findings]
+    for stage, finding in sorted(found, key=lambda each: _importance(each[1])):
+        alike = dataclasses.replace(finding, device="", observed="", summary="", confidence=1.0, id="", measurements=())
+        grouped.setdefault((stage, alike), []).append(finding)
     return tuple(_finding_view(str(key[0]), alike, serials, limits) for key, alike in grouped.items())
+
+
+def _importance(finding: Finding) -> tuple[bool, int, bool]:
+    return finding.rule != COMMON_CAUSE, GRAVEST_FIRST.index(finding.severity), bool(finding.waived)
 
 
 def _finding_view(stage: str, alike: list[Finding], serials: dict[str, str], limits: Limits) -> FindingView:
     alike = sorted(alike, key=lambda finding: natural(finding.device))
     first = alike[0]
     several = len(alike) > 1
-    observed, more_observed = _cut([(f.device if several else "", f.observed) for f in alike], limits.items)
-    ids, more_ids = _cut([f"{f.id}{f' ({f.device})' if several else ''}" for f in alike if f.id], limits.items)
-    least_sure = min(finding.confidence for finding in alike)
+    observed, more_observed = cut([(f.device if several else "", f.observed) for f in alike], limits.items)
+    ids, more_ids = cut([f"{f.id}{f' ({f.device})' if several else ''}" for f in alike if f.id], limits.items)
     return FindingView(
         severity=first.severity,
         stage=stage,
@@ -252,7 +232,7 @@ def _finding_view(stage: str, alike: list[Finding], serials: dict[str, str], lim
         serial=f"{first.device} serial {serials[first.device]}" if not several and first.device in serials else "",
         advice=ADVICE[first.action],
         rule=first.rule,
-        confidence=f"{least_sure:.0%}" if least_sure < 1 else "",
+        confidence=least_sure(alike),
         ids=", ".join(ids) + (", …" if more_ids else ""),
         waived=first.waived,
     )
@@ -312,7 +292,7 @@ def _stage_rows(report: RunReport, limits: Limits) -> Iterable[StageView]:
         judgement = stage.judgement
         troubles = [f"{probe}: {status}{f' ({why})' if why else ''}" for probe, status, why in stage.probes
                     if status != "completed"]  # fmt: skip
-        shown, more = _cut([*troubles, *judgement.notes], limits.items)
+        shown, more = cut([*troubles, *judgement.notes], limits.items)
         coverage = judgement.coverage
         yield StageView(
             name=clean(judgement.stage, NAME_MAX),
@@ -329,46 +309,6 @@ def _stage_rows(report: RunReport, limits: Limits) -> Iterable[StageView]:
         yield StageView(clean(name, NAME_MAX), None, SYMBOL[Verdict.SKIPPED], why, "–", "–", 0)
 
 
-def _cautions(report: RunReport, limits: Limits) -> tuple[Caution, ...]:
-    cautions = []
-    if report.forced is not None:
-        cautions.append(Caution(f"The in-use guard was overruled (--force): {report.forced or 'no reason given'}"))
-    if report.shadow:
-        cautions.append(
-            Caution(
-                "The node is in shadow mode: it was adopted while it served, and stays in production whatever is found"
-            )
-        )
-    if report.waivers:
-        cautions.append(Caution("Waivers stand for this node:", *_cut(report.waivers, limits.first_screen)))
-    for stage in report.stages:
-        cautions.extend(_coverage_cautions(stage.judgement, limits))
-    if report.not_run:
-        because: dict[str, list[str]] = {}
-        for name, why in report.not_run:
-            because.setdefault(why, []).append(clean(name, NAME_MAX))
-        reasons = [f"{', '.join(names)}: {why}" for why, names in because.items()]
-        sentence = f"{plural(len(report.not_run), 'stage')} did not run:"
-        cautions.append(Caution(sentence, *_cut(reasons, limits.first_screen)))
-    if not report.stages and not report.not_run:
-        cautions.append(Caution("No stage of this run left a result."))
-    return tuple(cautions)
-
-
-def _coverage_cautions(judgement: Judgement, limits: Limits) -> Iterable[Caution]:
-    coverage, stage = judgement.coverage, clean(judgement.stage, NAME_MAX)
-    if coverage.required == 0:
-        yield Caution(f"{stage}: no figure was required at level {judgement.level}, so nothing is proven by it.")
-    if coverage.measured < coverage.required:
-        lacking = f"{coverage.required - coverage.measured} of {plural(coverage.required, 'required figure')}"
-        items = _cut(merge_devices(coverage.missing), limits.first_screen)
-        yield Caution(f"{stage}: {lacking} not measured:", *items)
-    if coverage.judged < coverage.measured:
-        plain = f"{coverage.measured - coverage.judged} of {plural(coverage.measured, 'measured figure')}"
-        items = _cut(merge_devices(coverage.unjudged), limits.first_screen)
-        yield Caution(f"{stage}: {plain} not judged, having no floor, peers or history:", *items)
-
-
 def _metric(metric: str, labels: Sequence[tuple[str, str]]) -> str:
     return f"{metric} ({label_text(labels)})" if labels else metric
 
@@ -380,6 +320,8 @@ def _sku(report: RunReport) -> str:
 
 def _state(report: RunReport) -> str:
     before, after = clean(report.state_before, NAME_MAX), clean(report.state_after, NAME_MAX)
+    if report.held:
+        return f"{after} (the verdict is held)"
     return f"{after} (unchanged)" if before == after else f"{before} → {after}"
 
 
@@ -392,10 +334,6 @@ def _web_address(url: str | None) -> str | None:
     except ValueError:
         return None
     return url if parts.scheme in ("http", "https") and parts.netloc else None
-
-
-def _cut(items: Sequence[Item], limit: int) -> tuple[tuple[Item, ...], int]:
-    return tuple(items[:limit]), max(0, len(items) - limit)
 
 
 def _cut_sections(

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from muster_criteria.model import Coverage, Severity, Verdict
+from muster_criteria.model import COMMON_CAUSE, Action, Coverage, FaultClass, Severity, Verdict
 from muster_reports.document import COLOUR, MAIL_LIMITS, PAGE_LIMITS, SEVERITY_COLOUR
 from muster_reports.mail import render
 from muster_reports.model import RunReport
@@ -43,9 +43,9 @@ def test_no_finding_is_lost_by_grouping(samples: Samples) -> None:
     ("name", "words"),
     [
         ("cpu_pass", ["Nothing to do."]),
-        ("missing_gpu", ["gpu5: reseat (suspected: GPU).", "out of service: quarantine."]),
-        ("hot_gpu", ["gpu3: inspect (suspected: cooling; gpu3 serial 1650523071103)."]),
-        ("long_lists", ["gpu0–gpu7: replace (RMA) (suspected: GPU memory (HBM))."]),
+        ("missing_gpu", ["gpu5: reseat (suspected: GPU, confidence 100 %).", "out of service: quarantine."]),
+        ("hot_gpu", ["gpu3: inspect (suspected: cooling, confidence 100 %; gpu3 serial 1650523071103)."]),
+        ("long_lists", ["gpu0–gpu7: replace (RMA) (suspected: GPU memory (HBM), confidence 100 %)."]),
         ("empty", ["does not count against the hardware", "muster qualify node-09"]),
     ],
 )
@@ -98,8 +98,9 @@ def test_the_first_screen_warns_of_everything_that_weakens_the_verdict(samples: 
     said = [(caution.sentence, caution.items) for caution in build(samples["hot_gpu"], FULL).cautions]
     assert said[0] == ("The in-use guard was overruled (--force): rack 12 is drained, user asleep <3", ())
     assert said[1][0] == "Waivers stand for this node:"
-    assert said[2][0] == "performance: 8 of 24 measured figures not judged, having no floor, peers or history:"
-    assert said[2][1] == ("memory_bandwidth[op=copy] on gpu0–gpu7: no floor",)
+    assert said[2] == ("Not everything ran to its end:", ("performance: nvbandwidth skipped",))
+    assert said[3][0] == "performance: 8 of 24 measured figures not judged, having no floor, peers or history:"
+    assert said[3][1] == ("memory_bandwidth[op=copy] on gpu0–gpu7: no floor",)
     said = [(caution.sentence, caution.items, caution.more) for caution in build(samples["missing_gpu"], FULL).cautions]
     assert said[0][0] == "intake: 5 of 42 required figures not measured:"
     assert len(said[0][1]) + said[0][2] == 5
@@ -162,6 +163,87 @@ def test_what_nobody_bears_with_stands_first(samples: Samples) -> None:
 def test_shadow_mode_stands_on_the_first_screen(samples: Samples) -> None:
     (caution,) = build(dataclasses.replace(samples["cpu_pass"], shadow=True), FULL).cautions
     assert caution.sentence.startswith("The node is in shadow mode")
+
+
+HELD = "the circuit breaker is open: 5 of 25 nodes were withdrawn from production, and no more than 5 may be"
+
+
+def test_a_verdict_that_is_held_says_so_first_and_asks_for_a_decision(samples: Samples) -> None:
+    report = dataclasses.replace(
+        samples["hot_gpu"], held=HELD, state_before="revalidation", state_after="production", forced=None
+    )
+    view = build(report, FULL)
+    assert view.cautions[0].sentence == f"The node goes on serving, and a person has to decide: {HELD}."
+    assert view.state == "production (the verdict is held)"
+    assert "muster node move sim-h100-05 quarantine" in view.next_steps[0]
+    assert "muster node keep sim-h100-05" in view.next_steps[0]
+    assert view.next_steps[1].startswith("gpu3: inspect")
+    assert render(report).subject.endswith(" — held")
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [("busy", "in use"), ("terminated", "preempted"), ("deadline", "timed out"), ("fenced", "another run"),
+     ("error", "error of the node side")],
+)  # fmt: skip
+def test_a_job_that_was_cut_short_is_told_on_the_first_screen(samples: Samples, end: str, words: str) -> None:
+    report = samples["cpu_pass"]
+    stages = (dataclasses.replace(report.stages[1], end=end), *report.stages[2:])
+    (caution,) = build(dataclasses.replace(report, stages=stages), FULL).cautions
+    assert caution.sentence == "Not everything ran to its end:"
+    assert caution.items[0].startswith("burn_in: ")
+    assert words in caution.items[0]
+
+
+def test_probes_that_ended_alike_are_told_together(samples: Samples) -> None:
+    stages = tuple(
+        dataclasses.replace(stage, probes=tuple((f"p{n}", "timed_out", "") for n in range(8)))
+        for stage in samples["cpu_pass"].stages[:1]
+    )
+    (caution,) = build(dataclasses.replace(samples["cpu_pass"], stages=stages), FULL).cautions
+    assert caution.items == ("intake: p0, p1, p2, p3, p4, p5, … timed out",)
+
+
+def test_the_first_screen_says_what_was_covered_and_by_what_it_was_judged(samples: Samples) -> None:
+    view = build(samples["hot_gpu"], FULL)
+    assert view.coverage == "88 of 96 required figures measured and judged (91 %)"
+    assert view.judged_by == "the SKU's limits alone, no peer snapshot"
+    view = build(samples["missing_gpu"], FULL)
+    assert view.coverage == "37 of 42 required figures measured and judged (88 %), 4 stages not run"
+    judged = tuple(
+        dataclasses.replace(stage, judgement=dataclasses.replace(stage.judgement, snapshot=snapshot))
+        for stage, snapshot in zip(samples["cpu_pass"].stages, ("", "s-1", "s-1", "s-2", ""), strict=True)
+    )
+    report = dataclasses.replace(samples["cpu_pass"], stages=judged)
+    assert build(report, FULL).judged_by == "peer snapshot s-1, s-2"
+    for shown in (render(report).html, render(report).text):
+        assert "54 of 54 required figures measured and judged (100 %)" in shown
+        assert "peer snapshot s-1, s-2" in shown
+
+
+def test_a_common_cause_is_told_before_what_follows_from_it(samples: Samples) -> None:
+    report = samples["hot_gpu"]
+    blamed = report.stages[-1].judgement.findings[0]
+    cause = dataclasses.replace(
+        blamed, rule=COMMON_CAUSE, device="node", severity=Severity.WARNING, fault_class=FaultClass.SOFTWARE,
+        action=Action.FIX_SOFTWARE, confidence=0.9,
+    )  # fmt: skip
+    last = dataclasses.replace(report.stages[-1].judgement, findings=(blamed, cause))
+    report = dataclasses.replace(
+        report, stages=(*report.stages[:-1], dataclasses.replace(report.stages[-1], judgement=last))
+    )
+    first = build(report, FULL).findings[0]
+    assert (first.rule, first.part, first.advice, first.confidence) == (
+        COMMON_CAUSE, "software", "fix its software", "90 %",
+    )  # fmt: skip
+    assert build(with_finding(report, severity=Severity.CRITICAL), FULL).next_steps[0].startswith("node: fix its")
+
+
+@pytest.mark.parametrize(("confidence", "told"), [(1.0, "100 %"), (0.999, "99 %"), (0.8, "80 %"), (0.0, "0 %")])
+def test_confidence_is_told_and_never_rounded_up_to_certainty(samples: Samples, confidence: float, told: str) -> None:
+    report = with_finding(samples["hot_gpu"], confidence=confidence)
+    assert {finding.confidence for finding in build(report, FULL).findings} == {told}
+    assert f"inspect (confidence {told})" in render(report).text
 
 
 def test_a_full_pass_has_nothing_to_warn_of(samples: Samples) -> None:

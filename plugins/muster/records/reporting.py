@@ -50,6 +50,7 @@ def run_report(dag_id: str, run_id: str, *, run_url: str | None = None, node: st
             identity=_pairs(run.identity), environment=_pairs(run.environment), stages=stages,
             not_run=tuple((name, _why_not(session, run, name)) for name in run.required_stages if name not in rows),
             waivers=_waivers(session, row), shadow=row.shadow, forced=run.forced, run_url=run_url,
+            held=run.held,
         )  # fmt: skip
     return dataclasses.replace(report, result_json=report_json(report))
 
@@ -78,6 +79,7 @@ def _stage(session: Session, row: StageRecord) -> StageReport:
         probes=tuple((probe, status, reason) for probe, status, reason in row.probes),
         telemetry=charts.from_json(row.charts),
         attempts=row.attempts,
+        end=row.job_end,
     )  # fmt: skip
 
 
