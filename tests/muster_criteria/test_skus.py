@@ -39,17 +39,18 @@ def limit_of(raw: dict[str, Any], metric: str, key: str) -> dict[str, Any]:
 def test_list_names_what_is_shipped_and_what_is_ones_own(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("sku: mine")
 
-    assert list_skus() == ["cpu-generic", "h100-sxm-8"]
-    assert list_skus([tmp_path, tmp_path / "absent"]) == ["cpu-generic", "h100-sxm-8", "mine"]
+    shipped = ["a100-sxm-40gb-8", "a100-sxm-80gb-8", "b200-sxm-8", "cpu-generic", "gb200-nvl72", "h100-sxm-8"]
+    shipped += ["h200-sxm-8", "l40s-8", "mi300x-8"]
+    assert list_skus() == shipped
+    assert list_skus([tmp_path, tmp_path / "absent"]) == [*shipped, "mine"]
 
 
 def test_an_unknown_sku_names_those_there_are_and_the_nearest() -> None:
     with pytest.raises(SkuError) as error:
         load_sku("h100-smx-8")
 
-    assert str(error.value) == (
-        "there is no SKU 'h100-smx-8': did you mean h100-sxm-8? Known are cpu-generic, h100-sxm-8."
-    )
+    known = ", ".join(list_skus())
+    assert str(error.value) == f"there is no SKU 'h100-smx-8': did you mean h100-sxm-8? Known are {known}."
 
 
 @pytest.mark.parametrize("name", ["../h100-sxm-8", "", "zzz", "programmes/gpu-node"])
@@ -174,7 +175,7 @@ WRONG: list[tuple[str, Spoil, str]] = [
     ),
     (
         "a share that is none",
-        lambda raw: limit_of(raw, "gemm_rate", "siblings_at_least").update(siblings_at_least=1.2),
+        lambda raw: limit_of(raw, "gemm_rate", "floor").update(floor=None, siblings_at_least=1.2),
         r"siblings_at_least: ",
     ),
 ]
@@ -216,7 +217,7 @@ def test_what_is_wrong_is_said_in_one_sentence(folder: Path, spoil: Spoil, messa
             r"timeout_s says nothing for level long",
         ),
         (
-            lambda raw: raw["stages"]["burn_in"]["probes"]["gpu_burn"].update(require=[]),
+            lambda raw: [probe.update(require=[]) for probe in raw["stages"]["burn_in"]["probes"].values()],
             r"stages.burn_in: requires nothing at level demo, so it could never pass",
         ),
         (lambda raw: raw["stages"].update(warm_up={"probes": {}}), r"stages.warm_up"),
@@ -241,13 +242,13 @@ def test_what_is_no_sku_file_is_said_too(tmp_path: Path, text: str) -> None:
 
 def test_lint_tells_everything_at_once(folder: Path) -> None:
     def spoil(raw: dict[str, Any]) -> None:
-        limit_of(raw, "gemm_rate", "floor").update(unit="GFLOPS")
+        limit_of(raw, "gemm_rate", "floor").update(unit="GHz")
         limit_of(raw, "temperature_max", "ceiling").update(metric="temp")
 
     problems = lint_sku(rewrite(folder, spoil))
 
     assert [problem.message for problem in problems] == [
-        "the unit is GFLOPS, but probes report gemm_rate in TFLOPS",
+        "the unit is GHz, but probes report gemm_rate in TFLOPS",
         "no probe measures temp",
     ]
     with pytest.raises(SkuError, match=r"\(1 more: run `muster sku lint`\)"):

@@ -13,14 +13,18 @@ import pandas as pd
 
 from muster_criteria.coverage import Void, nothing_measured, tally
 from muster_criteria.findings import Breaking, evidence_finding, findings_of, in_order
+from muster_criteria.fleet.references import References
+from muster_criteria.fleet.single import Compared, compare, derived
+from muster_criteria.fleet_findings import corroborated, with_common_causes
 from muster_criteria.frame import build_frame
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Coverage, Evidence, Finding, Judgement, Observation, Severity, Verdict
 from muster_criteria.observations import observations_of
-from muster_criteria.rows import rows_of
+from muster_criteria.rows import Row, rows_of
 from muster_criteria.rules import Evaluate, applicable
 from muster_criteria.skus import Sku
 from muster_criteria.suite import unexpected_rows
+from muster_criteria.xid_judge import judge_xids
 
 __all__ = ["Evidence", "judge", "overall"]
 
@@ -68,13 +72,15 @@ def judge(
     why_missing: str = "",
     evidence: Sequence[Evidence] = (),
     simulated: bool = False,
+    references: References | None = None,
     evaluate: Evaluate = unexpected_rows,
 ) -> Judgement:
     """Judge one stage of one run. Never raises.
 
     ``result`` None: nothing usable came back, and ``why_missing`` is the sentence that says why. ``evidence``: what the
     controller itself established, each a critical finding of the node. ``simulated``: whether the node is known to be,
-    for when there is no result to say so. ``evaluate`` finds the rows that break each rule: Great Expectations.
+    for when there is no result to say so. ``references``: the frozen peers and the node's history, by which the metrics
+    that the programme compares are judged beside the SKU's limits. ``evaluate`` finds the rows that break each rule: Great Expectations.
     """
     established = [evidence_finding(item) for item in evidence]
     try:
@@ -84,7 +90,7 @@ def judge(
             raise _NoResult(
                 f"the result is of stage {result.stage} at level {result.level}, not of {stage} at level {level}"
             )
-        found, counted, observations = _examine(result, sku, stage, level, evaluate)
+        found, counted, observations = _examine(result, sku, stage, level, references, evaluate)
     except _NoResult as error:
         found, observations = [], ()
         counted = _uncounted(sku, stage, level, str(error))
@@ -106,6 +112,7 @@ def judge(
         sku=sku.name,
         sku_version=sku.revision,
         notes=notes,
+        snapshot="" if references is None else references.snapshot.version,
     )
 
 
@@ -139,9 +146,12 @@ def _uncounted(sku: Sku, stage: str, level: str, why: str) -> tuple[Coverage, tu
 
 
 def _examine(
-    result: StageResult, sku: Sku, stage: str, level: str, evaluate: Evaluate
+    result: StageResult, sku: Sku, stage: str, level: str, references: References | None, evaluate: Evaluate
 ) -> tuple[list[Finding], tuple[Coverage, tuple[str, ...]], tuple[Observation, ...]]:
-    frame = build_frame(rows_of(result, sku), sku, stage)
+    rows = rows_of(result, sku)
+    rows += derived(rows, sku.programme.derive)
+    fleet = _compared(rows, result, sku, references)
+    frame = build_frame(fleet.rows, sku, stage, fleet.columns) if fleet else build_frame(rows, sku, stage)
     rules = applicable(frame)
     broken = evaluate(frame, rules)
     breaking = findings_of(frame, rules, broken, sku)
@@ -149,9 +159,28 @@ def _examine(
     counted = tally(result, frame, void, sku, stage, level)
     if not rules and not counted.missing:
         counted.unjudged.append("the whole stage: no rule says anything of what was measured")
-    findings = in_order(_held_back(item.finding) if item.position in void else item.finding for item in breaking)
+    told = [_held_back(item.finding) if item.position in void else item.finding for item in breaking]
+    devices = frame.drop_duplicates("device")["kind"].value_counts().to_dict()
+    findings = in_order(with_common_causes(corroborated(told), devices))
     observations = observations_of(frame, {item.position for item in breaking}, sku)
-    return list(findings), (counted.coverage(), (*result.notes, *counted.notes)), observations
+    xids = judge_xids(result, sku.xid_policy)
+    for sentence in xids.missing:
+        counted.miss(sentence)
+    return [*findings, *xids.findings], (counted.coverage(), (*result.notes, *counted.notes)), observations
+
+
+def _compared(rows: Sequence[Row], result: StageResult, sku: Sku, references: References | None) -> Compared | None:
+    """What the fleet says of these rows, where there is one to compare with."""
+    if references is None:
+        return None
+    return compare(
+        rows,
+        sku.programme.compare,
+        references,
+        node=references.node or result.node,
+        sku=sku.name,
+        environment=result.environment,
+    )
 
 
 def _void_rows(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku) -> dict[int, Void]:

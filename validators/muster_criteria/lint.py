@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from muster_criteria.declarations import Declared, declared_probes
+from muster_criteria.figures import in_base_units
 from muster_criteria.limits import INVENTORY_KEYS, LIMIT_KEYS, Limit, Times
+from muster_criteria.lint_figures import FLOORS, figure_problems
 from muster_criteria.skus import LEVELS, STAGES, Problem, Requirement, Sku
 
-FLOORS = ("floor", "at_least")
 CEILINGS = ("ceiling", "at_most")
 
 
@@ -22,6 +23,7 @@ def problems_of(sku: Sku, declared: Mapping[str, Declared] | None = None) -> lis
         *_unknown_metrics(sku, probes),
         *_programme_problems(sku, probes),
         *_unmet_sensors(sku, probes),
+        *figure_problems(sku),
     ]
 
 
@@ -53,7 +55,9 @@ def _contradictions(sku: Sku) -> Iterator[Problem]:
 
 
 def _above(low: Limit, high: Limit) -> bool:
-    return low.number is not None and high.number is not None and low.number > high.number
+    if low.number is None or high.number is None:
+        return False
+    return in_base_units(low.number, low.unit) > in_base_units(high.number, high.unit)
 
 
 def _overlap(one: Limit, other: Limit) -> bool:

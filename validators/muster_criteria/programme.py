@@ -71,7 +71,9 @@ def blocking(sku: Sku, stage: str) -> bool:
 
 
 def needs(sku: Sku, stage: str, level: str) -> tuple[Need, ...]:
-    """Everything that the stage must have measured at this level: the programme's part and the SKU's sensors."""
+    """Everything that the stage must have measured at this level: the programme's part and the SKU's sensors, without
+    what the model cannot give.
+    """
     wanted: list[tuple[str, Requirement]] = [
         (probe, requirement) for probe, use in stage_probes(sku, stage, level).items() for requirement in use.require
     ]
@@ -81,6 +83,7 @@ def needs(sku: Sku, stage: str, level: str) -> tuple[Need, ...]:
         for probe, requirement in wanted
         if level in requirement.levels
         for labels in _label_sets(requirement)
+        if not any(absent.covers(requirement.metric, dict(labels)) for absent in sku.absent)
     )
 
 

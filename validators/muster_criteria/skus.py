@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import yaml
 from pydantic import BeforeValidator, Field, FiniteFloat, ValidationError, model_validator
 
+from muster_criteria.figures import Absent, Figure
 from muster_criteria.fleet.comparisons import Comparison, Derivation
 from muster_criteria.limits import Limit, Written, as_tuple
+from muster_criteria.xid import BadPolicy, XidPolicy, find_policy, parse_policy
 
 if TYPE_CHECKING:
     from muster_criteria.declarations import Declared
@@ -28,6 +30,9 @@ Stage = Literal["intake", "burn_in", "integrity", "performance", "thermal"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 Level = Literal["demo", "short", "standard", "long"]
 LEVELS: tuple[Level, ...] = get_args(Level)
+
+FAMILY_KEYS = ("sensors", "inventory", "limits", "absent")
+"""What models may share: the rest is each model's own."""
 
 YAML_BYTES_MAX = 200_000
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is there
@@ -133,17 +138,23 @@ class Programme(Written):
 class Sku(Written):
     """One hardware model. ``devices`` says how many of a kind: a number, or "inventory" where the machine itself tells.
 
-    ``version`` is what people wrote; ``revision`` is that plus a digest of the files, and is what verdicts cite.
+    ``names``: what sources call the model. ``includes``: the families whose sensors and limits it shares.
+    ``version`` is what people wrote; ``revision`` is that plus a digest of all files read, and is what verdicts cite.
     """
 
     sku: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
     version: str
     title: str
     programme: Programme
+    names: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    includes: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    xid_policy: XidPolicy | None = None
     devices: dict[Literal["gpu", "cpu", "core"], Annotated[int, Field(ge=0)] | Literal["inventory"]]
     sensors: Annotated[tuple[Sensor, ...], BeforeValidator(as_tuple)] = ()
     inventory: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)] = ()
     limits: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)] = ()
+    figures: Annotated[tuple[Figure, ...], BeforeValidator(as_tuple)] = ()
+    absent: Annotated[tuple[Absent, ...], BeforeValidator(as_tuple)] = ()
     file: str
     digest: str
 
@@ -251,14 +262,50 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
         return None, [Problem(f"programmes/{programme_path.name}", "file", str(error))]
     except ValidationError as error:
         return None, _problems(f"programmes/{programme_path.name}", error)
-    digest = hashlib.sha256(text + programme_text).hexdigest()
     try:
-        sku = Sku.model_validate(raw | {"programme": programme, "file": path.name, "digest": digest})
+        policy_text, policy = _read_policy(raw.get("xid_policy"), search)
+        family_text, raw = _with_families(raw, search)
+    except BadPolicy as error:
+        return None, [Problem(path.name, "xid_policy", str(error)[:-1])]
+    except SkuError as error:
+        return None, [Problem(path.name, "includes", str(error))]
+    digest = hashlib.sha256(text + programme_text + policy_text + family_text).hexdigest()
+    try:
+        sku = Sku.model_validate(
+            raw | {"programme": programme, "xid_policy": policy, "file": path.name, "digest": digest}
+        )
     except ValidationError as error:
         return None, _problems(path.name, error)
     if sku.name != path.stem:
         return None, [Problem(path.name, "sku", f"says {sku.name}, but the file's name says {path.stem}")]
     return sku, []
+
+
+def _with_families(raw: dict[str, Any], search: Sequence[Path]) -> tuple[bytes, dict[str, Any]]:
+    """The SKU with what its families say after its own, and the families' bytes. Raises SkuError."""
+    read, whole = b"", dict(raw)
+    for name in raw.get("includes") or ():
+        path = next(
+            (file for folder in _folders(search) if (file := folder / "families" / f"{name}.yaml").is_file()), None
+        )
+        if path is None:
+            raise SkuError(f"there is no family {name!r} in families/")
+        text, family = _read_yaml(path)
+        if odd := sorted(set(family) - set(FAMILY_KEYS)):
+            raise SkuError(f"family {name} may have {', '.join(FAMILY_KEYS)}, but has {', '.join(map(str, odd))}")
+        read += text
+        for key in FAMILY_KEYS:
+            whole[key] = [*(whole.get(key) or ()), *(family.get(key) or ())]
+    return read, whole
+
+
+def _read_policy(named: object, search: Sequence[Path]) -> tuple[bytes, XidPolicy | None]:
+    """The XID policy that a SKU names, if it names one, with its bytes. Raises BadPolicy."""
+    if named is None:
+        return b"", None
+    path = find_policy(str(named), _folders(search))
+    text = path.read_bytes()
+    return text, parse_policy(text, f"policies/{path.name}")
 
 
 def _read_yaml(path: Path) -> tuple[bytes, dict[str, Any]]:

@@ -7,7 +7,7 @@ from muster_node.probes.inventory import Inventory
 def test_every_fact_is_reported(run_probe):
     run = run_probe(Inventory)
     facts = [(fact.name, fact.device) for fact in open_hardware().inventory()]
-    assert [(m.metric, m.device) for m in run] == facts
+    assert [(m.metric, m.device) for m in run] == [("kernel_log_time", "node"), *facts]
     assert Inventory.loads is False
 
 

@@ -15,6 +15,7 @@ from muster_node.hardware.host_sensors import HostSensors
 from muster_node.hardware.host_usage import usage
 from muster_node.hardware.seam import Compute, Device, Fact, Hardware, RealClock, Sample, Usage, Worker
 from muster_node.hardware.sysfs import NO_PRIVILEGE, NOT_SUPPORTED, Files, output_of
+from muster_node.hardware.xid_log import XID, parse_xids
 from muster_node.probe import Skip
 
 _EDAC = "/sys/devices/system/edac/mc"
@@ -107,7 +108,7 @@ class HostHardware(Hardware):
         log = self.kernel_log()
         if log is None:
             return fact("xid_count", "node", "count", None, "the kernel log cannot be read: %s" % NO_PRIVILEGE)
-        return fact("xid_count", "node", "count", sum("NVRM: Xid" in line for line in log))
+        return fact("xid_count", "node", "count", sum(event.kind == XID for event in parse_xids(log)))
 
     def telemetry(self) -> Iterator[Sample]:
         """One reading of every sensor that is there."""

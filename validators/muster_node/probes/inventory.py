@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from muster_node.hardware.xid_log import last_time
 from muster_node.probe import Context, Metric, Probe
 
 
@@ -56,10 +57,20 @@ class Inventory(Probe):
         "driver_version": Metric("text", "GPU driver"),
         "cuda_version": Metric("text", "highest CUDA version of the driver"),
         "xid_count": Metric("count", "XID messages in the kernel log since boot"),
+        "kernel_log_time": Metric("s", "time since boot of the newest line of the kernel log when this stage began"),
+        "pci_address": Metric("text", "PCI address of the GPU"),
+        "ib_port_active": Metric("bool", "whether the InfiniBand or RoCE port is up"),
     }
 
     def run(self, context: Context) -> None:
-        """Report every fact; one that has no metric here is told in the progress lines, so that it is not lost."""
+        """Report every fact; one that has no metric here is told in the progress lines, so that it is not lost.
+
+        How far the kernel log had come tells later which of its errors belong to the stage.
+        """
+        newest = last_time(context.hardware.kernel_log() or ())
+        context.emit(
+            "kernel_log_time", "node", value=newest, note="" if newest is not None else "the log tells no time"
+        )
         for fact in context.hardware.inventory():
             if fact.name not in self.metrics:
                 context.progress("no metric for the fact %s of %s" % (fact.name, fact.device))

@@ -106,6 +106,7 @@ def _gpu_facts(machine: Machine, built: Gpu, gpu: GpuState) -> List[Fact]:
     texts: Dict[str, str] = {
         "gpu_model": model.gpu_model,
         "gpu_serial": built.serial,
+        "pci_address": built.pci,
         "gpu_uuid": built.uuid,
         "vbios": model.vbios,
     }

@@ -1,0 +1,93 @@
+"""XIDs and SXIDs out of a kernel log: every way in which drivers write them, and nothing that only looks like one."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster_node.hardware.host_parse import parse_kmsg
+from muster_node.hardware.xid_log import DISTINCT_MAX, XidEvent, folded, last_time, normal_pci, parse_xids
+
+LOST = "[ 9107.481251] NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+FAULT = (
+    "[   12.500000] NVRM: Xid (PCI:0000:0D:00): 31, pid=36872, name=python3, Ch 00000009, MMU Fault: ENGINE GRAPHICS"
+)
+NVLINK = (
+    "[  500.000001] NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT Fatal   XC0 i0 Link 08 "
+    "(0x004505c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)"
+)
+SWITCH = "[ 77.25] nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)"
+
+
+@pytest.mark.parametrize(
+    ("line", "event"),
+    [
+        (LOST, XidEvent("xid", 79, "0000:1b:00", "", "GPU has fallen off the bus.", 9107.481251)),
+        (
+            FAULT,
+            XidEvent(
+                "xid", 31, "0000:0d:00", "", "pid=36872, name=python3, Ch 00000009, MMU Fault: ENGINE GRAPHICS", 12.5
+            ),
+        ),
+        (NVLINK, XidEvent("xid", 149, "0018:01:00", "", NVLINK.partition("149, ")[2], 500.000001)),
+        (
+            SWITCH,
+            XidEvent(
+                "sxid", 28006, "0000:c1:00", "nvswitch3", "Non-fatal, Link 46 MC TS crumbstore MCTO (First)", 77.25
+            ),
+        ),
+        (
+            "NVRM: Xid (0000:03:00): 14, Channel 00000001",
+            XidEvent("xid", 14, "0000:03:00", "", "Channel 00000001", None),
+        ),
+        (
+            "Nov 21 10:00:00 n1 kernel: NVRM: Xid (PCI:0000:03:00): 62, ",
+            XidEvent("xid", 62, "0000:03:00", "", "", None),
+        ),
+    ],
+)
+def test_a_message_is_read(line: str, event: XidEvent) -> None:
+    assert parse_xids([line]) == [event]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "NVRM: Xid (PCI:0000:66:00): abc, pid=2280636",
+        "NVRM: GPU at PCI:0000:1b:00: GPU-5d1f",
+        "NVRM: Xid (PCI:): 79, nobody",
+        "NVRM: Xid (PCI:0000:1b:00): 99999999, no such code",
+        "[1.0] nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Severity 0 Engine instance 46 Sub-engine instance 00",
+        "[1.0] nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Data {0x00140004, 0x00100000}",
+        "a user writes NVRM Xid 79 into the log",
+    ],
+)
+def test_what_is_no_message_is_passed_over(line: str) -> None:
+    assert parse_xids([line]) == []
+
+
+def test_records_of_dev_kmsg_are_read_with_their_time() -> None:
+    record = "3,1523,9107481251,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\n SUBSYSTEM=pci\n"
+    assert parse_xids(parse_kmsg(record)) == [
+        XidEvent("xid", 79, "0000:1b:00", "", "GPU has fallen off the bus.", 9107.481251)
+    ]
+
+
+@pytest.mark.parametrize("address", ["00000000:1B:00.0", "0000:1b:00", "1b:00", "0000:1b:00.0"])
+def test_addresses_are_the_same_however_they_are_written(address: str) -> None:
+    assert normal_pci(address) == "0000:1b:00"
+
+
+def test_the_newest_line_tells_how_far_the_log_had_come() -> None:
+    assert last_time([FAULT, LOST, "no time here"]) == 9107.481251
+    assert last_time(["no time here"]) is None
+
+
+def test_a_storm_is_folded_and_none_of_it_is_lost_from_the_count() -> None:
+    storm = parse_xids(
+        [LOST] * 3 + [f"[{n}.0] NVRM: Xid (PCI:0000:0d:00): 31, MMU fault at {n:#x}" for n in range(500)]
+    )
+    events = folded(storm)
+    assert sum(event.count for event in events) == len(storm) == 503
+    assert [event.count for event in events if event.code == 79] == [3]
+    assert len([event for event in events if event.code == 31]) == DISTINCT_MAX

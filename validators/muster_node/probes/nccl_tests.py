@@ -1,0 +1,152 @@
+"""nccl-tests inside the node, where installed: bus bandwidth at the largest size, and proof of what carried it.
+
+A run whose payload was not checked, that broke off, or in which fewer GPUs took part than there are, is told as such.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+from typing import Dict, List, Tuple
+
+from muster_node.probe import Context, Metric, Param, Probe, Skip
+from muster_node.probes._tools import COOL_PARAMS, BadOutput, cool_down, real_only, run_tool
+
+PROGRAMS = {
+    "all_reduce": "all_reduce_perf",
+    "all_gather": "all_gather_perf",
+    "reduce_scatter": "reduce_scatter_perf",
+    "all_to_all": "alltoall_perf",
+    "sendrecv": "sendrecv_perf",
+}
+_RANK = re.compile(r"^#\s+Rank\s+(\d+)\s.*\bon\s+(\S+)\s+device\s+(\d+)\s", re.MULTILINE)
+_CHECKED = re.compile(r"^# Out of bounds values\s*:\s*(\d+)\s+(\w+)", re.MULTILINE)
+_AVERAGE = re.compile(r"^# Avg bus bandwidth\s*:\s*([\d.]+)", re.MULTILINE)
+_VIA = re.compile(r"NCCL INFO .*\bvia (\S+)")
+_ALGORITHM = re.compile(r"NCCL INFO .*?(\d+) Bytes -> Algo (\w+) proto (\w+)")
+_TIMINGS = 8  # time, algbw, busbw, errors: out of place, then in place
+
+
+@dataclasses.dataclass(frozen=True)
+class NcclRun:
+    """What one program said: GB/s by bytes (out of place), wrong values, ranks, and what carried the bytes."""
+
+    busbw: Dict[int, float]
+    wrong: int
+    ranks: int
+    transports: Tuple[str, ...] = ()
+    algorithm: str = ""
+
+
+def parse_nccl_tests(text: str) -> NcclRun:
+    """Read a program's output. Raises BadOutput where it has no results, breaks off, or did not check its payload."""
+    busbw = dict(row for row in map(_row, text.splitlines()) if row is not None)
+    if not busbw:
+        raise BadOutput("it has no line of results")
+    if _AVERAGE.search(text) is None:
+        raise BadOutput("it breaks off after %d sizes" % len(busbw))
+    checked = _CHECKED.search(text)
+    if checked is None:
+        raise BadOutput("it did not check its payload")
+    largest = max(busbw)
+    chosen = {(algorithm, protocol) for size, algorithm, protocol in _ALGORITHM.findall(text) if int(size) == largest}
+    ranks = len(set(_RANK.findall(text)))
+    if not ranks:
+        raise BadOutput("it does not tell which GPUs took part")
+    wrong = int(checked.group(1))
+    return NcclRun(
+        busbw=busbw,
+        wrong=wrong if checked.group(2) == "OK" else max(wrong, 1),
+        ranks=ranks,
+        transports=tuple(sorted(set(_VIA.findall(text)))),
+        algorithm=", ".join("%s/%s" % pair for pair in sorted(chosen)),
+    )
+
+
+def _row(line: str) -> "Tuple[int, float] | None":
+    """(bytes, GB/s out of place) of a line of results; None for any other line."""
+    words = line.split()
+    if len(words) < _TIMINGS + 4 or not words[0].isdigit() or not words[1].isdigit():
+        return None
+    try:
+        size, busbw = int(words[0]), float(words[-_TIMINGS + 2])
+    except ValueError:
+        return None
+    return (size, busbw) if size > 0 else None
+
+
+class NcclTests(Probe):
+    """NVIDIA's nccl-tests over all GPUs of the node."""
+
+    name = "nccl_tests"
+    stage = "performance"
+    doc = "nccl-tests on all GPUs of the node, payload checked, with what carried it"
+    params = {
+        "ops": Param(list(PROGRAMS), "operations to run"),
+        "max_size": Param("8G", "largest buffer, as nccl-tests write it"),
+        "iterations": Param(20, "timed repeats of each size"),
+        "limit_s": Param(300.0, "seconds for each program"),
+        **COOL_PARAMS,
+    }
+    metrics = {
+        "nccl_busbw": Metric("GB/s", "bus bandwidth at the largest size, by operation"),
+        "nccl_mismatches": Metric("count", "values out of bounds in the checked payload, by operation"),
+        "nccl_absent_gpus": Metric("count", "GPUs that answer and did not take part, by operation"),
+        "nccl_transport": Metric("text", "algorithm, protocol and transports by NCCL's own log, by operation"),
+    }
+    needs = ("gpu", "tool:all_reduce_perf")
+
+    def run(self, context: Context) -> None:
+        """Run every program that is there. Raises Skip on simulated hardware, RuntimeError if one gave no results."""
+        real_only(context)
+        note = cool_down(context)
+        count = len(context.hardware.devices("gpu"))
+        broken = []
+        for op in context.params["ops"]:
+            if op not in PROGRAMS:
+                raise Skip("there is no operation %r (there are: %s)" % (op, ", ".join(PROGRAMS)))
+            program = shutil.which(PROGRAMS[op])
+            if program is None:
+                context.emit("nccl_busbw", "node", labels={"op": op}, note="%s is not installed" % PROGRAMS[op])
+                continue
+            context.progress("%s on %d GPUs" % (PROGRAMS[op], count))
+            try:
+                _emit(context, op, count, _measured(context, program, count), note)
+            except BadOutput as error:
+                broken.append("%s: %s" % (PROGRAMS[op], error))
+        if broken:
+            raise RuntimeError("; ".join(broken))
+
+
+def _command(program: str, context: Context, count: int) -> List[str]:
+    size, iterations = str(context.params["max_size"]), str(int(context.params["iterations"]))
+    return [program, "-b", "8", "-e", size, "-f", "2", "-g", str(count), "-n", iterations, "-c", "1"]
+
+
+def _measured(context: Context, program: str, count: int) -> NcclRun:
+    log = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING"}
+    limit_s = context.params["limit_s"]
+    done = run_tool(context, _command(program, context, count), limit_s, log)
+    if done.status is None:
+        raise BadOutput("it did not end within %g s" % limit_s)
+    try:
+        return parse_nccl_tests(done.out)
+    except BadOutput as error:
+        raise BadOutput("%s; it said: %s" % (error, done.last_word())) from error
+
+
+def _emit(context: Context, op: str, count: int, found: NcclRun, note: str) -> None:
+    largest, labels = max(found.busbw), {"op": op}
+    context.emit(
+        "nccl_busbw",
+        "node",
+        value=found.busbw[largest],
+        labels=labels,
+        samples=int(context.params["iterations"]),
+        note="; ".join(filter(None, ("%d bytes, %d GPUs" % (largest, found.ranks), note))),
+    )
+    context.emit("nccl_mismatches", "node", value=found.wrong, labels=labels)
+    context.emit("nccl_absent_gpus", "node", value=max(0, count - found.ranks), labels=labels)
+    carried = "; ".join(filter(None, (found.algorithm, ", ".join(found.transports))))
+    context.emit("nccl_transport", "node", text=carried or None, labels=labels, note="" if carried else "untold")

@@ -1,0 +1,55 @@
+"""XIDs and SXIDs of the kernel log since boot, each with code, device, time and text. What they mean the judge decides.
+
+Run at the end of a stage, after its load: the stage's inventory tells how far the log had come when it began.
+"""
+
+from __future__ import annotations
+
+from typing import Dict
+
+from muster_node.hardware.sysfs import NO_PRIVILEGE
+from muster_node.hardware.xid_log import SXID, XidEvent, folded, parse_xids
+from muster_node.probe import Context, Metric, Probe
+from muster_node.probes._tools import gpus_by_pci
+
+
+class Xids(Probe):
+    """Every error that the GPU driver and the NVSwitch driver have logged."""
+
+    name = "xids"
+    stage = "intake"
+    doc = "XID and SXID messages in the kernel log since boot"
+    loads = False
+    metrics = {
+        "xid": Metric("text", "an XID or SXID, with kind, code, PCI address, seconds since boot; samples: how often"),
+        "xid_total": Metric("count", "XID and SXID messages in the kernel log since boot"),
+    }
+
+    def run(self, context: Context) -> None:
+        """Report every message; an unreadable log is told as such, never as no messages."""
+        log = context.hardware.kernel_log()
+        if log is None:
+            context.emit("xid_total", "node", note="the kernel log cannot be read: %s" % NO_PRIVILEGE)
+            return
+        events = parse_xids(log)
+        devices = gpus_by_pci(context.hardware) if events else {}
+        for number, event in enumerate(folded(events)):
+            context.emit(
+                "xid",
+                _device_of(event, devices),
+                text=event.text or "(no text)",
+                labels={
+                    "kind": event.kind,
+                    "code": str(event.code),
+                    "pci": event.pci,
+                    "at": "" if event.at is None else "%.6f" % event.at,
+                    "n": str(number),
+                },
+                samples=event.count,
+            )
+        context.emit("xid_total", "node", value=len(events))
+
+
+def _device_of(event: XidEvent, devices: Dict[str, str]) -> str:
+    """The GPU or switch; the node for a GPU that does not answer any more, whose address stands in the labels."""
+    return event.switch if event.kind == SXID else devices.get(event.pci, "node")
