@@ -23,7 +23,7 @@ import shutil  # noqa: E402
 import sys  # noqa: E402
 import tempfile  # noqa: E402
 import time  # noqa: E402
-from collections.abc import Callable, Mapping  # noqa: E402
+from collections.abc import Callable, Iterable, Mapping  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 from unittest import mock  # noqa: E402
@@ -39,7 +39,7 @@ from muster_criteria.model import Verdict  # noqa: E402
 from tests.bench.processes import cpu_seconds  # noqa: E402
 from tests.support import celery_airflow, postgresql  # noqa: E402
 from tests.support.celery_airflow import TRIGGERERS, WORKERS, CeleryStack  # noqa: E402
-from tests.support.simulated_fleet import SERVICE, SimulatedFleet  # noqa: E402
+from tests.support.simulated_fleet import SERVICE, SimulatedFleet, Start  # noqa: E402
 
 FILES = Path(__file__).parent / "fleet_files"
 DAG_ID = "node_qualification"
@@ -150,17 +150,18 @@ class Campaign:
         self.stack.kill(self.dice.choice(TRIGGERERS))
         return dict(held)
 
-    def kill_worker(self) -> int:
+    def kill_worker(self, meter: Meter) -> int:
         """Kill a worker once a part of the fleet is past its first stage; gives how many tasks it was at."""
         part = self.dice.randint(len(self.nodes) // 4, len(self.nodes) // 2)
         self.wait("the middle", lambda: sum(start.stage == "burn_in" for start in self.starts()) > part)
         worker = self.dice.choice(WORKERS)
         self.stack.supervisor.wait_until("a busy worker", lambda: bool(self.stack.task_processes(worker)), self._left())
+        meter.read()
         at_work = len(self.stack.task_processes(worker))
         self.stack.kill(worker)
         return at_work
 
-    def starts(self) -> list[Any]:
+    def starts(self) -> list[Start]:
         """What the measured nodes wrote down."""
         return [start for start in self.fleet.starts() if start.node in self.nodes]
 
@@ -169,7 +170,6 @@ class Campaign:
         reports = collections.Counter(mailed(mails))
         verdicts = {node: verdict_of(node) for node in self.nodes}
         expected = {node: Verdict.FAIL if node in faulty else Verdict.PASS for node in self.nodes}
-        tested = collections.Counter((start.node, start.stage) for start in self.starts())
         lost = [node for node, verdict in verdicts.items() if verdict is None or not reports[node]]
         return Outcome(
             waited=waited,
@@ -177,13 +177,19 @@ class Campaign:
             retried=self._retried(),
             lost=lost,
             wrong=[f"{node}: {verdicts[node]}" for node in self.nodes if verdicts[node] is not expected[node]],
-            doubles=[f"{node} {stage}" for (node, stage), times in tested.items() for _ in range(times - 1)],
+            doubles=repeated(self.starts()),
             mailed_twice=[node for node in self.nodes if reports[node] > 1],
         )
 
     def _retried(self) -> int:
         tasks = self.client._all(f"/dags/{DAG_ID}/dagRuns/~/taskInstances", "task_instances")
         return sum(task["try_number"] > 1 for task in tasks)
+
+
+def repeated(starts: Iterable[Start]) -> list[str]:
+    """Each start too many: a stage of a node is tested once."""
+    tested = collections.Counter((start.node, start.stage) for start in starts)
+    return [f"{node} {stage}" for (node, stage), times in tested.items() for _ in range(times - 1)]
 
 
 def run_id(node: str) -> str:
@@ -215,47 +221,61 @@ def start_mail(supervisor: Supervisor, folder: Path, environment: Mapping[str, s
     return json.dumps({"conn_type": "smtp", "host": "127.0.0.1", "port": int(port.read_text()), "extra": extra})
 
 
-def measure(folder: Path, nodes: int, seed: int, warm_nodes: int = WARM_NODES) -> tuple[Outcome, Cost]:
-    """Take so many nodes through it, in a new folder. Raises ServiceFailed if a component dies that was not killed."""
+def measure(
+    folder: Path, nodes: int, seed: int, *, warm_nodes: int = WARM_NODES, idle_s: float = IDLE_S
+) -> tuple[Outcome, Cost]:
+    """Take so many nodes through it, in a new folder. Raises ServiceFailed if a component dies that was not killed.
+
+    Before them go ``warm_nodes``, which are not counted, and ``idle_s`` seconds that show what Airflow uses by itself.
+    """
     dice = random.Random(seed)
     names = [f"node-{number:03d}" for number in range(nodes)]
     warm = [f"warm-{number}" for number in range(warm_nodes)]
     faulty = set(dice.sample(names, max(1, nodes // 10)))
-    supervisor = Supervisor(folder / "logs")
+    fleet = SimulatedFleet(folder / "fleet", [*names, *warm], seed, dict.fromkeys(faulty, FAULT))
     with postgresql.running(connections=200) as database, mock.patch.dict(os.environ):
-        environment = base_environment({})
-        fleet = SimulatedFleet(folder / "fleet", [*names, *warm], seed, dict.fromkeys(faulty, FAULT))
-        fleet.start(supervisor, environment)
-        settings = {
-            "MUSTER_HOME": str(folder / "muster"),
-            "MUSTER_DATABASE_URL": database.create("muster"),
-            "MUSTER_SKU_PATH": str(FILES),
-            "MUSTER_SSH_KEY_FILE": str(fleet.keys.private),
-            "MUSTER_POLL_SECONDS": "2",
-            "MUSTER_MAIL_TO": "fleet@example.org",
-            "AIRFLOW_CONN_SMTP_DEFAULT": start_mail(supervisor, folder, environment),
-        }
-        os.environ.update(settings)
-        records.upgrade()
-        fleet.enrol("fleet-node")
-        with celery_airflow.running(supervisor, folder, database, {**environment, **settings}) as stack:
-            stack.wait_ready(DAG_ID)
-            meter = Meter(stack, database.pid)
-            campaign = Campaign(stack, fleet, names, dice)
-            campaign.trigger(warm)
-            campaign.wait("the first nodes", campaign.settled)
-            try:
-                return _measured(campaign, meter, folder / "mails", faulty)
-            finally:
-                fleet.gate.open()
-                records.dispose()
+        supervisor = Supervisor(folder / "logs")
+        try:
+            settings = _enrolled(supervisor, folder, fleet, database.create("muster"))
+            with celery_airflow.running(supervisor, folder, database, settings) as stack:
+                stack.wait_ready(DAG_ID)
+                meter = Meter(stack, database.pid)
+                campaign = Campaign(stack, fleet, names, dice)
+                campaign.trigger(warm)
+                campaign.wait("the first nodes", campaign.settled)
+                cost, waited, interrupted = _measured(campaign, meter, idle_s)
+                return campaign.outcome(waited, interrupted, folder / "mails", faulty), cost
+        finally:
+            fleet.gate.open()
+            supervisor.stop()
+            records.dispose()
 
 
-def _measured(campaign: Campaign, meter: Meter, mails: Path, faulty: set[str]) -> tuple[Outcome, Cost]:
+def _enrolled(supervisor: Supervisor, folder: Path, fleet: SimulatedFleet, records_url: str) -> dict[str, str]:
+    """Start the nodes and the mail sink and enrol the nodes; gives the environment for Airflow's components."""
+    environment = base_environment({})
+    fleet.start(supervisor, environment)
+    settings = {
+        "MUSTER_HOME": str(folder / "muster"),
+        "MUSTER_DATABASE_URL": records_url,
+        "MUSTER_SKU_PATH": str(FILES),
+        "MUSTER_SSH_KEY_FILE": str(fleet.keys.private),
+        "MUSTER_POLL_SECONDS": "2",
+        "MUSTER_MAIL_TO": "fleet@example.org",
+        "AIRFLOW_CONN_SMTP_DEFAULT": start_mail(supervisor, folder, environment),
+    }
+    os.environ.update(settings)
+    records.upgrade()
+    fleet.enrol("fleet-node")
+    return {**environment, **settings}
+
+
+def _measured(campaign: Campaign, meter: Meter, idle_s: float) -> tuple[Cost, Mapping[str, int], int]:
+    """Take the nodes through it; gives what it cost, who waited where, and what the killed worker was at."""
     nodes = campaign.nodes
     before = meter.read()
-    time.sleep(IDLE_S)
-    idle = {name: (value - before[name]) / IDLE_S for name, value in meter.read().items()}
+    time.sleep(idle_s)
+    idle = {name: (value - before[name]) / idle_s for name, value in meter.read().items()}
     memory, before, began = meter.triggerers_mb(), meter.read(), time.monotonic()
     campaign.fleet.gate.shut()
     campaign.trigger(nodes)
@@ -264,11 +284,11 @@ def _measured(campaign: Campaign, meter: Meter, mails: Path, faulty: set[str]) -
     meter.read()
     waited = campaign.kill_triggerer()
     campaign.fleet.gate.open()
-    interrupted = campaign.kill_worker()
+    interrupted = campaign.kill_worker(meter)
     campaign.wait("the end", campaign.settled)
     wall = time.monotonic() - began
     used = {name: max(0.0, value - before[name] - idle[name] * wall) for name, value in meter.read().items()}
-    return campaign.outcome(waited, interrupted, mails, faulty), Cost(wall, used, grown / len(nodes))
+    return Cost(wall, used, grown / len(nodes)), waited, interrupted
 
 
 def table(nodes: int, outcome: Outcome, cost: Cost) -> str:

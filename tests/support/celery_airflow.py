@@ -34,7 +34,7 @@ SETTINGS = {
     "AIRFLOW__CELERY__WORKER_CONCURRENCY": str(CONCURRENCY),
     "AIRFLOW__CELERY__WORKER_PREFETCH_MULTIPLIER": "1",
     "AIRFLOW__CELERY__TASK_ACKS_LATE": "True",
-    "AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__VISIBILITY_TIMEOUT": "60",
+    "AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__VISIBILITY_TIMEOUT": "600",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
     "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT": "90",
@@ -80,7 +80,10 @@ class CeleryStack(Stack):
 def running(
     supervisor: Supervisor, folder: Path, postgresql: PostgreSQL, environment: Mapping[str, str]
 ) -> Iterator[CeleryStack]:
-    """All of it with our DAGs, not waited for; ``environment`` is what the components see besides their settings."""
+    """All of it with our DAGs, not waited for; ``environment`` is what the components see besides their settings.
+
+    The supervisor stays the caller's to stop, who may have started other services with it.
+    """
     login = new_login()
     home = folder / "airflow"
     write_password(home, login.username, login.password)
@@ -98,12 +101,12 @@ def running(
     }
     migrate(settings, folder / "logs" / "migrate.log")
     stack = CeleryStack(supervisor, settings, login)
+    _start_redis(supervisor, redis_port, folder, environment)
     try:
-        _start_redis(supervisor, redis_port, folder, environment)
         stack.start()
         yield stack
     finally:
-        supervisor.stop()
+        supervisor.stop(["redis", *(name for name in COMPONENTS if name in supervisor.services)])
         orphans.end(home)
 
 

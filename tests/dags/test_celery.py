@@ -1,0 +1,33 @@
+"""The same DAGs on CeleryExecutor with Redis and PostgreSQL: what dies there loses nothing, and nothing is repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.bench import fleet
+from tests.support.simulated_fleet import Start
+
+NODES = 8
+
+
+@pytest.mark.airflow
+@pytest.mark.needs_postgresql
+@pytest.mark.needs_redis
+@pytest.mark.timeout(900)
+def test_a_worker_and_a_triggerer_die_and_every_node_is_tested_once_and_reported_once(tmp_path: Path) -> None:
+    outcome, _cost = fleet.measure(tmp_path, NODES, seed=7, warm_nodes=0, idle_s=1)
+    assert sum(outcome.waited.values()) == NODES, "all nodes waited at once"
+    assert len(outcome.waited) == 2, "some of them in the triggerer that was killed"
+    assert outcome.interrupted > 0, "the worker was at something when it was killed"
+    assert outcome.lost == []
+    assert outcome.doubles == []
+    assert outcome.wrong == []
+    assert outcome.mailed_twice == []
+
+
+def test_a_stage_that_a_node_began_twice_counts_as_tested_twice() -> None:
+    once = [Start("a", "intake", "1"), Start("a", "burn_in", "2"), Start("b", "intake", "3")]
+    assert fleet.repeated(once) == []
+    assert fleet.repeated([*once, Start("a", "intake", "4"), Start("a", "intake", "1")]) == ["a intake"] * 2

@@ -1,0 +1,138 @@
+"""The Helm values: every name in them is one that the chart, Airflow or Muster knows, and the tested ones are there.
+
+The chart's schema is not ours to ship, and 650 kB: ``CHART`` says of the parts that the values use what
+``chart/values.schema.json`` of github.com/apache/airflow declares (read at commit 002e553, with ``values.yaml`` at
+commit d6ba481). Whoever has the chart checks the whole: ``helm template`` refuses values against its schema, and so
+does this test if AIRFLOW_CHART_SCHEMA names that file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from muster.settings import Settings
+from tests.support import airflow_home
+from tests.support.celery_airflow import SETTINGS, TRIGGERERS, WORKERS
+
+FILE = airflow_home.ROOT / "plugins" / "muster" / "deploy" / "values.yaml"
+NAMED = {"type": "object", "required": ["name"]}
+TEXT = {"type": "string"}
+COUNT = {"type": "integer"}
+FLAG = {"type": "boolean"}
+
+
+def closed(**properties: Any) -> dict[str, Any]:
+    """An object with these properties and no others."""
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+CHART = closed(
+    airflowVersion=TEXT,
+    images=closed(airflow=closed(repository=TEXT, tag=TEXT)),
+    executor=TEXT,
+    workers=closed(replicas=COUNT, terminationGracePeriodSeconds=COUNT),
+    triggerer=closed(replicas=COUNT),
+    logs=closed(persistence=closed(enabled=FLAG)),
+    postgresql=closed(enabled=FLAG),
+    redis=closed(enabled=FLAG),
+    data=closed(metadataSecretName=TEXT, brokerUrlSecretName=TEXT),
+    fernetKeySecretName=TEXT,
+    apiSecretKeySecretName=TEXT,
+    jwtSecretName=TEXT,
+    # Goes into airflow.cfg: words like "True" are quoted in the chart's own values.
+    config={"type": "object", "additionalProperties": {"additionalProperties": {"type": ["string", "integer"]}}},
+    env={"type": "array", "items": closed(name=TEXT, value=TEXT) | {"required": ["name", "value"]}},
+    secret={
+        "type": "array",
+        "items": closed(envName=TEXT, secretName=TEXT, secretKey=TEXT) | {"required": ["envName", "secretName"]},
+    },
+    volumes={"type": "array", "items": closed(name=TEXT, secret=closed(secretName=TEXT, defaultMode=COUNT))},
+    volumeMounts={"type": "array", "items": closed(name=TEXT, mountPath=TEXT, readOnly=FLAG)},
+)
+
+
+@pytest.fixture(scope="module")
+def values() -> dict[str, Any]:
+    loaded = yaml.safe_load(FILE.read_text())
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+def test_the_chart_knows_every_value(values: dict[str, Any]) -> None:
+    jsonschema.validate(values, CHART)
+    if schema := os.environ.get("AIRFLOW_CHART_SCHEMA"):
+        jsonschema.validate(values, json.loads(Path(schema).read_text()))
+
+
+def test_airflow_knows_every_option(values: dict[str, Any]) -> None:
+    from airflow.configuration import conf
+
+    # Celery's own options, which Airflow passes on without a list of them.
+    sections = {
+        name: options for name, options in values["config"].items() if name != "celery_broker_transport_options"
+    }
+    for section, options in sections.items():
+        for option in options:
+            assert conf.get_default_value(section, option) is not None, f"[{section}] {option}"
+
+
+def test_muster_knows_every_variable(values: dict[str, Any]) -> None:
+    names = {each["name"] for each in values["env"]} | {each["envName"] for each in values["secret"]}
+    known = {f"MUSTER_{name.upper()}" for name in Settings.model_fields}
+    assert {name for name in names if name.startswith("MUSTER_")} <= known
+    connections = {name for name in names if not name.startswith("MUSTER_")}
+    settings = {each["name"]: each["value"] for each in values["env"]}
+    assert connections == {f"AIRFLOW_CONN_{settings[f'MUSTER_{which}_CONN_ID'].upper()}" for which in ("SSH", "SMTP")}
+
+
+def test_the_ssh_key_is_where_the_connection_looks_for_it(values: dict[str, Any]) -> None:
+    settings = {each["name"]: each["value"] for each in values["env"]}
+    key = json.loads(settings["AIRFLOW_CONN_MUSTER_SSH"])["extra"]["key_file"]
+    (mount,) = values["volumeMounts"]
+    (volume,) = values["volumes"]
+    assert Path(key).parent == Path(mount["mountPath"])
+    assert mount["name"] == volume["name"]
+    assert f"{volume['secret']['secretName']} --from-file={Path(key).name}" in FILE.read_text()
+
+
+def test_every_secret_is_said_how_to_make(values: dict[str, Any]) -> None:
+    text = FILE.read_text()
+    wanted = {each["secretName"] for each in values["secret"]} | {
+        each["secret"]["secretName"] for each in values["volumes"]
+    }
+    wanted |= set(values["data"].values())
+    wanted |= {values[name] for name in ("fernetKeySecretName", "apiSecretKeySecretName", "jwtSecretName")}
+    for name in wanted:
+        assert f"kubectl create secret generic {name} " in text
+    for each in values["secret"]:
+        assert f"--from-literal={each['secretKey']}=" in text
+
+
+def test_what_was_tested_is_what_is_deployed(values: dict[str, Any]) -> None:
+    """The deployment sets whatever the tested stack sets; only how long and how many is the fleet's own choice."""
+    env = {each["name"] for each in values["env"]}
+    deployed = {
+        f"AIRFLOW__{section.upper()}__{option.upper()}"
+        for section, options in values["config"].items()
+        for option in options
+    }
+    hurried = {  # how often the scheduler looks, which the defaults of 10 s and 120 s do well for a fleet
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL",
+        "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL",
+    }
+    assert set(SETTINGS) - hurried <= deployed | env | {"AIRFLOW__CORE__EXECUTOR"}
+    assert values["executor"] == SETTINGS["AIRFLOW__CORE__EXECUTOR"]
+    assert values["triggerer"]["replicas"] == len(TRIGGERERS)
+    assert values["workers"]["replicas"] == len(WORKERS)
+
+
+def test_no_more_tasks_are_under_way_than_workers_run(values: dict[str, Any]) -> None:
+    config = values["config"]
+    assert config["core"]["parallelism"] <= values["workers"]["replicas"] * config["celery"]["worker_concurrency"]
