@@ -1,0 +1,75 @@
+"""The XIDs of a fleet's history, as its nodes told them: for asking what another policy would have made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import select
+
+from muster.records.engine import reading
+from muster.records.models import MeasurementRow, Node, Run, StageRecord
+from muster_criteria.xid import XidEvent
+from muster_criteria.xid_judge import EVENT, event_of
+
+
+@dataclasses.dataclass(frozen=True)
+class XidRecord:
+    """One XID as a stage of a run told it. ``part``: the GPU's serial where known, else its PCI address."""
+
+    node: str
+    sku: str
+    dag_id: str
+    run_id: str
+    stage: str
+    verdict: str
+    boot_id: str
+    part: str
+    seen_at: datetime.datetime
+    event: XidEvent
+
+
+def recorded_xids(*, node: str = "", since: datetime.datetime | None = None) -> list[XidRecord]:
+    """All XIDs of verdicts that stand, oldest first; of one node, and of the machine that bears its name now."""
+    query = (
+        select(MeasurementRow, StageRecord, Run)
+        .join(StageRecord, MeasurementRow.stage == StageRecord.id)
+        .join(Run, StageRecord.run == Run.id)
+        .where(MeasurementRow.metric == EVENT, StageRecord.current)
+        .order_by(StageRecord.recorded_at, MeasurementRow.id)
+    )
+    if node:
+        query = query.join(Node, Node.name == Run.node).where(Run.node == node, Run.started_at >= Node.machine_since)
+    if since is not None:
+        query = query.where(StageRecord.recorded_at >= since)
+    with reading() as session:
+        return [_record(*row) for row in session.execute(query)]
+
+
+def _record(row: MeasurementRow, stage: StageRecord, run: Run) -> XidRecord:
+    event = event_of(row.device, row.labels, row.text or "", row.samples)
+    return XidRecord(
+        node=run.node, sku=run.sku, dag_id=run.dag_id, run_id=run.run_id, stage=stage.stage, verdict=stage.verdict,
+        boot_id=str(run.identity.get("boot_id", "")), part=part_of(event, run.identity), seen_at=stage.recorded_at,
+        event=event,
+    )  # fmt: skip
+
+
+def part_of(event: XidEvent, identity: dict[str, Any]) -> str:
+    """What the error sits on, whichever slot or node: the GPU's serial where the node told it, else its address."""
+    serials = identity.get("serials")
+    serial = serials.get(event.device) if isinstance(serials, dict) else None
+    return str(serial or event.pci or event.device)
+
+
+def by_boot(records: Iterable[XidRecord]) -> dict[str, list[XidEvent]]:
+    """{boot id: its events, whose ``pci`` names the part}; what several stages of one boot tell counts once."""
+    boots: dict[str, list[XidEvent]] = {}
+    for record in records:
+        events = boots.setdefault(record.boot_id, [])
+        known = dataclasses.replace(record.event, pci=record.part)
+        if known not in events:
+            events.append(known)
+    return boots
