@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from muster_criteria.fleet_findings import COMMON_CAUSE, fleet_finding
 from muster_criteria.limits import Limit, Times, labelled
-from muster_criteria.model import Action, Evidence, FaultClass, Finding, Severity
+from muster_criteria.model import Action, Evidence, FaultClass, Finding, Severity, measurement_reference
 from muster_criteria.rows import natural
-from muster_criteria.rules import KINDS, SEVERITY, Rule, Violations
+from muster_criteria.rules import FLEET_KINDS, KINDS, SEVERITY, Rule, Violations
 from muster_criteria.skus import Sku
 from muster_criteria.words import figure
 
@@ -68,7 +69,7 @@ def evidence_finding(evidence: Evidence) -> Finding:
 def _importance(finding: Finding) -> tuple[Any, ...]:
     return (
         _ORDER[finding.severity],
-        list(KINDS).index(finding.rule),
+        (COMMON_CAUSE, *KINDS).index(finding.rule),
         natural(finding.device),
         finding.metric,
         finding.labels,
@@ -78,6 +79,8 @@ def _importance(finding: Finding) -> tuple[Any, ...]:
 def _finding(row: pd.Series, rule: Rule, sku: Sku) -> Finding:
     if rule.kind == "expected_devices":
         return _presence_finding(row, sku)
+    if rule.kind in FLEET_KINDS:
+        return fleet_finding(row, rule, sku.programme.compare[int(row[f"{rule.column}_by"])])
     limit = sku.all_limits[int(row[f"{rule.column}_by"])]
     observed, expected = observed_text(row, limit), expected_text(row, limit, float(row[f"{rule.column}_at"]))
     name = labelled(row["metric"], dict(row["labels"]))
@@ -94,6 +97,7 @@ def _finding(row: pd.Series, rule: Rule, sku: Sku) -> Finding:
         source=f"{limit.source} ({limit.date.isoformat()})",
         summary=f"{lead}: {name} is {observed}, expected {expected}.",
         labels=row["labels"],
+        measurements=(measurement_reference(row["probe"], row["metric"], row["device"], row["labels"]),),
     )
 
 
@@ -125,6 +129,7 @@ def _presence_finding(row: pd.Series, sku: Sku) -> Finding:
         expected=f"gpu0 to gpu{int(counted or 1) - 1}, and no other",
         source=f"SKU {sku.name}, devices",
         summary=summary,
+        measurements=(measurement_reference(row["probe"], row["metric"], device, row["labels"]),),
     )
 
 

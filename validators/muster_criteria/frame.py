@@ -1,20 +1,22 @@
 """The long frame that is judged: a row per device × metric × labels, and for each rule the margin by which it holds.
 
 Everything is computed column-wise before Great Expectations sees it. Columns: those of ``rows.Row``, kind, usable;
-share_of_floor, share_of_ceiling; siblings_median, siblings_count, siblings_distance; peers_median, peers_count and
-history_median (empty until there is a fleet to compare with); and for each rule ``<rule>``: its margin (negative:
-broken, NaN: it says nothing here), ``<rule>_at``: the threshold in the row's unit, ``<rule>_by``: the SKU's limit.
+share_of_floor, share_of_ceiling; siblings_median, siblings_count, siblings_distance; peers_median, peers_count,
+peers_distance, history_median and drift (empty where there is no fleet to compare with); and for each rule ``<rule>``:
+its margin (negative: broken, NaN: it says nothing here), ``<rule>_at``: the threshold in the row's unit, ``<rule>_by``:
+the SKU's limit, or the programme's comparison for the fleet's rules.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from muster_criteria.fleet.single import REFERENCE_COLUMNS
 from muster_criteria.limits import INVENTORY_KEYS, Limit, Times, kind_of
 from muster_criteria.rows import PRESENCE, Labels, Row
 from muster_criteria.rules import RULES, Rule
@@ -24,18 +26,20 @@ Numbers = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.intp]
 
 
-def build_frame(rows: Sequence[Row], sku: Sku, stage: str) -> pd.DataFrame:
-    """The frame of these rows under this SKU's limits for the stage, indexed 0…n−1 in the rows' order."""
+def build_frame(rows: Sequence[Row], sku: Sku, stage: str, fleet: Mapping[str, Numbers] | None = None) -> pd.DataFrame:
+    """The frame of these rows under this SKU's limits for the stage, indexed 0…n−1 in the rows' order.
+
+    ``fleet``: the columns of the fleet's rules (see ``fleet.single``), where there is one to compare with.
+    """
     applications, mixed = _applications(rows, sku, stage)
     frame = _plain(rows, mixed)
     _add_siblings(frame)
-    for name in ("peers_median", "peers_count", "history_median"):
-        frame[name] = np.nan
+    compared = dict(fleet) if fleet is not None else {name: np.full(len(rows), np.nan) for name in REFERENCE_COLUMNS}
     margins = _Margins(frame)
     for index, positions in applications:
         margins.apply(sku.all_limits[index], index, positions)
     margins.expected_devices(sku)
-    return pd.concat([frame, margins.as_frame()], axis=1)
+    return pd.concat([frame, pd.DataFrame(compared, index=frame.index), margins.as_frame()], axis=1)
 
 
 def _applications(rows: Sequence[Row], sku: Sku, stage: str) -> tuple[list[tuple[int, Positions]], dict[int, str]]:

@@ -5,6 +5,7 @@ It never raises to its caller and never passes on doubt: whatever goes wrong in 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -80,7 +81,8 @@ def judge(
     ``result`` None: nothing usable came back, and ``why_missing`` is the sentence that says why. ``evidence``: what the
     controller itself established, each a critical finding of the node. ``simulated``: whether the node is known to be,
     for when there is no result to say so. ``references``: the frozen peers and the node's history, by which the metrics
-    that the programme compares are judged beside the SKU's limits. ``evaluate`` finds the rows that break each rule: Great Expectations.
+    that the programme compares are judged beside the SKU's limits. ``evaluate`` finds the rows that break each rule:
+    Great Expectations.
     """
     established = [evidence_finding(item) for item in evidence]
     try:
@@ -160,7 +162,7 @@ def _examine(
     if not rules and not counted.missing:
         counted.unjudged.append("the whole stage: no rule says anything of what was measured")
     told = [_held_back(item.finding) if item.position in void else item.finding for item in breaking]
-    devices = frame.drop_duplicates("device")["kind"].value_counts().to_dict()
+    devices = collections.Counter(frame.drop_duplicates("device")["kind"])
     findings = in_order(with_common_causes(corroborated(told), devices))
     observations = observations_of(frame, {item.position for item in breaking}, sku)
     xids = judge_xids(result, sku.xid_policy)

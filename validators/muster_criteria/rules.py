@@ -29,8 +29,18 @@ KINDS = {
     "siblings_at_least": "No device lies below its share of its siblings' median",
     "siblings_at_most": "No device lies above its share of its siblings' median",
     "spread_at_most": "No measurement's repeats spread wider than they may",
+    "peers": "No device is further from its peers than healthy ones are",
+    "siblings": "No device is further from its siblings than healthy ones are",
+    "drift": "No device is further from its own past than healthy ones are",
+    "cusum": "No device moves away from its own past, visit by visit",
+    "node_peers": "All devices of a node together are like their peers",
+    "node_drift": "All devices of a node together are like at its earlier visits",
 }
 """Each kind of rule with what it claims. Order is the order in which findings of one device are told."""
+
+
+FLEET_KINDS = ("peers", "siblings", "drift", "cusum", "node_peers", "node_drift")
+"""Rules by which the fleet judges (see ``fleet``): their ``_by`` is the comparison in the programme, not a limit."""
 
 
 @dataclasses.dataclass(frozen=True)
