@@ -1,4 +1,7 @@
-"""A node in production tested again while nobody uses it: back into production, or into quarantine."""
+"""A node in production tested again while nobody uses it: back into production, or into quarantine.
+
+If nothing can be said of it, it waits out of service for the next run; the third time in a row a person has to look.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,13 @@ with DAG(
 ):
     soon = datetime.timedelta(seconds=30)
 
-    @task(retries=2, retry_delay=soon)
+    # One XCom for each task: a dictionary is not taken apart into one for each of its keys.
+    @task(retries=2, retry_delay=soon, multiple_outputs=False)
     def claim(params: Any = None, dag_run: Any = None) -> dict[str, Any]:
         """Take the node out of service, unless somebody has come to use it."""
         return revalidation.claim(dag_run.dag_id, dag_run.run_id, params)
 
-    @task(retries=2, retry_delay=soon, trigger_rule=TriggerRule.ALL_DONE)
+    @task(retries=2, retry_delay=soon, trigger_rule=TriggerRule.ALL_DONE, multiple_outputs=False)
     def conclude(dag_run: Any = None) -> dict[str, str]:
         """Put the stages' verdicts together and give the node back, or keep it out."""
         return revalidation.conclude(dag_run.dag_id, dag_run.run_id)
