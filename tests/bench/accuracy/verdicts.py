@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
+from tests.bench.accuracy.devices import GPUS
 from tests.bench.accuracy.metrics import DISCRETE
 from tests.bench.accuracy.physics import Readings
 
@@ -27,12 +28,16 @@ class Verdicts:
     minutes: npt.NDArray[np.float64]
     retested: Flags
 
+    @classmethod
+    def none(cls, nodes: int) -> Verdicts:
+        """Nothing said yet of so many nodes; the arrays are to be filled."""
+        flags = [np.zeros(nodes, dtype=np.bool_) for _ in range(3)]
+        return cls(flags[0], np.zeros((nodes, GPUS), dtype=np.bool_), flags[1], np.full(nodes, np.nan), flags[2])
 
-def plain(accused: Flags) -> Verdicts:
-    """Of a judge that fails a node for any accused GPU, never warns and never asks for a retest."""
-    failed = accused.any(axis=1)
-    none = np.zeros_like(failed)
-    return Verdicts(failed, accused, none, np.full(len(failed), np.nan), none)
+    @classmethod
+    def plain(cls, accused: Flags) -> Verdicts:
+        """Of a judge that fails a node for any accused GPU, never warns and never asks for a retest."""
+        return dataclasses.replace(cls.none(len(accused)), failed=np.asarray(accused.any(axis=1)), accused=accused)
 
 
 def shows(readings: Readings) -> Flags:

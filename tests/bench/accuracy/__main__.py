@@ -1,0 +1,43 @@
+"""``python -m tests.bench.accuracy --seed S``: how good the judge is, against issue 5's bars.
+
+Everything is simulated. Prints tables in Markdown and, as its last line, the figures as JSON. Ends with status 1, and a
+sentence for each, where bars are missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from tests.bench.accuracy.bars import figures, missed
+from tests.bench.accuracy.evaluation import Size, evaluate
+from tests.bench.accuracy.muster_judge import MusterJudge
+from tests.bench.accuracy.report import tables
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the evaluation, print it, and say by the status whether all bars are held."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.accuracy", description=__doc__.splitlines()[0])
+    standard = Size()
+    parser.add_argument("--seed", type=int, default=1, help="any whole number: the trials follow from it")
+    parser.add_argument("--trials", type=int, default=standard.trials, help="of each class, severity and kind of visit")
+    parser.add_argument("--healthy", type=int, default=standard.healthy, help="healthy nodes, for each kind of visit")
+    parser.add_argument("--fleets", type=int, default=standard.fleets, help="independent fleets to share them")
+    parser.add_argument("--tuning", type=int, default=standard.tuning, help="healthy nodes to tune the baselines on")
+    parser.add_argument("--markdown", action="store_true", help="print the tables too, as they stand in the README")
+    given = parser.parse_args(arguments)
+    size = Size(given.trials, given.healthy, given.tuning, given.fleets)
+    rows = evaluate(given.seed, size, MusterJudge)
+    found = figures(rows)
+    if given.markdown:
+        print(tables(rows), end="\n\n")
+    for sentence in missed(found):
+        print(sentence, file=sys.stderr)
+    print(json.dumps(found, ensure_ascii=False), flush=True)
+    return 1 if missed(found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""What Muster has to be better than: three simpler tests, each tuned to the same rate of failed healthy nodes.
+
+All of them make the discrete checks (missing, width, counts, throttling) that every burn-in makes, beside one of:
+
+* a fixed share of the fleet's mean, as SuperBench's rules (``x/mean − 1 < −0.05``);
+* a fixed share of a SKU figure, as DCGM's diagnostics (0.75 of what the SKU table says), one share for all metrics;
+* a fixed share of the device's own earlier mean.
+
+The first and the last are tuned metric by metric, which makes them stronger than one share for all would. None of them
+may convict for less than 3 %, as Muster may not: that is policy (issue 5), not power.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from tests.bench.accuracy.draws import Array
+from tests.bench.accuracy.fleet import Trials
+from tests.bench.accuracy.metrics import CONTINUOUS, Metric
+from tests.bench.accuracy.physics import Readings
+from tests.bench.accuracy.verdicts import Verdicts, shows
+
+FALSE_FAILS = 1e-3
+"""Healthy nodes that a tuned baseline fails: as many as Muster may (issue 5)."""
+
+EFFECT_MIN = 0.03
+UNTUNED_MEAN, UNTUNED_FIGURE = 0.05, 0.25
+_BISECTIONS = 30
+
+Reference = Callable[[Trials, Metric], Array | float | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Baseline:
+    """A test by fixed shares. ``limits``: how far a metric may be on the bad side of its reference, as a share."""
+
+    name: str
+    reference: Reference
+    limits: Mapping[str, float]
+
+    def judge(self, trials: Trials) -> Verdicts:
+        """Fail whatever is beyond its limit."""
+        accused = shows(trials.today.readings)
+        for metric in CONTINUOUS:
+            distance = adverse(trials, metric, self.reference)
+            if distance is not None:
+                accused |= distance > self.limits[metric.key]
+        return Verdicts.plain(accused)
+
+
+def adverse(trials: Trials, metric: Metric, reference: Reference) -> Array | None:
+    """How far on the bad side of its reference each GPU is, as a share; None where there is no reference."""
+    usual = reference(trials, metric)
+    if usual is None:
+        return None
+    share = trials.today.readings[metric.key] / usual - 1.0
+    return np.asarray(share if metric.bad == "high" else -share)
+
+
+def fleet_mean(fleet: Readings) -> Reference:
+    """The mean of the fleet's latest values."""
+    means = {metric.key: float(np.nanmean(fleet[metric.key])) for metric in CONTINUOUS}
+    return lambda trials, metric: means[metric.key]
+
+
+def sku_figure(trials: Trials, metric: Metric) -> float | None:
+    """What is published of the SKU."""
+    return metric.figure
+
+
+def own_mean(trials: Trials, metric: Metric) -> Array | None:
+    """The mean of the device's earlier visits."""
+    earlier = [visit.readings[metric.key] for visit in trials.visits[:-1]]
+    return np.asarray(np.mean(earlier, axis=0)) if earlier else None
+
+
+Limits = Mapping[str, Mapping[str, float]]
+"""Name of a baseline → key of a metric → limit."""
+
+
+def tune(fleet: Readings, healthy: Trials) -> Limits:
+    """Limits of the three tests, tuned on healthy nodes that have earlier visits."""
+    return {
+        "share of mean": tuned_each(healthy, fleet_mean(fleet)),
+        "share of figure": tuned_alike(healthy, sku_figure),
+        "own history": tuned_each(healthy, own_mean),
+    }
+
+
+def baselines(fleet: Readings, tuned: Limits) -> tuple[Baseline, ...]:
+    """The three tuned tests beside a fleet, then two as they are used: −5 % of the mean, and 75 % of the figure."""
+    mean = fleet_mean(fleet)
+    return (
+        Baseline("share of mean", mean, tuned["share of mean"]),
+        Baseline("share of figure", sku_figure, tuned["share of figure"]),
+        Baseline("own history", own_mean, tuned["own history"]),
+        Baseline("−5 % of mean", mean, _alike(UNTUNED_MEAN)),
+        Baseline("75 % of figure", sku_figure, _alike(UNTUNED_FIGURE)),
+    )
+
+
+def tuned_alike(healthy: Trials, reference: Reference) -> dict[str, float]:
+    """One limit for all metrics, such that the worst metric of a healthy node is beyond it as often as allowed."""
+    worst = _worst(healthy, reference)
+    return _alike(float(np.quantile(np.max(list(worst.values()), axis=0), 1.0 - FALSE_FAILS)))
+
+
+def tuned_each(healthy: Trials, reference: Reference) -> dict[str, float]:
+    """A limit for each metric, exceeded by the same share of healthy nodes each: as many as are allowed together."""
+    worst = _worst(healthy, reference)
+
+    def limits(share: float) -> dict[str, float]:
+        return {key: max(EFFECT_MIN, float(np.quantile(values, 1.0 - share))) for key, values in worst.items()}
+
+    low, high = 0.0, FALSE_FAILS
+    for _ in range(_BISECTIONS):
+        share = (low + high) / 2.0
+        beyond = limits(share)
+        failed = np.mean(np.any([values > beyond[key] for key, values in worst.items()], axis=0))
+        low, high = (low, share) if failed > FALSE_FAILS else (share, high)
+    return limits(low)
+
+
+def _worst(healthy: Trials, reference: Reference) -> dict[str, Array]:
+    """The distance of each node's worst GPU, by metric."""
+    found = {metric.key: adverse(healthy, metric, reference) for metric in CONTINUOUS}
+    return {key: np.asarray(distance.max(axis=1)) for key, distance in found.items() if distance is not None}
+
+
+def _alike(limit: float) -> dict[str, float]:
+    return {metric.key: limit for metric in CONTINUOUS}

@@ -1,0 +1,140 @@
+"""Trials by the thousand: fleets drawn, judged by Muster and by the baselines, and counted row by row."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from tests.bench.accuracy.baselines import Limits, baselines, tune
+from tests.bench.accuracy.counting import Count
+from tests.bench.accuracy.devices import Hall
+from tests.bench.accuracy.fleet import (
+    CELLS,
+    EARLIER_VISITS,
+    FLEET_NODES,
+    HEALTHY,
+    Cell,
+    Trials,
+    draw_fleet,
+    draw_trials,
+)
+from tests.bench.accuracy.verdicts import Flags, Verdicts, shows
+
+VISITS = ("first", "later")
+"""First: no earlier visits. Later: three visits behind it, healthy at all of them."""
+
+Judge = Callable[[Trials], Verdicts]
+NewJudge = Callable[[Trials], Judge]
+"""Makes the judge under test from the fleet that its trials are to be compared with."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """How many: trials of each class and severity, and healthy nodes, for each kind of visit; fleets to share them.
+
+    ``tuning``: healthy nodes of a further fleet, on which the baselines are tuned.
+    """
+
+    trials: int = 1000
+    healthy: int = 30_000
+    tuning: int = 40_000
+    fleets: int = 4
+    fleet_nodes: int = FLEET_NODES
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One class at one severity, at one kind of visit; healthy nodes where it has no fault.
+
+    ``found``: nodes failed. ``shown``: the same among those in which a discrete fault showed at all. ``located``: of
+    the nodes failed, those of which no GPU was accused but the faulty. ``warned``: nodes not failed, of which something
+    was said. ``retested``: nodes measured once more. ``minutes``: of load until the fault was known, all nodes failed
+    together. ``others``: nodes that each baseline failed.
+    """
+
+    cell: Cell
+    visit: str
+    found: Count
+    shown: Count
+    located: Count
+    warned: Count
+    retested: Count
+    minutes: float
+    others: Mapping[str, Count]
+
+    @property
+    def mean_minutes(self) -> float:
+        """Minutes of load until the fault was known, on average; NaN where none was found."""
+        return self.minutes / self.found.hits if self.found.hits else float("nan")
+
+    def __add__(self, other: Row) -> Row:
+        if (self.cell, self.visit) != (other.cell, other.visit):
+            raise ValueError("only counts of one cell and visit add up")
+        return Row(
+            self.cell,
+            self.visit,
+            self.found + other.found,
+            self.shown + other.shown,
+            self.located + other.located,
+            self.warned + other.warned,
+            self.retested + other.retested,
+            self.minutes + other.minutes,
+            {name: count + other.others[name] for name, count in self.others.items()},
+        )
+
+
+def evaluate(seed: int, size: Size, new_judge: NewJudge, cells: Sequence[Cell] = CELLS) -> list[Row]:
+    """All rows, healthy nodes first. The same seed and size give the same trials."""
+    tuned = _tuned(np.random.default_rng([seed, size.fleets]), size)
+    total: dict[tuple[Cell, str], Row] = {}
+    for number in range(size.fleets):
+        for row in _against_one_fleet(np.random.default_rng([seed, number]), size, new_judge, tuned, cells):
+            key = (row.cell, row.visit)
+            total[key] = total[key] + row if key in total else row
+    return list(total.values())
+
+
+def _tuned(rng: np.random.Generator, size: Size) -> Limits:
+    hall = Hall.draw(rng, size.fleet_nodes)
+    fleet = draw_fleet(rng, hall, size.fleet_nodes)
+    return tune(fleet.today.readings, draw_trials(rng, hall, [(HEALTHY, size.tuning)], EARLIER_VISITS))
+
+
+def _against_one_fleet(
+    rng: np.random.Generator, size: Size, new_judge: NewJudge, tuned: Limits, cells: Sequence[Cell]
+) -> Iterator[Row]:
+    hall = Hall.draw(rng, size.fleet_nodes)
+    fleet = draw_fleet(rng, hall, size.fleet_nodes)
+    judge = new_judge(fleet)
+    rivals = {each.name: each.judge for each in baselines(fleet.today.readings, tuned)}
+    sizes = [(HEALTHY, -(-size.healthy // size.fleets)), *((cell, -(-size.trials // size.fleets)) for cell in cells)]
+    for visit in VISITS:
+        trials = draw_trials(rng, hall, sizes, EARLIER_VISITS if visit == "later" else 0)
+        yield from rows_of(trials, visit, judge(trials), {name: rival(trials) for name, rival in rivals.items()})
+
+
+def rows_of(trials: Trials, visit: str, verdicts: Verdicts, rivals: Mapping[str, Verdicts]) -> Iterator[Row]:
+    """The counts of each cell of these trials."""
+    showed = (shows(trials.today.readings) & trials.hit).any(axis=1)
+    right = verdicts.failed & (verdicts.accused & trials.hit).any(axis=1)
+    right &= ~(verdicts.accused & ~trials.hit).any(axis=1)
+    minutes = np.where(verdicts.failed, verdicts.minutes, 0.0)
+    for index, cell in enumerate(trials.cells):
+        mine = trials.cell == index
+
+        def count(flags: Flags, among: Flags = mine) -> Count:
+            return Count(int(np.count_nonzero(flags & among)), int(np.count_nonzero(among)))
+
+        yield Row(
+            cell,
+            visit,
+            found=count(verdicts.failed),
+            shown=count(verdicts.failed, mine & showed),
+            located=count(right, mine & verdicts.failed),
+            warned=count(verdicts.warned),
+            retested=count(verdicts.retested),
+            minutes=float(minutes[mine].sum()),
+            others={name: count(rival.failed) for name, rival in rivals.items()},
+        )

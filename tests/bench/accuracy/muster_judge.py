@@ -1,0 +1,126 @@
+"""Muster's own judge over generated readings: the fleet sweep with the SKU file's limits, and the retest it asks for.
+
+The only part of the benchmark that knows both sides: it turns arrays into the readings that the fleet functions expect.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from muster_criteria.fleet.comparisons import Comparison
+from muster_criteria.fleet.history import History, build_history
+from muster_criteria.fleet.readings import as_readings, group_of, labels_text, together
+from muster_criteria.fleet.snapshot import build_snapshot
+from muster_criteria.fleet.sweep import sweep
+from muster_criteria.rows import PRESENCE, PRESENCE_PROBE
+from muster_criteria.skus import Sku, load_sku
+from tests.bench.accuracy.devices import DRIVERS, GPUS
+from tests.bench.accuracy.fleet import TODAY, Trials, Visit
+from tests.bench.accuracy.metrics import METRICS, PROBES, Metric
+from tests.bench.accuracy.verdicts import Verdicts
+
+SKU = "h100-sxm-8"
+RETEST = "RETEST"
+
+Positions = npt.NDArray[np.int64]
+
+_MINUTES = {probe.name: probe.seconds / 60.0 for probe in PROBES}
+_KNOWN_AFTER = dict(zip(_MINUTES, np.cumsum(list(_MINUTES.values())).tolist(), strict=True))
+_WHOLE_VISIT = sum(_MINUTES.values())
+
+
+class MusterJudge:
+    """The judge as the product has it, against a frozen snapshot of one fleet."""
+
+    def __init__(self, fleet: Trials, sku: Sku | None = None) -> None:
+        self._sku = sku or load_sku(SKU)
+        self._comparisons = self._sku.programme.compare
+        self._compared = [metric for metric in METRICS if metric.name in {each.metric for each in self._comparisons}]
+        self._probe_of = _probe_of(self._comparisons)
+        readings = together(frame_of(fleet, visit, self._compared) for visit in fleet.visits)
+        made_at = datetime.datetime.fromtimestamp((TODAY + 2.0) * 86400.0, datetime.UTC)
+        self._snapshot = build_snapshot(readings, made_at, self._comparisons)
+
+    def __call__(self, trials: Trials) -> Verdicts:
+        """Judge today's visit of every node; where a retest is asked for, measure once more and judge both."""
+        said = Verdicts.none(len(trials))
+        earlier = [frame_of(trials, visit, self._compared) for visit in trials.visits[:-1]]
+        history = build_history(together(earlier), self._snapshot, self._comparisons) if earlier else None
+        doubtful = self._judge(said, frame_of(trials, trials.today, METRICS), history, np.arange(len(trials)))
+        if doubtful.size:
+            said.retested[doubtful] = True
+            both = [frame_of(trials, visit, METRICS, doubtful) for visit in (trials.today, trials.again)]
+            self._judge(said, together(both), history, doubtful)
+        return said
+
+    def _judge(self, said: Verdicts, readings: pd.DataFrame, history: History | None, nodes: Positions) -> Positions:
+        """Take down what a sweep says of these nodes, and return those of which it asks a retest."""
+        found = sweep(readings, self._snapshot, history, self._comparisons, skus={SKU: self._sku})
+        about = found.verdicts.reindex([_name(node) for node in nodes])
+        verdict, held = about["verdict"].to_numpy(), about["held"].to_numpy() != ""
+        said.failed[nodes[(verdict == "FAIL") & ~held]] = True
+        said.warned[nodes] = (np.isin(verdict, ("WARN", RETEST)) | held) & ~said.failed[nodes]
+        self._accuse(said, found.findings[(found.findings["breach"] == "fail") & (found.findings["held"] == "")])
+        return nodes[verdict == RETEST]
+
+    def _accuse(self, said: Verdicts, findings: pd.DataFrame) -> None:
+        """Which GPUs are named, and after how many minutes: a retest follows the visit and repeats the probe."""
+        node = findings["node"].str[1:].to_numpy(dtype=np.int64)
+        slot = findings["device"].str.extract(r"^gpu(\d)$")[0].to_numpy(dtype=np.float64)
+        about_gpu = np.isfinite(slot)
+        said.accused[node[about_gpu], slot[about_gpu].astype(np.int64)] = True
+        probe = findings["metric"].str.removesuffix("_level").map(self._probe_of)
+        again = _WHOLE_VISIT + probe.map(_MINUTES).to_numpy(dtype=np.float64)
+        minutes = np.where(said.retested[node], again, probe.map(_KNOWN_AFTER).to_numpy(dtype=np.float64))
+        np.fmin.at(said.minutes, node, minutes)
+
+
+def frame_of(trials: Trials, visit: Visit, metrics: Sequence[Metric], nodes: Positions | None = None) -> pd.DataFrame:
+    """The long frame of one visit of these nodes, or of all; a GPU that does not answer has its presence only."""
+    chosen = np.arange(len(trials)) if nodes is None else nodes
+    measured = [visit.readings[metric.key][chosen] for metric in metrics]
+    values = np.stack([np.isfinite(measured[0]).astype(np.float64), *measured])
+    series = [(PRESENCE, "", "bool"), *((each.name, labels_text(each.labels), each.unit) for each in metrics)]
+    number, node, gpu = np.nonzero(np.isfinite(values))
+    metric, labels, unit = ([each[part] for each in series] for part in range(3))
+    node, zone = chosen[node], trials.places.zone
+    groups = [group_of(SKU, {"driver": name}, zone=f"{each}") for each in range(zone.max() + 1) for name in DRIVERS]
+    columns = {
+        "node": pd.Categorical.from_codes(node, [_name(each) for each in range(len(trials))]),
+        "device": pd.Categorical.from_codes(gpu, [f"gpu{slot}" for slot in range(GPUS)]),
+        "group": _named(len(DRIVERS) * zone[node] + trials.places.driver[node], groups),
+        "sku": _named(np.zeros_like(node), [SKU]),
+        "metric": _named(number, metric),
+        "labels": _named(number, labels),
+        "unit": _named(number, unit),
+        "value": values[np.isfinite(values)],
+        "at": visit.day[node],
+        # The hour of the earliest tells a retest from what it repeats.
+        "run": _named(np.zeros_like(node), [f"{visit.day.min():.4f}"]),
+    }
+    return as_readings(pd.DataFrame(columns))
+
+
+def _named(codes: Positions, names: Sequence[str]) -> pd.Categorical:
+    """A category of the names that these positions stand for; names may repeat."""
+    number, distinct = pd.factorize(np.array(names, dtype=object))
+    return pd.Categorical.from_codes(number[codes], list(distinct))
+
+
+def _name(node: int) -> str:
+    return f"n{node:06d}"
+
+
+def _probe_of(comparisons: Iterable[Comparison]) -> Mapping[str, str]:
+    """Which probe tells of each metric; a family's index is known when the last of its members is."""
+    told = {PRESENCE: PRESENCE_PROBE} | {metric.name: metric.probe for metric in METRICS}
+    for each in comparisons:
+        if each.family and each.metric in told:
+            index = f"{each.family}_index"
+            told[index] = max(told.get(index, told[each.metric]), told[each.metric], key=_KNOWN_AFTER.__getitem__)
+    return told
