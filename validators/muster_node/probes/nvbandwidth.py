@@ -38,13 +38,13 @@ def parse_nvbandwidth(text: str) -> Tuple[Dict[int, str], List[Test]]:
     """(CUDA's device number → PCI address, tests). Raises BadOutput where a test broke off or reports an error."""
     lines = text.splitlines()
     devices = {int(found.group(1)): normal_pci(found.group(2)) for found in map(_DEVICE.match, lines) if found}
+    failed = _ERROR.search(text)
+    if failed:
+        raise BadOutput("it failed: %s" % failed.group(0)[:160])
     tests, begun = [], ""
     for place, line in enumerate(lines):
         running = _RUNNING.match(line)
         begun = running.group(1) if running else begun
-        failed = _ERROR.search(line)
-        if failed:
-            raise BadOutput("%s failed: %s" % (begun or "it", failed.group(0)[:160]))
         title = _TITLE.match(line)
         if title and begun:
             tests.append(Test(begun, title.group(1), _matrix(lines[place + 1 :], begun), "GPU(row)" in line))

@@ -1,0 +1,341 @@
+"""Vendors' tools: output read as they write it, broken output refused in one sentence, tools that hang ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from types import SimpleNamespace
+
+import pytest
+
+from muster_node.hardware.seam import Device, Fact, RealClock, Sample
+from muster_node.probe import Skip
+from muster_node.probes import _tools
+from muster_node.probes._tools import BadOutput
+from muster_node.probes.dcgm_diag import DcgmDiag, Outcome, parse_dcgm_diag
+from muster_node.probes.ib_write_bw import IbWriteBw, parse_ib_write_bw
+from muster_node.probes.nccl_tests import NcclTests, parse_nccl_tests
+from muster_node.probes.nvbandwidth import Nvbandwidth, parse_nvbandwidth
+
+NCCL_HEAD = """# nThread 1 nGpus 2 minBytes 8 maxBytes 8589934592 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1
+#
+# Using devices
+#  Rank  0 Group  0 Pid   4711 on     node-1 device  0 [0000:1b:00] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid   4711 on     node-1 device  1 [0000:43:00] NVIDIA H100 80GB HBM3
+node-1:4711:4720 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+"""
+NCCL_ROWS = """  8             2     float     sum      -1    21.35    0.00    0.00      0    21.10    0.00    0.00      0
+  4294967296    1073741824     float     sum      -1    16000  268.44  469.77      0    16010  268.27  469.47      0
+node-1:4711:4720 [0] NCCL INFO AllReduce: 8589934592 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}
+  8589934592    2147483648     float     sum      -1    31550  272.26  476.46      0    31560  272.18  476.31      0
+"""
+NCCL_TAIL = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 68.4048\n#\n"
+# Before 2.12 nccl-tests had no column "root", and wrote the error where the number of wrong values stands now.
+NCCL_OLD = (
+    "#   Rank  0 Pid 11 on localhost device  0 [0x00] A100-SXM4-40GB\n"
+    "#   Rank  1 Pid 11 on localhost device  1 [0x00] A100-SXM4-40GB\n"
+    "           0             0   float     sum    35.20    0.00    0.00    N/A    34.05    0.00    0.00    N/A\n"
+    "  1073741824     268435456   float     sum   8159.5  131.59  230.29    N/A   8176.5  131.32  229.81    N/A\n"
+) + NCCL_TAIL
+
+
+def test_nccl_tests_are_read_with_what_carried_the_bytes():
+    run = parse_nccl_tests(NCCL_HEAD + NCCL_ROWS + NCCL_TAIL)
+    assert run.busbw == {8: 0.0, 4294967296: 469.77, 8589934592: 476.46}
+    assert (run.wrong, run.ranks, run.transports, run.algorithm) == (0, 2, ("P2P/CUMEM",), "NVLS/SIMPLE")
+
+
+def test_older_nccl_tests_are_read_too():
+    run = parse_nccl_tests(NCCL_OLD)
+    assert (run.busbw, run.wrong, run.ranks, run.algorithm) == ({1073741824: 230.29}, 0, 2, "")
+
+
+def test_wrong_values_are_counted():
+    text = NCCL_HEAD + NCCL_ROWS + NCCL_TAIL.replace("0 OK", "3 FAILED")
+    assert parse_nccl_tests(text).wrong == 3
+    assert parse_nccl_tests(text.replace("3 FAILED", "0 FAILED")).wrong == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "no line of results"),
+        ("node-1: Test NCCL failure all_reduce.cu:44 'unhandled system error'", "no line of results"),
+        (NCCL_HEAD + NCCL_ROWS, "it breaks off after 3 sizes"),
+        (NCCL_HEAD + NCCL_ROWS + "# Avg bus bandwidth    : 68.4\n", "it did not check its payload"),
+        (NCCL_ROWS + NCCL_TAIL, "it does not tell which GPUs took part"),
+        (NCCL_HEAD + NCCL_ROWS.replace("476.46", "four") + NCCL_TAIL.replace("68.4048", "?"), "it breaks off"),
+    ],
+)
+def test_broken_nccl_output_is_refused(text, sentence):
+    with pytest.raises(BadOutput, match=sentence):
+        parse_nccl_tests(text)
+
+
+NVBANDWIDTH = """nvbandwidth Version: v0.6
+Built from Git version: v0.6
+
+CUDA Runtime Version: 12040
+CUDA Driver Version: 12040
+Driver Version: 550.54.15
+
+Device 0: NVIDIA H100 80GB HBM3 (00000000:1B:00)
+Device 1: NVIDIA H100 80GB HBM3 (00000000:43:00)
+
+Running host_to_device_memcpy_ce.
+memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)
+           0         1
+ 0     55.27     21.40
+
+SUM host_to_device_memcpy_ce 76.67
+
+Waived:
+Running device_to_device_memcpy_read_ce.
+memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)
+           0         1
+ 0       N/A    371.11
+ 1    372.50       N/A
+
+SUM device_to_device_memcpy_read_ce 743.61
+
+Running host_device_latency_sm.
+memory latency SM CPU(row) <-> GPU(column) (ns)
+           0         1
+ 0    772.58    801.00
+
+SUM host_device_latency_sm 1573.58
+
+NOTE: The reported results may not reflect the full capabilities of the platform.
+"""
+
+
+def test_nvbandwidth_is_read_cell_by_cell():
+    devices, tests = parse_nvbandwidth(NVBANDWIDTH)
+    assert devices == {0: "0000:1b:00", 1: "0000:43:00"}
+    assert [(test.name, test.unit, test.to_gpus, test.cells) for test in tests] == [
+        ("host_to_device_memcpy_ce", "GB/s", False, {(0, 0): 55.27, (0, 1): 21.40}),
+        ("device_to_device_memcpy_read_ce", "GB/s", True, {(0, 1): 371.11, (1, 0): 372.50}),
+        ("host_device_latency_sm", "ns", False, {(0, 0): 772.58, (0, 1): 801.0}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "it has no results"),
+        (NVBANDWIDTH.partition(" 0     55.27")[0], "it breaks off in host_to_device_memcpy_ce"),
+        (NVBANDWIDTH.partition("SUM host_to_device")[0], "it breaks off in host_to_device_memcpy_ce"),
+        (NVBANDWIDTH.partition("memcpy CE GPU(row)")[0], "it breaks off in device_to_device_memcpy_read_ce"),
+        (NVBANDWIDTH.replace(" 0       N/A    371.11", "[CUDA_ERROR_ECC_UNCORRECTABLE] in memcpy"), "CUDA_ERROR_ECC"),
+    ],
+)
+def test_broken_nvbandwidth_output_is_refused(text, sentence):
+    with pytest.raises(BadOutput, match=sentence):
+        parse_nvbandwidth(text)
+
+
+def dcgm(*results, root="DCGM Diagnostic", name="memory", **more):
+    tests = [{"name": name, "results": list(results)}]
+    return json.dumps({root: {"test_categories": [{"category": "Hardware", "tests": tests}], **more}})
+
+
+@pytest.mark.parametrize(
+    ("text", "outcomes"),
+    [
+        (
+            dcgm({"entity_group": "GPU", "entity_group_id": 1, "entity_id": 2, "status": "Pass"}),
+            [Outcome("memory", 2, "Pass", ())],
+        ),
+        (
+            dcgm({"gpu_ids": "0,1", "status": "PASS"}, root="DCGM GPU Diagnostic"),
+            [Outcome("memory", 0, "PASS", ()), Outcome("memory", 1, "PASS", ())],
+        ),
+        ("Successfully ran\n" + dcgm({"status": "Skip"}), [Outcome("memory", None, "Skip", ())]),
+        (
+            dcgm({"gpu_id": "3", "status": "Pass", "warnings": "GPU 3  has 2 row remaps"}),
+            [Outcome("memory", 3, "Pass", ("GPU 3 has 2 row remaps",))],
+        ),
+        (
+            dcgm({"entity_group": "GPU", "entity_id": 0, "status": "Fail",
+                  "warnings": [{"error_id": 37, "error_severity": 2, "warning": "DBE"}, {"warning": "  "}]}),
+            [Outcome("memory", 0, "Fail", ("DBE",))],
+        ),
+    ],
+)  # fmt: skip
+def test_dcgm_reports_are_read_in_all_their_shapes(text, outcomes):
+    assert parse_dcgm_diag(text) == outcomes
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "not JSON"),
+        ("Error: unable to establish a connection to the specified host", "not JSON"),
+        ('{"DCGM Diagnostic": {', "not JSON"),
+        ("[" * 100_000 + "{}" + "]" * 100_000, "no report"),
+        ('{"something": 1}', "no report"),
+        ('{"DCGM Diagnostic": []}', "no report"),
+        (dcgm(runtime_error="Hostengine is not running"), "could not run them: Hostengine is not running"),
+        ('{"DCGM Diagnostic": {"test_categories": [7, {"tests": [{"results": "odd"}]}]}}', "no test in it"),
+    ],
+)
+def test_what_is_no_dcgm_report_is_refused(text, sentence):
+    with pytest.raises(BadOutput, match=sentence):
+        parse_dcgm_diag(text)
+
+
+IB = """---------------------------------------------------------------------------------------
+ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
+ 65536      3740000          0.00               392.84               0.749294
+---------------------------------------------------------------------------------------
+"""
+
+
+def test_ib_write_bw_is_read_in_either_unit():
+    assert parse_ib_write_bw(IB) == 392.84
+    megabytes = IB.replace("Gb/sec", "MB/sec").replace("392.84", "46831.0")
+    assert parse_ib_write_bw(megabytes) == pytest.approx(374.648)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Couldn't connect to 127.0.0.1:18515", IB.partition(" 65536")[0], "BW average[Gb/sec]\nx"]
+)
+def test_broken_ib_write_bw_output_is_refused(text):
+    with pytest.raises(BadOutput, match="table"):
+        parse_ib_write_bw(text)
+
+
+class FastClock(RealClock):
+    """Sleeping takes no time, but the clock says it did."""
+
+    def __init__(self):
+        self.slept = 0.0
+
+    def now(self):
+        return self.slept
+
+    def sleep(self, seconds):
+        self.slept += seconds
+
+
+class Machine:
+    """Two GPUs that cool by a degree with every look, in slots that do not follow their addresses."""
+
+    simulated = False
+
+    def __init__(self, start_c=40.0, floor_c=30.0):
+        self.clock, self._c, self._floor = FastClock(), start_c, floor_c
+
+    def devices(self, kind):
+        return [Device("gpu5", "gpu", 5), Device("gpu2", "gpu", 2)]
+
+    def telemetry(self):
+        self._c = max(self._floor, self._c - 1.0)
+        return [Sample("temperature", "gpu5", "°C", self._c)]
+
+    def inventory(self):
+        return [
+            Fact("pci_address", "gpu5", "text", text="00000000:1B:00.0"),
+            Fact("pci_address", "gpu2", "text", text="00000000:43:00.0"),
+            Fact("nic_speed", "nic:mlx5_0", "Gb/s", 400.0),
+            Fact("ib_port_active", "nic:mlx5_0", "bool", 1.0),
+        ]
+
+
+@pytest.fixture
+def tool(tmp_path, monkeypatch):
+    """``tool("nvbandwidth", says)`` puts a program on the PATH that writes ``says``."""
+    bin_dir = tmp_path / "bin"
+    bin_dir.mkdir()
+    monkeypatch.setenv("PATH", f"{bin_dir}{os.pathsep}{os.environ['PATH']}")
+
+    def make(name, says="", script="cat"):
+        (bin_dir / f"{name}.txt").write_text(says)
+        path = bin_dir / name
+        path.write_text(f"#!/bin/sh\n{script} {bin_dir / name}.txt\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    return make
+
+
+def test_nvbandwidth_names_gpus_by_slot_and_the_slowest_peer(run_probe, tool):
+    tool("nvbandwidth", NVBANDWIDTH)
+    run = run_probe(Nvbandwidth, Machine())
+    assert run.one("nvbandwidth_rate", "gpu2", test="host_to_device_memcpy_ce").value == 21.40
+    peer = run.one("nvbandwidth_rate", "gpu5", test="device_to_device_memcpy_read_ce")
+    assert (peer.value, peer.note) == (372.50, "with gpu2")
+    assert run.one("nvbandwidth_latency", "gpu2").value == 801.0
+
+
+def test_nccl_tests_report_rate_proof_and_absent_gpus(run_probe, tool):
+    tool("all_reduce_perf", NCCL_HEAD + NCCL_ROWS + NCCL_TAIL)
+    run = run_probe(NcclTests, Machine(), ops=["all_reduce"])
+    assert run.one("nccl_busbw", op="all_reduce").value == 476.46
+    assert run.one("nccl_transport").text == "NVLS/SIMPLE; P2P/CUMEM"
+    assert run.one("nccl_absent_gpus").value == 0
+    tool(
+        "all_reduce_perf",
+        "\n".join(line for line in (NCCL_HEAD + NCCL_ROWS + NCCL_TAIL).splitlines() if "Rank  1" not in line),
+    )
+    assert run_probe(NcclTests, Machine(), ops=["all_reduce"]).one("nccl_absent_gpus").value == 1
+
+
+def test_dcgms_pass_with_an_error_inside_is_counted(run_probe, tool):
+    passing = {"entity_group": "GPU", "entity_id": 1, "status": "Pass", "warnings": [{"warning": "2 remapped rows"}]}
+    tool("dcgmi", dcgm(passing, {"entity_group": "GPU", "entity_id": 0, "status": "Fail"}, {"status": "Skip"}))
+    run = run_probe(DcgmDiag, Machine())
+    errors = run.one("dcgm_errors", "gpu2", test="memory")
+    assert (errors.value, errors.note) == (1, "2 remapped rows")
+    assert run.one("dcgm_failures", "gpu2").value == 0
+    assert run.one("dcgm_failures", "gpu5").value == 1
+    assert (run.one("dcgm_tests").value, run.one("dcgm_skipped").value) == (2, 1)
+
+
+def test_a_port_is_measured_against_its_own_rate(run_probe, tool):
+    tool("ib_write_bw", IB)
+    run = run_probe(IbWriteBw, Machine())
+    assert run.one("ib_bandwidth", "nic:mlx5_0").value == 392.84
+    assert run.one("ib_share", "nic:mlx5_0").value == pytest.approx(98.21)
+
+
+@pytest.mark.parametrize(
+    ("probe", "program", "params"),
+    [
+        (Nvbandwidth, "nvbandwidth", {}),
+        (NcclTests, "all_reduce_perf", {"ops": ["all_reduce"]}),
+        (DcgmDiag, "dcgmi", {}),
+        (IbWriteBw, "ib_write_bw", {}),
+    ],
+)
+def test_a_tool_that_hangs_is_ended_and_one_that_babbles_is_told(run_probe, tool, probe, program, params):
+    tool(program, "", script="sleep 60 #")
+    with pytest.raises(RuntimeError, match=r"did not end within 0\.2 s"):
+        run_probe(probe, Machine(), limit_s=0.2, **params)
+    tool(program, "error: something is amiss")
+    with pytest.raises(RuntimeError, match="something is amiss"):
+        run_probe(probe, Machine(), **params)
+
+
+@pytest.mark.parametrize("probe", [Nvbandwidth, NcclTests, DcgmDiag, IbWriteBw])
+def test_simulated_hardware_is_out_of_reach_of_vendors_tools(run_probe, probe):
+    with pytest.raises(Skip, match="simulated"):
+        run_probe(probe, SimpleNamespace(simulated=True))
+
+
+@pytest.mark.parametrize(
+    ("machine", "limit_s", "note", "waited_s"),
+    [
+        (Machine(50.0), 300.0, "", 0.0),
+        (Machine(90.0), 300.0, "", 58.0),
+        (Machine(90.0), 20.0, "the hottest GPU was still at 79 °C", 20.0),
+        (Machine(90.0, floor_c=80.0), 300.0, "the hottest GPU was still at 80 °C", 48.0),
+    ],
+)
+def test_a_tool_waits_until_the_burns_heat_is_gone(machine, limit_s, note, waited_s):
+    context = SimpleNamespace(hardware=machine, params={"cool_c": 60.0, "cool_limit_s": limit_s})
+    assert _tools.cool_down(context) == note
+    assert machine.clock.slept == waited_s
