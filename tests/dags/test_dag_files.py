@@ -84,7 +84,8 @@ def test_a_block_is_let_go_and_reported_however_its_run_ends(parsed: dict) -> No
     tasks = parsed["tasks"]["cluster_qualification"]
     assert tasks["claim_block"]["setup"]
     assert {name for name, task in tasks.items() if task["teardown"]} == {"report", "release"}
-    assert tasks["conclude"]["then"] == ["report"]
+    assert tasks["conclude"]["then"] == ["release"]
+    assert tasks["release"]["then"] == ["report"], "where a member ends is settled only when it is let go"
     # With fewer slots in the burn pool than members, those with a slot would wait for those without.
     assert tasks["train"]["pool"] == "default_pool"
 

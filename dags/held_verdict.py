@@ -1,0 +1,76 @@
+"""A person decides on a node whose withdrawal the circuit breaker holds: withdraw it, test it again, or keep it.
+
+The answer is recorded with their name and reason. Without an answer in time the node goes on serving, still marked.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import DAG, Param, task
+
+from muster.operators import admission, forms, held
+from muster.settings import settings
+
+PARAMS = {
+    "node": forms.node("The name of a node with a verdict that is held"),
+    "level": forms.level(
+        title="Level of a re-test", description="How thoroughly it is tested if the answer is to test it again."
+    ),
+}
+
+with DAG(
+    dag_id="held_verdict",
+    description="Asks a person about a verdict that the circuit breaker holds",
+    schedule=None,
+    catchup=False,
+    is_paused_upon_creation=False,
+    params=PARAMS,
+    doc_md=__doc__,
+    tags=["muster"],
+):
+    soon = datetime.timedelta(seconds=30)
+
+    @task(retries=2, retry_delay=soon)
+    def look(params: Any = None) -> dict[str, str]:
+        """Put together what was found, and why it is held."""
+        return held.look(params["node"])
+
+    ask = admission.AskOperator(
+        task_id="ask",
+        whether="is withdrawn from production",
+        subject="{{ ti.xcom_pull(task_ids='look')['subject'] }}",
+        body="{{ ti.xcom_pull(task_ids='look')['body'] }}",
+        options=held.OPTIONS,
+        params={"reason": Param("", type="string", title="Reason", description_md="It is recorded with your name.")},
+        response_timeout=datetime.timedelta(hours=settings().approval_hours),
+    )
+
+    @task(retries=5, retry_delay=soon)
+    def carry_out(answer: Any, params: Any = None, dag_run: Any = None) -> str:
+        """Do what was chosen, under that person's name."""
+        return held.carry_out(params["node"], dag_run.dag_id, dag_run.run_id, answer)
+
+    @task.short_circuit
+    def wants_test(option: str) -> bool:
+        """Go on only if the node is to be tested again."""
+        return option == held.RETEST
+
+    retest = TriggerDagRunOperator(
+        task_id="retest",
+        trigger_dag_id="node_revalidation",
+        trigger_run_id="{{ params.node }}__asked-by-{{ run_id | replace('+', '-') | replace(':', '-') }}",
+        conf={
+            "node": "{{ params.node }}",
+            "level": "{{ params.level }}",
+            "reason": "a person asked for it in {{ run_id }}",
+        },
+        logical_date=None,
+        skip_when_already_exists=True,
+    )
+
+    chosen: Any = carry_out(ask.output)
+    look() >> ask
+    wants_test(chosen) >> retest

@@ -1,0 +1,51 @@
+"""``muster status``: the whole fleet on one screen; ``muster node keep``: decide on a verdict that is held."""
+
+from __future__ import annotations
+
+import collections
+
+import typer
+
+from muster.cli import show
+from muster.cli.adoption import Reason, given
+from muster.cli.dry import DryRun, rehearsed, risks
+from muster.cli.node import AsJson, AsWho, Name
+from muster.lifecycle import State
+
+
+def status(json: AsJson = False) -> None:
+    """Show where the fleet stands: nodes by state, the circuit breaker, verdicts that are held."""
+    from muster import records
+
+    nodes = records.list_nodes()
+    kinds = sorted({node.simulated for node in nodes}) or [False]
+    breakers = {("simulated" if kind else "real"): records.breaker(simulated=kind) for kind in kinds}
+    held = {node.name: node.held for node in nodes if node.held}
+    states = collections.Counter(node.state for node in nodes)
+    if json:
+        told = {kind: {"open": each.open, "withdrawn": each.withdrawn, "fleet": each.fleet, "allowed": each.allowed}
+                for kind, each in breakers.items()}  # fmt: skip
+        show.as_json({"nodes": {str(state): states[state] for state in State}, "breakers": told, "held": held})
+        return
+    show.table(
+        ["state", "nodes"],
+        [[state, states[state]] for state in State if states[state]],
+        empty="no nodes yet; enrol some with `muster node add HOST --sku SKU` or `muster node import FILE`",
+    )
+    typer.echo()
+    for kind, breaker in breakers.items():
+        typer.echo(f"circuit breaker{' (simulated nodes)' if kind == 'simulated' else ''}: {breaker.sentence}")
+    for name, run in held.items():
+        typer.echo(f"{name}: the verdict of {run} is held; `muster node move {name} quarantine --reason …` withdraws "
+                   f"it, `muster node keep {name} --reason …` keeps it in service")  # fmt: skip
+
+
+def keep(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -> None:
+    """Keep a node in service although the circuit breaker holds a verdict against it."""
+    from muster import records
+
+    with rehearsed(dry_run):
+        node = records.keep_in_service(name, show.person(who), given(reason))
+        typer.echo(f"{node.name} {'would stay' if dry_run else 'stays'} in {node.state}")
+        if dry_run:
+            risks(name, ["what was found stays open, and nobody is asked about it again"])

@@ -1,0 +1,50 @@
+"""The task that recomputes peer snapshots, for every SKU and level that has seen a change since the last one."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+
+from muster import records
+from muster.records import SnapshotRecord
+from muster.references import metrics
+from muster.settings import settings
+from muster_criteria.skus import LEVELS, Sku, SkuError, load_sku
+
+log = logging.getLogger(__name__)
+
+
+def recompute(now: datetime.datetime | None = None) -> list[str]:
+    """Make new snapshots where they are due; gives their versions."""
+    moment = now or datetime.datetime.now(datetime.UTC)
+    made = []
+    for name, simulated in sorted({(node.sku, node.simulated) for node in records.list_nodes()}):
+        try:
+            sku = load_sku(name, settings().sku_folders)
+        except SkuError as error:
+            log.warning("no statistics of %s nodes: %s", name, error)
+            continue
+        for level in LEVELS if metrics(sku) else ():
+            kept = _recompute(sku, level, simulated, moment)
+            if kept is not None:
+                made.append(kept.version)
+    return made
+
+
+def _recompute(sku: Sku, level: str, simulated: bool, now: datetime.datetime) -> SnapshotRecord | None:
+    """The new snapshot of such nodes, or None where nothing happened since the last one, or nothing was measured."""
+    changed = records.last_change(sku.name, level, simulated=simulated)
+    last = records.latest_snapshot(sku.name, level, simulated=simulated)
+    if changed is None or (last is not None and changed <= last.made_at):
+        return None
+    from muster_criteria.fleet.snapshot import build_snapshot
+
+    readings = records.fleet_readings(sku.name, level, metrics(sku), simulated=simulated)
+    suspected = records.under_suspicion(sku.name, simulated=simulated)
+    snapshot = build_snapshot(readings, now, sku.programme.compare, exclude=suspected)
+    if not snapshot.nodes:
+        return None
+    kept = records.keep_snapshot(snapshot, sku.name, level, simulated=simulated)
+    kind = "simulated " if simulated else ""
+    log.info("snapshot %s: %d %s%s nodes at level %s", kept.version, kept.nodes, kind, sku.name, level)
+    return kept

@@ -1,0 +1,129 @@
+"""A recorded verdict spoken again, from the stored result: by what it was spoken by then, or by something else.
+
+Two replays of the same run by the same snapshot and SKU revision are the same, and so is the recorded verdict, as long
+as the judge is. Where a difference is found although both are those that were recorded, the judge has changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from muster import records
+from muster.errors import MusterError, UnknownRevision
+from muster.lifecycle import STAGES
+from muster.records import RunRecord, raw
+from muster.references import references
+from muster_criteria.measured import parse_result
+from muster_criteria.model import Evidence, Finding, Judgement
+from muster_criteria.skus import Sku, SkuError, load_sku
+from muster_reports.model import StageReport
+
+NO_PEERS = "none"
+"""Instead of a snapshot's version: judge by the SKU alone."""
+
+EVIDENCE = "evidence"
+"""The metric of findings that the controller established itself: no result holds them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Replayed:
+    """One stage judged again; ``replayed`` is None where it could not be, and ``why_not`` says why."""
+
+    recorded: Judgement
+    replayed: Judgement | None
+    why_not: str = ""
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """What the replay says otherwise than the record, a sentence each."""
+        return () if self.replayed is None else tuple(differences(self.recorded, self.replayed))
+
+
+def replay(run: RunRecord, *, as_of: str = "", skus: str = "", stage: str = "") -> list[Replayed]:
+    """Judge the run's stages (or ``stage`` alone) again.
+
+    ``as_of``: the version of a peer snapshot, or ``NO_PEERS``; the one that each verdict cites, if not given. ``skus``:
+    a revision that is kept, or a folder of SKU files; the one that each verdict cites, if not given. Raises
+    UnknownSnapshot, UnknownRevision, MusterError.
+    """
+    report = records.run_report(run.dag_id, run.run_id, node=run.node)
+    chosen = [each for each in report.stages if not stage or each.judgement.stage == stage]
+    if not chosen:
+        told = ", ".join(each.judgement.stage for each in report.stages) or "none"
+        raise MusterError(f"run {run.run_id} has no verdict {f'on stage {stage!r}' if stage else 'at all'}: has {told}")
+    find = _finder(run.sku, skus)
+    return [_again(run, each, as_of, find) for each in chosen]
+
+
+def _again(run: RunRecord, stage: StageReport, as_of: str, find: Callable[[str], Sku]) -> Replayed:
+    from muster_criteria.judge import judge
+
+    said = stage.judgement
+    if said.stage not in STAGES:
+        return Replayed(said, None, "it was judged together with other nodes, and cannot be judged alone")
+    kept = raw.sent(run.dag_id, run.run_id, said.stage, node=run.node)
+    if kept is None or kept.result is None or kept.recorded_at is None:
+        return Replayed(said, None, "what the node sent is not kept (any more), or nothing came from it")
+    sku, result, node = find(said.sku_version), parse_result(kept.result), records.get_node(run.node)
+    version = as_of or said.snapshot or NO_PEERS
+    judged = judge(
+        result, sku, said.stage, said.level,
+        evidence=[_evidence(finding) for finding in said.findings if finding.metric == EVIDENCE],
+        simulated=said.simulated,
+        references=None
+        if version == NO_PEERS
+        else references(run, node, sku, simulated=said.simulated, version=version, before=kept.recorded_at),
+    )  # fmt: skip
+    return Replayed(said, records.waived_at(run.node, judged, kept.recorded_at))
+
+
+def differences(recorded: Judgement, replayed: Judgement) -> Iterator[str]:
+    """What two judgements of one stage say differently. Pure."""
+    if recorded.verdict != replayed.verdict:
+        yield f"verdict {recorded.verdict} → {replayed.verdict}: {replayed.reason}"
+    before, after = ({_key(each): each for each in one.findings} for one in (recorded, replayed))
+    for key, finding in before.items():
+        if key not in after:
+            yield f"no longer found ({finding.severity}): {finding.summary}"
+        elif _said(changed := after[key]) != _said(finding):
+            yield f"found otherwise ({finding.severity} → {changed.severity}): {changed.summary}"
+    for key, finding in after.items():
+        if key not in before:
+            yield f"found now ({finding.severity}): {finding.summary}"
+    for what in ("required", "measured", "judged"):
+        old, new = getattr(recorded.coverage, what), getattr(replayed.coverage, what)
+        if old != new:
+            yield f"{what}: {old} → {new}"
+
+
+def _key(finding: Finding) -> tuple[object, ...]:
+    return finding.rule, finding.metric, finding.device, tuple(sorted(finding.labels))
+
+
+def _said(finding: Finding) -> tuple[object, ...]:
+    return (
+        finding.severity, finding.observed, finding.expected, finding.fault_class, finding.action,
+        round(finding.confidence, 3), finding.waived,
+    )  # fmt: skip
+
+
+def _evidence(finding: Finding) -> Evidence:
+    return Evidence(finding.rule, finding.summary, finding.device, finding.fault_class, finding.action)
+
+
+def _finder(name: str, skus: str) -> Callable[[str], Sku]:
+    """What gives the SKU to judge by, for the revision that a verdict cites."""
+    folder = Path(skus).expanduser()
+    if skus and not folder.is_dir():
+        if "/" in skus:
+            raise UnknownRevision(f"there is no folder {skus}; give one of SKU files, or a revision that is kept")
+        return lambda cited: records.load_revision(name, skus)
+    if not skus:
+        return lambda cited: records.load_revision(name, cited)
+    try:
+        loaded = load_sku(name, (folder,))
+    except SkuError as error:
+        raise UnknownRevision(str(error)) from None
+    return lambda cited: loaded

@@ -1,0 +1,126 @@
+"""Verdicts past the circuit breaker: the node goes on serving, the mail says so, and a person is asked once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from muster import records
+from muster.lifecycle import State
+from muster.operators import held, revalidation
+from muster_criteria.model import Verdict
+from tests.dags.conftest import NODE, Mailbox
+from tests.dags.test_admission import answer
+from tests.dags.test_qualification_runs import Decree, decree, node  # noqa: F401 - fixtures
+from tests.dags.test_revalidation_runs import revalidate
+from tests.muster import fleet as values
+from tests.support import lives, sshd
+
+DAG_ID = "held_verdict"
+
+
+@pytest.fixture
+def tripped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A breaker that lets nobody go: a fifth of one node is none."""
+    monkeypatch.setenv("MUSTER_BREAKER_FLEET", "1")
+
+
+@pytest.fixture
+def convicted(fleet: Path, tripped: None) -> str:
+    """A node in production that a revalidation failed; gives what the node is marked with."""
+    records.add_node(values.new_node("n1"))
+    lives.in_production("n1")
+    lease = values.begin("n1", "n1__idle")
+    values.do_stage(lease, "intake", Verdict.FAIL, findings=(values.finding(confidence=0.8),))
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    return records.get_node("n1").held
+
+
+@pytest.mark.needs_sshd
+def test_a_revalidation_past_the_limit_leaves_the_node_in_service_and_calls_a_person(
+    node: sshd.Sshd,  # noqa: F811
+    decree: Decree,  # noqa: F811
+    mailbox: Mailbox,
+    tripped: None,
+) -> None:
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    lives.in_production(NODE)
+    decree.verdicts["integrity"] = Verdict.FAIL
+    states, run_id = revalidate(node=NODE, reason="idle")
+    assert (states["conclude"], states["run"]) == ("failed", "failed"), "the verdict stands"
+    stands = records.get_node(NODE)
+    assert (stands.state, stands.held) == (State.PRODUCTION, f"node_revalidation/{run_id}")
+    assert records.live_leases() == []
+    (mail,) = mailbox.mails
+    assert "held" in mail["subject"]
+    assert records.get_run("node_revalidation", run_id).held.startswith("the circuit breaker is open: 0 of 1 nodes")
+    assert revalidate("housekeeping")[0]["run"] == "success"
+    with create_session() as session:
+        asked = list(session.scalars(select(DagRun).where(DagRun.dag_id == DAG_ID)))
+    assert [run.conf for run in asked] == [{"node": NODE}]
+
+
+def test_while_it_is_open_nobody_is_taken_out_for_a_test(
+    convicted: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MUSTER_REVALIDATION_AFTER_HOURS", "0")
+    with caplog.at_level("INFO"):
+        assert revalidation.pick("r", "short") == []
+    assert "n1 is left alone: the circuit breaker is open" in caplog.text
+    monkeypatch.setenv("MUSTER_BREAKER_FLEET", "20")
+    assert [run["conf"]["node"] for run in revalidation.pick("r", "short")] == ["n1"]
+
+
+def test_the_question_says_what_was_found_and_why_it_is_held(convicted: str) -> None:
+    asked = held.look("n1")
+    assert asked["subject"] == "Withdraw n1 from production?"
+    assert "FAIL was said of it in n1__idle" in asked["body"]
+    assert "(critical, confidence 80%)" in asked["body"]
+    assert "The verdict is held, since the circuit breaker is open: 0 of 1 nodes" in asked["body"]
+
+
+@pytest.mark.parametrize(
+    ("option", "state", "marked"),
+    [
+        (held.WITHDRAW, State.QUARANTINE, False),
+        (held.RETEST, State.PRODUCTION, True),
+        (held.KEEP, State.PRODUCTION, False),
+    ],
+)
+def test_each_answer_is_carried_out_under_a_name(convicted: str, option: str, state: State, marked: bool) -> None:
+    assert held.carry_out("n1", DAG_ID, "r", answer(option)) == option
+    stands = records.get_node("n1")
+    assert (stands.state, bool(stands.held)) == (state, marked)
+    (said,) = records.approvals("n1")
+    assert (said.person, said.option, said.reason) == ("Petra", option, "seen it myself")
+    assert records.live_leases() == []
+
+
+@pytest.mark.parametrize("said", [answer(reason=" "), answer(name="airflow")])
+def test_nobody_in_particular_or_without_a_reason_decides_nothing(convicted: str, said: dict[str, Any]) -> None:
+    for option in held.OPTIONS:
+        with pytest.raises(AirflowFailException):
+            held.carry_out("n1", DAG_ID, "r", {**said, "chosen_options": [option]})
+    assert records.get_node("n1").held == convicted
+    assert records.live_leases() == []
+
+
+def test_what_was_settled_meanwhile_is_asked_no_more(convicted: str) -> None:
+    records.acquire_lease("n1", "node_revalidation", "again")
+    with pytest.raises(AirflowException, match="is held by run again"):
+        held.carry_out("n1", DAG_ID, "r", answer(held.WITHDRAW))
+    records.release_leases("node_revalidation", "again", "over")
+    assert [each["conf"] for each in held.questions()] == [{"node": "n1"}]
+    records.keep_in_service("n1", "Ada", "a bad driver")
+    assert held.questions() == []
+    for ask in (lambda: held.look("n1"), lambda: held.carry_out("n1", DAG_ID, "r", answer(held.WITHDRAW))):
+        with pytest.raises(AirflowSkipException, match="no verdict on n1 is held any more"):
+            ask()
+    assert records.get_node("n1").state is State.PRODUCTION
