@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,37 +44,49 @@ def airflow_db() -> None:
     initdb()
 
 
-@pytest.fixture
-def mailbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mailbox]:
+@contextlib.contextmanager
+def mail_sink(patch: pytest.MonkeyPatch) -> Iterator[Mailbox]:
+    """A mail server to which all mail goes."""
     box = Mailbox()
     port = sshd.free_port()
     controller = Controller(box, hostname="127.0.0.1", port=port)
     controller.start()
     extra = {"disable_ssl": True, "disable_tls": True, "retry_limit": 0, "timeout": 5}
     connection = {"conn_type": "smtp", "host": "127.0.0.1", "port": port, "extra": extra}
-    monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(connection))
-    monkeypatch.setenv("MUSTER_MAIL_TO", "fleet@example.org")
+    patch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(connection))
+    patch.setenv("MUSTER_MAIL_TO", "fleet@example.org")
     yield box
     controller.stop()
 
 
-@pytest.fixture
-def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Empty fleet records."""
-    monkeypatch.setenv("MUSTER_HOME", str(tmp_path / "muster"))
-    monkeypatch.setenv("MUSTER_POLL_SECONDS", "0.3")
-    records.upgrade()
-    yield tmp_path / "muster"
+@contextlib.contextmanager
+def empty_records(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Fleet records without a node, in their home."""
+    patch.setenv("MUSTER_HOME", str(folder / "muster"))
+    patch.setenv("MUSTER_POLL_SECONDS", "0.3")
+    (folder / "muster").mkdir()
+    (folder / "muster" / "muster.db").write_bytes(_new_database())
+    yield folder / "muster"
     records.dispose()
 
 
-@pytest.fixture
-def server(tmp_path: Path, fleet: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sshd.Sshd]:
+@functools.cache
+def _new_database() -> bytes:
+    """Made once: going through all migrations takes longer than many a test."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MUSTER_DATABASE_URL", f"sqlite:///{folder}/muster.db")
+        records.upgrade()
+        records.dispose()
+        return (Path(folder) / "muster.db").read_bytes()
+
+
+@contextlib.contextmanager
+def this_machine(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[sshd.Sshd]:
     """This machine as a node, enrolled as cpu-generic."""
-    boot = tmp_path / "boot_id"
+    boot = folder / "boot_id"
     boot.write_text("first\n")
-    with sshd.running(tmp_path / "node", {"MUSTER_BOOT_ID_FILE": str(boot)}) as started:
-        monkeypatch.setenv("MUSTER_SSH_KEY_FILE", str(started.key_file))
+    with sshd.running(folder / "node", {"MUSTER_BOOT_ID_FILE": str(boot)}) as started:
+        patch.setenv("MUSTER_SSH_KEY_FILE", str(started.key_file))
         node = started.node(NODE)
         records.add_node(
             records.NewNode(
@@ -87,3 +102,21 @@ def server(tmp_path: Path, fleet: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         )
         yield started
         sshd.kill_jobs(started.home / "muster")
+
+
+@pytest.fixture
+def mailbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mailbox]:
+    with mail_sink(monkeypatch) as box:
+        yield box
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with empty_records(tmp_path, monkeypatch) as home:
+        yield home
+
+
+@pytest.fixture
+def server(tmp_path: Path, fleet: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sshd.Sshd]:
+    with this_machine(tmp_path, monkeypatch) as started:
+        yield started

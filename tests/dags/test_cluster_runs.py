@@ -3,102 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from airflow.sdk.definitions import dag as sdk_dag
 from airflow.sdk.exceptions import AirflowFailException
 
 from muster import records
-from muster.airflow_api import AirflowClient
 from muster.lifecycle import State
-from muster.operators import block, member
-from muster.remote import hooks, jobs
+from muster.operators import block
+from muster.remote import hooks
 from muster_criteria import cluster_plan
 from muster_criteria.model import Verdict
-from muster_node.hardware.simulated import create_machine
+from tests.dags.blocks import DAG_ID, NAMES, Meeting, Nodes, validate, verdicts
 from tests.dags.conftest import Mailbox
-from tests.dags.test_real_airflow import airflow  # noqa: F401 - a fixture
-from tests.support import airflow_home, lives, sshd
 
 pytestmark = [pytest.mark.needs_sshd, pytest.mark.needs_torch]
-
-DAG_ID = "cluster_qualification"
-NAMES = ("n1", "n2")
-
-
-class Nodes:
-    """A block's nodes. ``build`` enrols them as simulated machines that were qualified by decree."""
-
-    def __init__(self, folder: Path, stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self.stack, self.monkeypatch = folder, stack, monkeypatch
-        self.servers: dict[str, sshd.Sshd] = {}
-
-    def build(self, faults: Mapping[str, Sequence[Mapping[str, Any]]] | None = None) -> None:
-        for name in NAMES:
-            machine = self.folder / f"machine-{name}"
-            create_machine(machine, seed=5, faults=(faults or {}).get(name, ()))
-            env = {"MUSTER_SIMULATED_HARDWARE": str(machine), "OMP_NUM_THREADS": "1"}
-            server = self.stack.enter_context(sshd.running(self.folder / name, env))
-            self.stack.callback(sshd.kill_jobs, server.home / "muster")
-            self.servers[name] = server
-            first = next(iter(self.servers.values()))
-            (server.folder / "authorized_keys").write_text(first.key_text("login"))
-            self.monkeypatch.setenv("MUSTER_SSH_KEY_FILE", str(first.key_file))
-            node = server.node(name)
-            records.add_node(
-                records.NewNode(
-                    name, node.host, " ".join(node.host_key.split()[:2]), "h100-sxm-8", port=node.port,
-                    user=node.user or "", launch={"kind": "python", "python": sys.executable},
-                    work_dir=node.work_dir, simulated=True,
-                )
-            )  # fmt: skip
-            lives.qualified(name)
-
-
-class Meeting:
-    """dag.test() runs one task after the other to its end, while members have to be at work at once.
-
-    So when the first member waits for its job, the jobs of the others are started, by the operator's own code; their
-    tasks then find them. ``absent`` are not started here, and come too late.
-    """
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.absent: set[str] = set()
-        self.block: dict[str, Any] = {}
-        self.run: tuple[str, str] = ("", "")
-        self.at_work = lambda: None
-        claim, wait = block.claim, sdk_dag._run_inline_trigger
-
-        def claimed(dag_id: str, run_id: str, *more: Any) -> dict[str, Any]:
-            self.run, self.block = (dag_id, run_id), claim(dag_id, run_id, *more)
-            return self.block
-
-        def waited(trigger: Any, ti: Any) -> Any:
-            self.start_others()
-            self.at_work()
-            return wait(trigger, ti)
-
-        monkeypatch.setattr(block, "claim", claimed)
-        monkeypatch.setattr(sdk_dag, "_run_inline_trigger", waited)
-
-    def start_others(self) -> None:
-        for name in self.block["members"]:
-            if name in self.absent or records.get_job(*self.run, member.STAGE, node=name) is not None:
-                continue
-            operator = member.MusterMemberOperator(task_id="train", member=name, claims="claim_block", retries=2)
-            ti = SimpleNamespace(
-                dag_id=self.run[0], run_id=self.run[1], task_id="train", max_tries=2, try_number=1,
-                xcom_pull=lambda **_: self.block,
-            )  # fmt: skip
-            work = operator._work(cast("Any", {"ti": ti}), begin=True)
-            with operator._connect(work.node) as client:
-                operator._start(client, work, jobs.look(client, work.node.work_dir, work.key, work.agent.sha256))
 
 
 @pytest.fixture
@@ -111,23 +32,6 @@ def meeting(monkeypatch: pytest.MonkeyPatch) -> Meeting:
 def nodes(airflow_db: None, fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
     with contextlib.ExitStack() as stack:
         yield Nodes(tmp_path, stack, monkeypatch)
-
-
-def validate(**changes: Any) -> tuple[dict[str, str], str]:
-    """Run the DAG: the tasks' states, mapped ones as "train[n1]", and the run's id."""
-    from airflow.dag_processing.dagbag import DagBag
-
-    dag = DagBag(str(airflow_home.ROOT / "dags")).dags[DAG_ID]
-    run = dag.test(run_conf={"nodes": list(NAMES), "level": "demo", "reason": "a test", **changes})
-    states = {}
-    for instance in run.get_task_instances():
-        name = f"train[{NAMES[instance.map_index]}]" if instance.map_index >= 0 else instance.task_id
-        states[name] = str(instance.state)
-    return {**states, "run": str(run.state)}, run.run_id
-
-
-def verdicts(run_id: str) -> dict[str, Verdict | None]:
-    return {name: records.get_run(DAG_ID, run_id, node=name).verdict for name in NAMES}
 
 
 def asked() -> list[str]:
@@ -216,26 +120,4 @@ def test_what_a_person_must_put_right_is_one_sentence(fleet: Path, params: dict[
         records.add_node(records.NewNode(name, "127.0.0.1", key, "h100-sxm-8"))
     with pytest.raises(AirflowFailException, match=complaint):
         block.claim(DAG_ID, "r", {"level": "demo", "reason": "x", **params})
-    assert records.live_leases() == []
-
-
-@pytest.mark.airflow
-@pytest.mark.timeout(600)
-def test_members_meet_under_a_real_airflow(
-    server: sshd.Sshd, nodes: Nodes, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    """Each member a deferred task of its own in one triggerer, started one after the other by few workers."""
-    monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "demo")
-    nodes.build()
-    stack = request.getfixturevalue("airflow")  # only now: it takes over the settings of the nodes
-    client = AirflowClient(stack.login.url, stack.login.username, stack.login.password)
-    end = time.monotonic() + 240
-    client.trigger(DAG_ID, "block-7", {"nodes": list(NAMES), "level": "demo", "reason": "a test"})
-    while client.run_state(DAG_ID, "block-7") not in ("success", "failed"):
-        assert time.monotonic() < end, client.task_states(DAG_ID, "block-7")
-        time.sleep(1)
-    states = client.task_states(DAG_ID, "block-7")
-    assert client.run_state(DAG_ID, "block-7") == "success", states
-    assert (states["train[0]"], states["train[1]"], states["ask"]) == ("success", "success", "skipped")
-    assert {records.get_node(name).state for name in NAMES} == {State.PRODUCTION}
     assert records.live_leases() == []

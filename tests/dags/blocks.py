@@ -1,0 +1,141 @@
+"""A block's nodes behind real SSH servers, and how its members meet although dag.test() runs one task at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import psutil
+import pytest
+from airflow.sdk.definitions import dag as sdk_dag
+
+from muster import records
+from muster.operators import block, member
+from muster.remote import jobs
+from muster_criteria.model import Verdict
+from muster_node.hardware.simulated import create_machine
+from tests.support import airflow_home, lives, sshd
+
+DAG_ID = "cluster_qualification"
+NAMES = ("n1", "n2")
+
+
+class Nodes:
+    """A block's nodes. ``build`` enrols them as simulated machines that were qualified by decree."""
+
+    def __init__(
+        self, folder: Path, stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch, key_file: Path | None = None
+    ) -> None:
+        self.folder, self.stack, self.monkeypatch = folder, stack, monkeypatch
+        self.key_file = key_file
+        self.servers: dict[str, sshd.Sshd] = {}
+
+    def serve(self, name: str, env: Mapping[str, str]) -> sshd.Sshd:
+        """A machine that the one login key of all opens."""
+        server = self.stack.enter_context(sshd.running(self.folder / name, dict(env)))
+        self.stack.callback(sshd.kill_jobs, server.home / "muster")
+        if self.key_file is None:
+            self.key_file = server.key_file
+            self.monkeypatch.setenv("MUSTER_SSH_KEY_FILE", str(self.key_file))
+        (server.folder / "authorized_keys").write_text(self.key_file.with_suffix(".pub").read_text())
+        self.servers[name] = server
+        return server
+
+    def build(
+        self, faults: Mapping[str, Sequence[Mapping[str, Any]]] | None = None, names: Sequence[str] = NAMES
+    ) -> None:
+        for name in names:
+            machine = self.folder / f"machine-{name}"
+            create_machine(machine, seed=5, faults=(faults or {}).get(name, ()))
+            server = self.serve(name, {"MUSTER_SIMULATED_HARDWARE": str(machine), "OMP_NUM_THREADS": "1"})
+            node = server.node(name)
+            records.add_node(
+                records.NewNode(
+                    name, node.host, " ".join(node.host_key.split()[:2]), "h100-sxm-8", port=node.port,
+                    user=node.user or "", launch={"kind": "python", "python": sys.executable},
+                    work_dir=node.work_dir, simulated=True,
+                )
+            )  # fmt: skip
+            lives.qualified(name)
+
+    def jobs(self, name: str) -> list[psutil.Process]:
+        """What runs on a node: its agents, and all that they have started."""
+        found: list[psutil.Process] = []
+        for file in (self.servers[name].home / "muster" / "jobs").glob("*/pid"):
+            with contextlib.suppress(OSError, ValueError, psutil.Error):
+                wrapper = psutil.Process(int(file.read_text()))
+                found += [wrapper, *wrapper.children(recursive=True)]
+        return [process for process in found if _runs(process)]
+
+    def progress(self, name: str) -> str:
+        """What the rank on a node has last said of its progress."""
+        said = [file.read_text() for file in (self.servers[name].home / "muster" / "jobs").glob("*/progress.jsonl")]
+        return "".join(said)
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+class Meeting:
+    """dag.test() runs one task after the other to its end, while members have to be at work at once.
+
+    So when the first member waits for its job, the jobs of the others are started, by the operator's own code; their
+    tasks then find them. ``absent`` are not started here, and come too late.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.absent: set[str] = set()
+        self.block: dict[str, Any] = {}
+        self.run: tuple[str, str] = ("", "")
+        self.at_work = lambda: None
+        claim, wait = block.claim, sdk_dag._run_inline_trigger
+
+        def claimed(dag_id: str, run_id: str, *more: Any) -> dict[str, Any]:
+            self.run, self.block = (dag_id, run_id), claim(dag_id, run_id, *more)
+            return self.block
+
+        def waited(trigger: Any, ti: Any) -> Any:
+            self.start_others()
+            self.at_work()
+            return wait(trigger, ti)
+
+        monkeypatch.setattr(block, "claim", claimed)
+        monkeypatch.setattr(sdk_dag, "_run_inline_trigger", waited)
+
+    def start_others(self) -> None:
+        for name in self.block["members"]:
+            if name in self.absent or records.get_job(*self.run, member.STAGE, node=name) is not None:
+                continue
+            operator = member.MusterMemberOperator(task_id="train", member=name, claims="claim_block", retries=2)
+            ti = SimpleNamespace(
+                dag_id=self.run[0], run_id=self.run[1], task_id="train", max_tries=2, try_number=1,
+                xcom_pull=lambda **_: self.block,
+            )  # fmt: skip
+            work = operator._work(cast("Any", {"ti": ti}), begin=True)
+            with operator._connect(work.node) as client:
+                operator._start(client, work, jobs.look(client, work.node.work_dir, work.key, work.agent.sha256))
+
+
+def validate(names: Sequence[str] = NAMES, **changes: Any) -> tuple[dict[str, str], str]:
+    """Run the DAG: the tasks' states, mapped ones as "train[n1]", and the run's id."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    dag = DagBag(str(airflow_home.ROOT / "dags")).dags[DAG_ID]
+    run = dag.test(run_conf={"nodes": list(names), "level": "demo", "reason": "a test", **changes})
+    states = {}
+    for instance in run.get_task_instances():
+        name = f"train[{names[instance.map_index]}]" if instance.map_index >= 0 else instance.task_id
+        states[name] = str(instance.state)
+    return {**states, "run": str(run.state)}, run.run_id
+
+
+def verdicts(run_id: str, names: Sequence[str] = NAMES) -> dict[str, Verdict | None]:
+    """What became of each member."""
+    return {name: records.get_run(DAG_ID, run_id, node=name).verdict for name in names}

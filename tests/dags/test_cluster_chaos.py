@@ -1,0 +1,101 @@
+"""One rank of a block is killed, hangs or is slow in the middle of a run of cluster_qualification."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import threading
+import time
+
+import pytest
+
+from muster import records
+from muster.lifecycle import State
+from muster.operators import member
+from muster_criteria import cluster_plan
+from muster_criteria.cluster_model import COLLECTIVES, TRAINING
+from muster_criteria.model import Verdict
+from tests.dags.blocks import DAG_ID, Meeting, Nodes, validate, verdicts
+from tests.dags.test_cluster_runs import meeting, nodes  # noqa: F401 - fixtures
+
+pytestmark = [pytest.mark.needs_sshd, pytest.mark.needs_torch]
+
+STALL_S = 5.0
+FEW_GPUS = tuple({"kind": "missing_gpu", "gpu": slot} for slot in range(1, 8))
+"""What is lost is not measured: one GPU a node is enough, and cheap."""
+
+ENDLESS = {"same_batch": {"same_steps": 100_000}, "training": {"steps": 100_000}}
+"""By phase: what makes a rank stay in it until something happens."""
+
+
+class Strike:
+    """Waits in the background until a node's rank is in ``phase``, then does ``what`` to all that runs there."""
+
+    def __init__(self, block: Nodes, victim: str, phase: str, number: int) -> None:
+        self.block, self.victim, self.phase, self.number = block, victim, phase, number
+        self.struck_at = 0.0
+        self.over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def begin(self) -> None:
+        if not self._thread.is_alive() and not self.struck_at:
+            self._thread.start()
+
+    def end(self) -> None:
+        self.over.set()
+        if self._thread.ident:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        while f"phase {self.phase}" not in self.block.progress(self.victim):
+            if self.over.wait(0.1):
+                return
+        time.sleep(0.5)
+        self.struck_at = time.monotonic()
+        for process in self.block.jobs(self.victim):
+            process.send_signal(self.number)
+
+
+@pytest.mark.parametrize(
+    ("phase", "number"), [("training", signal.SIGKILL), ("same_batch", signal.SIGSTOP)], ids=["killed", "hung"]
+)
+def test_a_lost_rank_is_named_the_other_ends_and_nobody_is_held(
+    nodes: Nodes,  # noqa: F811
+    meeting: Meeting,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    phase: str,
+    number: int,
+) -> None:
+    stall = {"stall_timeout_s": STALL_S}
+    overrides = {COLLECTIVES: stall, TRAINING: {**stall, **ENDLESS[phase], "gpus": "one"}}
+    strike = Strike(nodes, "n2", phase, number)
+    monkeypatch.setattr(member, "cluster_calls", functools.partial(cluster_plan.cluster_calls, overrides=overrides))
+    # A node that hangs is waited for until its deadline, which is long over in no time here.
+    monkeypatch.setattr(member, "cluster_deadline_s", lambda _: 1.0 if strike.struck_at else 300.0)
+    monkeypatch.setattr(member, "GRACE_S", 0.0)
+    nodes.build(dict.fromkeys(("n1", "n2"), FEW_GPUS))
+    meeting.at_work = strike.begin
+    states, run_id = validate()
+    strike.end()
+    assert strike.struck_at, "it was in that phase"
+    assert (states["train[n1]"], states["train[n2]"], states["run"]) == ("success", "failed", "failed")
+    assert verdicts(run_id) == {"n1": Verdict.SKIPPED, "n2": Verdict.INCONCLUSIVE}
+    (said,) = records.run_stages(DAG_ID, run_id, node="n1")
+    assert "n2: " in said.reason
+    assert phase in said.reason
+    assert (records.get_node("n1").inconclusive, records.get_node("n2").inconclusive) == (0, 1), "nobody pays for n2"
+    assert {records.get_node(name).state for name in ("n1", "n2")} == {State.QUALIFIED}
+    assert nodes.jobs("n1") == nodes.jobs("n2") == [], "nothing of the run is left on the nodes"
+    assert records.live_leases() == []
+
+
+def test_a_slow_rank_is_convicted_and_the_others_pass(nodes: Nodes, meeting: Meeting) -> None:  # noqa: F811
+    names = ("n1", "n2", "n3")
+    nodes.build({"n2": [{"kind": "slow_gemm", "gpu": 0}]}, names)
+    states, run_id = validate(names)
+    assert verdicts(run_id, names) == {"n1": Verdict.PASS, "n2": Verdict.FAIL, "n3": Verdict.PASS}
+    assert "gpu0" in records.get_run(DAG_ID, run_id, node="n2").headline
+    assert records.get_node("n2").state is State.QUARANTINE
+    assert {records.get_node(name).state for name in ("n1", "n3")} == {State.QUALIFIED}
+    assert states["run"] == "failed"
+    assert records.live_leases() == []

@@ -1,0 +1,92 @@
+"""What an asset event for new hardware leads to; that Airflow makes one run of each key is in test_live_airflow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from muster import records
+from muster.lifecycle import State
+from muster.operators import arrival
+from tests.muster.fleet import host_key
+from tests.support import sshd
+
+KEY = "gpu-0001__PO-4711"
+LINE = {"host": "10.0.0.1", "sku": "h100-sxm-8", "host_key": host_key("gpu-0001"), "pool": "rack-7"}
+
+
+def never(run_id: str) -> bool:
+    return False
+
+
+def test_a_node_that_its_event_describes_is_enrolled_and_tested(fleet: Path) -> None:
+    started = arrival.receive(KEY, [{"inventory": LINE, "level": "short", "from_rest_api": True}], never)
+    assert started == {
+        "trigger_run_id": "gpu-0001__delivery-po-4711",
+        "conf": {"node": "gpu-0001", "level": "short", "reason": "delivery PO-4711", "pool": "rack-7"},
+    }
+    node = records.get_node("gpu-0001")
+    assert (node.host, node.host_key, node.state) == ("10.0.0.1", host_key("gpu-0001"), State.REGISTERED)
+    assert records.node_events("gpu-0001")[0].actor == "delivery PO-4711"
+
+
+def test_a_node_that_is_enrolled_needs_no_description(fleet: Path) -> None:
+    records.add_node(records.NewNode("gpu-0001", "10.0.0.1", host_key("gpu-0001"), "h100-sxm-8"))
+    for extras in ([], [{}], [{"from_rest_api": True}, {"from_rest_api": True}]):
+        started = arrival.receive(KEY, extras, never)
+        assert started["conf"] == {
+            "node": "gpu-0001", "level": "standard", "reason": "delivery PO-4711", "pool": None,
+        }  # fmt: skip
+
+
+def test_a_delivery_that_was_tested_is_not_tested_again(fleet: Path) -> None:
+    seen: list[str] = []
+    with pytest.raises(AirflowSkipException, match="gpu-0001 of delivery PO-4711 was received before"):
+        arrival.receive(KEY, [{"inventory": LINE}], lambda run_id: not seen.append(run_id))
+    assert seen == ["gpu-0001__delivery-po-4711"]
+    assert records.list_nodes() == [], "nothing is even enrolled"
+
+
+@pytest.mark.parametrize(
+    ("key", "extras", "complaint"),
+    [
+        (None, [], "the partition key is missing"),
+        ("gpu-0001", [], "'gpu-0001' does not name a node and its delivery; give NODE__DELIVERY"),
+        ("__PO-4711", [], "does not name a node and its delivery"),
+        ("gpu-0001__ ", [], "does not name a node and its delivery"),
+        ("rm -rf__PO-4711", [], "does not name a node and its delivery"),
+        (KEY, [], "no node 'gpu-0001' is enrolled.*or send its line under `inventory`"),
+        (KEY, [{"level": "quick"}], "the extra of the event for gpu-0001__PO-4711 cannot be used: level: "),
+        (KEY, [{"rack": "7"}], "rack: Extra inputs are not permitted; it takes level and inventory"),
+        (KEY, [{"inventory": "10.0.0.1"}], "inventory: "),
+        (KEY, [{"inventory": {**LINE, "name": "gpu-2"}}], "brings the inventory line of 'gpu-2'"),
+        (KEY, [{"inventory": {"host": "10.0.0.1"}}], "gpu-0001 cannot be enrolled: sku is missing"),
+        (KEY, [{"inventory": {**LINE, "sku": "h100"}}], "gpu-0001 cannot be enrolled: unknown SKU 'h100'"),
+        (KEY, [{"inventory": {**LINE, "port": 0}}], "gpu-0001 cannot be enrolled: port 0 cannot be used"),
+        (KEY, [{"level": "demo"}, {"level": "long"}], "2 events for gpu-0001__PO-4711 say different things"),
+    ],
+)
+def test_what_a_person_must_put_right_is_one_sentence(
+    fleet: Path, key: str | None, extras: list[dict[str, Any]], complaint: str
+) -> None:
+    with pytest.raises(AirflowFailException, match=complaint) as refused:
+        arrival.receive(key, extras, never)
+    assert "\n" not in str(refused.value)
+    assert records.list_nodes() == []
+
+
+def test_another_machine_under_a_known_name_is_refused(fleet: Path) -> None:
+    records.add_node(records.NewNode("gpu-0001", "10.0.0.1", host_key("another"), "h100-sxm-8"))
+    with pytest.raises(AirflowFailException, match="gpu-0001 is enrolled with another host key"):
+        arrival.receive(KEY, [{"inventory": LINE}], never)
+
+
+def test_a_node_that_does_not_answer_yet_is_tried_again(fleet: Path) -> None:
+    line = {"host": "127.0.0.1", "port": sshd.free_port(), "sku": "h100-sxm-8"}
+    with pytest.raises(AirflowException, match="gpu-0001 cannot be enrolled yet") as refused:
+        arrival.receive(KEY, [{"inventory": line}], never)
+    assert not isinstance(refused.value, AirflowFailException)
+    assert records.list_nodes() == []

@@ -1,0 +1,159 @@
+"""Two DAG runs that want one node: one has it and the other is refused, and no end of a run leaves it held.
+
+The same of every DAG that holds nodes. ``claim`` is the task that takes the node.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from muster import listeners, policy, records
+from muster.errors import MusterError
+from muster.lifecycle import State
+from muster.operators import block, qualification, revalidation, upkeep
+from tests.muster.fleet import host_key
+from tests.support import lives
+
+NAMES = ("n1", "n2")
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    """A DAG: what its runs do first and last, from which state they take the node, and where they leave it untold."""
+
+    dag_id: str
+    claim: Callable[[str], Any]
+    release: Callable[[str], Any]
+    begins: State
+    left: State
+
+
+def _params(**more: Any) -> dict[str, Any]:
+    return {"level": "demo", "reason": "a test", **more}
+
+
+HOLDERS = [
+    Holder(
+        "node_qualification",
+        lambda run: qualification.claim("node_qualification", run, _params(node="n1")),
+        lambda run: qualification.release("node_qualification", run),
+        State.REGISTERED,
+        State.REGISTERED,
+    ),
+    Holder(
+        "cluster_qualification",
+        lambda run: block.claim("cluster_qualification", run, _params(nodes=list(NAMES))),
+        lambda run: block.release("cluster_qualification", run, NAMES),
+        State.QUALIFIED,
+        State.QUALIFIED,
+    ),
+    Holder(
+        "node_revalidation",
+        lambda run: revalidation.claim("node_revalidation", run, _params(node="n1")),
+        lambda run: qualification.release("node_revalidation", run),
+        State.PRODUCTION,
+        State.REVALIDATION,
+    ),
+]
+each_dag = pytest.mark.parametrize("dag", HOLDERS, ids=[each.dag_id for each in HOLDERS])
+
+
+@pytest.fixture
+def ready(fleet: Path, dag: Holder) -> None:
+    """Nodes in the state in which the DAG takes them."""
+    bring = {State.REGISTERED: lambda _: None, State.QUALIFIED: lives.qualified, State.PRODUCTION: lives.in_production}
+    for name in NAMES:
+        records.add_node(records.NewNode(name, "127.0.0.1", host_key(name), "cpu-generic"))
+        bring[dag.begins](name)
+
+
+def holders() -> set[str]:
+    return {lease.run_id for lease in records.live_leases()}
+
+
+def test_no_dag_that_holds_nodes_is_forgotten() -> None:
+    """The admission DAG holds one only while it carries out an answer: tests/dags/test_admission.py."""
+    assert {each.dag_id for each in HOLDERS} | {"admission"} == policy.HOLDERS
+
+
+@each_dag
+def test_of_runs_that_want_a_node_at_the_same_moment_one_has_it(ready: None, dag: Holder) -> None:
+    said: dict[str, str] = {}
+    gate = threading.Barrier(4)
+
+    def want(run: str) -> None:
+        gate.wait()
+        try:
+            dag.claim(run)
+        except (AirflowFailException, AirflowSkipException) as error:
+            said[run] = str(error)
+        else:
+            said[run] = ""
+
+    threads = [threading.Thread(target=want, args=(f"run-{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (winner,) = [run for run, refusal in said.items() if not refusal]
+    assert holders() == {winner}
+    for run, refusal in said.items():
+        assert run == winner or f"run {winner} of {dag.dag_id}" in refusal
+
+
+@each_dag
+def test_what_one_dag_holds_no_other_takes(ready: None, dag: Holder) -> None:
+    dag.claim("first")
+    for other in HOLDERS:
+        with pytest.raises((AirflowFailException, AirflowSkipException)):
+            other.claim("second")
+        assert holders() == {"first"}
+
+
+def _ended(tell: Callable[[Any, str], None]) -> Callable[[Holder], None]:
+    return lambda dag: tell(SimpleNamespace(dag_id=dag.dag_id, run_id="first", conf={}), "")
+
+
+ENDS: dict[str, Callable[[Holder], Any]] = {
+    "its own teardown": lambda dag: dag.release("first"),
+    "marked a success": _ended(listeners.on_dag_run_success),
+    "marked failed": _ended(listeners.on_dag_run_failed),
+    "deleted": lambda _: upkeep.sweep_leases(lambda dag_id, run_id: False),
+}
+
+
+@each_dag
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("at_work", [False, True], ids=["just taken", "at work"])
+def test_after_any_end_the_node_is_free_and_the_next_run_has_it(
+    ready: None, dag: Holder, end: str, at_work: bool
+) -> None:
+    dag.claim("first")
+    if at_work:
+        stage = block.STAGE if dag.dag_id == "cluster_qualification" else "intake"
+        records.begin_stage(dag.dag_id, "first", stage, node="n1")
+    ENDS[end](dag)
+    assert records.live_leases() == []
+    assert records.get_run(dag.dag_id, "first", node="n1").ended_at
+    assert records.get_node("n1").state is (dag.left if at_work else dag.begins)
+    dag.claim("second")
+    assert holders() == {"second"}
+
+
+@each_dag
+def test_a_claim_that_fails_half_way_holds_nothing(ready: None, dag: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise MusterError("it cannot be begun")
+
+    monkeypatch.setattr(records, "begin_run", broken)
+    with pytest.raises(AirflowFailException, match="it cannot be begun"):
+        dag.claim("first")
+    assert records.live_leases() == []
