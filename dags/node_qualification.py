@@ -29,13 +29,18 @@ with DAG(
     tags=["muster"],
     render_template_as_native_obj=True,
 ):
-
-    @task(retries=2, retry_delay=datetime.timedelta(seconds=30))
+    # One XCom for each task: a dictionary is not taken apart into one for each of its keys.
+    @task(retries=2, retry_delay=datetime.timedelta(seconds=30), multiple_outputs=False)
     def claim(params: Any = None, dag_run: Any = None) -> dict[str, Any]:
         """Take the node for this run, unless another run holds it or somebody uses it."""
         return qualification.claim(dag_run.dag_id, dag_run.run_id, params)
 
-    @task(retries=2, retry_delay=datetime.timedelta(seconds=30), trigger_rule=TriggerRule.ALL_DONE)
+    @task(
+        retries=2,
+        retry_delay=datetime.timedelta(seconds=30),
+        trigger_rule=TriggerRule.ALL_DONE,
+        multiple_outputs=False,
+    )
     def conclude(dag_run: Any = None) -> dict[str, str]:
         """Put the stages' verdicts together and move the node: qualified, quarantine, or back to where it was."""
         return qualification.conclude(dag_run.dag_id, dag_run.run_id)

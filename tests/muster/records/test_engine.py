@@ -13,7 +13,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from muster import records
 from muster.errors import DatabaseNotReady
@@ -109,6 +109,37 @@ def test_a_forked_process_has_connections_of_its_own() -> None:
     records.touch_contact("gpu-0001")
     assert os.waitpid(pid, 0)[1] == 0
     assert records.get_node("gpu-0001").contact_at is not None
+
+
+@pytest.mark.usefixtures("sqlite_db")
+def test_a_process_opens_the_records_once_and_a_forked_one_opens_its_own() -> None:
+    opened: list[int] = []
+    event.listen(engine.engine(), "connect", lambda *_: opened.append(os.getpid()))
+    records.add_node(fleet.new_node())
+    records.list_nodes()
+    assert opened == [os.getpid()]
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            records.list_nodes()
+            records.list_nodes()
+            status = 0 if opened[1:] == [os.getpid()] else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert [node.name for node in records.list_nodes()] == ["gpu-0001"]
+    assert len(opened) == 1
+
+
+@BOTH
+def test_a_scratch_database_is_empty_and_keeps_nothing(empty_db: str, tmp_path: Path) -> None:
+    records.upgrade()
+    records.add_node(fleet.new_node())
+    with engine.scratch(tmp_path / "scratch.db"):
+        assert records.list_nodes() == []
+        records.add_node(fleet.new_node("gpu-0002"))
+    assert [node.name for node in records.list_nodes()] == ["gpu-0001"]
 
 
 def test_importing_the_records_opens_nothing(muster_home: Path) -> None:
