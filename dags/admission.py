@@ -41,6 +41,7 @@ with DAG(
 
     ask = admission.AskOperator(
         task_id="ask",
+        whether="enters production",
         subject="{{ ti.xcom_pull(task_ids='look')['subject'] }}",
         body="{{ ti.xcom_pull(task_ids='look')['body'] }}",
         options=admission.OPTIONS,

@@ -1,13 +1,16 @@
-"""Every five minutes: sends mails that wait, frees nodes whose run is over, removes what is older than it is kept."""
+"""Every five minutes: sends mails that wait, frees nodes whose run is over, removes what is older than it is kept, and
+has a person asked about each verdict that the circuit breaker holds.
+"""
 
 from __future__ import annotations
 
 import datetime
 from typing import Any
 
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, task
 
-from muster.operators import upkeep
+from muster.operators import held, upkeep
 
 LIVE = ["queued", "running"]
 
@@ -40,6 +43,14 @@ with DAG(
         """Remove telemetry, results and measurements that are older than the settings keep them."""
         return str(upkeep.apply_retention())
 
+    @task
+    def held_verdicts() -> list[dict[str, Any]]:
+        """What has to be asked: one run of the DAG held_verdict for each."""
+        return held.questions()
+
+    TriggerDagRunOperator.partial(
+        task_id="ask", trigger_dag_id="held_verdict", logical_date=None, skip_when_already_exists=True
+    ).expand_kwargs(held_verdicts())
     deliver_mail()
     sweep_leases()
     apply_retention()

@@ -3,44 +3,51 @@
 from __future__ import annotations
 
 import datetime
+import logging
 from typing import TYPE_CHECKING
 
 from muster import records
+from muster.errors import UnknownSnapshot
 
 if TYPE_CHECKING:
     from muster.records import NodeRecord, RunRecord
     from muster_criteria.fleet.references import References
+    from muster_criteria.fleet.snapshot import Snapshot
+    from muster_criteria.measured import StageResult
     from muster_criteria.skus import Sku
 
+log = logging.getLogger(__name__)
 
-def references(
-    run: RunRecord,
-    node: NodeRecord,
-    sku: Sku,
-    *,
-    simulated: bool,
-    version: str | None = None,
-    before: datetime.datetime | None = None,
-) -> References | None:
-    """The references for judging a stage of that run: with the newest snapshot, or that of ``version``.
 
-    ``simulated``: whether what is judged is; such nodes have peers of their own. ``before``: with the visits that were
-    known then; now, if not given. None where there is no snapshot (which costs one query), or nothing that this SKU's
-    programme compares. Raises UnknownSnapshot.
+def references(run: RunRecord, node: NodeRecord, sku: Sku, result: StageResult) -> References | None:
+    """The references for judging a result of that run now: the newest snapshot, and all visits before.
+
+    None where this SKU's programme compares nothing, or there is no snapshot yet (which costs one query). One that
+    cannot be read is as good as none: the verdict then says that it was spoken without.
     """
-    compared = metrics(sku)
-    if not compared:
+    simulated = node.simulated or result.simulated
+    latest = records.latest_snapshot(sku.name, run.level, simulated=simulated) if metrics(sku) else None
+    if latest is None:
         return None
-    if version is None:
-        latest = records.latest_snapshot(sku.name, run.level, simulated=simulated)
-        if latest is None:
-            return None
-        version = latest.version
-    from muster_criteria.fleet.history import VISITS_MAX, build_history
-    from muster_criteria.fleet.references import References
+    try:
+        snapshot = records.load_snapshot(latest.version, sku.name, run.level, simulated=simulated)
+    except UnknownSnapshot as error:
+        log.warning("judged without peers: %s", error)
+        return None
+    return with_history(snapshot, run, node, sku)
 
-    snapshot = records.load_snapshot(version, sku.name, run.level, simulated=simulated)
-    visits = records.node_readings(node.name, run.level, compared, run_id=run.run_id, visits=VISITS_MAX, before=before)
+
+def with_history(
+    snapshot: Snapshot, run: RunRecord, node: NodeRecord, sku: Sku, *, before: datetime.datetime | None = None
+) -> References:
+    """That snapshot and the node's earlier visits, as they were known ``before`` (now)."""
+    from muster_criteria.fleet.history import build_history
+    from muster_criteria.fleet.references import References
+    from muster_criteria.fleet.timeline import VISITS_MAX
+
+    visits = records.node_readings(
+        node.name, run.level, metrics(sku), run_id=run.run_id, visits=VISITS_MAX, before=before
+    )
     history = build_history(visits, snapshot, sku.programme.compare) if len(visits) else None
     return References(snapshot, history, node=node.name, zone=str(node.labels.get(records.ZONE, "")))
 

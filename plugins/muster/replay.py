@@ -14,7 +14,7 @@ from muster import records
 from muster.errors import MusterError, UnknownRevision
 from muster.lifecycle import STAGES
 from muster.records import RunRecord, raw
-from muster.references import references
+from muster.references import with_history
 from muster_criteria.measured import parse_result
 from muster_criteria.model import Evidence, Finding, Judgement
 from muster_criteria.skus import Sku, SkuError, load_sku
@@ -68,14 +68,14 @@ def _again(run: RunRecord, stage: StageReport, as_of: str, find: Callable[[str],
         return Replayed(said, None, "what the node sent is not kept (any more), or nothing came from it")
     sku, result, node = find(said.sku_version), parse_result(kept.result), records.get_node(run.node)
     version = as_of or said.snapshot or NO_PEERS
+    peers = None
+    if version != NO_PEERS:
+        snapshot = records.load_snapshot(version, run.sku, said.level, simulated=said.simulated)
+        peers = with_history(snapshot, run, node, sku, before=kept.recorded_at)
+    established = [_evidence(finding) for finding in said.findings if finding.metric == EVIDENCE]
     judged = judge(
-        result, sku, said.stage, said.level,
-        evidence=[_evidence(finding) for finding in said.findings if finding.metric == EVIDENCE],
-        simulated=said.simulated,
-        references=None
-        if version == NO_PEERS
-        else references(run, node, sku, simulated=said.simulated, version=version, before=kept.recorded_at),
-    )  # fmt: skip
+        result, sku, said.stage, said.level, evidence=established, simulated=said.simulated, references=peers
+    )
     return Replayed(said, records.waived_at(run.node, judged, kept.recorded_at))
 
 

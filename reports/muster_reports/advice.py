@@ -77,7 +77,7 @@ def _somebody_is_asked(report: RunReport) -> bool:
 
 def _ways_out(node: str) -> str:
     name = shlex.quote(node)
-    return f"muster node move {name} quarantine --reason …, or muster node keep {name} --reason …"
+    return f"muster node move {name} quarantine --reason 'why', or muster node keep {name} --reason 'why'"
 
 
 def _part_steps(report: RunReport, severity: Severity) -> list[str]:

@@ -83,5 +83,5 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters["wrap"] = wrap
-    environment.globals.update(COLOUR=COLOUR, SEVERITY_COLOUR=SEVERITY_COLOUR, Severity=Severity, version=version())
+    environment.globals.update(COLOUR=COLOUR, SEVERITY_COLOUR=SEVERITY_COLOUR, version=version())
     return environment

@@ -115,6 +115,8 @@ class View:
     simulated: bool
     why_run: str
     cautions: tuple[Caution, ...]
+    failed: bool
+    """Whether a critical finding stands that nobody bears with."""
     findings: tuple[FindingView, ...]
     brief_findings: tuple[FindingView, ...]
     more_findings: int
@@ -159,6 +161,7 @@ def build(report: RunReport, limits: Limits) -> View:
         simulated=is_simulated(report),
         why_run=report.reason,
         cautions=cautions(report, limits),
+        failed=any(each.severity is Severity.CRITICAL and not each.waived for each in findings),
         findings=shown_findings[: limits.full],
         brief_findings=shown_findings[limits.full :],
         more_findings=more_findings,

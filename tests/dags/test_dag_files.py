@@ -41,8 +41,8 @@ def parsed() -> dict:
 def test_every_file_is_a_dag(parsed: dict) -> None:
     assert parsed["errors"] == {}
     assert set(parsed["tasks"]) == {
-        "admission", "cluster_qualification", "housekeeping", "idle_revalidation", "node_qualification",
-        "node_revalidation",
+        "admission", "cluster_qualification", "held_verdict", "housekeeping", "idle_revalidation", "new_hardware",
+        "node_qualification", "node_revalidation", "peer_statistics",
     }  # fmt: skip
 
 

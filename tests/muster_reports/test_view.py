@@ -236,6 +236,7 @@ def test_a_common_cause_is_told_before_what_follows_from_it(samples: Samples) ->
     assert (first.rule, first.part, first.advice, first.confidence) == (
         COMMON_CAUSE, "software", "fix its software", "90 %",
     )  # fmt: skip
+    assert "WHAT FAILED" in render(report).text
     assert build(with_finding(report, severity=Severity.CRITICAL), FULL).next_steps[0].startswith("node: fix its")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import muster
-from muster.cli import admin, adoption, node, run, waive
+from muster.cli import admin, adoption, judging, node, run, status, waive, xid
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -16,14 +16,18 @@ app = typer.Typer(
     help="Takes every node of a fleet from the loading dock to production, and keeps it honest there.",
 )
 app.add_typer(node.app, name="node", help="Enrol, look at and move nodes.")
-for _command in (adoption.adopt, adoption.verify, adoption.replace, adoption.part):
+for _command in (adoption.adopt, adoption.verify, adoption.replace, adoption.part, status.keep):
     node.app.command(_command.__name__)(_command)
+app.command("status")(status.status)
 app.command("qualify")(run.qualify)
 app.add_typer(run.app, name="runs", help="Look at runs.")
 app.command("export")(run.export)
+app.command("judge")(judging.judge)
+app.add_typer(judging.app, name="snapshots", help="What is usual among nodes of one model, as verdicts cite it.")
 app.command("waive")(waive.waive)
 app.add_typer(waive.app, name="waivers", help="Findings that somebody bears with.")
 app.add_typer(admin.sku_app, name="sku", help="Hardware models: what is known of them, and whether it holds together.")
+app.add_typer(xid.app, name="xid", help="Errors of the GPU driver, and what is done about each.")
 app.add_typer(admin.db_app, name="db", help="The fleet records' database.")
 app.add_typer(admin.settings_app, name="settings", help="What is configured.")
 app.command("sweep")(admin.sweep)

@@ -28,24 +28,33 @@ log = logging.getLogger(__name__)
 ADMIT, RETEST, RMA = "Admit", "Re-test", "RMA"
 OPTIONS = [ADMIT, RETEST, RMA]
 
-_MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>#|!"})
+MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>#|!"})
+"""Escapes what Markdown would read as markup."""
 
 
 class AskOperator(HITLOperator):
-    """Waits for a person without a worker or a trigger; that nobody answered in time stands in the node's history."""
+    """Waits for a person without a worker or a trigger; that nobody answered in time stands in the node's history.
+
+    ``whether``: what is asked about the node, for that sentence ("enters production").
+    """
+
+    def __init__(self, *, whether: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.whether = whether
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Hand the answer on, or fail with a sentence."""
         if event.get("error_type") == "timeout":
             dag_run: Any = context["dag_run"]
-            raise AirflowFailException(unanswered(context["params"]["node"], dag_run.dag_id, dag_run.run_id))
+            node = context["params"]["node"]
+            raise AirflowFailException(unanswered(node, dag_run.dag_id, dag_run.run_id, whether=self.whether))
         return super().execute_complete(context, event)
 
 
-def unanswered(node: str, dag_id: str, run_id: str) -> str:
+def unanswered(node: str, dag_id: str, run_id: str, *, whether: str) -> str:
     """Record that nobody answered; gives the sentence. The node stays where it is."""
     state = records.get_node(node).state
-    waited = f"nobody answered within {settings().approval_hours:g} hours whether {node} enters production"
+    waited = f"nobody answered within {settings().approval_hours:g} hours whether {node} {whether}"
     sentence = f"{waited}: it stays {state}; start the DAG {dag_id} again to ask anew"
     records.record_unanswered(node, sentence, dag_id, run_id)
     return sentence
@@ -66,7 +75,7 @@ def look(node: str) -> dict[str, str]:
     lines = [
         f"**{node}**{simulated}, {record.sku}, is in {record.state} and does not enter production by itself:",
         "",
-        *(f"- {reason.translate(_MARKDOWN)}" for reason in reasons or ("nothing, but no run holds it any more",)),
+        *(f"- {reason.translate(MARKDOWN)}" for reason in reasons or ("nothing, but no run holds it any more",)),
         "",
         f"**{ADMIT}**: into production, under your name. **{RETEST}**: qualify it anew. **{RMA}**: send it back.",
     ]
@@ -78,11 +87,7 @@ def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) ->
 
     A person without a name or a reason moves nothing.
     """
-    (option,) = answer["chosen_options"]
-    user = answer.get("responded_by_user") or {}
-    person = str(user.get("name") or user.get("id") or "")
-    reason = str((answer.get("params_input") or {}).get("reason") or "").strip()
-    link = f"{settings().run_page(dag_id, run_id)}/tasks/ask/required_actions"
+    option, person, reason, link = answered(answer, dag_id, run_id)
     try:
         records.acquire_lease(node, dag_id, run_id)
         try:
@@ -99,7 +104,16 @@ def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) ->
     except IllegalMove as error:
         raise AirflowFailException(str(error)) from error
     log.info("%s: %s, by %s: %s", node, option, person, reason)
-    return str(option)
+    return option
+
+
+def answered(answer: Mapping[str, Any], dag_id: str, run_id: str) -> tuple[str, str, str, str]:
+    """(option, person, reason, link to the question) of an answer to ``AskOperator``."""
+    (option,) = answer["chosen_options"]
+    user = answer.get("responded_by_user") or {}
+    person = str(user.get("name") or user.get("id") or "")
+    reason = str((answer.get("params_input") or {}).get("reason") or "").strip()
+    return str(option), person, reason, f"{settings().run_page(dag_id, run_id)}/tasks/ask/required_actions"
 
 
 def _send_back(node: str, person: str, reason: str) -> None:

@@ -6,6 +6,7 @@ import datetime
 import logging
 
 from muster import records
+from muster.errors import UnknownSnapshot
 from muster.records import SnapshotRecord
 from muster.references import metrics
 from muster.settings import settings
@@ -35,7 +36,7 @@ def _recompute(sku: Sku, level: str, simulated: bool, now: datetime.datetime) ->
     """The new snapshot of such nodes, or None where nothing happened since the last one, or nothing was measured."""
     changed = records.last_change(sku.name, level, simulated=simulated)
     last = records.latest_snapshot(sku.name, level, simulated=simulated)
-    if changed is None or (last is not None and changed <= last.made_at):
+    if changed is None or (last is not None and changed <= last.made_at and _readable(last)):
         return None
     from muster_criteria.fleet.snapshot import build_snapshot
 
@@ -48,3 +49,13 @@ def _recompute(sku: Sku, level: str, simulated: bool, now: datetime.datetime) ->
     kind = "simulated " if simulated else ""
     log.info("snapshot %s: %d %s%s nodes at level %s", kept.version, kept.nodes, kind, sku.name, level)
     return kept
+
+
+def _readable(kept: SnapshotRecord) -> bool:
+    """Whether this version of Muster can judge by it: one that another version made may have to be made anew."""
+    try:
+        records.load_snapshot(kept.version, kept.sku, kept.level, simulated=kept.simulated)
+    except UnknownSnapshot as error:
+        log.warning("made anew: %s", error)
+        return False
+    return True

@@ -10,7 +10,7 @@ from muster.records.adoption import adopt_nodes, replace_node, verify_node
 from muster.records.engine import dispose, rehearsal, upgrade
 from muster.records.export import export_run
 from muster.records.leases import acquire_lease, acquire_leases, get_lease, live_leases, release_leases, sweep_leases
-from muster.records.measured import fleet_readings, node_readings, under_suspicion
+from muster.records.measured import ZONE, fleet_readings, node_readings, under_suspicion
 from muster.records.nodes import (
     add_node,
     add_nodes,
@@ -64,10 +64,11 @@ from muster.records.verdicts import (
     record_approval,
     record_unanswered,
 )
-from muster.records.waivers import list_waivers, revoke_waiver, waive_finding
+from muster.records.waivers import list_waivers, revoke_waiver, waive_finding, waived_at
 from muster.records.withdrawals import breaker, keep_in_service
 
 __all__ = [
+    "ZONE",
     "ApprovalRecord",
     "EventRecord",
     "JobRecord",
@@ -143,4 +144,5 @@ __all__ = [
     "upgrade",
     "verify_node",
     "waive_finding",
+    "waived_at",
 ]

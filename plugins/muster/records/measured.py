@@ -135,6 +135,7 @@ def _batch(
     import pandas as pd
 
     from muster_criteria.fleet.readings import as_readings, day_of, group_of, labels_text
+    from muster_criteria.fleet.single import FLEET_PROBE
 
     origin = {
         stage.id: (
@@ -147,7 +148,8 @@ def _batch(
         MeasurementRow.stage, MeasurementRow.device, MeasurementRow.metric, MeasurementRow.unit, MeasurementRow.value,
         cast(MeasurementRow.labels, Text).label("labels"),
     ).where(
-        MeasurementRow.stage.in_(list(origin)), MeasurementRow.metric.in_(metrics), MeasurementRow.value.is_not(None)
+        MeasurementRow.stage.in_(list(origin)), MeasurementRow.metric.in_(metrics), MeasurementRow.value.is_not(None),
+        MeasurementRow.probe != FLEET_PROBE,  # the judge's own words are no measurements
     ).order_by(MeasurementRow.id)  # fmt: skip
     named: dict[str, str] = {}
 

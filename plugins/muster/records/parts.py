@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Mapping
 
@@ -86,6 +87,13 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
 def current_serials(session: Session, node: str) -> dict[str, str]:
     """{slot: serial} of the parts that sit in the node."""
     query = select(Placement.slot, Part.serial).join(Part).where(Placement.node == node, Placement.until.is_(None))
+    return {row.slot: row.serial for row in session.execute(query)}
+
+
+def serials_at(session: Session, node: str, moment: datetime.datetime) -> dict[str, str]:
+    """{slot: serial} of the parts that sat in the node at that moment."""
+    query = select(Placement.slot, Part.serial).join(Part).where(Placement.node == node, Placement.since <= moment)
+    query = query.where(or_(Placement.until.is_(None), Placement.until > moment)).order_by(Placement.id)
     return {row.slot: row.serial for row in session.execute(query)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 
 from sqlalchemy import select
 
@@ -14,11 +15,12 @@ from muster.records.stages import RESULT, TELEMETRY
 
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """The bytes behind a stage's standing verdict; None for what was never had, or is kept no longer."""
+    """The bytes behind a stage's standing verdict, and when it was spoken; None for what was never had, or is gone."""
 
     result: bytes | None = None
     telemetry: bytes | None = None
     attempts: int = 1
+    recorded_at: datetime.datetime | None = None
 
 
 def sent(dag_id: str, run_id: str, stage: str, *, node: str = "") -> Sent | None:
@@ -31,4 +33,4 @@ def sent(dag_id: str, run_id: str, stage: str, *, node: str = "") -> Sent | None
             return None
         rows = session.execute(select(Artifact.kind, Artifact.data).where(Artifact.stage == row.id))
         kept = {each.kind: each.data for each in rows}
-        return Sent(kept.get(RESULT), kept.get(TELEMETRY), row.attempts)
+        return Sent(kept.get(RESULT), kept.get(TELEMETRY), row.attempts, row.recorded_at)

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from muster.errors import BadWaiver, UnknownFinding
@@ -14,7 +14,7 @@ from muster.lifecycle import State, is_person
 from muster.records import _rows
 from muster.records.engine import reading, writing
 from muster.records.models import FindingRow, Node, Run, StageRecord, WaiverRow
-from muster.records.parts import current_serials
+from muster.records.parts import current_serials, serials_at
 from muster_criteria import waivers
 from muster_criteria.model import Finding, Judgement
 from muster_criteria.waivers import Machine, Waiver
@@ -105,11 +105,19 @@ def holding(session: Session, now: datetime.datetime) -> list[Waiver]:
 def apply_waivers(session: Session, node: Node, judgement: Judgement) -> Judgement:
     """The judgement of the node's stage as the waivers that hold now leave it, its findings with their ids."""
     moment = _rows.now()
-    waived = waivers.waive(judgement, holding(session, moment), machine_of(session, node), moment)
-    named = tuple(
-        dataclasses.replace(finding, id=waivers.finding_id(node.name, finding)) for finding in waived.findings
-    )
-    return dataclasses.replace(waived, findings=named)
+    return _waived(judgement, holding(session, moment), machine_of(session, node), moment)
+
+
+def waived_at(node: str, judgement: Judgement, moment: datetime.datetime) -> Judgement:
+    """The judgement as the waivers of that moment leave it, on the parts that sat there then. Raises UnknownNode."""
+    query = select(WaiverRow).where(WaiverRow.created_at <= moment, WaiverRow.until > moment)
+    query = query.where(or_(WaiverRow.revoked_at.is_(None), WaiverRow.revoked_at > moment)).order_by(WaiverRow.id)
+    with reading() as session:
+        row = _rows.node_row(session, node)
+        # What was revoked since held then.
+        held = [dataclasses.replace(to_waiver(each), revoked_at=None) for each in session.scalars(query)]
+        machine = Machine(row.name, serials_at(session, node, moment), row.machine_since)
+    return _waived(judgement, held, machine, moment)
 
 
 def as_waived_now(session: Session, node: Node, findings: Sequence[Finding]) -> list[Finding]:
@@ -126,6 +134,14 @@ def to_waiver(row: WaiverRow) -> Waiver:
         row.id, row.node, row.subject, row.rule, row.metric, row.device, labels, row.person, row.reason,
         row.created_at, row.until, row.revoked_at, row.finding_id,
     )  # fmt: skip
+
+
+def _waived(judgement: Judgement, live: Iterable[Waiver], machine: Machine, moment: datetime.datetime) -> Judgement:
+    waived = waivers.waive(judgement, live, machine, moment)
+    named = tuple(
+        dataclasses.replace(finding, id=waivers.finding_id(machine.node, finding)) for finding in waived.findings
+    )
+    return dataclasses.replace(waived, findings=named)
 
 
 def _waived_by(live: Iterable[Waiver], finding: Finding, machine: Machine) -> str:
