@@ -74,6 +74,17 @@ def qualify(**changes: Any) -> tuple[dict[str, str], str]:
     return {**states, "run": str(run.state)}, run.run_id
 
 
+def listed(run_id: str) -> dict[str, str]:
+    """What Airflow's list of the run's task instances shows beside each stage."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        found = session.scalars(select(TaskInstance).where(TaskInstance.run_id == run_id))
+        return {each.task_id: each.rendered_map_index for each in found if each.rendered_map_index}
+
+
 def verdicts(run_id: str) -> dict[str, str]:
     return {each.stage: str(each.verdict) for each in records.run_stages(DAG_ID, run_id)}
 
@@ -96,8 +107,9 @@ def test_a_good_node_is_qualified_reported_and_let_go(node: sshd.Sshd, mailbox: 
 
 def test_a_blocking_fail_stops_the_burn_and_still_reports(node: sshd.Sshd, decree: Decree, mailbox: Mailbox) -> None:
     decree.verdicts["burn_in"] = Verdict.FAIL
-    states, _ = qualify()
+    states, run_id = qualify()
     assert states["burn_in"] == "failed"
+    assert listed(run_id) == {"intake": "PASS", "burn_in": "FAIL"}
     assert {states[name] for name in ("integrity", "performance", "thermal")} == {"skipped"}
     assert (states["conclude"], states["report"], states["release"]) == ("failed", "success", "success")
     assert states["run"] == "failed", "a node that failed must not leave a green run behind"

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 GRACE_S = 900.0
 """How long after a job's deadline a node that does not answer is still waited for: servers take minutes to boot."""
 
+VERDICT_SHOWN = "{{ verdict | default('') }}"
+"""What Airflow lists beside a stage among a run's task instances (as its map index, which it lists for every task)."""
+
 
 class Inconclusive(AirflowException):
     """Nothing can be said about the node from this attempt; Airflow tries again."""
@@ -70,6 +73,7 @@ class MusterStageOperator(SSHRemoteJobOperator):
         if stage in LOAD_STAGES:
             kwargs.setdefault("pool", DEFAULT_POOL)
         kwargs.setdefault("retries", 2)
+        kwargs.setdefault("map_index_template", VERDICT_SHOWN)
         kwargs.setdefault("retry_delay", datetime.timedelta(seconds=settings().retry_seconds))
         super().__init__(ssh_conn_id=settings().ssh_conn_id, command="", **kwargs)
         self.stage = stage
@@ -178,7 +182,6 @@ class MusterStageOperator(SSHRemoteJobOperator):
         records.record_job(job)
         work = self._started = dataclasses.replace(work, job=job)
         jobs.start(client, seen, work.key, work.plan.to_json(), work.node.launch, work.agent.sha256)
-        records.touch_contact(work.node.name)
         probes = ", ".join(call.probe for call in work.plan.probes)
         self.log.info("started job %s on %s: %s", work.key, work.node.name, probes)
         return work
@@ -271,8 +274,9 @@ class MusterStageOperator(SSHRemoteJobOperator):
 
     def _finish(self, context: Context, work: Work, judgement: Judgement, job_end: str) -> Any:
         """Show the verdict, and end the task by it."""
-        told = _summary(judgement)
-        context["ti"].xcom_push(key="verdict", value=told)
+        # Not returned as well: that would be the same once more, and only where the task succeeds.
+        context["ti"].xcom_push(key="verdict", value=_summary(judgement))
+        context["verdict"] = str(judgement.verdict)  # type: ignore[typeddict-unknown-key]
         self.log.info("%s %s: %s", self.stage, judgement.verdict, judgement.reason)
         for finding in judgement.findings:
             self.log.warning("finding (%s): %s", finding.severity, finding.summary)
@@ -283,7 +287,6 @@ class MusterStageOperator(SSHRemoteJobOperator):
             raise AirflowFailException(f"{judgement.verdict}: {judgement.reason}")
         if what is Next.RETRY:
             raise Inconclusive(f"{judgement.verdict}: {judgement.reason}")
-        return told
 
 
 def _earlier(run: RunRecord, sku: Sku, stage: str) -> list[tuple[str, Verdict | None, bool]]:
