@@ -217,6 +217,8 @@ def test_coming_back_from_a_revalidation_is_not_entering_anew(fleet: None) -> No
     records.begin_run(*run, NODE, "demo", "idle", required_stages=["intake"])
     records.begin_stage(*run, "intake")
     assert words(Run(NODE, True, *run), False)["revalidation"] == "running"
+    records.record_job(records.JobRecord(*run, "burn_in", "1", "running", "/jobs/1"))
+    assert words(Run(NODE, True, *run), False)["revalidation"] == "burn-in"
     said = Judgement("intake", "demo", Verdict.PASS, "", Coverage(1, 1, 1), (), (), True, "h100-sxm-8", "1")
     records.record_stage(*run, None, said)
     records.finish_run(*run, Verdict.PASS, "well")

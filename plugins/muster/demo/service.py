@@ -15,7 +15,7 @@ from muster.demo.scoring import Service
 from muster.demo.table import production_word
 from muster.demo.watch import Run, Watcher, patiently, trigger_once
 from muster.errors import AirflowRefused
-from muster.lifecycle import SERVING, State
+from muster.lifecycle import SERVING, STAGES, State
 from muster.settings import settings
 from muster.standing import SAYS_NOTHING
 
@@ -138,7 +138,7 @@ def words(run: Run, over: bool) -> dict[str, str]:
     """What is to be said of a node in each column of ``table.SERVICE``."""
     verdicts: dict[str, str] = {}
     for each in records.list_runs(node=run.node):
-        verdicts.setdefault(each.dag_id, each.verdict.value if each.verdict else "running")
+        verdicts.setdefault(each.dag_id, each.verdict.value if each.verdict else _at_work(each))
     here = service_of(run.node)
     production = production_word(here.entered_by)
     if run.dag_id == ADMISSION_DAG and not production:
@@ -150,6 +150,14 @@ def words(run: Run, over: bool) -> dict[str, str]:
         "revalidation": verdicts.get(REVALIDATION_DAG, ""),
     }
     return {column: word for column, word in told.items() if word}
+
+
+def _at_work(run: records.RunRecord) -> str:
+    """The stage of a revalidation of which a job was begun last; "running" for what has no such stages."""
+    if run.dag_id != REVALIDATION_DAG:
+        return "running"
+    begun = (stage for stage in reversed(STAGES) if records.get_job(run.dag_id, run.run_id, stage) is not None)
+    return next(begun, "running").replace("_", "-")
 
 
 def service_of(node: str) -> Service:
