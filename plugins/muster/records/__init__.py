@@ -30,6 +30,7 @@ from muster.records.revisions import load_revision
 from muster.records.runs import (
     begin_run,
     begin_stage,
+    count_jobs,
     find_run,
     finish_run,
     get_job,
@@ -93,6 +94,7 @@ __all__ = [
     "begin_run",
     "begin_stage",
     "breaker",
+    "count_jobs",
     "dispose",
     "export_run",
     "find_run",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from muster import lifecycle
@@ -172,6 +172,14 @@ def get_job(dag_id: str, run_id: str, stage: str, generation: str | None = None,
             dag_id, run_id, row.stage, row.generation, row.state, row.remote_dir, row.boot_id, row.fence,
             row.started_at, row.ended_at, row.note, run.node,
         )  # fmt: skip
+
+
+def count_jobs(dag_id: str, run_id: str, stages: Collection[str], state: str) -> int:
+    """How many jobs of these stages stand in ``state`` in the run, whatever their generation."""
+    query = select(func.count()).select_from(Job).join(Run, Job.run == Run.id)
+    query = query.where(Run.dag_id == dag_id, Run.run_id == run_id)
+    with reading() as session:
+        return session.scalar(query.where(Job.stage.in_(sorted(stages)), Job.state == state)) or 0
 
 
 def require_lease(session: Session, run: Run) -> None:

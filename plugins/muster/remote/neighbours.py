@@ -5,12 +5,8 @@ from __future__ import annotations
 import datetime
 from collections.abc import Collection
 
-from sqlalchemy import func, select
-
 from muster import records
 from muster.records import NodeRecord
-from muster.records.engine import reading
-from muster.records.models import Job, Run
 from muster.remote import attempt, ssh
 
 RECENT = datetime.timedelta(minutes=5)
@@ -43,11 +39,4 @@ def _answers(node: NodeRecord) -> bool:
 
 def lost_jobs(dag_id: str, run_id: str, stages: Collection[str]) -> int:
     """How many jobs of these stages of the run were lost, without a word from the node."""
-    query = (
-        select(func.count())
-        .select_from(Job)
-        .join(Run, Job.run == Run.id)
-        .where(Run.dag_id == dag_id, Run.run_id == run_id, Job.stage.in_(sorted(stages)), Job.state == attempt.LOST)
-    )
-    with reading() as session:
-        return session.scalar(query) or 0
+    return records.count_jobs(dag_id, run_id, stages, attempt.LOST)

@@ -162,6 +162,10 @@ def test_jobs_are_kept_per_generation() -> None:
     assert (latest.generation, latest.state, latest.remote_dir) == ("2", "submitted", "/jobs/2")
     assert first is not None
     assert first.state == "collected"
+    run = (fleet.DAG, "gpu-0001__new")
+    assert records.count_jobs(*run, ["burn_in", "intake"], "collected") == 1
+    assert records.count_jobs(*run, ["intake"], "collected") == 0
+    assert records.count_jobs(fleet.DAG, "another", ["burn_in"], "collected") == 0
 
 
 def test_what_is_not_there_is_said() -> None:
