@@ -15,6 +15,7 @@ from muster.errors import MusterError, UnknownRevision
 from muster.lifecycle import STAGES
 from muster.records import RunRecord, raw
 from muster.references import with_history
+from muster.settings import settings
 from muster_criteria.measured import parse_result
 from muster_criteria.model import Evidence, Finding, Judgement
 from muster_criteria.skus import Sku, SkuError, load_sku
@@ -122,8 +123,10 @@ def _finder(name: str, skus: str) -> Callable[[str], Sku]:
         return lambda cited: records.load_revision(name, skus)
     if not skus:
         return lambda cited: records.load_revision(name, cited)
+    if not (folder / f"{name}.yaml").is_file():
+        raise UnknownRevision(f"there is no {name}.yaml in {folder}; give a folder of SKU files that has it")
     try:
-        loaded = load_sku(name, (folder,))
+        loaded = load_sku(name, (folder, *settings().sku_folders))
     except SkuError as error:
         raise UnknownRevision(str(error)) from None
     return lambda cited: loaded

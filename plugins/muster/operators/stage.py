@@ -21,12 +21,14 @@ from muster.agentfile import AgentFile, build_agent
 from muster.errors import DifferentMachine, IllegalMove, LeaseLost, MusterError, UnknownRun
 from muster.policy import DEFAULT_POOL, LOAD_STAGES
 from muster.records import JobRecord, NodeRecord, RunRecord
+from muster.references import references
 from muster.remote import attempt, jobs, launch, ssh
 from muster.remote.attempt import Ended, Kind, Next
 from muster.remote.hooks import NodeAddress, NodeSSHHook
 from muster.remote.neighbours import lost_jobs, reachable_neighbours
 from muster.remote.trigger import MusterJobTrigger
 from muster.settings import settings
+from muster.xid_history import returning_xids
 from muster_criteria import programme
 from muster_criteria.model import Judgement, Verdict
 from muster_criteria.skus import Sku, SkuError, load_sku
@@ -255,8 +257,10 @@ class MusterStageOperator(SSHRemoteJobOperator):
                 loads=self.stage in LOAD_STAGES,
                 losses=losses,
                 neighbours=neighbours,
-            ),
+            )
+            + returning_xids(work.node.name, result, work.sku.xid_policy),
             simulated=work.node.simulated,
+            references=references(work.run, work.node, work.sku, result) if result else None,
         )
         raw = collected.result if result else None
         swapped = records.record_stage(
