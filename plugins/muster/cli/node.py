@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from muster.cli.dry import DryRun, rehearsed, risks
 from muster.errors import MusterError
 from muster.lifecycle import State
 from muster.settings import settings
+
+if TYPE_CHECKING:
+    from muster.records import NodeRecord
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -85,7 +88,7 @@ def list_(
         [
             [node.name, node.state, node.sku, node.rack, f"{node.host}:{node.port}", show.age(node.contact_at),
              held.get(node.name, ""),
-             ", ".join(word for word, it_is in (("simulated", node.simulated), ("shadow", node.shadow)) if it_is)]
+             _marks(node)]
             for node in nodes
         ],
         empty="no such nodes; enrol some with `muster node add HOST --sku SKU` or `muster node import FILE`",
@@ -113,6 +116,7 @@ def show_(name: Name, json: AsJson = False) -> None:
             "simulated": "yes" if node.simulated else "", "enrolled": show.when(node.added_at),
             "replaced": show.when(node.machine_since) if node.machine_since != node.added_at else "",
             "shadow": "judged and reported, never drained: adopted, and unverified" if node.shadow else "",
+            "held": f"the circuit breaker holds the verdict of {node.held}; see `muster status`" if node.held else "",
             "answered": show.when(node.contact_at),
             "held by": f"{lease.run_id} of {lease.dag_id} since {show.when(lease.acquired_at)}" if lease else "",
             "inconclusive": node.inconclusive or "",
@@ -191,3 +195,8 @@ def check(
         )
     if any(each.mark == checking.MISSING for each in items):
         raise typer.Exit(1)
+
+
+def _marks(node: NodeRecord) -> str:
+    marks = (("simulated", node.simulated), ("shadow", node.shadow), ("verdict held", node.held))
+    return ", ".join(word for word, it_is in marks if it_is)

@@ -117,7 +117,8 @@ def show_(
             "reason": run.reason, "forced": run.forced, "simulated": "yes" if report.simulated else "",
             "waivers": "; ".join(report.waivers),
             "shadow": "the node is in shadow mode: whatever is found, it stays in production" if report.shadow else "",
-            "verdict": run.verdict or "not yet", "headline": run.headline, "began": show.when(run.started_at),
+            "verdict": run.verdict or "not yet", "headline": run.headline, "held": run.held,
+            "began": show.when(run.started_at),
             "ended": show.when(run.ended_at) if run.ended_at else "",
             "state": f"{run.state_before} → {run.state_after or '…'}",
         }

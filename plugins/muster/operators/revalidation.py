@@ -58,8 +58,8 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
 
 def _barred(nodes: Sequence[NodeRecord]) -> Callable[[NodeRecord], str]:
     """The circuit breaker's word on each node: while it is open, nobody is taken out of production for a test."""
-    stands = {simulated: records.breaker(simulated=simulated) for simulated in {node.simulated for node in nodes}}
-    return lambda node: stands[node.simulated].sentence if stands[node.simulated].open else ""
+    why = {simulated: records.breaker(simulated=simulated).why for simulated in {node.simulated for node in nodes}}
+    return lambda node: why[node.simulated]
 
 
 def _in_use(node: NodeRecord) -> str:

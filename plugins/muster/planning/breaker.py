@@ -55,8 +55,13 @@ class Breaker:
             return f"there is none in a fleet of {self.fleet} nodes in service"
         counted = f"{len(self.withdrawn)} of {self.fleet} nodes were withdrawn from production in the last {hours}"
         if self.open:
-            return f"the circuit breaker is open: {counted}, and no more than {self.allowed} may be"
-        return f"closed: {counted}, and {self.allowed} may be"
+            return f"{counted}, and no more than {self.allowed} may be"
+        return f"{counted}, and {self.allowed} may be"
+
+    @property
+    def why(self) -> str:
+        """Why a verdict is held, or a node not taken out for a test; "" while it is closed."""
+        return f"the circuit breaker is open: {self.sentence}" if self.open else ""
 
 
 def withdrawals(events: Iterable[EventRecord], now: datetime.datetime, window: datetime.timedelta) -> tuple[str, ...]:

@@ -238,8 +238,8 @@ def _close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
     current = State(node.state)
     end = lifecycle.closing(current, verdict, full, node.inconclusive, shadow=node.shadow)
     if end.withdraws(current):
-        stands = withdrawals.breaker_now(session, simulated=node.simulated, deciding=True)
-        end = end.hold(current, stands.sentence) if stands.open else end
+        why = withdrawals.breaker_now(session, simulated=node.simulated, deciding=True).why
+        end = end.hold(current, why) if why else end
     evidence = Evidence(
         run=f"{run.dag_id}/{run.run_id}",
         run_over=verdict in (Verdict.INCONCLUSIVE, Verdict.SKIPPED),

@@ -76,10 +76,9 @@ def test_what_is_no_withdrawal() -> None:
 
 
 def test_it_says_where_it_stands() -> None:
-    assert stands(1, 20).sentence == (
-        "closed: 1 of 20 nodes were withdrawn from production in the last 24 hours, and 4 may be"
-    )
-    assert stands(4, 20).sentence == (
+    assert stands(1, 20).sentence == "1 of 20 nodes were withdrawn from production in the last 24 hours, and 4 may be"
+    assert stands(1, 20).why == ""
+    assert stands(4, 20).why == (
         "the circuit breaker is open: 4 of 20 nodes were withdrawn from production in the last 24 hours, "
         "and no more than 4 may be"
     )

@@ -1,0 +1,72 @@
+"""``muster status`` and what a person does about a verdict that is held."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from muster import records
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+from tests.support import lives
+
+Muster = Callable[..., "tuple[int, str, str]"]
+
+
+@pytest.fixture
+def held(sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A node in production with a verdict that is held, beside a simulated one that was never tested; gives the run."""
+    monkeypatch.setenv("MUSTER_BREAKER_FLEET", "1")
+    monkeypatch.setenv("MUSTER_PERSON", "Ada")
+    records.add_node(fleet.new_node("a"))
+    records.add_node(fleet.new_node("sim", simulated=True))
+    lives.in_production("a")
+    lease = fleet.begin("a", "a__idle")
+    fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    return f"{fleet.DAG}/a__idle"
+
+
+def test_an_empty_fleet_says_how_to_begin(muster: Muster, sqlite_db: str) -> None:
+    status, out, _ = muster("status")
+    assert status == 0
+    assert out.startswith("no nodes yet; enrol some")
+    assert "circuit breaker: there is none in a fleet of 0 nodes in service" in out
+
+
+def test_the_fleet_stands_on_one_screen(muster: Muster, held: str) -> None:
+    _, out, _ = muster("status")
+    assert "production\t1" in out
+    assert "registered\t1" in out
+    assert "circuit breaker: open: 0 of 1 nodes were withdrawn from production in the last 24 hours" in out
+    assert "circuit breaker (simulated nodes): there is none" in out
+    assert f"a: the verdict of {held} is held; `muster node move a quarantine" in out
+    told = json.loads(muster("status", "--json")[1])
+    assert told["nodes"]["production"] == 1
+    assert told["breakers"]["real"] == {"open": True, "withdrawn": [], "fleet": 1, "allowed": 0}
+    assert told["held"] == {"a": held}
+
+
+def test_node_and_run_show_that_it_is_held(muster: Muster, held: str) -> None:
+    assert f"the circuit breaker holds the verdict of {held}" in muster("node", "show", "a")[1]
+    assert "verdict held" in muster("node", "list")[1]
+    assert "the circuit breaker is open: 0 of 1 nodes" in muster("runs", "show", "a__idle")[1]
+
+
+def test_a_person_keeps_it(muster: Muster, held: str) -> None:
+    status, out, _ = muster("node", "keep", "a", "--reason", "a bad driver", "--dry-run")
+    assert (status, out.splitlines()[0]) == (0, "a would stay in production")
+    assert records.get_node("a").held == held
+    status, out, _ = muster("node", "keep", "a", "--reason", "a bad driver")
+    assert (status, out.strip()) == (0, "a stays in production")
+    assert records.get_node("a").held == ""
+    status, _, err = muster("node", "keep", "a", "--reason", "again")
+    assert status == 1
+    assert "no verdict on a is held: there is nothing to decide" in err
+
+
+def test_no_snapshots_yet_says_where_they_come_from(muster: Muster, sqlite_db: str) -> None:
+    assert "the DAG peer_statistics makes them" in muster("snapshots", "list")[1]
