@@ -28,7 +28,7 @@ node-1:4711:4720 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
 #       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
 #        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
 """
-NCCL_ROWS = """  8             2     float     sum      -1    21.35    0.00    0.00      0    21.10    0.00    0.00      0
+NCCL_ROWS = """  8           2     float     sum      -1    21.35    0.00    0.00      0    21.10    0.00    0.00      0
   4294967296    1073741824     float     sum      -1    16000  268.44  469.77      0    16010  268.27  469.47      0
 node-1:4711:4720 [0] NCCL INFO AllReduce: 8589934592 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}
   8589934592    2147483648     float     sum      -1    31550  272.26  476.46      0    31560  272.18  476.31      0

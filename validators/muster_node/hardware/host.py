@@ -7,7 +7,7 @@ import os
 import pathlib
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Protocol, Tuple
 
-from muster_node.hardware import host_inventory, host_parse
+from muster_node.hardware import host_fabric, host_inventory, host_parse
 from muster_node.hardware.cpu_compute import CpuCompute
 from muster_node.hardware.cpu_workers import run_pinned
 from muster_node.hardware.host_inventory import fact
@@ -81,8 +81,15 @@ class HostHardware(Hardware):
     def inventory(self) -> Iterator[Fact]:
         """Everything of the machine, then everything of its GPUs."""
         yield from host_inventory.inventory(self._files)
+        yield from host_fabric.port_facts(self._files)
         if self._accelerators is not None:
-            yield from self._accelerators.inventory()
+            addresses = {}
+            for told in self._accelerators.inventory():
+                if told.name == "pci_address" and told.text:
+                    addresses[told.device] = told.text
+                yield told
+            yield from host_fabric.topology(self._files, addresses)
+            yield host_fabric.fabric_manager()
             yield self._xids()
 
     def counters(self) -> Iterator[Fact]:
@@ -99,6 +106,7 @@ class HostHardware(Hardware):
             events = files.number(path)
             if events is not None:
                 yield fact("cpu_throttle_events", device.id, "count", events)
+        yield from host_fabric.port_errors(files)
         if self._accelerators is not None:
             yield from self._accelerators.counters()
             yield self._xids()

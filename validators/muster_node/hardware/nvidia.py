@@ -10,10 +10,13 @@ import dataclasses
 import functools
 import importlib
 import math
+import operator
 import os
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from muster_node.hardware.nvidia_compute import CudaCompute
+from muster_node.hardware.nvidia_links import Links, fabric_facts
+from muster_node.hardware.nvml import CALL_LIMIT_S, Answer, Nvml
 from muster_node.hardware.seam import Compute, Device, Fact, Sample
 from muster_node.hardware.sysfs import NOT_SUPPORTED
 from muster_node.probe import Skip
@@ -36,17 +39,7 @@ _THROTTLE_FIELDS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    """What one NVML call gave: a value, or None and why not."""
-
-    value: Any = None
-    note: str = ""
-    code: int = 0
-
-    def map(self, change: Callable[[Any], Any]) -> "Answer":
-        """The value changed, or the same refusal."""
-        return self if self.value is None else dataclasses.replace(self, value=change(self.value))
+COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +53,10 @@ class _Gpu:
 class NvidiaGpus:
     """All NVIDIA GPUs of this machine, numbered by slot. ``nvml`` is the pynvml module, or a stand-in in tests."""
 
-    def __init__(self, nvml: Any, failure: str = "") -> None:
-        self._nvml = nvml
+    def __init__(self, nvml: Any, failure: str = "", limit_s: float = CALL_LIMIT_S) -> None:
+        self._nvml = Nvml(nvml, limit_s)
+        self._ask = self._nvml.ask
+        self._constant = self._nvml.constant
         self._failure = failure
         self._unanswered: List[str] = []
         self._gpus = [] if failure else self._find()
@@ -85,8 +80,9 @@ class NvidiaGpus:
         for gpu in self._gpus:
             yield from self._ecc_facts(gpu)
             yield self._number("pcie_replay", gpu, "count", self._ask("nvmlDeviceGetPcieReplayCounter", gpu.handle))
+            yield from Links(self._nvml, gpu.handle, gpu.device.id).errors()
             for reason, field in _THROTTLE_FIELDS:
-                spent = self._field(gpu, field).map(lambda nanoseconds: nanoseconds * _NS)
+                spent = self._nvml.field(gpu.handle, field).map(lambda nanoseconds: nanoseconds * _NS)
                 yield self._number("throttle_time", gpu, "s", spent, {"reason": reason})
 
     def telemetry(self) -> Iterator[Sample]:
@@ -98,7 +94,7 @@ class NvidiaGpus:
             busy = self._ask("nvmlDeviceGetUtilizationRates", gpu.handle).map(lambda rates: rates.gpu)
             readings = (
                 ("temperature", "°C", core),
-                ("hbm_temperature", "°C", self._field(gpu, "NVML_FI_DEV_MEMORY_TEMP")),
+                ("hbm_temperature", "°C", self._nvml.field(gpu.handle, "NVML_FI_DEV_MEMORY_TEMP")),
                 ("thermal_margin", "°C", self._margin(gpu, core)),
                 ("power", "W", watts),
                 ("clock", "MHz", clock),
@@ -108,7 +104,7 @@ class NvidiaGpus:
             for series, unit, answer in readings:
                 if answer.value is not None:
                     yield Sample(series, gpu.device.id, unit, float(answer.value))
-            throttle = self._throttle(gpu)
+            throttle = self._throttle(gpu).value
             if throttle is not None:
                 yield Sample("throttle", gpu.device.id, "state", state=throttle)
 
@@ -170,26 +166,66 @@ class NvidiaGpus:
         )
         for name, function in texts:
             yield self._text(name, gpu.device.id, function, handle)
+        yield self._said("pci_address", gpu, ask("nvmlDeviceGetPciInfo", handle).map(lambda info: str(info.busId)))
+        mode = ask("nvmlDeviceGetComputeMode", handle)
+        yield self._said("compute_mode", gpu, mode.map(lambda mode: COMPUTE_MODES.get(mode, "mode %d" % mode)))
+        yield self._said("throttle_reason", gpu, self._throttle(gpu))
         remap = ask("nvmlDeviceGetRemappedRows", handle)
+        limits = ask("nvmlDeviceGetPowerManagementLimitConstraints", handle)
+        default = ask("nvmlDeviceGetPowerManagementDefaultLimit", handle)
+        links = Links(self._nvml, handle, gpu.device.id)
         numbers = (
             ("inforom_valid", "bool", self._inforom(gpu)),
             ("hbm_total", "GiB", ask("nvmlDeviceGetMemoryInfo", handle).map(lambda info: info.total / _GIB)),
             ("ecc_mode", "bool", ask("nvmlDeviceGetEccMode", handle).map(lambda modes: modes[0])),
             ("row_remap_pending", "bool", remap.map(lambda rows: rows[2])),
             ("row_remap_failed", "bool", remap.map(lambda rows: rows[3])),
+            ("row_remap_corrected", "count", remap.map(lambda rows: rows[0])),
+            ("row_remap_uncorrected", "count", remap.map(lambda rows: rows[1])),
+            ("retired_pages_pending", "bool", ask("nvmlDeviceGetRetiredPagesPendingStatus", handle)),
             ("pcie_generation", "count", ask("nvmlDeviceGetCurrPcieLinkGeneration", handle)),
             ("pcie_generation_max", "count", ask("nvmlDeviceGetMaxPcieLinkGeneration", handle)),
             ("pcie_width", "count", ask("nvmlDeviceGetCurrPcieLinkWidth", handle)),
             ("pcie_width_max", "count", ask("nvmlDeviceGetMaxPcieLinkWidth", handle)),
             ("pcie_replay", "count", ask("nvmlDeviceGetPcieReplayCounter", handle)),
-            ("nvlink_active", "count", self._nvlinks(gpu)),
+            ("nvlink_active", "count", links.active),
             ("power_limit", "W", ask("nvmlDeviceGetEnforcedPowerLimit", handle).map(lambda limit: limit / 1000.0)),
+            ("power_limit_default", "W", default.map(lambda limit: limit / 1000.0)),
+            ("power_limit_min", "W", limits.map(lambda pair: pair[0] / 1000.0)),
+            ("power_limit_max", "W", limits.map(lambda pair: pair[1] / 1000.0)),
             ("mig_mode", "bool", ask("nvmlDeviceGetMigMode", handle).map(lambda modes: modes[0])),
             ("persistence_mode", "bool", ask("nvmlDeviceGetPersistenceMode", handle)),
         )
         for name, unit, answer in numbers:
             yield self._number(name, gpu, unit, answer)
         yield from self._ecc_facts(gpu)
+        yield from self._memory_repairs(gpu)
+        yield from self._clock_facts(gpu)
+        yield from links.facts()
+        yield from links.errors()
+        yield from fabric_facts(self._nvml, handle, gpu.device.id)
+
+    def _memory_repairs(self, gpu: _Gpu) -> Iterator[Fact]:
+        """Pages retired before Ampere, spare rows of each bank since."""
+        for cause, name in (
+            ("single_bit", "NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS"),
+            ("double_bit", "NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR"),
+        ):
+            pages = self._ask("nvmlDeviceGetRetiredPages", gpu.handle, self._constant(name, 0))
+            yield self._number("retired_pages", gpu, "count", pages.map(len), {"cause": cause})
+        banks = self._ask("nvmlDeviceGetRowRemapperHistogram", gpu.handle)
+        for spare in ("max", "high", "partial", "low", "none"):
+            count = banks.map(operator.attrgetter(spare))
+            yield self._number("row_remap_banks", gpu, "count", count, {"spare": spare})
+
+    def _clock_facts(self, gpu: _Gpu) -> Iterator[Fact]:
+        """Clocks that jobs are given, and those that they could have."""
+        for domain, name, otherwise in (("sm", "NVML_CLOCK_SM", 1), ("memory", "NVML_CLOCK_MEM", 2)):
+            clock, labels = self._constant(name, otherwise), {"domain": domain}
+            applied = self._ask("nvmlDeviceGetApplicationsClock", gpu.handle, clock)
+            yield self._number("application_clock", gpu, "MHz", applied, labels)
+            highest = self._ask("nvmlDeviceGetMaxClockInfo", gpu.handle, clock)
+            yield self._number("max_clock", gpu, "MHz", highest, labels)
 
     def _ecc_facts(self, gpu: _Gpu) -> Iterator[Fact]:
         for name, kind in (("ecc_uncorrected", "UNCORRECTED"), ("ecc_corrected", "CORRECTED")):
@@ -206,20 +242,6 @@ class NvidiaGpus:
             return Answer(0)
         return answer if answer.code else Answer(1)
 
-    def _nvlinks(self, gpu: _Gpu) -> Answer:
-        """Links that are up. A GPU answers for as many links as it has: the first that it does not know ends them."""
-        active = 0
-        for link in range(self._constant("NVML_NVLINK_MAX_LINKS", 18)):
-            state = self._ask("nvmlDeviceGetNvLinkState", gpu.handle, link)
-            if state.value is None:
-                past_the_last = link > 0 and state.code in (
-                    self._constant("NVML_ERROR_NOT_SUPPORTED", 3),
-                    self._constant("NVML_ERROR_INVALID_ARGUMENT", 2),
-                )
-                return Answer(active) if past_the_last else state
-            active += int(state.value == self._constant("NVML_FEATURE_ENABLED", 1))
-        return Answer(active)
-
     def _margin(self, gpu: _Gpu, core: Answer) -> Answer:
         """°C left to the hardware's slowdown: by its threshold, else by the T.Limit margin and its slowdown offset.
 
@@ -230,55 +252,18 @@ class NvidiaGpus:
         if limit.value and core.value is not None:
             return Answer(limit.value - core.value)
         margin = self._ask("nvmlDeviceGetMarginTemperature", gpu.handle)
-        offset = self._field(gpu, "NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT")
+        offset = self._nvml.field(gpu.handle, "NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT")
         if margin.value is None or margin.value <= 0 or offset.value is None:
             return Answer(note=margin.note or NOT_SUPPORTED)
         return Answer(margin.value - offset.value)
 
-    def _throttle(self, gpu: _Gpu) -> Optional[str]:
-        """The most harmful reason that holds the clock down now, "none", or None where the driver does not tell."""
-        reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons", gpu.handle)
-        if reasons.value is None:
-            return None
-        for name, constant in _HARMFUL_FIRST:
-            if reasons.value & self._constant(constant, 0):
-                return name
-        return "none"
+    def _throttle(self, gpu: _Gpu) -> Answer:
+        """The most harmful reason that holds the clock down now, or "none"."""
+        return self._ask("nvmlDeviceGetCurrentClocksEventReasons", gpu.handle).map(self._most_harmful)
 
-    def _field(self, gpu: _Gpu, name: str) -> Answer:
-        """One NVML field value, by the type that the driver says it has."""
-        identifier = self._constant(name, None)
-        if identifier is None:
-            return Answer(note=NOT_SUPPORTED)
-        answer = self._ask("nvmlDeviceGetFieldValues", gpu.handle, [identifier])
-        if answer.value is None:
-            return answer
-        field = answer.value[0]
-        if field.nvmlReturn != 0:
-            return self._refusal(self._nvml.NVMLError(field.nvmlReturn))
-        member = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")[field.valueType]
-        return Answer(getattr(field.value, member))
-
-    def _ask(self, function: str, *arguments: Any) -> Answer:
-        """One NVML call; an error becomes an answer without a value."""
-        try:
-            value = getattr(self._nvml, function)(*arguments)
-        except self._nvml.NVMLError as error:
-            return self._refusal(error)
-        except AttributeError:
-            return Answer(note="not supported by the NVML binding (%s)" % function, code=-1)
-        return Answer(value)
-
-    def _refusal(self, error: Any) -> Answer:
-        code = int(error.value)
-        unsupported = code in (
-            self._constant("NVML_ERROR_NOT_SUPPORTED", 3),
-            self._constant("NVML_ERROR_FUNCTION_NOT_FOUND", 13),
-        )
-        return Answer(note=NOT_SUPPORTED if unsupported else "NVML: %s" % error, code=code)
-
-    def _constant(self, name: str, otherwise: Any) -> Any:
-        return getattr(self._nvml, name, otherwise)
+    def _most_harmful(self, reasons: int) -> str:
+        held = (name for name, constant in _HARMFUL_FIRST if reasons & self._constant(constant, 0))
+        return next(held, "none")
 
     def _number(self, name: str, gpu: _Gpu, unit: str, answer: Answer, labels: Optional[Dict[str, str]] = None) -> Fact:
         usable = isinstance(answer.value, (int, float)) and math.isfinite(answer.value)
@@ -286,12 +271,15 @@ class NvidiaGpus:
         note = answer.note if usable else answer.note or "NVML gave no number"
         return Fact(name, gpu.device.id, unit, value, labels=labels or {}, note=note)
 
+    def _said(self, name: str, gpu: _Gpu, answer: Answer) -> Fact:
+        return Fact(name, gpu.device.id, "text", text=answer.value, note=answer.note)
+
     def _text(self, name: str, device: str, function: str, *arguments: Any) -> Fact:
         answer = self._ask(function, *arguments)
         return Fact(name, device, "text", text=None if answer.value is None else str(answer.value), note=answer.note)
 
 
-def open_nvidia(nvml: Any = None) -> Optional[NvidiaGpus]:
+def open_nvidia(nvml: Any = None, limit_s: float = CALL_LIMIT_S) -> Optional[NvidiaGpus]:
     """The NVIDIA GPUs of this machine; None where there is no NVIDIA driver library at all.
 
     A library that is there and will not start is not "no GPUs": its refusal stands beside gpu_count.
@@ -301,10 +289,8 @@ def open_nvidia(nvml: Any = None) -> Optional[NvidiaGpus]:
             nvml = importlib.import_module("pynvml")
         except ImportError:
             return None
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        if error.value == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-            return None
-        return NvidiaGpus(nvml, failure="NVML does not start: %s" % error)
-    return NvidiaGpus(nvml)
+    start = Nvml(nvml, limit_s).ask("nvmlInit")
+    if start.code == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+        return None
+    failure = "NVML does not start: %s" % start.note.removeprefix("NVML: ") if start.note else ""
+    return NvidiaGpus(nvml, failure, limit_s)

@@ -1,0 +1,97 @@
+"""Fabric ports, fabric manager and PCIe neighbours out of a recorded /sys; what is not there is told, never zero."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from muster_node.hardware import host_fabric
+from muster_node.hardware.sysfs import NOT_SUPPORTED, Files
+
+SWITCH = "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Files:
+    """Two GPUs and three adapters: one beside gpu0 on its switch, one under its root complex, one elsewhere."""
+    places = {
+        "0000:1b:00.0": SWITCH + "/0000:1b:00.0",
+        "0000:1c:00.0": SWITCH + "/0000:1c:00.0",
+        "0000:20:00.0": "sys/devices/pci0000:15/0000:15:05.0/0000:20:00.0",
+        "0000:c1:00.0": "sys/devices/pci0000:c0/0000:c0:01.0/0000:c1:00.0",
+        "0000:9a:00.0": "sys/devices/pci0000:98/0000:98:01.0/0000:9a:00.0",
+    }
+    (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
+    for address, place in places.items():
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / "sys/bus/pci/devices" / address).symlink_to(tmp_path / place)
+    (tmp_path / places["0000:1b:00.0"] / "numa_node").write_text("0\n")
+    (tmp_path / places["0000:9a:00.0"] / "numa_node").write_text("-1\n")
+    for adapter, address in (("mlx5_0", "0000:1c:00.0"), ("mlx5_1", "0000:20:00.0"), ("mlx5_2", "0000:c1:00.0")):
+        port = tmp_path / "sys/class/infiniband" / adapter / "ports/1"
+        (port / "counters").mkdir(parents=True)
+        (port / "state").write_text("4: ACTIVE\n" if adapter != "mlx5_2" else "1: DOWN\n")
+        (port / "link_layer").write_text("InfiniBand\n")
+        (port / "counters/symbol_error").write_text("3\n")
+        (port.parent.parent / "fw_ver").write_text("28.41.1000\n")
+        (port.parent.parent / "device").symlink_to(tmp_path / places[address])
+    return Files(tmp_path)
+
+
+def test_ports_are_told_with_state_firmware_and_errors(machine: Files) -> None:
+    facts = list(host_fabric.port_facts(machine))
+    said = {(fact.name, fact.device): fact.text if fact.value is None else fact.value for fact in facts}
+    assert said["ib_port_active", "nic:mlx5_0"] == 1.0
+    assert said["ib_port_active", "nic:mlx5_2"] == 0.0
+    assert said["ib_port_state", "nic:mlx5_2"] == "DOWN"
+    assert said["ib_link_layer", "nic:mlx5_1"] == "InfiniBand"
+    assert said["ib_firmware", "nic:mlx5_0"] == "28.41.1000"
+    errors = {fact.labels["counter"]: fact for fact in facts if (fact.name, fact.device) == ("ib_errors", "nic:mlx5_0")}
+    assert errors["symbol_error"].value == 3
+    assert (errors["out_of_sequence"].value, errors["out_of_sequence"].note) == (None, NOT_SUPPORTED)
+
+
+def test_a_machine_without_ports_has_none(tmp_path: Path) -> None:
+    assert list(host_fabric.port_facts(Files(tmp_path))) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "nearest"),
+    [
+        ("00000000:1B:00.0", "mlx5_0 (same PCIe switch)"),
+        ("0000:20:00.0", "mlx5_1 (same PCIe switch)"),
+        ("0000:9a:00.0", None),
+        ("0000:77:00.0", None),
+    ],
+)
+def test_the_nearest_nic_is_the_one_with_most_of_the_path_in_common(
+    machine: Files, address: str, nearest: str | None
+) -> None:
+    facts = {fact.name: fact for fact in host_fabric.topology(machine, {"gpu0": address})}
+    assert facts["nearest_nic"].text == nearest
+    assert facts["nearest_nic"].note == ("" if nearest else NOT_SUPPORTED)
+
+
+def test_a_gpu_under_the_same_root_complex_is_told_apart(machine: Files, tmp_path: Path) -> None:
+    for adapter in ("mlx5_0", "mlx5_2"):
+        (tmp_path / "sys/class/infiniband" / adapter / "device").unlink()
+    facts = {fact.name: fact for fact in host_fabric.topology(machine, {"gpu0": "0000:1b:00"})}
+    assert facts["nearest_nic"].text == "mlx5_1 (same root complex)"
+    assert facts["gpu_numa_node"].value == 0
+
+
+def test_numa_nodes_that_the_kernel_does_not_know_are_told(machine: Files) -> None:
+    facts = {fact.name: fact for fact in host_fabric.topology(machine, {"gpu0": "0000:9a:00"})}
+    assert (facts["gpu_numa_node"].value, facts["gpu_numa_node"].note) == (None, NOT_SUPPORTED)
+
+
+@pytest.mark.parametrize(
+    ("output", "text"), [("active\n", "active"), ("inactive\n", "inactive"), ("unknown\n", None), (None, None)]
+)
+def test_the_fabric_manager_is_told_by_systemd(
+    monkeypatch: pytest.MonkeyPatch, output: str | None, text: str | None
+) -> None:
+    monkeypatch.setattr(host_fabric, "output_of", lambda command, ok_statuses: output)
+    told = host_fabric.fabric_manager()
+    assert (told.text, told.note) == (text, "" if text else NOT_SUPPORTED)

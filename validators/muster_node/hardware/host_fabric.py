@@ -1,0 +1,102 @@
+"""A node's side of the fabric: InfiniBand and RoCE ports, the fabric manager, and which NIC sits beside which GPU."""
+
+from __future__ import annotations
+
+import os
+from typing import Dict, Iterator, List, Tuple
+
+from muster_node.hardware.host_inventory import fact, text_fact
+from muster_node.hardware.seam import Fact
+from muster_node.hardware.sysfs import NOT_SUPPORTED, Files, output_of
+from muster_node.hardware.xid_log import normal_pci
+
+_IB = "/sys/class/infiniband"
+_ACTIVE = "ACTIVE"
+
+# Counters that stay still on a healthy port, in two folders of each port.
+_ERRORS = (
+    "counters/symbol_error",
+    "counters/link_error_recovery",
+    "counters/link_downed",
+    "counters/port_rcv_errors",
+    "counters/port_xmit_discards",
+    "counters/local_link_integrity_errors",
+    "counters/excessive_buffer_overrun_errors",
+    "hw_counters/out_of_sequence",
+    "hw_counters/packet_seq_err",
+    "hw_counters/local_ack_timeout_err",
+)
+
+FABRIC_MANAGER = "nvidia-fabricmanager"
+_KNOWN_STATES = ("active", "inactive", "failed", "activating", "deactivating")
+
+
+def ports(files: Files) -> List[Tuple[str, str, str]]:
+    """(device, adapter, path) of every port; devices are named as ``host_inventory`` names them for their speed."""
+    found = []
+    for adapter in files.names(_IB):
+        for port in files.names("%s/%s/ports" % (_IB, adapter)):
+            device = "nic:" + adapter if port == "1" else "nic:%s/%s" % (adapter, port)
+            found.append((device, adapter, "%s/%s/ports/%s/" % (_IB, adapter, port)))
+    return found
+
+
+def port_facts(files: Files) -> Iterator[Fact]:
+    """State, link layer and firmware of every port, and its error counters."""
+    for device, adapter, path in ports(files):
+        state = files.text(path + "state")
+        active = float(_ACTIVE in state) if state else None
+        yield fact("ib_port_active", device, "bool", active)
+        yield text_fact("ib_port_state", device, state.partition(":")[2].strip() or None)
+        yield text_fact("ib_link_layer", device, files.text(path + "link_layer") or None)
+        yield text_fact("ib_firmware", device, files.text("%s/%s/fw_ver" % (_IB, adapter)) or None)
+    yield from port_errors(files)
+
+
+def port_errors(files: Files) -> Iterator[Fact]:
+    """Error counters of every port, to be differenced."""
+    for device, _, path in ports(files):
+        for counter in _ERRORS:
+            labels = {"counter": counter.rpartition("/")[2]}
+            count = files.number(path + counter)
+            note = "" if count is not None else NOT_SUPPORTED
+            yield Fact("ib_errors", device, "count", count, labels=labels, note=note)
+
+
+def fabric_manager() -> Fact:
+    """State of NVIDIA's fabric manager as systemd tells it: NVSwitch machines without it cannot use their NVLinks."""
+    word = (output_of(["systemctl", "is-active", FABRIC_MANAGER], ok_statuses=(0, 3)) or "").strip()
+    return text_fact("fabric_manager", "node", word if word in _KNOWN_STATES else None)
+
+
+def topology(files: Files, gpus: Dict[str, str]) -> Iterator[Fact]:
+    """For each GPU (device → PCI address) its NUMA node and the fabric ports that sit nearest to it on PCIe."""
+    nics = {adapter: _path(files, "%s/%s/device" % (_IB, adapter)) for adapter in files.names(_IB)}
+    for device, address in gpus.items():
+        base = "/sys/bus/pci/devices/%s.0" % normal_pci(address)
+        node = files.number(base + "/numa_node")
+        yield fact("gpu_numa_node", device, "count", node if node is not None and node >= 0 else None)
+        own = _path(files, base)
+        near = {adapter: _shared(own, path) for adapter, path in nics.items() if path} if own else {}
+        closest = max(near.values(), default=0)
+        names = sorted(adapter for adapter, depth in near.items() if depth == closest)
+        told = "%s (%s)" % (", ".join(names), _distance(closest)) if names and closest else None
+        yield text_fact("nearest_nic", device, told)
+
+
+def _path(files: Files, path: str) -> List[str]:
+    """The PCI functions from the root complex down to a device; empty where the device is not there."""
+    if not files.exists(path):
+        return []
+    parts = os.path.realpath(files.root / path.lstrip("/")).split(os.sep)
+    return [part for part in parts if part.count(":") == 2 or (part.startswith("pci") and ":" in part)]
+
+
+def _shared(one: List[str], other: List[str]) -> int:
+    """How many steps from the root two paths have in common."""
+    return next((at for at, pair in enumerate(zip(one, other)) if pair[0] != pair[1]), min(len(one), len(other)))
+
+
+def _distance(shared: int) -> str:
+    """One common step is the root complex only; each further one is a bridge or switch below it."""
+    return "same PCIe switch" if shared > 2 else "same root port" if shared == 2 else "same root complex"

@@ -1,0 +1,92 @@
+"""NVLink of one GPU, link by link, and where it stands in the NVSwitch fabric; Facts only."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Iterator, List, Tuple
+
+from muster_node.hardware.nvml import Answer, Nvml
+from muster_node.hardware.seam import Fact
+from muster_node.hardware.sysfs import NOT_SUPPORTED
+
+LINKS_MAX = 18
+_MB_IN_GB = 1000.0
+
+# Error counters of a link. The first three are of NVLink up to 4, the others of NVLink 5.
+_ERRORS = (
+    ("replay", "NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY"),
+    ("recovery", "NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY"),
+    ("crc", "NVML_FI_DEV_NVLINK_ERROR_DL_CRC"),
+    ("effective", "NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS"),
+    ("recovery_failed", "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS"),
+)
+_FABRIC_STATES = {0: None, 1: "not started", 2: "in progress", 3: "completed"}
+_FABRIC_HEALTH = {0: None, 1: 1.0, 2: 0.0, 3: 0.0}
+"""Healthy is 1, unhealthy 2, of limited capacity 3; 0 is not supported."""
+
+
+class Links:
+    """The links of one GPU, asked once. ``active`` is the number that are up, or why that cannot be told."""
+
+    def __init__(self, nvml: Nvml, handle: Any, device: str) -> None:
+        self._nvml, self._handle, self._device = nvml, handle, device
+        self._states: List[Tuple[int, bool]] = []
+        self.active = self._ask_states()
+
+    def _ask_states(self) -> Answer:
+        """A GPU answers for as many links as it has: the first that it does not know ends them."""
+        nvml = self._nvml
+        for link in range(nvml.constant("NVML_NVLINK_MAX_LINKS", LINKS_MAX)):
+            state = nvml.ask("nvmlDeviceGetNvLinkState", self._handle, link)
+            if state.value is None:
+                past_the_last = link > 0 and state.code in (
+                    nvml.constant("NVML_ERROR_NOT_SUPPORTED", 3),
+                    nvml.constant("NVML_ERROR_INVALID_ARGUMENT", 2),
+                )
+                if past_the_last:
+                    break
+                return state
+            self._states.append((link, state.value == nvml.constant("NVML_FEATURE_ENABLED", 1)))
+        return Answer(sum(up for _, up in self._states))
+
+    def facts(self) -> Iterator[Fact]:
+        """State and speed of each link; error counters are ``errors``."""
+        for link, up in self._states:
+            labels = {"link": str(link)}
+            yield Fact("nvlink_state", self._device, "bool", float(up), labels=labels)
+            if up:
+                speed = self._nvml.field(self._handle, "NVML_FI_DEV_NVLINK_GET_SPEED", link)
+                yield _number("nvlink_speed", self._device, "GB/s", speed.map(lambda mb: mb / _MB_IN_GB), labels)
+
+    def errors(self) -> Iterator[Fact]:
+        """Error counters of each link that is up; a kind that the first link does not have is told once."""
+        up = [link for link, is_up in self._states if is_up]
+        for kind, field in _ERRORS:
+            for place, link in enumerate(up):
+                count = self._nvml.field(self._handle, field, link)
+                if place == 0 and count.note == NOT_SUPPORTED:
+                    yield _number("nvlink_errors", self._device, "count", count, {"kind": kind})
+                    break
+                yield _number("nvlink_errors", self._device, "count", count, {"kind": kind, "link": str(link)})
+
+
+def fabric_facts(nvml: Nvml, handle: Any, device: str) -> Iterator[Fact]:
+    """Whether the GPU has joined its NVSwitch fabric, and whether the fabric manager calls it healthy there."""
+    structure = nvml.constant("c_nvmlGpuFabricInfo_v3_t", None)
+    if structure is None:
+        answer = Answer(note=NOT_SUPPORTED)
+    else:
+        info = structure()
+        answer = nvml.ask("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info)).map(lambda _: info)
+    state = answer.map(lambda info: _FABRIC_STATES.get(info.state, "state %d" % info.state))
+    failed = answer.value is not None and answer.value.state == 3 and answer.value.status != 0
+    text = "completed with NVML error %d" % answer.value.status if failed else state.value
+    note = "" if text is not None else answer.note or NOT_SUPPORTED
+    yield Fact("fabric_state", device, "text", text=text, note=note)
+    health = answer.map(lambda info: _FABRIC_HEALTH.get(info.healthSummary))
+    yield _number("fabric_healthy", device, "bool", health, {})
+
+
+def _number(name: str, device: str, unit: str, answer: Answer, labels: "dict[str, str]") -> Fact:
+    note = "" if answer.value is not None else answer.note or NOT_SUPPORTED
+    return Fact(name, device, unit, None if answer.value is None else float(answer.value), labels=labels, note=note)

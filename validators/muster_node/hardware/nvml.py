@@ -1,0 +1,129 @@
+"""Asking NVML: every call may refuse, raise or hang, at any moment, and none of that becomes a number or an end.
+
+A GPU whose call hangs is asked nothing more, so that it costs one time limit and its own figures. When a second one
+hangs, it is the driver that does not answer, and nobody is asked any more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import queue
+import threading
+from typing import Any, Callable, List, Optional, Tuple
+
+from muster_node.hardware.sysfs import NOT_SUPPORTED
+
+CALL_LIMIT_S = 20.0
+"""Without persistence mode a driver may take seconds to wake a GPU; no call takes as long as this."""
+HUNG_MAX = 2
+
+NO_FUNCTION = -1
+HUNG = -2
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What one NVML call gave: a value, or None and why not."""
+
+    value: Any = None
+    note: str = ""
+    code: int = 0
+
+    def map(self, change: Callable[[Any], Any]) -> "Answer":
+        """The value changed, or the same refusal."""
+        return self if self.value is None else dataclasses.replace(self, value=change(self.value))
+
+
+class _Worker:
+    """A thread that makes the calls, so that one that hangs leaves the caller free."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._calls: "queue.SimpleQueue[Callable[[], Any]]" = queue.SimpleQueue()
+        self._answers: "queue.SimpleQueue[Tuple[Any, Optional[BaseException]]]" = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="nvml", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            call = self._calls.get()
+            try:
+                self._answers.put((call(), None))
+            except BaseException as error:
+                self._answers.put((None, error))
+
+    def run(self, call: Callable[[], Any], limit_s: float) -> Any:
+        """``call()``'s answer. Raises queue.Empty if there is none in time, or what the call raises."""
+        self._calls.put(call)
+        answer, error = self._answers.get(timeout=limit_s)
+        if error is not None:
+            raise error
+        return answer
+
+
+class Nvml:
+    """The NVML binding (the pynvml module, or a stand-in in tests), asked so that it cannot hurt."""
+
+    def __init__(self, binding: Any, limit_s: float = CALL_LIMIT_S) -> None:
+        self._binding = binding
+        self._limit_s = limit_s
+        self._worker: Optional[_Worker] = None
+        self._lock = threading.Lock()
+        self._hung: List[Tuple[Any, str]] = []
+
+    def ask(self, function: str, *arguments: Any) -> Answer:
+        """One NVML call; an error, a missing function or a hang becomes an answer without a value."""
+        try:
+            call = getattr(self._binding, function)
+        except AttributeError:
+            return Answer(note="not supported by the NVML binding (%s)" % function, code=NO_FUNCTION)
+        with self._lock:
+            why = self._given_up(arguments)
+            if why:
+                return Answer(note="NVML: not asked, since " + why, code=HUNG)
+            if self._worker is None or self._worker.pid != os.getpid():  # threads do not survive a fork
+                self._worker = _Worker()
+            try:
+                return Answer(self._worker.run(lambda: call(*arguments), self._limit_s))
+            except queue.Empty:
+                why = "%s did not answer within %g s" % (function, self._limit_s)
+                self._hung.append((arguments[:1], why))
+                self._worker = None
+                return Answer(note="NVML: " + why, code=HUNG)
+            except self._binding.NVMLError as error:
+                return self.refusal(error)
+            except AttributeError:  # a function that the driver's library lacks, in some bindings
+                return Answer(note="not supported by the NVML binding (%s)" % function, code=NO_FUNCTION)
+
+    def _given_up(self, arguments: Tuple[Any, ...]) -> str:
+        if len(self._hung) >= HUNG_MAX:
+            return self._hung[-1][1]
+        return next((why for subject, why in self._hung if subject == arguments[:1]), "")
+
+    def field(self, handle: Any, name: str, scope: Optional[int] = None) -> Answer:
+        """One NVML field value, of one link if ``scope`` is given, by the type that the driver says it has."""
+        identifier = self.constant(name, None)
+        if identifier is None:
+            return Answer(note=NOT_SUPPORTED)
+        wanted = identifier if scope is None else (identifier, scope)
+        answer = self.ask("nvmlDeviceGetFieldValues", handle, [wanted])
+        if answer.value is None:
+            return answer
+        field = answer.value[0]
+        if field.nvmlReturn != 0:
+            return self.refusal(self._binding.NVMLError(field.nvmlReturn))
+        member = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")[field.valueType]
+        return Answer(getattr(field.value, member))
+
+    def refusal(self, error: Any) -> Answer:
+        """An NVMLError as an answer."""
+        code = int(error.value)
+        unsupported = code in (
+            self.constant("NVML_ERROR_NOT_SUPPORTED", 3),
+            self.constant("NVML_ERROR_FUNCTION_NOT_FOUND", 13),
+        )
+        return Answer(note=NOT_SUPPORTED if unsupported else "NVML: %s" % error, code=code)
+
+    def constant(self, name: str, otherwise: Any) -> Any:
+        """A constant or structure of the binding, ``otherwise`` where it has none of that name."""
+        return getattr(self._binding, name, otherwise)
