@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +35,9 @@ def rendezvous(names: Sequence[str], **limits: float) -> dict[str, Any]:
         "master_addr": "127.0.0.1",
         "master_port": free_port(),
         "session": "a secret of the test",
-        "join_timeout_s": 20.0,
-        "stall_timeout_s": 6.0,
-        "progress_timeout_s": 20.0,
+        "join_timeout_s": 60.0,
+        "stall_timeout_s": 8.0,
+        "progress_timeout_s": 60.0,
         **limits,
     }
 
@@ -89,8 +91,11 @@ class Block:
         return Plan("job-1", name, "cluster_validation", "demo", 1, 200.0, probes, 5.0, force)
 
     def await_phase(self, name: str, phase: str) -> None:
+        self.await_said(name, f"phase {phase}")
+
+    def await_said(self, name: str, words: str) -> None:
         path = self.running[name].job / "progress.jsonl"
-        wait_for(lambda: path.exists() and f"phase {phase}" in path.read_text(), limit_s=40.0)
+        wait_for(lambda: path.exists() and words in path.read_text(), limit_s=60.0)
 
     def probe_process(self, name: str) -> int:
         """The process that runs the member's probe: of the agent's two children the one that is no warden."""
@@ -101,6 +106,25 @@ class Block:
         agent = self.running[name].process.pid
         for pid in (self.probe_process(name), agent):
             os.kill(pid, number)
+
+    @contextlib.contextmanager
+    def slowed(self, name: str) -> Iterator[None]:
+        """The member's probe works a fifth of the time only, in pieces far shorter than any limit."""
+        pid, over = self.probe_process(name), threading.Event()
+
+        def hold_up() -> None:
+            while not over.wait(0.02):
+                os.kill(pid, signal.SIGSTOP)
+                over.wait(0.08)
+                os.kill(pid, signal.SIGCONT)
+
+        thread = threading.Thread(target=hold_up)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def end(self, *names: str, limit_s: float = 60.0) -> dict[str, Ended]:
         """Waits for these members, or for all that run."""
