@@ -61,7 +61,9 @@ class Rule:
         return KINDS[self.kind]
 
 
-RULES = tuple(Rule(kind, breach) for breach in BREACHES for kind in KINDS)
+RULES = tuple(
+    Rule(kind, breach) for breach in BREACHES for kind in KINDS if breach != "void" or kind not in FLEET_KINDS
+)
 
 Violations = Mapping[str, Sequence[int]]
 """Column of a rule → labels of the rows that break it."""

@@ -1,8 +1,10 @@
 """The budget of false alarms: how often a healthy node may be failed in one visit, and how that is divided.
 
 At most ``healthy_fail_per_visit`` over all devices × metrics × rules together (union bound, so correlated metrics only
-make it stricter). Half goes to single series, half to the few family indices; each half is divided evenly over its
-series, and each series' part over the rules (``RULES``).
+make it stricter). It goes where it helps: metrics of low spread are judged by the least effect that counts anyway, so
+half of it is given to the few indices of families that follow the lottery, and to single readings of these, since no
+retest undoes a lottery. The other half is divided evenly over all series and rules, and there over single readings and
+those that a retest confirmed.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ NODE_RULES = ("node_peers", "node_drift")
 """Rules about the node's own level: all its devices alike, which is no device's fault."""
 RULES = ("peers", "siblings", "drift", "cusum", "node_peers", "node_drift")
 """The rules among which a series' part of the budget is divided."""
+
+LOTTERY_SHARE = {"peers": 0.4, "siblings": 0.1}
+"""Share of the whole budget that goes to the indices of lottery families, by rule."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +40,17 @@ class Budget:
     visits_min: int = 3
     cusum_k: float = 0.5
 
-    def part(self, series: int, *, share: float = 0.5, rules: int = len(RULES)) -> float:
-        """Probability of a false alarm that one rule may spend on one of so many series.
+    def part(self, rule: str, series: int, lottery: int, *, of_lottery: bool, confirmed: bool = False) -> float:
+        """Probability of a false alarm that ``rule`` may spend on one series, by a single or a ``confirmed`` reading.
 
-        ``share``: of the whole budget that goes to these series together.
+        ``series``: how many a node has, indices included; ``lottery``: how many of them are indices that follow the
+        lottery; ``of_lottery``: whether this one does.
         """
-        return self.healthy_fail_per_visit * share / max(series, 1) / rules
+        apart = sum(LOTTERY_SHARE.values()) if lottery else 0.0
+        share = (1.0 - apart) / max(series, 1) / len(RULES) / 2.0
+        if of_lottery and not confirmed:
+            share += LOTTERY_SHARE.get(rule, 0.0) / max(lottery, 1)
+        return self.healthy_fail_per_visit * share
 
 
 STANDARD = Budget()

@@ -47,15 +47,16 @@ def distances(readings: Keyed, cells: Cells, siblings_min: int) -> Distances:
         usual, count = np.concatenate([usual, more]), np.concatenate([count, more_count])
     ratio = readings.value / usual
     level, siblings_count = _levels(readings, ratio)
-    enough = siblings_count >= siblings_min
-    relative = np.where(enough, ratio / level, ratio)
+    enough = (siblings_count >= siblings_min) & (level > 0.0)
+    base = np.where(enough, level, 1.0)
+    relative = ratio / base
     sign = readings.sign
     return Distances(
         readings=readings,
         usual=usual,
         peers_count=count,
         peers=sign * (ratio - 1.0),
-        siblings=np.where(enough, sign * (ratio / level - 1.0), np.nan),
+        siblings=np.where(enough, sign * (relative - 1.0), np.nan),
         relative=relative,
         level=np.where(enough, level, np.nan),
         siblings_count=siblings_count,

@@ -26,14 +26,19 @@ from muster_criteria.fleet.timeline import VISITS_MAX, Matrix, Timeline, row_med
 OWNER = ("node", "device", "kind", "metric", "labels", "unit")
 NODE_LEVEL = ""
 """The ``device`` of the rows that tell of the node's own level."""
+FIRST_VISITS = 3
+"""Of the visits kept, how many make the reference of a CUSUM."""
 VISIT_COLUMNS = tuple(f"v{number}" for number in range(VISITS_MAX))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Past:
-    """What is known of some readings' owners: the median over earlier visits, how many these were, and each of them."""
+    """What is known of some readings' owners: the median over earlier visits, that over the first of them, how many
+    they were, and where each of them stands (row of ``History.values``, −1: unknown).
+    """
 
     median: Numbers
+    first: Numbers
     visits: Codes
     row: Codes
 
@@ -77,6 +82,11 @@ class History:
         return row_medians(self.values)
 
     @functools.cached_property
+    def _first(self) -> Numbers:
+        rank = np.cumsum(np.isfinite(self.values), axis=1, dtype=np.int8)
+        return row_medians(np.where(rank <= FIRST_VISITS, self.values, np.float32(np.nan)))
+
+    @functools.cached_property
     def _visits(self) -> Codes:
         return np.asarray(np.sum(np.isfinite(self.values), axis=1), dtype=np.int64)
 
@@ -110,9 +120,9 @@ class History:
 
     def past(self, readings: Keyed, *, node_level: bool = False) -> Past:
         """What is known of each reading's device (or of its node's own level)."""
-        missing = np.full(len(readings), -1, dtype=np.int64)
         if not len(self.series):
-            return Past(np.full(len(readings), np.nan), np.zeros(len(readings), dtype=np.int64), missing)
+            none, unknown = np.zeros(len(readings), dtype=np.int64), np.full(len(readings), np.nan)
+            return Past(unknown, unknown, none, none - 1)
         nodes, devices, series = self._numbers
         node = mapping(readings.nodes, nodes)[readings.node]
         if node_level:
@@ -125,7 +135,12 @@ class History:
         at = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
         hit = (keys[at] == asked) & (node >= 0) & (device >= 0) & (which >= 0)
         row = np.where(hit, order[at], -1)
-        return Past(np.where(hit, self._median[row], np.nan), np.where(hit, self._visits[row], 0), row)
+        return Past(
+            median=np.where(hit, self._median[row], np.nan),
+            first=np.where(hit, self._first[row], np.nan),
+            visits=np.where(hit, self._visits[row], 0),
+            row=row,
+        )
 
 
 def _codes(names: pd.Series, numbers: dict[str, int]) -> Codes:

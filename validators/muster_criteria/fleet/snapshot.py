@@ -31,7 +31,8 @@ class Snapshot:
 
     ``version``: digest of the content and its date. ``cells``: the median of each (series, peer group, slot), see
     ``cells``. ``scales`` and ``tails``: how far healthy devices stray, for each rule, see ``strays``. ``series`` and
-    ``indices``: how many single series and family indices a node has, over which the budget is divided.
+    ``indices``: how many single series and family indices a node has, over which the budget is divided; ``lottery``:
+    how many of the indices follow the lottery.
     """
 
     version: str
@@ -41,6 +42,7 @@ class Snapshot:
     tails: pd.DataFrame
     series: int
     indices: int
+    lottery: int
     nodes: int
 
     def to_bytes(self) -> bytes:
@@ -61,6 +63,7 @@ class Snapshot:
                 made_at=datetime.datetime.fromisoformat(said["made_at"]),
                 series=int(said["series"]),
                 indices=int(said["indices"]),
+                lottery=int(said["lottery"]),
                 nodes=int(said["nodes"]),
                 **tables,
             )
@@ -76,7 +79,7 @@ def _content(snapshot: Snapshot) -> dict[str, Any]:
         name: {column: getattr(snapshot, name)[column].tolist() for column in columns}
         for name, columns in _TABLES.items()
     }
-    counts = {name: getattr(snapshot, name) for name in ("series", "indices", "nodes")}
+    counts = {name: getattr(snapshot, name) for name in ("series", "indices", "lottery", "nodes")}
     return {"schema": SCHEMA, "made_at": snapshot.made_at.isoformat(), **tables, **counts}
 
 
@@ -109,6 +112,7 @@ def build_snapshot(
         tails=learned.tails,
         series=learned.series,
         indices=learned.indices,
+        lottery=learned.lottery,
         nodes=learned.nodes,
     )
     return dataclasses.replace(snapshot, version=_digest(snapshot))

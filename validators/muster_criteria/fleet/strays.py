@@ -35,6 +35,7 @@ class Learned:
     tails: pd.DataFrame
     series: int
     indices: int
+    lottery: int
     nodes: int
 
 
@@ -61,8 +62,16 @@ def learn(readings: pd.DataFrame, comparisons: Sequence[Comparison], budget: Bud
     samples = list(_samples(measured, budget))
     scales = pd.DataFrame([row for each in samples for row in _scales(each, measured.readings, budget)], columns=SCALES)
     tails = pd.DataFrame([row for each in samples for row in _tails(each, measured.readings, budget)], columns=TAILS)
-    single, index = _per_node(latest), _per_node(indices)
-    return Learned(cells, scales, tails, single, index, len(np.unique(latest.node)))
+    drawn = np.array([each.comparison.spread == "lottery" for each in fleet.catalogue] or [False])
+    return Learned(
+        cells=cells,
+        scales=scales,
+        tails=tails,
+        series=_per_node(latest),
+        indices=_per_node(indices),
+        lottery=_per_node(indices.take(drawn[indices.series])),
+        nodes=len(np.unique(latest.node)),
+    )
 
 
 def _latest(readings: Keyed) -> Keyed:

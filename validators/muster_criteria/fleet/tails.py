@@ -2,8 +2,8 @@
 
 Few samples reach one in a million, so beyond the data a generalised Pareto tail is used (peaks over threshold: Pickands
 1975; Balkema and de Haan 1974). Conservative in three ways: its shape is never taken below 0, so a Gaussian sample is
-given an exponential tail; of all tails that the sample does not contradict (likelihood, one-sided 90 %) the longest is
-used at every probability; and with fewer than ``SAMPLE_MIN`` values there is no tail, hence no conviction.
+given an exponential tail; of all tails that the sample does not contradict (likelihood, one-sided 97.5 %) the longest
+is used at every probability; and with fewer than ``SAMPLE_MIN`` values there is no tail, hence no conviction.
 
 A fleet's sample holds faulty parts too: at most 0.3 % of the values at real prevalence (2 % of nodes, one device each).
 So a first tail is fitted to what lies below those, and values that it would give a chance of less than one in ten to
@@ -33,7 +33,7 @@ _WINDOW = 0.02
 _EXCESSES_MIN = 100
 _POINTS = 200
 _SHAPES: Numbers = np.arange(0.0, 0.701, 0.05)
-_LIKELIHOOD_DROP = NormalDist().inv_cdf(0.90) ** 2 / 2.0
+_LIKELIHOOD_DROP = NormalDist().inv_cdf(0.975) ** 2 / 2.0
 
 
 def tail_of(sample: Numbers) -> Numbers | None:

@@ -14,9 +14,6 @@ from muster_criteria.fleet.keyed import Codes, Numbers, Series
 from muster_criteria.fleet.snapshot import Snapshot
 from muster_criteria.fleet.tails import PROBABILITIES, threshold
 
-INDEX_SHARE = 0.5
-"""Share of the budget that goes to family indices, where there are any."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Thresholds:
@@ -30,19 +27,24 @@ class Thresholds:
     skus: Sequence[str]
     catalogue: Sequence[Series]
 
-    @functools.cached_property
-    def probability(self) -> Numbers:
-        """What one rule may spend on each series: half on single readings, half on confirmed ones."""
-        share = INDEX_SHARE if self.snapshot.indices else 0.0
-        single = self.budget.part(self.snapshot.series, share=1.0 - share)
-        index = self.budget.part(self.snapshot.indices, share=share) if share else single
-        return np.array([index if each.index else single for each in self.catalogue] or [single]) / 2.0
+    @functools.cache  # noqa: B019  (lives as long as one sweep)
+    def probability(self, rule: str, *, confirmed: bool = False) -> Numbers:
+        """What the rule may spend on each series, by single or by confirmed readings."""
+        of, count = self.snapshot, self.snapshot.series + self.snapshot.indices
+        lottery = [each.index and each.comparison.spread == "lottery" for each in self.catalogue]
+        return np.array(
+            [
+                self.budget.part(rule, count, of.lottery, of_lottery=each, confirmed=confirmed)
+                for each in lottery or [False]
+            ]
+        )
 
     @functools.cached_property
     def cusum_limits(self) -> Numbers:
         """The CUSUM's limit h for each series, in σ."""
-        distinct = {p: cusum_limit(p, self.budget.cusum_k) for p in set(self.probability.tolist())}
-        return np.array([distinct[p] for p in self.probability.tolist()])
+        spent = self.probability("cusum").tolist()
+        distinct = {p: cusum_limit(p, self.budget.cusum_k) for p in set(spent)}
+        return np.array([distinct[p] for p in spent])
 
     @functools.cached_property
     def _scales(self) -> dict[tuple[str, ...], float]:
@@ -68,7 +70,7 @@ class Thresholds:
                     return found
         return None
 
-    @functools.cache  # noqa: B019  (lives as long as one sweep)
+    @functools.cache  # noqa: B019
     def scale(self, rule: str) -> Numbers:
         """The rule's scale for each (SKU, series), as a share; NaN where none was learned."""
         return np.array(
@@ -83,7 +85,7 @@ class Thresholds:
         for row, sku in enumerate(self.skus):
             for column, series in enumerate(self.catalogue):
                 tail = self.tail(rule, min(repeats, 2), sku, series)
-                spend = float(self.probability[column]) / pairs
+                spend = float(self.probability(rule, confirmed=repeats > 1)[column]) / pairs
                 critical[row, column] = np.inf if tail is None else threshold(tail, spend)
         return np.asarray(np.maximum(self.budget.effect_min, self.scale(rule) * critical))
 

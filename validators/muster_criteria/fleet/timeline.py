@@ -16,6 +16,10 @@ VISITS_MAX = 8
 """Earlier visits that are kept of each series: enough for a median and a CUSUM, and 32 bytes a series."""
 
 
+_FAR = 1e30
+"""Nothing measured is further from its reference; beyond, numbers of 32 bits overflow."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Timeline:
     """``owners``: whose each row is; ``values``: a column a visit, the latest last, NaN before the first one."""
@@ -27,7 +31,7 @@ class Timeline:
 def timeline(owner: Codes, day: Codes, value: Numbers) -> Timeline:
     """Timelines of these readings; what an owner reported several times on one day counts once, as its median."""
     told = np.isfinite(value)
-    owner, day, value = owner[told], day[told], value[told]
+    owner, day, value = owner[told], day[told], np.clip(value[told], -_FAR, _FAR)
     if not len(owner):
         return Timeline(np.empty(0, dtype=np.int64), np.empty((0, VISITS_MAX), dtype=np.float32))
     first_day = int(day.min())

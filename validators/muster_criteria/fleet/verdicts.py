@@ -10,7 +10,7 @@ import pandas as pd
 
 from muster_criteria.fleet.budget import Budget
 from muster_criteria.fleet.distances import Distances
-from muster_criteria.fleet.history import History, Past
+from muster_criteria.fleet.history import FIRST_VISITS, History, Past
 from muster_criteria.fleet.keyed import Codes, Keyed, Numbers
 from muster_criteria.fleet.tails import gaussian_score
 from muster_criteria.fleet.thresholds import Thresholds
@@ -57,9 +57,9 @@ def ruled(measured: Distances, history: History | None, thresholds: Thresholds, 
         return found
     past = _enough(history.past(readings), thresholds.budget)
     drift = sign * (measured.relative / past.median - 1.0)
-    expected = readings.value * past.median / measured.relative
+    expected = usual * level * past.median
     found.append(rules.of("drift", drift, expected, past.visits))
-    found.append(_cusum(measured, history, past, drift, expected, thresholds, at_least))
+    found.append(_cusum(measured, history, past, usual * level * past.first, thresholds, at_least))
     of_node = _enough(history.past(readings, node_level=True), thresholds.budget)
     drift = sign * (measured.level / of_node.median - 1.0)
     found.append(rules.of("node_drift", drift, of_node.median, of_node.visits, only=one_each))
@@ -67,7 +67,9 @@ def ruled(measured: Distances, history: History | None, thresholds: Thresholds, 
 
 
 def _enough(past: Past, budget: Budget) -> Past:
-    return dataclasses.replace(past, median=np.where(past.visits >= budget.visits_min, past.median, np.nan))
+    return dataclasses.replace(
+        past, median=np.where((past.visits >= budget.visits_min) & (past.median > 0.0), past.median, np.nan)
+    )
 
 
 def _first_of(groups: Codes, told: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Codes:
@@ -126,28 +128,28 @@ def _cusum(
     measured: Distances,
     history: History,
     past: Past,
-    drift: Numbers,
     expected: Numbers,
     thresholds: Thresholds,
     at_least: float,
 ) -> Ruled:
     """A shift that lasts, too small for any one visit to convict: one-sided CUSUM over the visits kept.
 
-    The first ``visits_min`` visits kept are the reference. Distances are turned into Gaussian scores of equal
-    probability by the peers' own tail, since the limit is derived for a Gaussian.
+    The first visits kept are the reference, and only what is still off it today is judged. Distances are turned into
+    Gaussian scores of equal probability by the peers' own tail, since the limit is derived for a Gaussian.
     """
     budget, readings = thresholds.budget, measured.readings
-    about = np.isfinite(drift) & (past.row >= 0) & (drift >= max(at_least, 0.0) / 2.0)
-    reading = np.flatnonzero(about)
+    enough = np.isfinite(past.median) & (past.first > 0.0)
+    since = readings.sign * (measured.relative / np.where(enough, past.first, np.nan) - 1.0)
+    reading = np.flatnonzero(since >= max(at_least, 0.0) / 2.0)
     sku, series = readings.sku[reading], readings.series[reading]
     before = history.values[past.row[reading]].astype(np.float64)
     now = measured.relative[reading]
     rank = np.cumsum(np.isfinite(before), axis=1)
-    reference = np.nanmedian(np.where(rank <= budget.visits_min, before, np.nan), axis=1) if len(reading) else now
+    reference = past.first[reading]
     scale = thresholds.scale("drift")[sku, series]
     score = _scorer(thresholds, sku, series)
     total, shift, visits = np.zeros(len(reading)), np.zeros(len(reading)), np.zeros(len(reading))
-    for column in [*np.where(rank > budget.visits_min, before, np.nan).T, now]:
+    for column in [*np.where(rank > FIRST_VISITS, before, np.nan).T, now]:
         distance = readings.sign[reading] * (column / reference - 1.0)
         told = np.isfinite(distance)
         step = np.clip(score(np.where(told, distance / scale, 0.0)), -_WINSOR, _WINSOR) - budget.cusum_k

@@ -1,0 +1,113 @@
+"""The budget of false alarms: thresholds from few or many peers, heavy and skewed tails, with faulty ones among."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from muster_criteria.fleet.budget import RULES, Budget, cusum_limit
+from muster_criteria.fleet.sprt import Sprt
+from muster_criteria.fleet.tails import GAUSSIAN, PROBABILITIES, SAMPLE_MIN, gaussian_score, tail_of, threshold
+
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+DRAWS: dict[str, Draw] = {
+    "gaussian": lambda rng, size: rng.standard_normal(size),
+    "student-t(4)": lambda rng, size: rng.standard_t(4, size),
+    "skewed": lambda rng, size: rng.gamma(2.0, size=size) - 2.0,
+    "skewed the other way": lambda rng, size: 2.0 - rng.gamma(2.0, size=size),
+}
+RARE = 1e-5
+"""As rare as one million draws can show, and far beyond what the fleets below hold."""
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+@pytest.mark.parametrize("peers", [800, 8_000, 80_000])
+def test_healthy_parts_exceed_a_threshold_no_more_often_than_it_allows(draw: Draw, peers: int) -> None:
+    """On average over fleets: any one fleet's luck is its own."""
+    fleets = [np.random.default_rng(seed) for seed in range(10)]
+    limits = [threshold(tail, RARE) for rng in fleets if (tail := tail_of(draw(rng, peers))) is not None]
+    many = np.sort(draw(np.random.default_rng(99), 1_000_000))
+    beyond = [1.0 - np.searchsorted(many, limit) / len(many) for limit in limits]
+
+    assert len(limits) == len(fleets)
+    assert np.mean(beyond) <= 1.2 * RARE
+
+
+def test_a_gaussian_fleet_is_not_judged_so_mildly_that_lottery_hides_twelve_percent() -> None:
+    """At σ 1.75 % and a family's part of the budget, 99 of 100 devices 12 % slow must lie beyond the threshold."""
+    tail = tail_of(np.random.default_rng(1).standard_normal(80_000))
+    assert tail is not None
+
+    spent = Budget().part("peers", series=480, lottery=8, of_lottery=True)
+    assert threshold(tail, spent) <= 12.0 / 1.75 - 2.33
+
+
+def test_faulty_parts_at_real_prevalence_hardly_move_the_threshold() -> None:
+    rng = np.random.default_rng(2)
+    healthy = rng.standard_normal(80_000)
+    clean, mixed = tail_of(healthy), tail_of(np.concatenate([healthy, rng.uniform(8.0, 40.0, 160)]))
+    assert clean is not None
+    assert mixed is not None
+
+    assert threshold(mixed, 1e-6) <= 1.15 * threshold(clean, 1e-6)
+
+
+def test_with_too_few_peers_there_is_no_tail() -> None:
+    drawn = np.random.default_rng(3).standard_normal(SAMPLE_MIN)
+
+    assert tail_of(drawn) is not None
+    assert tail_of(drawn[1:]) is None
+    assert tail_of(np.append(drawn[1:], np.nan)) is None
+
+
+def test_a_threshold_falls_with_what_may_be_spent() -> None:
+    tail = tail_of(np.random.default_rng(4).standard_t(4, 2_000))
+    assert tail is not None
+
+    assert np.all(np.diff([threshold(tail, p) for p in PROBABILITIES]) >= 0.0)
+    assert np.allclose(gaussian_score(tail, tail), GAUSSIAN, atol=1e-6)
+
+
+def test_equal_values_are_their_own_threshold() -> None:
+    tail = tail_of(np.full(500, 1.5))
+    assert tail is not None
+
+    assert threshold(tail, 1e-6) == 1.5
+
+
+def test_the_limit_of_a_cusum_follows_from_the_budget() -> None:
+    """About 11 at 480 series; the textbook's 5 would let one series in 938 visits alarm."""
+    assert cusum_limit(1e-3 / 480) == pytest.approx(11.2, abs=0.1)
+    assert cusum_limit(1.0 / 938) == pytest.approx(5.0, abs=0.1)
+
+
+def test_the_budget_is_spent_once() -> None:
+    budget = Budget()
+    for series, lottery in ((480, 8), (480, 0), (60, 60)):
+        spent = sum(
+            count * budget.part(rule, series, lottery, of_lottery=of_lottery, confirmed=confirmed)
+            for rule in RULES
+            for confirmed in (False, True)
+            for count, of_lottery in ((series - lottery, False), (lottery, True))
+        )
+        assert spent == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    ("failed", "decision"),
+    [
+        ([True, True], "convict"),
+        ([True], "repeat"),
+        ([False] * 9, "acquit"),
+        ([False] * 8, "repeat"),
+        ([True] + [False] * 21, "acquit"),
+        ([True] + [False] * 20, "repeat"),
+        ([False] * 3 + [True, True], "convict"),
+        ([True, True] + [False] * 50, "convict"),
+        ([], "repeat"),
+    ],
+)
+def test_two_failures_convict_and_nine_passes_acquit(failed: list[bool], decision: str) -> None:
+    assert Sprt().decide(failed) == decision
