@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from muster_criteria.fleet_findings import COMMON_CAUSE, fleet_finding
+from muster_criteria.fleet_findings import fleet_finding
 from muster_criteria.limits import Limit, Times, labelled
-from muster_criteria.model import Action, Evidence, FaultClass, Finding, Severity, measurement_reference
+from muster_criteria.model import COMMON_CAUSE, Action, Evidence, FaultClass, Finding, Severity, measurement_reference
 from muster_criteria.rows import natural
 from muster_criteria.rules import FLEET_KINDS, KINDS, SEVERITY, Rule, Violations
 from muster_criteria.skus import Sku

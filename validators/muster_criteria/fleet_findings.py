@@ -12,11 +12,9 @@ from muster_criteria.fleet.budget import NODE_RULES
 from muster_criteria.fleet.causes import DEVICE_SHARE, DEVICES_MIN
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.limits import kind_of, labelled
-from muster_criteria.model import Action, FaultClass, Finding, Severity, measurement_reference
+from muster_criteria.model import COMMON_CAUSE, Action, FaultClass, Finding, Severity, measurement_reference
 from muster_criteria.rules import FLEET_KINDS, SEVERITY, Rule
 from muster_criteria.words import figure, listed
-
-COMMON_CAUSE = "common_cause"
 
 CONVICTED, CONFIRMED, DOUBTED, HELD = 0.95, 0.99, 0.5, 0.3
 """Confidence of a finding by the fleet: beyond the budget's threshold; beyond it by several rules or readings; worth a
