@@ -41,21 +41,18 @@ class NodeSSHHook(SSHHook):
     """paramiko to one node. ``get_conn`` raises what ``muster.remote.ssh.connect`` raises."""
 
     def __init__(self, node: ssh.Address, ssh_conn_id: str, *, timeout: float = 15.0, attempts: int = 3) -> None:
-        fallback = ssh.Credentials()
-        known: str | None = ssh_conn_id
+        place: dict[str, Any] = {
+            "remote_host": node.host,
+            "port": node.port,
+            "conn_retry_attempts": attempts,
+            "no_host_key_check": False,
+        }
         try:
-            self.get_connection(ssh_conn_id)
+            # Looks the connection up, which asks the API server: once.
+            super().__init__(ssh_conn_id=ssh_conn_id, username=node.user or None, **place)
         except AirflowNotFoundException:
-            known, fallback = None, ssh.settings_credentials()
-        super().__init__(
-            ssh_conn_id=known,
-            remote_host=node.host,
-            port=node.port,
-            username=node.user or fallback.username,
-            key_file=fallback.key_file,
-            conn_retry_attempts=attempts,
-            no_host_key_check=False,
-        )
+            who = ssh.settings_credentials()
+            super().__init__(username=node.user or who.username, key_file=who.key_file, **place)
         self.node = NodeAddress.of(node)
         self.timeout = timeout
         self.allow_host_key_change = False
