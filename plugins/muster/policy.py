@@ -29,7 +29,7 @@ DAG_ID = "node_qualification"
 POOLED = frozenset({DAG_ID, "node_revalidation"})
 """DAGs whose runs load one node, and may name the pool in which they do."""
 
-HOLDERS = POOLED | {"cluster_qualification", "admission"}
+HOLDERS = POOLED | {"cluster_qualification", "admission", "held_verdict"}
 """DAGs whose runs hold nodes, which are free as soon as their run is over."""
 
 LOAD_STAGES = frozenset({"burn_in", "integrity", "performance", "thermal"})
