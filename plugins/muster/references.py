@@ -22,11 +22,14 @@ log = logging.getLogger(__name__)
 def references(run: RunRecord, node: NodeRecord, sku: Sku, result: StageResult) -> References | None:
     """The references for judging a result of that run now: the newest snapshot, and all visits before.
 
-    None where this SKU's programme compares nothing, or there is no snapshot yet (which costs one query). One that
-    cannot be read is as good as none: the verdict then says that it was spoken without.
+    None where the result has nothing that this SKU's programme compares, or there is no snapshot yet (which costs one
+    query). One that cannot be read is as good as none: the verdict then says that it was spoken without.
     """
+    compared = {*metrics(sku), *(each.of for each in sku.programme.derive)}
+    if not any(measured.metric in compared for measured in result.measurements):
+        return None
     simulated = node.simulated or result.simulated
-    latest = records.latest_snapshot(sku.name, run.level, simulated=simulated) if metrics(sku) else None
+    latest = records.latest_snapshot(sku.name, run.level, simulated=simulated)
     if latest is None:
         return None
     try:

@@ -198,13 +198,16 @@ def test_a_snapshot_that_cannot_be_read_stops_nobody_and_is_made_anew(
     assert len(statistics.recompute()) == 1
 
 
-def test_a_sku_that_compares_nothing_asks_the_records_nothing(
+def test_where_nothing_is_compared_the_records_are_asked_nothing(
     judged: str, sku: Sku, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "latest_snapshot", lambda *_, **__: pytest.fail("asked"))
-    bare = sku.model_copy(update={"programme": sku.programme.model_copy(update={"compare": ()})})
+    bare = sku.model_copy(update={"programme": sku.programme.model_copy(update={"compare": (), "derive": ()})})
     result, _ = measured(sku, "x", "n0", {})
-    assert references(records.find_run(judged), records.get_node("n0"), bare, result) is None
+    run, node = records.find_run(judged), records.get_node("n0")
+    assert references(run, node, bare, result) is None
+    intake = parse_result(json.dumps(healthy_raw(sku, "intake", LEVEL)).encode())
+    assert references(run, node, sku, intake) is None
 
 
 def test_what_two_judgements_say_differently() -> None:
