@@ -47,6 +47,9 @@ with DAG(
         options=admission.OPTIONS,
         params={"reason": Param("", type="string", title="Reason", description_md="It is recorded with your name.")},
         response_timeout=datetime.timedelta(hours=settings().approval_hours),
+        # Airflow can take a task that goes on at once for one that was killed: then the person is asked again.
+        retries=2,
+        retry_delay=soon,
     )
 
     @task(retries=5, retry_delay=soon)
