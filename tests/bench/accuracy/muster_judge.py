@@ -18,7 +18,7 @@ from muster_criteria.fleet.readings import as_readings, group_of, labels_text, t
 from muster_criteria.fleet.snapshot import build_snapshot
 from muster_criteria.fleet.sweep import sweep
 from muster_criteria.rows import PRESENCE, PRESENCE_PROBE
-from muster_criteria.skus import Sku, load_sku
+from muster_criteria.skus import load_sku
 from tests.bench.accuracy.devices import DRIVERS, GPUS
 from tests.bench.accuracy.fleet import TODAY, Trials, Visit
 from tests.bench.accuracy.metrics import METRICS, PROBES, Metric
@@ -26,6 +26,8 @@ from tests.bench.accuracy.verdicts import Verdicts
 
 SKU = "h100-sxm-8"
 RETEST = "RETEST"
+SNAPSHOTS = 3
+"""A fleet makes one every hour; after two more, what is found has been found."""
 
 Positions = npt.NDArray[np.int64]
 
@@ -35,16 +37,23 @@ _WHOLE_VISIT = sum(_MINUTES.values())
 
 
 class MusterJudge:
-    """The judge as the product has it, against a frozen snapshot of one fleet."""
+    """The judge as the product has it, against a frozen snapshot of one fleet.
 
-    def __init__(self, fleet: Trials, sku: Sku | None = None) -> None:
-        self._sku = sku or load_sku(SKU)
+    As in the product, nodes under suspicion are left out of the snapshot: here those of the fleet that the judge itself
+    failed by the snapshot before. Faults that it did not find stay in.
+    """
+
+    def __init__(self, fleet: Trials) -> None:
+        self._sku = load_sku(SKU)
         self._comparisons = self._sku.programme.compare
         self._compared = [metric for metric in METRICS if metric.name in {each.metric for each in self._comparisons}]
         self._probe_of = _probe_of(self._comparisons)
         readings = together(frame_of(fleet, visit, self._compared) for visit in fleet.visits)
         made_at = datetime.datetime.fromtimestamp((TODAY + 2.0) * 86400.0, datetime.UTC)
         self._snapshot = build_snapshot(readings, made_at, self._comparisons)
+        for _ in range(SNAPSHOTS - 1):
+            suspected = [_name(node) for node in np.flatnonzero(self(fleet).failed)]
+            self._snapshot = build_snapshot(readings, made_at, self._comparisons, exclude=suspected)
 
     def __call__(self, trials: Trials) -> Verdicts:
         """Judge today's visit of every node; where a retest is asked for, measure once more and judge both."""
