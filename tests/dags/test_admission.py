@@ -33,7 +33,7 @@ def answer(option: str = "Admit", reason: str = "seen it myself", name: str | No
 def test_the_question_says_why() -> None:
     asked = admission.look("n1")
     assert asked["subject"] == "Admit n1 to production?"
-    assert "cluster_validation was never tested" in asked["body"]
+    assert r"cluster\_validation was never tested" in asked["body"], "as Markdown shows it"
 
 
 def test_a_node_with_a_fault_is_not_even_asked_about(waiting: None) -> None:
