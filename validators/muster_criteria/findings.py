@@ -8,6 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from muster_criteria.fleet.comparisons import Comparison
+from muster_criteria.fleet.single import FLEET_PROBE
 from muster_criteria.fleet_findings import fleet_finding
 from muster_criteria.limits import Limit, Times, labelled
 from muster_criteria.model import COMMON_CAUSE, Action, Evidence, FaultClass, Finding, Severity, measurement_reference
@@ -41,7 +43,7 @@ def findings_of(frame: pd.DataFrame, rules: Sequence[Rule], broken: Violations, 
                 continue
             if rule.breach == "fail":
                 failing.add((rule.kind, position))
-            found.append(Breaking(position, rule, _finding(frame.iloc[position], rule, sku)))
+            found.append(Breaking(position, rule, _finding(frame, frame.iloc[position], rule, sku)))
     return found
 
 
@@ -76,11 +78,12 @@ def _importance(finding: Finding) -> tuple[Any, ...]:
     )
 
 
-def _finding(row: pd.Series, rule: Rule, sku: Sku) -> Finding:
+def _finding(frame: pd.DataFrame, row: pd.Series, rule: Rule, sku: Sku) -> Finding:
     if rule.kind == "expected_devices":
         return _presence_finding(row, sku)
     if rule.kind in FLEET_KINDS:
-        return fleet_finding(row, rule, sku.programme.compare[int(row[f"{rule.column}_by"])])
+        comparison = sku.programme.compare[int(row[f"{rule.column}_by"])]
+        return fleet_finding(row, rule, comparison, _behind(frame, row, comparison, sku))
     limit = sku.all_limits[int(row[f"{rule.column}_by"])]
     observed, expected = observed_text(row, limit), expected_text(row, limit, float(row[f"{rule.column}_at"]))
     name = labelled(row["metric"], dict(row["labels"]))
@@ -99,6 +102,21 @@ def _finding(row: pd.Series, rule: Rule, sku: Sku) -> Finding:
         labels=row["labels"],
         measurements=(measurement_reference(row["probe"], row["metric"], row["device"], row["labels"]),),
     )
+
+
+def _behind(frame: pd.DataFrame, row: pd.Series, comparison: Comparison, sku: Sku) -> tuple[str, ...]:
+    """The measurements behind a row of the fleet's rules: itself, or what a family's index or a node's level is of."""
+    chosen = (
+        (frame["metric"] == row["metric"]) & (frame["device"] == row["device"]) & (frame["labels"] == row["labels"])
+    )
+    if row["probe"] == FLEET_PROBE and row["device"] == "node":
+        chosen = (frame["metric"] == comparison.metric) & (frame["labels"] == row["labels"])
+    elif row["probe"] == FLEET_PROBE:
+        family = [each.metric for each in sku.programme.compare if each.family == comparison.family]
+        chosen = frame["metric"].isin(family) & (frame["device"] == row["device"])
+    of = frame[chosen & (frame["probe"] != FLEET_PROBE)]
+    columns = zip(of["probe"], of["metric"], of["device"], of["labels"], strict=True)
+    return tuple(measurement_reference(*each) for each in columns)
 
 
 def _detail(note: str) -> str:

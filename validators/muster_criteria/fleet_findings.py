@@ -12,7 +12,7 @@ from muster_criteria.fleet.budget import NODE_RULES
 from muster_criteria.fleet.causes import DEVICE_SHARE, DEVICES_MIN
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.limits import kind_of, labelled
-from muster_criteria.model import COMMON_CAUSE, Action, FaultClass, Finding, Severity, measurement_reference
+from muster_criteria.model import COMMON_CAUSE, Action, FaultClass, Finding, Severity
 from muster_criteria.rules import FLEET_KINDS, SEVERITY, Rule
 from muster_criteria.words import figure, listed
 
@@ -30,8 +30,8 @@ _REFERENCE = {
 }
 
 
-def fleet_finding(row: pd.Series, rule: Rule, comparison: Comparison) -> Finding:
-    """The finding of a row that breaks a rule of the fleet."""
+def fleet_finding(row: pd.Series, rule: Rule, comparison: Comparison, behind: tuple[str, ...]) -> Finding:
+    """The finding of a row that breaks a rule of the fleet; ``behind``: the measurements that the row is of."""
     convicted, of_node = rule.breach == "fail", rule.kind in NODE_RULES
     name, column = labelled(row["metric"], dict(row["labels"])), rule.column
     count, repeats = int(row[f"{column}_count"]), int(row[f"{column}_repeats"])
@@ -61,7 +61,7 @@ def fleet_finding(row: pd.Series, rule: Rule, comparison: Comparison) -> Finding
         summary=f"{row['device']} {meaning}: {name} is {observed}, {100.0 * share:.1f} % off {reference}{what}.",
         labels=row["labels"],
         confidence=DOUBTED if not convicted else CONFIRMED if repeats > 1 else CONVICTED,
-        measurements=(measurement_reference(row["probe"], row["metric"], row["device"], row["labels"]),),
+        measurements=behind,
     )
 
 

@@ -61,14 +61,15 @@ class Thresholds:
         return {(str(r), int(n), str(s), str(k), str(m)): tables[at] for at, (r, n, s, k, m) in enumerate(keys)}
 
     def tail(self, rule: str, repeats: int, sku: str, series: Series) -> Numbers | None:
-        """The tail of this metric's pool, else that of its kind, else (for repeats) that of single readings."""
+        """The tail of this metric's pool, else that of its kind; None where neither was learned.
+
+        The milder of two readings strays no further than either, whatever so small a sample says of it.
+        """
         kind, metric = series.key[:2]
-        for count in range(repeats, 0, -1):
-            for pool in (metric, ""):
-                found = self._tails.get((rule, count, sku, kind, pool))
-                if found is not None:
-                    return found
-        return None
+        pools = ([self._tails.get((rule, count, sku, kind, pool)) for pool in (metric, "")] for count in (1, repeats))
+        found = [next((tail for tail in pool if tail is not None), None) for pool in pools]
+        known = [tail for tail in found if tail is not None]
+        return np.min(known, axis=0) if known else None
 
     @functools.cache  # noqa: B019
     def scale(self, rule: str) -> Numbers:
