@@ -38,6 +38,10 @@ YAML_BYTES_MAX = 200_000
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is there
 
 
+class BadLesson(Exception):
+    """A file of learned floors that cannot be used; the message is one sentence."""
+
+
 class SkuError(Exception):
     """A SKU file that cannot be used, or a SKU that is not there; the message is one sentence that says what to do."""
 
@@ -265,11 +269,14 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
     try:
         policy_text, policy = _read_policy(raw.get("xid_policy"), search)
         family_text, raw = _with_families(raw, search)
+        learned_text, raw = _with_learned(raw, path, search)
     except BadPolicy as error:
         return None, [Problem(path.name, "xid_policy", str(error)[:-1])]
     except SkuError as error:
         return None, [Problem(path.name, "includes", str(error))]
-    digest = hashlib.sha256(text + programme_text + policy_text + family_text).hexdigest()
+    except BadLesson as error:
+        return None, [Problem(path.name, "learned", str(error))]
+    digest = hashlib.sha256(text + programme_text + policy_text + family_text + learned_text).hexdigest()
     try:
         sku = Sku.model_validate(
             raw | {"programme": programme, "xid_policy": policy, "file": path.name, "digest": digest}
@@ -297,6 +304,17 @@ def _with_families(raw: dict[str, Any], search: Sequence[Path]) -> tuple[bytes, 
         for key in FAMILY_KEYS:
             whole[key] = [*(whole.get(key) or ()), *(family.get(key) or ())]
     return read, whole
+
+
+def _with_learned(raw: dict[str, Any], path: Path, search: Sequence[Path]) -> tuple[bytes, dict[str, Any]]:
+    """The SKU with the floors that this fleet has learned for it, and their bytes. Raises BadLesson."""
+    from muster_criteria.learned import newest, read_learned, with_learned
+
+    lesson = newest(search, path.stem)
+    if lesson is None:
+        return b"", raw
+    text, file = read_learned(lesson, path.stem)
+    return text, {**raw, "limits": with_learned(raw.get("limits") or (), file)}
 
 
 def _read_policy(named: object, search: Sequence[Path]) -> tuple[bytes, XidPolicy | None]:

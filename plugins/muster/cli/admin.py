@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from muster.cli import show
+from muster.cli import learn, show
 from muster.cli.dry import DryRun, rehearsed
 from muster.cli.node import AsJson
 from muster.errors import MusterError
@@ -16,6 +16,7 @@ from muster.settings import settings, shown
 db_app = typer.Typer(no_args_is_help=True)
 sku_app = typer.Typer(no_args_is_help=True)
 settings_app = typer.Typer(no_args_is_help=True)
+sku_app.command("learn")(learn.learn)
 
 
 @db_app.command("upgrade")

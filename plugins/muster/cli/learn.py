@@ -1,0 +1,101 @@
+"""``muster sku learn``: floors from this fleet's own healthy nodes, written with their provenance as a new revision."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from muster.cli import show
+from muster.cli.dry import DryRun
+from muster.errors import MusterError
+from muster.settings import settings
+
+if TYPE_CHECKING:
+    from muster_criteria.learned import Learned, LearnedFile, Lesson
+    from muster_criteria.skus import Sku
+
+
+def learn(
+    name: Annotated[str, typer.Argument(help="The SKU.")],
+    level: Annotated[str, typer.Option(help="Learn from measurements of this level.")] = "standard",
+    stack: Annotated[str, typer.Option(help="Firmware, driver and libraries; default: those most nodes run.")] = "",
+    into: Annotated[Path | None, typer.Option(help="Folder of SKU files; default: MUSTER_SKU_PATH's first.")] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Derive floors from measured healthy nodes (16 at least), robustly, and write them as the next revision."""
+    from muster_criteria.learned import FOLDER, as_file, newest, read_learned
+    from muster_criteria.skus import BadLesson, SkuError, load_sku
+
+    folder = into or next(iter(settings().sku_folders), None)
+    if folder is None:
+        raise MusterError("nowhere to write to: name a folder with --into, or set MUSTER_SKU_PATH")
+    search = [folder, *settings().sku_folders]
+    try:
+        sku = load_sku(name, search)
+        last_path = newest(search, name)
+        last = None if last_path is None else read_learned(last_path, name)[1]
+    except (SkuError, BadLesson) as error:
+        raise MusterError(str(error)) from None
+    lesson = _lesson(sku, level, stack, last)
+    if lesson.refused:
+        raise MusterError(f"nothing is learned for {name} at level {level}: {lesson.refused}")
+    _show(lesson)
+    revision = (last.revision if last else 0) + 1
+    path = folder / FOLDER / f"{name}-{revision:04d}.yaml"
+    if dry_run:
+        typer.echo(f"dry run: {path} was not written")
+        return
+    text = as_file(name, lesson, level, revision, datetime.datetime.now(datetime.UTC).date(), sku.limits)
+    _write_checked(path, text, name, search)
+    typer.echo(f"{path} is in force from now on; delete it to go back to the revision before")
+
+
+def _lesson(sku: Sku, level: str, stack: str, last: LearnedFile | None) -> Lesson:
+    from muster import records
+    from muster_criteria import learn as learning
+    from muster_criteria.learned import floors_of
+
+    metrics = sorted({limit.metric for limit in sku.limits if limit.unit in learning.RATE_UNITS})
+    readings = records.fleet_readings(sku.name, level, metrics, simulated=False, visits=1)
+    suspects = records.under_suspicion(sku.name, simulated=False)
+    readings = readings[~readings["node"].isin(list(suspects))]
+    return learning.learn(readings, floors_of(last) if last else (), stack)
+
+
+def _show(lesson: Lesson) -> None:
+    state = "a canary, since most nodes run another stack: floors only warn" if lesson.canary else "floors that convict"
+    typer.echo(f"{lesson.nodes} healthy nodes on {lesson.stack or 'an unknown stack'}: {state}")
+    show.table(
+        ["metric", "on", "floor", "warns below", "median", "spread", "devices", "nodes"],
+        [_row(each) for each in lesson.learned],
+        empty="no rate was measured on enough nodes",
+    )
+    if lesson.left_out:
+        typer.echo(f"left out, since they stand out below the others: {', '.join(lesson.left_out)}")
+    for note in lesson.notes:
+        typer.echo(note)
+
+
+def _row(each: Learned) -> list[object]:
+    return [
+        each.name, each.kind, f"{each.fail:g} {each.unit}", f"{each.warn:g} {each.unit}", f"{each.median:.5g}",
+        f"{100 * each.spread:.2g} %", each.devices, each.nodes,
+    ]  # fmt: skip
+
+
+def _write_checked(path: Path, text: str, name: str, search: list[Path]) -> None:
+    """Write a revision that is not there yet, and take it back if the SKU does not hold together with it."""
+    from muster_criteria.skus import lint_sku
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise MusterError(f"{path} is there already, and nothing is overwritten: somebody else has learned") from None
+    if problems := lint_sku(name, search):
+        path.unlink()
+        raise MusterError(f"the floors do not hold together, so nothing was kept: {problems[0]}")
