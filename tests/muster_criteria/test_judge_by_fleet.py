@@ -132,6 +132,19 @@ def test_what_only_peers_can_judge_is_judged_by_eight_of_them(case: MakeCase, re
     assert compared.coverage.judged > alone.coverage.judged
 
 
+def test_a_report_shows_the_floor_that_the_fleet_makes(case: MakeCase, references: References) -> None:
+    judgement = without_limits(case("performance")).judge(references=references)
+    rates = [each for each in judgement.observations if each.metric == "memory_bandwidth"]
+
+    assert len(rates) == 16
+    for each in rates:
+        assert each.value is not None
+        assert each.floor is not None
+        assert 0.9 * each.value < each.floor < each.value
+        assert each.ceiling is None
+        assert each.source.startswith("peers: ")
+
+
 def test_in_another_unit_no_peer_judges_it(case: MakeCase, references: References) -> None:
     spoilt = without_limits(case("performance"))
     for row in spoilt.rows("memory_bandwidth", "gpu3"):

@@ -57,7 +57,7 @@ def fleet_finding(row: pd.Series, rule: Rule, comparison: Comparison, behind: tu
         action=Action.RETEST if not convicted else Action.FIX_SOFTWARE if of_node else comparison.action,
         observed=observed,
         expected=expected,
-        source=_source(rule),
+        source=fleet_source(rule.kind, rule.breach),
         summary=f"{row['device']} {meaning}: {name} is {observed}, {100.0 * share:.1f} % off {reference}{what}.",
         labels=row["labels"],
         confidence=DOUBTED if not convicted else CONFIRMED if repeats > 1 else CONVICTED,
@@ -65,10 +65,11 @@ def fleet_finding(row: pd.Series, rule: Rule, comparison: Comparison, behind: tu
     )
 
 
-def _source(rule: Rule) -> str:
-    if rule.breach == "fail":
-        return "the peers' empirical tail, at 1 healthy node failed in 1,000 visits; at least 3 % effect"
-    return "robust z above 3.5 (Iglewicz and Hoaglin) and at least 3 % effect: a retest, no conviction"
+def fleet_source(kind: str, breach: str) -> str:
+    """Where the thresholds of the fleet's rules come from."""
+    if breach == "fail":
+        return f"{kind}: the fleet's empirical tail, at 1 healthy node failed in 1,000 visits; at least 3 % effect"
+    return f"{kind}: robust z above 3.5 (Iglewicz and Hoaglin) and at least 3 % effect; a retest, no conviction"
 
 
 def corroborated(findings: Sequence[Finding]) -> list[Finding]:

@@ -7,13 +7,14 @@ from collections.abc import Collection
 import numpy as np
 import pandas as pd
 
+from muster_criteria.fleet_findings import fleet_source
 from muster_criteria.limits import LIMIT_KEYS, Limit
 from muster_criteria.model import Observation
-from muster_criteria.rules import BREACHES
+from muster_criteria.rules import BREACHES, FLEET_KINDS
 from muster_criteria.skus import Sku
 
-LOWER = ("floor", "exactly", "expected", "siblings_at_least", "expected_devices")
-UPPER = ("ceiling", "exactly", "expected", "siblings_at_most", "expected_devices")
+LOWER = ("floor", "exactly", "expected", "siblings_at_least", "expected_devices", *FLEET_KINDS)
+UPPER = ("ceiling", "exactly", "expected", "siblings_at_most", "expected_devices", *FLEET_KINDS)
 """Where the floor and the ceiling that a report shows come from: the first of these that says something."""
 
 
@@ -27,7 +28,7 @@ def observations_of(frame: pd.DataFrame, broken_rows: Collection[int], sku: Sku)
     rows = zip(*(frame[column] for column in columns), strict=True)
     observations = []
     for at, (probe, metric, device, unit, value, text, labels, samples, spread, usable, note) in enumerate(rows):
-        limit = floor_by.get(at) or ceiling_by.get(at) or texts.get(at)
+        source = floor_by.get(at) or ceiling_by.get(at) or texts.get(at, "")
         observations.append(
             Observation(
                 probe=probe,
@@ -41,7 +42,7 @@ def observations_of(frame: pd.DataFrame, broken_rows: Collection[int], sku: Sku)
                 spread=_number(spread),
                 floor=_number(floors[at]),
                 ceiling=_number(ceilings[at]),
-                source="" if limit is None else f"{limit.source} ({limit.date.isoformat()})",
+                source=source,
                 ok=bool(usable) and at not in broken,
                 note=note,
             )
@@ -55,29 +56,39 @@ def _number(value: float) -> float | None:
 
 def _shown(
     frame: pd.DataFrame, kinds: tuple[str, ...], sku: Sku, *, upper: bool
-) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], dict[int, Limit]]:
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], dict[int, str]]:
+    """What is shown as each row's floor (or ceiling), and where that comes from."""
     shown = np.full(len(frame), np.nan)
-    by: dict[int, Limit] = {}
+    by: dict[int, str] = {}
     for breach in BREACHES:
         for kind in kinds:
             column = f"{kind}_{breach}"
             if column not in frame.columns:
                 continue
             at, who = frame[f"{column}_at"].to_numpy(), frame[f"{column}_by"].to_numpy()
+            if kind in FLEET_KINDS:
+                above = at > frame[f"{column}_expected"].to_numpy()
+                for row in np.flatnonzero(np.isnan(shown) & np.isfinite(at) & (above == upper)):
+                    shown[row], by[int(row)] = at[row], fleet_source(kind, breach)
+                continue
             for row in np.flatnonzero(np.isnan(shown) & ~np.isnan(at)):
                 limit = sku.all_limits[who[row]] if who[row] >= 0 else None
                 if limit is not None and limit.key == ("at_least" if upper else "at_most"):
                     continue
                 shown[row] = at[row]
                 if limit is not None:
-                    by[int(row)] = limit
+                    by[int(row)] = _source(limit)
     return shown, by
 
 
-def _text_limits(frame: pd.DataFrame, sku: Sku) -> dict[int, Limit]:
+def _source(limit: Limit) -> str:
+    return f"{limit.source} ({limit.date.isoformat()})"
+
+
+def _text_limits(frame: pd.DataFrame, sku: Sku) -> dict[int, str]:
     columns = [f"expected_{breach}_by" for breach in BREACHES if f"expected_{breach}_by" in frame.columns]
     return {
-        int(row): sku.all_limits[index]
+        int(row): _source(sku.all_limits[index])
         for column in reversed(columns)
         for row, index in enumerate(frame[column])
         if index >= 0 and sku.all_limits[index].key not in LIMIT_KEYS
