@@ -344,3 +344,4 @@ def test_nothing_measured_is_nothing_judged(frozen: Frozen) -> None:
     assert len(frozen.sweep(nothing, frozen.history).verdicts) == 0
     empty = frozen.of_node().assign(value=np.nan)
     assert frozen.sweep(empty, frozen.history).verdicts["verdict"].tolist() == ["NONE"]
+    assert frozen.sweep(empty, frozen.history, skus={}).verdicts["verdict"].tolist() == ["NONE"]

@@ -34,7 +34,7 @@ common cause for which conviction waits. Rules about a node's own level are told
 "<metric>_level": relative to the peers."""
 
 VERDICTS = ("verdict", "held", "reason")
-"""Per node (index): FAIL, RETEST, WARN or PASS; NONE where nothing could be judged. ``held``: why conviction waits,
+"""Per node (index): FAIL, RETEST, WARN or PASS; NONE where no peers could judge anything. ``held``: why conviction waits,
 where all that convicts has a common cause. Coverage is the judge's of each node: a sweep sees what was measured."""
 
 BLOCK_ROWS = 500_000
@@ -80,7 +80,7 @@ def sweep(
     findings = findings.reset_index(drop=True)
     return Sweep(
         findings,
-        _verdicts(today, {node for _, seen in found for node in seen}, findings, bool(skus)),
+        _verdicts(today, {node for _, seen in found for node in seen}, findings),
         causes,
         snapshot.version,
     )
@@ -164,15 +164,14 @@ def _present(today: pd.DataFrame) -> pd.DataFrame:
     return frame.groupby(["node", "kind"], sort=True).size().rename("devices").reset_index()
 
 
-def _verdicts(today: pd.DataFrame, seen: set[str], findings: pd.DataFrame, by_sku: bool) -> pd.DataFrame:
+def _verdicts(today: pd.DataFrame, seen: set[str], findings: pd.DataFrame) -> pd.DataFrame:
     codes = today["node"].cat.codes.to_numpy()
     names = today["node"].cat.categories
     nodes = names[np.unique(codes[codes >= 0])].astype(str).tolist()
     table = pd.DataFrame(
         {"verdict": "PASS", "held": "", "reason": ""}, index=pd.Index(nodes, name="node"), dtype=object
     )
-    if not by_sku:
-        table.loc[~table.index.isin(seen), "verdict"] = "NONE"
+    table.loc[~table.index.isin(seen), "verdict"] = "NONE"
     for breach in reversed(_GRAVITY):
         of = findings[findings["breach"] == breach]
         worst = of.sort_values("share", ascending=False, kind="stable").drop_duplicates("node")
