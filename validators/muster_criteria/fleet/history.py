@@ -83,8 +83,7 @@ class History:
 
     @functools.cached_property
     def _first(self) -> Numbers:
-        rank = np.cumsum(np.isfinite(self.values), axis=1, dtype=np.int8)
-        return row_medians(np.where(rank <= FIRST_VISITS, self.values, np.float32(np.nan)))
+        return row_medians(self.values, FIRST_VISITS)
 
     @functools.cached_property
     def _visits(self) -> Codes:

@@ -34,8 +34,9 @@ common cause for which conviction waits. Rules about a node's own level are told
 "<metric>_level": relative to the peers."""
 
 VERDICTS = ("verdict", "held", "reason")
-"""Per node (index): FAIL, RETEST, WARN or PASS; NONE where no peers could judge anything. ``held``: why conviction waits,
-where all that convicts has a common cause. Coverage is the judge's of each node: a sweep sees what was measured."""
+"""Per node (index): FAIL, RETEST, WARN or PASS; NONE where no peers could judge anything. ``held``: why conviction
+waits, where all that convicts has a common cause. Coverage is the judge's of each node: a sweep sees only what was
+measured."""
 
 BLOCK_ROWS = 500_000
 """How many readings are judged at a time."""

@@ -16,6 +16,8 @@ VISITS_MAX = 8
 """Earlier visits that are kept of each series: enough for a median and a CUSUM, and 32 bytes a series."""
 
 
+_BLOCK = 500_000
+"""How many rows are worked on at a time."""
 _FAR = 1e30
 """Nothing measured is further from its reference; beyond, numbers of 32 bits overflow."""
 
@@ -53,11 +55,20 @@ def timeline(owner: Codes, day: Codes, value: Numbers) -> Timeline:
     return Timeline(whose[starts], values)
 
 
-def row_medians(values: Matrix) -> Numbers:
-    """The median of each row, NaN where it has no value. Sorting puts NaN last, so no row needs a loop of its own."""
+def row_medians(values: Matrix, first: int = VISITS_MAX) -> Numbers:
+    """The median of the ``first`` values of each row, NaN where it has none; some rows at a time, to save memory."""
+    blocks = [values[start : start + _BLOCK] for start in range(0, len(values), _BLOCK)]
+    return np.concatenate([_medians(block, first) for block in blocks]) if blocks else np.empty(0)
+
+
+def _medians(values: Matrix, first: int) -> Numbers:
+    if first < VISITS_MAX:
+        rank = np.cumsum(np.isfinite(values), axis=1, dtype=np.int8)
+        values = np.where(rank <= first, values, np.float32(np.nan))
+    # Sorting puts NaN last, so no row needs a loop of its own.
     ordered = np.sort(values, axis=1)
     count = np.sum(np.isfinite(values), axis=1)
     rows = np.arange(len(values))
     low = ordered[rows, np.maximum(count - 1, 0) // 2].astype(np.float64)
-    high = ordered[rows, count // 2 if values.shape[1] == 0 else np.minimum(count // 2, values.shape[1] - 1)]
+    high = ordered[rows, np.minimum(count // 2, values.shape[1] - 1)]
     return np.where(count > 0, (low + high.astype(np.float64)) / 2.0, np.nan)
