@@ -16,7 +16,7 @@ from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import Evidence, FaultClass, Finding, Severity
 from muster_criteria.rows import natural
 from muster_criteria.words import listed
-from muster_criteria.xid import GRAVITY, Ruling, XidEvent, XidPolicy, XidSeverity, returning, rule
+from muster_criteria.xid import Ruling, XidEvent, XidPolicy, XidSeverity, returning, rule
 
 EVENT, TOTAL, BEGAN = "xid", "xid_total", "kernel_log_time"
 """The metrics of one message, of their number, and of how far the kernel's log had come when the stage began."""
@@ -156,8 +156,3 @@ _ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 def _gravest_first(finding: Finding) -> tuple[Any, ...]:
     return (_ORDER[finding.severity], natural(finding.device), finding.labels)
-
-
-def gravest(rulings: Iterable[Ruling]) -> XidSeverity | None:
-    """The gravest severity of some rulings, None of none."""
-    return min((ruling.severity for ruling in rulings), key=GRAVITY.__getitem__, default=None)
