@@ -18,13 +18,12 @@ import pytest
 
 from muster import records
 from muster.airflow_api import AirflowClient
-from muster.demo.services import Supervisor
-from muster.demo.stack import Stack, airflow_settings, migrate, new_login, write_password
+from muster.demo.stack import Stack
 from muster.errors import AlreadyTriggered
 from muster.lifecycle import State
 from muster_criteria.model import Verdict
 from tests.dags.conftest import NODE, Mailbox
-from tests.support import airflow_home, orphans, sshd
+from tests.support import live_airflow, sshd
 
 pytestmark = [pytest.mark.airflow, pytest.mark.needs_sshd, pytest.mark.needs_torch, pytest.mark.timeout(900)]
 
@@ -52,27 +51,10 @@ def counted(server: sshd.Sshd, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def airflow(server: sshd.Sshd, mailbox: Mailbox, tmp_path: Path) -> Iterator[Stack]:
-    home = tmp_path / "airflow"
-    login = new_login()
-    write_password(home, login.username, login.password)
-    supervisor = Supervisor(tmp_path / "logs")
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW__")}
-    environment = {
-        **ours,
-        **airflow_settings(login, home, airflow_home.ROOT / "dags", airflow_home.ROOT / "plugins"),
-        "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
-        "MUSTER_AIRFLOW_URL": login.url,
-        "MUSTER_RETRY_SECONDS": "5",
-    }
-    migrate(environment, tmp_path / "logs" / "migrate.log")
-    stack = Stack(supervisor, environment, login)
-    try:
-        stack.start()
-        stack.wait_ready(DAG_ID)
+    """An Airflow of the test's own, since its components are killed."""
+    quick = {"AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10", "MUSTER_RETRY_SECONDS": "5"}
+    with live_airflow.running(tmp_path, DAG_ID, quick) as stack:
         yield stack
-    finally:
-        supervisor.stop()
-        orphans.end(home)
 
 
 class Run:

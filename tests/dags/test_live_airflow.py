@@ -1,0 +1,178 @@
+"""One real Airflow, and what only a real one does: people who answer or do not, asset events, runs marked failed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import getpass
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from muster import records
+from muster.lifecycle import State
+from muster.operators import arrival
+from tests.dags import blocks, conftest
+from tests.dags.blocks import NAMES, Nodes
+from tests.dags.conftest import NODE
+from tests.muster.fleet import host_key
+from tests.support import live_airflow, lives, sshd
+
+pytestmark = [pytest.mark.airflow, pytest.mark.needs_sshd, pytest.mark.needs_torch, pytest.mark.timeout(900)]
+
+QUALIFICATION, NEW_HARDWARE, ADMISSION = "node_qualification", "new_hardware", "admission"
+UNNOTICED = "n9"
+"""A node about which somebody is asked, and nobody answers."""
+
+PATIENCE_H = 0.025
+"""How long people are waited for here, in hours: on a busy machine, too, an answer has to come in time."""
+
+
+THINKING_S = 10.0
+
+
+@dataclasses.dataclass
+class Live:
+    """The Airflow, the block n1 and n2, and a machine that nobody has enrolled yet."""
+
+    desk: live_airflow.Desk
+    block: Nodes
+    newcomer: sshd.Sshd
+
+    def announce(self, key: str, extra: dict[str, Any]) -> None:
+        """Send an asset event, as a provisioning system would."""
+        client = self.desk.client
+        known = client._request("GET", "/assets", params={"name_pattern": arrival.ASSET}).json()["assets"]
+        (asset,) = [each["id"] for each in known if each["name"] == arrival.ASSET]
+        client._request("POST", "/assets/events", json={"asset_id": asset, "partition_key": key, "extra": extra})
+
+    def received(self, key: str) -> list[dict[str, Any]]:
+        """The runs that have received events under this key; empty while one of them is under way."""
+        runs = [run for run in self.desk.runs(NEW_HARDWARE) if run["partition_key"] == key]
+        return runs if all(run["state"] in ("success", "failed") for run in runs) else []
+
+    def tested(self, node: str) -> list[str]:
+        """The ids of the node's qualification runs."""
+        return [run["dag_run_id"] for run in self.desk.runs(QUALIFICATION) if (run["conf"] or {}).get("node") == node]
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    folder = tmp_path_factory.mktemp("live")
+    with contextlib.ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("MUSTER_ADMISSION_LEVEL", "demo")
+        patch.setenv("MUSTER_APPROVAL_HOURS", str(PATIENCE_H))
+        stack.enter_context(conftest.empty_records(folder, patch))
+        stack.enter_context(conftest.mail_sink(patch))
+        server = stack.enter_context(conftest.this_machine(folder, patch))
+        block = Nodes(folder, stack, patch, key_file=server.key_file)
+        block.build()
+        newcomer = block.serve("newcomer", {})
+        records.add_node(records.NewNode(UNNOTICED, "127.0.0.1", host_key(UNNOTICED), "cpu-generic"))
+        lives.qualified(UNNOTICED)
+        desk = live_airflow.Desk(stack.enter_context(live_airflow.running(folder, NEW_HARDWARE)))
+        # Its question runs out while the other tests are at work.
+        desk.client.trigger(ADMISSION, f"{UNNOTICED}-asked", {"node": UNNOTICED})
+        yield Live(desk, block, newcomer)
+
+
+def test_a_person_answers_over_rest(live: Live) -> None:
+    """The question waits without a worker, and the answer's author is who admits."""
+    client = live.desk.client
+    lives.qualified(NODE, "standard")
+    client.trigger(ADMISSION, f"{NODE}-asked", {"node": NODE})
+    live.desk.wait("the question", lambda: [each for each in client.hitl_pending() if NODE in each["subject"]])
+    assert records.live_leases() == [], "nobody holds the node while a person thinks"
+    # Airflow 3.3 takes a task that goes on while the process that asked is still ending for one that was killed.
+    time.sleep(THINKING_S)
+    client.hitl_answer(ADMISSION, f"{NODE}-asked", "ask", ["Admit"], {"reason": "seen it myself"})
+    assert live.desk.wait_over(ADMISSION, f"{NODE}-asked") == "success"
+    assert client.task_states(ADMISSION, f"{NODE}-asked")["retest"] == "skipped"
+    assert records.get_node(NODE).state is State.PRODUCTION
+    (said,) = records.approvals(NODE)
+    assert said.person == live.desk.stack.login.username
+    assert said.at <= datetime.datetime.now(datetime.UTC)
+    assert records.live_leases() == []
+
+
+def test_each_delivery_of_a_node_is_tested_once_however_often_it_is_announced(live: Live) -> None:
+    at = live.newcomer.node("newcomer")
+    line = {"host": at.host, "port": at.port, "user": getpass.getuser(), "sku": "cpu-generic", "work_dir": at.work_dir,
+            "launch": {"kind": "python", "python": sys.executable}}  # fmt: skip
+    extra = {"level": "demo", "inventory": line}
+    first, second = "newcomer__delivery-po-1", "newcomer__delivery-po-2"
+    for _ in range(2):
+        live.announce("newcomer__PO-1", extra)
+    live.desk.wait("its test", lambda: records.live_leases())
+    assert [(held.node, held.run_id) for held in records.live_leases()] == [("newcomer", first)]
+    assert records.get_node("newcomer").host_key == " ".join(at.host_key.split()[:2]), "pinned as it answered"
+    before = len(live.desk.wait("all receipts", lambda: live.received("newcomer__PO-1")))
+    live.announce("newcomer__PO-1", extra)
+    runs = live.desk.wait("another receipt", lambda: len(runs := live.received("newcomer__PO-1")) > before and runs)
+    receipts = [live.desk.client.task_states(NEW_HARDWARE, run["dag_run_id"]) for run in runs]
+    assert [each for each in receipts if each["receive"] == each["qualify"] == "success"] == receipts[:1]
+    assert {each["qualify"] for each in receipts[1:]} == {"skipped"}
+    again = live.desk.log(NEW_HARDWARE, runs[-1]["dag_run_id"], "receive")
+    assert f"newcomer of delivery PO-1 was received before, as run {first}" in again
+    assert live.tested("newcomer") == [first]
+
+    live.announce("newcomer__PO-2", {"level": "demo"})
+    live.desk.wait("another delivery's run", lambda: second in live.tested("newcomer"))
+    assert live.desk.wait_over(QUALIFICATION, second) == "failed"
+    assert f"newcomer is held by run {first}" in live.desk.log(QUALIFICATION, second, "claim")
+    assert [(held.node, held.run_id) for held in records.live_leases()] == [("newcomer", first)]
+
+    for key, sentence in (("nobody__PO-1", "no node 'nobody' is enrolled"), ("newcomer", "give NODE__DELIVERY")):
+        live.announce(key, {})
+        (run,) = live.desk.wait("the refusal", lambda key=key: live.received(key))
+        assert run["state"] == "failed"
+        assert sentence in live.desk.log(NEW_HARDWARE, run["dag_run_id"], "receive")
+    assert live.tested("nobody") == []
+
+    live.desk.fail(QUALIFICATION, first)
+    live.desk.wait("the release", lambda: records.live_leases() == [], 60)
+    assert records.get_node("newcomer").state is State.REGISTERED
+
+
+def test_a_block_whose_run_is_marked_failed_is_let_go_and_meets_again(live: Live) -> None:
+    """Each member is a deferred task of its own in one triggerer, started one after the other by few workers."""
+    desk = live.desk
+    conf = {"nodes": list(NAMES), "level": "demo", "reason": "a test"}
+    desk.client.trigger(blocks.DAG_ID, "block-6", conf)
+    desk.wait("the meeting", lambda: all("phase same_batch" in live.block.progress(name) for name in NAMES))
+    assert [held.node for held in records.live_leases()] == list(NAMES)
+    desk.fail(blocks.DAG_ID, "block-6")
+    desk.wait("the end of the work on the nodes", lambda: not any(live.block.jobs(name) for name in NAMES), 60)
+    desk.wait("the release", lambda: records.live_leases() == [], 60)
+    assert {records.get_node(name).state for name in NAMES} == {State.QUALIFIED}
+
+    desk.client.trigger(blocks.DAG_ID, "block-7", conf)
+    ended = desk.wait_over(blocks.DAG_ID, "block-7")
+    states = desk.client.task_states(blocks.DAG_ID, "block-7")
+    assert ended == "success", states
+    assert (states["train[0]"], states["train[1]"], states["ask"]) == ("success", "success", "skipped")
+    assert {records.get_node(name).state for name in NAMES} == {State.PRODUCTION}
+    assert records.live_leases() == []
+
+
+def test_nobody_answers_in_time_and_the_node_stays_out(live: Live) -> None:
+    desk, run = live.desk, f"{UNNOTICED}-asked"
+    assert desk.wait_over(ADMISSION, run) == "failed"
+    assert desk.client.task_states(ADMISSION, run)["carry_out"] == "upstream_failed"
+    assert records.get_node(UNNOTICED).state is State.QUALIFIED
+    last = records.node_events(UNNOTICED)[-1]
+    assert last.reason.startswith(f"nobody answered within {PATIENCE_H:g} hours whether {UNNOTICED} enters production")
+    assert last.evidence == {"unanswered": f"{ADMISSION}/{run}"}
+    assert last.reason in desk.log(ADMISSION, run, "ask")
+    # Airflow takes an answer that comes too late, and does nothing with it.
+    desk.client.hitl_answer(ADMISSION, run, "ask", ["Admit"], {"reason": "too late"})
+    time.sleep(2.0)
+    assert desk.client.task_states(ADMISSION, run)["ask"] == "failed"
+    assert records.get_node(UNNOTICED).state is State.QUALIFIED
+    assert records.approvals(UNNOTICED) == []
+    assert records.live_leases() == []
