@@ -176,8 +176,9 @@ def test_each_missed_bar_has_its_sentence(key: str, value: object) -> None:
 
 def test_worse_is_what_chance_does_not_explain() -> None:
     cell = _cell("slow clock", "−8 %")
-    assert worse_than(_row(cell, "first", 500, others=520)) is None
-    assert worse_than(_row(cell, "first", 500, others=540)) == "share of mean"
+    assert worse_than(_row(cell, "first", 500, others=550)) is None
+    assert worse_than(_row(cell, "first", 500, others=570)) == "share of mean"
+    assert worse_than(_row(cell, "first", 999, others=1000)) is None
 
 
 def test_the_table_has_a_line_for_each_class_and_severity_and_one_for_each_judge() -> None:
