@@ -1,7 +1,7 @@
 """How long judging a fleet takes: N nodes × 8 GPUs × 60 metrics against frozen references, and one node against them.
 
 Run as ``python -m tests.bench.judge [--nodes N] [--seed S]``. The fleet's numbers are made up (no physics), with one
-device in a thousand slowed by 10 %. Each size is judged in a process of its own, so that its peak memory is that of
+reading in a thousand slowed by 10 %. Each size is judged in a process of its own, so that its peak memory is that of
 judging: the readings of the day, the snapshot and four earlier visits of every device are read from files. Seconds are
 CPU seconds of all its threads together, which on one idle core is what a clock on the wall would show.
 """
