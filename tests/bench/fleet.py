@@ -54,7 +54,7 @@ class Outcome:
     """What came of the nodes. Each list names nodes; ``doubles`` has one entry for each test too many."""
 
     waited: Mapping[str, int]
-    """How many nodes each triggerer held when one was killed, by its job's id."""
+    """To how many nodes each triggerer held a connection when the one with most was killed."""
     interrupted: int
     """Tasks that the worker was at when it was killed."""
     retried: int
@@ -134,21 +134,17 @@ class Campaign:
         """Whether every node waits. Raises ServiceFailed once none can any more."""
         if self.settled():
             raise ServiceFailed(f"the runs ended before all nodes waited; see {self.stack.supervisor.logs.parent}")
-        return len(self.waiting()) == len(self.nodes)
-
-    def waiting(self) -> list[dict[str, Any]]:
-        """The tasks that wait in a triggerer."""
         deferred = self.client._all(f"/dags/{DAG_ID}/dagRuns/~/taskInstances", "task_instances", state="deferred")
-        return [task for task in deferred if task["triggerer_job"]]
+        return sum(task["triggerer_job"] is not None for task in deferred) == len(self.nodes)
 
     def _count(self, path: str, **params: Any) -> int:
         return int(self.client._request("GET", path, params={**params, "limit": 1}).json()["total_entries"])
 
     def kill_triggerer(self) -> dict[str, int]:
-        """Kill one triggerer; gives how many nodes waited in each."""
-        held = collections.Counter(str(task["triggerer_job"]["id"]) for task in self.waiting())
-        self.stack.kill(self.dice.choice(TRIGGERERS))
-        return dict(held)
+        """Kill the triggerer in which most nodes wait; gives how many each holds a connection to."""
+        held = {name: self.stack.connections(name, self.fleet.ports()) for name in TRIGGERERS}
+        self.stack.kill(max(held, key=held.__getitem__))
+        return held
 
     def kill_worker(self, meter: Meter) -> int:
         """Kill a worker once a part of the fleet is past its first stage; gives how many tasks it was at."""
@@ -294,8 +290,8 @@ def _measured(campaign: Campaign, meter: Meter, idle_s: float) -> tuple[Cost, Ma
 def table(nodes: int, outcome: Outcome, cost: Cost) -> str:
     """What happened, and what it cost."""
     rows: list[tuple[str, object]] = [
-        ("nodes in flight at once", sum(outcome.waited.values())),
-        ("waiting in each triggerer, one of them killed", " + ".join(map(str, sorted(outcome.waited.values())))),
+        ("nodes in flight at once", nodes),
+        ("nodes awaited by the triggerer that was killed", max(outcome.waited.values())),
         ("tasks under way in the worker when it was killed", outcome.interrupted),
         ("tasks that were tried again", outcome.retried),
         ("nodes lost", ", ".join(outcome.lost) or 0),

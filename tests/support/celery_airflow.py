@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 
 import psutil
@@ -68,6 +68,15 @@ class CeleryStack(Stack):
                 if " ".join(process.cmdline()).startswith("airflow worker -- "):
                     running.append(process)
         return running
+
+    def connections(self, component: str, ports: Set[int]) -> int:
+        """How many connections a component has open to these ports."""
+        root = psutil.Process(self.supervisor.services[component].pid)
+        return sum(
+            bool(connection.raddr) and connection.raddr.port in ports
+            for process in (root, *root.children(recursive=True))
+            for connection in process.net_connections("tcp4")
+        )
 
     def kill(self, component: str) -> None:
         """End a component and all its processes at once, as if its machine had lost power. It is not started again."""

@@ -97,7 +97,7 @@ class SimulatedFleet:
                 records.NewNode(
                     name=name,
                     host="127.0.0.1",
-                    port=int((self._of(name) / "port").read_text()),
+                    port=self._port(name),
                     user=getpass.getuser(),
                     host_key=(self._of(name) / "host_key.pub").read_text(),
                     sku=sku,
@@ -116,6 +116,13 @@ class SimulatedFleet:
                 stage, job = line.split(" ", 1)
                 found.append(Start(name, stage, Path(job).name))
         return found
+
+    def ports(self) -> set[int]:
+        """Where the nodes listen."""
+        return {self._port(name) for name in self.names}
+
+    def _port(self, name: str) -> int:
+        return int((self._of(name) / "port").read_text())
 
     def _of(self, name: str) -> Path:
         return self.folder / "nodes" / name
