@@ -46,8 +46,7 @@ def qualify(
         raise MusterError(f"there is no level {level!r}: give one of {', '.join(LEVELS)}")
     if force != bool(force_reason.strip()):
         raise MusterError("testing a node that is in use needs both --force and --force-reason 'why that may be'")
-    for node in nodes:
-        records.get_node(node)
+    pools = {node: records.get_node(node).pool for node in nodes}
     if dry_run:
         if not dry.qualification(list(dict.fromkeys(nodes)), DAG, level, reason, force_reason.strip()):
             raise typer.Exit(1)
@@ -55,8 +54,10 @@ def qualify(
     started: dict[str, str] = {}
     refused = False
     with AirflowClient.from_settings() as airflow:
-        for node in dict.fromkeys(nodes):
+        for node, pool in pools.items():
             conf = {"node": node, "level": level, "reason": reason}
+            if pool:
+                conf["pool"] = pool
             if force:
                 conf["force_reason"] = f"{force_reason.strip()} ({settings().who})"
             try:

@@ -47,6 +47,12 @@ def test_each_node_gets_its_run_and_a_second_time_is_refused(muster: Muster, air
     assert "run gpu-0001__new-rack of node_qualification exists already (queued): give another reason" in err
 
 
+def test_a_node_is_loaded_in_the_pool_of_its_rack(muster: Muster, airflow: Airflow) -> None:
+    records.add_node(fleet.new_node("gpu-0003", pool="rack-r12"))
+    assert muster("qualify", "gpu-0003")[0] == 0
+    assert airflow.conf["gpu-0003__new-hardware"]["pool"] == "rack-r12"
+
+
 def test_forcing_needs_a_reason_which_names_the_person(
     muster: Muster, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
