@@ -5,7 +5,7 @@ import math
 import pytest
 
 from muster_node.hardware.cpu_compute import CpuCompute
-from muster_node.probes import exact_gemm
+from muster_node.probes import _exact, exact_gemm
 from muster_node.probes._shared import FORMATS
 from muster_node.probes.exact_gemm import ExactGemm
 
@@ -118,7 +118,7 @@ def test_seeds_make_fresh_data_and_the_same_data_again():
     import torch
 
     def make(seed):
-        return exact_gemm.make_operands(torch, torch.device("cpu"), "fp32", (8, 8, 16), "full", seed).scaled[0]
+        return _exact.make_operands(torch, torch.device("cpu"), "fp32", (8, 8, 16), "full", seed).scaled[0]
 
     assert torch.equal(make(1), make(1))
     assert not torch.equal(make(1), make(2))
@@ -126,15 +126,15 @@ def test_seeds_make_fresh_data_and_the_same_data_again():
 
 @pytest.mark.parametrize(("k", "limit"), [(256, 255), (1024, 127), (2048, 90), (4096, 63), (8192, 45), (16384, 31)])
 def test_limits_are_those_of_the_reference_table(k, limit):
-    assert exact_gemm.operand_limit("bf16", k) == limit
+    assert _exact.operand_limit("bf16", k) == limit
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("k", [32, 256, 4096])
 def test_sums_stay_exact_and_results_normal(dtype, k):
-    limit = exact_gemm.operand_limit(dtype, k)
+    limit = _exact.operand_limit(dtype, k)
     assert k * limit * limit < 2 ** FORMATS[dtype].exact_sum
-    low, high = exact_gemm.exponent_limits(dtype, k, limit)
+    low, high = _exact.exponent_limits(dtype, k, limit)
     assert low <= high
     if dtype == "fp16":
         assert 2 * low >= -14
@@ -145,8 +145,8 @@ def test_sums_stay_exact_and_results_normal(dtype, k):
 def test_scaling_sweeps_exponents_and_keeps_every_operand_exact(span):
     import torch
 
-    operands = exact_gemm.make_operands(torch, torch.device("cpu"), "bf16", (64, 64, 256), span, 11)
-    rows = exact_gemm.power_of_two(torch, operands.exponents[0])
+    operands = _exact.make_operands(torch, torch.device("cpu"), "bf16", (64, 64, 256), span, 11)
+    rows = _exact.power_of_two(torch, operands.exponents[0])
     assert torch.equal(operands.scaled[0].double() / rows[:, None], operands.integers[0].double())
     assert operands.exponents[0].min() < -30
     assert operands.exponents[0].max() > 30
@@ -158,5 +158,5 @@ def test_rounding_is_to_nearest_even():
     one = torch.zeros(1, dtype=torch.int64)
     for exact, rounded in ((257, 256.0), (259, 260.0), (258, 258.0), (-257, -256.0)):
         left, right = torch.tensor([[exact]]), torch.tensor([[1]])
-        operands = exact_gemm.Operands("bf16", (left, right), (one, one), (left, right))
+        operands = _exact.Operands("bf16", (left, right), (one, one), (left, right))
         assert operands.expected(torch, torch.bfloat16).item() == rounded

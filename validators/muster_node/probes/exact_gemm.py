@@ -5,6 +5,9 @@ tiles, libraries or models of hardware: no golden value is needed, and one diffe
 are scaled by random powers of two, which stays exact and sweeps the exponent range, since real faults fire for some
 ranges of values only. Outputs that round (bf16, fp16) are compared with the exact value rounded to nearest even.
 
+The exact answer is worked out once for a set of operands and serves many products of it (``_product_check``), so that
+looking at every element costs next to nothing beside multiplying. How much it does cost is measured in the same run.
+
 Not covered: significands of full entropy, since integers here fill at most the accumulator's square root.
 """
 
@@ -17,16 +20,20 @@ from typing import Any, Dict, List, Optional, Tuple
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
+from muster_node.probes._exact import different_bits, fitting_shape, make_operands, multiply
+from muster_node.probes._product_check import ProductCheck
 from muster_node.probes._shared import FORMATS, best_devices, precision_of, seed_of
 
 SHAPES = {
     "cpu": [[256, 256, 256], [192, 320, 640]],
-    "gpu": [[1024, 1024, 1024], [4096, 4096, 4096], [2048, 2048, 13312]],
+    "gpu": [[1024, 1024, 1024], [4096, 4096, 16384], [2048, 2048, 13312]],
 }
 RANGES = ("full", "unit", "high", "sparse")
 _EXAMPLES = 2  # wrong products told in words
 _PLACES = 4  # wrong elements of each
-_BIT_VIEWS = {8: "int64", 4: "int32", 2: "int16", 1: "int8"}
+_BATCH = 8  # products that wait together for their checks: few enough to hold, enough to keep a GPU busy
+
+Shape = Tuple[int, int, int]
 
 
 class ExactGemm(Probe):
@@ -41,12 +48,19 @@ class ExactGemm(Probe):
         "rounds": Param(4, "products for each format and shape; operand ranges take turns, so 4 covers all"),
         "seconds": Param(0.0, "go on for at least so many seconds for each format, device and mode"),
         "modes": Param(["alone", "together"], "each device in turn, all at once, or both"),
+        "dwell_s": Param(
+            0.0, "device seconds for which each set of operands is multiplied again; above 0 the raw rate is timed too"
+        ),
         "reruns": Param(10, "how often a product that was wrong is computed again"),
     }
     metrics = {
         "gemm_mismatches": Metric("count", "elements that differ from the exact answer"),
         "gemm_checked_elements": Metric("count", "elements compared"),
-        "gemm_checked_fraction": Metric("%", "share of all elements produced that were compared"),
+        "gemm_checked_fraction": Metric("%", "share of all elements of all counted products that were compared"),
+        "gemm_verified_to_raw": Metric(
+            "%", "rate of products with operands made and all elements checked, against that of products alone"
+        ),
+        "gemm_not_supported": Metric("text", "number formats asked for that the device does not multiply exactly"),
     }
     needs = ("torch",)
 
@@ -54,7 +68,7 @@ class ExactGemm(Probe):
         """Screen every device, one format after the other. Raises Skip where no device has any of the formats."""
         torch = require_torch()
         hardware, devices = context.hardware, best_devices(context.hardware)
-        tested = False
+        missing: Dict[str, List[str]] = {device.id: [] for device in devices}
         for dtype in context.params["dtypes"]:
             findings: Dict[str, List[_Finding]] = {device.id: [] for device in devices}
             with precision_of(torch, dtype):
@@ -65,14 +79,27 @@ class ExactGemm(Probe):
                     for device, finding in zip(group, found):
                         findings[device.id] += [finding] if finding is not None else []
             for device in devices:
-                tested = _report(context, device, dtype, findings[device.id]) or tested
-        if not tested:
+                if not _report(context, device, dtype, findings[device.id]):
+                    missing[device.id].append(dtype)
+        for device_id, formats in missing.items():
+            if formats:
+                context.emit("gemm_not_supported", device_id, text=", ".join(formats))
+        if all(formats == context.params["dtypes"] for formats in missing.values()):
             raise Skip("no device here multiplies any of %s" % ", ".join(context.params["dtypes"]))
 
 
 def _groups(modes: List[str], devices: List[Device]) -> List[Tuple[str, List[Device]]]:
     alone = [("alone", [device]) for device in devices] if "alone" in modes else []
     return alone + ([("together", devices)] if "together" in modes else [])
+
+
+@dataclasses.dataclass
+class _Pace:
+    """Device seconds that so many products of one shape took with all that checks them, and would have taken alone."""
+
+    products: int = 0
+    verified_s: float = 0.0
+    raw_s: float = 0.0
 
 
 @dataclasses.dataclass
@@ -86,6 +113,7 @@ class _Finding:
     mismatches: int = 0
     wrong_products: int = 0
     examples: List[str] = dataclasses.field(default_factory=list)
+    paces: Dict[Shape, _Pace] = dataclasses.field(default_factory=dict)
 
 
 def _report(context: Context, device: Device, dtype: str, findings: List[_Finding]) -> bool:
@@ -104,11 +132,28 @@ def _report(context: Context, device: Device, dtype: str, findings: List[_Findin
     context.emit("gemm_mismatches", device.id, value=total, labels=labels, samples=products, note=note)
     context.emit("gemm_checked_elements", device.id, value=checked, labels=labels, samples=products)
     context.emit("gemm_checked_fraction", device.id, value=100.0 * checked / produced, labels=labels, samples=products)
+    _report_pace(context, device, dtype, findings)
     return True
 
 
+def _report_pace(context: Context, device: Device, dtype: str, findings: List[_Finding]) -> None:
+    for shape in {shape: None for finding in findings for shape in finding.paces}:
+        paces = [finding.paces[shape] for finding in findings if shape in finding.paces]
+        verified, raw = sum(pace.verified_s for pace in paces), sum(pace.raw_s for pace in paces)
+        products = sum(pace.products for pace in paces)
+        work = 2e-9 * math.prod(shape) * products
+        context.emit(
+            "gemm_verified_to_raw",
+            device.id,
+            value=100.0 * raw / verified,
+            labels={"dtype": dtype, "shape": "%dx%dx%d" % shape},
+            samples=products,
+            note="K = %d: %.4g GFLOPS checked, %.4g GFLOPS raw" % (shape[2], work / verified, work / raw),
+        )
+
+
 class _Screen:
-    """The work of one device: products with fresh seeds until rounds and seconds are both reached."""
+    """The work of one device: operands with fresh seeds until rounds and seconds are both reached."""
 
     def __init__(self, torch: Any, context: Context, dtype: str, mode: str) -> None:
         self._torch, self._hardware, self._dtype, self._mode = torch, context.hardware, dtype, mode
@@ -122,128 +167,97 @@ class _Screen:
         finding, clock = _Finding(self._mode), self._hardware.clock
         end, number = clock.now() + self._params["seconds"], 0
         while number < self._params["rounds"] or clock.now() < end:
-            for shape in self._params["shapes"] or SHAPES[worker.device.kind]:
-                seed = seed_of(self._seed, self._mode, worker.device.id, self._dtype, tuple(shape), number)
-                self._one(compute, tuple(shape), RANGES[number % len(RANGES)], seed, finding)
+            for wanted in self._params["shapes"] or SHAPES[worker.device.kind]:
+                shape = fitting_shape(self._dtype, tuple(wanted))
+                seed = seed_of(self._seed, self._mode, worker.device.id, self._dtype, shape, number)
+                self._screen(compute, shape, RANGES[number % len(RANGES)], seed, finding)
             number += 1
         return finding
 
-    def _one(self, compute: Compute, shape: Tuple[int, int, int], span: str, seed: int, finding: _Finding) -> None:
-        m, n, k = compute.physical(*shape)
-        operands = make_operands(self._torch, compute.torch_device, self._dtype, (m, n, k), span, seed)
-        product = multiply(self._torch, compute, operands, shape)
-        expected = operands.expected(self._torch, product.dtype)
-        wrong = different_bits(self._torch, product, expected)
-        count = int(wrong.sum())
-        finding.products += 1
-        finding.produced += product.numel()
-        finding.checked += wrong.numel()
-        if not count:
+    def _screen(self, compute: Compute, shape: Shape, span: str, seed: int, finding: _Finding) -> None:
+        """One set of operands: one product, or as many as fill the time, with the raw rate taken before and after."""
+        reruns = self._params["reruns"]
+        if not self._params["dwell_s"]:
+            _Vector(self._torch, compute, self._dtype, shape, span, seed).check_first(reruns, finding)
             return
-        finding.mismatches += count
+        with compute.timer() as preparing:
+            vector = _Vector(self._torch, compute, self._dtype, shape, span, seed)
+            vector.check_first(reruns, finding)
+        with compute.timer() as once:
+            vector.raw(1)
+        products = max(_BATCH, math.ceil(self._params["dwell_s"] / max(once.seconds, 1e-9)))
+        quarter = max(1, products // 4)
+        with compute.timer() as before:
+            vector.raw(quarter)
+        with compute.timer() as checking:
+            vector.check(products, reruns, finding)
+        with compute.timer() as after:
+            vector.raw(quarter)
+        pace = finding.paces.setdefault(shape, _Pace())
+        pace.raw_s += (before.seconds + after.seconds) / (2 * quarter) * products
+        pace.verified_s += preparing.seconds + checking.seconds
+        pace.products += products
+
+
+class _Vector:
+    """One set of operands, its exact answer, and the check against it, which serves any number of products."""
+
+    def __init__(self, torch: Any, compute: Compute, dtype: str, shape: Shape, span: str, seed: int) -> None:
+        self._torch, self._compute, self._shape = torch, compute, shape
+        m, n, k = compute.physical(*shape)
+        self._operands = make_operands(torch, compute.torch_device, dtype, (m, n, k), span, seed)
+        self._told = "%dx%dx%d %s seed %d" % (m, n, k, span, seed)
+        # Which format the product comes in is up to the device, and decides how the exact answer is rounded.
+        self._first = self._multiply()
+        self._expected = self._operands.expected(torch, self._first.dtype)
+        self._check = ProductCheck(torch, self._expected, seed)
+
+    def raw(self, products: int) -> None:
+        """Multiply and look at nothing."""
+        for _ in range(products):
+            self._multiply()
+
+    def check_first(self, reruns: int, finding: _Finding) -> None:
+        """Check the product that came with the operands."""
+        self._settle([(self._first, self._differs(self._first))], reruns, finding)
+
+    def check(self, products: int, reruns: int, finding: _Finding) -> None:
+        """Multiply so many times and check every element of every product, waiting for the device once a batch."""
+        while products:
+            batch = []
+            for _ in range(min(products, _BATCH)):
+                product = self._multiply()
+                batch.append((product, self._differs(product)))
+            self._settle(batch, reruns, finding)
+            products -= len(batch)
+
+    def _multiply(self) -> Any:
+        return multiply(self._torch, self._compute, self._operands, self._shape)
+
+    def _differs(self, product: Any) -> Any:
+        m, n, _ = self._shape
+        return self._check.differs(self._compute.touch(product, nominal_bytes=m * n * product.element_size()))
+
+    def _settle(self, batch: List[Tuple[Any, Any]], reruns: int, finding: _Finding) -> None:
+        flags = self._torch.stack([differs for _, differs in batch]).tolist()
+        for (product, _), wrong in zip(batch, flags):
+            finding.products += 1
+            finding.produced += product.numel()
+            finding.checked += self._expected.numel()
+            if wrong:
+                self._tell(product, reruns, finding)
+
+    def _tell(self, product: Any, reruns: int, finding: _Finding) -> None:
+        """Count the wrong elements of a product that the check objects to, and compute it again."""
+        wrong = different_bits(self._torch, product, self._expected)
+        count = int(wrong.sum())
+        # The check itself runs on the device: if only its sums were wrong, that is a fault of the device as well.
+        finding.mismatches += count or 1
         finding.wrong_products += 1
-        if len(finding.examples) < _EXAMPLES:
-            again = sum(
-                bool(different_bits(self._torch, multiply(self._torch, compute, operands, shape), expected).any())
-                for _ in range(self._params["reruns"])
-            )
-            places = [tuple(place) for place in wrong.nonzero()[:_PLACES].tolist()]
-            seen = ["(%d,%d) is %r, exact %r" % (*p, product[p].item(), expected[p].item()) for p in places]
-            finding.examples.append(
-                "%dx%dx%d %s seed %d: %d elements, %s, again in %d of %d reruns"
-                % (m, n, k, span, seed, count, ", ".join(seen), again, self._params["reruns"])
-            )
-
-
-@dataclasses.dataclass(frozen=True)
-class Operands:
-    """Integer matrices, the exponents that scale their rows and columns, and both combined in the format under test."""
-
-    dtype: str
-    integers: Tuple[Any, Any]
-    exponents: Tuple[Any, Any]
-    scaled: Tuple[Any, Any]
-
-    def expected(self, torch: Any, out_dtype: Any) -> Any:
-        """The exact product, rounded once to ``out_dtype``."""
-        exact = exact_product(torch, *self.integers, self.dtype)
-        if not out_dtype.is_floating_point:
-            return exact.to(out_dtype)
-        rows, columns = (power_of_two(torch, exponents) for exponents in self.exponents)
-        return (exact.double() * rows[:, None] * columns[None, :]).to(out_dtype)
-
-
-def operand_limit(dtype: str, k: int) -> int:
-    """Amax: the largest integer with K·Amax² exact in the accumulator and Amax itself exact in the format."""
-    number_format = FORMATS[dtype]
-    return max(1, min((1 << number_format.significand) - 1, math.isqrt(((1 << number_format.exact_sum) - 1) // k)))
-
-
-def exponent_limits(dtype: str, k: int, limit: int) -> Tuple[int, int]:
-    """Lowest and highest power of two by which a row or column may be scaled with every result normal and finite."""
-    scale = FORMATS[dtype].scale
-    if dtype != "fp16":
-        return -scale, scale
-    # Results must stay within 2^-14 (normal) and 2^16 (finite): the sum's own bits leave the rest for the exponents.
-    return -scale, max(-scale, (15 - (k * limit * limit).bit_length()) // 2)
-
-
-def make_operands(torch: Any, device: Any, dtype: str, shape: Tuple[int, int, int], span: str, seed: int) -> Operands:
-    """Operands for one product of physical ``shape`` (m, n, k), integers spread as ``span`` says."""
-    m, n, k = shape
-    generator = torch.Generator(device=device).manual_seed(seed)
-    limit = 1 if span == "unit" else operand_limit(dtype, k)
-    a, b = (_integers(torch, device, generator, size, limit, span) for size in ((m, k), (k, n)))
-    low, high = exponent_limits(dtype, k, limit)
-    rows, columns = (
-        torch.randint(low, high + 1, (size,), generator=generator, device=device, dtype=torch.int64) for size in (m, n)
-    )
-    target = getattr(torch, FORMATS[dtype].torch_name)
-    if dtype == "int8":
-        scaled = (a.to(target), b.to(target))
-    else:
-        scaled = (
-            (a.double() * power_of_two(torch, rows)[:, None]).to(target),
-            (b.double() * power_of_two(torch, columns)[None, :]).to(target),
-        )
-    return Operands(dtype, (a, b), (rows, columns), scaled)
-
-
-def _integers(torch: Any, device: Any, generator: Any, size: Tuple[int, int], limit: int, span: str) -> Any:
-    draw = {"generator": generator, "device": device, "dtype": torch.int64}
-    values = torch.randint(-limit, limit + 1, size, **draw)
-    if span == "high":
-        return (limit - values.abs() // 4) * (1 - 2 * torch.randint(0, 2, size, **draw))
-    if span == "sparse":
-        return values * (torch.randint(0, 10, size, **draw) == 0)
-    return values
-
-
-def power_of_two(torch: Any, exponents: Any) -> Any:
-    """2**exponents as float64, put together from bits: a library's pow need not be exact."""
-    return ((exponents + 1023) << 52).view(torch.float64)
-
-
-def exact_product(torch: Any, a: Any, b: Any, dtype: str) -> Any:
-    """The product of integer matrices as int64, by another data path than the one under test.
-
-    CPUs multiply integers; GPUs, whose PyTorch has no int64 product, use fp64 units (exact below 2^53), and the host
-    where fp64 itself is under test.
-    """
-    if not a.is_cuda:
-        return torch.mm(a, b)
-    if dtype == "fp64":
-        return torch.mm(a.cpu(), b.cpu()).to(a.device)
-    return torch.mm(a.double(), b.double()).to(torch.int64)
-
-
-def multiply(torch: Any, compute: Compute, operands: Operands, nominal: Tuple[int, int, int]) -> Any:
-    """The product under test, in fp32 where the device can give that (its accumulator, before any rounding)."""
-    out_dtype = {"fp64": torch.float64, "int8": torch.int32}.get(operands.dtype, torch.float32)
-    return compute.matmul(*operands.scaled, nominal=nominal, out_dtype=out_dtype)
-
-
-def different_bits(torch: Any, product: Any, expected: Any) -> Any:
-    """Where the two differ in any bit, as a boolean matrix."""
-    view = getattr(torch, _BIT_VIEWS[product.element_size()])
-    return product.contiguous().view(view) != expected.view(view)
+        if len(finding.examples) >= _EXAMPLES:
+            return
+        again = sum(bool(different_bits(self._torch, self._multiply(), self._expected).any()) for _ in range(reruns))
+        places = [tuple(place) for place in wrong.nonzero()[:_PLACES].tolist()]
+        seen = ["(%d,%d) is %r, exact %r" % (*p, product[p].item(), self._expected[p].item()) for p in places]
+        what = "%d elements, %s" % (count, ", ".join(seen)) if count else "its check sums alone"
+        finding.examples.append("%s: %s, again in %d of %d reruns" % (self._told, what, again, reruns))

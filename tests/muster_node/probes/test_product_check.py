@@ -1,0 +1,125 @@
+"""The cheap check of products: what it costs is measured, and nothing slips through its sums."""
+
+import pytest
+
+from muster_node.hardware.cpu_compute import CpuCompute
+from muster_node.probes import _exact
+from muster_node.probes._product_check import ByteSums, ProductCheck
+from muster_node.probes.exact_gemm import ExactGemm
+
+pytestmark = pytest.mark.needs_torch
+
+BYTES_OF_A_ROW = 4096
+
+
+def int_mm(left, right):
+    """What the integer units of a GPU give, on any CPU."""
+    import torch
+
+    return (left.to(torch.int32)) @ (right.to(torch.int32))
+
+
+@pytest.fixture
+def sums():
+    import torch
+
+    return ByteSums(torch, torch.device("cpu"), 5, int_mm)
+
+
+def test_every_byte_alone_changes_the_sums(sums):
+    import torch
+
+    clean = torch.zeros((1, BYTES_OF_A_ROW), dtype=torch.int8)
+    spoilt = torch.eye(BYTES_OF_A_ROW, dtype=torch.int8) * torch.randint(1, 127, (BYTES_OF_A_ROW, 1), dtype=torch.int8)
+    different = (sums(spoilt) != sums(clean)).any(dim=1)
+    assert bool(different.all())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int32"])
+@pytest.mark.parametrize("stride", [1, 2, 16, 64, 512, 1024])
+def test_no_four_strided_elements_with_one_mask_cancel(sums, dtype, stride):
+    """Also where the changes run + − − +, which cancels in sums whose weights grow evenly with the place."""
+    import torch
+
+    product = torch.randn((64, 128), generator=torch.Generator().manual_seed(stride)).mul(99).to(getattr(torch, dtype))
+    wanted = sums(product)
+    words = {2: torch.int16, 4: torch.int32, 8: torch.int64}[product.element_size()]
+    for bit in range(8 * product.element_size() - 1):
+        spoilt = product.clone()
+        spoilt.view(-1).view(words)[7 : 7 + 4 * stride : stride] ^= 1 << bit
+        assert bool((sums(spoilt) != wanted).any())
+
+
+def test_rows_that_changed_places_show(sums):
+    import torch
+
+    product = torch.arange(2 * 1024, dtype=torch.float32).view(2, 1024)
+    assert bool((sums(product) != sums(product.flip(0))).any())
+    assert bool((sums(product) != sums(product.roll(1))).any())
+
+
+def test_the_sums_fit_into_int32(sums):
+    import torch
+
+    extreme = torch.full((1, BYTES_OF_A_ROW), -128, dtype=torch.int8)
+    exact = extreme.to(torch.int64) @ sums._weights.to(torch.int64)
+    assert torch.equal(sums(extreme).to(torch.int64), exact)
+    assert 128 * 127 * BYTES_OF_A_ROW < 2**31
+
+
+def test_products_of_a_cpu_are_compared_directly():
+    import torch
+
+    expected = torch.ones((3, 5))
+    check = ProductCheck(torch, expected, 1)
+    assert not bool(check.differs(expected.clone()))
+    assert bool(check.differs(-expected))
+
+
+@pytest.mark.parametrize("limit", [1, 63, 64, 8191, 1 << 20, 1 << 26])
+def test_int8_products_give_the_product_of_wide_integers(limit):
+    import torch
+
+    draw = torch.Generator().manual_seed(limit)
+    a, b = (torch.randint(-limit, limit + 1, size, generator=draw) for size in ((24, 16), (16, 8)))
+    a[0, 0], b[0, 0] = -limit, limit
+    assert torch.equal(_exact.limb_product(torch, a, b, int_mm), a @ b)
+
+
+def test_the_sums_of_fp8_products_stay_within_its_accumulator():
+    assert _exact.fitting_shape("fp8", (8, 8, 16384)) == (8, 8, 8192)
+    assert _exact.fitting_shape("bf16", (8, 8, 16384)) == (8, 8, 16384)
+    assert _exact.operand_limit("fp8", 8192) == 1
+
+
+def test_the_rate_with_checks_is_told_beside_the_raw_one(run_probe, cpus):
+    run = run_probe(ExactGemm, dtypes=["fp32"], shapes=[[64, 64, 512]], rounds=1, modes=["alone"], dwell_s=0.01)
+    told = run.one("gemm_verified_to_raw", cpus[0], dtype="fp32", shape="64x64x512")
+    assert 0 < told.value < 150
+    assert told.note.startswith("K = 512: ")
+    # The product that came with the operands is counted and checked, but not timed as one of the repeats.
+    assert run.one("gemm_checked_elements", cpus[0], dtype="fp32").samples == told.samples + 1
+    assert run.one("gemm_checked_fraction", cpus[0], dtype="fp32").value == 100.0
+
+
+def test_one_wrong_product_among_many_of_the_same_operands_is_found(run_probe, cpus, monkeypatch):
+    honest, calls = CpuCompute.matmul, [0]
+
+    def faulty(self, a, b, **nominal):
+        product = honest(self, a, b, **nominal)
+        calls[0] += 1
+        # One product comes with the operands, one is timed alone, two time the raw rate; the last repeat is wrong.
+        if calls[0] == 1 + 1 + 2 + 8:
+            product[2, 3] += 1
+        return product
+
+    monkeypatch.setattr(CpuCompute, "matmul", faulty)
+    run = run_probe(ExactGemm, dtypes=["fp32"], shapes=[[16, 16, 32]], rounds=1, modes=["alone"], dwell_s=1e-9)
+    found = run.one("gemm_mismatches", cpus[0], dtype="fp32")
+    assert found.value == 1
+    assert "again in 0 of 10 reruns" in found.note
+
+
+def test_formats_that_a_device_lacks_are_named(run_probe, cpus):
+    run = run_probe(ExactGemm, dtypes=["fp32", "tf32", "fp8"], shapes=[[16, 16, 32]], rounds=1)
+    assert run.one("gemm_not_supported", cpus[0]).text == "tf32, fp8"
