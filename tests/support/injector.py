@@ -1,0 +1,197 @@
+"""Corrupts device buffers in flight, at the hardware seam, without the detector's knowledge.
+
+A probe is given ``OneDevice`` in place of the machine and runs unchanged: what a kernel has written, or what lies
+in memory, is altered before the probe sees it again. Whether bits really changed is told to the test alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import random
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from muster_node.hardware.cpu_compute import require_torch
+from muster_node.hardware.seam import Compute, Device, Fact, Hardware, Sample, Timing, Usage, Worker
+
+Damage = Callable[[Any, int, random.Random], None]
+"""Alters a flat buffer of integer words, given the length of its rows and the dice."""
+
+_ROW_WORDS = 512  # what counts as a row of a buffer without rows
+_STRIDES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def _mask(words: Any, dice: random.Random) -> int:
+    """One bit of a word; the topmost has no positive value."""
+    bits = 8 * int(words.element_size())
+    bit = dice.randrange(bits)
+    return -(1 << bit) if bit == bits - 1 else 1 << bit
+
+
+def _one_bit(words: Any, row: int, dice: random.Random) -> None:
+    words[dice.randrange(words.numel())] ^= _mask(words, dice)
+
+
+def _four_strided(words: Any, row: int, dice: random.Random) -> None:
+    stride = dice.choice(_STRIDES)
+    first = dice.randrange(words.numel() - 3 * stride)
+    words[first : first + 3 * stride + 1 : stride] ^= _mask(words, dice)
+
+
+def _a_row(words: Any, row: int, dice: random.Random) -> None:
+    first = row * dice.randrange(words.numel() // row)
+    words[first : first + row] ^= _mask(words, dice)
+
+
+def _offset(words: Any, row: int, dice: random.Random) -> None:
+    words += dice.randint(1, 100)
+
+
+def _shifted(words: Any, row: int, dice: random.Random) -> None:
+    words.copy_(words.roll(dice.choice(_STRIDES)))
+
+
+def _zero_fill(words: Any, row: int, dice: random.Random) -> None:
+    length = words.numel() // 4
+    first = dice.randrange(words.numel() - length + 1)
+    words[first : first + length] = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of corruption; a ``steady`` one is the same, at the same place, in every buffer."""
+
+    damage: Damage
+    steady: bool = False
+
+
+KINDS = {
+    "one_bit": Kind(_one_bit),
+    "four_strided": Kind(_four_strided),
+    "row": Kind(_a_row),
+    "offset": Kind(_offset),
+    "shifted": Kind(_shifted),
+    "repeatable": Kind(_four_strided, steady=True),
+    "zero_fill": Kind(_zero_fill),
+}
+
+
+class Injector:
+    """Damages one of the first ``among`` results of ``operation`` ("matmul" or "touch"), or every one if steady."""
+
+    def __init__(self, kind: str, operation: str, among: int, seed: int) -> None:
+        self._kind, self._operation, self._seed = KINDS[kind], operation, seed
+        self._hit, self._calls = random.Random(seed).randrange(among), 0
+        # Workers on CPUs are forked processes: what they did is told through shared memory.
+        self._changed = multiprocessing.RawValue("i", 0)
+
+    @property
+    def changed(self) -> bool:
+        """Whether any bit of any buffer has been changed."""
+        return bool(self._changed.value)
+
+    def pass_through(self, operation: str, buffer: Any) -> Any:
+        """The buffer, damaged in place if this is the moment."""
+        if operation != self._operation:
+            return buffer
+        number, self._calls = self._calls, self._calls + 1
+        if self._kind.steady or number == self._hit:
+            torch = require_torch()
+            integer = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[buffer.element_size()]
+            words = buffer.view(-1).view(integer)
+            before = words.clone()
+            row = buffer.shape[-1] if buffer.dim() > 1 else min(_ROW_WORDS, words.numel())
+            self._kind.damage(words, row, random.Random(self._seed))
+            self._changed.value |= int(not torch.equal(words, before))
+        return buffer
+
+
+class FaultyCompute(Compute):
+    """A device whose results pass through an injector."""
+
+    def __init__(self, inner: Compute, injector: Injector) -> None:
+        self._inner, self._injector = inner, injector
+        self.device, self.torch_device = inner.device, inner.torch_device
+
+    def physical(self, *shape: int) -> tuple[int, ...]:
+        """As the device has it."""
+        return self._inner.physical(*shape)
+
+    def matmul(self, a: Any, b: Any, *, nominal: tuple[int, int, int], out_dtype: Any = None) -> Any:
+        """The device's product, perhaps damaged."""
+        product = self._inner.matmul(a, b, nominal=nominal, out_dtype=out_dtype)
+        return self._injector.pass_through("matmul", product)
+
+    def copy(self, target: Any, source: Any, *, nominal_bytes: int) -> None:
+        """The device's copy, perhaps damaged."""
+        self._inner.copy(target, source, nominal_bytes=nominal_bytes)
+        self._injector.pass_through("copy", target)
+
+    def touch(self, tensor: Any, *, nominal_bytes: int) -> Any:
+        """The tensor, perhaps damaged where it lies."""
+        return self._injector.pass_through("touch", self._inner.touch(tensor, nominal_bytes=nominal_bytes))
+
+    def timer(self) -> AbstractContextManager[Timing]:
+        """The device's own."""
+        return self._inner.timer()
+
+    def free_memory(self) -> int:
+        """As the device has it."""
+        return self._inner.free_memory()
+
+    def supports(self, dtype: str) -> bool:
+        """As the device has it."""
+        return self._inner.supports(dtype)
+
+
+class OneDevice(Hardware):
+    """A machine of which only the first of the best devices is seen; its results pass through an injector, if any."""
+
+    def __init__(self, inner: Hardware, injector: Injector | None = None) -> None:
+        self._inner, self._injector = inner, injector
+        self.simulated, self.clock = inner.simulated, inner.clock
+
+    def devices(self, kind: str) -> list[Device]:
+        """The first of its kind."""
+        return self._inner.devices(kind)[:1]
+
+    def compute(self, device: Device) -> Compute:
+        """The device's compute, through the injector."""
+        inner = self._inner.compute(device)
+        return inner if self._injector is None else FaultyCompute(inner, self._injector)
+
+    def at_once(
+        self,
+        devices: list[Device],
+        work: Callable[[Worker], Any],
+        tick: Callable[[], None] | None = None,
+        tick_s: float = 1.0,
+    ) -> list[Any]:
+        """As the machine does it."""
+        return self._inner.at_once(devices, work, tick, tick_s)
+
+    def boot_id(self) -> str:
+        """The machine's."""
+        return self._inner.boot_id()
+
+    def inventory(self) -> Iterable[Fact]:
+        """The machine's."""
+        return self._inner.inventory()
+
+    def counters(self) -> Iterable[Fact]:
+        """The machine's."""
+        return self._inner.counters()
+
+    def telemetry(self) -> Iterable[Sample]:
+        """The machine's."""
+        return self._inner.telemetry()
+
+    def usage(self) -> Usage:
+        """The machine's."""
+        return self._inner.usage()
+
+    def kernel_log(self) -> list[str] | None:
+        """The machine's."""
+        return self._inner.kernel_log()
