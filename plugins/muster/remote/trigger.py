@@ -14,7 +14,9 @@ from typing import Any
 
 import asyncssh
 from airflow.providers.ssh.triggers.ssh_remote_job import _CONNECTION_ERRORS, SSHRemoteJobTrigger
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import TriggerEvent
+from asgiref.sync import sync_to_async
 
 from muster.remote import jobs, scripts, ssh
 from muster.remote.hooks import NodeAddress, NodeSSHHookAsync
@@ -236,7 +238,14 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
         )
 
     async def on_kill(self) -> None:
-        """Stop the work on the node: somebody marked the task failed or succeeded, or cleared it."""
+        """Stop the work on the node: somebody marked the task failed or succeeded, or cleared it.
+
+        Airflow 3.3 also calls this in a triggerer that was slow, once its triggers have gone to another
+        (apache/airflow pull request 73454). Then the task still waits, and the work goes on.
+        """
+        if await self._awaited():
+            self.log.info("the job on %s goes on: another triggerer awaits it", self.node.name)
+            return
         self.log.info("stopping the job on %s", self.node.name)
         conn = await self._connect()
         try:
@@ -246,3 +255,18 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
             await self._close(conn)
         stopped = "stopped" in answer
         self.log.log(20 if stopped else 40, "the job on %s %s", self.node.name, "stopped" if stopped else "still runs")
+
+    async def _awaited(self) -> bool:
+        """Whether the task still waits for this job, or nobody can say: what is left over ends with its run."""
+        task: Any = self.task_instance
+        if task is None:
+            return False
+        ask = sync_to_async(RuntimeTaskInstance.get_task_states)
+        try:
+            states = await ask(
+                dag_id=task.dag_id, map_index=task.map_index, task_ids=[task.task_id], run_ids=[task.run_id]
+            )
+        except Exception as error:  # whatever it is, it is no reason to end hours of work
+            self.log.warning("Airflow does not say what became of the task (%s)", error)
+            return True
+        return "deferred" in states.get(task.run_id, {}).values()

@@ -12,10 +12,12 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import paramiko
 import pytest
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from muster.remote import jobs, scripts, ssh
 from muster.remote.hooks import NodeAddress, NodeSSHHook
@@ -223,6 +225,33 @@ def test_on_kill_stops_the_work_on_the_node(server: sshd.Sshd, client: paramiko.
     group = (folder / "pid").read_text()
     left = subprocess.run(["ps", "-o", "stat=", "-g", group], capture_output=True, text=True, check=False).stdout
     assert [line for line in left.splitlines() if not line.startswith("Z")] == []
+
+
+@pytest.mark.parametrize(
+    ("state", "goes_on"), [("deferred", True), ("failed", False), (None, False), (OSError(), True)]
+)
+def test_a_kill_in_a_triggerer_that_has_lost_the_task_to_another_ends_nothing(
+    server: sshd.Sshd,
+    client: paramiko.SSHClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    state: object,
+    goes_on: bool,
+) -> None:
+    """A slow triggerer is told to kill what another one awaits; only the task's own state says whether to."""
+
+    def states(**_asked: Any) -> dict[str, dict[str, object]]:
+        if isinstance(state, OSError):
+            raise state
+        return {"n1__new": {"burn_in": state}}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", states)
+    seen = start(client, server, tmp_path, seconds=600)
+    told = trigger(server, seen)
+    told.task_instance = SimpleNamespace(dag_id="node_qualification", run_id="n1__new", task_id="burn_in", map_index=-1)
+    asyncio.run(told.on_kill())
+    after = jobs.look(client, server.node().work_dir, KEY, "")
+    assert (after.state is jobs.State.RUNNING) is goes_on
 
 
 def test_without_a_connection_the_settings_say_who_we_are(
