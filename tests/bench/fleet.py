@@ -2,8 +2,8 @@
 
 Run as ``python -m tests.bench.fleet --nodes N [--seed S]``. Everything is real but the hardware and how long it is
 tested: Airflow with Redis and PostgreSQL, two workers, two triggerers, an SSH server for each node, the node side,
-Great Expectations, mail. All nodes first wait at once; then one triggerer is killed, and a worker in mid-run. What was
-tested how often is counted by the nodes themselves.
+Great Expectations, mail. All nodes first wait at once; then one triggerer stalls, the other is killed, and a worker in
+mid-run. What was tested how often is counted by the nodes themselves.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Outcome:
     """What came of the nodes. Each list names nodes; ``doubles`` has one entry for each test too many."""
 
     waited: Mapping[str, int]
-    """To how many nodes each triggerer held a connection when the one with most was killed."""
+    """To how many nodes each triggerer held a connection when it was frozen, or killed."""
     interrupted: int
     """Tasks that the worker was at when it was killed."""
     retried: int
@@ -140,11 +140,23 @@ class Campaign:
     def _count(self, path: str, **params: Any) -> int:
         return int(self.client._request("GET", path, params={**params, "limit": 1}).json()["total_entries"])
 
-    def kill_triggerer(self) -> dict[str, int]:
-        """Kill the triggerer in which most nodes wait; gives how many each holds a connection to."""
-        held = {name: self.stack.connections(name, self.fleet.ports()) for name in TRIGGERERS}
-        self.stack.kill(max(held, key=held.__getitem__))
+    def lose_triggerers(self) -> dict[str, int]:
+        """Freeze the triggerer in which most nodes wait until the other has them all, let it find out, kill the other.
+
+        Gives to how many nodes each held a connection before, and the other when it was killed.
+        """
+        slow, other = sorted(TRIGGERERS, key=self._held, reverse=True)
+        held = {f"{slow}, frozen": self._held(slow), f"{other}, killed": 0}
+        self.stack.freeze(slow)
+        self.wait("the other triggerer to take over", lambda: self._held(other) >= len(self.nodes))
+        self.stack.thaw(slow)
+        self.wait("the slow triggerer to let go", lambda: not self._held(slow))
+        held[f"{other}, killed"] = self._held(other)
+        self.stack.kill(other)
         return held
+
+    def _held(self, triggerer: str) -> int:
+        return self.stack.connections(triggerer, self.fleet.ports())
 
     def kill_worker(self, meter: Meter) -> int:
         """Kill a worker once a part of the fleet is past its first stage; gives how many tasks it was at."""
@@ -278,7 +290,7 @@ def _measured(campaign: Campaign, meter: Meter, idle_s: float) -> tuple[Cost, Ma
     campaign.wait("all nodes in flight", campaign.in_flight)
     grown = meter.triggerers_mb() - memory
     meter.read()
-    waited = campaign.kill_triggerer()
+    waited = campaign.lose_triggerers()
     campaign.fleet.gate.open()
     interrupted = campaign.kill_worker(meter)
     campaign.wait("the end", campaign.settled)
@@ -291,7 +303,7 @@ def table(nodes: int, outcome: Outcome, cost: Cost) -> str:
     """What happened, and what it cost."""
     rows: list[tuple[str, object]] = [
         ("nodes in flight at once", nodes),
-        ("nodes awaited by the triggerer that was killed", max(outcome.waited.values())),
+        *((f"nodes awaited by {which}", held) for which, held in outcome.waited.items()),
         ("tasks under way in the worker when it was killed", outcome.interrupted),
         ("tasks that were tried again", outcome.retried),
         ("nodes lost", ", ".join(outcome.lost) or 0),

@@ -16,9 +16,11 @@ NODES = 8
 @pytest.mark.needs_postgresql
 @pytest.mark.needs_redis
 @pytest.mark.timeout(900)
-def test_a_worker_and_a_triggerer_die_and_every_node_is_tested_once_and_reported_once(tmp_path: Path) -> None:
+def test_a_triggerer_stalls_another_and_a_worker_die_and_every_node_is_tested_and_reported_once(tmp_path: Path) -> None:
     outcome, _cost = fleet.measure(tmp_path, NODES, seed=7, warm_nodes=0, idle_s=1)
-    assert max(outcome.waited.values()) > 0, "nodes waited in the triggerer that was killed"
+    frozen, killed = outcome.waited.values()
+    assert frozen > 0, "nodes waited in the triggerer that stalled"
+    assert killed == NODES, "all nodes waited in the triggerer that was killed"
     assert outcome.interrupted > 0, "the worker was at something when it was killed"
     assert outcome.lost == []
     assert outcome.doubles == []

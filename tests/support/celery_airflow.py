@@ -61,9 +61,8 @@ class CeleryStack(Stack):
 
     def task_processes(self, worker: str) -> list[psutil.Process]:
         """The processes of a worker that run a task at this moment."""
-        tree = psutil.Process(self.supervisor.services[worker].pid).children(recursive=True)
         running = []
-        for process in tree:
+        for process in self._processes(worker):
             with contextlib.suppress(psutil.Error):
                 if " ".join(process.cmdline()).startswith("airflow worker -- "):
                     running.append(process)
@@ -71,18 +70,31 @@ class CeleryStack(Stack):
 
     def connections(self, component: str, ports: Set[int]) -> int:
         """How many connections a component has open to these ports."""
-        root = psutil.Process(self.supervisor.services[component].pid)
         return sum(
             bool(connection.raddr) and connection.raddr.port in ports
-            for process in (root, *root.children(recursive=True))
+            for process in self._processes(component)
             for connection in process.net_connections("tcp4")
         )
+
+    def freeze(self, component: str) -> None:
+        """Hold a component where it is, as an overloaded machine would: it lives, but nobody hears of it."""
+        for process in self._processes(component):
+            process.suspend()
+
+    def thaw(self, component: str) -> None:
+        """Let a frozen component go on."""
+        for process in self._processes(component):
+            process.resume()
 
     def kill(self, component: str) -> None:
         """End a component and all its processes at once, as if its machine had lost power. It is not started again."""
         service = self.supervisor.services.pop(component)
         end_all([psutil.Process(service.pid)], patience_s=0)
         service.process.wait(10)
+
+    def _processes(self, component: str) -> list[psutil.Process]:
+        root = psutil.Process(self.supervisor.services[component].pid)
+        return [root, *root.children(recursive=True)]
 
 
 @contextlib.contextmanager
@@ -97,17 +109,16 @@ def running(
     home = folder / "airflow"
     write_password(home, login.username, login.password)
     redis_port = free_port()
-    database = postgresql.create("airflow").removeprefix("postgresql://")
     settings = {
         **environment,
         **airflow_settings(login, home, airflow_home.ROOT / "dags", airflow_home.ROOT / "plugins"),
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{database}",
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": f"postgresql+asyncpg://{database}",
+        # Airflow derives from it the asynchronous URL and that of Celery's results, as it does with the Helm values.
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": postgresql.create("airflow"),
         "AIRFLOW__CELERY__BROKER_URL": f"redis://127.0.0.1:{redis_port}/0",
-        "AIRFLOW__CELERY__RESULT_BACKEND": f"db+postgresql+psycopg2://{database}",
         **SETTINGS,
         "MUSTER_AIRFLOW_URL": login.url,
     }
+    del settings["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC"]
     migrate(settings, folder / "logs" / "migrate.log")
     stack = CeleryStack(supervisor, settings, login)
     _start_redis(supervisor, redis_port, folder, environment)
