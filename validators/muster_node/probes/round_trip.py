@@ -7,7 +7,6 @@ compared with that of the majority, so a fault that is consistent on one core sh
 from __future__ import annotations
 
 import bz2
-import collections
 import hashlib
 import lzma
 import random
@@ -17,6 +16,7 @@ from typing import Any, Callable, Dict, List, Tuple
 from muster_node.hardware.seam import Worker
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.probes._shared import MIB, seed_of
+from muster_node.probes._vote import dissenters
 
 CODECS: Dict[str, Tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]] = {
     "zlib": (lambda data: zlib.compress(data, 6), zlib.decompress),
@@ -66,14 +66,8 @@ class RoundTrip(Probe):
 def compare(results: List[Tuple[bool, str]]) -> Dict[int, str]:
     """Which of the cores' (round trip kept the data, digest) are wrong, and how: index → reason."""
     problems = {index: "the data did not come back" for index, (kept, _) in enumerate(results) if not kept}
-    votes = collections.Counter(digest for _, digest in results)
-    digest, most = votes.most_common(1)[0]
-    if len(votes) > 1:
-        for index, (_, own) in enumerate(results):
-            if 2 * most <= len(results):
-                problems.setdefault(index, "cores disagree and no answer has a majority")
-            elif own != digest:
-                problems.setdefault(index, "differs from %d of %d cores" % (most, len(results)))
+    for index, reason in dissenters([digest for _, digest in results], "cores").items():
+        problems.setdefault(index, reason)
     return problems
 
 

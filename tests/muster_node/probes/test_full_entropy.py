@@ -1,0 +1,89 @@
+"""Operations of full entropy: the same bits every time and everywhere, and whoever differs is named."""
+
+import pytest
+
+from muster_node.hardware import open_hardware
+from muster_node.hardware.simulated import create_machine, open_simulated
+from muster_node.probes._vote import dissenters
+from muster_node.probes.full_entropy import FullEntropy, Ran, judge
+from tests.support.injector import KINDS, Injector, OneDevice
+
+NEEDS_TORCH = pytest.mark.needs_torch
+OPERATIONS = {"attention", "layer norm", "softmax", "reduction", "adam step", "transformer step"}
+
+
+def agreeing(count, runs=("a", "a")):
+    return [Ran("key", {"op": list(runs)}) for _ in range(count)]
+
+
+def test_devices_that_agree_are_cleared():
+    assert judge("op", agreeing(8)) == {}
+
+
+def test_whoever_differs_from_the_majority_is_named():
+    found = [*agreeing(3), Ran("key", {"op": ["b", "b"]})]
+    assert judge("op", found) == {3: ["differs from 3 of 4 devices"]}
+
+
+def test_a_device_that_differs_from_itself_once_is_named_and_spoils_no_vote():
+    found = [Ran("key", {"op": ["a", "b", "a"]}), *agreeing(2, ["a", "a", "a"])]
+    assert judge("op", found) == {0: ["run 2 gave other bits than run 1"]}
+
+
+def test_without_a_majority_nobody_is_cleared():
+    found = [*agreeing(1), Ran("key", {"op": ["b", "b"]})]
+    assert judge("op", found) == {index: ["devices disagree and no answer has a majority"] for index in (0, 1)}
+
+
+def test_digests_of_different_keys_are_not_compared():
+    assert judge("op", [*agreeing(3), Ran("another model", {"op": ["b", "b"]})]) == {}
+
+
+def test_a_device_that_lacks_an_operation_has_no_vote():
+    assert judge("op", [*agreeing(2), Ran("key", {})]) == {}
+
+
+def test_one_answer_needs_no_vote():
+    assert dissenters(["a"], "cores") == {}
+    assert dissenters(["a", "b", "a"], "cores") == {1: "differs from 2 of 3 cores"}
+
+
+def test_parameters_that_compare_nothing_are_refused(run_probe):
+    with pytest.raises(ValueError, match="repeats must be 2 or more"):
+        run_probe(FullEntropy, repeats=1)
+    with pytest.raises(ValueError, match="two calls"):
+        run_probe(FullEntropy, dtypes=["fp32", "tf32"])
+
+
+@NEEDS_TORCH
+def test_the_cores_of_this_machine_give_the_same_bits(run_probe, cpus):
+    run = run_probe(FullEntropy, dtypes=["fp32"], repeats=2)
+    operations = {found.labels["op"] for found in run.all("full_entropy_mismatches")}
+    assert operations == OPERATIONS | {"gemm fp32 64x64x64", "gemm fp32 64x224x64", "gemm fp32 64x64x224"}
+    for operation in operations:
+        assert {run.one("full_entropy_mismatches", cpu, op=operation).value for cpu in cpus} == {0}
+        assert len({run.one("full_entropy_digest", cpu, op=operation).text for cpu in cpus}) == 1
+    assert len({found.text for found in run.all("full_entropy_digest")}) == len(operations)
+    key = run.one("golden_key", cpus[0]).text
+    assert all(part in key for part in ("torch=", "cpu_kernels=", "cpu_model=", "seed=1", "shapes="))
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("kind", [kind for kind, how in KINDS.items() if not how.steady])
+@pytest.mark.parametrize("operation", ["matmul", "touch"])
+def test_a_passing_fault_shows_between_repeats(run_probe, kind, operation):
+    injector = Injector(kind, operation, among=5, seed=2)
+    run = run_probe(FullEntropy, OneDevice(open_hardware(), injector), dtypes=["fp32"], repeats=2)
+    assert injector.changed
+    wrong = [found for found in run.all("full_entropy_mismatches") if found.value]
+    assert len(wrong) == 1
+    assert wrong[0].note == "run 2 gave other bits than run 1"
+
+
+@NEEDS_TORCH
+def test_the_simulated_gpu_that_corrupts_is_named(run_probe, tmp_path):
+    create_machine(tmp_path / "node", seed=4, faults=[{"kind": "sdc", "gpu": 1, "rate": 1.0}])
+    run = run_probe(FullEntropy, open_simulated(tmp_path / "node"), dtypes=["bf16"], repeats=2)
+    wrong = {found.device for found in run.all("full_entropy_mismatches") if found.value}
+    assert wrong == {"gpu1"}
+    assert run.one("full_entropy_mismatches", "gpu1", op="transformer step").note == "differs from 7 of 8 devices"

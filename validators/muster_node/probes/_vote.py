@@ -1,0 +1,21 @@
+"""Who is wrong, where nobody knows the right answer but all should have the same one."""
+
+from __future__ import annotations
+
+import collections
+from typing import Dict, Sequence
+
+
+def dissenters(answers: Sequence[str], voters: str) -> Dict[int, str]:
+    """Which answers are not the majority's, and why: index → reason. Without a majority nobody is cleared.
+
+    ``voters`` names in the plural who answered.
+    """
+    votes = collections.Counter(answers)
+    if len(votes) < 2:
+        return {}
+    answer, most = votes.most_common(1)[0]
+    if 2 * most <= len(answers):
+        return dict.fromkeys(range(len(answers)), "%s disagree and no answer has a majority" % voters)
+    reason = "differs from %d of %d %s" % (most, len(answers), voters)
+    return {index: reason for index, own in enumerate(answers) if own != answer}

@@ -1,0 +1,138 @@
+"""Silent data corruption in operations on operands of full entropy, by comparing bits and knowing no right answer.
+
+Matrix products in the shapes of real models, attention, normalisation, reductions, an Adam step and a small transformer
+step: each is run again on the same operands and must give the same bits, and all devices of a node with the same golden
+key must agree; where they do not, the majority is believed. Integer products (``exact_gemm``) know the answer but fill
+only part of each significand; this fills all of it.
+
+A fault that is the same on every device does not show here. The digests are reported with the key under which they may
+be compared between nodes and over time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any, Dict, List, Tuple
+
+from muster_node.cluster.digest import digest
+from muster_node.hardware.cpu_compute import require_torch
+from muster_node.hardware.seam import Hardware, Worker
+from muster_node.probe import Context, Metric, Param, Probe
+from muster_node.probes._model_operations import Operations, golden_key
+from muster_node.probes._shared import best_devices, precision_of, seed_of
+from muster_node.probes._vote import dissenters
+
+# The host's model too: operands are drawn there, and normal numbers differ between its vector units.
+_FACTS = ("gpu_model", "cpu_model", "driver_version", "vbios", "mig_mode", "ecc_mode")
+_SETTINGS = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE")
+
+
+class FullEntropy(Probe):
+    """Bitwise digests between repeats and between devices."""
+
+    name = "full_entropy"
+    stage = "integrity"
+    doc = "Operations of real models, compared bit by bit between repeats and between devices"
+    params = {
+        "dtypes": Param(
+            ["bf16", "fp16", "tf32", "fp64", "int8"], "number formats of the matrix products; not fp32 beside tf32"
+        ),
+        "repeats": Param(3, "runs of each operation on the same operands"),
+        "data_seed": Param(1, "of the operands; the same everywhere, or digests of nodes cannot be compared"),
+    }
+    metrics = {
+        "full_entropy_mismatches": Metric("count", "runs that gave other bits than the first, or than the majority"),
+        "full_entropy_digest": Metric("text", "digest of all bits that an operation gave in its first run"),
+        "golden_key": Metric("text", "what must be equal for digests to be comparable"),
+    }
+    needs = ("torch",)
+
+    def run(self, context: Context) -> None:
+        """Run all operations on all devices at once. Raises ValueError for parameters that make no sense."""
+        if context.params["repeats"] < 2:
+            raise ValueError("repeats must be 2 or more to compare anything, it is %s" % context.params["repeats"])
+        precisions = [dtype for dtype in ("fp32", "tf32") if dtype in context.params["dtypes"]]
+        if len(precisions) > 1:
+            raise ValueError("fp32 and tf32 are one setting of the whole process: test them in two calls")
+        # Read when the first GPU product is made, so it has to stand before PyTorch is even imported.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch, devices = require_torch(), best_devices(context.hardware)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        context.progress("operations of full entropy on %s" % ", ".join(device.id for device in devices))
+        facts = _facts(context.hardware)
+        with precision_of(torch, *(precisions or ["fp32"])), context.hardware.loading(devices):
+            found = context.hardware.at_once(devices, _Runner(torch, context, facts))
+        names = [device.id for device in devices]
+        for device, ran in zip(names, found):
+            context.emit("golden_key", device, text=ran.key)
+        for operation in {name: None for ran in found for name in ran.digests}:
+            problems = judge(operation, found)
+            for index, device in enumerate(names):
+                self._report(context, device, operation, found[index], problems.get(index, []))
+
+    def _report(self, context: Context, device: str, operation: str, ran: "Ran", problems: List[str]) -> None:
+        if operation not in ran.digests:
+            return
+        runs, labels = ran.digests[operation], {"op": operation}
+        note = "; ".join(problems)
+        context.emit(
+            "full_entropy_mismatches", device, value=len(problems), labels=labels, samples=len(runs), note=note
+        )
+        context.emit("full_entropy_digest", device, text=runs[0], labels=labels, samples=len(runs))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+    """What one device gave: the key of its digests, and by operation the digest of every run."""
+
+    key: str
+    digests: Dict[str, List[str]]
+
+
+def judge(operation: str, found: List[Ran]) -> Dict[int, List[str]]:
+    """What is wrong with each device's runs of an operation: index → sentences, of repeats and of the vote."""
+    problems: Dict[int, List[str]] = {}
+    for index, ran in enumerate(found):
+        runs = ran.digests.get(operation, [])
+        for number, text in enumerate(runs[1:], start=2):
+            if text != runs[0]:
+                problems.setdefault(index, []).append("run %d gave other bits than run 1" % number)
+    for key in {ran.key for ran in found}:
+        voters = [index for index, ran in enumerate(found) if ran.key == key and operation in ran.digests]
+        answers = [_answer(found[index].digests[operation]) for index in voters]
+        for place, reason in dissenters(answers, "devices").items():
+            problems.setdefault(voters[place], []).append(reason)
+    return problems
+
+
+def _answer(runs: List[str]) -> str:
+    """A device's vote: what most of its runs gave, so that one passing fault does not spoil it."""
+    return max(runs, key=runs.count)
+
+
+class _Runner:
+    """The work of one device."""
+
+    def __init__(self, torch: Any, context: Context, facts: Dict[Tuple[str, str], str]) -> None:
+        self._torch, self._hardware, self._facts = torch, context.hardware, facts
+        self._params = context.params
+
+    def __call__(self, worker: Worker) -> Ran:
+        compute, seed = self._hardware.compute(worker.device), seed_of(self._params["data_seed"])
+        facts = {name: text for (name, device), text in self._facts.items() if device in ("node", worker.device.id)}
+        worker.ready()
+        digests = {}
+        for name, operation in Operations(self._torch, compute, seed).named(self._params["dtypes"]):
+            digests[name] = [digest(self._torch, operation()) for _ in range(self._params["repeats"])]
+        return Ran(golden_key(self._torch, compute, facts, self._params["data_seed"]), digests)
+
+
+def _facts(hardware: Hardware) -> Dict[Tuple[str, str], str]:
+    """Facts and settings that may change the bits: (name, device) → text."""
+    facts = {}
+    for fact in hardware.inventory():
+        if fact.name in _FACTS and (fact.text is not None or fact.value is not None):
+            facts[fact.name, fact.device] = fact.text or "%g" % (fact.value or 0)
+    facts.update({(name, "node"): os.environ.get(name, "unset") for name in _SETTINGS})
+    return facts
