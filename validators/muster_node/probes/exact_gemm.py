@@ -32,6 +32,7 @@ RANGES = ("full", "unit", "high", "sparse")
 _EXAMPLES = 2  # wrong products told in words
 _PLACES = 4  # wrong elements of each
 _BATCH = 8  # products that wait together for their checks: few enough to hold, enough to keep a GPU busy
+_MOST_PRODUCTS = 4096  # of one set of operands: more of a tiny product would only put fresh operands off
 
 Shape = Tuple[int, int, int]
 
@@ -185,7 +186,8 @@ class _Screen:
             vector.check_first(reruns, finding)
         with compute.timer() as once:
             vector.raw(1)
-        products = max(_BATCH, math.ceil(self._params["dwell_s"] / max(once.seconds, 1e-9)))
+        wanted = math.ceil(self._params["dwell_s"] / max(once.seconds, 1e-9))
+        products = min(max(wanted, _BATCH), _MOST_PRODUCTS)
         quarter = max(1, products // 4)
         with compute.timer() as before:
             vector.raw(quarter)
