@@ -145,6 +145,7 @@ class Campaign:
 
         Gives to how many nodes each held a connection before, and the other when it was killed.
         """
+        self.wait("every node to be awaited once", self._calm)
         slow, other = sorted(TRIGGERERS, key=self._held, reverse=True)
         held = {f"{slow}, frozen": self._held(slow), f"{other}, killed": 0}
         self.stack.freeze(slow)
@@ -154,6 +155,12 @@ class Campaign:
         held[f"{other}, killed"] = self._held(other)
         self.stack.kill(other)
         return held
+
+    def _calm(self) -> bool:
+        """Whether each node has been awaited by one triggerer for a while: the first imports may stall both."""
+        before = [self._held(name) for name in TRIGGERERS]
+        time.sleep(5)
+        return sum(before) == len(self.nodes) and before == [self._held(name) for name in TRIGGERERS]
 
     def _held(self, triggerer: str) -> int:
         return self.stack.connections(triggerer, self.fleet.ports())
