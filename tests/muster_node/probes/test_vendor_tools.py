@@ -267,8 +267,18 @@ def test_nvbandwidth_names_gpus_by_slot_and_the_slowest_peer(run_probe, tool):
     run = run_probe(Nvbandwidth, Machine())
     assert run.one("nvbandwidth_rate", "gpu2", test="host_to_device_memcpy_ce").value == 21.40
     peer = run.one("nvbandwidth_rate", "gpu5", test="device_to_device_memcpy_read_ce")
-    assert (peer.value, peer.note) == (372.50, "with gpu2")
+    assert (peer.value, peer.note) == (372.50, "slowest with gpu2: 372.5 GB/s")
     assert run.one("nvbandwidth_latency", "gpu2").value == 801.0
+
+
+def test_one_gpu_with_slow_links_does_not_slow_the_figures_of_the_others(run_probe, tool):
+    rows = [[0 if row == column else 100 if 3 in (row, column) else 370 for column in range(4)] for row in range(4)]
+    lines = [" ".join([str(row), *(str(cell or "N/A") for cell in cells)]) for row, cells in enumerate(rows)]
+    title = "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n 0 1 2 3"
+    name = "device_to_device_memcpy_read_ce"
+    tool("nvbandwidth", "\n".join([f"Running {name}.", title, *lines, "", f"SUM {name} 1"]))
+    run = run_probe(Nvbandwidth, Machine())
+    assert [run.one("nvbandwidth_rate", f"gpu{gpu}", test=name).value for gpu in range(4)] == [370, 370, 370, 100]
 
 
 def test_nccl_tests_report_rate_proof_and_absent_gpus(run_probe, tool):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import statistics
 from typing import Dict, List, Optional, Tuple
 
 from muster_node.hardware.xid_log import normal_pci
@@ -98,8 +99,8 @@ class Nvbandwidth(Probe):
         **COOL_PARAMS,
     }
     metrics = {
-        "nvbandwidth_rate": Metric("GB/s", "rate by test; between GPUs that to the slowest peer, which the note names"),
-        "nvbandwidth_latency": Metric("ns", "latency by test, to the slowest peer"),
+        "nvbandwidth_rate": Metric("GB/s", "rate by test; between GPUs the median over peers, the slowest in the note"),
+        "nvbandwidth_latency": Metric("ns", "latency by test, the median over peers"),
     }
     needs = ("gpu", "tool:nvbandwidth")
 
@@ -123,18 +124,18 @@ class Nvbandwidth(Probe):
 
 
 def _emit(context: Context, test: Test, names: Dict[int, str], note: str) -> None:
+    """One figure for each GPU: the median over its peers, so that one bad GPU does not spoil those of all others."""
     metric = "nvbandwidth_latency" if test.unit == "ns" else "nvbandwidth_rate"
     worst = max if test.unit == "ns" else min
     for gpu in sorted({column for _, column in test.cells}):
         cells = {row: value for (row, column), value in test.cells.items() if column == gpu}
-        value = worst(cells.values())
-        peer = next(row for row, cell in cells.items() if cell == value)
-        who = "with %s" % names.get(peer, "gpu%d" % peer) if test.to_gpus else ""
+        peer = worst(cells, key=lambda row: cells[row])
+        slowest = "slowest with %s: %g %s" % (names.get(peer, "gpu%d" % peer), cells[peer], test.unit)
         context.emit(
             metric,
             names.get(gpu, "gpu%d" % gpu),
-            value=value,
+            value=statistics.median(cells.values()),
             labels={"test": test.name},
             samples=int(context.params["samples"]),
-            note="; ".join(filter(None, (who, note))),
+            note="; ".join(filter(None, (slowest if test.to_gpus else "", note))),
         )
