@@ -44,6 +44,17 @@ def test_a_limit_is_broken_just_beyond_it(
         assert (key in set(found["rule"])) == broken
 
 
+def test_a_limit_of_one_stage_is_left_to_the_judge_of_the_node(h100: Sku) -> None:
+    """A link that sleeps at a lower generation between the tests is no finding; readings do not tell the stage."""
+    assert limit_of_stage(h100, "pcie_generation") == ("intake",)
+    assert absolute(readings(h100, ("gpu3", "pcie_generation", "", "count", 1.0)), {h100.name: h100}).empty
+
+
+def limit_of_stage(sku: Sku, metric: str) -> tuple[str, ...]:
+    (found,) = [each for each in sku.all_limits if each.metric == metric]
+    return found.stages
+
+
 def test_in_another_unit_or_of_another_sku_no_limit_judges_it(h100: Sku) -> None:
     assert absolute(readings(h100, ("gpu3", "memory_bandwidth", COPY, "MB/s", 1.0)), {h100.name: h100}).empty
     assert absolute(readings(h100, ("gpu3", "memory_bandwidth", COPY, "GB/s", 1.0)), {}).empty

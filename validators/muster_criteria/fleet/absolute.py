@@ -1,6 +1,7 @@
 """What a SKU says by itself, for a whole fleet at once: plain floors, ceilings, exact numbers, and devices that answer.
 
-Limits relative to another measurement and texts need one node's whole result, and are left to its judge.
+Limits relative to another measurement, texts and limits of certain stages need one node's whole result, and are left
+to its judge: readings do not tell in which stage they were taken.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def absolute(readings: pd.DataFrame, skus: Mapping[str, Sku]) -> pd.DataFrame:
             _broken(limit, rows, value[rows])
             for limit in limits
             if limit.number is not None
+            and not limit.stages
             and limit.unit == unit
             and limit.applies_to(metric, kind, dict(labels_of(labels)))
         ]
