@@ -119,10 +119,11 @@ def test_siblings_convict_where_no_peers_of_its_slot_are_known(frozen: Frozen) -
 
 
 def test_a_device_is_convicted_by_its_own_past_though_it_passes_among_its_peers(frozen: Frozen) -> None:
-    """Six percent down from a good draw in the lottery is still within what peers show."""
+    """A fall from a good draw in the lottery may end within what peers show."""
     mean = frozen.earlier.groupby(["node", "device"], observed=True)["value"].mean()
     node, device = mean.idxmax()
-    slower = scaled(frozen.today, 0.94, node=node, device=device, metric="clock_0")
+    fall = 1.2 * threshold(frozen, "drift", "clock_0")
+    slower = scaled(frozen.today, 1.0 - fall, node=node, device=device, metric="clock_0")
     found = frozen.sweep(slower, frozen.history)
 
     assert ("drift", "fail") in told(found, node=node, device=device, metric="clock_0")
@@ -178,9 +179,10 @@ def test_all_devices_alike_are_a_common_cause_and_conviction_waits(frozen: Froze
 
 def test_a_rack_that_is_slow_together_is_asked_of_the_facility(frozen: Frozen) -> None:
     racks = {f"node-{number:05d}": f"rack-{number // 10}" for number in range(FLEET.nodes)}
+    fall = 1.2 * threshold(frozen, "node_drift", "work_0")
     today = frozen.today
     for node in [name for name, rack in racks.items() if rack == "rack-2"]:
-        today = scaled(today, 0.9, node=node, metric="work_0")
+        today = scaled(today, 1.0 - fall, node=node, metric="work_0")
     found = frozen.sweep(today, frozen.history, groupings={"rack": racks})
 
     of_rack = found.causes[(found.causes["by"] == "rack") & (found.causes["metric"] == "work_0")]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from muster_criteria.fleet.budget import RULES, Budget, cusum_limit
+from muster_criteria.fleet.keyed import INDEX_WEIGHT
 from muster_criteria.fleet.sprt import Sprt
 from muster_criteria.fleet.tails import GAUSSIAN, PROBABILITIES, SAMPLE_MIN, gaussian_score, tail_of, threshold
 
@@ -26,7 +27,7 @@ RARE = 1e-5
 @pytest.mark.parametrize("peers", [800, 8_000, 80_000])
 def test_healthy_parts_exceed_a_threshold_no_more_often_than_it_allows(draw: Draw, peers: int) -> None:
     """On average over fleets: any one fleet's luck is its own."""
-    fleets = [np.random.default_rng(seed) for seed in range(10)]
+    fleets = [np.random.default_rng(seed) for seed in range(40)]
     limits = [threshold(tail, RARE) for rng in fleets if (tail := tail_of(draw(rng, peers))) is not None]
     many = np.sort(draw(np.random.default_rng(99), 1_000_000))
     beyond = [1.0 - np.searchsorted(many, limit) / len(many) for limit in limits]
@@ -40,7 +41,7 @@ def test_a_gaussian_fleet_is_not_judged_so_mildly_that_lottery_hides_twelve_perc
     tail = tail_of(np.random.default_rng(1).standard_normal(80_000))
     assert tail is not None
 
-    spent = Budget().part("peers", series=480, lottery=8, of_lottery=True)
+    spent = Budget().part("siblings", series=480, lottery=8 * INDEX_WEIGHT, of_lottery=INDEX_WEIGHT)
     assert threshold(tail, spent) <= 12.0 / 1.75 - 2.33
 
 

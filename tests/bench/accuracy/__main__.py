@@ -33,11 +33,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = evaluate(given.seed, size, MusterJudge)
     found = figures(rows)
     if given.markdown:
-        print(tables(rows), end="\n\n")
+        print(_set_up(given.seed, size), tables(rows), sep="\n\n", end="\n\n")
     for sentence in missed(found):
         print(sentence, file=sys.stderr)
     print(json.dumps(found, ensure_ascii=False), flush=True)
     return 1 if missed(found) else 0
+
+
+def _set_up(seed: int, size: Size) -> str:
+    return (
+        f"Simulated, seed {seed}: {size.fleets} fleets of {size.fleet_nodes:,} nodes with eight GPUs each. For each "
+        f"kind of visit {size.trials:,} trials in each line and {size.healthy:,} healthy nodes. Smaller fleets know "
+        "less of their tails and find less."
+    )
 
 
 if __name__ == "__main__":

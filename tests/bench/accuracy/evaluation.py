@@ -34,13 +34,14 @@ NewJudge = Callable[[Trials], Judge]
 class Size:
     """How many: trials of each class and severity, and healthy nodes, for each kind of visit; fleets to share them.
 
-    ``tuning``: healthy nodes of a further fleet, on which the baselines are tuned.
+    ``tuning``: healthy nodes of a further fleet, of which Muster fails some, and on which the baselines are tuned to
+    fail as many.
     """
 
     trials: int = 1000
-    healthy: int = 30_000
-    tuning: int = 40_000
-    fleets: int = 4
+    healthy: int = 20_000
+    tuning: int = 20_000
+    fleets: int = 2
     fleet_nodes: int = FLEET_NODES
 
 
@@ -87,7 +88,7 @@ class Row:
 
 def evaluate(seed: int, size: Size, new_judge: NewJudge, cells: Sequence[Cell] = CELLS) -> list[Row]:
     """All rows, healthy nodes first. The same seed and size give the same trials."""
-    tuned = _tuned(np.random.default_rng([seed, size.fleets]), size)
+    tuned = _tuned(np.random.default_rng([seed, size.fleets]), size, new_judge)
     total: dict[tuple[Cell, str], Row] = {}
     for number in range(size.fleets):
         for row in _against_one_fleet(np.random.default_rng([seed, number]), size, new_judge, tuned, cells):
@@ -96,10 +97,13 @@ def evaluate(seed: int, size: Size, new_judge: NewJudge, cells: Sequence[Cell] =
     return list(total.values())
 
 
-def _tuned(rng: np.random.Generator, size: Size) -> Limits:
+def _tuned(rng: np.random.Generator, size: Size, new_judge: NewJudge) -> Limits:
+    """The baselines' limits at the judge's own rate of false fails; at one in ``size.tuning`` where it has none."""
     hall = Hall.draw(rng, size.fleet_nodes)
     fleet = draw_fleet(rng, hall, size.fleet_nodes)
-    return tune(fleet.today.readings, draw_trials(rng, hall, [(HEALTHY, size.tuning)], EARLIER_VISITS))
+    healthy = draw_trials(rng, hall, [(HEALTHY, size.tuning)], EARLIER_VISITS)
+    failed = np.count_nonzero(new_judge(fleet)(healthy).failed)
+    return tune(fleet.today.readings, healthy, max(int(failed), 1) / size.tuning)
 
 
 def _against_one_fleet(

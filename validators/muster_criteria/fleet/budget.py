@@ -1,10 +1,10 @@
 """The budget of false alarms: how often a healthy node may be failed in one visit, and how that is divided.
 
 At most ``healthy_fail_per_visit`` over all devices × metrics × rules together (union bound, so correlated metrics only
-make it stricter). It goes where it helps: metrics of low spread are judged by the least effect that counts anyway, so
-half of it is given to the few indices of families that follow the lottery, and to single readings of these, since no
-retest undoes a lottery. The other half is divided evenly over all series and rules, and there over single readings and
-those that a retest confirmed.
+make it stricter). It goes where it helps. Metrics of low spread are judged by the least effect that counts anyway, so
+most of it is given to the few series that follow the lottery, and there to single readings, since no retest undoes a
+lottery, and to the comparison with siblings, which shares inlet and hour of the day with them. The rest is divided over
+all series by the rules' weights, half to single readings and half to those that a retest confirmed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import math
 
 NODE_RULES = ("node_peers", "node_drift")
 """Rules about the node's own level: all its devices alike, which is no device's fault."""
-RULES = ("peers", "siblings", "drift", "cusum", "node_peers", "node_drift")
-"""The rules among which a series' part of the budget is divided."""
+RULES = {"peers": 0.35, "siblings": 0.1, "drift": 0.3, "cusum": 0.05, "node_peers": 0.1, "node_drift": 0.1}
+"""The rules among which a series' part of the budget is divided, and the share that each of them gets."""
 
-LOTTERY_SHARE = {"peers": 0.4, "siblings": 0.1}
-"""Share of the whole budget that goes to the indices of lottery families, by rule."""
+LOTTERY_SHARE = {"siblings": 0.5, "peers": 0.05, "drift": 0.07}
+"""Share of the whole budget that goes to the series that follow the lottery, by rule."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,16 +40,16 @@ class Budget:
     visits_min: int = 3
     cusum_k: float = 0.5
 
-    def part(self, rule: str, series: int, lottery: int, *, of_lottery: bool, confirmed: bool = False) -> float:
+    def part(self, rule: str, series: int, lottery: int, *, of_lottery: int, confirmed: bool = False) -> float:
         """Probability of a false alarm that ``rule`` may spend on one series, by a single or a ``confirmed`` reading.
 
-        ``series``: how many a node has, indices included; ``lottery``: how many of them are indices that follow the
-        lottery; ``of_lottery``: whether this one does.
+        ``series``: how many a node has, indices included; ``lottery``: the weight together of those that stand for a
+        lottery (see ``keyed.Series.lottery``); ``of_lottery``: this one's weight.
         """
         apart = sum(LOTTERY_SHARE.values()) if lottery else 0.0
-        share = (1.0 - apart) / max(series, 1) / len(RULES) / 2.0
+        share = (1.0 - apart) / max(series, 1) * RULES[rule] / 2.0
         if of_lottery and not confirmed:
-            share += LOTTERY_SHARE.get(rule, 0.0) / max(lottery, 1)
+            share += LOTTERY_SHARE.get(rule, 0.0) * of_lottery / max(lottery, 1)
         return self.healthy_fail_per_visit * share
 
 

@@ -77,6 +77,17 @@ def _levels(readings: Keyed, ratio: Numbers) -> tuple[Numbers, Codes]:
     return level[of], count[of]
 
 
+def own_changes(change: Numbers, siblings_of: Codes, siblings_min: int) -> tuple[Numbers, Numbers]:
+    """Each device's change since its past without what its siblings share, and what they share (1 where too few tell).
+
+    ``change``: today's relative reading over that of the past. Where healthy devices differ widely, one that worsens
+    moves the median of its node's readings by as much as half of its own change; the median of their changes stays.
+    """
+    common, count = medians(change, siblings_of, int(siblings_of.max(initial=-1)) + 1)
+    shared = np.where((count >= siblings_min) & (common > 0.0), common, 1.0)[siblings_of]
+    return change / shared, shared
+
+
 def family_indices(readings: Keyed, ratio: Numbers) -> Keyed:
     """A reading for each device, run and family: 1 − the median of its members' adverse distances from their peers."""
     number = {each.comparison.family: at for at, each in enumerate(readings.catalogue) if each.index}

@@ -24,6 +24,7 @@ SeriesKey = tuple[str, str, str, str]
 Name = TypeVar("Name", str, SeriesKey)
 
 INDEX_UNIT = "1"
+INDEX_WEIGHT = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +39,16 @@ class Series:
     def sign(self) -> float:
         """+1 where more is worse, −1 where less is. An index falls where its members get worse."""
         return 1.0 if self.comparison.worse == "higher" and not self.index else -1.0
+
+    @property
+    def lottery(self) -> int:
+        """Its weight among what stands for a lottery: a family's index, or a metric of no family, of wide spread.
+
+        Of all others it is 0: a family's members are left to its index, which so counts more than a metric alone.
+        """
+        if self.comparison.spread != "lottery":
+            return 0
+        return INDEX_WEIGHT if self.index else int(not self.comparison.family)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

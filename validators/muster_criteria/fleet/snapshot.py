@@ -32,7 +32,7 @@ class Snapshot:
     ``version``: digest of the content and its date. ``cells``: the median of each (series, peer group, slot), see
     ``cells``. ``scales`` and ``tails``: how far healthy devices stray, for each rule, see ``strays``. ``series`` and
     ``indices``: how many single series and family indices a node has, over which the budget is divided; ``lottery``:
-    how many of the indices follow the lottery.
+    how many of them stand for a lottery.
     """
 
     version: str

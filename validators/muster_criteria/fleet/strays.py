@@ -11,8 +11,8 @@ import pandas as pd
 from muster_criteria.fleet.budget import Budget
 from muster_criteria.fleet.cells import Cells, cells_of
 from muster_criteria.fleet.comparisons import Comparison
-from muster_criteria.fleet.distances import Distances, distances, family_indices
-from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, keyed
+from muster_criteria.fleet.distances import Distances, distances, family_indices, own_changes
+from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, keyed, together
 from muster_criteria.fleet.tails import PROBABILITIES, tail_of
 from muster_criteria.fleet.timeline import Timeline, row_medians, timeline
 
@@ -62,14 +62,14 @@ def learn(readings: pd.DataFrame, comparisons: Sequence[Comparison], budget: Bud
     samples = list(_samples(measured, budget))
     scales = pd.DataFrame([row for each in samples for row in _scales(each, measured.readings, budget)], columns=SCALES)
     tails = pd.DataFrame([row for each in samples for row in _tails(each, measured.readings, budget)], columns=TAILS)
-    drawn = np.array([each.comparison.spread == "lottery" for each in fleet.catalogue] or [False])
+    everything = together(latest, indices)
     return Learned(
         cells=cells,
         scales=scales,
         tails=tails,
         series=_per_node(latest),
         indices=_per_node(indices),
-        lottery=_per_node(indices.take(drawn[indices.series])),
+        lottery=_lottery(everything),
         nodes=len(np.unique(latest.node)),
     )
 
@@ -85,6 +85,12 @@ def _latest(readings: Keyed) -> Keyed:
 def _per_node(readings: Keyed) -> int:
     """The most series that a node has, devices counted."""
     return int(np.bincount(readings.node).max(initial=0))
+
+
+def _lottery(readings: Keyed) -> int:
+    """The most that the series of a node weigh which stand for a lottery."""
+    weight = np.array([each.lottery for each in readings.catalogue] or [0])[readings.series]
+    return int(np.bincount(readings.node, weights=weight).max(initial=0))
 
 
 def _samples(measured: Distances, budget: Budget) -> Iterator[_Sample]:
@@ -108,7 +114,8 @@ def _samples(measured: Distances, budget: Budget) -> Iterator[_Sample]:
     ):
         lines = timeline(owners, of.day, value)
         series, sku = _who(lines, of, per_node, sku_of_node)
-        yield _Sample(rule, sku, series, *_drifts(lines, signs[series], budget.visits_min))
+        shared_by = lines.owners // (per_node * len(of.catalogue)) * len(of.catalogue) + series
+        yield _Sample(rule, sku, series, *_drifts(lines, signs[series], budget, shared_by if per_node > 1 else None))
 
 
 def _who(lines: Timeline, of: Keyed, per_node: int, sku_of_node: Codes) -> tuple[Codes, Codes]:
@@ -120,14 +127,20 @@ def _column(lines: Timeline, at: int) -> Numbers:
     return lines.values[:, at].astype(np.float64)
 
 
-def _drifts(lines: Timeline, sign: Numbers, visits_min: int) -> tuple[Numbers, Numbers]:
-    """Distance of the latest visit from the median of those before, and the milder of the two latest's."""
+def _drifts(lines: Timeline, sign: Numbers, budget: Budget, siblings_of: Codes | None) -> tuple[Numbers, Numbers]:
+    """Distance of the latest visit from the median of those before, and the milder of the two latest's.
+
+    ``siblings_of``: which timelines are of siblings, whose common change is taken out; None for a node's own level.
+    """
     found = []
     for earlier, judged in ((-1, (-1,)), (-2, (-1, -2))):
         before = lines.values[:, :earlier]
-        enough = np.sum(np.isfinite(before), axis=1) >= visits_min
+        enough = np.sum(np.isfinite(before), axis=1) >= budget.visits_min
         usual = np.where(enough, row_medians(before), np.nan)
-        found.append(np.min([sign * (_column(lines, at) / usual - 1.0) for at in judged], axis=0))
+        changes = [_column(lines, at) / usual for at in judged]
+        if siblings_of is not None:
+            changes = [own_changes(change, siblings_of, budget.siblings_min)[0] for change in changes]
+        found.append(np.min([sign * (change - 1.0) for change in changes], axis=0))
     return found[0], found[1]
 
 

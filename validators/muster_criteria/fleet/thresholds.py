@@ -31,7 +31,7 @@ class Thresholds:
     def probability(self, rule: str, *, confirmed: bool = False) -> Numbers:
         """What the rule may spend on each series, by single or by confirmed readings."""
         of, count = self.snapshot, self.snapshot.series + self.snapshot.indices
-        lottery = [each.index and each.comparison.spread == "lottery" for each in self.catalogue]
+        lottery = [each.lottery for each in self.catalogue]
         return np.array(
             [
                 self.budget.part(rule, count, of.lottery, of_lottery=each, confirmed=confirmed)

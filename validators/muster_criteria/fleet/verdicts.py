@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from muster_criteria.fleet.budget import Budget
-from muster_criteria.fleet.distances import Distances
+from muster_criteria.fleet.distances import Distances, own_changes
 from muster_criteria.fleet.history import FIRST_VISITS, History, Past
 from muster_criteria.fleet.keyed import Codes, Keyed, Numbers
 from muster_criteria.fleet.tails import gaussian_score
@@ -56,12 +56,11 @@ def ruled(measured: Distances, history: History | None, thresholds: Thresholds, 
     if history is None:
         return found
     past = _enough(history.past(readings), thresholds.budget)
-    drift = sign * (measured.relative / past.median - 1.0)
-    expected = usual * level * past.median
-    found.append(rules.of("drift", drift, expected, past.visits))
+    change, common = own_changes(measured.relative / past.median, readings.siblings_of, thresholds.budget.siblings_min)
+    found.append(rules.of("drift", sign * (change - 1.0), usual * level * past.median * common, past.visits))
     found.append(_cusum(measured, history, past, usual * level * past.first, thresholds, at_least))
     of_node = _enough(history.past(readings, node_level=True), thresholds.budget)
-    drift = sign * (measured.level / of_node.median - 1.0)
+    drift = sign * (measured.level * common / of_node.median - 1.0)  # one device's change is not the node's
     found.append(rules.of("node_drift", drift, of_node.median, of_node.visits, only=one_each))
     return found
 
