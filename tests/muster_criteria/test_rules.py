@@ -68,6 +68,8 @@ def edge(limit: Limit) -> tuple[list[Row], list[Row]]:
         return [row(limit, device, just(at, inside)), *others], [row(limit, device, just(at, outside)), *others]
     if limit.key == "matches":
         return [row(limit, device, {r"\S": "x"}.get(value, value.strip("^$")))], [row(limit, device, " ")]
+    if isinstance(value, str):
+        return [row(limit, device, value)], [row(limit, device, f"{value}d")]
     if limit.key in ("exactly", "equals"):
         return [row(limit, device, value)], [row(limit, device, just(value, UP))]
     return [row(limit, device, value)], [row(limit, device, just(value, outside))]
