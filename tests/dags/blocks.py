@@ -87,18 +87,20 @@ class Meeting:
     """dag.test() runs one task after the other to its end, while members have to be at work at once.
 
     So when the first member waits for its job, the jobs of the others are started, by the operator's own code; their
-    tasks then find them. ``absent`` are not started here, and come too late.
+    tasks then find them. ``absent`` are not started here. Which member's task comes first is Airflow's choice.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.absent: set[str] = set()
         self.block: dict[str, Any] = {}
         self.run: tuple[str, str] = ("", "")
+        self.once_claimed = lambda: None
         self.at_work = lambda: None
         claim, wait = block.claim, sdk_dag._run_inline_trigger
 
         def claimed(dag_id: str, run_id: str, *more: Any) -> dict[str, Any]:
             self.run, self.block = (dag_id, run_id), claim(dag_id, run_id, *more)
+            self.once_claimed()
             return self.block
 
         def waited(trigger: Any, ti: Any) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import signal
 import threading
 import time
 
+import psutil
 import pytest
 
 from muster import records
@@ -34,6 +36,7 @@ class Strike:
     def __init__(self, block: Nodes, victim: str, phase: str, number: int) -> None:
         self.block, self.victim, self.phase, self.number = block, victim, phase, number
         self.struck_at = 0.0
+        self.struck: list[psutil.Process] = []
         self.over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -42,9 +45,13 @@ class Strike:
             self._thread.start()
 
     def end(self) -> None:
+        """What was stopped does not end by being asked to: nothing of it may outlive the test."""
         self.over.set()
         if self._thread.ident:
             self._thread.join()
+        for process in self.struck:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
     def _watch(self) -> None:
         while f"phase {self.phase}" not in self.block.progress(self.victim):
@@ -52,7 +59,8 @@ class Strike:
                 return
         time.sleep(0.5)
         self.struck_at = time.monotonic()
-        for process in self.block.jobs(self.victim):
+        self.struck = self.block.jobs(self.victim)
+        for process in self.struck:
             process.send_signal(self.number)
 
 
