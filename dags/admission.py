@@ -8,11 +8,9 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG, Param, task
+from airflow.sdk import DAG, task
 
 from muster.operators import admission, forms
-from muster.settings import settings
 
 PARAMS = {
     "node": forms.node(),
@@ -39,18 +37,7 @@ with DAG(
         """Ask the gate what speaks against the node."""
         return admission.look(params["node"])
 
-    ask = admission.AskOperator(
-        task_id="ask",
-        whether="enters production",
-        subject="{{ ti.xcom_pull(task_ids='look')['subject'] }}",
-        body="{{ ti.xcom_pull(task_ids='look')['body'] }}",
-        options=admission.OPTIONS,
-        params={"reason": Param("", type="string", title="Reason", description_md="It is recorded with your name.")},
-        response_timeout=datetime.timedelta(hours=settings().approval_hours),
-        # Airflow can take a task that goes on at once for one that was killed: then the person is asked again.
-        retries=2,
-        retry_delay=soon,
-    )
+    ask = admission.question(whether="enters production", options=admission.OPTIONS)
 
     @task(retries=5, retry_delay=soon)
     def carry_out(answer: Any, params: Any = None, dag_run: Any = None) -> str:
@@ -62,18 +49,7 @@ with DAG(
         """Go on only if the node is to be tested again."""
         return option == admission.RETEST
 
-    retest = TriggerDagRunOperator(
-        task_id="retest",
-        trigger_dag_id="node_qualification",
-        trigger_run_id="{{ params.node }}__asked-by-{{ run_id | replace('+', '-') | replace(':', '-') }}",
-        conf={
-            "node": "{{ params.node }}",
-            "level": "{{ params.level }}",
-            "reason": "a person asked for it in {{ run_id }}",
-        },
-        logical_date=None,
-        skip_when_already_exists=True,
-    )
+    retest = admission.retest("node_qualification")
 
     chosen: Any = carry_out(ask.output)
     look() >> ask

@@ -8,11 +8,9 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG, Param, task
+from airflow.sdk import DAG, task
 
 from muster.operators import admission, forms, held
-from muster.settings import settings
 
 PARAMS = {
     "node": forms.node("The name of a node with a verdict that is held"),
@@ -38,15 +36,7 @@ with DAG(
         """Put together what was found, and why it is held."""
         return held.look(params["node"])
 
-    ask = admission.AskOperator(
-        task_id="ask",
-        whether="is withdrawn from production",
-        subject="{{ ti.xcom_pull(task_ids='look')['subject'] }}",
-        body="{{ ti.xcom_pull(task_ids='look')['body'] }}",
-        options=held.OPTIONS,
-        params={"reason": Param("", type="string", title="Reason", description_md="It is recorded with your name.")},
-        response_timeout=datetime.timedelta(hours=settings().approval_hours),
-    )
+    ask = admission.question(whether="is withdrawn from production", options=held.OPTIONS)
 
     @task(retries=5, retry_delay=soon)
     def carry_out(answer: Any, params: Any = None, dag_run: Any = None) -> str:
@@ -58,18 +48,7 @@ with DAG(
         """Go on only if the node is to be tested again."""
         return option == held.RETEST
 
-    retest = TriggerDagRunOperator(
-        task_id="retest",
-        trigger_dag_id="node_revalidation",
-        trigger_run_id="{{ params.node }}__asked-by-{{ run_id | replace('+', '-') | replace(':', '-') }}",
-        conf={
-            "node": "{{ params.node }}",
-            "level": "{{ params.level }}",
-            "reason": "a person asked for it in {{ run_id }}",
-        },
-        logical_date=None,
-        skip_when_already_exists=True,
-    )
+    retest = admission.retest("node_revalidation")
 
     chosen: Any = carry_out(ask.output)
     look() >> ask

@@ -6,11 +6,14 @@ thinks, so the gate is asked again when the answer is there.
 
 from __future__ import annotations
 
+import datetime
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import HITLOperator
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from muster import records
@@ -49,6 +52,39 @@ class AskOperator(HITLOperator):
             node = context["params"]["node"]
             raise AirflowFailException(unanswered(node, dag_run.dag_id, dag_run.run_id, whether=self.whether))
         return super().execute_complete(context, event)
+
+
+def question(*, whether: str, options: list[str]) -> AskOperator:
+    """The task that asks a person what the task ``look`` has put together."""
+    reason = Param("", type="string", title="Reason", description_md="It is recorded with your name.")
+    return AskOperator(
+        task_id="ask",
+        whether=whether,
+        subject="{{ ti.xcom_pull(task_ids='look')['subject'] }}",
+        body="{{ ti.xcom_pull(task_ids='look')['body'] }}",
+        options=options,
+        params={"reason": reason},
+        response_timeout=datetime.timedelta(hours=settings().approval_hours),
+        # Airflow can take a task that goes on at once for one that was killed: then the person is asked again.
+        retries=2,
+        retry_delay=datetime.timedelta(seconds=30),
+    )
+
+
+def retest(dag_id: str) -> TriggerDagRunOperator:
+    """The task that starts one run of ``dag_id`` for the node, because the person asked for it."""
+    return TriggerDagRunOperator(
+        task_id="retest",
+        trigger_dag_id=dag_id,
+        trigger_run_id="{{ params.node }}__asked-by-{{ run_id | replace('+', '-') | replace(':', '-') }}",
+        conf={
+            "node": "{{ params.node }}",
+            "level": "{{ params.level }}",
+            "reason": "a person asked for it in {{ run_id }}",
+        },
+        logical_date=None,
+        skip_when_already_exists=True,
+    )
 
 
 def unanswered(node: str, dag_id: str, run_id: str, *, whether: str) -> str:
