@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,21 +50,23 @@ def allowed_missing() -> frozenset[str]:
 
 
 def pytest_configure() -> None:
-    """No test sees the settings of whoever runs it."""
+    """No test sees the settings of whoever runs it; a misspelt permission is refused before anything runs."""
     for name in [name for name in os.environ if name.startswith("MUSTER_")]:
         del os.environ[name]
+    allowed_missing()
 
 
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
+COMPLAINTS = pytest.StashKey[list[str]]()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests whose service is missing by permission; fail the session if one is missing without."""
+    """Leave out tests whose service is missing by permission; run none at all if one is missing without."""
     allowed = allowed_missing()
     left_out: dict[str, int] = {}
     complaints = []
-    kept = items
+    dropped: list[pytest.Item] = []
     for marker, (package, is_there, how) in SERVICES.items():
         needing = [item for item in items if item.get_closest_marker(marker)]
         if not needing or is_there():
@@ -74,18 +77,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             )
             continue
         left_out[package] = len(needing)
-        kept = [item for item in kept if item not in needing]
+        dropped += [item for item in needing if item not in dropped]
+    config.stash[LEFT_OUT], config.stash[COMPLAINTS] = left_out, complaints
     if complaints:
-        raise pytest.UsageError(*complaints)
-    config.stash[LEFT_OUT] = left_out
-    dropped = [item for item in items if item not in kept]
+        dropped = list(items)
     if dropped:
         config.hook.pytest_deselected(items=dropped)
-        items[:] = kept
+        items[:] = [item for item in items if item not in dropped]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Where tests run in several processes (pytest-xdist), each of them has looked; the one that reports has not."""
+    told = getattr(node, "workeroutput", {})
+    node.config.stash[LEFT_OUT] = told.get("left_out", {})
+    node.config.stash[COMPLAINTS] = told.get("complaints", [])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A service that is missing without permission fails the session."""
+    left_out, complaints = session.config.stash.get(LEFT_OUT, {}), session.config.stash.get(COMPLAINTS, [])
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output.update(left_out=left_out, complaints=complaints)
+    elif complaints:
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say loudly what was left out."""
+    """Say loudly what was left out, and what must be there."""
+    for complaint in config.stash.get(COMPLAINTS, []):
+        terminalreporter.section("NOTHING WAS TESTED", red=True, bold=True)
+        terminalreporter.write_line(complaint)
     for package, count in config.stash.get(LEFT_OUT, {}).items():
         terminalreporter.section("NOT TESTED", red=True, bold=True)
         terminalreporter.write_line(f"{package} is missing (allowed by ALLOW_MISSING): {count} tests were left out")

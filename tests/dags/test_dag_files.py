@@ -15,16 +15,14 @@ from tests.support import airflow_home
 HEAVY = ["great_expectations", "pandas", "numpy", "torch", "matplotlib", "pyarrow", "muster_criteria.judge", "alembic"]
 
 PARSE = """
-import json, sys, time
+import json, sys
 from airflow.dag_processing.dagbag import DagBag
-before = time.process_time()
 bag = DagBag(sys.argv[1])
-took = time.process_time() - before
 import muster_plugin
 loaded = [name for name in json.loads(sys.argv[2]) if name in sys.modules]
 tasks = {d.dag_id: {t.task_id: {"rule": t.trigger_rule.value, "pool": t.pool, "retries": t.retries, "setup": t.is_setup,
          "teardown": t.is_teardown, "then": sorted(t.downstream_task_ids)} for t in d.tasks} for d in bag.dags.values()}
-print("ANSWER" + json.dumps({"errors": bag.import_errors, "took": took, "loaded": loaded, "tasks": tasks}))
+print("ANSWER" + json.dumps({"errors": bag.import_errors, "loaded": loaded, "tasks": tasks}))
 """
 
 
@@ -49,10 +47,6 @@ def test_every_file_is_a_dag(parsed: dict) -> None:
 def test_parsing_loads_nothing_heavy(parsed: dict) -> None:
     """Every task process parses its DAG file: what that imports is paid for by each of them."""
     assert parsed["loaded"] == []
-
-
-def test_parsing_is_quick(parsed: dict) -> None:
-    assert parsed["took"] < 3.0, f"{parsed['took']:.1f} CPU seconds, imports included"
 
 
 def test_the_story_in_order(parsed: dict) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -206,22 +205,13 @@ HEAD: dict[str, Any] = {
         pytest.param(b'{"measurements":[' + b"{}," * 1_500_000 + b"{}]}", False, id="a million and a half empty maps"),
     ],
 )
-def test_five_megabytes_cost_little_more_than_reading_them(raw: bytes, good: bool) -> None:
-    """Against a yardstick in the same process, since machines differ and are busy: 43,000 measurements read as JSON."""
+def test_five_megabytes_are_read_or_refused_in_one_sentence(raw: bytes, good: bool) -> None:
+    """What that costs is measured by ``tests.bench.results``."""
     assert len(raw) <= RESULT_BYTES_MAX
-    yardstick = json.dumps([{"metric": f"m{n}", "value": n, "labels": {"dtype": "bf16"}} for n in range(43_000)])
-    begun = time.process_time()
-    for _ in range(5):
-        json.loads(yardstick)
-    once = (time.process_time() - begun) / 5
-    begun = time.process_time()
     if good:
         assert len(parse_result(raw).measurements) == 43_000
     else:
         sentence_of(raw)
-    took = time.process_time() - begun
-    print(f"{took / once:.1f} times the yardstick of {once * 1000:.0f} ms")
-    assert took < 15 * once
 
 
 JSON = st.recursive(

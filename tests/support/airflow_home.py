@@ -13,10 +13,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 if "airflow" in sys.modules and "AIRFLOW_HOME" not in os.environ:
     raise RuntimeError("Airflow was imported before tests.support.airflow_home: it would use the developer's own")
-if "MUSTER_TESTS_AIRFLOW" not in os.environ:
+# Tests that run in several processes (pytest-xdist) inherit one environment, and must not share an Airflow.
+MINE = "MUSTER_TESTS_AIRFLOW_" + os.environ.get("PYTEST_XDIST_WORKER", "")
+if MINE not in os.environ:
     HOME = Path(tempfile.mkdtemp(prefix="muster-airflow-"))
     atexit.register(shutil.rmtree, HOME, ignore_errors=True)
-    os.environ["MUSTER_TESTS_AIRFLOW"] = str(HOME)
+    os.environ[MINE] = str(HOME)
     os.environ.update(
         {
             "AIRFLOW_HOME": str(HOME),
@@ -28,4 +30,4 @@ if "MUSTER_TESTS_AIRFLOW" not in os.environ:
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
         }
     )
-HOME = Path(os.environ["MUSTER_TESTS_AIRFLOW"])
+HOME = Path(os.environ[MINE])
