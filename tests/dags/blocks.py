@@ -63,13 +63,9 @@ class Nodes:
             lives.qualified(name)
 
     def jobs(self, name: str) -> list[psutil.Process]:
-        """What runs on a node: its agents, and all that they have started."""
-        found: list[psutil.Process] = []
-        for file in (self.servers[name].home / "muster" / "jobs").glob("*/pid"):
-            with contextlib.suppress(OSError, ValueError, psutil.Error):
-                wrapper = psutil.Process(int(file.read_text()))
-                found += [wrapper, *wrapper.children(recursive=True)]
-        return [process for process in found if _runs(process)]
+        """What runs on a node: its agents, all that they have started, and whatever of it has outlived them."""
+        work = str(self.servers[name].home / "muster")
+        return [process for process in psutil.process_iter() if _works_in(process, work)]
 
     def progress(self, name: str) -> str:
         """What the rank on a node has last said of its progress."""
@@ -77,9 +73,9 @@ class Nodes:
         return "".join(said)
 
 
-def _runs(process: psutil.Process) -> bool:
+def _works_in(process: psutil.Process, work: str) -> bool:
     with contextlib.suppress(psutil.Error):
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
+        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get("MUSTER_WORK") == work
     return False
 
 
@@ -87,11 +83,13 @@ class Meeting:
     """dag.test() runs one task after the other to its end, while members have to be at work at once.
 
     So when the first member waits for its job, the jobs of the others are started, by the operator's own code; their
-    tasks then find them. ``absent`` are not started here. Which member's task comes first is Airflow's choice.
+    tasks then find them. ``absent`` are not started here. Which member's task comes ``first`` (its map index) is
+    Airflow's choice.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.absent: set[str] = set()
+        self.first: int | None = None
         self.block: dict[str, Any] = {}
         self.run: tuple[str, str] = ("", "")
         self.once_claimed = lambda: None
@@ -104,6 +102,7 @@ class Meeting:
             return self.block
 
         def waited(trigger: Any, ti: Any) -> Any:
+            self.first = ti.map_index if self.first is None else self.first
             self.start_others()
             self.at_work()
             return wait(trigger, ti)

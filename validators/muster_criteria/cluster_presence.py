@@ -13,7 +13,10 @@ PROBES = (COLLECTIVES, TRAINING)
 
 def judge_presence(members: Sequence[MemberResult], measured: Mapping[str, Measurements], case: Case) -> None:
     """Name who was lost, and why; doubt everybody whose work ended early with it."""
-    accusations = {name: _accused(name, measured) for name in measured}
+    accusations = {
+        name: {other: why for other, why in accused(told).items() if other in measured}
+        for name, told in measured.items()
+    }
     for member in members:
         name = member.name
         accusers = sorted(at for at, accused in accusations.items() if at != name and name in accused)
@@ -33,13 +36,13 @@ def judge_presence(members: Sequence[MemberResult], measured: Mapping[str, Measu
         case.note(f"Lost: {listed(sorted(case.missing))}.")
 
 
-def _accused(name: str, measured: Mapping[str, Measurements]) -> dict[str, str]:
+def accused(told: Measurements) -> dict[str, str]:
     """Whom a member says was lost to it, and why."""
     return {
-        lost: row.note or "it gave no reason"
+        row.labels.get("member", ""): row.note or "it gave no reason"
         for probe in PROBES
-        for row in measured[name].rows(probe, "member_missing")
-        if row.value and (lost := row.labels.get("member", "")) in measured
+        for row in told.rows(probe, "member_missing")
+        if row.value
     }
 
 

@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import posixpath
+import time
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
 from muster import records
 from muster.agentfile import build_agent
-from muster.errors import LeaseLost
+from muster.errors import LeaseLost, MusterError
 from muster.lifecycle import CLUSTER_STAGES
 from muster.operators.stage import MusterStageOperator, Work
-from muster.records import JobRecord
+from muster.records import JobRecord, NodeRecord
 from muster.remote import attempt, jobs
 from muster.remote.attempt import Ended
 from muster.settings import settings
+from muster_criteria.cluster_model import Measurements
 from muster_criteria.cluster_plan import cluster_calls, cluster_deadline_s
+from muster_criteria.cluster_presence import accused
+from muster_criteria.measured import StageResult
 from muster_criteria.model import Coverage, Judgement, Verdict
 from muster_criteria.skus import load_sku
 
 if TYPE_CHECKING:
+    import paramiko
     from airflow.sdk.definitions.context import Context
 
 STAGE = CLUSTER_STAGES[0]
@@ -34,6 +40,9 @@ UNJUDGED = "measured, and to be judged beside the other members of its block"
 
 GRACE_S = 120.0
 """How long after a member's deadline it is still waited for: shorter than a stage's, since a whole block waits."""
+
+FAREWELL_S = 10.0
+"""A member that was lost to the others and still works hears of it, and ends by itself in this time."""
 
 RETRY_S = 5
 """A retry after trouble of ours finds the job that runs already; later than this the others would not be there."""
@@ -140,7 +149,37 @@ class MusterMemberOperator(MusterStageOperator):
         records.record_job(dataclasses.replace(work.job, state=state, ended_at=now, note=end.sentence[:500]))
         for sentence in swapped:
             self.log.warning("%s", sentence)
+        self._end_the_lost(work, result)
         return judgement, result.end if result else ""
+
+    def _end_the_lost(self, work: Work, result: StageResult | None) -> None:
+        """End the jobs of members that the others have lost: one that hangs would hold the block until its deadline.
+
+        All of them name the same, so the first of those who are left does it.
+        """
+        lost = accused(Measurements(result))
+        left = [name for name in work.plan.probes[0].params["members"] if name not in lost]
+        if left[:1] != [self.member]:
+            return
+        for name in sorted(lost):
+            job = records.get_job(work.run.dag_id, work.run.run_id, STAGE, node=name)
+            if job is None or job.state != attempt.RUNNING:
+                continue
+            key, node = posixpath.basename(job.remote_dir), records.get_node(name)
+            try:
+                with self._connect(node) as client:
+                    self._end_unless_over(client, node, key, work.agent.sha256)
+            except MusterError as error:
+                self.log.warning("%s was lost to the block and cannot be reached to end its job: %s", name, error)
+
+    def _end_unless_over(self, client: paramiko.SSHClient, node: NodeRecord, key: str, agent_sha256: str) -> None:
+        until = time.monotonic() + FAREWELL_S
+        while (seen := jobs.look(client, node.work_dir, key, agent_sha256)).state is jobs.State.RUNNING:
+            if time.monotonic() > until:
+                self.log.warning("%s was lost to the block and its job hangs: ending it", node.name)
+                jobs.stop(client, seen.work, key, node.launch)
+                return
+            time.sleep(1.0)
 
     def _finish(self, context: Context, work: Work, judgement: Judgement, job_end: str) -> Any:
         """The task shows whether the member took part; the verdict is the block's."""
