@@ -12,7 +12,7 @@ import importlib
 import math
 import operator
 import os
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Tuple
 
 from muster_node.hardware.nvidia_compute import CudaCompute
 from muster_node.hardware.nvidia_links import Links, fabric_facts
@@ -126,7 +126,13 @@ class NvidiaGpus:
         gpu = next((gpu for gpu in self._gpus if gpu.device == device), None)
         if gpu is None:
             raise Skip("%s does not answer NVML" % device.id)
-        return CudaCompute(device, gpu.uuid, gpu.nvml_index, functools.partial(self._pace, gpu.handle))
+        pace, near = functools.partial(self._pace, gpu.handle), functools.partial(self._near, gpu.handle)
+        return CudaCompute(device, gpu.uuid, gpu.nvml_index, pace, near)
+
+    def _near(self, handle: Any) -> FrozenSet[int]:
+        """The logical CPUs of the GPU's own NUMA node, which NVML tells as a bit mask in words of 64."""
+        masks = self._ask("nvmlDeviceGetCpuAffinity", handle, ((os.cpu_count() or 1) + 63) // 64).value or ()
+        return frozenset(64 * place + bit for place, mask in enumerate(masks) for bit in range(64) if mask >> bit & 1)
 
     def _pace(self, handle: Any) -> Tuple[Optional[float], Optional[float]]:
         """SM clock in MHz and power in W now, each None where untold."""

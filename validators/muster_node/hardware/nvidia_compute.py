@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import time
-from typing import Any, Callable, ContextManager, Iterator, List, Optional, Tuple
+from typing import Any, Callable, ContextManager, FrozenSet, Iterator, List, Optional, Sequence, Tuple
 
-from muster_node.hardware.seam import Compute, Device, Timing
+from muster_node.hardware.seam import Compute, Device, Timing, Transfer
 from muster_node.probe import Skip
 
 Pace = Callable[[], Tuple[Optional[float], Optional[float]]]
 """SM clock in MHz and power in W at this moment, each None where untold."""
+
+Near = Callable[[], FrozenSet[int]]
+"""The logical CPUs beside a GPU; empty where that is untold."""
 
 _PACE_INTERVAL_S = 0.02
 # Compute capability from which on tensor cores multiply the dtype.
@@ -19,14 +23,15 @@ _SINCE = {"fp64": (0, 0), "fp32": (0, 0), "fp16": (7, 0), "int8": (7, 5), "bf16"
 
 
 class CudaCompute(Compute):
-    """One GPU, found among torch's devices by its UUID. ``pace`` is asked while work runs."""
+    """One GPU, found among torch's devices by its UUID. ``pace`` is asked while work runs, ``near`` for its CPUs."""
 
-    def __init__(self, device: Device, uuid: str, nvml_index: int, pace: Pace) -> None:
+    def __init__(self, device: Device, uuid: str, nvml_index: int, pace: Pace, near: Near = frozenset) -> None:
         self._torch = _torch_with_cuda()
         self.device = device
         self._index = _cuda_index(self._torch, uuid, nvml_index)
         self.torch_device = self._torch.device("cuda", self._index)
-        self._pace = pace
+        self._pace, self._near = pace, near
+        self._streams: List[Any] = []
         # Partial sums in the operands' own precision would be neither exact nor what frameworks use for training.
         matmul = self._torch.backends.cuda.matmul
         matmul.allow_bf16_reduced_precision_reduction = False
@@ -62,6 +67,27 @@ class CudaCompute(Compute):
         """The tensor itself: real traffic needs no accounting."""
         return tensor
 
+    def host_buffer(self, elements: int) -> Any:
+        """Page-locked memory of the GPU's own NUMA node: what lies behind the other socket is slower to reach."""
+        with _running_on(self._near()):
+            return self._torch.empty(elements, dtype=self._torch.int64, pin_memory=True)
+
+    def transfer(self, transfers: Sequence[Transfer], *, nominal_bytes: int) -> None:
+        """Each copy on a stream of its own, since one stream's copies run one after the other.
+
+        A copy from a peer is ordered after the work of both devices' current streams by PyTorch itself.
+        """
+        cuda = self._torch.cuda
+        with cuda.device(self._index):
+            self._streams += [cuda.Stream() for _ in transfers[len(self._streams) :]]
+            current = cuda.current_stream()
+            for stream, one in zip(self._streams, transfers):
+                stream.wait_stream(current)
+                with cuda.stream(stream):
+                    one.target.copy_(one.source, non_blocking=True)
+            for stream, _ in zip(self._streams, transfers):
+                current.wait_stream(stream)
+
     def timer(self) -> ContextManager[Timing]:
         """Times the block by device events; clock and power are sampled while the queued work runs."""
         return self._timed()
@@ -91,6 +117,17 @@ class CudaCompute(Compute):
     def supports(self, dtype: str) -> bool:
         """By compute capability."""
         return dtype in _SINCE and tuple(self._torch.cuda.get_device_capability(self._index)) >= _SINCE[dtype]
+
+
+@contextlib.contextmanager
+def _running_on(cpus: FrozenSet[int]) -> Iterator[None]:
+    """Keeps this thread on such of these CPUs as it may use: memory comes from the node of the CPU that asks for it."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, before & cpus or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _torch_with_cuda() -> Any:

@@ -15,7 +15,7 @@ import dataclasses
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, ContextManager, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterable, List, Optional, Sequence, Tuple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +103,19 @@ class Timing:
     mean_power_w: Optional[float] = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Transfer:
+    """A copy into or out of a device. ``direction``: "h2d", "d2h" (the other end is host memory) or "peer".
+
+    ``peer`` is the device that the bytes come from where that is not the host.
+    """
+
+    direction: str
+    target: Any
+    source: Any
+    peer: Optional[Device] = None
+
+
 class Compute(abc.ABC):
     """Compute on one device, through PyTorch: tensors live in ``torch_device``, work is timed by the device.
 
@@ -128,6 +141,15 @@ class Compute(abc.ABC):
     @abc.abstractmethod
     def touch(self, tensor: Any, *, nominal_bytes: int) -> Any:
         """Account for elementwise traffic that the probe did on ``tensor``; returns it."""
+
+    def host_buffer(self, elements: int) -> Any:
+        """Host memory of int64 words for transfers: near the device, and where it can be, such that it reaches it
+        without the CPU's help (page-locked). CPUs have none: their memory is the host's."""
+        raise NotImplementedError
+
+    def transfer(self, transfers: Sequence[Transfer], *, nominal_bytes: int) -> None:
+        """Copies of ``nominal_bytes`` each between this device and the host or its peers, all under way at once."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def timer(self) -> ContextManager[Timing]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import random
-from typing import TYPE_CHECKING, Any, Iterator, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence, Tuple
 
-from muster_node.hardware.seam import Compute, Device, Timing
+from muster_node.hardware.seam import Compute, Device, Timing, Transfer
+from muster_node.hardware.simulated import links
 from muster_node.hardware.simulated.machine import Gpu
 from muster_node.probe import Skip
 
@@ -82,6 +83,17 @@ class SimulatedCompute(Compute):
         self._move(nominal_bytes)
         return tensor
 
+    def host_buffer(self, elements: int) -> Any:
+        """A small buffer of the real host, in place of the modelled one's."""
+        return self._torch.empty(self.physical(elements), dtype=self._torch.int64)
+
+    def transfer(self, transfers: Sequence[Transfer], *, nominal_bytes: int) -> None:
+        """Real copies of the small buffers; they end when the slowest of them has crossed its link."""
+        for one in transfers:
+            one.target.copy_(one.source)
+        both_ways = len({one.direction for one in transfers}) > 1
+        self._seconds += max(nominal_bytes / self._link_rate(one, both_ways) for one in transfers)
+
     @contextlib.contextmanager
     def timer(self) -> Iterator[Timing]:
         """Times the block's work; the GPU is busy meanwhile, and the clock goes on by at least the time it takes."""
@@ -116,6 +128,12 @@ class SimulatedCompute(Compute):
 
     def _move(self, nominal_bytes: int) -> None:
         self._seconds += nominal_bytes / (self._hardware.machine.model.hbm_rate * self._gpu.memory_rate)
+
+    def _link_rate(self, transfer: Transfer, both_ways: bool) -> float:
+        if transfer.peer is None:
+            return links.host_rate(self._gpu, both_ways)
+        machine = self._hardware.machine
+        return links.peer_rate(machine.model, self._gpu, machine.gpus[transfer.peer.index])
 
     def _name(self, dtype: Any) -> str:
         if dtype == self._torch.float32:

@@ -42,6 +42,7 @@ class Model:
     slowdown_release_c: float
     inlet_c: float
     nvlinks: int
+    nvlink_rate: float
     pcie_generation: int
     pcie_width: int
     fans: int
@@ -63,7 +64,8 @@ class Model:
 
 # Slowdown 89 °C and GPU max-op 87 °C: 700 W Hopper, NVML/DCGM thresholds (test-science 4.2). The best published bf16
 # GEMM on an H100 SXM is 794.5 TFLOPS on the best shape of a good part, fp8 8192³ 1290 (reference-figures 1): a typical
-# part of ours does 0.94 of that. HBM copy 2.90 TB/s (reference-figures 2).
+# part of ours does 0.94 of that. HBM copy 2.90 TB/s (reference-figures 2), 26,562 MB/s an NVLink and direction
+# (reference-figures 6).
 _H100 = Model(
     gpu_model="NVIDIA H100 80GB HBM3",
     gpu_count=8,
@@ -96,6 +98,7 @@ _H100 = Model(
     slowdown_release_c=84.0,
     inlet_c=24.0,
     nvlinks=18,
+    nvlink_rate=26.562e9,
     pcie_generation=5,
     pcie_width=16,
     fans=6,
