@@ -157,7 +157,7 @@ def _panels(stages: Sequence[StageLines], series: str) -> list[Panel]:
     for stage, usable in stages:
         lines = tuple(line for line in usable if line.series == series)
         if lines:
-            panels.append(Panel(clean(stage.judgement.stage, 16), lines, _limit(stage, series)))
+            panels.append(Panel(clean(stage.judgement.stage, 24), lines, _limit(stage, series)))
     return panels
 
 

@@ -19,6 +19,8 @@ from muster_reports.text import clean, moment, number
 from muster_reports.view import View, build, is_simulated
 
 SUBJECT_MAX = 120
+USUAL = "node_qualification"
+"""The DAG whose reports need not say what they are about."""
 PLAIN_BYTES_MAX = 1024 * 1024
 """A larger result is attached compressed."""
 ATTACHMENT_BYTES_MAX = 8 * 1024 * 1024
@@ -77,9 +79,13 @@ def render(report: RunReport) -> Rendered:
 
 
 def subject(view: View) -> str:
-    """One line of at most SUBJECT_MAX characters: "[Muster] FAIL node-07: gpu3 corrupts results — quarantine"."""
+    """One line of at most SUBJECT_MAX characters: "[Muster] FAIL node-07: gpu3 corrupts results — quarantine".
+
+    What is not a node's qualification says so behind the node: "node-07 (cluster qualification)".
+    """
     mark = "[simulated] " if view.simulated else ""
-    head = f"[Muster] {mark}{view.verdict} {clean(view.node, 40)}: "
+    occasion = "" if view.dag_id == USUAL else f" ({clean(view.dag_id.removeprefix('node_').replace('_', ' '), 30)})"
+    head = f"[Muster] {mark}{view.verdict} {clean(view.node, 40)}{occasion}: "
     tail = " — held" if view.held else f" — {view.state_after}" if view.state_after != view.state_before else ""
     return head + clean(view.headline.rstrip("."), SUBJECT_MAX - len(head) - len(tail)) + tail
 

@@ -62,7 +62,7 @@ def test_a_good_block_meets_trains_and_enters_production(
         assert list((nodes.servers[name].home / "muster" / "jobs").iterdir()) == [], "every job was tidied up"
     assert records.live_leases() == []
     assert sorted(mail["Subject"].split(":")[0] for mail in mailbox.mails) == [
-        "[Muster] [simulated] PASS n1", "[Muster] [simulated] PASS n2",
+        "[Muster] [simulated] PASS n1 (cluster qualification)", "[Muster] [simulated] PASS n2 (cluster qualification)",
     ]  # fmt: skip
 
 

@@ -181,6 +181,13 @@ def test_subject_is_one_short_line_with_the_verdict(name: str, delivered: dict[s
     assert subject.startswith("[Muster] ")
 
 
+def test_what_is_no_qualification_says_what_it_is(samples: Samples) -> None:
+    again = dataclasses.replace(samples["cpu_pass"], dag_id="node_revalidation")
+    assert render(again).subject.startswith("[Muster] PASS ")
+    assert " (revalidation): " in render(again).subject
+    assert "(" not in render(samples["cpu_pass"]).subject.partition(":")[0]
+
+
 def test_subjects_read_well(rendered: dict[str, Rendered]) -> None:
     assert rendered["missing_gpu"].subject == (
         "[Muster] [simulated] FAIL sim-h100-03: gpu5 is missing: 7 of 8 GPUs answered — quarantine"
