@@ -133,7 +133,7 @@ class Meter:
                 while (state := self.client.run_state(dag_id, run_id)) not in ("success", "failed"):
                     time.sleep(1)
                 if state != "success":
-                    raise RuntimeError(f"{run_id} of {dag_id} failed: {self.client.task_states(dag_id, run_id)}")
+                    raise RuntimeError(f"{run_id} of {dag_id} failed: {self.client.task_states(dag_id, run_id)}.")
         wall = time.monotonic() - began
         used = {name: value - before[name] - self.idle[name] * wall for name, value in self._now().items()}
         by_step: dict[str, float] = dict.fromkeys(STEPS, 0.0)
@@ -164,7 +164,7 @@ def compare(folder: Path, nodes: int) -> tuple[Cost, Cost]:
         for number in range(nodes):
             run = records.get_run("node_qualification", f"measured-{number}")
             if run.verdict is not Verdict.PASS:
-                raise RuntimeError(f"{run.node} did not pass, so the benchmark measured something else: {run.headline}")
+                raise RuntimeError(f"{run.node} did not pass, so the benchmark measured something else: {run.headline}.")
         return ours, bare
 
 
@@ -261,7 +261,11 @@ def main() -> int:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as name:
         folder = Path(name)
-        ours, bare = compare(folder, chosen.nodes)
+        try:
+            ours, bare = compare(folder, chosen.nodes)
+        except RuntimeError as error:
+            print(f"Nothing was measured: {error} Is the machine busy with other work?", file=sys.stderr)
+            return 2
         print(table(ours, bare))
         print("(a task's seconds are the scheduler's children at work on it, and part of the scheduler's)")
         answer = {
