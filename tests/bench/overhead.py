@@ -164,7 +164,7 @@ def compare(folder: Path, nodes: int) -> tuple[Cost, Cost]:
         for number in range(nodes):
             run = records.get_run("node_qualification", f"measured-{number}")
             if run.verdict is not Verdict.PASS:
-                raise RuntimeError(f"{run.node} did not pass, so the benchmark measured something else: {run.headline}.")
+                raise RuntimeError(f"{run.node} did not pass, which is not what is measured here: {run.headline}.")
         return ours, bare
 
 
