@@ -2,22 +2,38 @@
 
 import pytest
 
+from muster_node.hardware import open_hardware
 from muster_node.hardware.cpu_compute import CpuCompute
+from muster_node.hardware.simulated import create_machine, open_simulated
 from muster_node.probe import Skip
+from muster_node.probes._patterns import PATTERNS, described, sequences
 from muster_node.probes.memory_bandwidth import MemoryBandwidth
-from muster_node.probes.memory_pattern import MemoryPattern, sequences
+from muster_node.probes.memory_pattern import MemoryPattern
+from tests.support.injector import KINDS, Injector, OneDevice
 
 pytestmark = pytest.mark.needs_torch
 
-PATTERNS = MemoryPattern.params["patterns"].default
 SMALL = {"max_gib": 1 / 32}
 
 
 def test_this_machine_keeps_what_is_written(run_probe):
     run = run_probe(MemoryPattern, **SMALL)
-    assert [m.labels["pattern"] for m in run.all("memory_mismatches")] == PATTERNS
+    assert [m.labels["pattern"] for m in run.all("memory_mismatches")] == list(PATTERNS)
     assert all(m.value == 0 and m.device == "memory" for m in run.all("memory_mismatches"))
     assert run.one("memory_tested", "memory").value == pytest.approx(1 / 32, rel=1e-3)
+    assert run.all("memory_rerun") == [], "nothing was wrong, so nothing is run again"
+
+
+def test_coverage_and_rate_are_measured_on_the_same_memory(run_probe, monkeypatch):
+    monkeypatch.setattr(CpuCompute, "free_memory", lambda self: 2**26)
+    run = run_probe(MemoryPattern, fraction=0.25)
+    covered = run.one("memory_coverage", "memory")
+    assert covered.value == pytest.approx(25.0, rel=1e-3)
+    assert covered.note == "0.01562 of 0.0625 GiB that were free"
+    rate, share = run.one("memory_pattern_rate", "memory").value, run.one("memory_pattern_to_copy", "memory")
+    assert 0 < share.value < 200
+    copied = float(share.note.split(" written and read, ")[1].split()[0])
+    assert rate / copied == pytest.approx(share.value / 100.0, rel=1e-2)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -33,7 +49,81 @@ def test_a_stuck_bit_is_found_by_every_pattern(run_probe, cpus, monkeypatch, pat
     run = run_probe(MemoryPattern, patterns=[pattern], **SMALL)
     found = run.one("memory_mismatches", "memory", pattern=pattern)
     assert found.value >= 1
-    assert f"offset 0x{4321 * 8:x} differs in bits 0x{1 << 11:016x}" in found.note
+    if pattern == "block_move":  # it was spoilt before it was moved
+        assert found.note.endswith(", moved there from word 4321")
+    else:
+        assert f"word 4321 (offset 0x{4321 * 8:x}): wrote 0x" in found.note
+    assert "1 bit 1→0" in found.note or "1 bit 0→1" in found.note
+    again = run.one("memory_rerun", "memory", pattern=pattern, on=cpus[0])
+    assert (again.value, again.samples) == (3, 3)
+
+
+def test_a_wrong_word_says_what_was_written_and_read_and_which_way_bits_went():
+    assert described(63, 0b1110, 0b0011) == (
+        "word 63 (offset 0x1f8): wrote 0x000000000000000e, read 0x0000000000000003, 2 bits 1→0 and 1 bit 0→1"
+    )
+    assert described(0, -1, -2).endswith("wrote 0xffffffffffffffff, read 0xfffffffffffffffe, 1 bit 1→0")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_pattern_finds_every_kind_of_damage_to_what_was_written(run_probe, pattern, kind):
+    injector = Injector(kind, "touch", among=1, seed=3)
+    run = run_probe(MemoryPattern, OneDevice(open_hardware(), injector), patterns=[pattern], reruns=1, **SMALL)
+    found = run.one("memory_mismatches", "memory", pattern=pattern)
+    assert (found.value > 0) == injector.changed
+    assert injector.changed or (pattern, kind) == ("moving_inversions", "shifted"), "a constant shifted is the same"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "repeatable"])
+def test_what_a_move_of_blocks_spoils_is_found(run_probe, kind):
+    injector = Injector(kind, "copy", among=8, seed=5)
+    run = run_probe(MemoryPattern, OneDevice(open_hardware(), injector), patterns=["block_move"], reruns=1, **SMALL)
+    assert injector.changed
+    assert run.one("memory_mismatches", "memory", pattern="block_move").value > 0
+
+
+def test_blocks_that_stay_where_they_are_are_found(run_probe, monkeypatch):
+    """A device that acknowledges copies and does not make them: no pattern without a move can see it."""
+    monkeypatch.setattr(CpuCompute, "copy", lambda self, target, source, *, nominal_bytes: None)
+    run = run_probe(MemoryPattern, **SMALL)
+    assert {m.labels["pattern"] for m in run.all("memory_mismatches") if m.value} == {"block_move"}
+
+
+@pytest.fixture
+def gpus(tmp_path):
+    create_machine(tmp_path / "node", seed=4)
+    return open_simulated(tmp_path / "node")
+
+
+def test_simulated_gpus_account_for_nearly_all_of_their_memory(run_probe, gpus):
+    run = run_probe(MemoryPattern, gpus, fraction=0.97)
+    assert gpus.simulated, "and everything that comes from there is marked so"
+    for found in run.all("memory_coverage"):
+        assert found.value == pytest.approx(97.0, abs=0.01)
+        assert "GiB in all were taken before" in found.note
+    shares = [found.value for found in run.all("memory_pattern_to_copy")]
+    assert len(shares) == 8
+    assert all(95 < share < 105 for share in shares), "the model moves bytes at one rate, whatever for"
+
+
+def test_what_is_wrong_is_run_again_there_and_on_two_siblings(run_probe, gpus):
+    compute = type(gpus.compute(gpus.devices("gpu")[0]))
+
+    def stuck(self, tensor, *, nominal_bytes):
+        if self.device.id == "gpu6":
+            tensor[77] ^= 1 << 11
+        return tensor
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compute, "touch", stuck)
+        run = run_probe(MemoryPattern, gpus, patterns=["own_address", "random"], reruns=2)
+    again = {(m.labels["pattern"], m.labels["on"]): (m.value, m.samples) for m in run.all("memory_rerun")}
+    assert {m.device for m in run.all("memory_rerun")} == {"gpu6"}
+    assert again == {
+        ("own_address", "gpu6"): (2, 2), ("own_address", "gpu7"): (0, 1), ("own_address", "gpu0"): (0, 1),
+        ("random", "gpu6"): (2, 2), ("random", "gpu7"): (0, 1), ("random", "gpu0"): (0, 1),
+    }  # fmt: skip
 
 
 def test_mismatches_are_counted_exactly(run_probe, cpus, monkeypatch):

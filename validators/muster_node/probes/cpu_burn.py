@@ -12,8 +12,8 @@ from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.host_parse import hardware_errors
 from muster_node.hardware.seam import Hardware, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
+from muster_node.probes._patterns import BLOCK_BYTES, Region, random_words
 from muster_node.probes._shared import GIB, MIB, drop_percent, median, seed_of, spread
-from muster_node.probes.memory_pattern import BLOCK_BYTES, Region, random_words
 
 COUNTERS = ("machine_checks", "edac_corrected", "edac_uncorrected")
 _SIZE = 512

@@ -1,0 +1,44 @@
+"""A mismatch is run again before anybody speaks of it: on the same device, and on two of its siblings.
+
+What came of it is reported beside the mismatches, one figure for each device that ran it again. The probe does not say
+what that means.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Collection, Dict, List
+
+from muster_node.hardware.seam import Device
+from muster_node.probe import Context
+
+PEERS = 2
+TOLD = "runs of what was wrong, again on the device that label `on` names, that were wrong there"
+
+
+@dataclasses.dataclass
+class Rerun:
+    """How often something that was wrong was run again on one device, and how often it was wrong there."""
+
+    runs: int = 0
+    wrong: int = 0
+
+    def add(self, wrong: bool) -> None:
+        """Count one more run."""
+        self.runs += 1
+        self.wrong += int(wrong)
+
+
+def peers_of(accused: str, suspects: Collection[str], devices: List[Device]) -> List[Device]:
+    """The siblings to ask: two that are under no suspicion themselves, the next in slot order first."""
+    places = [device.id for device in devices]
+    start = places.index(accused) + 1
+    around = devices[start:] + devices[: start - 1]
+    return [device for device in around if device.id not in suspects][:PEERS]
+
+
+def report_reruns(context: Context, metric: str, device: str, labels: Dict[str, str], on: Dict[str, Rerun]) -> None:
+    """One figure for each device on which what was wrong on ``device`` was run again."""
+    for name, rerun in on.items():
+        if rerun.runs:
+            context.emit(metric, device, value=rerun.wrong, labels={**labels, "on": name}, samples=rerun.runs)
