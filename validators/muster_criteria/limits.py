@@ -15,7 +15,7 @@ Breach = Literal["fail", "warn", "void"]
 device (better than physics: it measured something else; too hot an inlet: the hall was measured), so it counts as
 missing, and the verdict is INCONCLUSIVE rather than a conviction."""
 
-Kind = Literal["gpu", "cpu", "node", "memory", "disk", "nic"]
+Kind = Literal["gpu", "cpu", "node", "memory", "disk", "nic", "fan", "psu", "inlet"]
 
 LIMIT_KEYS = ("floor", "ceiling", "exactly", "siblings_at_least", "siblings_at_most", "spread_at_most")
 INVENTORY_KEYS = ("equals", "at_least", "at_most", "one_of", "matches")

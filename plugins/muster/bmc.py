@@ -1,0 +1,94 @@
+"""A node's BMC as people describe it: where it answers, and where its password is kept. Never the password itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import pydantic
+
+from muster.errors import MusterError
+
+
+class BadBmc(MusterError):
+    """A BMC that cannot be asked as it is described; the message is one sentence that says what to put right."""
+
+
+class Bmc(pydantic.BaseModel):
+    """A BMC that speaks Redfish.
+
+    Login and password come from the Airflow connection ``connection``, or the password from the environment variable
+    ``password_env`` for ``user``; with neither, it is asked without a login. ``verify``: whether its certificate is
+    checked, or the file of the authority that signed it.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+
+    url: str
+    user: str = ""
+    connection: str = ""
+    password_env: Annotated[str, pydantic.Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$")] = ""
+    verify: bool | str = True
+
+    @pydantic.field_validator("url")
+    @classmethod
+    def _bare(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("url is not like https://10.0.0.7")
+        if parts.username or parts.password or parts.query:
+            raise ValueError("url has a login in it, and secrets are not kept here: name a connection or password_env")
+        return url.rstrip("/")
+
+    @pydantic.model_validator(mode="after")
+    def _one_credential(self) -> Bmc:
+        if self.connection and self.password_env:
+            raise ValueError("both connection and password_env are given; keep one")
+        if self.password_env and not self.user:
+            raise ValueError("password_env is given without a user")
+        if self.user and not (self.password_env or self.connection):
+            raise ValueError(f"nothing says where the password of {self.user} is: name a connection or password_env")
+        return self
+
+
+@dataclasses.dataclass(frozen=True)
+class Login:
+    """Who asks a BMC; both empty where nobody need say."""
+
+    user: str = ""
+    password: str = dataclasses.field(default="", repr=False)
+
+
+def parse_bmc(described: Mapping[str, Any]) -> Bmc | None:
+    """The BMC that an inventory or a record describes; None where there is none. Raises BadBmc."""
+    if not described:
+        return None
+    try:
+        return Bmc.model_validate(dict(described))
+    except pydantic.ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        said = first["msg"].removeprefix("Value error, ")
+        raise BadBmc(f"bmc cannot be used: {f'{where}: ' if where else ''}{said}") from None
+
+
+def login(bmc: Bmc) -> Login:
+    """Its credentials, from where they are kept. Raises BadBmc that names what is not there, never what is."""
+    if bmc.password_env:
+        password = os.environ.get(bmc.password_env)
+        if password is None:
+            raise BadBmc(f"the environment variable {bmc.password_env} with the BMC's password is not set")
+        return Login(bmc.user, password)
+    if not bmc.connection:
+        return Login()
+    from airflow.sdk import Connection
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    try:
+        found = Connection.get(bmc.connection)
+    except AirflowNotFoundException:
+        raise BadBmc(f"there is no Airflow connection {bmc.connection}, which has the BMC's login") from None
+    return Login(bmc.user or found.login or "", found.password or "")

@@ -1,0 +1,144 @@
+"""What a BMC told out of band, joined to what the node itself measured. Pure.
+
+The readings become measurements of the probe ``chassis`` like the node's own in-band ones, each marked by its label
+``source``; two readings of one stage, before and after its load, become one: the worse of them.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator
+
+from pydantic import ValidationError
+
+from muster_criteria.measured import Measured, ProbeEnd, StageResult
+
+PROBE = "chassis"
+SOURCE = "redfish"
+STAGES = ("burn_in", "thermal")
+"""Stages in which a configured BMC is read: those that load the machine and judge how it is cooled and fed."""
+
+UNITS = {
+    "fan_speed": "RPM",
+    "fan_duty": "%",
+    "fan_state": "text",
+    "inlet_temperature": "°C",
+    "psu_state": "text",
+    "psu_input_power": "W",
+}
+_LOWER_IS_WORSE = ("fan_speed", "fan_duty")
+_WORST_FIRST = ("lost", "critical", "warning", "ok")
+_SILENT = ": not supported"
+
+
+@dataclasses.dataclass(frozen=True)
+class Chassis:
+    """What a BMC told during one stage. ``trouble``: why it did not tell (all of it), one sentence."""
+
+    readings: tuple[Measured, ...] = ()
+    trouble: str = ""
+
+    def to_json(self) -> str:
+        """As a text that travels with a waiting task, and is kept beside the stage's result."""
+        return json.dumps({"readings": [each.model_dump() for each in self.readings], "trouble": self.trouble})
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Chassis:
+        """The same again; what cannot be read is trouble, and no reason to stop."""
+        try:
+            raw = json.loads(text)
+            readings = tuple(Measured.model_validate(each) for each in raw["readings"])
+            return cls(readings, str(raw["trouble"]))
+        except (ValueError, KeyError, TypeError, ValidationError):
+            return cls(trouble="what the BMC told before the load cannot be read any more")
+
+
+def reading(metric: str, device: str, value: float | None, text: str | None, name: str) -> Measured:
+    """One sensor's reading; ``name`` is what the vendor calls it. Without value and text, the sensor says nothing."""
+    silent = value is None and text is None
+    return Measured(
+        probe=PROBE,
+        metric=metric,
+        device=device,
+        unit=UNITS[metric],
+        value=value,
+        text=text,
+        labels={"source": SOURCE},
+        note=f"{name}{_SILENT} (the BMC has no reading of it)" if silent else name,
+    )
+
+
+def merged(before: Chassis | None, after: Chassis) -> Chassis:
+    """Both readings of a stage as one: the worse of each sensor. What had a state and has none now is "lost"."""
+    if before is None:
+        return after
+    trouble = "; ".join(dict.fromkeys(each.trouble for each in (before, after) if each.trouble))
+    if not before.readings or not after.readings:
+        return Chassis(before.readings or after.readings, trouble)
+    later = dict(_keyed(after.readings))
+    both = [_worse(each, later.pop(key, None)) for key, each in _keyed(before.readings)]
+    known = {(each.metric, each.device) for each in both}
+    new = [each for each in later.values() if (each.metric, each.device) not in known]
+    return Chassis((*both, *new), trouble)
+
+
+def _keyed(readings: Iterable[Measured]) -> Iterator[tuple[tuple[str, str, int], Measured]]:
+    """Each reading under its metric and the vendor's name, counted where names repeat: lists may get shorter."""
+    seen: collections.Counter[tuple[str, str]] = collections.Counter()
+    for each in readings:
+        name = "" if each.device == "inlet" else each.note.partition(_SILENT)[0]
+        seen[each.metric, name] += 1
+        yield (each.metric, name, seen[each.metric, name]), each
+
+
+def _silent(measured: Measured | None) -> bool:
+    return measured is None or (measured.value is None and measured.text is None)
+
+
+def _worse(one: Measured, other: Measured | None) -> Measured:
+    if _silent(one):
+        return one if other is None else other.model_copy(update={"device": one.device})
+    if other is None or _silent(other):
+        return one if one.text is None else one.model_copy(update={"text": "lost", "samples": 2})
+    if one.text is not None and other.text is not None:
+        return one.model_copy(update={"text": min(one.text, other.text, key=_gravity), "samples": 2})
+    values = [each.value for each in (one, other) if each.value is not None]
+    value = min(values) if one.metric in _LOWER_IS_WORSE else max(values)
+    return one.model_copy(update={"value": value, "samples": 2})
+
+
+def _gravity(state: str) -> int:
+    return _WORST_FIRST.index(state) if state in _WORST_FIRST else 0
+
+
+def joined(result: StageResult, told: Chassis | None) -> StageResult:
+    """The node's result with the BMC's readings among its measurements.
+
+    Where the node did not read its chassis itself, how that probe ended is how asking the BMC ended: a sensor that the
+    SKU promises is then missed for the true reason, and never passes.
+    """
+    if told is None:
+        return result
+    notes = [*result.notes, told.trouble] if told.trouble else result.notes
+    return result.model_copy(
+        update={
+            "measurements": [*result.measurements, *told.readings],
+            "probes": list(_ends(result.probes, told)),
+            "notes": notes,
+        }
+    )
+
+
+def _ends(ends: Iterable[ProbeEnd], told: Chassis) -> Iterable[ProbeEnd]:
+    own = next((end for end in ends if end.probe == PROBE), None)
+    yield from (end for end in ends if end.probe != PROBE)
+    if own is not None and own.status != "skipped":
+        yield own
+        return
+    started, took = (own.started_at, own.duration_s) if own else (0.0, 0.0)
+    if told.readings:
+        yield ProbeEnd(probe=PROBE, status="completed", reason="", started_at=started, duration_s=took)
+    else:
+        yield ProbeEnd(probe=PROBE, status="skipped", reason=told.trouble, started_at=started, duration_s=took)

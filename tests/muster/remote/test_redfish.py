@@ -1,0 +1,154 @@
+"""A BMC asked through Redfish: OpenStack's emulators, started for real; a silence is said, and is never well."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import bcrypt
+import pytest
+
+from muster.bmc import BadBmc, Bmc, Login, login, parse_bmc
+from muster.remote.redfish import BmcSilent, read_chassis
+from muster_criteria.measured import Measured
+from tests.support import bmc as bmcs
+from tests.support import sshd
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("redfish")
+
+
+@pytest.fixture(scope="module")
+def static(folder: Path) -> Iterator[str]:
+    with bmcs.static(bmcs.write(folder)) as url:
+        yield url
+
+
+def read(url: str, timeout_s: float = 5.0, limit_s: float = 30.0) -> dict[tuple[str, str], Measured]:
+    told = read_chassis(Bmc(url=url), Login(), timeout_s=timeout_s, limit_s=limit_s)
+    return {(each.metric, each.device): each for each in told}
+
+
+def test_openstacks_own_emulator_tells_its_fans_and_its_intake() -> None:
+    with bmcs.emulator() as url:
+        told = read(url)
+    assert told["fan_speed", "fan0"].value == 2100.0
+    assert told["fan_speed", "fan1"].value == 2050.0
+    assert told["fan_state", "fan1"].text == "ok"
+    assert told["inlet_temperature", "inlet"].value == 25.0, "the CPU's 41 °C is not the air that comes in"
+    assert {each.labels["source"] for each in told.values()} == {"redfish"}
+    assert {each.unit for each in told.values()} == {"RPM", "text", "°C"}
+
+
+def test_the_login_is_used_and_a_wrong_one_is_one_sentence_without_it(tmp_path: Path) -> None:
+    htpasswd = tmp_path / "htpasswd"
+    htpasswd.write_text(f"root:{bcrypt.hashpw(b'calvin', bcrypt.gensalt(4)).decode()}\n")
+    with bmcs.emulator(htpasswd) as url:
+        bmc = Bmc(url=url, user="root", password_env="UNUSED")
+        assert len(read_chassis(bmc, Login("root", "calvin"), timeout_s=5)) == 5
+        with pytest.raises(BmcSilent, match="was not to be read") as refused:
+            read_chassis(bmc, Login("root", "hobbes"), timeout_s=5)
+        assert "hobbes" not in str(refused.value)
+        with pytest.raises(BmcSilent, match="was not to be read"):
+            read(url)
+
+
+def test_fans_air_and_supplies_are_told_with_unit_device_and_the_vendors_name(folder: Path, static: str) -> None:
+    bmcs.write(
+        folder,
+        fans=[bmcs.fan("Fan 1"), bmcs.fan("Fan 2", rpm=0, health="Critical")],
+        temperatures=[bmcs.air(24), bmcs.air(26.5, "Riser Ambient", "SystemBoard"), bmcs.air(60, "CPU1", "CPU")],
+        supplies=[bmcs.supply("PSU 1", 912.5), bmcs.supply("PSU 2", 0, "Critical")],
+    )
+    told = read(static)
+    assert {key: each.value if each.text is None else each.text for key, each in told.items()} == {
+        ("fan_speed", "fan0"): 8000.0, ("fan_state", "fan0"): "ok",
+        ("fan_speed", "fan1"): 0.0, ("fan_state", "fan1"): "critical",
+        ("inlet_temperature", "inlet"): 26.5,
+        ("psu_state", "psu0"): "ok", ("psu_input_power", "psu0"): 912.5,
+        ("psu_state", "psu1"): "critical", ("psu_input_power", "psu1"): 0.0,
+    }  # fmt: skip
+    assert told["fan_speed", "fan1"].note == "Fan 2"
+    assert told["inlet_temperature", "inlet"].note == "Riser Ambient"
+
+
+def test_fans_of_one_name_are_several_and_a_share_of_full_speed_is_no_rpm(folder: Path, static: str) -> None:
+    share = {**bmcs.fan("Fan", rpm=40), "ReadingUnits": "Percent"}
+    bmcs.write(folder, fans=[share, {**share, "Reading": 41}], temperatures=[])
+    told = read(static)
+    assert (told["fan_duty", "fan0"].value, told["fan_duty", "fan1"].value) == (40.0, 41.0)
+    assert ("fan_speed", "fan0") not in told
+
+
+def test_what_the_bmc_has_no_reading_of_is_not_supported_and_never_zero(folder: Path, static: str) -> None:
+    bmcs.write(
+        folder,
+        fans=[bmcs.fan(rpm=None, health=None), bmcs.fan("Fan 2", state="Absent")],
+        temperatures=[bmcs.air(None)],
+        supplies=[bmcs.supply(watts=None), bmcs.supply("PSU 2", state="Absent")],
+    )
+    told = read(static)
+    silent = {key for key, each in told.items() if each.value is None and each.text is None}
+    assert silent == {
+        ("fan_speed", "fan0"), ("fan_state", "fan0"), ("inlet_temperature", "inlet"), ("psu_input_power", "psu0"),
+        ("psu_state", "psu1"),
+    }  # fmt: skip
+    assert all("not supported" in told[key].note for key in silent)
+
+
+def test_a_chassis_without_thermal_and_power_is_silent_not_well(folder: Path, static: str) -> None:
+    for path in folder.rglob("index.json"):
+        path.unlink()
+    bmcs.write(folder)
+    with pytest.raises(BmcSilent, match="tells of no fan, inlet or power supply"):
+        read(static)
+
+
+def test_nobody_there_a_stranger_and_one_that_hangs_are_each_one_sentence(folder: Path, static: str) -> None:
+    with pytest.raises(BmcSilent, match="was not to be read"):
+        read(f"http://127.0.0.1:{sshd.free_port()}", timeout_s=1)
+    with socket.create_server(("127.0.0.1", 0)) as hanging, pytest.raises(BmcSilent, match="was not to be read"):
+        read(f"http://127.0.0.1:{hanging.getsockname()[1]}", timeout_s=0.5)
+    (folder / "index.json").write_text("{}")
+    with pytest.raises(BmcSilent, match="was not to be read"):
+        read(static)
+    bmcs.write(folder, fans=[bmcs.fan()])
+    with pytest.raises(BmcSilent, match="takes too long"):
+        read(static, limit_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("described", "complaint"),
+    [
+        ({"url": "10.0.0.7"}, "url is not like https://"),
+        ({"url": "https://root:calvin@10.0.0.7"}, "secrets are not kept here"),
+        ({"url": "https://b", "password": "calvin"}, "password: Extra inputs are not permitted"),
+        ({"url": "https://b", "connection": "c", "password_env": "P", "user": "u"}, "keep one"),
+        ({"url": "https://b", "password_env": "P"}, "without a user"),
+        ({"url": "https://b", "user": "u"}, "nothing says where the password"),
+        ({}, ""),
+    ],
+)
+def test_a_bmc_is_described_without_secrets(described: dict[str, str], complaint: str) -> None:
+    if not described:
+        assert parse_bmc(described) is None
+        return
+    with pytest.raises(BadBmc, match=complaint) as refused:
+        parse_bmc(described)
+    assert "calvin" not in str(refused.value)
+
+
+def test_the_password_comes_from_where_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    bmc = Bmc(url="https://b", user="root", password_env="BMC_PASSWORD")
+    with pytest.raises(BadBmc, match="BMC_PASSWORD"):
+        login(bmc)
+    monkeypatch.setenv("BMC_PASSWORD", "calvin")
+    assert login(bmc) == Login("root", "calvin")
+    assert "calvin" not in repr(login(bmc))
+    monkeypatch.setenv("AIRFLOW_CONN_BMC", "http://admin:calvin@ignored")
+    assert login(Bmc(url="https://b", connection="bmc")) == Login("admin", "calvin")
+    with pytest.raises(BadBmc, match="no Airflow connection absent"):
+        login(Bmc(url="https://b", connection="absent"))

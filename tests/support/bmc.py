@@ -1,0 +1,108 @@
+"""BMCs for tests: OpenStack's emulators (sushy-tools), each started for real.
+
+``emulator`` is the dynamic one with its fake driver: its chassis has two fans and an intake sensor, always well, and no
+Power resource. ``static`` serves whatever documents a test writes into its folder: failed fans, hot air, supplies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.support import sshd
+
+CHASSIS = "/redfish/v1/Chassis/1"
+START_S = 60.0
+
+
+def fan(name: str = "Fan 1", rpm: float | None = 8000, health: str | None = "OK", state: str = "Enabled") -> Any:
+    return {"MemberId": name, "Name": name, "Reading": rpm, "ReadingUnits": "RPM",
+            "Status": {"State": state, "Health": health}}  # fmt: skip
+
+
+def supply(name: str = "PSU 1", watts: float | None = 900, health: str | None = "OK", state: str = "Enabled") -> Any:
+    return {"MemberId": name, "Name": name, "PowerInputWatts": watts, "Status": {"State": state, "Health": health}}
+
+
+def air(celsius: float | None = 24, name: str = "System Inlet", context: str = "Intake") -> Any:
+    return {"MemberId": name, "Name": name, "ReadingCelsius": celsius, "PhysicalContext": context,
+            "Status": {"State": "Enabled", "Health": "OK"}}  # fmt: skip
+
+
+def write(
+    folder: Path,
+    fans: list[Any] | None = None,
+    temperatures: list[Any] | None = None,
+    supplies: list[Any] | None = None,
+) -> Path:
+    """The documents of a BMC with one chassis; what is None, that chassis does not offer."""
+    chassis: dict[str, Any] = {"@odata.id": CHASSIS, "Id": "1", "Name": "Chassis", "ChassisType": "RackMount"}
+    if fans is not None or temperatures is not None:
+        chassis["Thermal"] = {"@odata.id": f"{CHASSIS}/Thermal"}
+        thermal = {"Id": "Thermal", "Name": "Thermal", "Fans": fans or [], "Temperatures": temperatures or []}
+        _document(folder, "Chassis/1/Thermal", thermal)
+    if supplies is not None:
+        chassis["Power"] = {"@odata.id": f"{CHASSIS}/Power"}
+        _document(folder, "Chassis/1/Power", {"Id": "Power", "Name": "Power", "PowerSupplies": supplies})
+    _document(folder, "Chassis/1", chassis)
+    members = {"Name": "Chassis Collection", "Members": [{"@odata.id": CHASSIS}], "Members@odata.count": 1}
+    _document(folder, "Chassis", members)
+    root = {"Id": "RootService", "Name": "Root Service", "RedfishVersion": "1.6.0",
+            "Chassis": {"@odata.id": "/redfish/v1/Chassis"}}  # fmt: skip
+    _document(folder, "", root)
+    return folder
+
+
+def _document(folder: Path, path: str, document: dict[str, Any]) -> None:
+    target = folder / path / "index.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps({"@odata.id": f"/redfish/v1/{path}".rstrip("/"), **document}))
+
+
+@contextlib.contextmanager
+def static(folder: Path) -> Iterator[str]:
+    """The URL of a BMC that serves the documents in ``folder``, which may be rewritten meanwhile."""
+    with _running("sushy_tools.static.main", "--mockup-files", str(folder)) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def emulator(htpasswd: Path | None = None) -> Iterator[str]:
+    """The URL of a BMC of OpenStack's making; ``htpasswd``: who may ask it."""
+    options = ["--fake"]
+    if htpasswd is not None:
+        config = htpasswd.with_suffix(".py")
+        config.write_text(f"SUSHY_EMULATOR_AUTH_FILE = {str(htpasswd)!r}\n")
+        options += ["--config", str(config)]
+    with _running("sushy_tools.emulator.main", *options) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _running(module: str, *options: str) -> Iterator[str]:
+    port = sshd.free_port()
+    command = [sys.executable, "-m", module, "--interface", "127.0.0.1", "--port", str(port), *options]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _await(process, port)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _await(process: subprocess.Popen[bytes], port: int) -> None:
+    until = time.monotonic() + START_S
+    while time.monotonic() < until:
+        assert process.poll() is None, "the emulator ended at once"
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"the emulator did not listen within {START_S:g} s")

@@ -1,0 +1,85 @@
+"""Fans, the air that comes in, and power supplies, as the machine's own BMC tells them in band (ipmitool).
+
+The controller reads the same out of band where a node's BMC is configured (Redfish): its readings carry this probe's
+name too, and each says by its label ``source`` where it comes from. Run it straight after a load, while fans are fast.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+from typing import Dict, List
+
+from muster_node.probe import Context, Metric, Param, Probe, Skip
+from muster_node.probes._ipmi import Reading, parse_sdr
+from muster_node.probes._tools import ToolRun, real_only, run_tool
+
+COMMAND = ("ipmitool", "sdr", "elist", "all")
+SOURCE = {"source": "ipmi"}
+KINDS = {"fan_speed": "fan", "fan_duty": "fan", "fan_state": "fan", "psu_state": "psu", "psu_input_power": "psu"}
+
+
+class Chassis(Probe):
+    """What the chassis around the boards does: it cools and feeds them."""
+
+    name = "chassis"
+    stage = "thermal"
+    doc = "Fans, inlet temperature and power supplies, by ipmitool"
+    loads = False
+    params = {"limit_s": Param(60.0, "seconds that ipmitool may take: some BMCs need one for each sensor")}
+    metrics = {
+        "fan_speed": Metric("RPM", "speed of a fan"),
+        "fan_duty": Metric("%", "speed of a fan, where the BMC tells only a share of full speed"),
+        "fan_state": Metric("text", "what the BMC thinks of a fan: ok, warning or critical"),
+        "inlet_temperature": Metric("°C", "hottest of the air that comes in"),
+        "psu_state": Metric("text", "what the BMC thinks of a power supply: ok, warning, critical or lost"),
+        "psu_input_power": Metric("W", "power that a power supply draws"),
+    }
+    needs = ("tool:ipmitool",)
+
+    def run(self, context: Context) -> None:
+        """Ask once. Raises Skip where no BMC answers, RuntimeError where it does not end answering."""
+        real_only(context)
+        readings = parse_sdr(_asked(context).out)
+        if not readings:
+            raise Skip("the BMC tells of no fan, inlet or power supply")
+        _emit_inlet(context, [each for each in readings if each.metric == "inlet_temperature"])
+        for each, device in _numbered([each for each in readings if each.metric in KINDS]):
+            said = each.value is not None or each.text is not None
+            note = each.name if said else "%s: not supported (the BMC has no reading of it)" % each.name
+            context.emit(each.metric, device, value=each.value, text=each.text, labels=SOURCE, note=note)
+
+
+def _asked(context: Context) -> ToolRun:
+    limit_s = context.params["limit_s"]
+    done = run_tool(context, COMMAND, limit_s)
+    if done.status not in (0, None) and os.geteuid() != 0:  # /dev/ipmi0 belongs to root
+        done = run_tool(context, ("sudo", "-n", *COMMAND), limit_s)
+    if done.status is None:
+        raise RuntimeError("ipmitool did not end within %g s" % limit_s)
+    if done.status != 0:
+        raise Skip("no BMC answers ipmitool here: %s" % done.last_word())
+    return done
+
+
+def _emit_inlet(context: Context, inlets: List[Reading]) -> None:
+    known = [each for each in inlets if each.value is not None]
+    names = ", ".join(each.name for each in known or inlets)
+    if known:
+        hottest = max(each.value for each in known if each.value is not None)
+        context.emit("inlet_temperature", "inlet", value=hottest, labels=SOURCE, samples=len(known), note=names)
+    elif inlets:
+        context.emit("inlet_temperature", "inlet", labels=SOURCE, note="%s: not supported" % names)
+
+
+def _numbered(readings: List[Reading]) -> "List[tuple[Reading, str]]":
+    """Each reading with its device: fans and supplies are numbered as the BMC lists them; a fan's state comes last."""
+    numbers: Dict[str, int] = collections.defaultdict(int)
+    found = []
+    for each in readings:
+        kind = KINDS[each.metric]
+        counted = "fan_state" if kind == "fan" else each.metric
+        found.append((each, "%s%d" % (kind, numbers[counted])))
+        if each.metric == counted:
+            numbers[counted] += 1
+    return found
