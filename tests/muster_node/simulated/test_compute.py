@@ -19,6 +19,13 @@ pytestmark = pytest.mark.needs_torch
 torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
 
 CUBE = (8192, 8192, 8192)
+# TFLOPS in bf16, TB/s in copies (reference-figures 1 and 2; copies of a B200 are not published: here stands its peak).
+BEST = {
+    "h100-sxm-8": (794.5, 2.90),
+    "h200-sxm-8": (794.5, 4.01),
+    "b200-sxm-8": (1745.0, 8.0),
+    "gb200-nvl72": (1822.0, 7.35),
+}
 NAMES = {"fp64": "float64", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn", "int8": "int8"}
 
 
@@ -78,20 +85,19 @@ def test_a_dtype_without_matrix_product_is_skipped(build: Build) -> None:
 
 @pytest.mark.parametrize("model", sorted(MODELS))
 def test_healthy_rates_lie_below_the_best_published_and_near_it(build: Build, model: str) -> None:
-    """bf16 794.5 TFLOPS on H100 and "the same" on H200; HBM copy 2.90 and 4.01 TB/s (reference figures 1 and 2)."""
-    best_copy = {"h100-sxm-8": 2.90, "h200-sxm-8": 4.01}[model]
+    best_gemm, best_copy = BEST[model]
     for seed in range(3):
         hardware = build(seed, model=model)
         for device in hardware.devices("gpu"):
             with hardware.loading(hardware.devices("gpu")):
                 rate, _ = _rate(hardware, device.index, 5)
-            assert 0.85 * 794.5 < rate < 794.5
+            assert 0.85 * best_gemm < rate < best_gemm
             compute = hardware.compute(device)
             buffer = torch.zeros(16)
             with compute.timer() as timing:
                 compute.copy(buffer, buffer.clone(), nominal_bytes=2**32)
             copied = 2 * 2**32 / timing.seconds / 1e12
-            assert 0.93 * best_copy < copied < best_copy
+            assert 0.88 * best_copy < copied < best_copy
 
 
 def test_missing_lanes_show_as_rate_per_clock(build: Build) -> None:

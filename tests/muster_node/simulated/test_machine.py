@@ -9,19 +9,39 @@ from typing import Any
 import pytest
 
 from muster_node.hardware.simulated import create_machine, load_machine, open_simulated
+from muster_node.hardware.simulated.defects import DEFECTS
 from muster_node.hardware.simulated.models import MODELS
 
 # What each defect alters, and how many quantities: an answer anywhere else would be a label.
-DEFECTS = {
+ALTERED = {
     "missing_gpu": {"enumerates"},
+    "gpu_lost": {"opens_at_c"},
     "sdc": {"upset_rate", "upset_bit", "upset_first", "upset_stride"},
+    "wrong_unit": {"stuck_output_bit", "stuck_output_every"},
+    "stuck_bit": {"stuck_cell_bit", "stuck_cell_word", "stuck_cell_level"},
     "throttle": {"thermal_resistance"},
     "slow_gemm": {"lanes"},
-    "pcie_width": {"pcie_width"},
-    "nvlink_down": {"nvlinks"},
-    "ecc": {"uncorrectable_per_hour"},
     "hbm_slow": {"memory_rate"},
+    "leaky": {"leakage_w"},
+    "power_limit": {"power_limit_w"},
+    "clock_lock": {"clock_lock_mhz"},
+    "mig_mode": {"mig_on"},
+    "ecc_mode": {"ecc_on"},
+    "ecc": {"uncorrectable_per_hour"},
+    "ecc_storm": {"corrected_per_hour"},
+    "row_remap_pending": {"waiting_rows"},
+    "row_remap_failed": {"waiting_rows", "spare_rows"},
+    "processor_hang": {"processor_timeouts_per_hour"},
+    "pcie_width": {"pcie_width"},
+    "pcie_generation": {"pcie_generation"},
+    "pcie_errors": {"pcie_replays_per_hour"},
+    "nvlink_down": {"nvlinks"},
+    "nvlink_errors": {"nvlink_errors_per_hour"},
+    "nic_down": {"up"},
+    "nic_slow": {"speed"},
+    "nic_errors": {"errors_per_hour"},
 }
+PARTS = {"gpu": "gpus", "nic": "nics"}
 
 
 def _raw(directory: Path) -> dict[str, Any]:
@@ -45,22 +65,27 @@ def test_seed_and_name_make_the_machine(tmp_path: Path) -> None:
     assert first.hostname == "node1"
 
 
-@pytest.mark.parametrize("kind", DEFECTS)
-def test_a_defect_alters_physical_quantities_of_its_gpu_only(tmp_path: Path, kind: str) -> None:
+def test_every_kind_of_defect_of_a_part_is_listed_here() -> None:
+    assert {kind for kind, defect in DEFECTS.items() if defect.part in PARTS} == set(ALTERED)
+
+
+@pytest.mark.parametrize("kind", ALTERED)
+def test_a_defect_alters_physical_quantities_of_its_part_only(tmp_path: Path, kind: str) -> None:
+    part = DEFECTS[kind].part
     create_machine(tmp_path / "healthy" / "node", seed=3)
-    create_machine(tmp_path / "faulty" / "node", seed=3, faults=[{"kind": kind, "gpu": 5}])
+    create_machine(tmp_path / "faulty" / "node", seed=3, faults=[{"kind": kind, part: 5}])
     healthy, faulty = _raw(tmp_path / "healthy" / "node"), _raw(tmp_path / "faulty" / "node")
-    pairs = zip(healthy.pop("gpus"), faulty.pop("gpus"), strict=True)
-    changed = {gpu["slot"]: {key for key in gpu if gpu[key] != other[key]} for gpu, other in pairs}
+    pairs = zip(healthy.pop(PARTS[part]), faulty.pop(PARTS[part]), strict=True)
+    changed = [{key for key in one if one[key] != other[key]} for one, other in pairs]
     assert healthy == faulty
     # A bit or a stride may be drawn as the healthy value's own.
-    assert changed.pop(5) <= DEFECTS[kind]
-    assert not any(changed.values())
+    assert changed.pop(5) <= ALTERED[kind]
+    assert not any(changed)
 
 
 def test_nothing_in_the_directory_speaks_of_faults(tmp_path: Path) -> None:
-    faults = [{"kind": kind, "gpu": slot} for slot, kind in enumerate(DEFECTS)] + [{"kind": "fan_fail"}]
-    create_machine(tmp_path / "node", seed=3, faults=faults)
+    faults = [{"kind": kind, DEFECTS[kind].part: number % 8} for number, kind in enumerate(ALTERED)]
+    create_machine(tmp_path / "node", seed=3, faults=[*faults, {"kind": "fan_fail"}])
     list(open_simulated(tmp_path / "node").telemetry())
     assert "fault" not in "".join(path.read_text() for path in (tmp_path / "node").iterdir())
     # Every quantity is written for every GPU, so that none stands out by being mentioned.
@@ -81,6 +106,8 @@ def test_node_defects(tmp_path: Path) -> None:
         ({"faults": [{"kind": "gremlins", "gpu": 1}]}, "gremlins.*sdc"),
         ({"faults": [{"kind": "sdc"}]}, "slot from 0 to 7, not None"),
         ({"faults": [{"kind": "sdc", "gpu": 8}]}, "slot from 0 to 7, not 8"),
+        ({"faults": [{"kind": "nic_down", "nic": 8}]}, "port from 0 to 7, not 8"),
+        ({"faults": [{"kind": "pcie_width", "gpu": 0}], "model": "gb200-nvl72"}, "pcie_width.*gb200-nvl72"),
     ],
 )
 def test_what_cannot_be_built_is_one_sentence(tmp_path: Path, arguments: dict[str, Any], words: str) -> None:

@@ -1,7 +1,8 @@
 """Compute on a simulated GPU: kernels run for real on the CPU at a small shape, device time comes from the model.
 
 The work of a block is counted in SM cycles and bytes of the nominal shapes; the clock that the model held meanwhile
-turns it into seconds. A marginal lane flips bits in the buffer that a kernel has written, as it would on the device.
+turns it into seconds. A marginal lane, an execution unit that is wrong and a dead memory cell touch the buffer that a
+kernel has written, as they would on the device.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence, Tuple
 from muster_node.hardware.seam import Compute, Device, Timing, Transfer
 from muster_node.hardware.simulated import links
 from muster_node.hardware.simulated.machine import Gpu
+from muster_node.hardware.simulated.state import Reading
 from muster_node.probe import Skip
 
 if TYPE_CHECKING:
@@ -71,15 +73,18 @@ class SimulatedCompute(Compute):
         self._megacycles += 2.0 * m * n * k / per_clock
         if name not in _VECTOR_DTYPES:
             self._upset(out)
+            self._stick(out)
         return out
 
     def copy(self, target: Any, source: Any, *, nominal_bytes: int) -> None:
         """A real copy of the small buffers, accounted as ``nominal_bytes`` read and as many written."""
         target.copy_(source)
+        self._hold(target)
         self._move(2 * nominal_bytes)
 
     def touch(self, tensor: Any, *, nominal_bytes: int) -> Any:
         """Account for ``nominal_bytes`` of traffic in all; returns ``tensor``."""
+        self._hold(tensor)
         self._move(nominal_bytes)
         return tensor
 
@@ -100,14 +105,14 @@ class SimulatedCompute(Compute):
         timing = Timing()
         self._megacycles = self._seconds = 0.0
         with self._hardware.loading([self.device]):
-            begun = self._hardware.reading(self.device)
+            begun = self._reading()
             yield timing
-            ended = self._hardware.reading(self.device)
+            ended = self._reading()
             noise = 1.0 + self._dice.gauss(0.0, _RUN_NOISE)
             seconds = self._device_seconds(begun, ended) * noise
             if seconds > ended.at - begun.at:
                 self._hardware.clock.sleep(seconds - (ended.at - begun.at))
-                ended = self._hardware.reading(self.device)
+                ended = self._reading()
                 seconds = self._device_seconds(begun, ended) * noise
         elapsed = ended.at - begun.at
         timing.seconds = seconds
@@ -126,13 +131,20 @@ class SimulatedCompute(Compute):
         clock = _mean(ended.megacycles - begun.megacycles, ended.at - begun.at, ended.clock_mhz)
         return self._megacycles / clock + self._seconds
 
+    def _reading(self) -> Reading:
+        """Where the GPU stands. Raises RuntimeError, as PyTorch does, once it has fallen off the bus."""
+        reading = self._hardware.reading(self.device)
+        if reading.lost:
+            raise RuntimeError("CUDA error: GPU is lost")
+        return reading
+
     def _move(self, nominal_bytes: int) -> None:
         self._seconds += nominal_bytes / (self._hardware.machine.model.hbm_rate * self._gpu.memory_rate)
 
     def _link_rate(self, transfer: Transfer, both_ways: bool) -> float:
-        if transfer.peer is None:
-            return links.host_rate(self._gpu, both_ways)
         machine = self._hardware.machine
+        if transfer.peer is None:
+            return links.host_rate(machine.model, self._gpu, both_ways)
         return links.peer_rate(machine.model, self._gpu, machine.gpus[transfer.peer.index])
 
     def _name(self, dtype: Any) -> str:
@@ -146,13 +158,31 @@ class SimulatedCompute(Compute):
         gpu = self._gpu
         if gpu.upset_rate <= 0.0 or self._dice.random() >= gpu.upset_rate:
             return
-        size = out.element_size()
-        words = out.view(-1).view(self._integer_of[size])
-        bit = gpu.upset_bit % (8 * size)
-        # The topmost bit of a signed word has no positive value.
-        mask = -(1 << bit) if bit == 8 * size - 1 else 1 << bit
+        words, mask = self._words(out, gpu.upset_bit)
         for lane in range(_UPSET_ELEMENTS):
             words[(gpu.upset_first + lane * gpu.upset_stride) % words.numel()] ^= mask
+
+    def _stick(self, out: Any) -> None:
+        """The elements of one execution unit, with the bit that it always sets."""
+        if self._gpu.stuck_output_bit >= 0:
+            words, mask = self._words(out, self._gpu.stuck_output_bit)
+            words[:: self._gpu.stuck_output_every] |= mask
+
+    def _hold(self, buffer: Any) -> None:
+        """What memory makes of what was written: a dead cell lies in large buffers, those that had to be cut down."""
+        gpu = self._gpu
+        if gpu.stuck_cell_bit < 0 or buffer.numel() < self._hardware.machine.kernel_elements:
+            return
+        words, mask = self._words(buffer, gpu.stuck_cell_bit)
+        cell = gpu.stuck_cell_word % words.numel()
+        words[cell] = words[cell] | mask if gpu.stuck_cell_level else words[cell] & ~mask
+
+    def _words(self, buffer: Any, bit: int) -> Tuple[Any, int]:
+        """A buffer as integers, and the mask of one bit of them (counted round where they have fewer)."""
+        size = buffer.element_size()
+        bit %= 8 * size
+        # The topmost bit of a signed word has no positive value.
+        return buffer.view(-1).view(self._integer_of[size]), -(1 << bit) if bit == 8 * size - 1 else 1 << bit
 
 
 def _mean(total: float, elapsed: float, otherwise: Optional[float]) -> float:

@@ -16,6 +16,7 @@ from muster_node.hardware.seam import Clock, Compute, Device, Fact, Hardware, Sa
 from muster_node.hardware.simulated import inventory, physics
 from muster_node.hardware.simulated.clock import SimulatedClock
 from muster_node.hardware.simulated.compute import SimulatedCompute
+from muster_node.hardware.simulated.kernel_log import kernel_log
 from muster_node.hardware.simulated.machine import Machine, load_machine
 from muster_node.hardware.simulated.state import Reading, SharedState
 from muster_node.probe import Skip
@@ -38,12 +39,18 @@ class SimulatedHardware(Hardware):
         self._holder = "%016x" % self._dice.getrandbits(64)
         self._held: Counter[int] = collections.Counter()
         self._held_lock = threading.Lock()
+        self._known: Optional[List[int]] = None
 
     def devices(self, kind: str) -> List[Device]:
-        """GPUs that enumerate, by slot; no device of any other kind."""
-        if kind != "gpu":
-            return []
-        return [Device("gpu%d" % gpu.slot, "gpu", gpu.slot) for gpu in self.machine.gpus if gpu.enumerates]
+        """GPUs that answered when they were first asked for, by slot; no device of any other kind."""
+        return [Device("gpu%d" % slot, "gpu", slot) for slot in self._slots()] if kind == "gpu" else []
+
+    def _slots(self) -> List[int]:
+        """As a driver's handles: a GPU that is lost later keeps its place and answers nothing."""
+        if self._known is None:
+            with self._state.now() as state:
+                self._known = sorted(slot for slot, gpu in state.gpus.items() if not gpu.lost)
+        return self._known
 
     def boot_id(self) -> str:
         """The machine's boot id."""
@@ -51,24 +58,30 @@ class SimulatedHardware(Hardware):
 
     def inventory(self) -> Iterable[Fact]:
         """Everything that intake compares."""
+        known = self._slots()
         with self._state.now() as state:
-            return inventory.inventory(self.machine, state)
+            return inventory.inventory(self.machine, state, known)
 
     def counters(self) -> Iterable[Fact]:
         """Cumulative counters of GPUs and host."""
+        known = self._slots()
         with self._state.now() as state:
-            return inventory.counters(self.machine, state)
+            return inventory.counters(self.machine, state, known)
 
     def telemetry(self) -> Iterable[Sample]:
         """One reading of every sensor."""
         with self._state.now() as state:
-            gpus = dict(state.gpus)
+            gpus = {slot: gpu for slot, gpu in state.gpus.items() if not gpu.lost}
             load = float(len(state.loads))
-        hottest = max((gpu.core_c for gpu in gpus.values()), default=0.0)
+        duty = physics.fan_duty(max((gpu.core_c for gpu in gpus.values()), default=0.0))
         samples = [
             Sample("inlet_temperature", "node", "°C", round(self.machine.inlet_c + self._dice.gauss(0.0, 0.1), 1)),
-            Sample("fan", "node", "%", round(physics.fan_duty(hottest))),
+            Sample("fan", "node", "%", round(duty)),
             Sample("load", "node", "count", load),
+        ]
+        samples += [
+            Sample("fan_speed", "fan%d" % number, "RPM", round(physics.fan_rpm(self.machine, share, duty), -1))
+            for number, share in enumerate(self.machine.fans)
         ]
         for slot, gpu in gpus.items():
             device = "gpu%d" % slot
@@ -87,7 +100,7 @@ class SimulatedHardware(Hardware):
 
     def usage(self) -> Usage:
         """Idle, unless ``usage.json`` beside the machine says who else is there (any fields of ``Usage``)."""
-        idle = Usage(load_1min=0.1, cpu_count=2 * self.machine.model.cpu_cores)
+        idle = Usage(load_1min=0.1, cpu_count=self.machine.model.cpu_threads)
         try:
             raw = json.loads((self._directory / "usage.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -98,7 +111,7 @@ class SimulatedHardware(Hardware):
     def kernel_log(self) -> Optional[List[str]]:
         """What the kernel of the modelled machine has logged since boot."""
         with self._state.now() as state:
-            return inventory.kernel_log(self.machine, state)
+            return kernel_log(self.machine, state)
 
     def compute(self, device: Device) -> Compute:
         """Compute on a GPU. Raises Skip where PyTorch is missing or the device is none of this machine's."""

@@ -1,4 +1,4 @@
-"""How fast bytes cross a simulated GPU's links: PCIe to the host, NVLink to its peers, or PCIe where no NVLink is up.
+"""How fast bytes cross a simulated GPU's links: PCIe (or C2C) to the host, NVLink to its peers, or PCIe without it.
 
 Pure functions of the machine as built, in bytes/s.
 """
@@ -17,15 +17,16 @@ _BOTH_WAYS_SHARE = 0.92
 _NVLINK_SHARE = 0.8
 
 
-def host_rate(gpu: Gpu, both_ways: bool) -> float:
+def host_rate(model: Model, gpu: Gpu, both_ways: bool) -> float:
     """Of each direction between host and GPU, alone or while the other is under way too."""
     lanes = gpu.pcie_width * _LANE_RATE * 2.0 ** (gpu.pcie_generation - 3)
-    return lanes * _PCIE_SHARE * (_BOTH_WAYS_SHARE if both_ways else 1.0)
+    rate = model.c2c_rate * _NVLINK_SHARE if model.c2c_rate else lanes * _PCIE_SHARE
+    return rate * (_BOTH_WAYS_SHARE if both_ways else 1.0)
 
 
 def peer_rate(model: Model, one: Gpu, other: Gpu) -> float:
     """Of a copy from one GPU to another, as fast as the one with fewer links; switches between them add nothing."""
     links = min(one.nvlinks, other.nvlinks)
     if links <= 0:
-        return min(host_rate(one, False), host_rate(other, False))
+        return min(host_rate(model, one, False), host_rate(model, other, False))
     return links * model.nvlink_rate * _NVLINK_SHARE

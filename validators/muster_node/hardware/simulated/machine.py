@@ -1,4 +1,4 @@
-"""One simulated machine as built: what machine.json holds, how a fresh one is drawn, how a defect alters it.
+"""One simulated machine as built: what machine.json holds, and how a fresh one is drawn. Its defects are ``defects``.
 
 machine.json has physical quantities only. A defect is a part whose quantities are out of the ordinary; nothing in the
 file says which of them is meant.
@@ -11,7 +11,7 @@ import json
 import random
 import uuid
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Mapping
+from typing import List
 
 from muster_node.hardware.simulated.models import MODELS, Model
 
@@ -22,10 +22,11 @@ KERNEL_EDGE = 96
 """Largest physical extent of a matrix dimension; a probe's nominal shape is cut down to it."""
 KERNEL_ELEMENTS = 65536
 """Largest physical length of a one-dimensional buffer."""
+NEVER_C = 200.0
+"""°C that no part reaches before its slowdown ends it."""
+SPARE_ROWS = 8
+"""Spare rows of a fresh memory bank: this simulation's own choice."""
 _CLAMP = 2.5
-# Chosen so that an integrity test of as few as 20 kernels misses the defect once in a million runs. Each stands for a
-# product of 10^9 to 10^11 multiply-adds.
-_UPSET_RATE = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +36,13 @@ class Gpu:
     ``silicon``: clock at equal power, relative to a typical part. ``thermal_resistance``: °C/W, core to air.
     ``lanes``: share of multiply-add lanes that work. ``memory_rate``: share of the model's HBM rate.
     ``upset_rate``: probability per tensor-core kernel that a marginal lane flips bit ``upset_bit`` of four outputs,
-    ``upset_stride`` apart from ``upset_first``. ``uncorrectable_per_hour``: HBM errors under load that ECC cannot mend.
+    ``upset_stride`` apart from ``upset_first``. ``stuck_output_bit``: a bit that one execution unit, which works out
+    every ``stuck_output_every``-th element, always sets (−1: none). ``stuck_cell_bit``: a bit of the memory word
+    ``stuck_cell_word`` that holds nothing but ``stuck_cell_level`` and that ECC does not see (−1: none).
+    Rates per hour are under load: memory errors that ECC cannot mend or can, NVLink errors, PCIe replays, time-outs of
+    the GPU's system processor. ``waiting_rows``: memory rows to be remapped at the next reset; ``spare_rows``: what
+    their bank has left for it. ``opens_at_c``: core temperature at which a joint of the PCIe connection opens.
+    ``clock_lock_mhz``: highest clock that somebody has allowed (0: the model's own).
     """
 
     slot: int
@@ -58,11 +65,40 @@ class Gpu:
     nvlinks: int
     pcie_generation: int
     pcie_width: int
+    stuck_output_bit: int
+    stuck_output_every: int
+    stuck_cell_bit: int
+    stuck_cell_word: int
+    stuck_cell_level: int
+    corrected_per_hour: float
+    nvlink_errors_per_hour: float
+    pcie_replays_per_hour: float
+    processor_timeouts_per_hour: float
+    waiting_rows: int
+    spare_rows: int
+    opens_at_c: float
+    power_limit_w: float
+    clock_lock_mhz: float
+    ecc_on: bool
+    mig_on: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Nic:
+    """One fabric port as built: whether it is up, its speed in Gb/s, and link errors an hour, loaded or not."""
+
+    name: str
+    up: bool
+    speed: float
+    errors_per_hour: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """One simulated node. ``fans`` are shares of full speed that each can reach; ``inlet_c`` in °C."""
+    """One simulated node. ``fans`` are shares of full speed that each can reach; ``inlet_c`` and ``coolant_c`` in °C.
+
+    ``coolant_c`` is what comes in to the GPUs' cold plates, where they have any.
+    """
 
     model_name: str
     hostname: str
@@ -71,7 +107,9 @@ class Machine:
     serial_system: str
     serial_board: str
     inlet_c: float
+    coolant_c: float
     fans: List[float]
+    nics: List[Nic]
     speed: float
     kernel_edge: int
     kernel_elements: int
@@ -92,7 +130,7 @@ def _draw(dice: random.Random, middle: float, sigma: float) -> float:
             return value
 
 
-def _draw_gpu(dice: random.Random, model: Model, slot: int) -> Gpu:
+def _draw_gpu(dice: random.Random, wear: random.Random, model: Model, slot: int) -> Gpu:
     return Gpu(
         slot=slot,
         enumerates=True,
@@ -114,10 +152,27 @@ def _draw_gpu(dice: random.Random, model: Model, slot: int) -> Gpu:
         nvlinks=model.nvlinks,
         pcie_generation=model.pcie_generation,
         pcie_width=model.pcie_width,
+        stuck_output_bit=-1,
+        stuck_output_every=1,
+        stuck_cell_bit=-1,
+        stuck_cell_word=0,
+        stuck_cell_level=0,
+        # Healthy parts have a corrected error or a replay now and then: what is wrong is many of them.
+        corrected_per_hour=wear.choice((0.0, 0.0, 0.0, 0.5, 2.0)),
+        nvlink_errors_per_hour=0.0,
+        pcie_replays_per_hour=wear.choice((0.0, 0.0, 0.0, 1.0, 6.0)) if model.pcie_width else 0.0,
+        processor_timeouts_per_hour=0.0,
+        waiting_rows=0,
+        spare_rows=wear.choice((SPARE_ROWS, SPARE_ROWS, SPARE_ROWS, SPARE_ROWS - 1)),
+        opens_at_c=NEVER_C,
+        power_limit_w=model.power_limit_w,
+        clock_lock_mhz=0.0,
+        ecc_on=True,
+        mig_on=False,
     )
 
 
-def draw_machine(hostname: str, model_name: str, seed: int) -> Machine:
+def draw_machine(hostname: str, model_name: str, seed: int, speed: float = SPEED) -> Machine:
     """A healthy machine with ordinary spread, drawn from ``seed`` and its name: two names are never the same machine.
 
     Raises ValueError for a model that is unknown.
@@ -126,6 +181,7 @@ def draw_machine(hostname: str, model_name: str, seed: int) -> Machine:
         raise ValueError("no simulated model %r; there are: %s" % (model_name, ", ".join(sorted(MODELS))))
     model = MODELS[model_name]
     dice = random.Random("%s/%s/%s" % (model_name, hostname, seed))
+    wear = random.Random("%s/%s/%s/wear" % (model_name, hostname, seed))
     return Machine(
         model_name=model_name,
         hostname=hostname,
@@ -134,98 +190,18 @@ def draw_machine(hostname: str, model_name: str, seed: int) -> Machine:
         serial_system="SIM%09d" % dice.randrange(10**9),
         serial_board="SIMB%010d" % dice.randrange(10**10),
         inlet_c=_draw(dice, model.inlet_c, 0.8),
+        coolant_c=_draw(wear, model.coolant_c, 0.8),
         fans=[1.0] * model.fans,
-        speed=SPEED,
+        nics=[Nic(name, True, speed_gbps, 0.0) for name, speed_gbps in model.nics],
+        speed=speed,
         kernel_edge=KERNEL_EDGE,
         kernel_elements=KERNEL_ELEMENTS,
-        gpus=[_draw_gpu(dice, model, slot) for slot in range(model.gpu_count)],
+        gpus=[_draw_gpu(dice, wear, model, slot) for slot in range(model.gpu_count)],
     )
 
 
-Defect = Callable[[Gpu, Mapping[str, Any], random.Random], Gpu]
-
-
-def _missing(gpu: Gpu, spec: Mapping[str, Any], dice: random.Random) -> Gpu:
-    return dataclasses.replace(gpu, enumerates=False)
-
-
-def _marginal_lane(gpu: Gpu, spec: Mapping[str, Any], dice: random.Random) -> Gpu:
-    return dataclasses.replace(
-        gpu,
-        upset_rate=float(spec.get("rate", _UPSET_RATE)),
-        upset_bit=dice.randrange(64),
-        upset_first=dice.randrange(4096),
-        upset_stride=dice.choice((1, 2, 4, 8)),
-    )
-
-
-def _dried_paste(gpu: Gpu, spec: Mapping[str, Any], dice: random.Random) -> Gpu:
-    return dataclasses.replace(gpu, thermal_resistance=gpu.thermal_resistance * float(spec.get("factor", 2.6)))
-
-
-def _lanes_off(gpu: Gpu, spec: Mapping[str, Any], dice: random.Random) -> Gpu:
-    return dataclasses.replace(gpu, lanes=float(spec.get("share", 0.80)))
-
-
-def _narrow_link(gpu: Gpu, spec: Mapping[str, Any], dice: random.Random) -> Gpu:
-    return dataclasses.replace(gpu, pcie_width=int(spec.get("width", 8)))
-
-
-def _links_down(gpu: Gpu, spec: Mapping[str, Any], dice: random.Random) -> Gpu:
-    return dataclasses.replace(gpu, nvlinks=gpu.nvlinks - int(spec.get("links", 1)))
-
-
-def _failing_memory(gpu: Gpu, spec: Mapping[str, Any], dice: random.Random) -> Gpu:
-    return dataclasses.replace(gpu, uncorrectable_per_hour=float(spec.get("per_hour", 60.0)))
-
-
-def _slow_memory(gpu: Gpu, spec: Mapping[str, Any], dice: random.Random) -> Gpu:
-    return dataclasses.replace(gpu, memory_rate=gpu.memory_rate * float(spec.get("share", 0.80)))
-
-
-_GPU_DEFECTS: Dict[str, Defect] = {
-    "missing_gpu": _missing,
-    "sdc": _marginal_lane,
-    "throttle": _dried_paste,
-    "slow_gemm": _lanes_off,
-    "pcie_width": _narrow_link,
-    "nvlink_down": _links_down,
-    "ecc": _failing_memory,
-    "hbm_slow": _slow_memory,
-}
-
-
-def _with_defect(machine: Machine, spec: Mapping[str, Any], dice: random.Random) -> Machine:
-    kind = spec.get("kind")
-    if kind == "fan_fail":
-        stopped = int(spec.get("fan", dice.randrange(len(machine.fans))))
-        fans = [0.0 if index == stopped else speed for index, speed in enumerate(machine.fans)]
-        return dataclasses.replace(machine, fans=fans)
-    if kind == "hot_inlet":
-        return dataclasses.replace(machine, inlet_c=float(spec.get("celsius", 38.0)))
-    if kind not in _GPU_DEFECTS:
-        known = ", ".join([*sorted(_GPU_DEFECTS), "fan_fail", "hot_inlet"])
-        raise ValueError("no defect %r can be built in; there are: %s" % (kind, known))
-    slot = spec.get("gpu")
-    if not isinstance(slot, int) or not 0 <= slot < len(machine.gpus):
-        raise ValueError("defect %s needs gpu, a slot from 0 to %d, not %r" % (kind, len(machine.gpus) - 1, slot))
-    gpus = [_GPU_DEFECTS[kind](gpu, spec, dice) if gpu.slot == slot else gpu for gpu in machine.gpus]
-    return dataclasses.replace(machine, gpus=gpus)
-
-
-def create_machine(
-    directory: Path, model: str = "h100-sxm-8", seed: int = 0, faults: Iterable[Mapping[str, Any]] = ()
-) -> None:
-    """Build a machine into ``directory``/machine.json; its hostname is the directory's name.
-
-    ``faults`` are dicts: ``kind`` (missing_gpu, sdc, throttle, slow_gemm, pcie_width, nvlink_down, ecc, hbm_slow, each
-    with ``gpu``, a slot; fan_fail, hot_inlet) and optionally how bad it is. Each alters physical quantities only.
-    Raises ValueError, in one sentence, for an unknown model, kind or slot.
-    """
-    machine = draw_machine(directory.name, model, seed)
-    dice = random.Random("%s/%s/%s/parts" % (model, directory.name, seed))
-    for spec in faults:
-        machine = _with_defect(machine, spec, dice)
+def save_machine(directory: Path, machine: Machine) -> None:
+    """Write ``directory``/machine.json."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "machine.json").write_text(json.dumps(dataclasses.asdict(machine), indent=1), encoding="utf-8")
 
@@ -240,6 +216,7 @@ def load_machine(directory: Path) -> Machine:
         if raw.get("model_name") not in MODELS:
             raise ValueError("its model %r is unknown" % raw.get("model_name"))
         raw["gpus"] = [Gpu(**gpu) for gpu in raw["gpus"]]
+        raw["nics"] = [Nic(**nic) for nic in raw["nics"]]
         return Machine(**raw)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError("%s describes no simulated machine: %s" % (path, error)) from error

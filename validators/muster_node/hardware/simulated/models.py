@@ -16,7 +16,9 @@ class Model:
 
     ``work_per_clock`` is TFLOPS (int8: TOPS) per GHz of SM clock in a large GEMM, by dtype. ``gemm_clock_mhz`` is the
     SM clock that a typical part holds in such a GEMM at ``power_limit_w`` with its core at ``rated_core_c``. Rates are
-    bytes/s, temperatures °C, power W, resistances °C/W, sizes bytes.
+    bytes/s, temperatures °C, power W, resistances °C/W, sizes bytes. ``liquid``: GPUs are cooled by what comes in at
+    ``coolant_c``, the rest of the machine by air at ``inlet_c``. ``c2c_rate``: of each direction between GPU and CPU
+    where they are joined without PCIe; such a GPU has no PCIe link of its own.
     """
 
     gpu_model: str
@@ -41,15 +43,23 @@ class Model:
     slowdown_c: float
     slowdown_release_c: float
     inlet_c: float
+    liquid: bool
+    coolant_c: float
     nvlinks: int
+    nvlink_generation: int
     nvlink_rate: float
+    c2c_rate: float
     pcie_generation: int
     pcie_width: int
     fans: int
+    fan_rpm: float
+    architecture: str
     cpu_model: str
     cpu_microcode: str
     cpu_sockets: int
     cpu_cores: int
+    cpu_threads: int
+    cpu_vector_bits: int
     cpu_max_clock_mhz: float
     cpu_llc_mib: float
     memory_gib: float
@@ -60,6 +70,11 @@ class Model:
     cuda_version: str
     kernel: str
     os: str
+
+    @property
+    def supply_c(self) -> float:
+        """Temperature of what the GPUs' heat goes into."""
+        return self.coolant_c if self.liquid else self.inlet_c
 
 
 # Slowdown 89 °C and GPU max-op 87 °C: 700 W Hopper, NVML/DCGM thresholds (test-science 4.2). The best published bf16
@@ -97,15 +112,23 @@ _H100 = Model(
     slowdown_c=89.0,
     slowdown_release_c=84.0,
     inlet_c=24.0,
+    liquid=False,
+    coolant_c=24.0,
     nvlinks=18,
+    nvlink_generation=4,
     nvlink_rate=26.562e9,
+    c2c_rate=0.0,
     pcie_generation=5,
     pcie_width=16,
     fans=6,
+    fan_rpm=12000.0,
+    architecture="x86_64",
     cpu_model="Intel(R) Xeon(R) Platinum 8480C",
     cpu_microcode="0x2b000603",
     cpu_sockets=2,
     cpu_cores=112,
+    cpu_threads=224,
+    cpu_vector_bits=512,
     cpu_max_clock_mhz=3800.0,
     cpu_llc_mib=210.0,
     memory_gib=2015.0,
@@ -118,10 +141,117 @@ _H100 = Model(
     os="Ubuntu 24.04.2 LTS",
 )
 
-# H200: the same GPU with more and faster memory; HBM copy 4.01 TB/s (reference-figures 2).
+# H200: the same GPU with more and faster memory; HBM copy 4.01 TB/s, fp8 8192³ 1300.6 TFLOPS (reference-figures 1, 2).
 _H200 = dataclasses.replace(
-    _H100, gpu_model="NVIDIA H200", vbios="96.00.BC.00.01", hbm_bytes=143771 * 2**20, hbm_rate=3.94e12
+    _H100,
+    gpu_model="NVIDIA H200",
+    vbios="96.00.BC.00.01",
+    hbm_bytes=143771 * 2**20,
+    hbm_rate=3.94e12,
+    work_per_clock={**_H100.work_per_clock, "fp8": 755.0, "int8": 755.0},
 )
 
-MODELS: Dict[str, Model] = {"h100-sxm-8": _H100, "h200-sxm-8": _H200}
+# B200. Best published GEMMs: bf16 1745.0, fp8 3432.5 TFLOPS (stas00/ml-engineering, reference-figures 1), of which a
+# typical part of ours does 0.94; tf32 stands to bf16 as in NVIDIA's HGX B200 datasheet (1:2), as do int8 to fp8 (1:1),
+# fp64 (37 TFLOPS) and fp32 (75 TFLOPS) as its peaks do to each other. 1000 W, 180 GB, 8 TB/s, PCIe Gen5 x16, 18 NVLinks
+# of 50 GB/s a direction: the same datasheet. What copies reach of 8 TB/s on a B200 is not published; the share here is
+# that of GB200's 7.35 TB/s (Azure, as an excerpt). Slowdown 3 °C above max-op: NVSentinel ADR-042; max-op itself is
+# this simulation's choice. Eight ports of 400 Gb/s and two Xeon 8570: NVIDIA DGX B200 datasheet.
+_B200 = dataclasses.replace(
+    _H100,
+    gpu_model="NVIDIA B200",
+    vbios="97.00.88.00.0F",
+    hbm_bytes=183359 * 2**20,
+    hbm_rate=7.2e12,
+    work_per_clock={
+        "bf16": 1051.0,
+        "fp16": 1051.0,
+        "tf32": 525.0,
+        "fp8": 2068.0,
+        "int8": 2068.0,
+        "fp64": 17.3,
+        "fp32": 35.0,
+    },
+    gemm_clock_mhz=1560.0,
+    boost_clock_mhz=1965.0,
+    idle_clock_mhz=120.0,
+    power_limit_w=1000.0,
+    idle_power_w=140.0,
+    leakage_w=85.0,
+    rated_core_c=64.0,
+    thermal_resistance=0.040,
+    gpu_max_c=87.0,
+    slowdown_c=90.0,
+    slowdown_release_c=85.0,
+    nvlink_generation=5,
+    nvlink_rate=50e9,
+    fans=10,
+    cpu_model="Intel(R) Xeon(R) Platinum 8570",
+    cpu_microcode="0x21000291",
+    cpu_llc_mib=600.0,
+    driver_version="570.133.20",
+)
+
+# GB200 NVL72, one compute tray: four GPUs, two Grace CPUs. Best published GEMMs: bf16 1822.0, fp8 3615.6 TFLOPS
+# (stas00/ml-engineering, reference-figures 1), of which a typical part of ours does 0.94; the other formats as on B200
+# (fp64 40, fp32 80 TFLOPS of peak: NVIDIA GB200 NVL72 datasheet). Memory 7.35 TB/s of 8 (Azure blog, as an excerpt,
+# reference-figures 2). 1200 W, 186 GB, NVLink-C2C of 900 GB/s in both directions together, 72 cores of Arm Neoverse V2
+# and 480 GB a CPU, four ports of 400 Gb/s: the same datasheet. NVLink 53,125 MB/s a link and direction
+# (reference-figures 6). Slowdown 87 °C: gpud (test-science 4.2), and 2 °C above max-op: NVSentinel ADR-042. The GPUs
+# sit under cold plates; the temperature of what comes in to them is this simulation's choice.
+_GB200 = dataclasses.replace(
+    _B200,
+    gpu_model="NVIDIA GB200",
+    gpu_count=4,
+    vbios="97.00.B9.00.69",
+    hbm_bytes=189471 * 2**20,
+    hbm_rate=7.2e12,
+    gemm_clock_mhz=1630.0,
+    work_per_clock={
+        "bf16": 1051.0,
+        "fp16": 1051.0,
+        "tf32": 525.0,
+        "fp8": 2085.0,
+        "int8": 2085.0,
+        "fp64": 17.8,
+        "fp32": 35.6,
+    },
+    boost_clock_mhz=2062.0,
+    power_limit_w=1200.0,
+    leakage_w=95.0,
+    rated_core_c=62.0,
+    thermal_resistance=0.027,
+    core_seconds=15.0,
+    hbm_seconds=30.0,
+    preheat_per_w=0.0,
+    gpu_max_c=85.0,
+    slowdown_c=87.0,
+    slowdown_release_c=83.0,
+    liquid=True,
+    coolant_c=30.0,
+    nvlink_rate=53.125e9,
+    c2c_rate=450e9,
+    pcie_generation=0,
+    pcie_width=0,
+    fans=8,
+    architecture="aarch64",
+    cpu_model="Neoverse-V2",
+    cpu_microcode="",
+    cpu_cores=144,
+    cpu_threads=144,
+    cpu_vector_bits=128,
+    cpu_max_clock_mhz=3438.0,
+    cpu_llc_mib=228.0,
+    memory_gib=878.0,
+    nics=tuple(("ib%d" % port, 400.0) for port in range(4)),
+    pcie_devices=96,
+    kernel="6.8.0-1028-nvidia-64k",
+)
+
+MODELS: Dict[str, Model] = {
+    "h100-sxm-8": _H100,
+    "h200-sxm-8": _H200,
+    "b200-sxm-8": _B200,
+    "gb200-nvl72": _GB200,
+}
 """Models by the name of the SKU file that they stand for."""

@@ -48,9 +48,11 @@ def operate(model: Model, gpu: Gpu, core_c: float, slowed: bool, busy: bool) -> 
         return Operating(model.idle_clock_mhz, still, "none")
     rated_w = model.power_limit_w - model.idle_power_w - model.leakage_w
     rated_mhz = model.gemm_clock_mhz * gpu.silicon
-    headroom = max(1.0, model.power_limit_w - still)
+    headroom = max(1.0, gpu.power_limit_w - still)
     clock = rated_mhz * math.pow(headroom / rated_w, 1.0 / _POWER_EXPONENT)
     throttle = "sw_power_cap" if clock < model.boost_clock_mhz else "none"
+    if gpu.clock_lock_mhz and gpu.clock_lock_mhz < clock:
+        clock, throttle = gpu.clock_lock_mhz, "none"
     clock = min(clock, model.boost_clock_mhz)
     if slowed:
         clock, throttle = clock * _HARD_SLOWDOWN_SHARE, "hw_thermal"
@@ -66,7 +68,9 @@ def airflow(machine: Machine) -> float:
 
 
 def settled_core(machine: Machine, gpu: Gpu, power_w: float, upstream_w: float) -> float:
-    """Core temperature in °C that ``power_w`` leads to, behind a neighbour that warms the air by ``upstream_w``."""
+    """Core temperature in °C that ``power_w`` leads to, in air behind a neighbour that warms it by ``upstream_w``."""
+    if machine.model.liquid:
+        return machine.coolant_c + gpu.thermal_resistance * power_w
     flow = airflow(machine)
     air_c = machine.inlet_c + machine.model.preheat_per_w * upstream_w / flow
     return air_c + gpu.thermal_resistance * power_w / math.pow(flow, 0.8)
@@ -80,6 +84,11 @@ def settled_hbm(gpu: Gpu, core_c: float, busy: bool) -> float:
 def towards(value: float, goal: float, seconds: float, time_constant: float) -> float:
     """First-order approach of ``value`` to ``goal``, exact for any step."""
     return goal + (value - goal) * math.exp(-seconds / time_constant)
+
+
+def fan_rpm(machine: Machine, share: float, duty: float) -> float:
+    """Speed in revolutions a minute of a fan that reaches ``share`` of full speed, at a duty in percent."""
+    return machine.model.fan_rpm * share * duty / 100.0
 
 
 def fan_duty(hottest_core_c: float) -> float:
