@@ -89,6 +89,7 @@ class FakeNvml:
             "nvmlDeviceGetPowerUsage": 699500,
             "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=100, memory=40),
             "nvmlDeviceGetFanSpeed": 40,
+            "nvmlDeviceGetCpuAffinity": [],
             "nvmlDeviceGetCurrentClocksEventReasons": pynvml.nvmlClocksEventReasonSwPowerCap,
             "nvmlDeviceGetComputeRunningProcesses": [],
             "nvmlDeviceGetGraphicsRunningProcesses": [],
@@ -505,3 +506,15 @@ def test_the_host_counts_xids_beside_its_gpus(
         assert (xids.device, xids.value, xids.note) == ("node", count, note)
     assert [device.id for device in host.devices("gpu")] == ["gpu7"]
     assert [fact for fact in host.inventory() if fact.name == "gpu_model" and fact.device == "gpu7"]
+
+
+def test_a_gpus_cpus_are_those_of_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Any] = []
+    monkeypatch.setattr(nvidia, "CudaCompute", lambda *arguments: built.append(arguments))
+    asked = FakeNvml(nvmlDeviceGetCpuAffinity=[0b101, 0b10])
+    for board in (asked, FakeNvml()):
+        NvidiaGpus(board).compute(Device("gpu2", "gpu", 2))
+    *_, near = built[0]
+    assert near() == {0, 2, 65}
+    *_, untold = built[1]
+    assert untold() == frozenset()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from muster_node.hardware.nvidia_compute import CudaCompute
-from muster_node.hardware.seam import Device
+from muster_node.hardware.seam import Device, Transfer
 from muster_node.probe import Skip
 
 GPU5 = Device("gpu5", "gpu", 5)
@@ -40,6 +42,33 @@ class Event:
         return 250.0
 
 
+class Stream:
+    """A CUDA stream that notes what it waits for and what is done in it."""
+
+    def __init__(self, name: str, diary: list[str]) -> None:
+        self.name, self.diary = name, diary
+
+    def wait_stream(self, other: Stream) -> None:
+        self.diary.append(f"{self.name} waits for {other.name}")
+
+    def __enter__(self) -> None:
+        self.diary.append(f"in {self.name}")
+
+    def __exit__(self, *_: object) -> None:
+        self.diary.append(f"out of {self.name}")
+
+
+class Buffer:
+    """Memory that only notes what is copied into it."""
+
+    def __init__(self, name: str, diary: list[str]) -> None:
+        self.name, self.diary = name, diary
+
+    def copy_(self, source: Buffer, non_blocking: bool = False) -> None:
+        assert non_blocking
+        self.diary.append(f"{source.name} to {self.name}")
+
+
 class Matrix:
     """As much of a tensor as a product's dispatch looks at."""
 
@@ -58,6 +87,8 @@ class Matrix:
 
 def _torch(**changes: Any) -> Any:
     uuids = ["aaaa-1", "bbbb-2"]
+    diary: list[str] = []
+    sides = itertools.count()
     calls: list[Any] = []
 
     def mm(a: Any, b: Any, **how: Any) -> str:
@@ -77,6 +108,10 @@ def _torch(**changes: Any) -> Any:
         synchronize=lambda: None,
         device=lambda index: contextlib.nullcontext(),
         Event=Event,
+        Stream=lambda: Stream(f"side{next(sides)}", diary),
+        current_stream=lambda: Stream("main", diary),
+        stream=lambda stream: stream,
+        diary=diary,
     )
     torch = SimpleNamespace(
         __version__="2.9",
@@ -84,6 +119,8 @@ def _torch(**changes: Any) -> Any:
         device=lambda kind, index: (kind, index),
         backends=SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace())),
         int8="int8",
+        int64="int64",
+        empty=lambda elements, **how: (elements, how, os.sched_getaffinity(0)),
         float8_e4m3fn="fp8",
         float8_e5m2="fp8b",
         bfloat16="bf16",
@@ -182,3 +219,26 @@ def test_a_pytorch_without_wider_products_gives_its_own(torch: Any) -> None:
 
     torch.mm = old_mm
     assert _compute().matmul(Matrix("bf16"), Matrix("bf16"), nominal=(1, 1, 1), out_dtype="fp32") == "in bf16"
+
+
+def test_copies_both_ways_are_on_streams_of_their_own_within_what_is_timed(torch: Any) -> None:
+    compute, diary = _compute(), torch.cuda.diary
+    host, gpu = Buffer("host", diary), Buffer("gpu", diary)
+    for _ in range(2):
+        diary.clear()
+        compute.transfer([Transfer("h2d", gpu, host), Transfer("d2h", host, gpu)], nominal_bytes=8)
+        assert diary == [
+            "side0 waits for main", "in side0", "host to gpu", "out of side0",
+            "side1 waits for main", "in side1", "gpu to host", "out of side1",
+            "main waits for side0", "main waits for side1",
+        ]  # fmt: skip
+
+
+def test_host_memory_is_taken_beside_the_gpu_and_page_locked(torch: Any) -> None:
+    before = os.sched_getaffinity(0)
+    near = frozenset([min(before)])
+    compute = CudaCompute(GPU5, "GPU-BBBB-2", 0, lambda: (None, None), lambda: near | {10**6})
+    assert compute.host_buffer(64) == (64, {"dtype": "int64", "pin_memory": True}, near)
+    assert os.sched_getaffinity(0) == before
+    nowhere = CudaCompute(GPU5, "GPU-BBBB-2", 0, lambda: (None, None), lambda: frozenset([10**6]))
+    assert nowhere.host_buffer(64)[2] == _compute().host_buffer(64)[2] == before

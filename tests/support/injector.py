@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from muster_node.hardware.cpu_compute import require_torch
-from muster_node.hardware.seam import Compute, Device, Fact, Hardware, Sample, Timing, Usage, Worker
+from muster_node.hardware.seam import Compute, Device, Fact, Hardware, Sample, Timing, Transfer, Usage, Worker
 
 Damage = Callable[[Any, int, random.Random], None]
 """Alters a flat buffer of integer words, given the length of its rows and the dice."""
@@ -79,7 +79,10 @@ KINDS = {
 
 
 class Injector:
-    """Damages one of the first ``among`` results of ``operation`` ("matmul" or "touch"), or every one if steady."""
+    """Damages one of the first ``among`` results of ``operation``, or every one if steady.
+
+    Operations: "matmul", "touch", "transfer" (what has arrived).
+    """
 
     def __init__(self, kind: str, operation: str, among: int, seed: int) -> None:
         self._kind, self._operation, self._seed = KINDS[kind], operation, seed
@@ -132,6 +135,16 @@ class FaultyCompute(Compute):
     def touch(self, tensor: Any, *, nominal_bytes: int) -> Any:
         """The tensor, perhaps damaged where it lies."""
         return self._injector.pass_through("touch", self._inner.touch(tensor, nominal_bytes=nominal_bytes))
+
+    def host_buffer(self, elements: int) -> Any:
+        """The device's own."""
+        return self._inner.host_buffer(elements)
+
+    def transfer(self, transfers: Sequence[Transfer], *, nominal_bytes: int) -> None:
+        """The device's copies, each perhaps damaged on its way."""
+        self._inner.transfer(transfers, nominal_bytes=nominal_bytes)
+        for one in transfers:
+            self._injector.pass_through("transfer", one.target)
 
     def timer(self) -> AbstractContextManager[Timing]:
         """The device's own."""

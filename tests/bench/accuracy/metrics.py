@@ -44,8 +44,7 @@ PROBES = (
     Probe("memory_pattern", "integrity", 120.0),
     Probe("gemm_rate", "performance", 360.0),
     Probe("memory_bandwidth", "performance", 40.0),
-    Probe("pcie_bandwidth", "performance", 40.0),
-    Probe("peer_bandwidth", "performance", 40.0),
+    Probe("transfers", "performance", 80.0),
     Probe("thermal_soak", "thermal", 900.0),
 )
 """From the programme's parameters: the burn and the soak as they stand; four formats on eight GPUs alone and once
@@ -75,9 +74,9 @@ METRICS = (
     Metric("burn_rate_per_clock", "TFLOPS/GHz", "gpu_burn", "low"),
     Metric("memory_bandwidth", "GB/s", "memory_bandwidth", "low", (("op", "copy"),), 2900.0),
     Metric("memory_bandwidth", "GB/s", "memory_bandwidth", "low", (("op", "triad"),), 2970.0),
-    Metric("pcie_bandwidth", "GB/s", "pcie_bandwidth", "low", (("direction", "h2d"),), 51.0),
-    Metric("pcie_bandwidth", "GB/s", "pcie_bandwidth", "low", (("direction", "d2h"),), 52.0),
-    Metric("peer_bandwidth", "GB/s", "peer_bandwidth", "low", figure=478.1),
+    Metric("pcie_bandwidth", "GB/s", "transfers", "low", (("direction", "h2d"),), 51.0),
+    Metric("pcie_bandwidth", "GB/s", "transfers", "low", (("direction", "d2h"),), 52.0),
+    Metric("peer_bandwidth", "GB/s", "transfers", "low", figure=478.1),
     Metric("power_mean", "W", "thermal_soak", "low", figure=700.0),
     Metric("temperature_max", "°C", "thermal_soak", "high", figure=87.0),
     Metric("hbm_temperature_max", "°C", "thermal_soak", "high", figure=95.0),

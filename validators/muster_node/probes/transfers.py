@@ -1,0 +1,231 @@
+"""Copies between page-locked host memory, GPUs and their peers: how fast, and whether what arrives is what was sent.
+
+Every copy is digested at both ends, warm-up included, and goes into a buffer that was cleared before. Buffers stay for
+the whole probe, so that none of host memory is handed from a GPU to another that lies behind the other socket.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Dict, List, Sequence, Tuple
+
+from muster_node.cluster.digest import digest
+from muster_node.hardware.cpu_compute import require_torch
+from muster_node.hardware.seam import Compute, Device, Transfer
+from muster_node.probe import Context, Metric, Param, Probe, Skip
+from muster_node.probes._patterns import WORD, random_words
+from muster_node.probes._shared import MIB, median, seed_of, spread
+
+HOST_DIRECTIONS = {"h2d": ("h2d",), "d2h": ("d2h",), "both": ("h2d", "d2h")}
+"""What is measured on the way to the host, and the copies that are then under way at once."""
+_WARMUP = 1
+
+
+class Transfers(Probe):
+    """Rates and digests of copies over PCIe and between GPUs."""
+
+    name = "transfers"
+    stage = "performance"
+    doc = "Copies between host and GPUs and between GPUs: rates, and digests at both ends"
+    params = {
+        "mib": Param(256, "size of a copy between host and GPU in MiB"),
+        "peer_mib": Param(1024, "size of a copy between GPUs in MiB"),
+        "repeats": Param(5, "timed copies of each kind"),
+    }
+    metrics = {
+        "pcie_bandwidth": Metric(
+            "GB/s", "rate by direction while the other GPUs rest; both ways at once: the sum of the two"
+        ),
+        "pcie_bandwidth_together": Metric("GB/s", "the same while all GPUs copy at once"),
+        "peer_bandwidth": Metric("GB/s", "rate from another GPU: the median over its peers, the slowest in the note"),
+        "peer_pair_bandwidth": Metric("GB/s", "rate from another GPU, by peer"),
+        "transfer_mismatches": Metric(
+            "count",
+            "copies that arrived with another digest, by direction; between GPUs at the end that errs more",
+        ),
+        "peer_pair_mismatches": Metric("count", "copies that arrived here with another digest, by peer"),
+    }
+    needs = ("torch", "gpu")
+
+    def run(self, context: Context) -> None:
+        """Measure. Raises Skip where no GPU answers."""
+        torch, hardware = require_torch(), context.hardware
+        gpus = hardware.devices("gpu")
+        if not gpus:
+            raise Skip("there is no GPU that answers")
+        _to_the_host(context, torch, gpus)
+        _between(context, torch, gpus)
+
+
+@dataclasses.dataclass
+class _Copied:
+    """What copies of one kind gave: GB/s of each timed one, how many there were in all, and how many came out wrong."""
+
+    rates: List[float] = dataclasses.field(default_factory=list)
+    copies: int = 0
+    wrong: int = 0
+    example: str = ""
+
+    def add(self, other: "_Copied") -> None:
+        """Count another's copies too; the rates are not of one kind and stay apart."""
+        self.copies, self.wrong = self.copies + other.copies, self.wrong + other.wrong
+        self.example = self.example or other.example
+
+
+@dataclasses.dataclass(frozen=True)
+class _Route:
+    """A copy that can be repeated, and the digest of what is sent."""
+
+    transfer: Transfer
+    sent: str
+
+
+def _filled(torch: Any, source: Any, key: int) -> str:
+    """Fill what is to be sent with words that look random, since what repeats hides errors; returns their digest."""
+    source.copy_(random_words(key)(torch.arange(source.numel(), dtype=torch.int64, device=source.device)))
+    return digest(torch, [source])
+
+
+class _Copying:
+    """Repeats copies that are under way at once, and compares what arrived each time."""
+
+    def __init__(self, torch: Any, context: Context, nominal_bytes: int) -> None:
+        self._torch, self._hardware, self._bytes = torch, context.hardware, nominal_bytes
+        self._repeats = int(context.params["repeats"])
+
+    def __call__(self, compute: Compute, routes: Sequence[_Route]) -> _Copied:
+        copied = _Copied()
+        with self._hardware.loading([compute.device]):
+            for number in range(_WARMUP + self._repeats):
+                for route in routes:
+                    route.transfer.target.zero_()
+                with compute.timer() as timing:
+                    compute.transfer([route.transfer for route in routes], nominal_bytes=self._bytes)
+                if number >= _WARMUP:
+                    copied.rates.append(len(routes) * self._bytes / timing.seconds / 1e9)
+                for route in routes:
+                    self._compare(route, copied)
+        return copied
+
+    def _compare(self, route: _Route, copied: _Copied) -> None:
+        copied.copies += 1
+        if digest(self._torch, [route.transfer.target]) != route.sent:
+            copied.wrong += 1
+            copied.example = copied.example or _difference(route.transfer)
+
+
+def _difference(transfer: Transfer) -> str:
+    """Where the two ends differ, for people."""
+    places = (transfer.target.cpu() != transfer.source.cpu()).nonzero().flatten()
+    if not places.numel():
+        return "the digests differ, and the words are the same on a second look"
+    first = int(places[0]) * WORD
+    return "%d of %d words differ, the first at 0x%x" % (places.numel(), transfer.target.numel(), first)
+
+
+def _whole_words(mib: float) -> int:
+    return int(mib * MIB) // WORD * WORD
+
+
+class _HostLink:
+    """One GPU's way to the host: a route for each direction, on buffers that stay."""
+
+    def __init__(self, torch: Any, context: Context, device: Device) -> None:
+        nominal_bytes = _whole_words(context.params["mib"])
+        self._compute, self._copying = context.hardware.compute(device), _Copying(torch, context, nominal_bytes)
+        shape = self._compute.physical(nominal_bytes // WORD)
+        self._routes = {
+            direction: self._new_route(torch, direction, shape, context.seed) for direction in ("h2d", "d2h")
+        }
+
+    def _new_route(self, torch: Any, direction: str, shape: Tuple[int, ...], seed: int) -> _Route:
+        compute = self._compute
+        ends = [compute.host_buffer(*shape), torch.empty(shape, dtype=torch.int64, device=compute.torch_device)]
+        source, target = ends if direction == "h2d" else ends[::-1]
+        sent = _filled(torch, source, seed_of(seed, compute.device.id, direction))
+        return _Route(Transfer(direction, target, source), sent)
+
+    def measure(self, ready: Callable[[], Any]) -> Dict[str, _Copied]:
+        """Both directions alone and at once; ``ready`` is called before each."""
+        found = {}
+        for name, directions in HOST_DIRECTIONS.items():
+            ready()
+            found[name] = self._copying(self._compute, [self._routes[direction] for direction in directions])
+        return found
+
+
+def _to_the_host(context: Context, torch: Any, gpus: List[Device]) -> None:
+    links = {gpu: _HostLink(torch, context, gpu) for gpu in gpus}
+    counted = {}
+    for gpu, link in links.items():
+        context.progress("copies between the host and %s" % gpu.id)
+        counted[gpu] = link.measure(lambda: None)
+        _emit_host_rates(context, "pcie_bandwidth", gpu, counted[gpu])
+    context.progress("copies between the host and all GPUs at once")
+    together = context.hardware.at_once(gpus, lambda worker: links[worker.device].measure(worker.ready))
+    for gpu, found in zip(gpus, together):
+        _emit_host_rates(context, "pcie_bandwidth_together", gpu, found)
+        for direction, copied in counted[gpu].items():
+            copied.add(found[direction])
+            _emit_mismatches(context, "transfer_mismatches", gpu, copied, {"direction": direction})
+
+
+def _emit_host_rates(context: Context, metric: str, gpu: Device, found: Dict[str, _Copied]) -> None:
+    for direction, copied in found.items():
+        _emit_rate(context, metric, gpu, copied.rates, {"direction": direction})
+
+
+def _emit_rate(context: Context, metric: str, gpu: Device, rates: List[float], labels: Dict[str, str]) -> None:
+    context.emit(metric, gpu.id, value=median(rates), labels=labels, samples=len(rates), spread=spread(rates))
+
+
+def _emit_mismatches(context: Context, metric: str, gpu: Device, copied: _Copied, labels: Dict[str, str]) -> None:
+    context.emit(metric, gpu.id, value=copied.wrong, labels=labels, samples=copied.copies, note=copied.example)
+
+
+def _between(context: Context, torch: Any, gpus: List[Device]) -> None:
+    """From every GPU to every other, one copy at a time: what one link can do, with nobody else on a switch."""
+    if len(gpus) < 2:
+        context.emit("peer_bandwidth", gpus[0].id, note="there is no other GPU that answers")
+        return
+    nominal_bytes = _whole_words(context.params["peer_mib"])
+    copying = _Copying(torch, context, nominal_bytes)
+    sources, sent, found = {}, {}, {}
+    for gpu in gpus:
+        compute = context.hardware.compute(gpu)
+        shape = compute.physical(nominal_bytes // WORD)
+        sources[gpu] = torch.empty(shape, dtype=torch.int64, device=compute.torch_device)
+        sent[gpu] = _filled(torch, sources[gpu], seed_of(context.seed, gpu.id, "peer"))
+    for gpu in gpus:
+        context.progress("copies from its peers to %s" % gpu.id)
+        compute, target = context.hardware.compute(gpu), torch.empty_like(sources[gpu])
+        for peer in (each for each in gpus if each != gpu):
+            copied = copying(compute, [_Route(Transfer("peer", target, sources[peer], peer), sent[peer])])
+            _emit_rate(context, "peer_pair_bandwidth", gpu, copied.rates, {"peer": peer.id})
+            _emit_mismatches(context, "peer_pair_mismatches", gpu, copied, {"peer": peer.id})
+            found[gpu.id, peer.id] = copied
+        rates = {peer: median(copied.rates) for (device, peer), copied in found.items() if device == gpu.id}
+        slowest = min(rates, key=lambda peer: rates[peer])
+        note = "slowest from %s: %.1f GB/s" % (slowest, rates[slowest])
+        context.emit("peer_bandwidth", gpu.id, value=median(list(rates.values())), samples=len(rates), note=note)
+    samples = sum(copied.copies for copied in found.values()) * 2 // len(gpus)
+    for device, wrong in blamed({pair: copied.wrong for pair, copied in found.items()}).items():
+        pairs = sorted("%s to %s" % pair[::-1] for pair, copied in found.items() if copied.wrong and device in pair)
+        labels, note = {"direction": "peer"}, "; ".join(pairs)
+        context.emit("transfer_mismatches", device, value=wrong, labels=labels, samples=samples, note=note)
+
+
+def blamed(wrong: Dict[Tuple[str, str], int]) -> Dict[str, int]:
+    """{device: copies gone wrong that it answers for}, of {(receiver, sender): copies gone wrong}.
+
+    A device that errs towards many shows at each of them: each pair is put down to the end with more wrong pairs, and
+    to both where that does not tell.
+    """
+    devices = dict.fromkeys(device for pair in wrong for device in pair)
+    pairs = {device: sum(1 for pair, count in wrong.items() if count and device in pair) for device in devices}
+    answers = dict.fromkeys(devices, 0)
+    for pair, count in wrong.items():
+        most = max(pairs[device] for device in pair)
+        for device in pair:
+            answers[device] += count if pairs[device] == most else 0
+    return answers
