@@ -94,6 +94,8 @@ def test_every_corruption_is_found(run_probe, cpus, monkeypatch, dtype, corrupt)
     assert "again in 2 of 2 reruns" in found.note
     for cpu in cpus[:-1]:
         assert run.one("gemm_mismatches", cpu, dtype=dtype).value == 0
+    told = {m.labels["on"]: (m.device, m.value) for m in run.all("gemm_rerun", dtype=dtype)}
+    assert told == {cpus[-1]: (cpus[-1], 4), **{cpu: (cpus[-1], 0) for cpu in cpus[:-1][:2]}}
 
 
 def test_an_intermittent_fault_is_told_from_a_steady_one(run_probe, cpus, monkeypatch):
@@ -112,6 +114,8 @@ def test_an_intermittent_fault_is_told_from_a_steady_one(run_probe, cpus, monkey
     assert found.value == 1
     assert "(3,4) is nan" in found.note
     assert "again in 0 of 4 reruns" in found.note
+    again = run.one("gemm_rerun", cpus[0], on=cpus[0])
+    assert (again.value, again.samples) == (0, 4)
 
 
 def test_seeds_make_fresh_data_and_the_same_data_again():

@@ -5,7 +5,7 @@ import pytest
 from muster_node.hardware import open_hardware
 from muster_node.hardware.simulated import create_machine, open_simulated
 from muster_node.probes._vote import dissenters
-from muster_node.probes.full_entropy import FullEntropy, Ran, judge
+from muster_node.probes.full_entropy import FullEntropy, Ran, believed, judge
 from tests.support.injector import KINDS, Injector, OneDevice
 
 NEEDS_TORCH = pytest.mark.needs_torch
@@ -41,6 +41,13 @@ def test_digests_of_different_keys_are_not_compared():
 
 def test_a_device_that_lacks_an_operation_has_no_vote():
     assert judge("op", [*agreeing(2), Ran("key", {})]) == {}
+
+
+def test_what_a_device_should_have_given_is_the_majority_s_answer_or_else_its_own():
+    found = [*agreeing(2), Ran("key", {"op": ["b", "b"]}), Ran("another model", {"op": ["c", "c"]})]
+    assert [believed("op", index, found) for index in range(4)] == ["a", "a", "a", "c"]
+    found = [*agreeing(1), Ran("key", {"op": ["b", "c", "b"]})]
+    assert [believed("op", index, found) for index in range(2)] == ["a", "b"]
 
 
 def test_one_answer_needs_no_vote():
@@ -87,3 +94,16 @@ def test_the_simulated_gpu_that_corrupts_is_named(run_probe, tmp_path):
     wrong = {found.device for found in run.all("full_entropy_mismatches") if found.value}
     assert wrong == {"gpu1"}
     assert run.one("full_entropy_mismatches", "gpu1", op="transformer step").note == "differs from 7 of 8 devices"
+    again = {m.labels["on"]: (m.value, m.samples) for m in run.all("full_entropy_rerun", op="transformer step")}
+    assert again == {"gpu1": (10, 10), "gpu2": (0, 1), "gpu3": (0, 1)}
+    assert {m.device for m in run.all("full_entropy_rerun")} == {"gpu1"}
+
+
+@NEEDS_TORCH
+def test_a_fault_that_does_not_come_again_is_told_as_such(run_probe, tmp_path):
+    create_machine(tmp_path / "node", seed=4)
+    injector = Injector("one_bit", "touch", among=2, seed=2)
+    run = run_probe(FullEntropy, OneDevice(open_simulated(tmp_path / "node"), injector), dtypes=["bf16"], reruns=2)
+    assert injector.changed
+    (again,) = run.all("full_entropy_rerun")
+    assert (again.labels["on"], again.value, again.samples) == ("gpu0", 0, 2)

@@ -8,6 +8,8 @@ ranges of values only. Outputs that round (bf16, fp16) are compared with the exa
 The exact answer is worked out once for a set of operands and serves many products of it (``_product_check``), so that
 looking at every element costs next to nothing beside multiplying. How much it does cost is measured in the same run.
 
+A product that was wrong is computed again on the same device at once, and afterwards on two of its siblings.
+
 Not covered: significands of full entropy, since integers here fill at most the accumulator's square root.
 """
 
@@ -22,6 +24,7 @@ from muster_node.hardware.seam import Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.probes._exact import different_bits, fitting_shape, make_operands, multiply
 from muster_node.probes._product_check import ProductCheck
+from muster_node.probes._rerun import TOLD, Rerun, peers_of, report_reruns
 from muster_node.probes._shared import FORMATS, best_devices, precision_of, seed_of
 
 SHAPES = {
@@ -56,6 +59,7 @@ class ExactGemm(Probe):
     }
     metrics = {
         "gemm_mismatches": Metric("count", "elements that differ from the exact answer"),
+        "gemm_rerun": Metric("count", TOLD),
         "gemm_checked_elements": Metric("count", "elements compared"),
         "gemm_checked_fraction": Metric("%", "share of all elements of all counted products that were compared"),
         "gemm_verified_to_raw": Metric(
@@ -79,7 +83,9 @@ class ExactGemm(Probe):
                         found = hardware.at_once(group, _Screen(torch, context, dtype, mode))
                     for device, finding in zip(group, found):
                         findings[device.id] += [finding] if finding is not None else []
+                reruns = self._again(context, dtype, devices, findings)
             for device in devices:
+                report_reruns(context, "gemm_rerun", device.id, {"dtype": dtype}, reruns.get(device.id, {}))
                 if not _report(context, device, dtype, findings[device.id]):
                     missing[device.id].append(dtype)
         for device_id, formats in missing.items():
@@ -87,6 +93,23 @@ class ExactGemm(Probe):
                 context.emit("gemm_not_supported", device_id, text=", ".join(formats))
         if all(formats == context.params["dtypes"] for formats in missing.values()):
             raise Skip("no device here multiplies any of %s" % ", ".join(context.params["dtypes"]))
+
+    def _again(
+        self, context: Context, dtype: str, devices: List[Device], findings: Dict[str, List["_Finding"]]
+    ) -> Dict[str, Dict[str, Rerun]]:
+        """What was wrong, again: how it went on the same device, and on two siblings with the same operands.
+
+        {accused: {device: how often it was wrong there}}.
+        """
+        wrong = {name: [vector for finding in found for vector in finding.wrong] for name, found in findings.items()}
+        suspects = {name for name, vectors in wrong.items() if vectors}
+        reruns: Dict[str, Dict[str, Rerun]] = {}
+        for name in sorted(suspects):
+            own = [finding.again for finding in findings[name]]
+            on = reruns[name] = {name: Rerun(sum(one.runs for one in own), sum(one.wrong for one in own))}
+            for peer in peers_of(name, suspects, devices):
+                (on[peer.id],) = context.hardware.at_once([peer], _Repeat(context, dtype, wrong[name][:_EXAMPLES]))
+        return reruns
 
 
 def _groups(modes: List[str], devices: List[Device]) -> List[Tuple[str, List[Device]]]:
@@ -114,6 +137,8 @@ class _Finding:
     mismatches: int = 0
     wrong_products: int = 0
     examples: List[str] = dataclasses.field(default_factory=list)
+    wrong: List[Tuple[Shape, str, int]] = dataclasses.field(default_factory=list)  # shape, range and seed of operands
+    again: Rerun = dataclasses.field(default_factory=Rerun)
     paces: Dict[Shape, _Pace] = dataclasses.field(default_factory=dict)
 
 
@@ -206,6 +231,7 @@ class _Vector:
 
     def __init__(self, torch: Any, compute: Compute, dtype: str, shape: Shape, span: str, seed: int) -> None:
         self._torch, self._compute, self._shape = torch, compute, shape
+        self.origin = (shape, span, seed)
         m, n, k = compute.physical(*shape)
         self._operands = make_operands(torch, compute.torch_device, dtype, (m, n, k), span, seed)
         self._told = "%dx%dx%d %s seed %d" % (m, n, k, span, seed)
@@ -233,6 +259,10 @@ class _Vector:
             self._settle(batch, reruns, finding)
             products -= len(batch)
 
+    def is_wrong(self) -> bool:
+        """Multiply once more and look at every element."""
+        return bool(different_bits(self._torch, self._multiply(), self._expected).any())
+
     def _multiply(self) -> Any:
         return multiply(self._torch, self._compute, self._operands, self._shape)
 
@@ -258,8 +288,24 @@ class _Vector:
         finding.wrong_products += 1
         if len(finding.examples) >= _EXAMPLES:
             return
-        again = sum(bool(different_bits(self._torch, self._multiply(), self._expected).any()) for _ in range(reruns))
+        again = sum(self.is_wrong() for _ in range(reruns))
+        finding.again = Rerun(finding.again.runs + reruns, finding.again.wrong + again)
+        finding.wrong.append(self.origin)
         places = [tuple(place) for place in wrong.nonzero()[:_PLACES].tolist()]
         seen = ["(%d,%d) is %r, exact %r" % (*p, product[p].item(), self._expected[p].item()) for p in places]
         what = "%d elements, %s" % (count, ", ".join(seen)) if count else "its check sums alone"
         finding.examples.append("%s: %s, again in %d of %d reruns" % (self._told, what, again, reruns))
+
+
+class _Repeat:
+    """The same operands again, on a device that nobody suspects."""
+
+    def __init__(self, context: Context, dtype: str, vectors: List[Tuple[Shape, str, int]]) -> None:
+        self._hardware, self._dtype, self._vectors = context.hardware, dtype, vectors
+
+    def __call__(self, worker: Worker) -> Rerun:
+        torch, compute, seen = require_torch(), self._hardware.compute(worker.device), Rerun()
+        worker.ready()
+        for shape, span, seed in self._vectors:
+            seen.add(_Vector(torch, compute, self._dtype, shape, span, seed).is_wrong())
+        return seen

@@ -2,7 +2,8 @@
 
 Matrix products in the shapes of real models, attention, normalisation, reductions, an Adam step and a small transformer
 step: each is run again on the same operands and must give the same bits, and all devices of a node with the same golden
-key must agree; where they do not, the majority is believed. Integer products (``exact_gemm``) know the answer but fill
+key must agree; where they do not, the majority is believed, and what differed is run again, there and on two devices
+that did not. Integer products (``exact_gemm``) know the answer but fill
 only part of each significand; this fills all of it.
 
 A fault that is the same on every device does not show here. The digests are reported with the key under which they may
@@ -17,9 +18,10 @@ from typing import Any, Dict, List, Tuple
 
 from muster_node.cluster.digest import digest
 from muster_node.hardware.cpu_compute import require_torch
-from muster_node.hardware.seam import Hardware, Worker
+from muster_node.hardware.seam import Device, Hardware, Worker
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.probes._model_operations import Operations, golden_key
+from muster_node.probes._rerun import TOLD, Rerun, peers_of, report_reruns
 from muster_node.probes._shared import best_devices, precision_of, seed_of
 from muster_node.probes._vote import dissenters
 
@@ -39,10 +41,14 @@ class FullEntropy(Probe):
             ["bf16", "fp16", "tf32", "fp64", "int8"], "number formats of the matrix products; not fp32 beside tf32"
         ),
         "repeats": Param(3, "runs of each operation on the same operands"),
+        "reruns": Param(
+            10, "how often a device runs an operation again of which it gave other bits; siblings run it once"
+        ),
         "data_seed": Param(1, "of the operands; the same everywhere, or digests of nodes cannot be compared"),
     }
     metrics = {
         "full_entropy_mismatches": Metric("count", "runs that gave other bits than the first, or than the majority"),
+        "full_entropy_rerun": Metric("count", TOLD),
         "full_entropy_digest": Metric("text", "digest of all bits that an operation gave in its first run"),
         "golden_key": Metric("text", "what must be equal for digests to be comparable"),
     }
@@ -61,15 +67,17 @@ class FullEntropy(Probe):
         torch.use_deterministic_algorithms(True, warn_only=True)
         context.progress("operations of full entropy on %s" % ", ".join(device.id for device in devices))
         facts = _facts(context.hardware)
-        with precision_of(torch, *(precisions or ["fp32"])), context.hardware.loading(devices):
-            found = context.hardware.at_once(devices, _Runner(torch, context, facts))
-        names = [device.id for device in devices]
-        for device, ran in zip(names, found):
-            context.emit("golden_key", device, text=ran.key)
-        for operation in {name: None for ran in found for name in ran.digests}:
-            problems = judge(operation, found)
-            for index, device in enumerate(names):
-                self._report(context, device, operation, found[index], problems.get(index, []))
+        with precision_of(torch, *(precisions or ["fp32"])):
+            with context.hardware.loading(devices):
+                found = context.hardware.at_once(devices, _Runner(torch, context, facts))
+            names = [device.id for device in devices]
+            for device, ran in zip(names, found):
+                context.emit("golden_key", device, text=ran.key)
+            wrong = {name: judge(name, found) for name in {name: None for ran in found for name in ran.digests}}
+            for operation, problems in wrong.items():
+                for index, device in enumerate(names):
+                    self._report(context, device, operation, found[index], problems.get(index, []))
+            _run_again(torch, context, devices, found, wrong)
 
     def _report(self, context: Context, device: str, operation: str, ran: "Ran", problems: List[str]) -> None:
         if operation not in ran.digests:
@@ -109,6 +117,48 @@ def judge(operation: str, found: List[Ran]) -> Dict[int, List[str]]:
 def _answer(runs: List[str]) -> str:
     """A device's vote: what most of its runs gave, so that one passing fault does not spoil it."""
     return max(runs, key=runs.count)
+
+
+def believed(operation: str, index: int, found: List[Ran]) -> str:
+    """What device ``index`` should have given: the answer of most devices with its key, or else its own."""
+    alike = [ran for ran in found if ran.key == found[index].key and operation in ran.digests]
+    answers = [_answer(ran.digests[operation]) for ran in alike]
+    most = _answer(answers)
+    return most if 2 * answers.count(most) > len(answers) else _answer(found[index].digests[operation])
+
+
+def _run_again(
+    torch: Any, context: Context, devices: List[Device], found: List[Ran], wrong: Dict[str, Dict[int, List[str]]]
+) -> None:
+    """Run what gave other bits again: on the device itself, and on two that nobody suspects."""
+    suspects = {devices[index].id for problems in wrong.values() for index in problems}
+    for index, device in enumerate(devices):
+        expected = {name: believed(name, index, found) for name, problems in wrong.items() if index in problems}
+        alike = [other for other, ran in zip(devices, found) if ran.key == found[index].key]
+        for other in [device, *peers_of(device.id, suspects, alike)] if expected else ():
+            times = context.params["reruns"] if other is device else 1
+            (seen,) = context.hardware.at_once([other], _Again(torch, context, expected, times))
+            for name, rerun in seen.items():
+                report_reruns(context, "full_entropy_rerun", device.id, {"op": name}, {other.id: rerun})
+
+
+class _Again:
+    """Some operations again, so many times, on one device; what they should give is known."""
+
+    def __init__(self, torch: Any, context: Context, expected: Dict[str, str], times: int) -> None:
+        self._torch, self._hardware, self._params = torch, context.hardware, context.params
+        self._expected, self._times = expected, times
+
+    def __call__(self, worker: Worker) -> Dict[str, Rerun]:
+        compute, seed = self._hardware.compute(worker.device), seed_of(self._params["data_seed"])
+        worker.ready()
+        seen = {}
+        for name, operation in Operations(self._torch, compute, seed).named(self._params["dtypes"]):
+            if name in self._expected:
+                seen[name] = Rerun()
+                for _ in range(self._times):
+                    seen[name].add(digest(self._torch, operation()) != self._expected[name])
+        return seen
 
 
 class _Runner:
