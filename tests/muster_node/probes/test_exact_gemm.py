@@ -95,7 +95,7 @@ def test_every_corruption_is_found(run_probe, cpus, monkeypatch, dtype, corrupt)
     for cpu in cpus[:-1]:
         assert run.one("gemm_mismatches", cpu, dtype=dtype).value == 0
     told = {m.labels["on"]: (m.device, m.value) for m in run.all("gemm_rerun", dtype=dtype)}
-    assert told == {cpus[-1]: (cpus[-1], 4), **{cpu: (cpus[-1], 0) for cpu in cpus[:-1][:2]}}
+    assert told == {cpus[-1]: (cpus[-1], 4), **dict.fromkeys(cpus[:-1][:2], (cpus[-1], 0))}
 
 
 def test_an_intermittent_fault_is_told_from_a_steady_one(run_probe, cpus, monkeypatch):
