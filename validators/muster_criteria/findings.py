@@ -11,6 +11,7 @@ import pandas as pd
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.single import FLEET_PROBE
 from muster_criteria.fleet_findings import fleet_finding
+from muster_criteria.goldens import GOLDEN
 from muster_criteria.limits import Limit, Times, labelled
 from muster_criteria.model import COMMON_CAUSE, Action, Evidence, FaultClass, Finding, Severity, measurement_reference
 from muster_criteria.rows import natural
@@ -71,7 +72,7 @@ def evidence_finding(evidence: Evidence) -> Finding:
 def _importance(finding: Finding) -> tuple[Any, ...]:
     return (
         _ORDER[finding.severity],
-        (COMMON_CAUSE, *KINDS).index(finding.rule),
+        (COMMON_CAUSE, *KINDS, GOLDEN).index(finding.rule),
         natural(finding.device),
         finding.metric,
         finding.labels,

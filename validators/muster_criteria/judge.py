@@ -18,6 +18,7 @@ from muster_criteria.fleet.references import References
 from muster_criteria.fleet.single import Compared, compare, derived
 from muster_criteria.fleet_findings import corroborated, with_common_causes
 from muster_criteria.frame import build_frame
+from muster_criteria.goldens import Goldens, golden_findings
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Coverage, Evidence, Finding, Judgement, Observation, Severity, Verdict
 from muster_criteria.observations import observations_of
@@ -25,6 +26,7 @@ from muster_criteria.rows import Row, rows_of
 from muster_criteria.rules import Evaluate, applicable
 from muster_criteria.skus import Sku
 from muster_criteria.suite import unexpected_rows
+from muster_criteria.suspicion import confirmed
 from muster_criteria.xid_judge import judge_xids
 
 __all__ = ["Evidence", "judge", "overall"]
@@ -74,6 +76,7 @@ def judge(
     evidence: Sequence[Evidence] = (),
     simulated: bool = False,
     references: References | None = None,
+    goldens: Goldens | None = None,
     evaluate: Evaluate = unexpected_rows,
 ) -> Judgement:
     """Judge one stage of one run. Never raises.
@@ -81,8 +84,8 @@ def judge(
     ``result`` None: nothing usable came back, and ``why_missing`` is the sentence that says why. ``evidence``: what the
     controller itself established, each a critical finding of the node. ``simulated``: whether the node is known to be,
     for when there is no result to say so. ``references``: the frozen peers and the node's history, by which the metrics
-    that the programme compares are judged beside the SKU's limits. ``evaluate`` finds the rows that break each rule:
-    Great Expectations.
+    that the programme compares are judged beside the SKU's limits. ``goldens``: the bits that the fleet agreed on.
+    ``evaluate`` finds the rows that break each rule: Great Expectations.
     """
     established = [evidence_finding(item) for item in evidence]
     try:
@@ -92,7 +95,9 @@ def judge(
             raise _NoResult(
                 f"the result is of stage {result.stage} at level {result.level}, not of {stage} at level {level}"
             )
-        found, counted, observations = _examine(result, sku, stage, level, references, evaluate)
+        found, counted, observations = _examine(
+            result, sku, stage, level, references, goldens or Goldens(), evaluate
+        )
     except _NoResult as error:
         found, observations = [], ()
         counted = _uncounted(sku, stage, level, str(error))
@@ -148,7 +153,13 @@ def _uncounted(sku: Sku, stage: str, level: str, why: str) -> tuple[Coverage, tu
 
 
 def _examine(
-    result: StageResult, sku: Sku, stage: str, level: str, references: References | None, evaluate: Evaluate
+    result: StageResult,
+    sku: Sku,
+    stage: str,
+    level: str,
+    references: References | None,
+    goldens: Goldens,
+    evaluate: Evaluate,
 ) -> tuple[list[Finding], tuple[Coverage, tuple[str, ...]], tuple[Observation, ...]]:
     rows = rows_of(result, sku)
     rows += derived(rows, sku.programme.derive)
@@ -162,6 +173,7 @@ def _examine(
     if not rules and not counted.missing:
         counted.unjudged.append("the whole stage: no rule says anything of what was measured")
     told = [_held_back(item.finding) if item.position in void else item.finding for item in breaking]
+    told = [*confirmed(told, rows), *golden_findings(result, goldens)]
     devices = collections.Counter(frame.drop_duplicates("device")["kind"])
     findings = in_order(with_common_causes(corroborated(told), devices))
     observations = observations_of(frame, {item.position for item in breaking}, sku)

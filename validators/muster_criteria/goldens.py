@@ -1,0 +1,232 @@
+"""Goldens: bits that enough GPUs on enough nodes agreed on, and what a device that gives others is told.
+
+Nobody knows the right answer of an operation of full entropy. A digest becomes golden when at least three devices on at
+least three nodes gave it and nobody gave another (test-science 1.7 B); one dissent holds it, whoever is right. The voice
+of a device that is under suspicion counts for nothing. Pure: the records keep what was seen.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from muster_criteria.measured import StageResult
+from muster_criteria.model import Action, FaultClass, Finding, Severity, measurement_reference
+from muster_criteria.words import listed
+
+KEY, DIGEST = "golden_key", "full_entropy_digest"
+"""The metrics that tell what must be equal for digests to be comparable, and the digests."""
+GOLDEN = "golden"
+"""The rule of findings by a golden, and by other nodes' digests where there is none yet."""
+PROBE = "full_entropy"
+DEVICES_MIN = NODES_MIN = 3
+SHOWN = 12
+"""So many characters of a digest are told."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sighting:
+    """A digest that the part ``subject``, in slot ``device`` of ``node``, gave in a run, and when."""
+
+    golden_id: str
+    key: str
+    op: str
+    digest: str
+    subject: str
+    device: str
+    node: str
+    run: str
+    seen_at: datetime.datetime
+
+
+@dataclasses.dataclass(frozen=True)
+class Golden:
+    """A digest that was promoted, and who agreed on it, in words ("gpu 123 on a in dag/run")."""
+
+    id: str
+    digest: str
+    promoted_at: datetime.datetime
+    agreed: tuple[str, ...]
+
+    @property
+    def cited(self) -> str:
+        """Where it comes from, for findings."""
+        return f"golden {self.id} of {self.promoted_at:%Y-%m-%d %H:%M} UTC, by {listed(list(self.agreed), 3)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Goldens:
+    """What a result is compared with: goldens by id, and what other devices gave where there is none yet."""
+
+    promoted: Mapping[str, Golden] = dataclasses.field(default_factory=dict)
+    seen: tuple[Sighting, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """Where a key stands: the digest to promote if it is unanimous and wide enough, else why it is not promoted."""
+
+    digest: str
+    why_not: str
+    devices: int
+    nodes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What one device of a result gave for one operation."""
+
+    device: str
+    op: str
+    key: str
+    digest: str
+
+
+def golden_id(key: str, op: str, *, simulated: bool) -> str:
+    """What stands for all that must be equal; real and simulated bits are never put together."""
+    said = json.dumps([key, op, "simulated" if simulated else "real"])
+    return "g-" + hashlib.sha256(said.encode()).hexdigest()[:12]
+
+
+def given(result: StageResult) -> list[Given]:
+    """Every digest of the result whose key is known; a device that contradicts itself has no voice."""
+    keys = {each.device: each.text for each in result.measurements if each.metric == KEY and each.text}
+    told: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
+    for each in result.measurements:
+        if each.metric == DIGEST and each.text:
+            told[each.device, each.labels.get("op", "")].add(each.text)
+    return [
+        Given(device, op, keys[device], next(iter(digests)))
+        for (device, op), digests in sorted(told.items())
+        if device in keys and op and len(digests) == 1
+    ]
+
+
+def standing(sightings: Iterable[Sighting], suspects: Collection[str] = ()) -> Standing:
+    """Where one key stands by all that was seen of it; ``suspects`` are parts without a voice."""
+    heard = [each for each in sightings if each.subject not in suspects]
+    votes = collections.Counter(digest for digest, _ in {(each.digest, each.subject) for each in heard})
+    devices, nodes = len({each.subject for each in heard}), len({each.node for each in heard})
+    if len(votes) > 1:
+        counted = listed([f"{digest[:SHOWN]} by {count}" for digest, count in votes.most_common()])
+        return Standing("", f"held: devices disagree ({counted})", devices, nodes)
+    if devices < DEVICES_MIN or nodes < NODES_MIN:
+        return Standing(
+            "", f"{devices} of {DEVICES_MIN} devices on {nodes} of {NODES_MIN} nodes have agreed", devices, nodes
+        )
+    return Standing(next(iter(votes)), "", devices, nodes)
+
+
+def golden_findings(result: StageResult, goldens: Goldens) -> list[Finding]:
+    """One finding for each device that gives other bits than a golden, or than other nodes where there is none."""
+    answers = given(result)
+    return [*_against_goldens(answers, goldens, result.simulated), *_against_others(answers, goldens, result.simulated)]
+
+
+def _against_goldens(answers: Sequence[Given], goldens: Goldens, simulated: bool) -> list[Finding]:
+    wrong: dict[str, list[tuple[Given, Golden]]] = collections.defaultdict(list)
+    right: dict[str, set[str]] = collections.defaultdict(set)
+    for each in answers:
+        golden = goldens.promoted.get(golden_id(each.key, each.op, simulated=simulated))
+        if golden is None:
+            continue
+        if each.digest == golden.digest:
+            right[golden.id].add(each.device)
+        else:
+            wrong[each.device].append((each, golden))
+    return [_differs(device, found, right) for device, found in sorted(wrong.items())]
+
+
+def _differs(device: str, found: Sequence[tuple[Given, Golden]], right: Mapping[str, set[str]]) -> Finding:
+    first, golden = found[0]
+    peers = sorted(right.get(golden.id, set()))
+    confirmed = len(peers) >= 2
+    word = f"confirmed by {listed(peers)}" if confirmed else "unconfirmed: fewer than two siblings gave the golden's"
+    what = listed([each.op for each, _ in found])
+    agreed = f"{len(golden.agreed)} devices agreed on another"
+    return Finding(
+        rule=GOLDEN,
+        metric=DIGEST,
+        device=device,
+        severity=Severity.CRITICAL,
+        fault_class=FaultClass.GPU,
+        action=Action.RMA if confirmed else Action.RETEST,
+        observed=f"{first.digest[:SHOWN]} ({what})",
+        expected=golden.digest[:SHOWN],
+        source=golden.cited,
+        summary=f"{device} computes other bits than the golden in {what}: {agreed}; {word}.",
+        confidence=0.99 if confirmed else 0.9,
+        measurements=_behind(device, [each for each, _ in found]),
+    )
+
+
+def _against_others(answers: Sequence[Given], goldens: Goldens, simulated: bool) -> list[Finding]:
+    """Warnings: before there is a golden, a dissent convicts nobody."""
+    seen: dict[str, dict[str, set[str]]] = collections.defaultdict(lambda: collections.defaultdict(set))
+    for other in goldens.seen:
+        seen[other.golden_id][other.digest].add(other.subject)
+    alone: dict[str, list[Given]] = collections.defaultdict(list)
+    together: dict[str, list[Given]] = collections.defaultdict(list)
+    for each in answers:
+        identity = golden_id(each.key, each.op, simulated=simulated)
+        others = seen.get(identity, {})
+        if identity in goldens.promoted or not set(others) - {each.digest}:
+            continue
+        alike = [one for one in answers if (one.op, one.key, one.digest) == (each.op, each.key, each.digest)]
+        believed = max(len(subjects) for digest, subjects in others.items() if digest != each.digest)
+        if len(alike) == 1 and each.digest not in others and believed >= 2:
+            alone[each.device].append(each)
+        else:
+            together[each.device].append(each)
+    found = [_alone(device, dissents) for device, dissents in sorted(alone.items())]
+    return found + ([_held(together)] if together else [])
+
+
+def _alone(device: str, dissents: Sequence[Given]) -> Finding:
+    what = listed([each.op for each in dissents])
+    return _dissent(
+        device,
+        FaultClass.GPU,
+        Action.RETEST,
+        f"{device} alone gives other bits than devices of other nodes in {what}: it is a suspect, and there is no "
+        "golden as long as it dissents.",
+        dissents,
+    )
+
+
+def _held(together: Mapping[str, Sequence[Given]]) -> Finding:
+    dissents = [each for found in together.values() for each in found]
+    what, who = listed(sorted({each.op for each in dissents})), listed(sorted(together))
+    return _dissent(
+        "node",
+        FaultClass.SOFTWARE,
+        Action.FIX_SOFTWARE,
+        f"{who} and devices of other nodes disagree about the bits of {what}, and none is alone: first of all a "
+        "difference of software that the key does not name; there is no golden until that is settled.",
+        dissents,
+    )
+
+
+def _dissent(device: str, fault: FaultClass, action: Action, summary: str, dissents: Sequence[Given]) -> Finding:
+    return Finding(
+        rule=GOLDEN,
+        metric=DIGEST,
+        device=device,
+        severity=Severity.WARNING,
+        fault_class=fault,
+        action=action,
+        observed=f"{dissents[0].digest[:SHOWN]} ({dissents[0].op})",
+        expected="the bits that other nodes gave",
+        source=f"a golden needs {DEVICES_MIN} devices on {NODES_MIN} nodes that agree, and nobody who dissents",
+        summary=summary,
+        confidence=0.5,
+        measurements=_behind("", dissents),
+    )
+
+
+def _behind(device: str, answers: Iterable[Given]) -> tuple[str, ...]:
+    return tuple(measurement_reference(PROBE, DIGEST, device or each.device, (("op", each.op),)) for each in answers)
