@@ -95,9 +95,7 @@ def judge(
             raise _NoResult(
                 f"the result is of stage {result.stage} at level {result.level}, not of {stage} at level {level}"
             )
-        found, counted, observations = _examine(
-            result, sku, stage, level, references, goldens or Goldens(), evaluate
-        )
+        found, counted, observations = _examine(result, sku, stage, level, references, goldens or Goldens(), evaluate)
     except _NoResult as error:
         found, observations = [], ()
         counted = _uncounted(sku, stage, level, str(error))
