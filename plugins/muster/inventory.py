@@ -15,6 +15,7 @@ import pydantic
 import yaml
 from pydantic_core import PydanticCustomError
 
+from muster.bmc import BadBmc, parse_bmc
 from muster.errors import BadInventory, MusterError, at
 from muster.records.nodes import HOST_KEY, NAME
 from muster.records.values import NewNode
@@ -54,6 +55,7 @@ class InventoryNode(pydantic.BaseModel):
     work_dir: Annotated[str, pydantic.Field(min_length=1)] = "~/.muster"
     launch: dict[str, Any] = pydantic.Field(default_factory=dict)
     labels: dict[str, str] = pydantic.Field(default_factory=dict)
+    bmc: dict[str, Any] = pydantic.Field(default_factory=dict)
     simulated: bool = False
 
     @pydantic.field_validator("launch")
@@ -67,10 +69,22 @@ class InventoryNode(pydantic.BaseModel):
             raise ValueError(str(error)) from None
         return launch
 
+    @pydantic.field_validator("bmc")
+    @classmethod
+    def _askable(cls, bmc: dict[str, Any]) -> dict[str, Any]:
+        try:
+            parse_bmc(bmc)
+        except BadBmc as error:
+            raise ValueError(str(error)) from None
+        return bmc
+
     def pinned(self, host_key: str) -> NewNode:
         """The node to enrol, under this host key."""
         return NewNode(**{**self.model_dump(), "host_key": host_key})
 
+
+_JSON = {"launch": '{"kind": "venv", "path": "/opt/venv"}', "bmc": '{"url": "https://10.0.0.7", "connection": "bmc"}'}
+"""Cells of CSV that hold JSON, each with an example."""
 
 _WHAT_TO_DO = {
     "name": "use up to 63 letters, digits, '.', '-' and single '_', beginning with a letter or digit",
@@ -80,6 +94,7 @@ _WHAT_TO_DO = {
     "host_key": "give 'TYPE BASE64' as in known_hosts, or leave it out to pin the one that answers",
     "launch": "see the README on how the node side is launched",
     "labels": "give names with texts: {team: training}",
+    "bmc": "give its url, and a connection or a user with password_env: {url: https://10.0.0.7, connection: bmc}",
     "simulated": "give true or false",
 }
 
@@ -214,11 +229,11 @@ def _cell(key: str, value: Any) -> Any:
         if not all(equals for _, equals, _ in pairs):
             return _Bad(f"labels {value!r} cannot be read; write team=training;row=3")
         return {name.strip(): text.strip() for name, _, text in pairs}
-    if key == "launch":
+    if key in _JSON:
         try:
             return json.loads(value)
         except ValueError:
-            return _Bad(f'launch {value!r} is not JSON; write {{"kind": "venv", "path": "/opt/venv"}}')
+            return _Bad(f"{key} {value!r} is not JSON; write {_JSON[key]}")
     return value
 
 

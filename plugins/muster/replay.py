@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from muster import records
+from muster.chassis import Chassis, joined
 from muster.errors import MusterError, UnknownRevision
 from muster.lifecycle import STAGES
 from muster.records import RunRecord, raw
@@ -68,6 +69,7 @@ def _again(run: RunRecord, stage: StageReport, as_of: str, find: Callable[[str],
     if kept is None or kept.result is None or kept.recorded_at is None:
         return Replayed(said, None, "what the node sent is not kept (any more), or nothing came from it")
     sku, result, node = find(said.sku_version), parse_result(kept.result), records.get_node(run.node)
+    result = joined(result, Chassis.from_json(kept.chassis) if kept.chassis else None)
     version = as_of or said.snapshot or NO_PEERS
     peers = None
     if version != NO_PEERS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,28 @@ def test_host_keys_are_scanned_where_none_is_given(tmp_path: Path) -> None:
     with pytest.raises(BadInventory) as refused:
         inventory.pin(inventory.load(path, SKUS), scan)
     assert refused.value.problems == (f"{path}:3: down:22 cannot be reached",)
+
+
+def test_a_bmc_is_read_from_yaml_and_from_csv_alike(tmp_path: Path) -> None:
+    bmc = {"url": "https://10.0.1.1", "user": "root", "password_env": "BMC_PASSWORD", "verify": False}
+    line = "{name: a, host: 10.0.0.1, sku: cpu-generic, bmc: {url: https://10.0.1.1, user: root, "
+    yaml = f"nodes:\n  - {line}password_env: BMC_PASSWORD, verify: false}}}}\n"
+    csv = 'name,host,sku,bmc\na,10.0.0.1,cpu-generic,"{}"\n'.format(json.dumps(bmc).replace('"', '""'))
+    for name, text in (("fleet.yaml", yaml), ("fleet.csv", csv)):
+        ((_, node),) = inventory.load(written(tmp_path, name, text))
+        assert node.pinned(fleet.host_key("a")).bmc == bmc
+
+
+@pytest.mark.parametrize(
+    ("bmc", "sentence"),
+    [
+        ('{"url": "https://root:calvin@b"}', "secrets are not kept here"),
+        ('{"url": "https://b", "password": "calvin"}', "password: Extra inputs are not permitted"),
+        ("https://b", "is not JSON"),
+        ("[1]", "give its url"),
+    ],
+)
+def test_a_bmc_that_cannot_be_asked_is_refused_without_repeating_a_secret(bmc: str, sentence: str) -> None:
+    with pytest.raises(BadInventory, match=sentence) as refused:
+        inventory.one({"name": "a", "host": "10.0.0.1", "sku": "cpu-generic", "bmc": bmc})
+    assert "calvin" not in str(refused.value)

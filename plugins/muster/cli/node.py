@@ -37,12 +37,14 @@ def add(
     work_dir: Annotated[str, typer.Option(help="Our folder on the node.")] = "~/.muster",
     launch: Annotated[str, typer.Option(help="How the node side is started, as JSON; default: its python3.")] = "",
     label: Annotated[list[str] | None, typer.Option(help="NAME=TEXT; may be repeated.")] = None,
+    bmc: Annotated[str, typer.Option(help="Where its BMC speaks Redfish, as JSON; see the README.")] = "",
     dry_run: DryRun = False,
 ) -> None:
     """Enrol one node under the host key that answers now. Doing so again is harmless."""
     row: dict[str, object] = {
         "name": name or host, "host": host, "port": port, "user": user, "sku": sku, "host_key": host_key,
         "rack": rack, "pool": pool, "work_dir": work_dir, "launch": launch, "labels": ";".join(label or ()),
+        "bmc": bmc,
     }  # fmt: skip
     from muster import inventory, records
     from muster.enrolment import pinned, skus
@@ -113,6 +115,7 @@ def show_(name: Name, json: AsJson = False) -> None:
             "node": node.name, "state": node.state, "sku": node.sku, "address": f"{node.host}:{node.port}",
             "user": node.user, "host key": node.host_key, "rack": node.rack, "pool": node.pool,
             "labels": dict(node.labels), "launch": dict(node.launch), "work dir": node.work_dir,
+            "bmc": dict(node.bmc),
             "simulated": "yes" if node.simulated else "", "enrolled": show.when(node.added_at),
             "replaced": show.when(node.machine_since) if node.machine_since != node.added_at else "",
             "shadow": "judged and reported, never drained: adopted, and unverified" if node.shadow else "",

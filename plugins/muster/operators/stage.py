@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from muster import records
 from muster.agentfile import AgentFile, build_agent
+from muster.chassis import Chassis, joined, merged
 from muster.errors import DifferentMachine, IllegalMove, LeaseLost, MusterError, UnknownRun
 from muster.policy import DEFAULT_POOL, LOAD_STAGES
 from muster.records import JobRecord, NodeRecord, RunRecord
@@ -26,6 +27,7 @@ from muster.remote import attempt, jobs, launch, ssh
 from muster.remote.attempt import Ended, Kind, Next
 from muster.remote.hooks import NodeAddress, NodeSSHHook
 from muster.remote.neighbours import lost_jobs, reachable_neighbours
+from muster.remote.redfish import ask
 from muster.remote.trigger import MusterJobTrigger
 from muster.settings import settings
 from muster.xid_history import returning_xids
@@ -171,15 +173,21 @@ class MusterStageOperator(SSHRemoteJobOperator):
         return Work(run, node, sku, latest, key, plan, agent, ti.try_number, ti.try_number > ti.max_tries)
 
     def _start(self, client: paramiko.SSHClient, work: Work, seen: jobs.Look) -> Work:
-        """Send the agent if it is not there, end whatever else runs on the node, and start the job."""
+        """Send the agent if it is not there, end whatever else runs on the node, ask its BMC, and start the job."""
         if jobs.send_agent(client, seen, work.agent.path, work.agent.sha256):
             self.log.info("sent the node side %s", work.agent.sha256)
         for other in jobs.stop_others(client, seen.work, work.key):
             self.log.warning("stopped job %s, which belonged to an attempt or a run that is over", other)
+        before = ask(work.node.bmc, self.stage)
         now = datetime.datetime.now(datetime.UTC)
         folder = jobs.paths(seen.work, work.key).job_dir
         job = dataclasses.replace(
-            work.job, state=attempt.RUNNING, remote_dir=folder, boot_id=seen.boot_id, started_at=now
+            work.job,
+            state=attempt.RUNNING,
+            remote_dir=folder,
+            boot_id=seen.boot_id,
+            started_at=now,
+            chassis=before.to_json() if before else "",
         )
         records.record_job(job)
         work = self._started = dataclasses.replace(work, job=job)
@@ -241,6 +249,9 @@ class MusterStageOperator(SSHRemoteJobOperator):
         result, bad = attempt.checked_result(collected.result, work.plan)
         for note in collected.notes:
             self.log.warning("%s", note)
+        told = self._chassis(work) if result else None
+        if result and told:
+            result = joined(result, told)
         losses, neighbours = 0, ""
         if end.kind is Kind.LOST:
             losses = lost_jobs(work.run.dag_id, work.run.run_id, LOAD_STAGES) + 1
@@ -264,7 +275,14 @@ class MusterStageOperator(SSHRemoteJobOperator):
         )
         raw = collected.result if result else None
         swapped = records.record_stage(
-            work.run.dag_id, work.run.run_id, result, judgement, raw, collected.telemetry, attempts=work.try_number
+            work.run.dag_id,
+            work.run.run_id,
+            result,
+            judgement,
+            raw,
+            collected.telemetry,
+            attempts=work.try_number,
+            chassis=told.to_json().encode() if told else None,
         )
         if judgement.findings:
             # A finding may be waived, which only the records know: what they made of it is the stage's verdict.
@@ -275,6 +293,16 @@ class MusterStageOperator(SSHRemoteJobOperator):
         for sentence in swapped:
             self.log.warning("%s", sentence)
         return judgement, result.end if result else ""
+
+    def _chassis(self, work: Work) -> Chassis | None:
+        """What the node's BMC told before the load and tells now, straight after it; None without a BMC."""
+        after = ask(work.node.bmc, self.stage)
+        if after is None:
+            return None
+        told = merged(Chassis.from_json(work.job.chassis) if work.job.chassis else None, after)
+        if told.trouble:
+            self.log.warning("%s", told.trouble)
+        return told
 
     def _finish(self, context: Context, work: Work, judgement: Judgement, job_end: str) -> Any:
         """Show the verdict, and end the task by it."""

@@ -117,7 +117,7 @@ def to_node(row: Node) -> NodeRecord:
         state=State(row.state), launch=dict(row.launch), work_dir=row.work_dir, rack=row.rack, pool=row.pool,
         labels=dict(row.labels), simulated=row.simulated, added_at=row.added_at, contact_at=row.contact_at,
         inconclusive=row.inconclusive, machine_since=row.machine_since, shadow=row.shadow,
-        held=row.held,
+        held=row.held, bmc=dict(row.bmc),
     )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ class Node(Base):
 
     ``machine_since``: when the machine that bears the name now took it over. ``shadow``: it was adopted while it
     served, and nothing is proven of it yet. ``held``: "dag_id/run_id" of the run whose verdict the circuit breaker
-    holds, until a person or another test decides.
+    holds, until a person or another test decides. ``bmc``: where its BMC answers, without secrets.
     """
 
     __tablename__ = "nodes"
@@ -101,6 +101,7 @@ class Node(Base):
     machine_since: Mapped[datetime.datetime]
     shadow: Mapped[bool] = mapped_column(default=False)
     held: Mapped[str] = mapped_column(default="")
+    bmc: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
 
 class Part(Base):
@@ -187,7 +188,10 @@ class Run(Base):
 
 
 class Job(Base):
-    """One detached job on a node: a stage of a run, and which generation of it (a user's Clear makes a new one)."""
+    """One detached job on a node: a stage of a run, and which generation of it (a user's Clear makes a new one).
+
+    ``chassis``: what the node's BMC told before it, as ``muster.chassis.Chassis`` writes it; empty without a BMC.
+    """
 
     __tablename__ = "jobs"
     __table_args__ = (UniqueConstraint("run", "stage", "generation"),)
@@ -203,6 +207,7 @@ class Job(Base):
     started_at: Mapped[datetime.datetime | None]
     ended_at: Mapped[datetime.datetime | None]
     note: Mapped[str]
+    chassis: Mapped[str] = mapped_column(default="")
 
 
 class StageRecord(Base):

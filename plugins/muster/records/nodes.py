@@ -24,7 +24,8 @@ NAME = re.compile(r"(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 HOST_KEY = re.compile(r"(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/]{40,}={0,3}")
 
-_DESCRIPTION = ("host", "port", "user", "sku", "launch", "work_dir", "rack", "pool", "labels")
+_DESCRIPTION = ("host", "port", "user", "sku", "launch", "work_dir", "rack", "pool", "labels", "bmc")
+_MAPPINGS = ("launch", "labels", "bmc")
 
 
 def add_node(node: NewNode, actor: str = "muster") -> str:
@@ -134,7 +135,7 @@ def enrol(session: Session, new: NewNode, actor: str) -> str:
         raise SameMachine(f"{new.name} has the host key of {other}: it is the same machine, and keeps the name {other}")
     if row is None:
         fields = {field.name: getattr(new, field.name) for field in dataclasses.fields(new) if field.name != "serials"}
-        fields |= {"launch": dict(new.launch), "labels": dict(new.labels)}
+        fields |= {name: dict(getattr(new, name)) for name in _MAPPINGS}
         moment = _rows.now()
         row = Node(
             **fields, state=State.REGISTERED, added_at=moment, machine_since=moment, fence=0, inconclusive=0,
@@ -166,7 +167,7 @@ def _describe(session: Session, row: Node, new: NewNode, actor: str) -> str:
         )
     for name in changed:
         value = getattr(new, name)
-        setattr(row, name, dict(value) if name in ("launch", "labels") else value)
+        setattr(row, name, dict(value) if name in _MAPPINGS else value)
     place(session, new.name, new.serials)
     if not changed:
         return "unchanged"

@@ -10,17 +10,21 @@ from sqlalchemy import select
 from muster.records import _rows
 from muster.records.engine import reading
 from muster.records.models import Artifact, StageRecord
-from muster.records.stages import RESULT, TELEMETRY
+from muster.records.stages import CHASSIS, RESULT, TELEMETRY
 
 
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """The bytes behind a stage's standing verdict, and when it was spoken; None for what was never had, or is gone."""
+    """The bytes behind a stage's standing verdict, and when it was spoken; None for what was never had, or is gone.
+
+    ``chassis``: what the node's BMC told, as ``muster.chassis.Chassis`` writes it.
+    """
 
     result: bytes | None = None
     telemetry: bytes | None = None
     attempts: int = 1
     recorded_at: datetime.datetime | None = None
+    chassis: bytes | None = None
 
 
 def sent(dag_id: str, run_id: str, stage: str, *, node: str = "") -> Sent | None:
@@ -33,4 +37,4 @@ def sent(dag_id: str, run_id: str, stage: str, *, node: str = "") -> Sent | None
             return None
         rows = session.execute(select(Artifact.kind, Artifact.data).where(Artifact.stage == row.id))
         kept = {each.kind: each.data for each in rows}
-        return Sent(kept.get(RESULT), kept.get(TELEMETRY), row.attempts, row.recorded_at)
+        return Sent(kept.get(RESULT), kept.get(TELEMETRY), row.attempts, row.recorded_at, kept.get(CHASSIS))

@@ -39,8 +39,8 @@ def apply_retention(now: datetime.datetime | None = None, *, dry_run: bool = Fal
     if keep.retention_runs_days:
         runs = purge(Run.id, select(Run.id).where(Run.ended_at < before(keep.retention_runs_days)))
     return Purged(
-        telemetry=purge(Artifact.id, _artifacts(stages.TELEMETRY, before(keep.retention_telemetry_days))),
-        results=purge(Artifact.id, _artifacts(stages.RESULT, before(keep.retention_results_days))),
+        telemetry=purge(Artifact.id, _artifacts(before(keep.retention_telemetry_days), stages.TELEMETRY)),
+        results=purge(Artifact.id, _artifacts(before(keep.retention_results_days), stages.RESULT, stages.CHASSIS)),
         measurements=purge(MeasurementRow.stage, old_stages),
         runs=runs,
         mails=purge(Outbox.id, select(Outbox.id).where(Outbox.sent_at < before(keep.retention_outbox_days))),
@@ -48,8 +48,8 @@ def apply_retention(now: datetime.datetime | None = None, *, dry_run: bool = Fal
     )
 
 
-def _artifacts(kind: str, before: datetime.datetime) -> Select[int]:
-    return select(Artifact.id).where(Artifact.kind == kind, Artifact.created_at < before)
+def _artifacts(before: datetime.datetime, *kinds: str) -> Select[int]:
+    return select(Artifact.id).where(Artifact.kind.in_(kinds), Artifact.created_at < before)
 
 
 def _uncited_snapshots(before: datetime.datetime) -> Select[int]:

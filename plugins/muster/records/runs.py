@@ -157,7 +157,7 @@ def record_job(job: JobRecord) -> None:
         if row is None:
             row = Job(run=run.id, stage=job.stage, generation=job.generation)
             session.add(row)
-        for name in ("state", "remote_dir", "boot_id", "fence", "started_at", "ended_at", "note"):
+        for name in ("state", "remote_dir", "boot_id", "fence", "started_at", "ended_at", "note", "chassis"):
             setattr(row, name, getattr(job, name))
 
 
@@ -170,7 +170,7 @@ def get_job(dag_id: str, run_id: str, stage: str, generation: str | None = None,
             return None
         return JobRecord(
             dag_id, run_id, row.stage, row.generation, row.state, row.remote_dir, row.boot_id, row.fence,
-            row.started_at, row.ended_at, row.note, run.node,
+            row.started_at, row.ended_at, row.note, run.node, row.chassis,
         )  # fmt: skip
 
 

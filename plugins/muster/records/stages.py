@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 RESULT = "result"
 TELEMETRY = "telemetry"
+CHASSIS = "chassis"
 MEGABYTE = 1024**2
 
 _Key = tuple[str, str, str, tuple[tuple[str, str], ...]]
@@ -41,14 +42,16 @@ def record_stage(
     attempts: int = 1,
     *,
     node: str = "",
+    chassis: bytes | None = None,
 ) -> list[str]:
     """Store a stage: every measurement, the findings, the verdict with its coverage, the raw bytes and the charts.
 
-    ``result`` is None if none was had from the node. The same raw result again (a retried task) replaces itself; any
-    other supersedes the stage's former verdict, which is kept. What is stored is the judgement as the waivers that hold
-    now leave it (``run_report`` gives it back). ``node`` names it where the run tests several. Returns a sentence for
-    each part that was swapped since the node was last seen. Raises LeaseLost if the run does not hold the node,
-    DifferentMachine if the result comes from a machine with another chassis serial, UnknownRun; then nothing is stored.
+    ``result`` is None if none was had from the node; ``chassis`` is what its BMC told beside it. The same raw result
+    again (a retried task) replaces itself; any other supersedes the stage's former verdict, which is kept. What is
+    stored is the judgement as the waivers that hold now leave it (``run_report`` gives it back). ``node`` names it
+    where the run tests several. Returns a sentence for each part that was swapped since the node was last seen. Raises
+    LeaseLost if the run does not hold the node, DifferentMachine if the result comes from a machine with another
+    chassis serial, UnknownRun; then nothing is stored.
     """
     charted = charts.chart_series(telemetry) if telemetry else []
     with writing() as session:
@@ -65,7 +68,7 @@ def record_stage(
         session.add(stage)
         session.flush()
         _store_rows(session, stage, run.node, result, judgement)
-        _store_bytes(session, stage, raw, telemetry)
+        _store_bytes(session, stage, raw, telemetry, chassis)
     return swapped
 
 
@@ -179,12 +182,16 @@ def _row(stage: int, figure: Any, note: str, judged: tuple[int, Observation] | N
     }  # fmt: skip
 
 
-def _store_bytes(session: Session, stage: StageRecord, raw: bytes | None, telemetry: bytes | None) -> None:
+def _store_bytes(
+    session: Session, stage: StageRecord, raw: bytes | None, telemetry: bytes | None, chassis: bytes | None
+) -> None:
     moment = _rows.now()
     if raw:
         session.add(Artifact(stage=stage.id, kind=RESULT, created_at=moment, data=raw))
     if telemetry and len(telemetry) <= settings().telemetry_max_mb * MEGABYTE:
         session.add(Artifact(stage=stage.id, kind=TELEMETRY, created_at=moment, data=telemetry))
+    if chassis:
+        session.add(Artifact(stage=stage.id, kind=CHASSIS, created_at=moment, data=chassis))
     session.flush()
 
 

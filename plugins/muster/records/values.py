@@ -17,6 +17,7 @@ class NewNode:
 
     ``host_key`` is "type base64", as in known_hosts. ``user`` empty means the SSH connection's. ``launch`` says how
     the node side is started ({"kind": "host", …}; empty: the host's python). ``serials`` {slot: serial}, where known.
+    ``bmc``: as ``muster.bmc.Bmc`` has it, so without secrets; empty: none is known.
     """
 
     name: str
@@ -32,6 +33,7 @@ class NewNode:
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     simulated: bool = False
     serials: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    bmc: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +64,7 @@ class NodeRecord:
     machine_since: datetime.datetime | None = None
     shadow: bool = False
     held: str = ""
+    bmc: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +118,8 @@ class JobRecord:
     note: str = ""
     node: str = ""
     """Needed only where the run tests several nodes."""
+    chassis: str = ""
+    """What the node's BMC told before it, as ``muster.chassis.Chassis`` writes it."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,16 +9,17 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from muster.bmc import Bmc, Login
-from muster.chassis import reading
+from muster.bmc import BadBmc, Bmc, Login, login, parse_bmc
+from muster.chassis import STAGES, Chassis, reading
 from muster.errors import MusterError
+from muster.settings import settings
 from muster_criteria.measured import Measured
 
 if TYPE_CHECKING:
-    from sushy.resources.chassis.chassis import Chassis
+    from sushy.resources.chassis.chassis import Chassis as ChassisResource
 
 LIMIT_S = 60.0
 """How long all of it may take: a baseboard with eight GPUs lists some thirty chassis."""
@@ -31,7 +32,23 @@ class BmcSilent(MusterError):
     """The BMC was not to be read; the message is one sentence that says why."""
 
 
-def read_chassis(bmc: Bmc, login: Login, *, timeout_s: float, limit_s: float = LIMIT_S) -> list[Measured]:
+def ask(described: Mapping[str, Any], stage: str) -> Chassis | None:
+    """What the node's BMC, ``described`` as in its record, tells in ``stage``; None where it has none, or need not.
+
+    Never raises: why it did not tell is part of the answer.
+    """
+    if not described or stage not in STAGES:
+        return None
+    try:
+        bmc = parse_bmc(described)
+        return (
+            None if bmc is None else Chassis(tuple(read_chassis(bmc, login(bmc), timeout_s=settings().bmc_timeout_s)))
+        )
+    except (BadBmc, BmcSilent) as error:
+        return Chassis(trouble=str(error))
+
+
+def read_chassis(bmc: Bmc, who: Login, *, timeout_s: float, limit_s: float = LIMIT_S) -> list[Measured]:
     """One reading of all its fans, inlets and power supplies.
 
     ``timeout_s`` bounds each of its answers, ``limit_s`` all of them. Raises BmcSilent.
@@ -41,12 +58,12 @@ def read_chassis(bmc: Bmc, login: Login, *, timeout_s: float, limit_s: float = L
     from sushy.exceptions import SushyError
 
     until = time.monotonic() + limit_s
-    who = auth.SessionOrBasicAuth(login.user, login.password)
+    session = (auth.SessionOrBasicAuth if who.user else auth.BasicAuth)(who.user, who.password)
     try:
         root = sushy.Sushy(
             bmc.url,
             verify=bmc.verify,
-            auth=who,
+            auth=session,
             server_side_retries=1,
             server_side_retries_delay=1,
             read_timeout=timeout_s,
@@ -55,9 +72,11 @@ def read_chassis(bmc: Bmc, login: Login, *, timeout_s: float, limit_s: float = L
         try:
             found = [each for chassis in _chassis(root, until, bmc) for each in _of_chassis(chassis)]
         finally:
-            who.close()
+            session.close()
     except SushyError as error:
         raise BmcSilent(f"the BMC at {bmc.url} was not to be read: {_said(error)}") from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # the client takes documents as they come
+        raise BmcSilent(f"the BMC at {bmc.url} answers what Redfish does not know: {_said(error)}") from None
     if not found:
         raise BmcSilent(f"the BMC at {bmc.url} tells of no fan, inlet or power supply (Thermal and Power resources)")
     return _as_devices(found)
@@ -67,7 +86,7 @@ def _said(error: Exception) -> str:
     return " ".join(str(error).split())[:200].rstrip(".")
 
 
-def _chassis(root: Any, until: float, bmc: Bmc) -> Iterator[Chassis]:
+def _chassis(root: Any, until: float, bmc: Bmc) -> Iterator[ChassisResource]:
     collection = root.get_chassis_collection()
     for path in collection.members_identities:
         if time.monotonic() > until:
@@ -86,7 +105,7 @@ class _Found:
     text: str | None = None
 
 
-def _of_chassis(chassis: Chassis) -> Iterator[_Found]:
+def _of_chassis(chassis: ChassisResource) -> Iterator[_Found]:
     from sushy.exceptions import MissingAttributeError
 
     try:

@@ -1,0 +1,113 @@
+"""A node's BMC in whole runs of the DAG: asked before and after the load, judged with the node, kept for a replay.
+
+The node side is a stand-in that measures nothing; the BMC is OpenStack's static emulator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from muster import records, replay
+from muster.agentfile import AgentFile
+from muster.operators import stage
+from muster_criteria.model import FaultClass, Verdict
+from tests.dags.conftest import NODE
+from tests.support import airflow_home, bmc, sshd, standin
+
+pytestmark = pytest.mark.needs_sshd
+
+DAG_ID = "node_qualification"
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    return bmc.write(tmp_path / "redfish", fans=[bmc.fan()], temperatures=[bmc.air()], supplies=[bmc.supply()])
+
+
+@pytest.fixture
+def watched(
+    airflow_db: None, server: sshd.Sshd, documents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """This machine with a BMC; gives its URL."""
+    path, sha256 = standin.write(tmp_path / "cache")
+    monkeypatch.setattr(stage, "build_agent", lambda _: AgentFile(path, sha256))
+    monkeypatch.setenv("MUSTER_RETRY_SECONDS", "0.1")
+    with bmc.static(documents) as url:
+        enrol({"url": url})
+        yield url
+
+
+def enrol(described: dict[str, str]) -> None:
+    known = records.get_node(NODE)
+    fields = {each.name: getattr(known, each.name) for each in dataclasses.fields(records.NewNode)
+              if each.name != "serials"}  # fmt: skip
+    records.add_node(records.NewNode(**{**fields, "bmc": described}))
+
+
+def qualify() -> str:
+    from airflow.dag_processing.dagbag import DagBag
+
+    dag = DagBag(str(airflow_home.ROOT / "dags")).dags[DAG_ID]
+    return dag.test(run_conf={"node": NODE, "level": "demo", "reason": "a test"}).run_id
+
+
+def test_a_fan_that_fails_under_load_is_found_on_that_fan_and_found_again_by_a_replay(
+    watched: str, documents: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Intake is passed by decree, since the stand-in cannot; the burn-in is the real judge's."""
+    asked = []
+    real = stage.ask
+
+    def ask(described: dict[str, str], at: str) -> object:
+        if described and at == "burn_in" and asked.count("burn_in") == 1:
+            bmc.write(documents, fans=[bmc.fan(rpm=0, health="Critical")], temperatures=[bmc.air()], supplies=[])
+        asked.append(at)
+        return real(described, at)
+
+    monkeypatch.setattr(stage, "ask", ask)
+    pass_intake(monkeypatch)
+    run_id = qualify()
+
+    assert asked[-2:] == ["burn_in", "burn_in"], "before the load, and after it"
+    judged = next(each for each in records.run_report(DAG_ID, run_id).stages if each.judgement.stage == "burn_in")
+    assert judged.judgement.verdict is Verdict.FAIL
+    found = {(each.metric, each.device, each.fault_class) for each in judged.judgement.findings}
+    assert found == {
+        ("fan_speed", "fan0", FaultClass.COOLING), ("fan_state", "fan0", FaultClass.COOLING),
+        ("psu_state", "psu0", FaultClass.PSU),
+    }, "the supply was there before the load, and is gone"  # fmt: skip
+    told = {(each.metric, each.device): each for each in judged.judgement.observations}
+    assert told["inlet_temperature", "inlet"].value == 24.0
+    assert dict(told["inlet_temperature", "inlet"].labels) == {"source": "redfish"}
+    (again,) = replay.replay(records.get_run(DAG_ID, run_id), stage="burn_in")
+    assert again.differences == ()
+
+
+def test_a_bmc_that_does_not_answer_is_told_and_neither_passes_nor_fails_the_node(
+    watched: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enrol({"url": f"http://127.0.0.1:{sshd.free_port()}"})
+    pass_intake(monkeypatch)
+    run_id = qualify()
+    judged = next(each for each in records.run_report(DAG_ID, run_id).stages if each.judgement.stage == "burn_in")
+    assert judged.judgement.verdict is Verdict.INCONCLUSIVE
+    assert judged.judgement.findings == ()
+    assert any("the BMC at http://127.0.0.1" in note for note in judged.judgement.notes)
+
+
+def pass_intake(monkeypatch: pytest.MonkeyPatch) -> None:
+    from muster_criteria import judge as judging
+    from muster_criteria.model import Coverage, Judgement
+
+    real = judging.judge
+
+    def judge(result, sku, stage, level, **more):  # type: ignore[no-untyped-def]
+        if stage != "intake":
+            return real(result, sku, stage, level, **more)
+        return Judgement(stage, level, Verdict.PASS, "by decree", Coverage(1, 1, 1), (), (), False, sku.name, "1")
+
+    monkeypatch.setattr(judging, "judge", judge)

@@ -1,0 +1,51 @@
+"""A node's BMC in the records: described without secrets, what it told kept as long as what the node sent."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from muster import records
+from muster.chassis import Chassis
+from muster.records import raw
+from tests.muster import fleet
+
+BMC = {"url": "https://10.0.1.1", "connection": "bmc"}
+TOLD = Chassis(trouble="the BMC does not answer").to_json()
+
+
+@pytest.mark.usefixtures("fleet_db")
+class TestBmcs:
+    def test_where_it_answers_is_described_and_described_anew(self) -> None:
+        assert records.add_node(fleet.new_node()) == "added"
+        assert records.get_node("gpu-0001").bmc == {}
+        assert records.add_node(fleet.new_node(bmc=BMC)) == "updated"
+        assert records.get_node("gpu-0001").bmc == BMC
+        assert records.node_events("gpu-0001")[-1].reason == "described anew: bmc"
+        assert records.add_node(fleet.new_node(bmc=BMC)) == "unchanged"
+
+    def test_what_it_told_before_a_job_outlives_the_worker(self) -> None:
+        records.add_node(fleet.new_node())
+        lease = fleet.begin()
+        job = records.JobRecord(lease.dag_id, lease.run_id, "thermal", "0.0", "running", "", chassis=TOLD)
+        records.record_job(job)
+        found = records.get_job(lease.dag_id, lease.run_id, "thermal")
+        assert found is not None
+        assert found.chassis == TOLD
+
+    def test_what_it_told_is_kept_beside_the_result_and_goes_with_it(self) -> None:
+        records.add_node(fleet.new_node())
+        lease = fleet.begin()
+        parsed, sent = fleet.result()
+        records.begin_stage(lease.dag_id, lease.run_id, "intake")
+        told = TOLD.encode()
+        records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), sent, chassis=told)
+        kept = raw.sent(lease.dag_id, lease.run_id, "intake")
+        assert kept is not None
+        assert (kept.result, kept.chassis) == (sent, told)
+        later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=400)
+        assert records.apply_retention(later).results == 2
+        gone = raw.sent(lease.dag_id, lease.run_id, "intake")
+        assert gone is not None
+        assert gone.chassis is None
