@@ -6,6 +6,7 @@ import os
 from typing import Dict, Iterator, List, Tuple
 
 from muster_node.hardware.host_inventory import fact, text_fact
+from muster_node.hardware.host_parse import parse_infiniband_rate
 from muster_node.hardware.seam import Fact
 from muster_node.hardware.sysfs import NOT_SUPPORTED, Files, output_of
 from muster_node.hardware.xid_log import normal_pci
@@ -42,11 +43,15 @@ def ports(files: Files) -> List[Tuple[str, str, str]]:
 
 
 def port_facts(files: Files) -> Iterator[Fact]:
-    """State, link layer and firmware of every port, and its error counters."""
+    """State, rate, link layer and firmware of every port, and its error counters."""
     for device, adapter, path in ports(files):
         state = files.text(path + "state")
         active = float(_ACTIVE in state) if state else None
         yield fact("ib_port_active", device, "bool", active)
+        # Told by model of adapter, so that a port is compared with ports of its kind only.
+        kind = {"adapter": files.text("%s/%s/hca_type" % (_IB, adapter)) or "unknown"}
+        rate = parse_infiniband_rate(files.text(path + "rate")) if active else None
+        yield Fact("ib_port_rate", device, "Gb/s", rate, labels=kind, note="" if rate else "the port is not up")
         yield text_fact("ib_port_state", device, state.partition(":")[2].strip() or None)
         yield text_fact("ib_link_layer", device, files.text(path + "link_layer") or None)
         yield text_fact("ib_firmware", device, files.text("%s/%s/fw_ver" % (_IB, adapter)) or None)

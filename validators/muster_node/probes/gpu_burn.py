@@ -1,25 +1,23 @@
 """Burn-in of GPUs: all at once at full power, throughput watched over time, every error counter read before and after.
 
-A GPU that stops answering under load costs its own figures only; what it said last stands in the note.
+A GPU that stops answering under load costs its own figures only, and is told as lost, with its last readings.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional
 
 from muster_node.hardware.cpu_compute import require_torch
-from muster_node.hardware.seam import Device, Fact, Worker
+from muster_node.hardware.seam import Device, Sample, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
+from muster_node.probes._counters import METRICS, Counters
 from muster_node.probes._shared import FORMATS, drop_percent, median, precision_of, seed_of, spread
 
 _BLOCK_S = 0.1  # long enough to keep the GPU busy between two synchronisations, short enough to see a dip
 _TERA = 1e12
-_DELTAS = {
-    "ecc_uncorrected_delta": "ecc_uncorrected",
-    "ecc_corrected_delta": "ecc_corrected",
-    "pcie_replay_delta": "pcie_replay",
-}
+_LOOK_S = 5.0  # the agent records the sensors; this is for the last words of a GPU that goes
+_LAST_WORDS = ("temperature", "power", "clock")
 
 
 class GpuBurn(Probe):
@@ -37,10 +35,8 @@ class GpuBurn(Probe):
         "burn_rate": Metric("TFLOPS", "median rate over the burn"),
         "burn_rate_drop": Metric("%", "median of the last third of the burn below that of the first third"),
         "burn_rate_per_clock": Metric("TFLOPS/GHz", "median rate by the clock it was reached at"),
-        "ecc_uncorrected_delta": Metric("count", "uncorrected ECC errors during the burn"),
-        "ecc_corrected_delta": Metric("count", "corrected ECC errors during the burn"),
-        "pcie_replay_delta": Metric("count", "PCIe replays during the burn"),
-        "xid_delta": Metric("count", "XID messages in the kernel log during the burn"),
+        "gpu_lost": Metric("bool", "whether the GPU stopped answering during the burn"),
+        **METRICS,
     }
     needs = ("torch", "gpu")
 
@@ -50,16 +46,36 @@ class GpuBurn(Probe):
         gpus = hardware.devices("gpu")
         if not gpus:
             raise Skip("there is no GPU that answers")
-        before = _cumulative(hardware.counters())
+        counters, last = Counters(hardware), _LastReadings()
         context.progress("%s products on %d GPUs for %g s" % (dtype, len(gpus), context.params["seconds"]))
         with precision_of(torch, dtype), hardware.loading(gpus):
-            burns = hardware.at_once(gpus, _Burn(torch, context))
+            burns = hardware.at_once(gpus, _Burn(torch, context), lambda: last.add(hardware.telemetry()), _LOOK_S)
         if not any(burns):
             raise Skip("no GPU here multiplies %s" % dtype)
         for gpu, burned in zip(gpus, burns):
             if burned is not None:
+                lost = burned.lost and "%s; %s" % (burned.lost, last.of(gpu))
+                context.emit("gpu_lost", gpu.id, value=float(bool(lost)), note=lost)
                 _emit_rates(context, gpu, burned)
-        _emit_deltas(context, gpus, before, _cumulative(hardware.counters()))
+        counters.emit(context, gpus)
+
+
+class _LastReadings:
+    """What each GPU's sensors told last."""
+
+    def __init__(self) -> None:
+        self._told: Dict[str, Dict[str, str]] = {}
+
+    def add(self, samples: Iterable[Sample]) -> None:
+        """One reading of all sensors; a GPU that tells nothing keeps its last."""
+        for sample in samples:
+            if sample.series in _LAST_WORDS and sample.value is not None:
+                self._told.setdefault(sample.device, {})[sample.series] = "%.0f %s" % (sample.value, sample.unit)
+
+    def of(self, gpu: Device) -> str:
+        """In words."""
+        told = self._told.get(gpu.id, {})
+        return "last seen at " + ", ".join(told[series] for series in _LAST_WORDS if series in told) if told else ""
 
 
 @dataclasses.dataclass
@@ -139,26 +155,3 @@ def _emit_rates(context: Context, gpu: Device, burned: _Burned) -> None:
 
 def _untold(value: Optional[float], why: str) -> str:
     return why if value is None else ""
-
-
-Counters = Dict[Tuple[str, str], Fact]
-
-
-def _cumulative(facts: Iterable[Fact]) -> Counters:
-    """Counters since the driver was loaded, by name and device; aggregate ones are written too late to difference."""
-    return {(fact.name, fact.device): fact for fact in facts if fact.labels.get("scope", "volatile") == "volatile"}
-
-
-def _emit_deltas(context: Context, gpus: List[Device], before: Counters, after: Counters) -> None:
-    for gpu in gpus:
-        for metric, counter in _DELTAS.items():
-            _emit_delta(context, metric, gpu.id, before.get((counter, gpu.id)), after.get((counter, gpu.id)))
-    _emit_delta(context, "xid_delta", "node", before.get(("xid_count", "node")), after.get(("xid_count", "node")))
-
-
-def _emit_delta(context: Context, metric: str, device: str, before: Optional[Fact], after: Optional[Fact]) -> None:
-    if before is None or after is None or before.value is None or after.value is None:
-        notes = [fact.note for fact in (after, before) if fact is not None and fact.note]
-        context.emit(metric, device, note=notes[0] if notes else "this counter is not told here")
-        return
-    context.emit(metric, device, value=after.value - before.value)

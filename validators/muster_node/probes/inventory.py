@@ -80,6 +80,7 @@ class Inventory(Probe):
         "kernel_log_time": Metric("s", "time since boot of the newest line of the kernel log when this stage began"),
         "pci_address": Metric("text", "PCI address of the GPU"),
         "ib_port_active": Metric("bool", "whether the InfiniBand or RoCE port is up"),
+        "ib_port_rate": Metric("Gb/s", "rate that a port which is up has trained at, by model of adapter"),
         "ib_port_state": Metric("text", "state of the port as its driver tells it"),
         "ib_link_layer": Metric("text", "InfiniBand or Ethernet"),
         "ib_firmware": Metric("text", "firmware of the adapter"),

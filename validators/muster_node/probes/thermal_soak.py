@@ -45,6 +45,7 @@ class ThermalSoak(Probe):
         "power_mean": Metric("W", "mean power"),
         "throttle_time": Metric("s", "time spent throttled, by reason"),
         "fan_max": Metric("%", "fastest fan"),
+        "fan_speed": Metric("RPM", "slowest reading of a fan, where the machine shows its fans one by one"),
         "inlet_temperature": Metric("°C", "median temperature of the air that comes in"),
         "soak_rate": Metric("GFLOPS", "median rate of the load", "TFLOPS"),
         "soak_rate_drop": Metric("%", "how much lower the rate is in the last third than in the first"),
@@ -132,6 +133,8 @@ def summarise(context: Context, record: Record) -> None:
             context.emit("power_mean", device, value=mean(late), samples=len(late))
         elif series == "fan":
             context.emit("fan_max", device, value=max(values), samples=count)
+        elif series == "fan_speed":
+            context.emit("fan_speed", device, value=min(values), samples=count)
         elif series == "inlet_temperature":
             context.emit("inlet_temperature", device, value=median(late), samples=count)
     _resistances(context, steady)
