@@ -214,6 +214,15 @@ def test_a_finding_names_code_device_address_text_and_what_to_do(case: MakeCase)
     assert dict(finding.labels) == {"code": "79", "kind": "xid", "when": "during"}
 
 
+@pytest.mark.parametrize(("known", "device"), [("00000000:1B:00.0", "gpu3"), ("00000000:5D:00.0", "node")])
+def test_a_gpu_that_was_lost_is_named_by_where_it_was_before_the_load(case: MakeCase, known: str, device: str) -> None:
+    lost = logged(case("burn_in"), 79)
+    for row in lost.rows("xid"):
+        row["device"] = "node"
+    lost.add("inventory", "pci_address", "gpu3", known, "text")
+    assert lost.judge().findings[0].device == device
+
+
 def test_without_a_time_an_error_counts_as_the_stages_own(case: MakeCase) -> None:
     spoilt = logged(case("burn_in"), 31, at=50.0)
     spoilt.drop("kernel_log_time")

@@ -18,8 +18,12 @@ from muster_criteria.rows import natural
 from muster_criteria.words import listed
 from muster_criteria.xid import Ruling, XidEvent, XidPolicy, XidSeverity, returning, rule
 
-EVENT, TOTAL, BEGAN = "xid", "xid_total", "kernel_log_time"
-"""The metrics of one message, of their number, and of how far the kernel's log had come when the stage began."""
+EVENT, TOTAL, BEGAN, PLACE = "xid", "xid_total", "kernel_log_time", "pci_address"
+"""The metrics of one message, of their number, of how far the kernel's log had come when the stage began, and of where
+each GPU is."""
+
+NOBODY = "node"
+"""The device of a message about a GPU that did not answer any more when the log was read."""
 
 TEXT_MAX = 120
 TEXTS_TOLD = 2
@@ -65,12 +69,28 @@ def judge_xids(result: StageResult, policy: XidPolicy | None) -> XidJudgement:
 
 
 def events_of(measurements: Iterable[Measured]) -> tuple[XidEvent, ...]:
-    """The XIDs and SXIDs among measurements; one whose labels make no sense counts as an unknown code."""
+    """The XIDs and SXIDs among measurements; one whose labels make no sense counts as an unknown code.
+
+    A GPU that was lost under load does not say any more where it is: what it said before the load tells.
+    """
+    given = list(measurements)
+    gpus = {_place(each.text): each.device for each in given if each.metric == PLACE and each.text}
     return tuple(
-        event_of(each.device, each.labels, each.text or "", each.samples)
-        for each in measurements
+        event_of(
+            gpus.get(_place(each.labels.get("pci", "")), NOBODY) if each.device == NOBODY else each.device,
+            each.labels,
+            each.text or "",
+            each.samples,
+        )
+        for each in given
         if each.metric == EVENT
     )
+
+
+def _place(address: str) -> tuple[str, ...]:
+    """Domain, bus and slot of a PCI address: NVML writes it with a longer domain than the kernel, and a function."""
+    domain, *rest = address.lower().partition(".")[0].split(":")
+    return (domain.lstrip("0"), *rest)
 
 
 def event_of(device: str, labels: Mapping[str, Any], text: str, count: int) -> XidEvent:

@@ -32,9 +32,11 @@ def machine(tmp_path: Path) -> Files:
         port = tmp_path / "sys/class/infiniband" / adapter / "ports/1"
         (port / "counters").mkdir(parents=True)
         (port / "state").write_text("4: ACTIVE\n" if adapter != "mlx5_2" else "1: DOWN\n")
+        (port / "rate").write_text("400 Gb/sec (4X NDR)\n")
         (port / "link_layer").write_text("InfiniBand\n")
         (port / "counters/symbol_error").write_text("3\n")
         (port.parent.parent / "fw_ver").write_text("28.41.1000\n")
+        (port.parent.parent / "hca_type").write_text("MT4129\n")
         (port.parent.parent / "device").symlink_to(tmp_path / places[address])
     return Files(tmp_path)
 
@@ -50,6 +52,13 @@ def test_ports_are_told_with_state_firmware_and_errors(machine: Files) -> None:
     errors = {fact.labels["counter"]: fact for fact in facts if (fact.name, fact.device) == ("ib_errors", "nic:mlx5_0")}
     assert errors["symbol_error"].value == 3
     assert (errors["out_of_sequence"].value, errors["out_of_sequence"].note) == (None, NOT_SUPPORTED)
+
+
+def test_a_ports_rate_is_told_with_its_adapter_while_it_is_up(machine: Files) -> None:
+    rates = {fact.device: fact for fact in host_fabric.port_facts(machine) if fact.name == "ib_port_rate"}
+    assert {fact.labels["adapter"] for fact in rates.values()} == {"MT4129"}
+    assert rates["nic:mlx5_0"].value == 400.0
+    assert (rates["nic:mlx5_2"].value, rates["nic:mlx5_2"].note) == (None, "the port is not up")
 
 
 def test_a_machine_without_ports_has_none(tmp_path: Path) -> None:
