@@ -64,6 +64,10 @@ class UnknownFinding(MusterError):
     """No finding of that id is recorded."""
 
 
+class UnknownGolden(MusterError):
+    """No golden of that id stands, and no digest of it was seen."""
+
+
 class BadWaiver(MusterError):
     """A waiver cannot be given or revoked like this; nothing was changed."""
 

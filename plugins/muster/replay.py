@@ -75,9 +75,13 @@ def _again(run: RunRecord, stage: StageReport, as_of: str, find: Callable[[str],
     if version != NO_PEERS:
         snapshot = records.load_snapshot(version, run.sku, said.level, simulated=said.simulated)
         peers = with_history(snapshot, run, node, sku, before=kept.recorded_at)
+    known = None
+    if as_of != NO_PEERS:
+        known = records.goldens_for(result, run.run_id, simulated=said.simulated, before=kept.recorded_at)
     established = [_evidence(finding) for finding in said.findings if finding.metric == EVIDENCE]
     judged = judge(
-        result, sku, said.stage, said.level, evidence=established, simulated=said.simulated, references=peers
+        result, sku, said.stage, said.level, evidence=established, simulated=said.simulated, references=peers,
+        goldens=known,
     )
     return Replayed(said, records.waived_at(run.node, judged, kept.recorded_at))
 

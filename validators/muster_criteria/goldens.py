@@ -60,10 +60,14 @@ class Golden:
 
 @dataclasses.dataclass(frozen=True)
 class Goldens:
-    """What a result is compared with: goldens by id, and what other devices gave where there is none yet."""
+    """What a result is compared with: goldens by id, and what other devices gave where there is none yet.
+
+    ``simulated``: the node is known to be, whatever its result says.
+    """
 
     promoted: Mapping[str, Golden] = dataclasses.field(default_factory=dict)
     seen: tuple[Sighting, ...] = ()
+    simulated: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,8 +127,8 @@ def standing(sightings: Iterable[Sighting], suspects: Collection[str] = ()) -> S
 
 def golden_findings(result: StageResult, goldens: Goldens) -> list[Finding]:
     """One finding for each device that gives other bits than a golden, or than other nodes where there is none."""
-    answers = given(result)
-    return [*_against_goldens(answers, goldens, result.simulated), *_against_others(answers, goldens, result.simulated)]
+    answers, simulated = given(result), goldens.simulated or result.simulated
+    return [*_against_goldens(answers, goldens, simulated), *_against_others(answers, goldens, simulated)]
 
 
 def _against_goldens(answers: Sequence[Given], goldens: Goldens, simulated: bool) -> list[Finding]:

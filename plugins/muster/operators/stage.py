@@ -272,6 +272,7 @@ class MusterStageOperator(SSHRemoteJobOperator):
             + returning_xids(work.node.name, result, work.sku.xid_policy),
             simulated=work.node.simulated,
             references=references(work.run, work.node, work.sku, result) if result else None,
+            goldens=records.goldens_for(result, work.run.run_id, simulated=work.node.simulated) if result else None,
         )
         raw = collected.result if result else None
         swapped = records.record_stage(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from muster.records.adoption import adopt_nodes, replace_node, verify_node
 from muster.records.engine import dispose, rehearsal, upgrade
 from muster.records.export import export_run
+from muster.records.goldens import GoldenRecord, goldens_for, list_goldens, withdraw_golden
 from muster.records.leases import acquire_lease, acquire_leases, get_lease, live_leases, release_leases, sweep_leases
 from muster.records.measured import ZONE, fleet_readings, node_readings, under_suspicion
 from muster.records.nodes import (
@@ -72,6 +73,7 @@ __all__ = [
     "ZONE",
     "ApprovalRecord",
     "EventRecord",
+    "GoldenRecord",
     "JobRecord",
     "LeaseRecord",
     "NewNode",
@@ -104,6 +106,7 @@ __all__ = [
     "get_lease",
     "get_node",
     "get_run",
+    "goldens_for",
     "keep_in_service",
     "keep_snapshot",
     "last_change",
@@ -111,6 +114,7 @@ __all__ = [
     "last_passes",
     "latest_snapshot",
     "latest_verdicts",
+    "list_goldens",
     "list_nodes",
     "list_runs",
     "list_snapshots",
@@ -147,4 +151,5 @@ __all__ = [
     "verify_node",
     "waive_finding",
     "waived_at",
+    "withdraw_golden",
 ]

@@ -18,6 +18,7 @@ from muster.lifecycle import State
 from muster.records import _rows
 from muster.records.engine import reading
 from muster.records.models import FindingRow, MeasurementRow, Node, Placement, Run, StageRecord
+from muster.records.suspects import nodes_with_suspects
 from muster.records.verdicts import standing_verdicts
 from muster_criteria.model import Severity, Verdict
 
@@ -65,7 +66,9 @@ def node_readings(
 
 
 def under_suspicion(sku: str, *, simulated: bool) -> frozenset[str]:
-    """Nodes of that SKU that are nobody's peers: out of service, or with a critical finding open, waived or not."""
+    """Nodes of that SKU that are nobody's peers: out of service, or with a critical finding open, waived or not, or
+    with a part that once corrupted data.
+    """
     with reading() as session:
         fleet = (Node.sku == sku, Node.simulated == simulated)
         out = select(Node.name).where(*fleet, Node.state.in_([str(state) for state in UNDER_SUSPICION]))
@@ -76,6 +79,7 @@ def under_suspicion(sku: str, *, simulated: bool) -> frozenset[str]:
         )
         names = set(session.scalars(out))
         names |= {row.name for row in session.scalars(accused) if _stands_accused(session, row)}
+        names |= set(session.scalars(select(Node.name).where(*fleet, Node.name.in_(nodes_with_suspects(session)))))
         return frozenset(names)
 
 

@@ -15,6 +15,7 @@ from muster.records import _rows, withdrawals
 from muster.records.engine import reading, writing
 from muster.records.models import Job, Node, Run, StageRecord
 from muster.records.values import JobRecord, NodeRecord, RunRecord, StageSummary
+from muster.records.suspects import cleared
 from muster.records.verdicts import standing_verdicts
 from muster.settings import settings
 from muster.standing import thoroughness
@@ -207,6 +208,8 @@ def attested(session: Session, node: Node, claimed: Evidence) -> Evidence:
     if State(node.state) is State.CLUSTER_VALIDATION:
         # The block's PASS says nothing of a node that qualified on less.
         full = full and _qualified_in_full(session, node)
+    # A clean test says nothing of a part that once corrupted data: it opens no door by itself.
+    full = full and cleared(session, node)
     return Evidence(run=claimed.run, verdict=verdict, full_coverage=full, person=claimed.person, reason=claimed.reason)
 
 
@@ -235,6 +238,7 @@ def _close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
         # A short suite that passes says less than the qualification which this node never went through.
         thorough = thoroughness(run.level) >= thoroughness(settings().admission_level)
         full = full and thorough and set(STAGES) <= set(run.required_stages)
+    full = full and cleared(session, node)
     current = State(node.state)
     end = lifecycle.closing(current, verdict, full, node.inconclusive, shadow=node.shadow)
     if end.withdraws(current):

@@ -11,7 +11,7 @@ from sqlalchemy import delete, insert, update
 from sqlalchemy.orm import Session
 
 from muster.lifecycle import State
-from muster.records import _rows, charts
+from muster.records import _rows, charts, goldens, suspects
 from muster.records.engine import writing
 from muster.records.models import Artifact, FindingRow, MeasurementRow, Node, Run, StageRecord
 from muster.records.parts import place
@@ -68,6 +68,9 @@ def record_stage(
         session.add(stage)
         session.flush()
         _store_rows(session, stage, run.node, result, judgement)
+        suspects.mark(session, run, judgement)
+        if result is not None:
+            goldens.observe(session, run, result, simulated=row.simulated)
         _store_bytes(session, stage, raw, telemetry, chassis)
     return swapped
 

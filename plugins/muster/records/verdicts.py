@@ -13,6 +13,7 @@ from muster.records import _rows
 from muster.records.engine import reading, writing
 from muster.records.models import Event, FindingRow, Node, Run, StageRecord
 from muster.records.reporting import finding_of
+from muster.records.suspects import suspects_on
 from muster.records.values import ApprovalRecord, OpenFinding, StageVerdict
 from muster.records.waivers import as_waived_now
 from muster.standing import standing
@@ -31,7 +32,7 @@ def latest_verdicts(node: str) -> list[StageVerdict]:
 def open_findings(node: str) -> list[OpenFinding]:
     """The findings behind the verdicts that stand on the node's machine, with the waivers of this moment on them.
 
-    Raises UnknownNode.
+    What once made a part that sits there a suspect stays open, whatever was tested since. Raises UnknownNode.
     """
     with reading() as session:
         row = _rows.node_row(session, node)
@@ -39,9 +40,14 @@ def open_findings(node: str) -> list[OpenFinding]:
         query = select(FindingRow).where(FindingRow.stage.in_(list(stages))).order_by(FindingRow.id)
         found = [(finding_of(each), stages[each.stage]) for each in session.scalars(query)]
         now_waived = as_waived_now(session, row, [finding for finding, _ in found])
+        suspects = suspects_on(session, row)
+    standing_ids = {finding.id for finding in now_waived}
     return [
-        OpenFinding(finding, said.stage, said.dag_id, said.run_id, said.recorded_at)
-        for finding, (_, said) in zip(now_waived, found, strict=True)
+        *(
+            OpenFinding(finding, said.stage, said.dag_id, said.run_id, said.recorded_at)
+            for finding, (_, said) in zip(now_waived, found, strict=True)
+        ),
+        *(each for each in suspects if each.finding.id not in standing_ids),
     ]
 
 
