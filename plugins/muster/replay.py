@@ -80,7 +80,13 @@ def _again(run: RunRecord, stage: StageReport, as_of: str, find: Callable[[str],
         known = records.goldens_for(result, run.run_id, simulated=said.simulated, before=kept.recorded_at)
     established = [_evidence(finding) for finding in said.findings if finding.metric == EVIDENCE]
     judged = judge(
-        result, sku, said.stage, said.level, evidence=established, simulated=said.simulated, references=peers,
+        result,
+        sku,
+        said.stage,
+        said.level,
+        evidence=established,
+        simulated=said.simulated,
+        references=peers,
         goldens=known,
     )
     return Replayed(said, records.waived_at(run.node, judged, kept.recorded_at))

@@ -110,7 +110,9 @@ def withdraw_golden(identity: str, person: str, reason: str) -> GoldenRecord:
         if row is None:
             seen = _sightings(session, {identity}, None)
             if not seen:
-                raise UnknownGolden(f"there is no golden {identity!r}, and nothing seen of it; see `muster golden list`")
+                raise UnknownGolden(
+                    f"there is no golden {identity!r}, and nothing seen of it; see `muster golden list`"
+                )
             simulated = identity == golden_id(seen[0].key, seen[0].op, simulated=True)
             row = GoldenRow(
                 golden_id=identity, key=seen[0].key, op=seen[0].op, simulated=simulated, digest="",
@@ -145,9 +147,7 @@ def _waiting(session: Session, ids: Collection[str]) -> list[GoldenRecord]:
         stands = standing(seen, silent)
         simulated = identity == golden_id(seen[0].key, seen[0].op, simulated=True)
         found.append(
-            GoldenRecord(
-                identity, seen[0].op, seen[0].key, simulated, "", stands.devices, stands.nodes, stands.why_not
-            )
+            GoldenRecord(identity, seen[0].op, seen[0].key, simulated, "", stands.devices, stands.nodes, stands.why_not)
         )
     return found
 

@@ -14,8 +14,8 @@ from muster.lifecycle import STAGES, Evidence, State
 from muster.records import _rows, withdrawals
 from muster.records.engine import reading, writing
 from muster.records.models import Job, Node, Run, StageRecord
-from muster.records.values import JobRecord, NodeRecord, RunRecord, StageSummary
 from muster.records.suspects import cleared
+from muster.records.values import JobRecord, NodeRecord, RunRecord, StageSummary
 from muster.records.verdicts import standing_verdicts
 from muster.settings import settings
 from muster.standing import thoroughness

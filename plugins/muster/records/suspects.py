@@ -25,7 +25,7 @@ from muster_criteria.waivers import subject_of
 
 
 def mark(session: Session, run: Run, judgement: Judgement) -> None:
-    """Keep whatever this judgement, whose findings have their ids, makes a suspect; a suspect already stays as it is."""
+    """Keep whatever this judgement, whose findings have ids, makes a suspect; who is one already stays as it is."""
     accused = [finding for finding in judgement.findings if makes_suspect(finding)]
     if not accused:
         return
