@@ -11,7 +11,15 @@ import random
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Mapping
 
-from muster_node.hardware.simulated.machine import SPEED, Gpu, Machine, Nic, draw_machine, save_machine
+from muster_node.hardware.simulated.machine import (
+    KERNEL_EDGE,
+    SPEED,
+    Gpu,
+    Machine,
+    Nic,
+    draw_machine,
+    save_machine,
+)
 from muster_node.hardware.simulated.models import Model
 
 Spec = Mapping[str, Any]
@@ -247,15 +255,22 @@ def with_defect(machine: Machine, spec: Spec, dice: random.Random) -> Machine:
 
 
 def create_machine(
-    directory: Path, model: str = "h100-sxm-8", seed: int = 0, faults: Iterable[Spec] = (), speed: float = SPEED
+    directory: Path,
+    model: str = "h100-sxm-8",
+    seed: int = 0,
+    faults: Iterable[Spec] = (),
+    *,
+    speed: float = SPEED,
+    kernel_edge: int = KERNEL_EDGE,
 ) -> None:
     """Build a machine into ``directory``/machine.json; its hostname is the directory's name.
 
     ``faults`` are dicts: ``kind``, one of ``DEFECTS``; the part that has it (``gpu``: a slot, ``nic`` or ``fan``: its
     number; a fan is drawn where none is named); and optionally how bad it is. ``speed``: simulated seconds per real
-    second. Raises ValueError, in one sentence, for an unknown model, kind or part.
+    second; ``kernel_edge``: largest physical extent of a matrix. Raises ValueError, in one sentence, for an unknown
+    model, kind or part.
     """
-    machine = draw_machine(directory.name, model, seed, speed)
+    machine = draw_machine(directory.name, model, seed, speed, kernel_edge)
     dice = random.Random("%s/%s/%s/parts" % (model, directory.name, seed))
     for spec in faults:
         machine = with_defect(machine, spec, dice)

@@ -172,7 +172,9 @@ def _draw_gpu(dice: random.Random, wear: random.Random, model: Model, slot: int)
     )
 
 
-def draw_machine(hostname: str, model_name: str, seed: int, speed: float = SPEED) -> Machine:
+def draw_machine(
+    hostname: str, model_name: str, seed: int, speed: float = SPEED, kernel_edge: int = KERNEL_EDGE
+) -> Machine:
     """A healthy machine with ordinary spread, drawn from ``seed`` and its name: two names are never the same machine.
 
     Raises ValueError for a model that is unknown.
@@ -194,7 +196,7 @@ def draw_machine(hostname: str, model_name: str, seed: int, speed: float = SPEED
         fans=[1.0] * model.fans,
         nics=[Nic(name, True, speed_gbps, 0.0) for name, speed_gbps in model.nics],
         speed=speed,
-        kernel_edge=KERNEL_EDGE,
+        kernel_edge=kernel_edge,
         kernel_elements=KERNEL_ELEMENTS,
         gpus=[_draw_gpu(dice, wear, model, slot) for slot in range(model.gpu_count)],
     )

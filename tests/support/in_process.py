@@ -1,0 +1,86 @@
+"""Stages of a simulated node without agent, SSH or controller: plan, probes, result and verdict in this process.
+
+Each probe opens the machine for itself, as its process would, and speaks to the same listener; the result goes through
+its JSON. So what is left out is processes and telemetry, not a judgement.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from muster_criteria.judge import judge
+from muster_criteria.measured import StageResult, parse_result
+from muster_criteria.model import Judgement
+from muster_criteria.programme import stage_calls
+from muster_criteria.skus import STAGES, Sku
+from muster_node import child, contract, registry
+from muster_node.contract import Measurement, ProbeCall, ProbeOutcome, Result
+from muster_node.hardware.simulated import open_simulated
+from muster_node.probe import Probe
+from muster_node.probe_run import Listener
+from muster_node.result import encode
+
+
+class _Line(child.Reporter):
+    """The probe's line to the agent, without a pipe."""
+
+    def __init__(self, probe: type[Probe]) -> None:
+        super().__init__(-1, probe)
+        self.listener = Listener(probe, lambda sentence: None)
+
+    def send(self, kind: str, **fields: Any) -> None:
+        with self._lock:
+            self.listener.take(json.dumps({"kind": kind, **fields}).encode())
+
+
+def qualify(machine: Path, sku: Sku, level: str, seed: int, stages: Iterable[str] = STAGES) -> list[Judgement]:
+    """Every stage of a qualification, judged without peers or history. A stage that fails does not end it here."""
+    return [judge(run_stage(machine, sku, stage, level, seed), sku, stage, level) for stage in stages]
+
+
+def run_stage(machine: Path, sku: Sku, stage: str, level: str, seed: int) -> StageResult:
+    """The result of one stage on the machine in this directory, as the controller would parse it."""
+    clock = open_simulated(machine).clock
+    began, probes = clock.wall(), registry.discover().probes
+    outcomes: list[ProbeOutcome] = []
+    measurements: list[Measurement] = []
+    for call in stage_calls(sku, stage, level, seed):
+        at = clock.wall()
+        line = _run(machine, probes[call.probe], ProbeCall(call.probe, call.timeout_s, call.seed, call.params))
+        status, reason = line.end or (contract.CRASHED, "it ended without a word")
+        outcomes.append(ProbeOutcome(call.probe, status, reason, at, clock.wall() - at))
+        measurements += line.measurements
+    result = Result(
+        job_id=f"{machine.name}-{stage}",
+        node=machine.name,
+        stage=stage,
+        level=level,
+        fence=1,
+        agent_sha256="",
+        simulated=True,
+        started_at=began,
+        ended_at=clock.wall(),
+        end=contract.END_COMPLETED,
+        partial=False,
+        identity={},
+        environment={},
+        guard={"busy": False, "evidence": []},
+        probes=outcomes,
+        measurements=measurements,
+        telemetry=[],
+        telemetry_file=None,
+        notes=[],
+    )
+    return parse_result(encode(result))
+
+
+def _run(machine: Path, probe: type[Probe], call: ProbeCall) -> Listener:
+    line = _Line(probe)
+    with tempfile.TemporaryDirectory(prefix="muster-probe-") as scratch:
+        status, reason = child._run(probe, call, line, Path(scratch), lambda: open_simulated(machine))
+    line.send("end", status=status, reason=reason)
+    return line.listener
