@@ -119,9 +119,8 @@ def standing(sightings: Iterable[Sighting], suspects: Collection[str] = ()) -> S
         counted = listed([f"{digest[:SHOWN]} by {count}" for digest, count in votes.most_common()])
         return Standing("", f"held: devices disagree ({counted})", devices, nodes)
     if devices < DEVICES_MIN or nodes < NODES_MIN:
-        return Standing(
-            "", f"{devices} of {DEVICES_MIN} devices on {nodes} of {NODES_MIN} nodes have agreed", devices, nodes
-        )
+        agreed = f"{devices} devices on {nodes} nodes have agreed so far, of {DEVICES_MIN} on {NODES_MIN}"
+        return Standing("", agreed, devices, nodes)
     return Standing(next(iter(votes)), "", devices, nodes)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import muster
-from muster.cli import admin, adoption, judging, node, run, status, waive, xid
+from muster.cli import admin, adoption, golden, judging, node, run, status, waive, xid
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -26,6 +26,7 @@ app.command("judge")(judging.judge)
 app.add_typer(judging.app, name="snapshots", help="What is usual among nodes of one model, as verdicts cite it.")
 app.command("waive")(waive.waive)
 app.add_typer(waive.app, name="waivers", help="Findings that somebody bears with.")
+app.add_typer(golden.app, name="golden", help="The bits that GPUs agreed on, by which silent corruption shows.")
 app.add_typer(admin.sku_app, name="sku", help="Hardware models: what is known of them, and whether it holds together.")
 app.add_typer(xid.app, name="xid", help="Errors of the GPU driver, and what is done about each.")
 app.add_typer(admin.db_app, name="db", help="The fleet records' database.")

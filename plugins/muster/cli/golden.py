@@ -1,0 +1,66 @@
+"""``muster golden``: the bits that the fleet agreed on, and ending one that a change of software proved wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from muster.cli import show
+from muster.cli.adoption import Reason, given
+from muster.cli.dry import DryRun, rehearsed, risks
+from muster.cli.node import AsJson, AsWho
+
+if TYPE_CHECKING:
+    from muster.records import GoldenRecord
+
+app = typer.Typer(no_args_is_help=True)
+
+_SHOWN = 12
+
+
+@app.command("list")
+def list_(
+    withdrawn: Annotated[bool, typer.Option("--withdrawn", help="Also those that were withdrawn.")] = False,
+    json: AsJson = False,
+) -> None:
+    """List every operation of which digests were seen, and whether there is a golden for it. --json tells the keys."""
+    from muster import records
+
+    goldens = records.list_goldens(withdrawn=withdrawn)
+    if json:
+        show.as_json(goldens)
+        return
+    show.table(
+        ["golden", "operation", "digest", "", "since (UTC)", ""],
+        [
+            [each.id, each.op, each.digest[:_SHOWN] or "–", _state(each),
+             show.when(each.promoted_at) if each.promoted_at else "", "simulated" if each.simulated else ""]
+            for each in goldens
+        ],
+        empty="no digests yet: the integrity stage of GPU nodes gives them, from level short on",
+    )  # fmt: skip
+
+
+@app.command("withdraw")
+def withdraw(
+    golden: Annotated[str, typer.Argument(help="The golden's id, as `muster golden list` gives it.")],
+    reason: Reason,
+    who: AsWho = "",
+    dry_run: DryRun = False,
+) -> None:
+    """End a golden, or forget what was seen where there is none yet: from then on devices have to agree afresh."""
+    from muster import records
+
+    with rehearsed(dry_run):
+        ended = records.withdraw_golden(golden, show.person(who), given(reason))
+        what = f"of {ended.op} ({ended.digest[:_SHOWN] or 'never promoted'})"
+        typer.echo(f"{golden} {what} {'would be' if dry_run else 'is'} withdrawn")
+        if dry_run:
+            risks(golden, ["until devices agree afresh, only repeats and siblings tell who computes it wrong"])
+
+
+def _state(each: GoldenRecord) -> str:
+    if each.withdrawn_at is not None:
+        return f"withdrawn by {each.withdrawn_by} on {show.when(each.withdrawn_at)}: {each.withdrawn_why}"
+    return each.why_not or f"golden of {each.devices} devices on {each.nodes} nodes"
