@@ -72,34 +72,35 @@ def test_counts_add_up_and_none_has_no_rate() -> None:
 
 
 @pytest.fixture(scope="module")
-def healthy() -> tuple[Trials, Trials]:
+def healthy() -> tuple[Trials, list[Trials]]:
     rng = np.random.default_rng(1)
     hall = Hall.draw(rng, 400)
-    return draw_fleet(rng, hall, 400), draw_trials(rng, hall, [(HEALTHY, 12_000)], 3)
+    return draw_fleet(rng, hall, 400), [draw_trials(rng, hall, [(HEALTHY, 12_000)], 3) for _ in range(4)]
 
 
 @pytest.mark.parametrize("name", TUNED)
-def test_tuned_baselines_fail_one_healthy_node_in_a_thousand(name: str, healthy: tuple[Trials, Trials]) -> None:
-    fleet, trials = healthy
+def test_tuned_baselines_fail_one_healthy_node_in_a_thousand(name: str, healthy: tuple[Trials, list[Trials]]) -> None:
+    """Of nodes that they were not tuned on: 12 of 12,000 are expected, and 26 or more come once in 3,000 times."""
+    fleet, (other, *lots) = healthy
     latest = fleet.today.readings
-    limits = tests_to_beat.tune(latest, trials, FALSE_FAILS)
+    limits = tests_to_beat.tune(latest, lots, FALSE_FAILS)
     tuned = {each.name: each for each in tests_to_beat.baselines(latest, limits)}
-    assert 1 <= np.count_nonzero(tuned[name].judge(trials).failed) <= 12
+    assert 1 <= np.count_nonzero(tuned[name].judge(other).failed) <= 25
 
 
-def test_tuned_baselines_convict_for_nothing_below_three_percent(healthy: tuple[Trials, Trials]) -> None:
-    fleet, trials = healthy
-    limits = tests_to_beat.tune(fleet.today.readings, trials, FALSE_FAILS)
+def test_tuned_baselines_convict_for_nothing_below_three_percent(healthy: tuple[Trials, list[Trials]]) -> None:
+    fleet, lots = healthy
+    limits = tests_to_beat.tune(fleet.today.readings, lots, FALSE_FAILS)
     assert min(limits["share of mean"].values()) == 0.03
     assert min(limits["own history"].values()) == 0.03
 
 
 def test_untuned_minus_five_percent_fails_most_healthy_nodes_and_75_percent_of_a_figure_none(
-    healthy: tuple[Trials, Trials],
+    healthy: tuple[Trials, list[Trials]],
 ) -> None:
-    fleet, trials = healthy
+    fleet, (trials, *lots) = healthy
     latest = fleet.today.readings
-    limits = tests_to_beat.tune(latest, trials, FALSE_FAILS)
+    limits = tests_to_beat.tune(latest, lots, FALSE_FAILS)
     by_name = {each.name: each for each in tests_to_beat.baselines(latest, limits)}
     assert by_name["−5 % of mean"].judge(trials).failed.mean() > 0.5
     assert not by_name["75 % of figure"].judge(trials).failed.any()

@@ -75,8 +75,8 @@ def level(frozen: Frozen, node: str = NODE) -> pd.DataFrame:
 
 def threshold(frozen: Frozen, rule: str, metric: str, repeats: int = 1) -> float:
     catalogue = keyed(frozen.today, FLEET.comparisons).catalogue
-    limits = Thresholds(frozen.snapshot, STANDARD, ["sku"], catalogue).fail(rule, repeats)
-    return float(limits[0, [each.key[1] for each in catalogue].index(metric)])
+    limits = Thresholds(frozen.snapshot, STANDARD, ["sku"], catalogue).critical(rule, repeats)
+    return max(STANDARD.effect_min, float(limits[0, [each.key[1] for each in catalogue].index(metric)]))
 
 
 def test_a_healthy_fleet_is_not_failed(frozen: Frozen) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from muster_criteria.fleet.budget import RULES, Budget, cusum_limit
-from muster_criteria.fleet.keyed import INDEX_WEIGHT
+from muster_criteria.fleet.budget import SHARES, Budget, cusum_limit
+from muster_criteria.fleet.keyed import ALONE_WEIGHT, GIVEN_WEIGHT
 from muster_criteria.fleet.sprt import Sprt
 from muster_criteria.fleet.tails import GAUSSIAN, PROBABILITIES, SAMPLE_MIN, gaussian_score, tail_of, threshold
 
@@ -41,7 +41,8 @@ def test_a_gaussian_fleet_is_not_judged_so_mildly_that_lottery_hides_twelve_perc
     tail = tail_of(np.random.default_rng(1).standard_normal(80_000))
     assert tail is not None
 
-    spent = Budget().part("siblings", series=480, lottery=8 * INDEX_WEIGHT, of_lottery=INDEX_WEIGHT)
+    weights = GIVEN_WEIGHT + 2 * ALONE_WEIGHT + 2.0  # a family, two metrics of no family, and room for its members
+    spent = Budget().part("peers", "lottery", GIVEN_WEIGHT / (8 * weights))
     assert threshold(tail, spent) <= 12.0 / 1.75 - 2.33
 
 
@@ -86,12 +87,13 @@ def test_the_limit_of_a_cusum_follows_from_the_budget() -> None:
 
 def test_the_budget_is_spent_once() -> None:
     budget = Budget()
-    for series, lottery in ((480, 8), (480, 0), (60, 60)):
+    for low, lottery in (([1.0] * 480, [4.0, 1.0, 0.1]), ([1.0], [2.0] * 8)):
         spent = sum(
-            count * budget.part(rule, series, lottery, of_lottery=of_lottery, confirmed=confirmed)
-            for rule in RULES
+            budget.part(rule, spread, weight / sum(weights), confirmed=confirmed)
+            for rule in SHARES
             for confirmed in (False, True)
-            for count, of_lottery in ((series - lottery, False), (lottery, True))
+            for spread, weights in (("low", low), ("lottery", lottery))
+            for weight in weights
         )
         assert spent == pytest.approx(1e-3)
 

@@ -82,7 +82,7 @@ def test_one_slow_gpu_among_fast_siblings_is_named_though_it_passes_every_limit(
 ) -> None:
     spoilt = case("performance")
     for row in spoilt.rows("memory_bandwidth", "gpu3"):
-        row["value"] *= 0.955
+        row["value"] *= 0.95
     assert spoilt.judge().verdict is Verdict.PASS
 
     judgement = spoilt.judge(references=references)
@@ -123,8 +123,11 @@ def test_great_expectations_finds_what_the_margins_say(case: MakeCase, reference
     assert direct.verdict is Verdict.FAIL
 
 
-def test_what_only_peers_can_judge_is_judged_by_eight_of_them(case: MakeCase, references: References) -> None:
-    spoilt = without_limits(case("performance"))
+def test_what_only_peers_can_judge_is_judged_by_eight_of_them(
+    case: MakeCase, references: References, h100: Sku
+) -> None:
+    counted = [limit for limit in h100.all_limits if limit.metric == "transfer_mismatches"]  # no peer judges a count
+    spoilt = case("performance").limited(*counted)
     alone, compared = spoilt.judge(), spoilt.judge(references=references)
 
     assert alone.verdict is Verdict.PROVISIONAL
@@ -198,7 +201,7 @@ def test_a_retest_that_confirms_convicts(case: MakeCase, references: References,
     catalogue = keyed(readings_of(rows_of(spoilt.result(), h100), at=0.0, run="", **known), h100.programme.compare)
     which = [each.key[1:3] for each in catalogue.catalogue].index(("memory_bandwidth", "op=copy"))
     thresholds = Thresholds(frozen.snapshot, frozen.budget, catalogue.skus, catalogue.catalogue)
-    single, double = (float(thresholds.fail("peers", repeats)[0, which]) for repeats in (1, 2))
+    single, double = (float(thresholds.critical("peers", repeats)[0, which]) for repeats in (1, 2))
     assert double < 0.9 * single
     for row in spoilt.rows("memory_bandwidth", "gpu3", op="copy"):
         row["value"] *= 1.0 - (single + double) / 2.0

@@ -13,7 +13,7 @@ may convict for less than 3 %, as Muster may not: that is policy (issue 5), not 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -77,13 +77,26 @@ def own_mean(trials: Trials, metric: Metric) -> Array | None:
 Limits = Mapping[str, Mapping[str, float]]
 """Name of a baseline → key of a metric → limit."""
 
+Worst = Mapping[str, Array]
+"""Key of a metric → the distance of each node's worst GPU."""
 
-def tune(fleet: Readings, healthy: Trials, false_fails: float) -> Limits:
-    """Limits of the three tests, tuned to fail this share of healthy nodes that have earlier visits."""
+
+def tune(fleet: Readings, draws: Iterable[Trials], false_fails: float) -> Limits:
+    """Limits of the three tests, tuned to fail this share of healthy nodes that have earlier visits.
+
+    ``draws``: healthy nodes, at least two lots of them. Limits are taken from the first half of the lots, and how many
+    nodes they fail is counted on the others: limits at the rim of a sample fail more of the next one.
+    """
+    references = {"share of mean": fleet_mean(fleet), "share of figure": sku_figure, "own history": own_mean}
+    worst: dict[str, list[Worst]] = {name: [] for name in references}
+    for trials in draws:
+        for name, reference in references.items():
+            worst[name].append(_worst(trials, reference))
+    halves = {name: (_joined(lots[: len(lots) // 2]), _joined(lots[len(lots) // 2 :])) for name, lots in worst.items()}
     return {
-        "share of mean": tuned_each(healthy, fleet_mean(fleet), false_fails),
-        "share of figure": tuned_alike(healthy, sku_figure, false_fails),
-        "own history": tuned_each(healthy, own_mean, false_fails),
+        "share of mean": tuned_each(*halves["share of mean"], false_fails),
+        "share of figure": tuned_alike(_joined(worst["share of figure"]), false_fails),
+        "own history": tuned_each(*halves["own history"], false_fails),
     }
 
 
@@ -99,32 +112,42 @@ def baselines(fleet: Readings, tuned: Limits) -> tuple[Baseline, ...]:
     )
 
 
-def tuned_alike(healthy: Trials, reference: Reference, false_fails: float) -> dict[str, float]:
+def tuned_alike(healthy: Worst, false_fails: float) -> dict[str, float]:
     """One limit for all metrics, such that the worst metric of a healthy node is beyond it as often as allowed."""
-    worst = _worst(healthy, reference)
-    return _alike(float(np.quantile(np.max(list(worst.values()), axis=0), 1.0 - false_fails)))
+    return _alike(_exceeded_by(np.max(list(healthy.values()), axis=0), false_fails))
 
 
-def tuned_each(healthy: Trials, reference: Reference, false_fails: float) -> dict[str, float]:
-    """A limit for each metric, exceeded by the same share of healthy nodes each: as many as are allowed together."""
-    worst = _worst(healthy, reference)
+def tuned_each(sample: Worst, others: Worst, false_fails: float) -> dict[str, float]:
+    """A limit for each metric, exceeded by the same share of healthy nodes each: as many as are allowed together.
+
+    Limits are those of ``sample``; together they fail as many of ``others`` as is allowed, or fewer.
+    """
 
     def limits(share: float) -> dict[str, float]:
-        return {key: max(EFFECT_MIN, float(np.quantile(values, 1.0 - share))) for key, values in worst.items()}
+        return {key: max(EFFECT_MIN, _exceeded_by(values, share)) for key, values in sample.items()}
 
     low, high = 0.0, false_fails
     for _ in range(_BISECTIONS):
         share = (low + high) / 2.0
         beyond = limits(share)
-        failed = np.mean(np.any([values > beyond[key] for key, values in worst.items()], axis=0))
+        failed = np.mean(np.any([values > beyond[key] for key, values in others.items()], axis=0))
         low, high = (low, share) if failed > false_fails else (share, high)
     return limits(low)
 
 
-def _worst(healthy: Trials, reference: Reference) -> dict[str, Array]:
+def _exceeded_by(values: Array, share: float) -> float:
+    """What another value like these exceeds with this probability (Weibull's plotting positions)."""
+    return float(np.quantile(values, 1.0 - share, method="weibull"))
+
+
+def _worst(healthy: Trials, reference: Reference) -> Worst:
     """The distance of each node's worst GPU, by metric."""
     found = {metric.key: adverse(healthy, metric, reference) for metric in CONTINUOUS}
     return {key: np.asarray(distance.max(axis=1)) for key, distance in found.items() if distance is not None}
+
+
+def _joined(lots: Sequence[Worst]) -> Worst:
+    return {key: np.concatenate([lot[key] for lot in lots]) for key in lots[0]}
 
 
 def _alike(limit: float) -> dict[str, float]:

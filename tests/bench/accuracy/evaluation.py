@@ -25,6 +25,8 @@ from tests.bench.accuracy.verdicts import Flags, Verdicts, shows
 VISITS = ("first", "later")
 """First: no earlier visits. Later: three visits behind it, healthy at all of them."""
 
+TUNING_LOTS = 6
+
 Judge = Callable[[Trials], Verdicts]
 NewJudge = Callable[[Trials], Judge]
 """Makes the judge under test from the fleet that its trials are to be compared with."""
@@ -34,8 +36,8 @@ NewJudge = Callable[[Trials], Judge]
 class Size:
     """How many: trials of each class and severity, and healthy nodes, for each kind of visit; fleets to share them.
 
-    ``tuning``: healthy nodes of a further fleet, of which Muster fails some, and on which the baselines are tuned to
-    fail as many.
+    ``tuning``: healthy nodes of a further fleet, of which Muster fails some; the baselines are tuned to fail as many of
+    ``TUNING_LOTS`` times as many more, since fewer would not show where one metric's share of the false fails begins.
     """
 
     trials: int = 1000
@@ -103,7 +105,8 @@ def _tuned(rng: np.random.Generator, size: Size, new_judge: NewJudge) -> Limits:
     fleet = draw_fleet(rng, hall, size.fleet_nodes)
     healthy = draw_trials(rng, hall, [(HEALTHY, size.tuning)], EARLIER_VISITS)
     failed = np.count_nonzero(new_judge(fleet)(healthy).failed)
-    return tune(fleet.today.readings, healthy, max(int(failed), 1) / size.tuning)
+    more = (draw_trials(rng, hall, [(HEALTHY, size.tuning)], EARLIER_VISITS) for _ in range(TUNING_LOTS))
+    return tune(fleet.today.readings, more, max(int(failed), 1) / size.tuning)
 
 
 def _against_one_fleet(

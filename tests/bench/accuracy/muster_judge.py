@@ -14,6 +14,7 @@ import pandas as pd
 
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.history import History, build_history
+from muster_criteria.fleet.keyed import given_name
 from muster_criteria.fleet.readings import as_readings, group_of, labels_text, together
 from muster_criteria.fleet.snapshot import build_snapshot
 from muster_criteria.fleet.sweep import sweep
@@ -126,10 +127,13 @@ def _name(node: int) -> str:
 
 
 def _probe_of(comparisons: Iterable[Comparison]) -> Mapping[str, str]:
-    """Which probe tells of each metric; a family's index is known when the last of its members is."""
+    """Which probe tells of each metric; what is made of several is known when the last of them is."""
     told = {PRESENCE: PRESENCE_PROBE} | {metric.name: metric.probe for metric in METRICS}
     for each in comparisons:
         if each.family and each.metric in told:
-            index = f"{each.family}_index"
-            told[index] = max(told.get(index, told[each.metric]), told[each.metric], key=_KNOWN_AFTER.__getitem__)
+            made = {f"{each.family}_index": each.metric}
+            if each.given:
+                made[given_name(each)] = each.given
+            for name, of in made.items():
+                told[name] = max(told.get(name, told[of]), told[of], key=_KNOWN_AFTER.__getitem__)
     return told

@@ -1,10 +1,13 @@
 """The budget of false alarms: how often a healthy node may be failed in one visit, and how that is divided.
 
 At most ``healthy_fail_per_visit`` over all devices × metrics × rules together (union bound, so correlated metrics only
-make it stricter). It goes where it helps. Metrics of low spread are judged by the least effect that counts anyway, so
-most of it is given to the few series that follow the lottery, and there to single readings, since no retest undoes a
-lottery, and to the comparison with siblings, which shares inlet and hour of the day with them. The rest is divided over
-all series by the rules' weights, half to single readings and half to those that a retest confirmed.
+make it stricter). It goes where it helps, by kind of spread and by rule:
+
+* Series of low spread are many, and their true spread has the longer tail: four tenths go to their peers' rule, and
+  most of that to readings that a retest confirmed, since two that agree tell of the part and not of the run.
+* Series that follow the lottery are few, but no retest undoes a lottery: as much goes to single readings among peers.
+* What is left is enough for the rest. A device compared with its own past strays by noise alone, whose tail is short,
+  and siblings see little that peers do not; they are there for what only they see.
 """
 
 from __future__ import annotations
@@ -12,13 +15,19 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from muster_criteria.fleet.comparisons import Spread
+
 NODE_RULES = ("node_peers", "node_drift")
 """Rules about the node's own level: all its devices alike, which is no device's fault."""
-RULES = {"peers": 0.35, "siblings": 0.1, "drift": 0.3, "cusum": 0.05, "node_peers": 0.1, "node_drift": 0.1}
-"""The rules among which a series' part of the budget is divided, and the share that each of them gets."""
-
-LOTTERY_SHARE = {"siblings": 0.5, "peers": 0.05, "drift": 0.07}
-"""Share of the whole budget that goes to the series that follow the lottery, by rule."""
+SHARES: dict[str, dict[Spread, tuple[float, float]]] = {
+    "peers": {"low": (0.06, 0.34), "lottery": (0.41, 0.01)},
+    "siblings": {"low": (0.01, 0.01), "lottery": (0.01, 0.01)},
+    "drift": {"low": (0.05, 0.01), "lottery": (0.02, 0.01)},
+    "cusum": {"low": (0.005, 0.0), "lottery": (0.005, 0.0)},
+    "node_peers": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},
+    "node_drift": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},
+}
+"""Shares of the budget by rule and spread: for single readings, and for those that a retest confirmed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,17 +49,12 @@ class Budget:
     visits_min: int = 3
     cusum_k: float = 0.5
 
-    def part(self, rule: str, series: int, lottery: int, *, of_lottery: int, confirmed: bool = False) -> float:
+    def part(self, rule: str, spread: Spread, share: float, *, confirmed: bool = False) -> float:
         """Probability of a false alarm that ``rule`` may spend on one series, by a single or a ``confirmed`` reading.
 
-        ``series``: how many a node has, indices included; ``lottery``: the weight together of those that stand for a
-        lottery (see ``keyed.Series.lottery``); ``of_lottery``: this one's weight.
+        ``share``: what the series weighs of all of its spread that a node has (see ``keyed.Series.weight``).
         """
-        apart = sum(LOTTERY_SHARE.values()) if lottery else 0.0
-        share = (1.0 - apart) / max(series, 1) * RULES[rule] / 2.0
-        if of_lottery and not confirmed:
-            share += LOTTERY_SHARE.get(rule, 0.0) * of_lottery / max(lottery, 1)
-        return self.healthy_fail_per_visit * share
+        return self.healthy_fail_per_visit * SHARES[rule][spread][confirmed] * share
 
 
 STANDARD = Budget()

@@ -22,8 +22,11 @@ class Comparison(Written):
     """A metric that is compared with siblings, peers and history, over all its labels.
 
     ``worse``: which way is bad. ``family``: metrics that tell of one cause together; the median of their distances from
-    the peers is judged too, as ``<family>_index``: it is steadier than any of them. ``fault``, ``action``, ``meaning``:
-    as for a limit. Only quantities with a true zero (rates, resistances, power) may be compared: distances are shares.
+    the peers is judged too, as ``<family>_index``: it is steadier than any of them. ``given``, said with the first of a
+    family: a metric of the same device that explains part of it (of a clock: the temperature). Without what that
+    explains, by the slope that the fleet shows, the index is judged as ``<family>_given_<metric>``. ``judged`` false:
+    it only explains others. ``fault``, ``action``, ``meaning``: as for a limit. Only quantities with a true zero
+    (rates, resistances, power) may be judged: distances are shares.
     """
 
     metric: str
@@ -32,6 +35,8 @@ class Comparison(Written):
     worse: Worse
     spread: Spread = "low"
     family: Annotated[str, Field(pattern=r"^[a-z0-9_]*$")] = ""
+    given: Annotated[str, Field(pattern=r"^[a-z0-9_]*$")] = ""
+    judged: bool = True
     fault: FaultClass = FaultClass.GPU
     action: Action = Action.RETEST
     meaning: str = ""

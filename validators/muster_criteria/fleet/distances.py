@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from muster_criteria.fleet.cells import Cells
+from muster_criteria.fleet.explained import Slopes, without_given
 from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, medians, together
 
 MEMBERS_MIN = 2
@@ -37,10 +38,18 @@ class Distances:
     siblings_count: Codes
 
 
-def distances(readings: Keyed, cells: Cells, siblings_min: int) -> Distances:
-    """Compare readings with their peers' cells and with each other; see ``Distances``."""
+def distances(readings: Keyed, cells: Cells, slopes: Slopes, siblings_min: int) -> Distances:
+    """Compare readings with their peers' cells and with each other; see ``Distances``.
+
+    Indices are judged too, and what only explains others is not: it is left out.
+    """
     usual, count = cells.usual(readings)
-    indices = family_indices(readings, readings.value / usual)
+    ratio = readings.value / usual
+    indices = family_indices(readings, ratio)
+    indices = together(indices, without_given(indices, readings, ratio, slopes))
+    if not readings.judged.all():
+        judged = np.flatnonzero(readings.judged)
+        readings, usual, count = readings.take(judged), usual[judged], count[judged]
     if len(indices):
         more, more_count = cells.usual(indices)
         readings = together(readings, indices)
@@ -90,7 +99,7 @@ def own_changes(change: Numbers, siblings_of: Codes, siblings_min: int) -> tuple
 
 def family_indices(readings: Keyed, ratio: Numbers) -> Keyed:
     """A reading for each device, run and family: 1 − the median of its members' adverse distances from their peers."""
-    number = {each.comparison.family: at for at, each in enumerate(readings.catalogue) if each.index}
+    number = {each.comparison.family: at for at, each in enumerate(readings.catalogue) if each.index and not each.given}
     family = np.array(
         [-1 if each.index else number.get(each.comparison.family, -1) for each in readings.catalogue] or [-1]
     )

@@ -19,6 +19,7 @@ from muster_criteria.fleet.budget import STANDARD, Budget
 from muster_criteria.fleet.cells import Cells
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.distances import Distances, distances
+from muster_criteria.fleet.explained import slopes_of
 from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, SeriesKey, keyed, mapping
 from muster_criteria.fleet.snapshot import Snapshot
 from muster_criteria.fleet.timeline import VISITS_MAX, Matrix, Timeline, row_medians, timeline
@@ -151,7 +152,8 @@ def build_history(
     readings: pd.DataFrame, snapshot: Snapshot, comparisons: Sequence[Comparison], budget: Budget = STANDARD
 ) -> History:
     """The history that these earlier readings make: all visits before the one to be judged; repeats count once."""
-    measured = distances(keyed(readings, comparisons, by_day=True), Cells(snapshot.cells), budget.siblings_min)
+    fleet = keyed(readings, comparisons, by_day=True)
+    measured = distances(fleet, Cells(snapshot.cells), slopes_of(snapshot.slopes), budget.siblings_min)
     devices, levels = device_timeline(measured), level_timeline(measured)
     return History(
         pd.concat(

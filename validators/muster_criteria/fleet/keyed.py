@@ -24,16 +24,20 @@ SeriesKey = tuple[str, str, str, str]
 Name = TypeVar("Name", str, SeriesKey)
 
 INDEX_UNIT = "1"
-INDEX_WEIGHT = 3
+MEMBER_WEIGHT, GIVEN_WEIGHT, ALONE_WEIGHT = 0.1, 6.0, 2.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """One kind of number: what it is, which comparison is about it, and whether it is a family's index."""
+    """One kind of number: what it is, which comparison is about it, and whether it is a family's index.
+
+    ``given``: an index without what another metric explains of it (see ``comparisons.Comparison``).
+    """
 
     key: SeriesKey
     comparison: Comparison
     index: bool = False
+    given: bool = False
 
     @property
     def sign(self) -> float:
@@ -41,14 +45,19 @@ class Series:
         return 1.0 if self.comparison.worse == "higher" and not self.index else -1.0
 
     @property
-    def lottery(self) -> int:
-        """Its weight among what stands for a lottery: a family's index, or a metric of no family, of wide spread.
+    def weight(self) -> float:
+        """Its weight among the series of its spread, by which the budget is divided.
 
-        Of all others it is 0: a family's members are left to its index, which so counts more than a metric alone.
+        Of low spread all weigh alike: each may tell of a defect that no other sees. A lottery's family is left to its
+        index, and where something explains part of it, to what is left: members and plain index follow the same draw.
         """
-        if self.comparison.spread != "lottery":
-            return 0
-        return INDEX_WEIGHT if self.index else int(not self.comparison.family)
+        if not self.comparison.judged:
+            return 0.0
+        if self.comparison.spread == "low":
+            return 1.0
+        if self.given:
+            return GIVEN_WEIGHT
+        return 1.0 if self.index else MEMBER_WEIGHT if self.comparison.family else ALONE_WEIGHT
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,6 +111,11 @@ class Keyed:
     def take(self, chosen: npt.NDArray[np.generic]) -> Keyed:
         """The chosen readings (a mask or positions)."""
         return self.replace(**{name: getattr(self, name)[chosen] for name in PER_READING})
+
+    @property
+    def judged(self) -> npt.NDArray[np.bool_]:
+        """Which readings are judged; the others only explain."""
+        return np.array([each.comparison.judged for each in self.catalogue] or [True])[self.series]
 
 
 PER_READING = ("row", "visit", "node", "device", "slot", "group", "sku", "run", "series", "day", "value")
@@ -180,7 +194,15 @@ def _catalogue(
         if family in present_families:
             key_of = (comparison.device, f"{family}_index", "", INDEX_UNIT)
             catalogue.append(Series(key_of, comparison, index=True))
+            if comparison.given:
+                key_of = (comparison.device, given_name(comparison), "", INDEX_UNIT)
+                catalogue.append(Series(key_of, comparison, index=True, given=True))
     return tuple(catalogue), number_of[numbers]
+
+
+def given_name(comparison: Comparison) -> str:
+    """What the index of this family is called without what ``given`` explains of it."""
+    return f"{comparison.family}_given_{comparison.given}"
 
 
 def together(one: Keyed, other: Keyed) -> Keyed:

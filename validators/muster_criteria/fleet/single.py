@@ -11,6 +11,7 @@ from muster_criteria.fleet.budget import NODE_RULES
 from muster_criteria.fleet.cells import Cells
 from muster_criteria.fleet.comparisons import Comparison, Derivation
 from muster_criteria.fleet.distances import Distances, distances
+from muster_criteria.fleet.explained import slopes_of
 from muster_criteria.fleet.keyed import INDEX_UNIT, Codes, Numbers, keyed
 from muster_criteria.fleet.readings import labels_of, labels_text, readings_of, together
 from muster_criteria.fleet.references import References
@@ -82,9 +83,11 @@ def compare(
     )
     if references.repeats is not None:
         readings = together([readings, references.repeats])
-    measured = distances(keyed(readings, comparisons), Cells(references.snapshot.cells), references.budget.siblings_min)
+    snapshot, budget = references.snapshot, references.budget
+    cells, slopes = Cells(snapshot.cells), slopes_of(snapshot.slopes)
+    measured = distances(keyed(readings, comparisons), cells, slopes, budget.siblings_min)
     of = measured.readings
-    thresholds = Thresholds(references.snapshot, references.budget, of.skus, of.catalogue)
+    thresholds = Thresholds(snapshot, budget, of.skus, of.catalogue)
     rules = ruled(measured, references.history, thresholds, at_least=-np.inf)
     return _Table(rows, np.array(told, dtype=np.int64), measured, rules, comparisons).compared()
 
@@ -113,7 +116,8 @@ class _Table:
             self._at[row.device, row.metric, labels_text(row.labels), row.unit] = int(position)
         for reading in np.flatnonzero(of.row < 0):
             series = of.catalogue[of.series[reading]]
-            self._place(of.devices[of.device[reading]], series.key[1], series.key[2], float(of.value[reading]), "index")
+            what = "given" if series.given else "index"
+            self._place(of.devices[of.device[reading]], series.key[1], series.key[2], float(of.value[reading]), what)
 
     def _place(self, device: str, metric: str, labels: str, value: float, what: str) -> int:
         """The position of such a made row; it is made where it is not there yet."""
@@ -121,6 +125,7 @@ class _Table:
         if key not in self._at:
             note = {
                 "index": "1 − the median of its metrics' distances from the peers",
+                "given": "the family's index without what the other metric explains of it",
                 "level": "relative to the peers",
             }
             self._at[key] = len(self._rows)

@@ -17,12 +17,13 @@ from typing import Any
 import pandas as pd
 
 from muster_criteria.fleet import cells as cells_module
+from muster_criteria.fleet import explained
 from muster_criteria.fleet.budget import STANDARD, Budget
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.strays import SCALES, TAILS, learn
 
-SCHEMA = "muster.snapshot/1"
-_TABLES = {"cells": cells_module.COLUMNS, "scales": SCALES, "tails": TAILS}
+SCHEMA = "muster.snapshot/2"
+_TABLES = {"cells": cells_module.COLUMNS, "scales": SCALES, "tails": TAILS, "slopes": explained.COLUMNS}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,9 +31,9 @@ class Snapshot:
     """What the peers are like.
 
     ``version``: digest of the content and its date. ``cells``: the median of each (series, peer group, slot), see
-    ``cells``. ``scales`` and ``tails``: how far healthy devices stray, for each rule, see ``strays``. ``series`` and
-    ``indices``: how many single series and family indices a node has, over which the budget is divided; ``lottery``:
-    how many of them stand for a lottery.
+    ``cells``. ``scales`` and ``tails``: how far healthy devices stray, for each rule, see ``strays``. ``slopes``: what
+    one metric explains of others, see ``explained``. ``low`` and ``lottery``: what a node's series of each spread weigh
+    together, by which the budget is divided.
     """
 
     version: str
@@ -40,9 +41,9 @@ class Snapshot:
     cells: pd.DataFrame
     scales: pd.DataFrame
     tails: pd.DataFrame
-    series: int
-    indices: int
-    lottery: int
+    slopes: pd.DataFrame
+    low: float
+    lottery: float
     nodes: int
 
     def to_bytes(self) -> bytes:
@@ -61,9 +62,8 @@ class Snapshot:
             made = cls(
                 version="",
                 made_at=datetime.datetime.fromisoformat(said["made_at"]),
-                series=int(said["series"]),
-                indices=int(said["indices"]),
-                lottery=int(said["lottery"]),
+                low=float(said["low"]),
+                lottery=float(said["lottery"]),
                 nodes=int(said["nodes"]),
                 **tables,
             )
@@ -79,7 +79,7 @@ def _content(snapshot: Snapshot) -> dict[str, Any]:
         name: {column: getattr(snapshot, name)[column].tolist() for column in columns}
         for name, columns in _TABLES.items()
     }
-    counts = {name: getattr(snapshot, name) for name in ("series", "indices", "lottery", "nodes")}
+    counts = {name: getattr(snapshot, name) for name in ("low", "lottery", "nodes")}
     return {"schema": SCHEMA, "made_at": snapshot.made_at.isoformat(), **tables, **counts}
 
 
@@ -110,8 +110,8 @@ def build_snapshot(
         cells=learned.cells,
         scales=learned.scales,
         tails=learned.tails,
-        series=learned.series,
-        indices=learned.indices,
+        slopes=learned.slopes,
+        low=learned.low,
         lottery=learned.lottery,
         nodes=learned.nodes,
     )

@@ -10,11 +10,12 @@ import pandas as pd
 
 from muster_criteria.fleet.budget import Budget
 from muster_criteria.fleet.cells import Cells, cells_of
-from muster_criteria.fleet.comparisons import Comparison
+from muster_criteria.fleet.comparisons import Comparison, Spread
 from muster_criteria.fleet.distances import Distances, distances, family_indices, own_changes
+from muster_criteria.fleet.explained import learned_slopes, slopes_of, without_given
 from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, keyed, together
 from muster_criteria.fleet.tails import PROBABILITIES, tail_of
-from muster_criteria.fleet.timeline import Timeline, row_medians, timeline
+from muster_criteria.fleet.timeline import Matrix, Timeline, row_medians, timeline
 
 SERIES = ("kind", "metric", "labels", "unit")
 SCALES = ("rule", "sku", *SERIES, "scale")
@@ -24,6 +25,8 @@ TAILS = ("rule", "repeats", "sku", "kind", "metric", "size", *(f"q{at}" for at i
 or over all metrics of a kind (``metric`` empty) for those with too few. ``repeats`` 2: the milder of two visits."""
 
 GAUSSIAN_MAD = 1.4826
+DRIFT_VISITS = 4
+"""Latest visits of each device that tell how far a device strays from itself."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,9 +36,9 @@ class Learned:
     cells: pd.DataFrame
     scales: pd.DataFrame
     tails: pd.DataFrame
-    series: int
-    indices: int
-    lottery: int
+    slopes: pd.DataFrame
+    low: float
+    lottery: float
     nodes: int
 
 
@@ -56,9 +59,12 @@ def learn(readings: pd.DataFrame, comparisons: Sequence[Comparison], budget: Bud
     latest = _latest(fleet)
     cells = cells_of(latest, budget.peers_min)
     usual, _ = Cells(cells).usual(latest)
-    indices = family_indices(latest, latest.value / usual)
+    ratio = latest.value / usual
+    indices = family_indices(latest, ratio)
+    slopes = learned_slopes(indices, latest, ratio)
+    indices = together(indices, without_given(indices, latest, ratio, slopes_of(slopes)))
     cells = pd.concat([cells, cells_of(indices, budget.peers_min)], ignore_index=True) if len(indices) else cells
-    measured = distances(fleet, Cells(cells), budget.siblings_min)
+    measured = distances(fleet, Cells(cells), slopes_of(slopes), budget.siblings_min)
     samples = list(_samples(measured, budget))
     scales = pd.DataFrame([row for each in samples for row in _scales(each, measured.readings, budget)], columns=SCALES)
     tails = pd.DataFrame([row for each in samples for row in _tails(each, measured.readings, budget)], columns=TAILS)
@@ -67,9 +73,9 @@ def learn(readings: pd.DataFrame, comparisons: Sequence[Comparison], budget: Bud
         cells=cells,
         scales=scales,
         tails=tails,
-        series=_per_node(latest),
-        indices=_per_node(indices),
-        lottery=_lottery(everything),
+        slopes=slopes,
+        low=_weight(everything, "low"),
+        lottery=_weight(everything, "lottery"),
         nodes=len(np.unique(latest.node)),
     )
 
@@ -82,15 +88,11 @@ def _latest(readings: Keyed) -> Keyed:
     return readings.take(np.sort(order[last]))
 
 
-def _per_node(readings: Keyed) -> int:
-    """The most series that a node has, devices counted."""
-    return int(np.bincount(readings.node).max(initial=0))
-
-
-def _lottery(readings: Keyed) -> int:
-    """The most that the series of a node weigh which stand for a lottery."""
-    weight = np.array([each.lottery for each in readings.catalogue] or [0])[readings.series]
-    return int(np.bincount(readings.node, weights=weight).max(initial=0))
+def _weight(readings: Keyed, spread: Spread) -> float:
+    """The most that a node's series of this spread weigh together, devices counted."""
+    weights = [each.weight if each.comparison.spread == spread else 0.0 for each in readings.catalogue]
+    of = np.array(weights or [0.0])[readings.series]
+    return round(float(np.bincount(readings.node, weights=of).max(initial=0.0)), 6)
 
 
 def _samples(measured: Distances, budget: Budget) -> Iterator[_Sample]:
@@ -107,7 +109,7 @@ def _samples(measured: Distances, budget: Budget) -> Iterator[_Sample]:
         lines = timeline(owners, of.day, value)
         series, sku = _who(lines, of, per_node, sku_of_node)
         yield _Sample(rule, sku, series, _column(lines, -1), np.minimum(_column(lines, -1), _column(lines, -2)))
-    signs = np.array([series.sign for series in of.catalogue] or [0.0])
+    signs = np.array([each.sign for each in of.catalogue] or [0.0])
     for rule, owners, per_node, value in (
         ("drift", owner, len(of.devices), measured.relative),
         ("node_drift", shared, 1, measured.level),
@@ -115,7 +117,8 @@ def _samples(measured: Distances, budget: Budget) -> Iterator[_Sample]:
         lines = timeline(owners, of.day, value)
         series, sku = _who(lines, of, per_node, sku_of_node)
         shared_by = lines.owners // (per_node * len(of.catalogue)) * len(of.catalogue) + series
-        yield _Sample(rule, sku, series, *_drifts(lines, signs[series], budget, shared_by if per_node > 1 else None))
+        who, latest, milder = _drifts(lines, signs[series], budget, shared_by if per_node > 1 else None)
+        yield _Sample(rule, sku[who], series[who], latest, milder)
 
 
 def _who(lines: Timeline, of: Keyed, per_node: int, sku_of_node: Codes) -> tuple[Codes, Codes]:
@@ -127,21 +130,34 @@ def _column(lines: Timeline, at: int) -> Numbers:
     return lines.values[:, at].astype(np.float64)
 
 
-def _drifts(lines: Timeline, sign: Numbers, budget: Budget, siblings_of: Codes | None) -> tuple[Numbers, Numbers]:
-    """Distance of the latest visit from the median of those before, and the milder of the two latest's.
+def _drifts(
+    lines: Timeline, sign: Numbers, budget: Budget, siblings_of: Codes | None
+) -> tuple[Codes, Numbers, Numbers]:
+    """(row of ``lines``, distance of a visit from the median of the others, the milder of the two latest visits').
 
+    Of healthy devices any visit is as far from the others as the latest is from those before, so each of the last
+    ``DRIFT_VISITS`` is told of: more of them show more of the tail, and what broke at the latest visit is less of it.
     ``siblings_of``: which timelines are of siblings, whose common change is taken out; None for a node's own level.
     """
-    found = []
-    for earlier, judged in ((-1, (-1,)), (-2, (-1, -2))):
-        before = lines.values[:, :earlier]
-        enough = np.sum(np.isfinite(before), axis=1) >= budget.visits_min
-        usual = np.where(enough, row_medians(before), np.nan)
+
+    def distance(judged: Sequence[int], others: Matrix) -> Numbers:
+        enough = np.sum(np.isfinite(others), axis=1) >= budget.visits_min
+        usual = np.where(enough, row_medians(others), np.nan)
         changes = [_column(lines, at) / usual for at in judged]
         if siblings_of is not None:
             changes = [own_changes(change, siblings_of, budget.siblings_min)[0] for change in changes]
-        found.append(np.min([sign * (change - 1.0) for change in changes], axis=0))
-    return found[0], found[1]
+        return np.asarray(np.min([sign * (change - 1.0) for change in changes], axis=0))
+
+    milder = distance((-1, -2), lines.values[:, :-2])
+    rows, latest = [], []
+    for at in range(-DRIFT_VISITS, 0):
+        found = distance((at,), np.delete(lines.values, at, axis=1))
+        told = np.flatnonzero(np.isfinite(found) | ((at == -1) & np.isfinite(milder)))
+        rows.append(told)
+        latest.append(found[told])
+    last = len(rows[-1])
+    unknown = np.full(sum(len(each) for each in rows) - last, np.nan)
+    return np.concatenate(rows), np.concatenate(latest), np.concatenate([unknown, milder[rows[-1]]])
 
 
 def _scales(sample: _Sample, of: Keyed, budget: Budget) -> Iterator[tuple[object, ...]]:

@@ -15,6 +15,7 @@ from muster_criteria.fleet.causes import common_causes, held
 from muster_criteria.fleet.cells import Cells
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.distances import Distances, distances
+from muster_criteria.fleet.explained import Slopes, slopes_of
 from muster_criteria.fleet.history import History
 from muster_criteria.fleet.keyed import INDEX_UNIT, keyed
 from muster_criteria.fleet.snapshot import Snapshot
@@ -71,7 +72,7 @@ def sweep(
     two beyond the (lower) threshold of two. ``skus``: by name, whose floors, ceilings and exact numbers judge too.
     ``groupings``: {"rack": {node: rack}, "image": {node: image}}, by which a common cause is looked for.
     """
-    references = (Cells(snapshot.cells), snapshot, history, budget)
+    references = (Cells(snapshot.cells), slopes_of(snapshot.slopes), snapshot, history, budget)
     found = [_by_fleet(block, comparisons, *references) for block in _blocks(today)]
     parts = [part for parts, _ in found for part in parts]
     findings = pd.concat([*parts, _absolute(today, skus or {})], ignore_index=True)
@@ -100,12 +101,13 @@ def _by_fleet(
     today: pd.DataFrame,
     comparisons: Sequence[Comparison],
     cells: Cells,
+    slopes: Slopes,
     snapshot: Snapshot,
     history: History | None,
     budget: Budget,
 ) -> tuple[list[pd.DataFrame], set[str]]:
     """Findings by siblings, peers and history, and the nodes of which these said anything."""
-    measured = distances(keyed(today, comparisons), cells, budget.siblings_min)
+    measured = distances(keyed(today, comparisons), cells, slopes, budget.siblings_min)
     of = measured.readings
     thresholds = Thresholds(snapshot, budget, of.skus, of.catalogue)
     rules = ruled(measured, history, thresholds, at_least=budget.effect_min)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,6 +20,8 @@ from muster_criteria.fleet.tails import PROBABILITIES, threshold
 class Thresholds:
     """For each rule: matrices over (SKU, series) of distances as shares; infinite where too little is known to convict.
 
+    They are what chance makes rare; ``counted`` adds the least effect that counts.
+
     NaN where the rule says nothing at all, since no scale was learned.
     """
 
@@ -30,12 +33,13 @@ class Thresholds:
     @functools.cache  # noqa: B019  (lives as long as one sweep)
     def probability(self, rule: str, *, confirmed: bool = False) -> Numbers:
         """What the rule may spend on each series, by single or by confirmed readings."""
-        of, count = self.snapshot, self.snapshot.series + self.snapshot.indices
-        lottery = [each.lottery for each in self.catalogue]
+        together = {"low": self.snapshot.low, "lottery": self.snapshot.lottery}
         return np.array(
             [
-                self.budget.part(rule, count, of.lottery, of_lottery=each, confirmed=confirmed)
-                for each in lottery or [False]
+                self.budget.part(rule, spread, each.weight / together[spread], confirmed=confirmed)
+                if together[spread := each.comparison.spread]
+                else 0.0
+                for each in self.catalogue
             ]
         )
 
@@ -43,7 +47,7 @@ class Thresholds:
     def cusum_limits(self) -> Numbers:
         """The CUSUM's limit h for each series, in σ."""
         spent = self.probability("cusum").tolist()
-        distinct = {p: cusum_limit(p, self.budget.cusum_k) for p in set(spent)}
+        distinct = {p: cusum_limit(p, self.budget.cusum_k) if p else math.inf for p in set(spent)}
         return np.array([distinct[p] for p in spent])
 
     @functools.cached_property
@@ -79,26 +83,30 @@ class Thresholds:
         ).reshape(len(self.skus), len(self.catalogue))
 
     @functools.cache  # noqa: B019
-    def fail(self, rule: str, repeats: int = 1) -> Numbers:
-        """Beyond this a reading convicts; with ``repeats`` ≥ 2, beyond this the second worst of so many does."""
+    def critical(self, rule: str, repeats: int = 1) -> Numbers:
+        """What healthy parts exceed as rarely as the budget allows; with ``repeats`` ≥ 2, the second worst of them."""
         pairs = repeats * (repeats - 1) // 2 if repeats > 1 else 1
-        critical = np.full((len(self.skus), len(self.catalogue)), np.nan)
+        found = np.full((len(self.skus), len(self.catalogue)), np.nan)
         for row, sku in enumerate(self.skus):
             for column, series in enumerate(self.catalogue):
                 tail = self.tail(rule, min(repeats, 2), sku, series)
                 spend = float(self.probability(rule, confirmed=repeats > 1)[column]) / pairs
-                critical[row, column] = np.inf if tail is None else threshold(tail, spend)
-        return np.asarray(np.maximum(self.budget.effect_min, self.scale(rule) * critical))
+                found[row, column] = np.inf if tail is None or not spend else threshold(tail, spend)
+        return np.asarray(self.scale(rule) * found)
 
     @functools.cache  # noqa: B019
-    def retest(self, rule: str) -> Numbers:
-        """Beyond this a reading asks for a retest."""
-        return np.asarray(np.maximum(self.budget.effect_min, self.scale(rule) * self.budget.retest_z))
+    def odd(self, rule: str) -> Numbers:
+        """What asks for a retest: a robust z beyond the budget's."""
+        return np.asarray(self.scale(rule) * self.budget.retest_z)
+
+    def counted(self, distance: Numbers) -> Numbers:
+        """These distances, or the least effect that counts where that is more: policy, however sure a smaller is."""
+        return np.asarray(np.maximum(self.budget.effect_min, distance))
 
     def second(self, rule: str, repeats: Codes, sku: Codes, series: Codes) -> Numbers:
-        """The threshold for the second worst of each item's ``repeats`` readings; infinite where there is one only."""
+        """As ``critical``, for the second worst of each item's ``repeats`` readings; infinite where there is one."""
         found: npt.NDArray[np.float64] = np.full(len(repeats), np.inf)
         for count in np.unique(repeats[repeats > 1]):
             chosen = repeats == count
-            found[chosen] = self.fail(rule, int(count))[sku[chosen], series[chosen]]
+            found[chosen] = self.critical(rule, int(count))[sku[chosen], series[chosen]]
         return found

@@ -100,10 +100,11 @@ class _Rules:
         reading, share, second, repeats = self._worst(distance, only)
         sku, series = self._readings.sku[reading], self._readings.series[reading]
         wider = 1.0 if uncertain is None else uncertain[reading]
-        single = self._thresholds.fail(rule)[sku, series] * wider
-        double = self._thresholds.second(rule, repeats, sku, series) * wider
+        counted = self._thresholds.counted
+        single = counted(self._thresholds.critical(rule)[sku, series] * wider)
+        double = counted(self._thresholds.second(rule, repeats, sku, series) * wider)
         fail = np.where(repeats > 1, np.fmin(single - share, double - second), single - share)
-        retest = self._thresholds.retest(rule)[sku, series] * wider - share
+        retest = counted(self._thresholds.odd(rule)[sku, series] * wider) - share
         return Ruled(rule, reading, share, repeats, fail, retest, single, expected[reading], visits[reading])
 
     def _worst(self, distance: Numbers, only: Codes | None) -> tuple[Codes, Numbers, Numbers, Codes]:
