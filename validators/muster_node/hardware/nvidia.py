@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import itertools
 import math
 import operator
 import os
-from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence, Tuple
 
 from muster_node.hardware.nvidia_compute import CudaCompute
 from muster_node.hardware.nvidia_links import Links, fabric_facts
@@ -91,12 +92,15 @@ class NvidiaGpus:
             core = self._ask("nvmlDeviceGetTemperature", gpu.handle, self._constant("NVML_TEMPERATURE_GPU", 0))
             clock = self._ask("nvmlDeviceGetClockInfo", gpu.handle, self._constant("NVML_CLOCK_SM", 1))
             watts = self._ask("nvmlDeviceGetPowerUsage", gpu.handle).map(lambda milliwatts: milliwatts / 1000.0)
+            # The usual reading is a mean over a second on most GPUs; this one, where there is one, is of the moment.
+            instant = self._nvml.field(gpu.handle, "NVML_FI_DEV_POWER_INSTANT")
             busy = self._ask("nvmlDeviceGetUtilizationRates", gpu.handle).map(lambda rates: rates.gpu)
             readings = (
                 ("temperature", "°C", core),
                 ("hbm_temperature", "°C", self._nvml.field(gpu.handle, "NVML_FI_DEV_MEMORY_TEMP")),
                 ("thermal_margin", "°C", self._margin(gpu, core)),
                 ("power", "W", watts),
+                ("power_instant", "W", instant.map(lambda milliwatts: milliwatts / 1000.0)),
                 ("clock", "MHz", clock),
                 ("utilisation", "%", busy),
                 ("fan", "%", self._ask("nvmlDeviceGetFanSpeed", gpu.handle)),
@@ -140,19 +144,19 @@ class NvidiaGpus:
         return clock, self._ask("nvmlDeviceGetPowerUsage", handle).map(lambda milliwatts: milliwatts / 1000.0).value
 
     def _find(self) -> List[_Gpu]:
-        """Every GPU that gives a handle; its slot is the module id − 1, or NVML's index where boards tell no ids."""
+        """Every GPU that gives a handle."""
         found: List[Tuple[int, Any, Optional[int]]] = []
-        for index in range(self._ask("nvmlDeviceGetCount").value or 0):
+        count = self._ask("nvmlDeviceGetCount")
+        if count.value is None:
+            self._failure = "NVML does not count its GPUs: %s" % count.note.removeprefix("NVML: ")
+        for index in range(count.value or 0):
             handle = self._ask("nvmlDeviceGetHandleByIndex", index)
             if handle.value is None:
                 self._unanswered.append("NVML index %d: %s" % (index, handle.note))
                 continue
             found.append((index, handle.value, self._ask("nvmlDeviceGetModuleId", handle.value).value))
-        modules = [module for _, _, module in found]
-        told = len(set(modules)) == len(modules) and all(module is not None and module >= 1 for module in modules)
         gpus = []
-        for index, handle, module in found:
-            slot = module - 1 if told and module is not None else index
+        for (index, handle, _), slot in zip(found, slots_of([(index, module) for index, _, module in found])):
             uuid = self._ask("nvmlDeviceGetUUID", handle).value or ""
             gpus.append(_Gpu(Device("gpu%d" % slot, "gpu", slot), handle, uuid, index))
         return sorted(gpus, key=lambda gpu: gpu.device.index)
@@ -283,6 +287,18 @@ class NvidiaGpus:
     def _text(self, name: str, device: str, function: str, *arguments: Any) -> Fact:
         answer = self._ask(function, *arguments)
         return Fact(name, device, "text", text=None if answer.value is None else str(answer.value), note=answer.note)
+
+
+def slots_of(modules: Sequence[Tuple[int, Optional[int]]]) -> List[int]:
+    """Slots of GPUs, each told by NVML's index and module id: the id − 1, or the index where boards tell no usable ids.
+
+    A GPU that alone does not tell its id takes the first slot that the others leave, so that they keep theirs.
+    """
+    told = [module for _, module in modules if module is not None]
+    if not told or min(told) < 1 or len(set(told)) < len(told):
+        return [index for index, _ in modules]
+    free = (slot for slot in itertools.count() if slot + 1 not in told)
+    return [next(free) if module is None else module - 1 for _, module in modules]
 
 
 def open_nvidia(nvml: Any = None, limit_s: float = CALL_LIMIT_S) -> Optional[NvidiaGpus]:

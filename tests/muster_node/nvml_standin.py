@@ -1,0 +1,164 @@
+"""A stand-in for NVML, and what tests do with the GPUs behind it."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+
+from muster_node.hardware.nvidia import NvidiaGpus
+from muster_node.hardware.seam import Fact
+
+FIELDS = {
+    pynvml.NVML_FI_DEV_MEMORY_TEMP: (pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, 71),
+    pynvml.NVML_FI_DEV_POWER_INSTANT: (pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, 699500),
+    pynvml.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT: (pynvml.NVML_VALUE_TYPE_SIGNED_INT, -2),
+    pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP: (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 5 * 10**9),
+    pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN: (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 0),
+    pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN: (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 25 * 10**7),
+    pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN: (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 0),
+    pynvml.NVML_FI_DEV_NVLINK_GET_SPEED: (pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, 26562),
+    pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY: (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 7),
+    pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY: (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 0),
+    pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC: (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 0),
+}
+NVLINK_5_ONLY = (
+    pynvml.NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS,
+    pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS,
+)
+
+
+class FakeNvml:
+    """NVML as a healthy 8-GPU board answers it; ``refuse`` maps a function's name to the error that it raises.
+
+    Handles are NVML indices. Constants and error classes are the real binding's. ``before`` is told of every call, with
+    its arguments, before it is answered, and may raise instead.
+    """
+
+    def __init__(self, count: int = 8, links: int = 2, **answers: Any) -> None:
+        self.count = count
+        self.links = links
+        self.refuse: dict[str, int] = {}
+        self.refuse_gpu: dict[int, int] = {}
+        self.hang: dict[str, int | None] = {}
+        self.before: Callable[[str, tuple[Any, ...]], None] = lambda name, arguments: None
+        self.module_ids = [8, 6, 5, 7, 4, 2, 1, 3][:count]
+        self.answers: dict[str, Any] = {
+            "nvmlInit": None,
+            "nvmlSystemGetDriverVersion": "570.124.06",
+            "nvmlSystemGetCudaDriverVersion_v2": 12080,
+            "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
+            "nvmlDeviceGetSerial": "1650000000001",
+            "nvmlDeviceGetUUID": "GPU-0000",
+            "nvmlDeviceGetVbiosVersion": "96.00.A5.00.01",
+            "nvmlDeviceValidateInforom": None,
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=81559 * 2**20),
+            "nvmlDeviceGetEccMode": [1, 1],
+            "nvmlDeviceGetTotalEccErrors": 3,
+            "nvmlDeviceGetRemappedRows": (0, 0, 0, 1),
+            "nvmlDeviceGetCurrPcieLinkGeneration": 5,
+            "nvmlDeviceGetMaxPcieLinkGeneration": 5,
+            "nvmlDeviceGetCurrPcieLinkWidth": 8,
+            "nvmlDeviceGetMaxPcieLinkWidth": 16,
+            "nvmlDeviceGetPcieReplayCounter": 4,
+            "nvmlDeviceGetEnforcedPowerLimit": 700000,
+            "nvmlDeviceGetMigMode": [0, 0],
+            "nvmlDeviceGetPersistenceMode": 1,
+            "nvmlDeviceGetPciInfo": SimpleNamespace(busId="00000000:1B:00.0"),
+            "nvmlDeviceGetComputeMode": 0,
+            "nvmlDeviceGetPowerManagementLimitConstraints": [200000, 700000],
+            "nvmlDeviceGetPowerManagementDefaultLimit": 700000,
+            "nvmlDeviceGetRetiredPages": [],
+            "nvmlDeviceGetRetiredPagesPendingStatus": 0,
+            "nvmlDeviceGetRowRemapperHistogram": SimpleNamespace(max=2558, high=2, partial=0, low=0, none=0),
+            "nvmlDeviceGetApplicationsClock": 1980,
+            "nvmlDeviceGetMaxClockInfo": 1980,
+            "nvmlDeviceGetTemperature": 64,
+            "nvmlDeviceGetTemperatureThreshold": 89,
+            "nvmlDeviceGetMarginTemperature": 23,
+            "nvmlDeviceGetClockInfo": 1635,
+            "nvmlDeviceGetPowerUsage": 699500,
+            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=100, memory=40),
+            "nvmlDeviceGetFanSpeed": 40,
+            "nvmlDeviceGetCpuAffinity": [],
+            "nvmlDeviceGetCurrentClocksEventReasons": pynvml.nvmlClocksEventReasonSwPowerCap,
+            "nvmlDeviceGetComputeRunningProcesses": [],
+            "nvmlDeviceGetGraphicsRunningProcesses": [],
+            **answers,
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("nvml") or name.startswith("nvmlClocks"):
+            return getattr(pynvml, name)
+
+        def call(*arguments: Any) -> Any:
+            self.before(name, arguments)
+            if name in self.hang and self.hang[name] in (None, *arguments[:1]):
+                raise Hangs
+            if name in self.refuse:
+                raise pynvml.NVMLError(self.refuse[name])
+            if arguments and name.startswith("nvmlDevice") and arguments[0] in self.refuse_gpu:
+                raise pynvml.NVMLError(self.refuse_gpu[arguments[0]])
+            return self._answer(name, *arguments)
+
+        return call
+
+    def _answer(self, name: str, *arguments: Any) -> Any:
+        if name == "nvmlDeviceGetCount":
+            return self.count
+        if name == "nvmlDeviceGetHandleByIndex":
+            return arguments[0]
+        if name == "nvmlDeviceGetModuleId":
+            return self.module_ids[arguments[0]]
+        if name == "nvmlDeviceGetNvLinkState":
+            if arguments[1] >= self.links:
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+            return int(arguments[1] != 17)
+        if name == "nvmlDeviceGetFieldValues":
+            return [self._field(identifier) for identifier in arguments[1]]
+        if name == "nvmlDeviceGetGpuFabricInfoV":
+            info = arguments[1]._obj
+            info.state, info.status, info.healthSummary = self.answers.get("fabric", (3, 0, 1))
+            return pynvml.NVML_SUCCESS
+        answer = self.answers[name]
+        return answer(*arguments) if callable(answer) else answer
+
+    def _field(self, wanted: int | tuple[int, int]) -> Any:
+        identifier = wanted[0] if isinstance(wanted, tuple) else wanted
+        if identifier in NVLINK_5_ONLY:
+            return pynvml.c_nvmlFieldValue_t(nvmlReturn=pynvml.NVML_ERROR_NOT_SUPPORTED)
+        kind, value = FIELDS[identifier]
+        field = pynvml.c_nvmlFieldValue_t(valueType=kind, nvmlReturn=self.refuse.get(f"field {identifier}", 0))
+        member = {1: "uiVal", 3: "ullVal", 5: "siVal"}[kind]
+        setattr(field.value, member, value)
+        return field
+
+
+class Hangs(Exception):
+    """Raised by the stand-in where the real call would not return."""
+
+
+def run_or_hang(worker: Any, call: Any, limit_s: float) -> Any:
+    """What ``nvml._Worker.run`` does, at once."""
+    try:
+        return call()
+    except Hangs:
+        raise queue.Empty from None
+
+
+def facts_of(gpus: NvidiaGpus) -> list[Fact]:
+    return [*gpus.inventory(), *gpus.counters()]
+
+
+def value_of(facts: list[Fact], name: str, device: str = "gpu0", **labels: str) -> Any:
+    found = [f for f in facts if (f.name, f.device) == (name, device) and labels.items() <= f.labels.items()]
+    assert found, name
+    return found[0].text if found[0].value is None else found[0].value
+
+
+def keyed(facts: list[Fact]) -> dict[Any, Fact]:
+    """Facts by what they are about."""
+    return {(fact.name, fact.device, tuple(fact.labels.items())): fact for fact in facts}

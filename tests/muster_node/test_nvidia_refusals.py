@@ -1,0 +1,280 @@
+"""NVML refuses, loses a GPU or hangs, at every call that our code makes: nothing refused becomes a zero, or an end."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import itertools
+import os
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import pynvml
+import pytest
+
+from muster_node.hardware import nvidia, nvidia_links, nvml
+from muster_node.hardware.nvidia import NvidiaGpus, open_nvidia
+from muster_node.hardware.seam import Fact
+from tests.muster_node.nvml_standin import FakeNvml, Hangs, facts_of, keyed, run_or_hang
+
+CALLS = sorted(
+    {
+        call
+        for module in (nvidia, nvidia_links, nvml)
+        for call in re.findall(r'"(nvml(?:Device|System)[A-Z]\w+)"', inspect.getsource(module))
+    }
+    | {"nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"}
+)
+"""Every function that our code names; two names are put together there."""
+ERRORS = {
+    "NotSupported": pynvml.NVML_ERROR_NOT_SUPPORTED,
+    "GpuIsLost": pynvml.NVML_ERROR_GPU_IS_LOST,
+    "Unknown": pynvml.NVML_ERROR_UNKNOWN,
+}
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_refused_call_is_told_and_costs_nothing_else(call: str, error: str) -> None:
+    whole, broken = FakeNvml(), FakeNvml()
+    broken.refuse[call] = ERRORS[error]
+    gpus, healthy = NvidiaGpus(broken), NvidiaGpus(whole)
+    assert gpus.processes() == ()
+    told, expected = facts_of(gpus), facts_of(healthy)
+    if call in ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"):
+        assert gpus.devices() == []
+        assert list(gpus.telemetry()) == []
+        count = next(fact for fact in told if fact.name == "gpu_count")
+        assert count.note
+        assert count.value == (None if call == "nvmlDeviceGetCount" else 0.0)
+        return
+    if call in ("nvmlDeviceGetNvLinkState", "nvmlDeviceGetFieldValues"):  # a link that tells nothing is no link
+        assert all(f.value is None and f.note for f in told if f.name == "nvlink_errors")
+        told, expected = _without_links(told), _without_links(expected)
+    assert [(f.name, f.device, f.labels) for f in told] == [(f.name, f.device, f.labels) for f in expected]
+    for got, whole_fact in zip(told, expected, strict=True):
+        if (got.value, got.text) == (whole_fact.value, whole_fact.text):
+            continue
+        assert got.value is None
+        assert got.text is None
+        assert got.note == ("not supported" if error == "NotSupported" else got.note)
+        assert got.note
+    readings = {(s.series, s.device): (s.value, s.state) for s in gpus.telemetry()}
+    assert 0.0 not in {value for value, _ in readings.values()}
+    lost = {key for key in {(s.series, s.device) for s in healthy.telemetry()} if key not in readings}
+    assert len({series for series, _ in lost}) <= 2
+
+
+def _on_this_board(fact: Fact) -> bool:
+    return fact.labels.get("kind") not in ("effective", "recovery_failed")  # counters of NVLink 5
+
+
+def _without_links(facts: list[Fact]) -> list[Fact]:
+    return [f for f in facts if f.name not in ("nvlink_state", "nvlink_speed", "nvlink_errors")]
+
+
+HANG_S = 1.0
+"""Long enough for any call here on a busy machine, and short enough to wait for."""
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_hangs_costs_its_own_gpu_only(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML index 5 sits in slot 1; a system-wide call hangs as a whole. That hanging calls are left: see below."""
+    monkeypatch.setattr(nvml._Worker, "run", run_or_hang)
+    fake, healthy = FakeNvml(), keyed(facts_of(NvidiaGpus(FakeNvml())))
+    fake.hang[call] = None if call in ("nvmlDeviceGetCount",) or "System" in call else 5
+    gpus = NvidiaGpus(fake)
+    told, samples = keyed(facts_of(gpus)), list(gpus.telemetry())
+    assert gpus.processes() == ()
+    assert all(fact.note for fact in told.values() if fact.value is None and fact.text is None)
+    lost = {fact.device for fact in told.values() if "did not answer" in fact.note}
+    if call == "nvmlDeviceGetCount":
+        assert (gpus.devices(), samples) == ([], [])
+    elif call == "nvmlDeviceGetHandleByIndex":
+        assert [device.index for device in gpus.devices()] == [0, 2, 3, 4, 5, 6, 7]
+    elif call == "nvmlDeviceGetModuleId":  # then it takes the slot that the others leave
+        assert [device.index for device in gpus.devices()] == list(range(8))
+    elif call.startswith("nvmlSystem"):
+        assert lost == {"node"}
+        assert {key for key in healthy if told[key] != healthy[key]} == {
+            key for key in healthy if told[key].device == "node" and "did not answer" in told[key].note
+        }
+    else:
+        assert lost <= {"gpu1"}
+        assert {key: told[key] for key in healthy if key[1] != "gpu1"} == {
+            key: fact for key, fact in healthy.items() if key[1] != "gpu1"
+        }
+        assert {sample.device for sample in samples} >= {f"gpu{slot}" for slot in range(8) if slot != 1}
+
+
+def test_a_call_that_hangs_is_left_behind_after_its_time() -> None:
+    fake = FakeNvml(count=2)
+    gpus = NvidiaGpus(fake, limit_s=HANG_S)
+    released = threading.Event()
+    fake.answers["nvmlDeviceGetEccMode"] = lambda handle: released.wait(60) if handle == 0 else [1, 1]
+    start = time.monotonic()
+    facts = {(fact.name, fact.device): fact for fact in gpus.inventory()}
+    assert HANG_S <= time.monotonic() - start < 30
+    released.set()
+    assert facts["ecc_mode", "gpu7"].note == "NVML: nvmlDeviceGetEccMode did not answer within 1 s"
+    assert facts["mig_mode", "gpu7"].note.startswith("NVML: not asked, since nvmlDeviceGetEccMode did not answer")
+    assert facts["ecc_mode", "gpu5"].value == 1.0
+
+
+def test_when_two_gpus_hang_nobody_is_asked_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml._Worker, "run", run_or_hang)
+    fake = FakeNvml()
+    fake.hang["nvmlDeviceGetEccMode"] = None
+    facts = list(NvidiaGpus(fake).inventory())
+    last = [fact for fact in facts if fact.device == "gpu7"]
+    assert last
+    assert all(fact.value is None and fact.text is None and fact.note.startswith("NVML: not asked") for fact in last)
+
+
+def test_a_driver_that_hangs_from_the_start_is_told() -> None:
+    released = threading.Event()
+    gpus = open_nvidia(FakeNvml(nvmlInit=lambda: released.wait(60)), limit_s=HANG_S)
+    released.set()
+    assert gpus is not None
+    count = next(f for f in gpus.inventory() if f.name == "gpu_count")
+    assert (count.value, count.note) == (None, "NVML does not start: nvmlInit did not answer within 1 s")
+
+
+def test_a_forked_process_asks_by_itself() -> None:
+    """Probes fork; the thread that makes the calls stays with the parent."""
+    gpus = NvidiaGpus(FakeNvml(count=1), limit_s=HANG_S)
+    child = os.fork()
+    if child == 0:
+        told = {fact.name: fact.value for fact in gpus.inventory()}
+        os._exit(0 if told["ecc_mode"] == 1.0 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_lost_gpu_costs_its_own_figures_only(error: str) -> None:
+    nvml = FakeNvml()
+    gpus = NvidiaGpus(nvml)
+    nvml.refuse_gpu[5] = ERRORS[error]  # NVML index 5 sits in slot 1
+    facts = facts_of(gpus)
+    assert all(f.value is None and f.text is None and f.note for f in facts if f.device == "gpu1")
+    assert all(f.value is not None or f.text is not None for f in facts if f.device != "gpu1" and _on_this_board(f))
+    assert {s.device for s in gpus.telemetry()} == {f"gpu{slot}" for slot in range(8) if slot != 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """All that our code ever asks of NVML, on a board of two GPUs, as it was answered."""
+
+    facts: dict[Any, Fact]
+    samples: dict[Any, Any]
+    paces: dict[str, Any]
+    processes: tuple[str, ...]
+
+
+def ask_everything(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Told | None:
+    """None where there is no NVML at all."""
+    monkeypatch.setattr(nvml._Worker, "run", run_or_hang)
+    monkeypatch.setattr(nvidia, "CudaCompute", lambda device, uuid, index, pace, near: (*pace(), near()))
+    gpus = open_nvidia(fake)
+    if gpus is None:
+        return None
+    return Told(
+        facts={
+            **keyed(list(gpus.inventory())),
+            **{("counter", *key): f for key, f in keyed(list(gpus.counters())).items()},
+        },
+        samples={(s.series, s.device): s.state if s.value is None else s.value for s in gpus.telemetry()},
+        paces={device.id: gpus.compute(device) for device in gpus.devices()},
+        processes=gpus.processes(),
+    )
+
+
+COUNTING = ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetNvLinkState", "nvmlDeviceGetFieldValues")
+"""Calls that tell how much there is to tell: refused, there are fewer facts."""
+
+
+def _board() -> FakeNvml:
+    board = FakeNvml(count=2, links=2, nvmlDeviceGetCpuAffinity=[1])
+    board.module_ids = [2, 1]
+    return board
+
+
+def _sequence(monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[str, tuple[Any, ...]]], Told]:
+    """Every call that is made, in order, and what a healthy board answers to all of them."""
+    calls: list[tuple[str, tuple[Any, ...]]] = []
+    board = _board()
+    board.before = lambda name, arguments: calls.append((name, arguments))
+    told = ask_everything(board, monkeypatch)
+    assert told is not None
+    return calls, told
+
+
+def test_every_function_that_our_code_names_is_called_and_none_past_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, _ = _sequence(monkeypatch)
+    # These are asked only where others refuse.
+    otherwise = {"nvmlDeviceGetMarginTemperature"}
+    assert {name for name, _ in calls} == {*CALLS, "nvmlInit"} - otherwise
+    for path in sorted(Path(nvml.__file__).parent.glob("*.py")):
+        called = {node.func.attr for node in ast.walk(ast.parse(path.read_text())) if _is_method(node)}
+        assert not [name for name in called if name.startswith("nvml")], path.name
+
+
+def _is_method(node: ast.AST) -> TypeGuard[Any]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+
+
+@pytest.mark.parametrize("error", [*ERRORS, "hangs"])
+def test_each_single_call_may_go_wrong(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call after the other of all that are made fails, alone: it costs what it asked for, and is told."""
+    calls, healthy = _sequence(monkeypatch)
+    assert len(calls) > 100
+    for number, (function, arguments) in enumerate(calls):
+        board, made = _board(), itertools.count()
+
+        def fail(name: str, given: tuple[Any, ...], number: int = number, made: Any = made) -> None:
+            if next(made) == number:
+                raise Hangs if error == "hangs" else pynvml.NVMLError(ERRORS[error])
+
+        board.before = fail
+        told = ask_everything(board, monkeypatch)
+        assert told is not None, function
+        _check(function, arguments, error, told, healthy, f"call {number}, {function}{arguments}")
+
+
+def _check(function: str, arguments: tuple[Any, ...], error: str, told: Told, healthy: Told, where: str) -> None:
+    assert all(f.note for f in told.facts.values() if f.value is None and f.text is None), where
+    assert set(told.samples.items()) <= set(healthy.samples.items()), where
+    assert told.processes == (), where
+    if function in ("nvmlInit", "nvmlDeviceGetCount"):
+        assert not told.samples, where
+        assert told.facts["gpu_count", "node", ()].value is None, where
+        return
+    hit = "node" if function.startswith("nvmlSystem") else f"gpu{1 - arguments[0]}"
+    other = f"gpu{arguments[0]}" if hit != "node" else ""
+    for key, fact in healthy.facts.items():
+        about = key[2] if key[0] == "counter" else key[1]
+        got = told.facts.get(key)
+        if about == other:
+            assert got == fact, (where, key)
+        elif got is None:
+            assert function in (
+                "nvmlDeviceGetHandleByIndex",
+                "nvmlDeviceGetNvLinkState",
+                "nvmlDeviceGetFieldValues",
+            ) or (error == "hangs" and about == hit), (where, key)
+        elif got != fact and not _ends_the_links(function, error, key):
+            assert (got.value, got.text) == (None, None) or key[0] == "gpu_count", (where, key)
+    if other:
+        assert {key for key in healthy.samples if key[1] == other} <= set(told.samples), where
+        assert told.paces[other] == healthy.paces[other], where
+    if function == "nvmlDeviceGetHandleByIndex":
+        assert (told.facts["gpu_count", "node", ()].value, hit in told.paces) == (1.0, False), where
+
+
+def _ends_the_links(function: str, error: str, key: Any) -> bool:
+    """NVML says of a link past the last that it is not supported: there, fewer links are told."""
+    return (function, error, key[0]) == ("nvmlDeviceGetNvLinkState", "NotSupported", "nvlink_active")
