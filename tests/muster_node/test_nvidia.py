@@ -194,7 +194,8 @@ def test_no_driver_library_means_no_backend_and_a_dead_driver_is_told() -> None:
     assert gpus.devices() == []
     count = next(f for f in gpus.inventory() if f.name == "gpu_count")
     assert (count.value, count.note) == (None, "NVML does not start: Driver Not Loaded")
-    assert list(gpus.counters()) == list(gpus.telemetry()) == []
+    assert list(gpus.counters()) == []
+    assert list(gpus.telemetry()) == []
 
 
 def test_without_pynvml_there_is_no_backend(monkeypatch: pytest.MonkeyPatch) -> None:
