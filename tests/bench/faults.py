@@ -37,6 +37,8 @@ from tests.support.in_process import qualify
 LEVEL = "demo"
 SPEED = 600.0
 KERNEL_EDGE = 32
+MEMORY = Path("/dev/shm")
+"""Where the machines' state is kept if it is there: it is written at every step of the physics."""
 HEALTHY = frozenset({Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL})
 
 
@@ -167,7 +169,8 @@ def _in_turn(models: Sequence[str], count: int) -> list[str]:
 
 def examine(case: Case) -> Outcome:
     """Build the node, take it through every stage and look for what was planted."""
-    with tempfile.TemporaryDirectory(prefix="muster-faults-") as folder:
+    room = MEMORY if MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="muster-faults-", dir=room) as folder:
         machine = Path(folder) / "node"
         planted = [{"kind": fault.kind, **dict(fault.spec)} for fault in case.faults]
         create_machine(machine, case.model, case.seed, planted, speed=SPEED, kernel_edge=KERNEL_EDGE)
