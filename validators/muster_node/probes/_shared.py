@@ -69,6 +69,12 @@ def drop_percent(samples: Sequence[float]) -> Optional[float]:
     return 100.0 * (1.0 - last / first) if first else None
 
 
+def reason_of(error: BaseException) -> str:
+    """The first line of an error: PyTorch's advice on debugging follows in further ones."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 def seed_of(*parts: Any) -> int:
     """A seed of 62 bits that differs wherever any part differs, the same on every machine."""
     digest = hashlib.sha256(repr(parts).encode()).digest()

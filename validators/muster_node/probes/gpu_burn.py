@@ -1,42 +1,50 @@
-"""Burn-in of GPUs: all at once at full power, throughput watched over time, every error counter read before and after.
+"""Burn-in of GPUs: all at once at full power, then in pulses, with the host's cores and memory loaded beside them.
 
-A GPU that stops answering under load costs its own figures only, and is told as lost, with its last readings.
+Throughput is watched over time; every error counter is read before and after, and so is what somebody may have set. The
+burn itself sets nothing, so that there is nothing to put back if it is killed. A GPU that stops answering under load
+costs its own figures only, and is told as lost, with its last readings.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, ContextManager, Dict, Iterable, List, Optional
 
 from muster_node.hardware.cpu_compute import require_torch
-from muster_node.hardware.seam import Device, Sample, Worker
+from muster_node.hardware.seam import Compute, Device, Sample, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.probes._counters import METRICS, Counters
-from muster_node.probes._shared import FORMATS, drop_percent, median, precision_of, seed_of, spread
+from muster_node.probes import _counters, _host_load, _pulses, _settings
+from muster_node.probes._shared import FORMATS, drop_percent, median, precision_of, reason_of, seed_of, spread
 
 _BLOCK_S = 0.1  # long enough to keep the GPU busy between two synchronisations, short enough to see a dip
 _TERA = 1e12
 _LOOK_S = 5.0  # the agent records the sensors; this is for the last words of a GPU that goes
+_HOST_MARGIN_S = 600.0  # by when the host's load ends by itself, should the GPUs' hang
 _LAST_WORDS = ("temperature", "power", "clock")
 
 
 class GpuBurn(Probe):
-    """Sustained matrix products on every GPU at the same time."""
+    """Sustained and pulsed matrix products on every GPU at the same time, and load for the host beside them."""
 
     name = "gpu_burn"
     stage = "burn_in"
-    doc = "All GPUs at full load at once: throughput over time, error counters before and after"
+    doc = "All GPUs at full load at once, steady and pulsed, and the host too: throughput, counters, settings"
     params = {
-        "seconds": Param(600.0, "how long, in seconds of the node's clock"),
+        "seconds": Param(600.0, "how long to burn steadily, in seconds of the node's clock"),
         "dtype": Param("bf16", "number format of the products"),
         "size": Param(8192, "m = n = k of the products"),
+        "host_gib": Param(4.0, "memory that the host's cores write and check beside the GPUs, in GiB; 0: no load"),
+        **_pulses.PARAMS,
     }
     metrics = {
         "burn_rate": Metric("TFLOPS", "median rate over the burn"),
         "burn_rate_drop": Metric("%", "median of the last third of the burn below that of the first third"),
         "burn_rate_per_clock": Metric("TFLOPS/GHz", "median rate by the clock it was reached at"),
         "gpu_lost": Metric("bool", "whether the GPU stopped answering during the burn"),
-        **METRICS,
+        **_counters.METRICS,
+        **_host_load.METRICS,
+        **_pulses.METRICS,
+        **_settings.METRICS,
     }
     needs = ("torch", "gpu")
 
@@ -46,18 +54,39 @@ class GpuBurn(Probe):
         gpus = hardware.devices("gpu")
         if not gpus:
             raise Skip("there is no GPU that answers")
-        counters, last = Counters(hardware), _LastReadings()
-        context.progress("%s products on %d GPUs for %g s" % (dtype, len(gpus), context.params["seconds"]))
-        with precision_of(torch, dtype), hardware.loading(gpus):
-            burns = hardware.at_once(gpus, _Burn(torch, context), lambda: last.add(hardware.telemetry()), _LOOK_S)
-        if not any(burns):
-            raise Skip("no GPU here multiplies %s" % dtype)
+        counters, last = _counters.Counters(hardware), _LastReadings()
+        before = _settings.settings(hardware.inventory())
+        burn = _Burn(torch, context)
+        with _beside(context, torch, gpus) as host, precision_of(torch, dtype), hardware.loading(gpus):
+            context.progress("%s products on %d GPUs for %g s" % (dtype, len(gpus), context.params["seconds"]))
+            burns = hardware.at_once(gpus, burn, lambda: last.add(hardware.telemetry()), _LOOK_S)
+            if not any(burns):
+                raise Skip("no GPU here multiplies %s" % dtype)
+            lost = {gpu: burned.lost for gpu, burned in zip(gpus, burns) if burned and burned.lost}
+            lasting = [gpu for gpu, burned in zip(gpus, burns) if burned and gpu not in lost]
+            lost.update(_pulses.pulse(context, torch, lasting, burn.operands))
         for gpu, burned in zip(gpus, burns):
             if burned is not None:
-                lost = burned.lost and "%s; %s" % (burned.lost, last.of(gpu))
-                context.emit("gpu_lost", gpu.id, value=float(bool(lost)), note=lost)
+                _emit_lost(context, gpu, lost.get(gpu, ""), last)
                 _emit_rates(context, gpu, burned)
         counters.emit(context, gpus)
+        _settings.emit_changes(context, before, _settings.settings(hardware.inventory()))
+        _host_load.emit_beside(context, host)
+
+
+def _beside(context: Context, torch: Any, gpus: List[Device]) -> ContextManager[_host_load.Burns]:
+    """The host's load: all cores, but those that are needed to drive the GPUs."""
+    params = context.params
+    cores = context.hardware.devices("core")[len(gpus) :] if params["host_gib"] else []
+    limit_s = params["seconds"] + len(_pulses.PATTERNS) * params["pulse_s"] + _HOST_MARGIN_S
+    return _host_load.burning_beside(context, torch, cores, params["host_gib"], limit_s)
+
+
+def _emit_lost(context: Context, gpu: Device, how: str, last: "_LastReadings") -> None:
+    """A GPU that broke off and tells no sensor any more is lost; one that still does has met with something else."""
+    told = how and any(sample.device == gpu.id for sample in context.hardware.telemetry())
+    note = how and "%s; %s" % (how, last.of(gpu))
+    context.emit("gpu_lost", gpu.id, value=None if told else float(bool(how)), note=note)
 
 
 class _LastReadings:
@@ -102,15 +131,14 @@ class _Burn:
         burned, clock = _Burned(), self._hardware.clock
         start = clock.now()
         try:
-            self._burn(compute, worker.device, start + self._params["seconds"], burned)
+            self._burn(compute, start + self._params["seconds"], burned)
         except RuntimeError as error:  # what PyTorch raises when a device has gone
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            burned.lost = "lost under load after %.0f s: %s" % (clock.now() - start, reason[0])
+            burned.lost = "lost under load after %.0f s: %s" % (clock.now() - start, reason_of(error))
         return burned
 
-    def _burn(self, compute: Any, device: Device, end: float, burned: _Burned) -> None:
+    def _burn(self, compute: Compute, end: float, burned: _Burned) -> None:
         size = self._params["size"]
-        a, b = self._operands(compute, device)
+        a, b = self.operands(compute)
         products = 1
         while not burned.rates or self._hardware.clock.now() < end:
             with compute.timer() as timing:
@@ -123,11 +151,11 @@ class _Burn:
                     burned.per_ghz.append(rate / (timing.mean_clock_mhz / 1000.0))
             products = max(2, round(_BLOCK_S * products / timing.seconds))
 
-    def _operands(self, compute: Any, device: Device) -> List[Any]:
+    def operands(self, compute: Compute) -> List[Any]:
         """Normal random operands: their power is that of real work."""
         torch, dtype = self._torch, self._params["dtype"]
         shape = compute.physical(self._params["size"], self._params["size"])
-        generator = torch.Generator(device=compute.torch_device).manual_seed(seed_of(self._seed, device.id))
+        generator = torch.Generator(device=compute.torch_device).manual_seed(seed_of(self._seed, compute.device.id))
         normals = [torch.randn(shape, generator=generator, device=compute.torch_device) for _ in range(2)]
         target = getattr(torch, FORMATS[dtype].torch_name)
         return [(x * 40).clamp(-127, 127).to(target) if dtype == "int8" else x.to(target) for x in normals]

@@ -1,0 +1,147 @@
+"""Load for the host: cores multiply and check memory, window by window. By itself, or beside a load of the GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import multiprocessing
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Callable, Iterator, List, Optional
+
+from muster_node.hardware.seam import Device, Worker
+from muster_node.probe import Context, Metric, Skip
+from muster_node.probes._patterns import BLOCK_BYTES, EXAMPLES, Region, random_words
+from muster_node.probes._shared import GIB, MIB, median, reason_of, seed_of, spread
+
+_SIZE = 512
+_WINDOWS = 30  # windows over the burn: ten in each third
+_WINDOW_MIN_S = 0.1
+_FREE_SHARE = 0.8
+_REGION_BYTES = 64 * MIB  # memory checked after each window: beyond a core's share of cache, quicker than a window
+_TICK_S = 0.5
+
+METRICS = {
+    "memory_burn_mismatches": Metric("count", "words of memory that did not hold what was written"),
+    "host_burn_rate": Metric("GFLOPS", "median rate of a core that was loaded beside the GPUs"),
+}
+"""What a probe declares that loads the host beside GPUs."""
+
+Burns = Optional["Future[List[HostBurn]]"]
+"""What comes of a load beside the GPUs; None where there was none."""
+
+
+@dataclasses.dataclass(frozen=True)
+class HostBurn:
+    """One CPU's burn: GFLOPS window by window, memory passes, and words that were wrong."""
+
+    rates: List[float]
+    memory_checks: int
+    mismatches: int
+    examples: List[str]
+
+
+class HostBurning:
+    """The work of one CPU: windows of products, each followed by a check of the next part of its memory.
+
+    It ends after ``seconds``, or before if ``stopped`` says so. Raises Skip where ``memory_gib``, that of all CPUs
+    together, is not free.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        context: Context,
+        dtype: str,
+        memory_gib: float,
+        seconds: float,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._torch, self._hardware, self._seed = torch, context.hardware, context.seed
+        self._dtype, self._memory_gib, self._seconds, self._stopped = dtype, memory_gib, seconds, stopped
+
+    def __call__(self, worker: Worker) -> HostBurn:
+        torch, clock = self._torch, self._hardware.clock
+        compute = self._hardware.compute(worker.device)
+        memory_bytes = int(self._memory_gib * GIB)
+        if memory_bytes > _FREE_SHARE * compute.free_memory():
+            raise Skip("%.1f GiB to check while burning are not free" % self._memory_gib)
+        seed = seed_of(self._seed, worker.device.id)
+        generator = torch.Generator().manual_seed(seed)
+        dtype = getattr(torch, self._dtype)
+        a, b = (torch.randn((_SIZE, _SIZE), generator=generator, dtype=dtype) for _ in range(2))
+        worker.ready()
+        sizes = _sizes(memory_bytes // worker.count)
+        regions = [Region(torch, compute, size, BLOCK_BYTES["cpu"]) for size in sizes]
+        window = max(_WINDOW_MIN_S, self._seconds / _WINDOWS)
+        rates: List[float] = []
+        mismatches, examples = 0, []  # type: int, List[str]
+        end = clock.now() + self._seconds
+        while not rates or (clock.now() < end and not self._stopped()):
+            until, products, busy = clock.now() + window, 0, 0.0
+            while not products or (clock.now() < until and not self._stopped()):
+                with compute.timer() as timing:
+                    compute.matmul(a, b, nominal=(_SIZE, _SIZE, _SIZE))
+                products, busy = products + 1, busy + timing.seconds
+            rates.append(2.0 * _SIZE**3 * products / busy / 1e9)
+            wrong, found = regions[len(rates) % len(regions)].test([random_words(seed + len(rates))])
+            mismatches += wrong
+            examples += found[: max(0, EXAMPLES - len(examples))]
+        return HostBurn(rates, len(rates), mismatches, examples)
+
+
+def _sizes(total: int) -> List[int]:
+    count = max(1, total // _REGION_BYTES)
+    return [total // count] * count
+
+
+def emit_memory(context: Context, burns: List[HostBurn]) -> None:
+    """``memory_burn_mismatches`` of all CPUs together."""
+    context.emit(
+        "memory_burn_mismatches",
+        "memory",
+        value=sum(burn.mismatches for burn in burns),
+        samples=sum(burn.memory_checks for burn in burns),
+        note="; ".join([example for burn in burns for example in burn.examples][:EXAMPLES]),
+    )
+
+
+@contextlib.contextmanager
+def burning_beside(
+    context: Context, torch: Any, cores: List[Device], memory_gib: float, limit_s: float
+) -> Iterator[Burns]:
+    """Burns ``cores`` while the block lasts, ``limit_s`` at most; what comes of it is told when the block has ended.
+
+    To be entered before this process touches a GPU or a tensor: the workers are forked, and neither outlives a fork.
+    """
+    if not cores:
+        yield None
+        return
+    stop, forked = multiprocessing.get_context("fork").Event(), threading.Event()
+    work = HostBurning(torch, context, "float32", memory_gib, limit_s, stop.is_set)
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="host-load") as pool:
+        # The first tick comes when all workers have been forked; they end with the thread that forked them.
+        burns = pool.submit(context.hardware.at_once, cores, work, forked.set, _TICK_S)
+        burns.add_done_callback(lambda _: forked.set())
+        forked.wait()
+        try:
+            yield burns
+        finally:
+            stop.set()
+
+
+def emit_beside(context: Context, burns: Burns) -> None:
+    """The rate of the cores and their memory's mismatches, or why there are none."""
+    why = "there is no core to spare that could be loaded"
+    if burns is not None:
+        try:
+            found = burns.result()
+        except (Skip, RuntimeError) as error:
+            why = "the host was not loaded to the end: %s" % reason_of(error)
+        else:
+            rates = [median(burn.rates) for burn in found]
+            context.emit("host_burn_rate", "node", value=median(rates), samples=len(rates), spread=spread(rates))
+            emit_memory(context, found)
+            return
+    context.emit("host_burn_rate", "node", note=why)
+    context.emit("memory_burn_mismatches", "memory", note=why)

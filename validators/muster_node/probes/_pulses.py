@@ -1,0 +1,178 @@
+"""Power pulses: bursts of products with rests as long as they, on all GPUs in phase or on every other one in turn.
+
+Steady load never asks a power supply for a step; bursts of 5 to 50 ms on all GPUs at once do (test-science 1.7 F). What
+each burst computes last is compared, bit by bit, with what the same product gave before the pulses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+import threading
+from statistics import mean
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+from muster_node.hardware.seam import Compute, Device, Hardware, Worker
+from muster_node.probe import Context, Metric, Param
+from muster_node.probes._shared import median, reason_of
+
+PATTERNS = ("in phase", "anti-phase")
+PARAMS = {
+    "pulse_s": Param(0.0, "how long to pulse, in phase and then as long in anti-phase; 0: not at all"),
+    "pulse_ms": Param([5, 10, 20, 50], "widths of the pulses, each for an equal part of the time"),
+}
+METRICS = {
+    "pulses": Metric("count", "bursts that were given, by pattern"),
+    "pulse_mismatches": Metric("count", "elements that a burst computed otherwise than before the pulses, by pattern"),
+    "pulse_power_max": Metric("W", "highest reading of power during the pulses, by pattern"),
+    "pulse_power_mean": Metric("W", "mean reading of power during the pulses, by pattern"),
+}
+"""What a probe declares that pulses."""
+_TICK_S = 0.1  # power at 10 Hz, where the sensor tells it so often
+_POWER = ("power_instant", "power")
+"""Sensors of power, the quicker one first: NVML's usual reading is a mean over a second on most GPUs."""
+_LEAD_S = 2.0  # from the common start signal to the first burst: time to lay out operands
+
+Operands = Callable[[Compute], List[Any]]
+"""Makes both factors of the product on a device."""
+
+
+@dataclasses.dataclass
+class Pulsed:
+    """What one GPU did: bursts, elements that came out otherwise than before, and how it ended if it did not last."""
+
+    pulses: int = 0
+    mismatches: int = 0
+    lost: str = ""
+
+
+class Pulsing:
+    """The work of one GPU: bursts of each width in turn, ``pulse_s`` in all.
+
+    All GPUs go by one schedule; a burst that would come too late for its place in it is left out, never moved.
+    """
+
+    def __init__(self, torch: Any, context: Context, operands: Operands, pattern: str) -> None:
+        params = context.params
+        self._torch, self._hardware, self._operands = torch, context.hardware, operands
+        self._size, self._seconds = params["size"], params["pulse_s"]
+        self._widths = [width / 1000.0 for width in params["pulse_ms"]]
+        self._anti_phase = pattern == PATTERNS[1]
+        self._begin: Optional[float] = None
+        self._lock = threading.Lock()
+
+    def __call__(self, worker: Worker) -> Pulsed:
+        compute, pulsed = self._hardware.compute(worker.device), Pulsed()
+        worker.ready()
+        begin = self._agreed_begin()
+        try:
+            self._pulse(compute, begin, self._anti_phase and worker.device.index % 2 == 1, pulsed)
+        except RuntimeError as error:  # what PyTorch raises when a device has gone
+            pulsed.lost = reason_of(error)
+        return pulsed
+
+    def _agreed_begin(self) -> float:
+        """The same moment for all GPUs: whoever asks first sets it."""
+        with self._lock:
+            if self._begin is None:
+                self._begin = self._hardware.clock.now() + _LEAD_S
+            return self._begin
+
+    def _pulse(self, compute: Compute, begin: float, in_turn: bool, pulsed: Pulsed) -> None:
+        a, b = self._operands(compute)
+        reference = self._product(compute, a, b)
+        with compute.timer() as timing:
+            self._product(compute, a, b)
+        each = self._seconds / len(self._widths)
+        for number, width in enumerate(self._widths):
+            first = begin + number * each
+            products = max(1, round(width / timing.seconds))
+            with compute.timer():
+                places = self._places(first + (width if in_turn else 0.0), width, first + each)
+                pulses, wrong = self._bursts(compute, (a, b, reference), products, places)
+            pulsed.pulses, pulsed.mismatches = pulsed.pulses + pulses, pulsed.mismatches + wrong
+
+    def _places(self, first: float, width: float, end: float) -> Iterator[None]:
+        """Waits for each moment at which a burst is to begin, until ``end``."""
+        clock, place = self._hardware.clock, 0
+        while True:
+            place = max(place, math.ceil((clock.now() - first) / (2.0 * width)))
+            begin = first + 2.0 * width * place
+            if begin + width > end:
+                return
+            clock.sleep(max(0.0, begin - clock.now()))
+            yield
+            place += 1
+
+    def _bursts(
+        self, compute: Compute, matrices: Tuple[Any, Any, Any], products: int, places: Iterator[None]
+    ) -> Tuple[int, int]:
+        """Queues a burst at each place, without waiting for it: (bursts, elements that differ from the reference)."""
+        a, b, reference = matrices
+        pulses, wrong = 0, self._torch.zeros((), dtype=self._torch.int64, device=compute.torch_device)
+        for _ in places:
+            for _ in range(products):
+                out = self._product(compute, a, b)
+            wrong += (out != reference).sum()
+            pulses += 1
+        return pulses, int(wrong)
+
+    def _product(self, compute: Compute, a: Any, b: Any) -> Any:
+        return compute.matmul(a, b, nominal=(self._size, self._size, self._size))
+
+
+class _PowerWatch:
+    """Called again and again while GPUs pulse: keeps the readings of their power."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self._hardware = hardware
+        self._read: Dict[Tuple[str, str], List[float]] = {}
+        self._times: List[float] = []
+
+    def __call__(self) -> None:
+        self._times.append(self._hardware.clock.now())
+        for sample in self._hardware.telemetry():
+            if sample.series in _POWER and sample.value is not None:
+                self._read.setdefault((sample.device, sample.series), []).append(sample.value)
+
+    def power(self, device: str) -> Tuple[List[float], str]:
+        """Readings in W of the quickest sensor that the device has; and how quickly they came, in words."""
+        series = next((series for series in _POWER if (device, series) in self._read), None)
+        if series is None:
+            return [], "no power is told"
+        powers = self._read[device, series]
+        gaps = [later - earlier for earlier, later in zip(self._times, self._times[1:])]
+        if not gaps or median(gaps) <= 0:
+            return powers, "read only once"
+        sensor = "the power of the moment" if series == _POWER[0] else "a power that may be a mean over time"
+        fresh = sum(map(operator.ne, powers, powers[1:]))
+        told = "%.1f readings a second of %s; %d of %d differ from the one before"
+        return powers, told % (1 / median(gaps), sensor, fresh, len(powers) - 1)
+
+
+def pulse(context: Context, torch: Any, gpus: List[Device], operands: Operands) -> Dict[Device, str]:
+    """Both patterns, if any pulses are asked for; returns which GPUs were lost, and how."""
+    lost: Dict[Device, str] = {}
+    for pattern in PATTERNS if context.params["pulse_s"] else ():
+        left = [gpu for gpu in gpus if gpu not in lost]
+        if not left:
+            break
+        context.progress("pulses of %s ms on %d GPUs, %s" % (context.params["pulse_ms"], len(left), pattern))
+        watch = _PowerWatch(context.hardware)
+        found = context.hardware.at_once(left, Pulsing(torch, context, operands, pattern), watch, _TICK_S)
+        for gpu, pulsed in zip(left, found):
+            if pulsed.lost:
+                lost[gpu] = "lost under pulses %s: %s" % (pattern, pulsed.lost)
+            _emit(context, gpu, pattern, pulsed, watch)
+    return lost
+
+
+def _emit(context: Context, gpu: Device, pattern: str, pulsed: Pulsed, watch: _PowerWatch) -> None:
+    labels, note = {"pattern": pattern}, pulsed.lost or ("" if pulsed.pulses else "no burst came in time for its place")
+    for metric, count in (("pulses", pulsed.pulses), ("pulse_mismatches", pulsed.mismatches)):
+        value = None if note else count
+        context.emit(metric, gpu.id, value=value, labels=labels, samples=pulsed.pulses, note=note)
+    powers, told = watch.power(gpu.id)
+    for metric, power in (("max", max(powers, default=None)), ("mean", mean(powers) if powers else None)):
+        context.emit("pulse_power_" + metric, gpu.id, value=power, labels=labels, samples=len(powers), note=told)
