@@ -1,0 +1,144 @@
+"""Suspects for life: a clean test clears nothing, a named person bears with one, a part swap takes it away."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+import pytest
+
+from muster import records
+from muster.admission.entry import admit_by, decide_now
+from muster.admission.gate import NeedsPerson, Refuse
+from muster.errors import IllegalMove
+from muster.lifecycle import CLUSTER_STAGES, STAGES, State
+from muster_criteria.model import Action, Finding, Severity, Verdict
+from tests.muster import fleet
+
+pytestmark = pytest.mark.usefixtures("fleet_db")
+
+NODE = "gpu-0001"
+PARTS = {"system": "CHASSIS", "gpu3": "BAD", "gpu4": "GOOD"}
+CORRUPT = Finding(
+    "exactly", "gemm_mismatches", "gpu3", Severity.CRITICAL, fleet.FINDING.fault_class, Action.RMA, "4", "0",
+    "by definition", "gpu3 computes wrong results silently; confirmed by gpu4 and gpu5.", (("dtype", "bf16"),),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _admission_at_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
+
+
+def run_all(name: str, *found: Finding, node: str = NODE, serials: dict[str, str] | None = None) -> Verdict:
+    """A run of every stage, clean but for what is ``found`` in the integrity stage."""
+    lease = fleet.begin(node, f"{node}__{name}")
+    verdict = Verdict.FAIL if found else Verdict.PASS
+    for stage in STAGES:
+        bad = found if stage == "integrity" else ()
+        parsed, raw = fleet.result(stage, node=node, serials=PARTS if serials is None else serials, note=name)
+        records.begin_stage(lease.dag_id, lease.run_id, stage)
+        said = fleet.judgement(stage, Verdict.FAIL if bad else Verdict.PASS, findings=bad)
+        records.record_stage(lease.dag_id, lease.run_id, parsed, said, raw)
+    records.finish_run(lease.dag_id, lease.run_id, verdict, "so it is")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    return verdict
+
+
+def repaired(node: str = NODE) -> None:
+    """Through triage and repair on a person's word, without a new part: somebody rebooted it."""
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        records.move_node(node, state, "Ada", "rebooted it")
+
+
+def cluster_passed(node: str = NODE) -> None:
+    lease = fleet.begin(node, f"{node}__block", required_stages=CLUSTER_STAGES)
+    fleet.do_stage(lease, CLUSTER_STAGES[0])
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "so it is")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+
+
+@pytest.fixture
+def suspect() -> str:
+    """A node whose gpu3 corrupted data, was rebooted, and has passed every test since."""
+    records.add_node(fleet.new_node(NODE))
+    run_all("found", CORRUPT)
+    repaired()
+    run_all("clean")
+    return NODE
+
+
+def test_what_made_it_a_suspect_stays_open_after_a_clean_test(suspect: str) -> None:
+    assert records.get_node(suspect).state is State.QUALIFIED
+    assert {each.verdict for each in records.latest_verdicts(suspect)} == {Verdict.PASS}, "every test has passed since"
+    (found,) = records.open_findings(suspect)
+    assert (found.finding.device, found.stage, found.run_id) == ("gpu3", "integrity", f"{NODE}__found")
+    assert "(a suspect since " in found.finding.summary
+    assert "which no clean test ends)." in found.finding.summary
+
+
+def test_it_does_not_pass_the_gate_whoever_asks(suspect: str) -> None:
+    cluster_passed()
+    decision = decide_now(suspect)
+    assert isinstance(decision, Refuse)
+    assert len(decision.reasons) == 1
+    with pytest.raises(IllegalMove, match="gpu3 computes wrong results silently"):
+        admit_by(suspect, "Ada", "it looks fine now")
+
+
+def test_a_named_person_can_bear_with_it_and_then_decides(suspect: str) -> None:
+    cluster_passed()
+    (found,) = records.open_findings(suspect)
+    until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=7)
+    records.waive_finding(found.finding.id, until, "Ada", "spare pool is empty, jobs here check their weights")
+    assert isinstance(decide_now(suspect), NeedsPerson)
+    admit_by(suspect, "Ada", "for a week")
+    assert records.get_node(suspect).state is State.PRODUCTION
+
+
+def test_a_new_part_takes_the_suspicion_away(suspect: str) -> None:
+    run_all("new part", serials={**PARTS, "gpu3": "NEW"})
+    assert records.open_findings(suspect) == []
+
+
+def test_another_machine_behind_the_name_is_none(suspect: str) -> None:
+    records.replace_node(suspect, "Ada", "new machine", host_key=fleet.host_key("another"), serials={"system": "X"})
+    assert records.open_findings(suspect) == []
+
+
+def test_the_suspicion_follows_the_part_to_another_node_and_slot(suspect: str) -> None:
+    records.add_node(fleet.new_node("gpu-0002"))
+    run_all("with the old part", node="gpu-0002", serials={"system": "OTHER", "gpu6": "BAD"})
+    (found,) = records.open_findings("gpu-0002")
+    assert found.finding.device == "gpu6"
+    assert records.open_findings(suspect) == []
+    assert records.under_suspicion("cpu-generic", simulated=False) == {"gpu-0002"}
+
+
+def test_it_is_nobody_s_peer(suspect: str) -> None:
+    assert records.under_suspicion("cpu-generic", simulated=False) == {suspect}
+
+
+def test_a_clean_revalidation_does_not_take_it_back_into_production(suspect: str) -> None:
+    records.move_node(suspect, State.PRODUCTION, "Ada", "past the gate, by hand")
+    run_all("revalidation")
+    assert records.get_node(suspect).state is State.QUALIFIED
+
+
+def test_a_part_without_a_serial_is_a_suspect_as_long_as_the_machine_is_the_same() -> None:
+    records.add_node(fleet.new_node(NODE))
+    run_all("found", CORRUPT, serials={})
+    repaired()
+    run_all("clean", serials={})
+    assert len(records.open_findings(NODE)) == 1
+    records.replace_node(NODE, "Ada", "new machine", host_key=fleet.host_key("another"))
+    assert records.open_findings(NODE) == []
+
+
+def test_what_is_slow_or_alike_on_all_siblings_makes_no_suspect() -> None:
+    records.add_node(fleet.new_node(NODE))
+    alike = dataclasses.replace(CORRUPT, action=Action.FIX_SOFTWARE)
+    run_all("found", fleet.FINDING, alike)
+    repaired()
+    run_all("clean")
+    assert records.open_findings(NODE) == []
