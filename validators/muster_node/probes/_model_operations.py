@@ -6,6 +6,8 @@ device's own product, and every other result through its memory, so that a fault
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from muster_node.cluster.transformer import Shape, Transformer
@@ -14,6 +16,9 @@ from muster_node.probes._shared import FORMATS, seed_of
 
 Operation = Callable[[], List[Any]]
 """Runs once and gives all that it computed."""
+
+VERSION = 1
+"""Of the operations here: to be raised whenever what they compute changes, since the bits then change as well."""
 
 # m, n, k of projections and of both halves of a feed-forward block at 4096 tokens of an 8-billion-parameter model.
 GEMM_SHAPES = {
@@ -115,17 +120,35 @@ class Operations:
 
 
 def golden_key(torch: Any, compute: Compute, facts: Dict[str, str], seed: int) -> str:
-    """All that may change the bits without anything being broken: digests of different keys say nothing together."""
-    parts = dict(facts)
+    """All that may change the bits without anything being broken: digests of different keys say nothing together.
+
+    Its own digest comes first: where the rest is cut off on its way, keys that differ still differ.
+    """
+    parts = {**facts, "operations": str(VERSION)}
     if compute.torch_device.type == "cuda":
         properties = torch.cuda.get_device_properties(compute.torch_device)
         parts.update(
             sms=str(properties.multi_processor_count),
             capability="%d.%d" % (properties.major, properties.minor),
             cuda=str(torch.version.cuda),
+            cublas=_packaged("nvidia-cublas"),
             cudnn=str(torch.backends.cudnn.version()),
         )
     else:
         parts["cpu_kernels"] = str(getattr(torch.backends.cpu, "get_cpu_capability", lambda: "unknown")())
     parts.update(torch=str(torch.__version__), seed=str(seed), shapes=repr(GEMM_SHAPES[compute.device.kind]))
-    return "; ".join("%s=%s" % item for item in sorted(parts.items()))
+    told = "; ".join("%s=%s" % item for item in sorted(parts.items()))
+    return "key=%s; %s" % (hashlib.sha256(told.encode()).hexdigest()[:16], told)
+
+
+def _packaged(prefix: str) -> str:
+    """The version of the Python package that brings a library, which can change under one and the same PyTorch.
+
+    "bundled" where there is none: the library then came with PyTorch itself.
+    """
+    versions = {
+        "%s %s" % (found.metadata["Name"], found.version)
+        for found in importlib.metadata.distributions()
+        if str(found.metadata["Name"]).lower().startswith(prefix)
+    }
+    return ", ".join(sorted(versions)) or "bundled"
