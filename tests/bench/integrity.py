@@ -3,8 +3,9 @@
 Run as ``python -m tests.bench.integrity [--seed S] [--trials N]``, on the best device of this machine. An injector at
 the hardware seam damages buffers in flight while the probes run unchanged; each trial is one short run of a probe with
 one fault, fresh operands and a fresh place. Every kind must be found every time, and no alarm may come without a fault.
-Then the rate of checked products is set beside the raw rate. The bars for that ratio are those of real GPUs; on a CPU,
-whose direct comparison is not what they were set for, and on simulated GPUs, the ratio is only told.
+Then the rate of checked products is set beside the raw rate, and the rate of memory patterns beside the device's own
+copies, with how much of the free memory they went over. The bars are those of real GPUs; on a CPU, of which only a part
+may be tested and whose direct comparison is not what they were set for, and on simulated GPUs, figures are only told.
 """
 
 from __future__ import annotations
@@ -20,21 +21,26 @@ from typing import Any
 from muster_node.hardware import open_hardware
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Context, Probe, Skip, resolve_params
+from muster_node.probes._patterns import PATTERNS
 from muster_node.probes._shared import FORMATS, best_devices, seed_of
 from muster_node.probes.exact_gemm import ExactGemm
 from muster_node.probes.memory_pattern import MemoryPattern
 from tests.support.injector import KINDS, Injector, OneDevice
 
 BARS = {"bf16": 0.95, "fp16": 0.95, "tf32": 0.95, "fp64": 0.95, "fp8": 0.90, "int8": 0.90}
+MEMORY_BARS = {"memory_pattern_to_copy": 0.80, "memory_coverage": 0.95}
 NO_FAULT = "none"
 ROUNDS = 4
 DRAWS = 8  # a shift of a constant pattern changes nothing, and is no trial
-MEMORY = "memory"
-PATTERNS = tuple(MemoryPattern.params["patterns"].default)
+MEMORY, BLOCK_MOVE = "memory", "block_move"
+WRITTEN = tuple(pattern for pattern in PATTERNS if pattern != BLOCK_MOVE)
 TRIAL_SHAPES = {"cpu": [48, 40, 64], "gpu": [256, 512, 1024]}
 RATE_SHAPES = {"cpu": [256, 256, 2048], "gpu": [4096, 4096, 16384]}
 DWELL_S = {"cpu": 0.2, "gpu": 2.0}
 MEMORY_GIB = 1 / 64
+MOVES = 4  # the least that so little memory is moved in
+# As much as may be of a GPU; on a CPU far more than its caches hold, and no more than a shared machine can spare.
+RATE_MEMORY: dict[str, dict[str, Any]] = {"cpu": {"fraction": 0.25, "max_gib": 0.25}, "gpu": {"fraction": 0.97}}
 
 Emitted = list[tuple[str, dict[str, Any]]]
 
@@ -70,12 +76,12 @@ def supported(machine: Hardware, seed: int) -> list[str]:
 def trial(machine: Hardware, detector: str, kind: str, seed: int) -> Score:
     """One run of a detector with one fault, or without. A fault that changed no bit is no trial."""
     shape = TRIAL_SHAPES[best_devices(machine)[0].kind]
-    if detector == MEMORY:
+    if detector in (MEMORY, BLOCK_MOVE):
         probe: type[Probe] = MemoryPattern
-        pattern = PATTERNS[seed % len(PATTERNS)]
-        params: dict[str, Any] = {"max_gib": MEMORY_GIB, "patterns": [pattern], "walk": 1}
-        # Memory is damaged between being written and being read for the first time.
-        operation, among = "touch", 1
+        pattern = BLOCK_MOVE if detector == BLOCK_MOVE else WRITTEN[seed % len(WRITTEN)]
+        params: dict[str, Any] = {"max_gib": MEMORY_GIB, "patterns": [pattern], "walk": 1, "reruns": 1}
+        # Memory is damaged between being written and being read for the first time, or while a block is moved.
+        operation, among = ("copy", MOVES) if detector == BLOCK_MOVE else ("touch", 1)
     else:
         probe = ExactGemm
         params = {"dtypes": [detector], "shapes": [shape], "rounds": ROUNDS, "modes": ["alone"], "reruns": 2}
@@ -119,6 +125,13 @@ def ratios(machine: Hardware, dtypes: list[str], seed: int) -> dict[str, tuple[f
     }
 
 
+def memory(machine: Hardware, seed: int) -> dict[str, tuple[float, str]]:
+    """Rate of all patterns over that of copies, and coverage of the free memory: share, and what is behind it."""
+    params = {"walk": 1, **RATE_MEMORY[best_devices(machine)[0].kind]}
+    emitted = run(MemoryPattern, OneDevice(machine), seed, params)
+    return {metric: (told["value"] / 100.0, told["note"]) for metric, told in emitted if metric in MEMORY_BARS}
+
+
 def device_name(machine: Hardware) -> str:
     """What was tested, by its model; a simulated device says so."""
     kind = best_devices(machine)[0].kind
@@ -130,13 +143,15 @@ def device_name(machine: Hardware) -> str:
 def table(scores: dict[str, dict[str, Score]]) -> str:
     """Alarms of trials, by kind of fault and detector."""
     detectors = list(next(iter(scores.values())))
-    lines = ["fault".ljust(14) + "".join(name.rjust(10) for name in detectors)]
+    lines = ["fault".ljust(14) + "".join(name.rjust(11) for name in detectors)]
     for kind, row in scores.items():
-        lines.append(kind.ljust(14) + "".join(f"{one.found}/{one.trials}".rjust(10) for one in row.values()))
+        lines.append(kind.ljust(14) + "".join(f"{one.found}/{one.trials}".rjust(11) for one in row.values()))
     return "\n".join(lines)
 
 
-def complaints(scores: dict[str, dict[str, Score]], found: dict[str, float], barred: bool) -> list[str]:
+def complaints(
+    scores: dict[str, dict[str, Score]], found: dict[str, float], memory_found: dict[str, float], barred: bool
+) -> list[str]:
     """What falls short, one sentence each."""
     said = []
     for kind, row in scores.items():
@@ -150,6 +165,9 @@ def complaints(scores: dict[str, dict[str, Score]], found: dict[str, float], bar
     for dtype, ratio in found.items():
         if barred and dtype in BARS and ratio < BARS[dtype]:
             said.append(f"Checked {dtype} products reach {ratio:.3f} of the raw rate, below the bar of {BARS[dtype]}.")
+    for metric, bar in MEMORY_BARS.items():
+        if barred and memory_found.get(metric, 0.0) < bar:
+            said.append(f"{metric} is {memory_found.get(metric, 0.0):.3f}, below the bar of {bar}.")
     return said
 
 
@@ -169,14 +187,18 @@ def main() -> int:
     barred = best_devices(machine)[0].kind == "gpu" and not machine.simulated
     lacking = [dtype for dtype in FORMATS if dtype not in dtypes]
     print(f"{device}; not supported, so skipped: {', '.join(lacking) or 'nothing'}")
-    scores = detection(machine, [*dtypes, MEMORY], chosen.trials, chosen.seed)
+    scores = detection(machine, [*dtypes, MEMORY, BLOCK_MOVE], chosen.trials, chosen.seed)
     print(table(scores))
     paces = ratios(machine, dtypes, chosen.seed)
     for dtype, (ratio, told) in paces.items():
         print(f"{dtype}: checked at {ratio:.3f} of the raw rate ({told})")
+    tested = memory(machine, chosen.seed)
+    for metric, (share, told) in tested.items():
+        print(f"{metric}: {share:.3f} ({told})")
     found = {dtype: ratio for dtype, (ratio, _) in paces.items()}
-    print(f"bars of the ratio: {BARS if barred else 'none on this device (they are for real GPUs)'}")
-    said = complaints(scores, found, barred)
+    shares = {metric: round(share, 4) for metric, (share, _) in tested.items()}
+    print(f"bars: {BARS | MEMORY_BARS if barred else 'none on this device (they are for real GPUs)'}")
+    said = complaints(scores, found, shares, barred)
     for sentence in said:
         print(sentence)
     rates = {
@@ -185,7 +207,7 @@ def main() -> int:
         if kind != NO_FAULT
     }
     verified = {dtype: round(ratio, 4) for dtype, ratio in found.items()}
-    print(json.dumps({"verified_to_raw": verified, "detection": rates, "device": device}))
+    print(json.dumps({"verified_to_raw": verified, "detection": rates, "memory": shares, "device": device}))
     return 1 if said else 0
 
 

@@ -22,7 +22,7 @@ def gpus(tmp_path):
 
 
 def test_faults_in_formats_that_cpus_lack_are_found_on_simulated_gpus(gpus):
-    for kind, row in integrity.detection(gpus, ["tf32", "fp8", "memory"], trials=2, seed=3).items():
+    for kind, row in integrity.detection(gpus, ["tf32", "fp8", "memory", "block_move"], trials=2, seed=3).items():
         assert row == dict.fromkeys(row, Score(trials=2, found=0 if kind == NO_FAULT else 2)), kind
 
 
@@ -53,25 +53,29 @@ def test_a_blind_detector_fails_the_benchmark_with_a_sentence(monkeypatch, capsy
     monkeypatch.setattr(integrity, "KINDS", {"one_bit": KINDS["one_bit"]})
     monkeypatch.setattr(integrity, "RATE_SHAPES", {"cpu": [16, 16, 32]})
     monkeypatch.setattr(integrity, "DWELL_S", {"cpu": 0.001})
+    monkeypatch.setattr(integrity, "RATE_MEMORY", {"cpu": {"max_gib": 1 / 64}})
     monkeypatch.setattr(sys, "argv", ["integrity", "--trials", "2"])
     assert integrity.main() == 1
     lines = capsys.readouterr().out.splitlines()
     assert "The fp32 test missed 2 of 2 one_bit faults." in lines
     answer = json.loads(lines[-1])
-    assert answer["detection"] == {"one_bit": 0.5}
+    assert answer["detection"] == {"one_bit": pytest.approx(2 / 3)}
+    assert answer["memory"]["memory_pattern_to_copy"] > 0
+    assert 0 < answer["memory"]["memory_coverage"] < 1
     assert set(answer["verified_to_raw"]) == {"fp32"}
     assert answer["device"] == integrity.device_name(open_hardware())
 
 
 def test_every_shortfall_is_told():
     scores = {"row": {"bf16": Score(8, 7), "fp8": Score(0, 0)}, NO_FAULT: {"bf16": Score(8, 1), "fp8": Score(8, 0)}}
-    assert integrity.complaints(scores, {"bf16": 0.94, "int8": 0.91}, barred=True) == [
+    assert integrity.complaints(scores, {"bf16": 0.94, "int8": 0.91}, {"memory_coverage": 0.97}, barred=True) == [
         "The bf16 test missed 1 of 8 row faults.",
         "No row fault could be put before the fp8 test: nothing is known of it.",
         "The bf16 test raised 1 alarms in 8 runs without a fault.",
         "Checked bf16 products reach 0.940 of the raw rate, below the bar of 0.95.",
+        "memory_pattern_to_copy is 0.000, below the bar of 0.8.",
     ]
 
 
 def test_the_bars_are_for_real_gpus_only():
-    assert integrity.complaints({}, {"bf16": 0.1}, barred=False) == []
+    assert integrity.complaints({}, {"bf16": 0.1}, {}, barred=False) == []
