@@ -10,6 +10,8 @@ from muster import records
 from muster.errors import UnknownSnapshot
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from muster.records import NodeRecord, RunRecord
     from muster_criteria.fleet.references import References
     from muster_criteria.fleet.snapshot import Snapshot
@@ -19,8 +21,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def references(run: RunRecord, node: NodeRecord, sku: Sku, result: StageResult) -> References | None:
-    """The references for judging a result of that run now: the newest snapshot, and all visits before.
+def references(
+    run: RunRecord, node: NodeRecord, sku: Sku, result: StageResult, repeats: pd.DataFrame | None = None
+) -> References | None:
+    """The references for judging a result of that run now: the newest snapshot, all visits before, and its repeats.
 
     None where the result has nothing that this SKU's programme compares, or there is no snapshot yet (which costs one
     query). One that cannot be read is as good as none: the verdict then says that it was spoken without.
@@ -37,13 +41,19 @@ def references(run: RunRecord, node: NodeRecord, sku: Sku, result: StageResult) 
     except UnknownSnapshot as error:
         log.warning("judged without peers: %s", error)
         return None
-    return with_history(snapshot, run, node, sku)
+    return with_history(snapshot, run, node, sku, repeats=repeats)
 
 
 def with_history(
-    snapshot: Snapshot, run: RunRecord, node: NodeRecord, sku: Sku, *, before: datetime.datetime | None = None
+    snapshot: Snapshot,
+    run: RunRecord,
+    node: NodeRecord,
+    sku: Sku,
+    *,
+    before: datetime.datetime | None = None,
+    repeats: pd.DataFrame | None = None,
 ) -> References:
-    """That snapshot and the node's earlier visits, as they were known ``before`` (now)."""
+    """That snapshot and the node's earlier visits, as they were known ``before`` (now), and this one's repeats."""
     from muster_criteria.fleet.history import build_history
     from muster_criteria.fleet.references import References
     from muster_criteria.fleet.timeline import VISITS_MAX
@@ -52,7 +62,8 @@ def with_history(
         node.name, run.level, metrics(sku), run_id=run.run_id, visits=VISITS_MAX, before=before
     )
     history = build_history(visits, snapshot, sku.programme.compare) if len(visits) else None
-    return References(snapshot, history, node=node.name, zone=str(node.labels.get(records.ZONE, "")))
+    zone = str(node.labels.get(records.ZONE, ""))
+    return References(snapshot, history, repeats=repeats, node=node.name, zone=zone)
 
 
 def metrics(sku: Sku) -> tuple[str, ...]:

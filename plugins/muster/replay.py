@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from muster import records
+from muster import records, repeats
 from muster.chassis import Chassis, joined
 from muster.errors import MusterError, UnknownRevision
 from muster.lifecycle import STAGES
@@ -69,12 +69,14 @@ def _again(run: RunRecord, stage: StageReport, as_of: str, find: Callable[[str],
     if kept is None or kept.result is None or kept.recorded_at is None:
         return Replayed(said, None, "what the node sent is not kept (any more), or nothing came from it")
     sku, result, node = find(said.sku_version), parse_result(kept.result), records.get_node(run.node)
+    result, others = repeats.arranged(run, sku, result, before=kept.recorded_at)
     result = joined(result, Chassis.from_json(kept.chassis) if kept.chassis else None)
+    again = repeats.readings(others, sku, said.level, node)
     version = as_of or said.snapshot or NO_PEERS
     peers = None
     if version != NO_PEERS:
         snapshot = records.load_snapshot(version, run.sku, said.level, simulated=said.simulated)
-        peers = with_history(snapshot, run, node, sku, before=kept.recorded_at)
+        peers = with_history(snapshot, run, node, sku, before=kept.recorded_at, repeats=again)
     known = None
     if as_of != NO_PEERS:
         known = records.goldens_for(result, run.run_id, simulated=said.simulated, before=kept.recorded_at)
@@ -88,6 +90,7 @@ def _again(run: RunRecord, stage: StageReport, as_of: str, find: Callable[[str],
         simulated=said.simulated,
         references=peers,
         goldens=known,
+        repeats=again,
     )
     return Replayed(said, records.waived_at(run.node, judged, kept.recorded_at))
 

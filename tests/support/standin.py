@@ -1,6 +1,7 @@
 """A stand-in for the node side, for tests of how jobs are carried out: it does what it is told and measures nothing.
 
-It is told by its plan (tests of jobs), or by ``~/behave.json`` on the node, {stage: {…}} (tests of whole DAG runs).
+It is told by its plan (tests of jobs), or by ``~/behave.json`` on the node, {stage: {…}} (tests of whole DAG runs):
+``measured`` there lists what it claims to have measured at its first start in that stage, at its second, and so on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,13 @@ plan = json.loads(plan_path.read_text())
 told = pathlib.Path.home() / "behave.json"
 do = json.loads(told.read_text()).get(plan.get("stage"), {}) if told.exists() else plan
 began = time.time()
+measured, ends = [], []
+if "measured" in do:
+    starts = pathlib.Path.home() / "starts"
+    before = starts.read_text().split() if starts.exists() else []
+    measured = do["measured"][min(before.count(plan["stage"]), len(do["measured"]) - 1)]
+    ends = [{"probe": call["probe"], "status": "completed", "reason": "", "started_at": began, "duration_s": 0.0}
+            for call in plan["probes"]]
 for diary in (folder / "starts", pathlib.Path.home() / "starts"):
     with open(diary, "a") as lines: lines.write("%d %s\\n" % (os.getpid(), plan.get("stage")))
 def end(code, how="completed"):
@@ -27,8 +35,8 @@ def end(code, how="completed"):
             "level": plan.get("level"), "fence": plan.get("fence"), "agent_sha256": agent, "simulated": False,
             "started_at": began, "ended_at": time.time(), "end": do.get("end", how), "partial": how != "completed",
             "identity": {"boot_id": "b"}, "environment": {"work": os.environ.get("MUSTER_WORK", "")},
-            "guard": {"busy": False, "evidence": []}, "measurements": [], "telemetry": [], "telemetry_file": side,
-            "probes": [], "notes": [do["note"]] if "note" in do else []}
+            "guard": {"busy": False, "evidence": []}, "measurements": measured, "telemetry": [],
+            "telemetry_file": side, "probes": ends, "notes": [do["note"]] if "note" in do else []}
     (folder / "result.tmp").write_text(json.dumps(body) + " " * do.get("padding", 0))
     os.replace(folder / "result.tmp", folder / "result.json")
     sys.exit(code)

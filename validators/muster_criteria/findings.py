@@ -85,6 +85,11 @@ def _finding(frame: pd.DataFrame, row: pd.Series, rule: Rule, sku: Sku) -> Findi
     if rule.kind in FLEET_KINDS:
         comparison = sku.programme.compare[int(row[f"{rule.column}_by"])]
         return fleet_finding(row, rule, comparison, _behind(frame, row, comparison, sku))
+    return limit_finding(row, rule, sku)
+
+
+def limit_finding(row: pd.Series, rule: Rule, sku: Sku) -> Finding:
+    """What is said of a row by the limit that ``rule`` holds it to."""
     limit = sku.all_limits[int(row[f"{rule.column}_by"])]
     observed, expected = observed_text(row, limit), expected_text(row, limit, float(row[f"{rule.column}_at"]))
     name = labelled(row["metric"], dict(row["labels"]))

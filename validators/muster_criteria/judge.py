@@ -24,6 +24,7 @@ from muster_criteria.model import Coverage, Evidence, Finding, Judgement, Observ
 from muster_criteria.observations import observations_of
 from muster_criteria.rows import Row, rows_of
 from muster_criteria.rules import Evaluate, applicable
+from muster_criteria.sequential import weigh
 from muster_criteria.skus import Sku
 from muster_criteria.suite import unexpected_rows
 from muster_criteria.suspicion import confirmed
@@ -77,6 +78,7 @@ def judge(
     simulated: bool = False,
     references: References | None = None,
     goldens: Goldens | None = None,
+    repeats: pd.DataFrame | None = None,
     evaluate: Evaluate = unexpected_rows,
 ) -> Judgement:
     """Judge one stage of one run. Never raises.
@@ -85,7 +87,8 @@ def judge(
     controller itself established, each a critical finding of the node. ``simulated``: whether the node is known to be,
     for when there is no result to say so. ``references``: the frozen peers and the node's history, by which the metrics
     that the programme compares are judged beside the SKU's limits. ``goldens``: the bits that the fleet agreed on.
-    ``evaluate`` finds the rows that break each rule: Great Expectations.
+    ``repeats``: readings of the other runs of the tests that the programme repeats (see ``sequential``). ``evaluate``
+    finds the rows that break each rule: Great Expectations.
     """
     established = [evidence_finding(item) for item in evidence]
     try:
@@ -95,29 +98,28 @@ def judge(
             raise _NoResult(
                 f"the result is of stage {result.stage} at level {result.level}, not of {stage} at level {level}"
             )
-        found, counted, observations = _examine(result, sku, stage, level, references, goldens or Goldens(), evaluate)
+        seen = _examine(result, sku, stage, level, references, goldens or Goldens(), repeats, evaluate)
     except _NoResult as error:
-        found, observations = [], ()
-        counted = _uncounted(sku, stage, level, str(error))
+        seen = _Examined(*_uncounted(sku, stage, level, str(error)))
     except Exception as error:  # whatever is wrong with the judge must not become a pass, nor a lost run
         log.exception("judging %s of SKU %s failed", stage, sku.name)
-        found, observations = [], ()
-        counted = _uncounted(sku, stage, level, f"the judge could not do its work ({type(error).__name__}: {error})")
-    coverage, notes = counted
-    verdict, reason = _verdict([*established, *found], coverage)
+        why = f"the judge could not do its work ({type(error).__name__}: {error})"
+        seen = _Examined(*_uncounted(sku, stage, level, why))
+    verdict, reason = _verdict([*established, *seen.findings], seen.coverage)
     return Judgement(
         stage=stage,
         level=level,
         verdict=verdict,
         reason=reason,
-        coverage=coverage,
-        findings=(*established, *found),
-        observations=observations,
+        coverage=seen.coverage,
+        findings=(*established, *seen.findings),
+        observations=seen.observations,
         simulated=simulated or (result is not None and result.simulated),
         sku=sku.name,
         sku_version=sku.revision,
-        notes=notes,
+        notes=seen.notes,
         snapshot="" if references is None else references.snapshot.version,
+        repeat=() if verdict is Verdict.FAIL else seen.repeat,
     )
 
 
@@ -139,6 +141,17 @@ def overall(judgements: Iterable[Judgement], required_stages: Sequence[str]) -> 
     return Verdict.PASS, f"All {len(required_stages)} stages passed, {total} required measurements taken and judged."
 
 
+@dataclasses.dataclass(frozen=True)
+class _Examined:
+    """What a result says, before it is summed up to a verdict. ``repeat``: the probes that must be run once more."""
+
+    coverage: Coverage
+    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    observations: tuple[Observation, ...] = ()
+    repeat: tuple[str, ...] = ()
+
+
 class _NoResult(Exception):
     """There is nothing to judge; the message is why."""
 
@@ -157,15 +170,17 @@ def _examine(
     level: str,
     references: References | None,
     goldens: Goldens,
+    repeats: pd.DataFrame | None,
     evaluate: Evaluate,
-) -> tuple[list[Finding], tuple[Coverage, tuple[str, ...]], tuple[Observation, ...]]:
+) -> _Examined:
     rows = rows_of(result, sku)
     rows += derived(rows, sku.programme.derive)
     fleet = _compared(rows, result, sku, references)
     frame = build_frame(fleet.rows, sku, stage, fleet.columns) if fleet else build_frame(rows, sku, stage)
     rules = applicable(frame)
     broken = evaluate(frame, rules)
-    breaking = findings_of(frame, rules, broken, sku)
+    weighed = weigh(frame, findings_of(frame, rules, broken, sku), sku, result, repeats)
+    breaking = weighed.breaking
     void = _void_rows(frame, breaking, sku)
     counted = tally(result, frame, void, sku, stage, level)
     if not rules and not counted.missing:
@@ -176,9 +191,15 @@ def _examine(
     findings = in_order(with_common_causes(corroborated(told), devices))
     observations = observations_of(frame, {item.position for item in breaking}, sku)
     xids = judge_xids(result, sku.xid_policy)
-    for sentence in xids.missing:
+    for sentence in (*weighed.asked, *xids.missing):
         counted.miss(sentence)
-    return [*findings, *xids.findings], (counted.coverage(), (*result.notes, *counted.notes)), observations
+    return _Examined(
+        counted.coverage(),
+        (*result.notes, *counted.notes),
+        (*findings, *xids.findings),
+        observations,
+        weighed.probes,
+    )
 
 
 def _compared(rows: Sequence[Row], result: StageResult, sku: Sku, references: References | None) -> Compared | None:

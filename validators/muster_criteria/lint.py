@@ -100,12 +100,21 @@ def _programme_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Pr
             for param in sorted(set(use.params) - probe.params):
                 known = ", ".join(sorted(probe.params)) or "none"
                 yield Problem(file, key, f"the probe has no parameter {param} (it has {known})")
+            if use.sequential:
+                yield from _not_noise(sku, file, key, probe)
             for wanted in use.require:
                 if wanted.metric not in probe.units:
                     yield Problem(file, key, f"requires {wanted.metric}, which the probe does not measure")
         for level in LEVELS:
             if not any(level in use.levels and _required_at(use.require, level) for use in plan.probes.values()):
                 yield Problem(file, f"stages.{stage}", f"requires nothing at level {level}, so it could never pass")
+
+
+def _not_noise(sku: Sku, file: str, key: str, probe: Declared) -> Iterator[Problem]:
+    """A test may be repeated for noise's sake only: no number of repeats undoes the lottery that a part drew."""
+    lottery = {each.metric for each in sku.programme.compare if each.spread == "lottery"}
+    for metric in sorted(lottery & set(probe.units)):
+        yield Problem(file, key, f"is sequential, but its {metric} follows the lottery, which no repeat undoes")
 
 
 def _required_at(require: Sequence[Requirement], level: str) -> bool:

@@ -141,7 +141,8 @@ class Observation:
 class Judgement:
     """The judge's word on one stage of one run. ``reason`` is one sentence for the Grid, the table and the mail.
 
-    ``snapshot`` is the version of the peer snapshot that it was judged by; empty where there was none.
+    ``snapshot`` is the version of the peer snapshot that it was judged by; empty where there was none. ``repeat``: the
+    probes that are to be run once more before anything is decided.
     """
 
     stage: str
@@ -156,6 +157,7 @@ class Judgement:
     sku_version: str
     notes: tuple[str, ...] = ()
     snapshot: str = ""
+    repeat: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -93,12 +93,16 @@ PerLevel = dict[Level, Any]
 
 
 class ProbeUse(Written):
-    """How a stage uses one probe. A value that depends on the level is a map with an entry for each of ``LEVELS``."""
+    """How a stage uses one probe. A value that depends on the level is a map with an entry for each of ``LEVELS``.
+
+    ``sequential``: it takes minutes and fails now and then on sound hardware, so its runs are weighed (``sequential``).
+    """
 
     timeout_s: Annotated[FiniteFloat, Field(gt=0)] | dict[Level, Annotated[FiniteFloat, Field(gt=0)]]
     params: dict[str, Any] = Field(default_factory=dict)
     levels: Annotated[tuple[Level, ...], BeforeValidator(as_tuple)] = LEVELS
     require: Annotated[tuple[Requirement, ...], BeforeValidator(as_tuple)] = ()
+    sequential: bool = False
 
     @model_validator(mode="after")
     def _every_level(self) -> ProbeUse:

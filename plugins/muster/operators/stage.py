@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.providers.ssh.operators.ssh_remote_job import SSHRemoteJobOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from muster import records
+from muster import records, repeats
 from muster.agentfile import AgentFile, build_agent
 from muster.chassis import Chassis, joined, merged
 from muster.errors import DifferentMachine, IllegalMove, LeaseLost, MusterError, UnknownRun
@@ -166,11 +166,19 @@ class MusterStageOperator(SSHRemoteJobOperator):
             level=run.level,
             fence=latest.fence,
             deadline_s=programme.stage_deadline_s(sku, self.stage, run.level),
-            calls=programme.stage_calls(sku, self.stage, run.level, attempt.seed(key)),
+            calls=self._calls(sku, run.level, key, repeat=attempt.is_repeat(generation)),
             force_reason=run.forced,
         )
         agent = build_agent(current.home / "agents")
         return Work(run, node, sku, latest, key, plan, agent, ti.try_number, ti.try_number > ti.max_tries)
+
+    def _calls(self, sku: Sku, level: str, key: str, *, repeat: bool) -> tuple[programme.CallSpec, ...]:
+        """The stage's probes, or those alone that are repeated."""
+        from muster_criteria.sequential import sequential_probes
+
+        calls = programme.stage_calls(sku, self.stage, level, attempt.seed(key))
+        noisy = sequential_probes(sku, self.stage, level) if repeat else ()
+        return tuple(call for call in calls if not repeat or call.probe in noisy)
 
     def _start(self, client: paramiko.SSHClient, work: Work, seen: jobs.Look) -> Work:
         """Send the agent if it is not there, end whatever else runs on the node, ask its BMC, and start the job."""
@@ -246,12 +254,13 @@ class MusterStageOperator(SSHRemoteJobOperator):
         """Judge and record; gives the judgement, and the result's own word for how the job ended."""
         from muster_criteria.judge import judge
 
-        result, bad = attempt.checked_result(collected.result, work.plan)
+        sent, bad = attempt.checked_result(collected.result, work.plan)
         for note in collected.notes:
             self.log.warning("%s", note)
-        told = self._chassis(work) if result else None
-        if result and told:
-            result = joined(result, told)
+        told = self._chassis(work) if sent else None
+        result, others = repeats.arranged(work.run, work.sku, sent) if sent else (None, ())
+        result = joined(result, told) if result else None
+        again = repeats.readings(others, work.sku, work.run.level, work.node)
         losses, neighbours = 0, ""
         if end.kind is Kind.LOST:
             losses = lost_jobs(work.run.dag_id, work.run.run_id, LOAD_STAGES) + 1
@@ -261,7 +270,7 @@ class MusterStageOperator(SSHRemoteJobOperator):
             work.sku,
             self.stage,
             work.run.level,
-            why_missing="" if result else bad or "; ".join(collected.notes) or end.sentence,
+            why_missing="" if sent else bad or "; ".join(collected.notes) or end.sentence,
             evidence=attempt.evidence(
                 end.kind,
                 stage=self.stage,
@@ -269,12 +278,14 @@ class MusterStageOperator(SSHRemoteJobOperator):
                 losses=losses,
                 neighbours=neighbours,
             )
-            + returning_xids(work.node.name, result, work.sku.xid_policy),
+            + returning_xids(work.node.name, sent, work.sku.xid_policy),
             simulated=work.node.simulated,
-            references=references(work.run, work.node, work.sku, result) if result else None,
+            references=references(work.run, work.node, work.sku, result, again) if result else None,
+            repeats=again,
             goldens=records.goldens_for(result, work.run.run_id, simulated=work.node.simulated) if result else None,
         )
-        raw = collected.result if result else None
+        raw = collected.result if sent else None
+        repeat = judgement.repeat if sent and repeats.may_go_on(sent, judgement.repeat) else ()
         swapped = records.record_stage(
             work.run.dag_id,
             work.run.run_id,
@@ -289,11 +300,11 @@ class MusterStageOperator(SSHRemoteJobOperator):
             # A finding may be waived, which only the records know: what they made of it is the stage's verdict.
             judgement = _recorded(work.run, self.stage)
         now = datetime.datetime.now(datetime.UTC)
-        state = attempt.state_after(end.kind, judgement.verdict)
+        state = attempt.state_after(end.kind, judgement.verdict, repeat=bool(repeat))
         records.record_job(dataclasses.replace(work.job, state=state, ended_at=now, note=end.sentence[:500]))
         for sentence in swapped:
             self.log.warning("%s", sentence)
-        return judgement, result.end if result else ""
+        return dataclasses.replace(judgement, repeat=repeat), sent.end if sent else ""
 
     def _chassis(self, work: Work) -> Chassis | None:
         """What the node's BMC told before the load and tells now, straight after it; None without a BMC."""
@@ -315,7 +326,11 @@ class MusterStageOperator(SSHRemoteJobOperator):
             self.log.warning("finding (%s): %s", finding.severity, finding.summary)
         for missing in judgement.coverage.missing:
             self.log.warning("not measured: %s", missing)
-        what = attempt.whats_next(judgement.verdict, job_end, work.last_attempt)
+        what = attempt.whats_next(judgement.verdict, job_end, work.last_attempt, repeat=bool(judgement.repeat))
+        if what is Next.REPEAT:
+            # No attempt of Airflow's is spent on it: nothing has gone wrong.
+            self.log.info("once more: %s", ", ".join(judgement.repeat))
+            return self.execute(context)
         if what is Next.FAIL:
             raise AirflowFailException(f"{judgement.verdict}: {judgement.reason}")
         if what is Next.RETRY:

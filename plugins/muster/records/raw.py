@@ -11,6 +11,7 @@ from muster.records import _rows
 from muster.records.engine import reading
 from muster.records.models import Artifact, StageRecord
 from muster.records.stages import CHASSIS, RESULT, TELEMETRY
+from muster_criteria.model import Verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +26,31 @@ class Sent:
     attempts: int = 1
     recorded_at: datetime.datetime | None = None
     chassis: bytes | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """One attempt at a stage that brought a result: its bytes, and the verdict that was spoken after it."""
+
+    verdict: Verdict
+    result: bytes
+
+
+def attempts(
+    dag_id: str, run_id: str, stage: str, *, node: str = "", before: datetime.datetime | None = None
+) -> list[Attempt]:
+    """All attempts at ``stage`` whose results are kept, oldest first, superseded ones too. Raises UnknownRun."""
+    with reading() as session:
+        run = _rows.run_row(session, dag_id, run_id, node)
+        query = (
+            select(StageRecord.verdict, Artifact.data)
+            .join(Artifact, Artifact.stage == StageRecord.id)
+            .where(StageRecord.run == run.id, StageRecord.stage == stage, Artifact.kind == RESULT)
+            .order_by(StageRecord.id)
+        )
+        if before is not None:
+            query = query.where(StageRecord.recorded_at < before)
+        return [Attempt(Verdict(each.verdict), each.data) for each in session.execute(query)]
 
 
 def sent(dag_id: str, run_id: str, stage: str, *, node: str = "") -> Sent | None:

@@ -22,10 +22,14 @@ SUBMITTED = "submitted"
 RUNNING = "running"
 FINAL = "final"  # judged, and not INCONCLUSIVE
 INCONCLUSIVE = "inconclusive"
+REPEAT = "repeat"  # judged, and its noisy tests are to be run once more
 LOST = "lost"
 STOPPED = "stopped"
 KEPT = frozenset({SUBMITTED, RUNNING, FINAL})
 """A retry comes back to a job in one of these; after any other end it measures anew."""
+
+
+_REPEATED = "r"
 
 
 class Kind(enum.StrEnum):
@@ -45,6 +49,7 @@ class Next(enum.StrEnum):
     GO_ON = "go on"
     FAIL = "fail"
     RETRY = "retry"
+    REPEAT = "repeat"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,17 +61,27 @@ class Ended:
 
 
 def generation(max_tries: int, latest: JobRecord | None) -> str:
-    """Which job an attempt belongs to, as "max_tries.measured_anew".
+    """Which job an attempt belongs to, as "max_tries.measured_anew", or "max_tries.measured_anewrN" for repeat N of it.
 
     A retry leaves Airflow's ``max_tries`` alone, and so comes back to the job that a dead worker left behind; a user's
-    Clear raises it. A retry after an INCONCLUSIVE verdict measures anew.
+    Clear raises it. A retry after an INCONCLUSIVE verdict measures anew; a repeat runs the noisy tests alone.
     """
     if latest is None:
         return f"{max_tries}.0"
     tries, _, anew = latest.generation.partition(".")
     if tries != str(max_tries):
         return f"{max_tries}.0"
-    return latest.generation if latest.state in KEPT else f"{max_tries}.{int(anew) + 1}"
+    if latest.state in KEPT:
+        return latest.generation
+    whole, _, repeat = anew.partition(_REPEATED)
+    if latest.state == REPEAT:
+        return f"{max_tries}.{whole}{_REPEATED}{int(repeat or 0) + 1}"
+    return f"{max_tries}.{int(whole) + 1}"
+
+
+def is_repeat(generation: str) -> bool:
+    """Whether a job of that generation runs the stage's noisy tests alone."""
+    return _REPEATED in generation
 
 
 def seed(key: str) -> int:
@@ -141,17 +156,24 @@ def evidence(kind: Kind, *, stage: str, loads: bool, losses: int, neighbours: st
     return ()
 
 
-def state_after(kind: Kind, verdict: Verdict) -> str:
+def state_after(kind: Kind, verdict: Verdict, *, repeat: bool = False) -> str:
     """The state in which a judged job stands in the records."""
     if kind is Kind.LOST:
         return LOST
+    if repeat:
+        return REPEAT
     return INCONCLUSIVE if verdict is Verdict.INCONCLUSIVE else FINAL
 
 
-def whats_next(verdict: Verdict, job_end: str, last_attempt: bool) -> Next:
-    """Whether the task goes on, fails for good, or is tried again. ``job_end`` is the result's own word for its end."""
+def whats_next(verdict: Verdict, job_end: str, last_attempt: bool, *, repeat: bool = False) -> Next:
+    """Whether the task goes on, fails for good, repeats its noisy tests, or is tried again.
+
+    ``job_end`` is the result's own word for its end.
+    """
     if verdict is Verdict.FAIL:
         return Next.FAIL
+    if repeat:
+        return Next.REPEAT
     if verdict is not Verdict.INCONCLUSIVE:
         return Next.GO_ON
     return Next.FAIL if last_attempt or job_end == "fenced" else Next.RETRY

@@ -25,6 +25,11 @@ def job(generation: str, state: str) -> JobRecord:
         (2, job("2.0", attempt.INCONCLUSIVE), "2.1"),  # a retry after an INCONCLUSIVE measures anew
         (2, job("2.1", attempt.LOST), "2.2"),
         (2, job("2.0", attempt.STOPPED), "2.1"),
+        (2, job("2.1", attempt.REPEAT), "2.1r1"),  # its noisy tests alone, once more
+        (2, job("2.1r9", attempt.REPEAT), "2.1r10"),
+        (2, job("2.1r9", attempt.RUNNING), "2.1r9"),
+        (2, job("2.1r9", attempt.INCONCLUSIVE), "2.2"),
+        (5, job("2.1r9", attempt.REPEAT), "5.0"),
         (5, job("2.1", attempt.RUNNING), "5.0"),  # a user's Clear
         (5, job("2.0", attempt.FINAL), "5.0"),
     ],
@@ -93,6 +98,14 @@ def test_only_what_was_positively_established_is_evidence(
 )
 def test_whats_next(verdict: Verdict, end: str, last: bool, expected: Next) -> None:
     assert attempt.whats_next(verdict, end, last) is expected
+
+
+def test_a_repeat_goes_before_everything_but_a_fail() -> None:
+    assert attempt.whats_next(Verdict.FAIL, "completed", False, repeat=True) is Next.FAIL
+    assert attempt.whats_next(Verdict.INCONCLUSIVE, "completed", True, repeat=True) is Next.REPEAT
+    assert attempt.state_after(Kind.DONE, Verdict.INCONCLUSIVE, repeat=True) == attempt.REPEAT
+    assert attempt.is_repeat("2.0r1")
+    assert not attempt.is_repeat("2.0")
 
 
 def test_only_a_blocking_fail_or_a_lasting_inconclusive_stops_what_follows() -> None:

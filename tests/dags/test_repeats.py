@@ -1,0 +1,138 @@
+"""A noisy test in whole runs of the DAG: it is asked for again, alone, and both runs are weighed, told and replayed.
+
+The node side is a stand-in that claims what the test lets it claim; stages before are passed by decree.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster import records, replay
+from muster.agentfile import AgentFile
+from muster.operators import stage
+from muster.remote import attempt
+from muster_criteria import judge as judging
+from muster_criteria.model import Coverage, Judgement, Verdict
+from muster_node.contract import Plan
+from tests.dags.conftest import NODE
+from tests.support import airflow_home, sshd, standin
+
+pytestmark = pytest.mark.needs_sshd
+
+DAG_ID = "node_qualification"
+SHIPPED = airflow_home.ROOT / "validators" / "skus"
+GOOD, BAD = 600.0, 400.0
+"""MB/s, around a floor of 500."""
+LIMIT = """
+figures:
+  - metric: disk_write_rate
+    device: disk
+    unit: MB/s
+    best: 900
+    source: "any CPU: for a test"
+    date: 2026-11-21
+limits:
+  - metric: disk_write_rate
+    device: disk
+    unit: MB/s
+    floor: 500
+    fault: disk
+    action: inspect
+    meaning: writes too slowly
+    source: "derived: for a test"
+    date: 2026-11-21
+"""
+
+
+@pytest.fixture
+def node(airflow_db: None, server: sshd.Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> sshd.Sshd:
+    """A node of a model whose disk test may be repeated, and has a floor."""
+    folder = tmp_path / "skus"
+    (folder / "programmes").mkdir(parents=True)
+    programme = (SHIPPED / "programmes" / "cpu-node.yaml").read_text()
+    assert programme.count("      disk:\n") == 1
+    (folder / "programmes" / "cpu-node.yaml").write_text(
+        programme.replace("      disk:\n", "      disk:\n        sequential: true\n")
+    )
+    text = (SHIPPED / "cpu-generic.yaml").read_text()
+    assert text.count("\nlimits:\n") == 1
+    (folder / "cpu-generic.yaml").write_text(text.replace("\nlimits:\n", LIMIT))
+    monkeypatch.setenv("MUSTER_SKU_PATH", str(folder))
+    monkeypatch.setenv("MUSTER_RETRY_SECONDS", "0.1")
+    path, sha256 = standin.write(tmp_path / "cache")
+    monkeypatch.setattr(stage, "build_agent", lambda _: AgentFile(path, sha256))
+    real = judging.judge
+
+    def judge(result: Any, sku: Any, name: str, level: str, **more: Any) -> Judgement:
+        if name == "performance":
+            return real(result, sku, name, level, **more)
+        return Judgement(
+            name, level, Verdict.PASS, "by decree", Coverage(1, 1, 1), (), (), False, sku.name, sku.revision
+        )
+
+    monkeypatch.setattr(judging, "judge", judge)
+    return server
+
+
+def rate(value: float) -> list[dict[str, Any]]:
+    return [{"probe": "disk", "metric": "disk_write_rate", "device": "disk:scratch", "unit": "MB/s", "value": value,
+             "text": None, "labels": {}, "samples": 1, "spread": None, "note": ""}]  # fmt: skip
+
+
+def qualify(server: sshd.Sshd, *runs: float | None) -> str:
+    """One run of the DAG, in which the disk test gives these figures, one after the other; None: it tells none."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    standin.behave(server.home, performance={"measured": [[] if value is None else rate(value) for value in runs]})
+    dag = DagBag(str(airflow_home.ROOT / "dags")).dags[DAG_ID]
+    return dag.test(run_conf={"node": NODE, "level": "demo", "reason": "a test"}).run_id
+
+
+def test_a_failure_is_asked_for_again_and_the_second_one_convicts(
+    node: sshd.Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[Plan] = []
+    start = stage.jobs.start
+
+    def noted(client: Any, seen: Any, key: str, plan: str, *more: Any) -> None:
+        plans.append(Plan.from_json(plan))
+        start(client, seen, key, plan, *more)
+
+    monkeypatch.setattr(stage.jobs, "start", noted)
+    run_id = qualify(node, BAD, BAD)
+
+    sent = [[call.probe for call in plan.probes] for plan in plans if plan.stage == "performance"]
+    assert len(sent[0]) > 1
+    assert sent[1:] == [["disk"]], "once more, and the noisy test alone"
+    first = records.get_job(DAG_ID, run_id, "performance", "2.0")
+    again = records.get_job(DAG_ID, run_id, "performance")
+    assert first is not None
+    assert again is not None
+    assert (first.state, again.generation, again.state) == (attempt.REPEAT, "2.0r1", attempt.FINAL)
+    judged = performance(run_id)
+    assert judged.verdict is Verdict.FAIL
+    (finding,) = [each for each in judged.findings if each.metric == "disk_write_rate"]
+    assert "2 of 2 runs failed: 400 MB/s (failed), 400 MB/s (failed)" in finding.summary
+    (told,) = replay.replay(records.get_run(DAG_ID, run_id), stage="performance")
+    assert told.differences == ()
+
+
+def test_a_test_that_passes_again_goes_on_until_it_is_decided(node: sshd.Sshd) -> None:
+    run_id = qualify(node, BAD, GOOD, BAD)
+    (finding,) = [each for each in performance(run_id).findings if each.metric == "disk_write_rate"]
+    assert "2 of 3 runs failed: 400 MB/s (failed), 600 MB/s, 400 MB/s (failed)" in finding.summary
+    assert standin.started(node.home).count("performance") == 3
+
+
+def test_a_repeat_that_tells_nothing_decides_nothing_and_does_not_go_on_for_ever(node: sshd.Sshd) -> None:
+    run_id = qualify(node, BAD, None)
+    assert performance(run_id).verdict is Verdict.INCONCLUSIVE
+    assert standin.started(node.home).count("performance") == 4, "one repeat, then as often as Airflow tries a stage"
+
+
+def performance(run_id: str) -> Judgement:
+    report = records.run_report(DAG_ID, run_id)
+    return next(each.judgement for each in report.stages if each.judgement.stage == "performance")

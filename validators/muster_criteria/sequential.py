@@ -1,0 +1,172 @@
+"""Tests that fail now and then on sound hardware: weighed over their runs by Wald's sequential test.
+
+For minute-long tests with run-to-run noise only, which a programme declares (``sequential: true``): two failures
+convict, nine passes acquit, twenty-one after one failure. What the lottery gave and a wrong bit are no noise: exact
+limits and the fleet's rules convict as ever. Every run is listed in the finding, whatever the decision.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from muster_criteria.findings import Breaking, limit_finding
+from muster_criteria.fleet.readings import day_of, labels_text
+from muster_criteria.fleet.sprt import Decision, Sprt
+from muster_criteria.limits import labelled
+from muster_criteria.measured import StageResult
+from muster_criteria.model import Action, Finding, Severity, Verdict
+from muster_criteria.programme import stage_probes
+from muster_criteria.rules import FLEET_KINDS, Rule
+from muster_criteria.skus import Sku
+from muster_criteria.words import figure
+
+LOWER, UPPER = ("floor", "siblings_at_least"), ("ceiling", "siblings_at_most")
+NOISY = (*LOWER, *UPPER)
+"""Kinds of limits that noise can break; what must be exact, or a text, is not among them."""
+RUNS_MAX = 45
+"""Runs after which an undecided test is left to a person: twice what one failure takes to be acquitted of."""
+ACQUITTED, UNDECIDED = 0.05, 0.5
+"""Confidence in a finding of an acquitted and of an undecided device: the test's own β, and a coin's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Weighed:
+    """What the runs amount to. ``asked``: a sentence for each device to be measured again; ``probes``: by what."""
+
+    breaking: tuple[Breaking, ...]
+    asked: tuple[str, ...] = ()
+    probes: tuple[str, ...] = ()
+
+
+def sequential_probes(sku: Sku, stage: str, level: str) -> tuple[str, ...]:
+    """The probes of a stage that may be repeated. Raises SkuError as ``stage_probes``."""
+    return tuple(name for name, use in stage_probes(sku, stage, level).items() if use.sequential)
+
+
+def arranged(
+    attempts: Iterable[tuple[Verdict, StageResult]], now: StageResult, sku: Sku, stage: str, level: str
+) -> tuple[StageResult, tuple[StageResult, ...]]:
+    """(the result that the stage is judged by, the other results of the same test), each oldest first.
+
+    ``attempts``: the earlier ones of the same run, with their verdicts. A repeat holds the sequential probes alone, and
+    belongs to what came before; a whole result does so only after an INCONCLUSIVE one: any other verdict was the end.
+    """
+    whole = set(stage_probes(sku, stage, level))
+    chain: list[StageResult] = []
+    before: Verdict | None = None
+    for verdict, result in [*attempts, (None, now)]:
+        if whole <= {end.probe for end in result.probes} and before is not Verdict.INCONCLUSIVE:
+            chain = []
+        chain.append(result)
+        before = verdict
+    base = next((each for each in reversed(chain) if whole <= {end.probe for end in each.probes}), now)
+    return base, tuple(each for each in chain if each is not base)
+
+
+def weigh(
+    frame: pd.DataFrame,
+    breaking: Sequence[Breaking],
+    sku: Sku,
+    result: StageResult,
+    repeats: pd.DataFrame | None,
+) -> Weighed:
+    """The findings, those of noisy limits weighed over all runs, in the order in which they began.
+
+    ``repeats``: readings of the other runs of the same test (see ``fleet.readings``); ``frame`` is of ``result``.
+    """
+    noisy = sequential_probes(sku, result.stage, result.level)
+    if not noisy:
+        return Weighed(tuple(breaking))
+    others = _others(repeats)
+    own = {(item.rule.column, item.position): item for item in breaking}
+    kept = [item for item in breaking if not (item.rule.breach == "fail" and _is_noisy(frame, item, noisy))]
+    asked: list[str] = []
+    probes: set[str] = set()
+    for rule in (Rule(kind, "fail") for kind in NOISY):
+        if rule.column not in frame.columns:
+            continue
+        for position in np.flatnonzero(frame["probe"].isin(noisy) & frame[rule.column].notna()):
+            row = frame.iloc[int(position)]
+            own_run = (day_of(result.started_at), float(row["value"]))
+            runs = [value for _, value in sorted([*others.get(_key(row), ()), own_run])]
+            failed = [_fails(value, rule.kind, float(row[f"{rule.column}_at"])) for value in runs]
+            if not any(failed):
+                continue
+            decision = Sprt().decide(failed)
+            item = own.get((rule.column, int(position)))
+            finding = item.finding if item else limit_finding(row, rule, sku)
+            told = _told(finding, row, runs, failed, decision)
+            kept.append(Breaking(int(position), rule, told))
+            if decision == "repeat":
+                asked.append(told.summary.rstrip("."))
+                probes |= {str(row["probe"])} if len(runs) < RUNS_MAX else set()
+    probes |= _doubted(frame, breaking, noisy, sku)
+    return Weighed(tuple(kept), tuple(asked), tuple(sorted(probes)))
+
+
+def _is_noisy(frame: pd.DataFrame, item: Breaking, noisy: Sequence[str]) -> bool:
+    return item.rule.kind in NOISY and frame["probe"].iloc[item.position] in noisy
+
+
+def _doubted(frame: pd.DataFrame, breaking: Sequence[Breaking], noisy: Sequence[str], sku: Sku) -> set[str]:
+    """Probes of which the fleet asks for a second reading: it has thresholds of its own for two, so one will do."""
+    found = set()
+    for item in breaking:
+        row = frame.iloc[item.position]
+        if item.rule.kind not in FLEET_KINDS or item.rule.breach != "warn" or row["probe"] not in noisy:
+            continue
+        comparison = sku.programme.compare[int(row[f"{item.rule.column}_by"])]
+        if comparison.spread != "lottery" and row[f"{item.rule.column}_repeats"] <= 1:
+            found.add(str(row["probe"]))
+    return found
+
+
+_Key = tuple[str, str, str, str]
+
+
+def _key(row: pd.Series) -> _Key:
+    return str(row["device"]), str(row["metric"]), labels_text(row["labels"]), str(row["unit"])
+
+
+def _others(repeats: pd.DataFrame | None) -> dict[_Key, list[tuple[float, float]]]:
+    """(when, value) of each other run, by what was measured."""
+    found: dict[_Key, list[tuple[float, float]]] = {}
+    if repeats is None:
+        return found
+    columns = (repeats[name].astype(str) for name in ("device", "metric", "labels", "unit"))
+    for *key, at, value in zip(*columns, repeats["at"], repeats["value"], strict=True):
+        if np.isfinite(value):
+            found.setdefault((key[0], key[1], key[2], key[3]), []).append((float(at), float(value)))
+    return found
+
+
+def _fails(value: float, kind: str, at: float) -> bool:
+    return value < at if kind in LOWER else value > at
+
+
+def _told(finding: Finding, row: pd.Series, runs: list[float], failed: list[bool], decision: Decision) -> Finding:
+    """The finding with every run that it rests on, and what they amount to."""
+    name = labelled(row["metric"], dict(row["labels"]))
+    listed = ", ".join(
+        figure(value, row["unit"]) + (" (failed)" if bad else "") for value, bad in zip(runs, failed, strict=True)
+    )
+    count = f"{sum(failed)} of {len(runs)} runs failed: {listed}"
+    lead = finding.summary.rstrip(".")
+    if decision == "convict":
+        return dataclasses.replace(finding, observed=f"{finding.observed}; {count}", summary=f"{lead}; {count}.")
+    if decision == "acquit":
+        what, action, confidence = "acquitted by its repeats", Action.NONE, ACQUITTED
+    else:
+        what, action, confidence = "undecided, to be measured again", Action.RETEST, UNDECIDED
+    return dataclasses.replace(
+        finding,
+        severity=Severity.WARNING,
+        action=action,
+        confidence=confidence,
+        observed=f"{finding.observed}; {count}",
+        summary=f"{row['device']} {what}: {name}, expected {finding.expected}; {count}.",
+    )
