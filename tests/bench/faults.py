@@ -20,10 +20,8 @@ import json
 import multiprocessing
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from muster_criteria.judge import overall
@@ -32,13 +30,11 @@ from muster_criteria.skus import STAGES, load_sku
 from muster_node.hardware.simulated import create_machine
 from muster_node.hardware.simulated.defects import DEFECTS
 from muster_node.hardware.simulated.models import MODELS
-from tests.support.in_process import qualify
+from tests.support.in_process import machine_room, qualify
 
 LEVEL = "demo"
 SPEED = 600.0
 KERNEL_EDGE = 32
-MEMORY = Path("/dev/shm")
-"""Where the machines' state is kept if it is there: it is written at every step of the physics."""
 HEALTHY = frozenset({Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL})
 
 
@@ -169,9 +165,8 @@ def _in_turn(models: Sequence[str], count: int) -> list[str]:
 
 def examine(case: Case) -> Outcome:
     """Build the node, take it through every stage and look for what was planted."""
-    room = MEMORY if MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="muster-faults-", dir=room) as folder:
-        machine = Path(folder) / "node"
+    with machine_room() as room:
+        machine = room / "node"
         planted = [{"kind": fault.kind, **dict(fault.spec)} for fault in case.faults]
         create_machine(machine, case.model, case.seed, planted, speed=SPEED, kernel_edge=KERNEL_EDGE)
         judgements = qualify(machine, load_sku(case.model), LEVEL, case.seed)

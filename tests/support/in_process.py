@@ -6,9 +6,10 @@ its JSON. So what is left out is processes and telemetry, not a judgement.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,15 @@ from muster_node.hardware.simulated import open_simulated
 from muster_node.probe import Probe
 from muster_node.probe_run import Listener
 from muster_node.result import encode
+
+MEMORY = Path("/dev/shm")
+
+
+@contextlib.contextmanager
+def machine_room() -> Iterator[Path]:
+    """A folder for machines, in memory where there is such a place: their state is written at every step of physics."""
+    with tempfile.TemporaryDirectory(prefix="muster-machines-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        yield Path(folder)
 
 
 class _Line(child.Reporter):

@@ -1,0 +1,101 @@
+"""The fault bench counts what the judge said, and draws only what can be seen."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from muster_criteria.model import Action, FaultClass, Finding, Severity, Verdict
+from muster_node.hardware.simulated.defects import DEFECTS
+from muster_node.hardware.simulated.models import MODELS
+from tests.bench.faults import FAULTS, Case, Fault, Outcome, _accused, _found, answer, draw, draw_pair, perfect
+
+SLOW = Fault("slow_gemm", (("gpu", 3), ("share", 0.8)))
+HEALTHY = Outcome(Case("h100-sxm-8", 1), Verdict.PASS, (), (), "")
+
+
+def _finding(metric: str, device: str, severity: Severity = Severity.CRITICAL, **more: str) -> Finding:
+    return Finding(
+        rule=more.get("rule", "floor"),
+        metric=metric,
+        device=device,
+        severity=severity,
+        fault_class=FaultClass.GPU,
+        action=Action.RMA,
+        observed="",
+        expected="",
+        source="",
+        summary="",
+        labels=(("code", more["code"]),) if "code" in more else (),
+    )
+
+
+def _outcome(found: str = "gemm_rate_per_clock (floor)", accused: tuple[str, ...] = ()) -> Outcome:
+    return Outcome(Case("h100-sxm-8", 1, (SLOW,)), Verdict.FAIL, (found,), accused, "")
+
+
+def test_every_kind_of_defect_must_be_found_by_something() -> None:
+    assert set(FAULTS) == set(DEFECTS)
+
+
+def test_a_finding_names_a_fault_by_measurement_and_device() -> None:
+    assert _found(SLOW, [_finding("burn_rate_per_clock", "gpu3", Severity.WARNING)])
+    assert not _found(SLOW, [_finding("burn_rate_per_clock", "gpu2")])
+    assert not _found(SLOW, [_finding("memory_bandwidth", "gpu3")])
+    assert not _found(SLOW, [_finding("burn_rate_per_clock", "gpu3", Severity.INFO)])
+    hang = Fault("processor_hang", (("gpu", 3),))
+    assert _found(hang, [_finding("xid", "gpu3", rule="xid", code="119")])
+    assert not _found(hang, [_finding("xid", "gpu3", rule="xid", code="79")])
+
+
+def test_who_has_no_fault_is_accused_by_critical_findings_only() -> None:
+    said = [
+        _finding("gemm_rate", "gpu3"),
+        _finding("gpu_count", "node"),
+        _finding("gemm_rate", "gpu4", Severity.WARNING),
+    ]
+    assert _accused([SLOW], said) == set()
+    assert _accused([SLOW], [*said, _finding("gemm_rate", "gpu5")]) == {"gpu5"}
+
+
+def test_ports_and_fans_are_devices_too() -> None:
+    assert Fault("nic_down", (("nic", 2),)).device == "nic:ib2"
+    assert Fault("fan_fail", (("fan", 4),)).device == "fan4"
+    assert Fault("hot_inlet", (("celsius", 36.0),)).device == "node"
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "right", "missed"),
+    [
+        ([_outcome(), HEALTHY], True, []),
+        ([_outcome(found=""), HEALTHY], False, ["slow_gemm on h100-sxm-8 gpu3"]),
+        ([_outcome(accused=("gpu5",)), HEALTHY], False, []),
+        ([_outcome(), Outcome(HEALTHY.case, Verdict.FAIL, (), (), "")], False, []),
+        ([_outcome(), Outcome(HEALTHY.case, Verdict.INCONCLUSIVE, (), (), "")], False, []),
+    ],
+)
+def test_the_bench_is_content_with_nothing_less_than_all(
+    outcomes: list[Outcome], right: bool, missed: list[str]
+) -> None:
+    told = answer(outcomes, 1.0)
+    assert perfect(told) is right
+    assert told["missed"] == missed
+    assert (told["planted"], told["healthy"]) == (1, 1)
+
+
+def test_a_seed_draws_the_same_again_and_every_kind_that_a_model_can_have() -> None:
+    cases = draw(list(MODELS), 6, 4, 7)
+    assert cases == draw(list(MODELS), 6, 4, 7) != draw(list(MODELS), 6, 4, 8)
+    alone = {(case.model, case.faults[0].kind) for case in cases if len(case.faults) == 1}
+    assert alone == {(model, kind) for model in MODELS for kind in DEFECTS if DEFECTS[kind].possible(MODELS[model])}
+    assert sum(len(case.faults) == 2 for case in cases) == 6
+    assert sum(not case.faults for case in cases) == 4
+
+
+def test_nothing_is_planted_behind_a_gpu_that_is_not_there() -> None:
+    dice = random.Random(3)
+    pairs = [draw_pair("gb200-nvl72", dice) for _ in range(300)]
+    same = [pair for pair in pairs if pair[0].device == pair[1].device]
+    assert same
+    assert not [pair for pair in same if any(FAULTS[fault.kind].hides for fault in pair)]

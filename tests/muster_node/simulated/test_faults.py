@@ -1,0 +1,65 @@
+"""A few simulated nodes drawn afresh at every run: what is planted is found, and a healthy node of each model passes.
+
+All kinds of fault on all models: ``python -m tests.bench.faults``.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from muster_criteria.judge import judge
+from muster_criteria.model import Verdict
+from muster_criteria.skus import load_sku
+from muster_node.hardware.simulated import create_machine
+from muster_node.hardware.simulated.defects import DEFECTS
+from muster_node.hardware.simulated.models import MODELS
+from tests.bench.faults import FAULTS, KERNEL_EDGE, SPEED, Case, draw_fault, draw_pair, examine
+from tests.support.in_process import machine_room, run_stage
+
+pytestmark = pytest.mark.needs_torch
+SEED = random.SystemRandom().randrange(10**6)
+
+
+def test_what_is_drawn_now_is_found_on_its_device() -> None:
+    """One fault alone and one pair, each on a model of its own."""
+    dice = random.Random(SEED)
+    single, double = dice.sample(list(MODELS), 2)
+    kind = dice.choice([kind for kind in FAULTS if DEFECTS[kind].possible(MODELS[single])])
+    for model, faults in ((single, (draw_fault(kind, single, dice),)), (double, draw_pair(double, dice))):
+        outcome = examine(Case(model, dice.randrange(10**6), faults))
+        assert all(outcome.found), (SEED, outcome)
+        assert outcome.accused == (), (SEED, outcome)
+
+
+def test_a_healthy_node_drawn_now_passes() -> None:
+    dice = random.Random(SEED)
+    outcome = examine(Case(dice.choice(list(MODELS)), dice.randrange(10**6)))
+    assert outcome.verdict is Verdict.PASS, (SEED, outcome)
+    assert outcome.accused == ()
+
+
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_a_healthy_node_of_each_model_passes_its_own_skus_intake(model: str, tmp_path: Path) -> None:
+    """Model and SKU file are written independently of each other."""
+    create_machine(tmp_path / "node", model, SEED)
+    sku = load_sku(model)
+    judgement = judge(run_stage(tmp_path / "node", sku, "intake", "demo", SEED), sku, "intake", "demo")
+    assert judgement.verdict is Verdict.PASS, (SEED, judgement.reason)
+    assert judgement.simulated
+
+
+def test_what_has_no_published_figure_is_provisional_without_siblings() -> None:
+    """No memory rate of a B200 is known: siblings judge it, and where they may not, nobody does and nothing passes."""
+    sku = load_sku("b200-sxm-8")
+    with machine_room() as room:
+        create_machine(room / "node", "b200-sxm-8", SEED, speed=SPEED, kernel_edge=KERNEL_EDGE)
+        result = run_stage(room / "node", sku, "performance", "demo", SEED)
+    assert judge(result, sku, "performance", "demo").verdict is Verdict.PASS
+    limits = tuple(limit for limit in sku.limits if not limit.key.startswith("siblings_"))
+    alone = judge(result, sku.model_copy(update={"limits": limits}), "performance", "demo")
+    assert alone.verdict is Verdict.PROVISIONAL
+    assert any("memory_bandwidth" in sentence for sentence in alone.coverage.unjudged)
+    assert not any("gemm_rate[dtype=bf16]" in sentence for sentence in alone.coverage.unjudged)
