@@ -14,6 +14,7 @@ ANYBODY = -1
 """Stands for the source where a sum is wrong: it does not tell which of its terms was."""
 
 _MODULUS = 97  # values below it: sums over 100,000 ranks stay exact in fp32
+_CHUNK = 1 << 24  # places that are computed at a time: as 64-bit integers they take twice the memory of the payload
 
 Layout = Tuple[Callable[[], Any], Callable[[], Any], Any, List[Tuple[int, slice]]]
 """Resets the buffers, runs the collective; the result; and which parts of it came from which rank."""
@@ -21,12 +22,16 @@ Layout = Tuple[Callable[[], Any], Callable[[], Any], Any, List[Tuple[int, slice]
 
 def busbw_factor(op: str, ranks: int) -> float:
     """What turns algorithm bandwidth into bus bandwidth, as nccl-tests' PERFORMANCE.md defines it."""
-    return {"all_reduce": 2.0 * (ranks - 1) / ranks, "broadcast": 1.0, "send_recv": 1.0}.get(op, (ranks - 1) / ranks)
+    return {"all_reduce": 2.0 * (ranks - 1) / ranks, "send_recv": 1.0}.get(op, (ranks - 1) / ranks)
 
 
-def payload(torch: Any, rank: int, elements: int) -> Any:
+def payload(torch: Any, rank: int, elements: int, device: Any) -> Any:
     """What a rank puts in: different for every rank and place, so that parts that arrive swapped are wrong too."""
-    return ((torch.arange(elements) * (rank + 1) + rank) % _MODULUS).float()
+    filled = torch.empty(elements, device=device)
+    for low in range(0, elements, _CHUNK):
+        places = torch.arange(low, min(low + _CHUNK, elements), device=device)
+        filled[low : low + _CHUNK] = (places * (rank + 1) + rank) % _MODULUS
+    return filled
 
 
 class Exchange:
@@ -39,7 +44,7 @@ class Exchange:
         self._rank, self._ranks, self._elements = rank, ranks, elements
         self._torch, self._device = torch, device
         self.reset, self.run, self.result, self._parts = _LAYOUTS[op](self)
-        self._expected = _EXPECTED[op](self).to(device)
+        self._expected = _EXPECTED[op](self)
 
     def wrong(self) -> Dict[int, int]:
         """Elements that differ from the exact answer, by the rank they came from; those with none are left out."""
@@ -57,20 +62,23 @@ class Exchange:
         return slice(rank * self.share, (rank + 1) * self.share)
 
     def payload(self, rank: int) -> Any:
-        """A rank's whole buffer, on the CPU."""
-        return payload(self._torch, rank, self._elements)
+        """A rank's whole buffer, on the device."""
+        return payload(self._torch, rank, self._elements, self._device)
 
     def mine(self) -> Any:
-        """This rank's whole buffer, on the device."""
-        return self.payload(self._rank).to(self._device)
+        """This rank's whole buffer."""
+        return self.payload(self._rank)
 
     def empty(self, elements: int) -> Any:
         """A result with nothing in it that could be taken for one."""
         return self._torch.full((elements,), -1.0, device=self._device)
 
     def total(self) -> Any:
-        """The sum of all ranks' buffers, on the CPU."""
-        return sum(self.payload(rank) for rank in range(self._ranks))
+        """The sum of all ranks' buffers."""
+        total = self.payload(0)
+        for rank in range(1, self._ranks):
+            total += self.payload(rank)
+        return total
 
     def all_reduce(self) -> Layout:
         """Everybody ends with the sum of all buffers."""
@@ -80,15 +88,19 @@ class Exchange:
 
     def all_gather(self) -> Layout:
         """Everybody ends with the first part of every rank's buffer."""
-        part, result = self.mine()[: self.share].clone(), self.empty(self._elements)
-        parts = list(result.chunk(self._ranks))
-        run = functools.partial(self._torch.distributed.all_gather, parts, part)
+        dist, part, result = self._torch.distributed, self.mine()[: self.share].clone(), self.empty(self._elements)
+        # Every gloo knows lists; whole tensors, which not every gloo takes, spare NCCL a copy.
+        run = functools.partial(dist.all_gather, list(result.chunk(self._ranks)), part)
+        if self._device.type == "cuda":
+            run = functools.partial(dist.all_gather_into_tensor, result, part)
         return lambda: result.fill_(-1.0), run, result, [(rank, self.span(rank)) for rank in range(self._ranks)]
 
     def reduce_scatter(self) -> Layout:
         """Each rank ends with its own part of the sum."""
-        inputs, result = list(self.mine().chunk(self._ranks)), self.empty(self.share)
-        run = functools.partial(self._torch.distributed.reduce_scatter, result, inputs)
+        dist, mine, result = self._torch.distributed, self.mine(), self.empty(self.share)
+        run = functools.partial(dist.reduce_scatter, result, list(mine.chunk(self._ranks)))
+        if self._device.type == "cuda":
+            run = functools.partial(dist.reduce_scatter_tensor, result, mine)
         return lambda: result.fill_(-1.0), run, result, [(ANYBODY, slice(None))]
 
     def all_to_all(self) -> Layout:
@@ -112,11 +124,11 @@ class Exchange:
     def expect_parts_for_me(self) -> Any:
         """What all_to_all must give this rank."""
         torch, span = self._torch, self.span(self._rank)
-        return torch.cat([self.payload(rank)[span] for rank in range(self._ranks)])
+        return torch.cat([self.payload(rank)[span].clone() for rank in range(self._ranks)])
 
     def expect_first_parts(self) -> Any:
         """What all_gather must give everybody."""
-        return self._torch.cat([self.payload(rank)[: self.share] for rank in range(self._ranks)])
+        return self._torch.cat([self.payload(rank)[: self.share].clone() for rank in range(self._ranks)])
 
 
 _LAYOUTS: Dict[str, Callable[[Exchange], Layout]] = {
@@ -129,7 +141,7 @@ _LAYOUTS: Dict[str, Callable[[Exchange], Layout]] = {
 _EXPECTED: Dict[str, Callable[[Exchange], Any]] = {
     "all_reduce": Exchange.total,
     "all_gather": Exchange.expect_first_parts,
-    "reduce_scatter": lambda self: self.total()[self.span(self._rank)],
+    "reduce_scatter": lambda self: self.total()[self.span(self._rank)].clone(),
     "all_to_all": Exchange.expect_parts_for_me,
     "send_recv": lambda self: self.payload((self._rank - 1) % self._ranks),
 }

@@ -1,153 +1,242 @@
-"""Collectives between processes of this node over gloo, one process for each core, payload checked on every rank.
+"""Collectives inside the node: NCCL between its GPUs, gloo between its cores, payload checked on every rank.
 
-Bus bandwidth is counted as nccl-tests counts it: S/t × factor, where S is the size of the whole buffer (for all_gather
-and reduce_scatter that of all ranks) and the factor 2(n−1)/n for all_reduce, (n−1)/n for all_gather and reduce_scatter,
-1 for broadcast. Payloads are small integers, so every sum is exact in any order.
+Bus bandwidth is counted as nccl-tests count it (their doc/PERFORMANCE.md): S/t × factor, see ``busbw_factor``. A rate
+between GPUs counts only if NCCL's own log proves by which algorithm, protocol and transport the bytes went and how many
+GPUs took part; without that proof it is told why, and no figure. NCCL writes that log while it is timed, a line or two
+for each call, which buffers of a few KiB feel and those that tell of bandwidth do not.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import os
 import pathlib
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
+from muster_node.cluster.exchange import ELEMENT_BYTES, OPS, Exchange, busbw_factor
 from muster_node.hardware.cpu_compute import require_torch
-from muster_node.hardware.seam import Clock, Worker
+from muster_node.hardware.seam import Clock, Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.probes._shared import MIB, median, spread
+from muster_node.probes._nccl_log import SUBSYSTEMS, Proof, parse_nccl_log, prove
+from muster_node.probes._shared import GIB, MIB, median, spread
 
-OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
-_TIMEOUT = datetime.timedelta(seconds=60)
+SIZES = {"cpu": [MIB, 16 * MIB], "gpu": [8, 1024, MIB, 16 * MIB, 256 * MIB, GIB, 8 * GIB]}
+BACKENDS = {"cpu": "gloo", "gpu": "nccl"}
+_TIMEOUT = datetime.timedelta(seconds=120)
 _WARMUP = 2
-_MODULUS = 97  # values below it: sums over 100,000 ranks stay exact in fp32
-_ELEMENT = 4
+_BATCH, _BATCH_OF_LARGE, _LARGE = 20, 5, GIB  # as many as nccl-tests time at once, of large buffers fewer
+_BUFFERS = 6  # buffers of full size that one operation takes with its payload, its result and what it must be
 
-Operation = Tuple[Callable[[], Any], Callable[[], Any], Callable[[], int]]
-"""What fills the buffers, what runs the collective, and what counts the elements that came out wrong."""
+Key = Tuple[str, int]
+"""An operation, and the size of the whole buffer in bytes."""
 
 
 class Collectives(Probe):
-    """Bus bandwidth and correctness of collectives between the node's cores."""
+    """Bus bandwidth and correctness of collectives between the node's GPUs, or else its cores."""
 
     name = "collectives"
     stage = "performance"
-    doc = "gloo collectives between processes on this node, payload verified"
+    doc = "NCCL collectives between GPUs, or gloo between cores: payload verified, transport proven"
     params = {
-        "mib": Param([1, 16], "whole buffer sizes in MiB"),
+        "sizes": Param(None, "whole buffer sizes in bytes; None: what suits the devices, on GPUs 8 B to 8 GiB"),
         "repeats": Param(10, "timed repeats of each operation and size"),
-        "ranks": Param(None, "processes; None: one for each core, at least 2 and at most 32"),
+        "ranks": Param(None, "processes on CPUs; None: one for each core, at least 2 and at most 32"),
         "ops": Param(list(OPS), "operations to run"),
     }
     metrics = {
-        "collective_busbw": Metric("GB/s", "bus bandwidth by operation and size of the whole buffer in bytes"),
+        "collective_busbw": Metric("GB/s", "bus bandwidth by operation and bytes; on GPUs also with NVLS on or off"),
         "collective_mismatches": Metric("count", "elements that were wrong on any rank, by operation"),
+        "collective_transport": Metric("text", "what carried the largest buffer, by operation and NVLS"),
     }
     needs = ("torch",)
 
     def run(self, context: Context) -> None:
-        """Measure. Raises Skip where PyTorch was built without gloo."""
-        torch = require_torch()
-        if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
-            raise Skip("PyTorch was built without gloo")
-        cores = context.hardware.devices("core")
+        """Measure. Raises Skip where PyTorch lacks the backend, and on simulated GPUs: NCCL knows real ones only."""
+        torch, hardware = require_torch(), context.hardware
+        gpus, cores = hardware.devices("gpu"), hardware.devices("core")
+        if gpus and hardware.simulated:
+            raise Skip("simulated GPUs have no NCCL")
+        backend = BACKENDS["gpu" if gpus else "cpu"]
+        if not torch.distributed.is_available() or not getattr(torch.distributed, "is_%s_available" % backend)():
+            raise Skip("PyTorch was built without %s" % backend)
         if not cores:
             raise Skip("this machine offers no CPU to run on")
-        count = context.params["ranks"] or max(2, min(32, len(cores)))
-        context.progress("collectives between %d processes" % count)
-        devices = [cores[rank % len(cores)] for rank in range(count)]
-        found = context.hardware.at_once(devices, _Rank(torch, context))
-        for op in context.params["ops"]:
-            wrong = sum(mismatches[op] for _, mismatches in found)
-            context.emit("collective_mismatches", "node", value=wrong, labels={"op": op}, samples=count)
-        for op, size in found[0][0]:
+        if len(gpus) == 1:
+            raise Skip("there is only one GPU, which has nobody to exchange with")
+        ranks = len(gpus) or context.params["ranks"] or max(2, min(32, len(cores)))
+        context.progress("%s collectives between %d processes" % (backend, ranks))
+        # A process for each rank, which is forked before this one has touched a GPU, and finds its own there.
+        carriers = [cores[rank % len(cores)] for rank in range(ranks)]
+        found = hardware.at_once(carriers, _Rank(torch, context, gpus, nvls=True))
+        if not gpus:
+            _report(context, found, {}, None)
+            return
+        logs = _logs(context, ranks, nvls=True)
+        in_switch = all(parse_nccl_log(log).nvls for log in logs)
+        _report(context, found, {"nvls": "on" if in_switch else "off"}, logs)
+        if in_switch:
+            context.progress("nccl collectives between %d processes, without NVLS" % ranks)
+            found = hardware.at_once(carriers, _Rank(torch, context, gpus, nvls=False))
+            _report(context, found, {"nvls": "off"}, _logs(context, ranks, nvls=False))
+
+
+@dataclasses.dataclass
+class _Measured:
+    """What one rank measured: seconds by repeat, wrong elements by operation, sizes that did not fit.
+
+    ``stretches``: from where to where its log was written meanwhile.
+    """
+
+    seconds: Dict[Key, List[float]] = dataclasses.field(default_factory=dict)
+    wrong: Dict[str, int] = dataclasses.field(default_factory=dict)
+    left_out: List[Key] = dataclasses.field(default_factory=list)
+    stretches: Dict[Key, Tuple[int, int]] = dataclasses.field(default_factory=dict)
+
+
+def _report(context: Context, measured: List[_Measured], labels: Dict[str, str], logs: Optional[List[str]]) -> None:
+    """``logs``: those of all ranks, where rates count only with proof of what carried the bytes."""
+    ranks, first = len(measured), measured[0]
+    for op in context.params["ops"]:
+        wrong = sum(found.wrong[op] for found in measured)
+        context.emit("collective_mismatches", "node", value=wrong, labels={"op": op, **labels}, samples=ranks)
+        proof, sizes = Proof(), [size for name, size in first.seconds if name == op]
+        for size in sizes:
+            key = (op, size)
+            if logs is not None:
+                until = [parse_nccl_log(log[: found.stretches[key][1]]) for log, found in zip(logs, measured)]
+                proof = prove(op, size, ranks, parse_nccl_log(logs[0][slice(*first.stretches[key])]), until)
             # A collective has ended when its last rank has.
-            slowest = [max(times) for times in zip(*(seconds[op, size] for seconds, _ in found))]
-            rates = [size / each / 1e9 * busbw_factor(op, count) for each in slowest]
-            labels = {"op": op, "bytes": str(size)}
+            slowest = [max(times) for times in zip(*(found.seconds[key] for found in measured))]
+            rates = [size / each / 1e9 * busbw_factor(op, ranks) for each in slowest]
             context.emit(
-                "collective_busbw", "node", value=median(rates), labels=labels, samples=len(rates), spread=spread(rates)
+                "collective_busbw",
+                "node",
+                value=None if proof.why_not else median(rates),
+                labels={"op": op, "bytes": str(size), **labels},
+                samples=len(rates),
+                spread=spread(rates),
+                note=proof.carried or (proof.why_not and "what carried it is not proven: " + proof.why_not),
             )
+        if logs is not None and sizes:
+            told = {"op": op, **labels}
+            context.emit("collective_transport", "node", text=proof.carried or None, labels=told, note=proof.why_not)
+    for op, size in first.left_out:
+        note = "does not fit into free memory with its payload and result"
+        context.emit("collective_busbw", "node", labels={"op": op, "bytes": str(size), **labels}, note=note)
 
 
-def busbw_factor(op: str, ranks: int) -> float:
-    """What turns algorithm bandwidth into bus bandwidth, as nccl-tests' PERFORMANCE.md defines it."""
-    return {"all_reduce": 2.0 * (ranks - 1) / ranks, "broadcast": 1.0}.get(op, (ranks - 1) / ranks)
+def _log_file(scratch: pathlib.Path, rank: int, nvls: bool) -> pathlib.Path:
+    return scratch / ("nccl-%s-%d.log" % ("nvls" if nvls else "plain", rank))
+
+
+def _logs(context: Context, ranks: int, nvls: bool) -> List[str]:
+    """What NCCL wrote for each rank; "" where it wrote nothing."""
+    files = [_log_file(context.scratch, rank, nvls) for rank in range(ranks)]
+    return [file.read_text("latin-1") if file.exists() else "" for file in files]
 
 
 class _Rank:
-    """The work of one process: ({(op, bytes): seconds by repeat}, {op: wrong elements})."""
+    """The work of one process."""
 
-    def __init__(self, torch: Any, context: Context) -> None:
-        self._torch, self._clock, self._params = torch, context.hardware.clock, context.params
-        self._port_file = context.scratch / "port"
+    def __init__(self, torch: Any, context: Context, gpus: List[Device], nvls: bool) -> None:
+        self._torch, self._hardware, self._params = torch, context.hardware, context.params
+        self._scratch, self._gpus, self._nvls = context.scratch, gpus, nvls
+        self._kind = "gpu" if gpus else "cpu"
 
-    def __call__(self, worker: Worker) -> Tuple[Dict[Tuple[str, int], List[float]], Dict[str, int]]:
+    def __call__(self, worker: Worker) -> _Measured:
         dist = self._torch.distributed
+        compute = self._own_gpu(worker) if self._gpus else self._hardware.compute(worker.device)
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # gloo else resolves the host's name, which need not resolve
         dist.init_process_group(
-            "gloo", store=self._store(worker), rank=worker.index, world_size=worker.count, timeout=_TIMEOUT
+            BACKENDS[self._kind],
+            store=self._store(worker),
+            rank=worker.index,
+            world_size=worker.count,
+            timeout=_TIMEOUT,
         )
         try:
-            return self._measure(worker)
+            return self._measure(worker, compute)
         finally:
             dist.destroy_process_group()
+
+    def _own_gpu(self, worker: Worker) -> Compute:
+        """This rank's GPU; NCCL's helper threads may run on any CPU, and write down what they do."""
+        os.sched_setaffinity(0, {cpu.index for cpu in self._hardware.devices("cpu")})
+        os.environ.update(
+            NCCL_DEBUG="INFO",
+            NCCL_DEBUG_SUBSYS=SUBSYSTEMS,
+            NCCL_DEBUG_FILE=str(_log_file(self._scratch, worker.index, self._nvls)),
+        )
+        if not self._nvls:
+            os.environ["NCCL_NVLS_ENABLE"] = "0"
+        compute = self._hardware.compute(self._gpus[worker.index])
+        if compute.torch_device.type == "cuda":
+            self._torch.cuda.set_device(compute.torch_device)
+        return compute
 
     def _store(self, worker: Worker) -> Any:
         """A TCPStore on a port that the kernel chose; rank 0 tells the others by a file."""
         dist = self._torch.distributed
+        port_file = self._scratch / ("port-nvls" if self._nvls else "port-plain")
         if worker.index == 0:
             store = dist.TCPStore("127.0.0.1", 0, worker.count, True, _TIMEOUT, wait_for_workers=False)
-            _tell_port(self._port_file, store.port)
+            _tell_port(port_file, store.port)
             return store
-        port = _await_port(self._port_file, self._clock)
+        port = _await_port(port_file, self._hardware.clock)
         return dist.TCPStore("127.0.0.1", port, worker.count, False, _TIMEOUT)
 
-    def _measure(self, worker: Worker) -> Tuple[Dict[Tuple[str, int], List[float]], Dict[str, int]]:
-        seconds: Dict[Tuple[str, int], List[float]] = {}
-        wrong = dict.fromkeys(self._params["ops"], 0)
+    def _measure(self, worker: Worker, compute: Compute) -> _Measured:
+        measured, room = _Measured(wrong=dict.fromkeys(self._params["ops"], 0)), self._room(worker, compute)
+        log = _log_file(self._scratch, worker.index, self._nvls)
         for op in self._params["ops"]:
-            for mib in self._params["mib"]:
-                elements = int(mib * MIB) // _ELEMENT // worker.count * worker.count
-                reset, run, check = prepare(self._torch, op, worker.index, worker.count, elements)
-                times = []
-                for _ in range(_WARMUP + self._params["repeats"]):
-                    reset()
-                    self._torch.distributed.barrier()
-                    start = self._clock.now()
-                    run()
-                    times.append(self._clock.now() - start)
-                    wrong[op] += check()
-                seconds[op, elements * _ELEMENT] = times[_WARMUP:]
-        return seconds, wrong
+            for wanted in self._params["sizes"] or SIZES[self._kind]:
+                elements = max(1, int(wanted) // ELEMENT_BYTES // worker.count) * worker.count
+                size = elements * ELEMENT_BYTES
+                if _BUFFERS * size > room:
+                    measured.left_out.append((op, size))
+                    continue
+                exchange = Exchange(self._torch, op, worker.index, worker.count, elements, compute.torch_device)
+                begin = _length(log)
+                measured.seconds[op, size] = self._times(exchange, size, op, measured)
+                measured.stretches[op, size] = (begin, _length(log))
+        return measured
+
+    def _room(self, worker: Worker, compute: Compute) -> int:
+        """Bytes that every rank has free: all have to leave out the same sizes."""
+        free = compute.free_memory() // (1 if self._gpus else worker.count)
+        least = self._torch.tensor([free], dtype=self._torch.int64, device=compute.torch_device)
+        self._torch.distributed.all_reduce(least, op=self._torch.distributed.ReduceOp.MIN)
+        return int(least)
+
+    def _times(self, exchange: Exchange, size: int, op: str, measured: _Measured) -> List[float]:
+        """Seconds of one collective, by repeat; on GPUs of several that are queued at once, as nccl-tests do it."""
+        clock, times = self._hardware.clock, []
+        batch = 1 if not self._gpus else _BATCH if size < _LARGE else _BATCH_OF_LARGE
+        for _ in range(_WARMUP + self._params["repeats"]):
+            exchange.reset()
+            self._settle()
+            self._torch.distributed.barrier()
+            self._settle()
+            start = clock.now()
+            for _ in range(batch):
+                exchange.run()
+            self._settle()
+            times.append((clock.now() - start) / batch)
+            if batch > 1:  # a sum that is summed again is another one
+                exchange.reset()
+                exchange.run()
+            measured.wrong[op] += sum(exchange.wrong().values())
+        return times[_WARMUP:]
+
+    def _settle(self) -> None:
+        """Returns once the device has done everything that was asked of it."""
+        if self._gpus and BACKENDS["gpu"] == "nccl":
+            self._torch.cuda.synchronize()
 
 
-def prepare(torch: Any, op: str, rank: int, ranks: int, elements: int) -> Operation:
-    """One collective over a whole buffer of ``elements``, with payload and expected result by formula."""
-    dist, share = torch.distributed, elements // ranks
-
-    def payload(of_rank: int) -> Any:
-        return ((torch.arange(elements) * (of_rank + 1) + of_rank) % _MODULUS).float()
-
-    mine, span = payload(rank), slice(rank * share, (rank + 1) * share)
-    if op == "all_reduce":
-        result, expected = torch.empty(elements), sum(payload(each) for each in range(ranks))
-        reset, run = lambda: result.copy_(mine), lambda: dist.all_reduce(result)
-    elif op == "broadcast":
-        result, expected = torch.empty(elements), payload(0)
-        reset, run = lambda: result.copy_(mine), lambda: dist.broadcast(result, 0)
-    elif op == "all_gather":
-        result = torch.empty(elements)
-        expected = torch.cat([payload(each)[:share] for each in range(ranks)])
-        parts, part = list(result.chunk(ranks)), mine[:share].clone()
-        reset, run = lambda: result.fill_(-1.0), lambda: dist.all_gather(parts, part)
-    elif op == "reduce_scatter":
-        result, expected = torch.empty(share), sum(payload(each)[span] for each in range(ranks))
-        inputs = list(mine.chunk(ranks))
-        reset, run = lambda: result.fill_(-1.0), lambda: dist.reduce_scatter(result, inputs)
-    else:
-        raise ValueError("there is no collective %s (there are %s)" % (op, ", ".join(OPS)))
-    return reset, run, lambda: int((result != expected).sum())
+def _length(path: pathlib.Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _tell_port(path: pathlib.Path, port: int) -> None:

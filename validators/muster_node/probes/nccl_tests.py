@@ -11,6 +11,7 @@ import shutil
 from typing import Dict, List, Tuple
 
 from muster_node.probe import Context, Metric, Param, Probe, Skip
+from muster_node.probes._nccl_log import parse_nccl_log
 from muster_node.probes._tools import COOL_PARAMS, BadOutput, cool_down, real_only, run_tool
 
 PROGRAMS = {
@@ -23,8 +24,6 @@ PROGRAMS = {
 _RANK = re.compile(r"^#\s+Rank\s+(\d+)\s.*\bon\s+(\S+)\s+device\s+(\d+)\s", re.MULTILINE)
 _CHECKED = re.compile(r"^# Out of bounds values\s*:\s*(\d+)\s+(\w+)", re.MULTILINE)
 _AVERAGE = re.compile(r"^# Avg bus bandwidth\s*:\s*([\d.]+)", re.MULTILINE)
-_VIA = re.compile(r"NCCL INFO .*\bvia (\S+)")
-_ALGORITHM = re.compile(r"NCCL INFO .*?(\d+) Bytes -> Algo (\w+) proto (\w+)")
 _TIMINGS = 8  # time, algbw, busbw, errors: out of place, then in place
 
 
@@ -50,7 +49,8 @@ def parse_nccl_tests(text: str) -> NcclRun:
     if checked is None:
         raise BadOutput("it did not check its payload")
     largest = max(busbw)
-    chosen = {(algorithm, protocol) for size, algorithm, protocol in _ALGORITHM.findall(text) if int(size) == largest}
+    said = parse_nccl_log(text)
+    chosen = {choice for (_, size), choices in said.choices.items() if size == largest for choice in choices}
     ranks = len(set(_RANK.findall(text)))
     if not ranks:
         raise BadOutput("it does not tell which GPUs took part")
@@ -59,8 +59,8 @@ def parse_nccl_tests(text: str) -> NcclRun:
         busbw=busbw,
         wrong=wrong if checked.group(2) == "OK" else max(wrong, 1),
         ranks=ranks,
-        transports=tuple(sorted(set(_VIA.findall(text)))),
-        algorithm=", ".join("%s/%s" % pair for pair in sorted(chosen)),
+        transports=said.transports,
+        algorithm=", ".join(sorted(chosen)),
     )
 
 

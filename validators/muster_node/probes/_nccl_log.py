@@ -1,0 +1,104 @@
+"""What NCCL's own log says of who took part in a collective, and by which algorithm, protocol and transport.
+
+Pure functions of the text that NCCL writes with NCCL_DEBUG=INFO and the subsystems in ``SUBSYSTEMS`` (documented in
+NCCL's user guide under environment variables). Its lines have changed over the versions: up to 2.23 algorithms and
+protocols are numbers, without the name of the collective, and sizes of gathers were told whole or by rank.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Dict, FrozenSet, Sequence, Set, Tuple
+
+SUBSYSTEMS = "INIT,GRAPH,TUNING,COLL,P2P,NET,ENV"
+# By their places in NCCL's own lists.
+_ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
+_PROTOCOLS = ("LL", "LL128", "SIMPLE")
+_IN_SWITCH = ("NVLS", "NVLS_TREE")
+"""Algorithms that name their transport themselves: NVSwitches reduce and multicast."""
+_CALLS = {
+    "all_reduce": ("AllReduce",),
+    "all_gather": ("AllGather",),
+    "reduce_scatter": ("ReduceScatter",),
+    "all_to_all": ("Send", "AlltoAll"),
+    "send_recv": ("Send",),
+}
+"""What NCCL is called for; all_to_all is sends and receives to versions that have no call of its own for it."""
+_POINT_TO_POINT = ("all_to_all", "send_recv")
+_GATHERING = ("all_gather", "reduce_scatter")
+
+_COMPLETE = re.compile(r"NCCL INFO .*\brank (\d+) nranks (\d+) .*Init COMPLETE", re.IGNORECASE)
+_VIA = re.compile(r"NCCL INFO Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\].* via (.+?)\s*$", re.MULTILINE)
+_CHOICE = re.compile(r"NCCL INFO (?:(\w+): )?(\d+) Bytes -> Algo (\w+) proto (\w+)")
+_CALL = re.compile(r"NCCL INFO (\w+): opCount .*\[nranks=(\d+)\]")
+_NVLS = re.compile(r"NCCL INFO NVLS multicast support is (not )?available")
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+    """What a stretch of a log says: (rank, ranks) of communicators, transports, choices by (call, bytes), and calls."""
+
+    complete: FrozenSet[Tuple[int, int]]
+    transports: Tuple[str, ...]
+    choices: Dict[Tuple[str, int], Tuple[str, ...]]
+    calls: FrozenSet[Tuple[str, int]]
+    nvls: bool
+
+
+def parse_nccl_log(text: str) -> Said:
+    """Read a log, or a stretch of one; what it does not say is empty, as is the name of a call in some versions."""
+    choices: Dict[Tuple[str, int], Set[str]] = {}
+    for call, size, algorithm, protocol in _CHOICE.findall(text):
+        chosen = "%s/%s" % (_name(algorithm, _ALGORITHMS), _name(protocol, _PROTOCOLS))
+        choices.setdefault((call, int(size)), set()).add(chosen)
+    return Said(
+        complete=frozenset((int(rank), int(ranks)) for rank, ranks in _COMPLETE.findall(text)),
+        transports=tuple(sorted(set(_VIA.findall(text)))),
+        choices={key: tuple(sorted(chosen)) for key, chosen in choices.items()},
+        calls=frozenset((call, int(ranks)) for call, ranks in _CALL.findall(text)),
+        nvls="" in _NVLS.findall(text),
+    )
+
+
+def _name(told: str, names: Sequence[str]) -> str:
+    if told.isdigit():
+        return names[int(told)] if int(told) < len(names) else told
+    return told.upper()
+
+
+@dataclasses.dataclass(frozen=True)
+class Proof:
+    """``carried``: algorithm, protocol and transports, and how many took part; or why nothing is proven."""
+
+    carried: str = ""
+    why_not: str = ""
+
+
+def prove(op: str, size: int, ranks: int, during: Said, until: Sequence[Said]) -> Proof:
+    """What carried ``op`` over a whole buffer of ``size`` bytes.
+
+    ``during``: what the first rank said while it ran; ``until``: what every rank said from its start to then.
+    """
+    complete = {rank for said in until for rank, of in said.complete if of == ranks}
+    if len(complete) < ranks:
+        return Proof(why_not="%d of %d ranks say that they joined" % (len(complete), ranks))
+    if not any((call, ranks) in during.calls for call in _CALLS[op]):
+        return Proof(why_not="NCCL does not say that it was called for %s over %d ranks" % (op, ranks))
+    algorithms = () if op in _POINT_TO_POINT else _chosen(op, size, ranks, during)
+    if op not in _POINT_TO_POINT and not algorithms:
+        return Proof(why_not="NCCL does not say by which algorithm %s of %d bytes ran" % (op, size))
+    by_switch = bool(algorithms) and all(chosen.split("/")[0] in _IN_SWITCH for chosen in algorithms)
+    silent = sum(1 for said in until if not said.transports)
+    if silent and not by_switch:
+        return Proof(why_not="%d of %d ranks name no transport" % (silent, ranks))
+    transports = sorted({transport for said in until for transport in said.transports})
+    how = ", ".join(algorithms) or "point to point"
+    over = " over %s" % ", ".join(transports) if transports and not by_switch else ""
+    return Proof(carried="%s%s, %d GPUs" % (how, over, ranks))
+
+
+def _chosen(op: str, size: int, ranks: int, during: Said) -> Tuple[str, ...]:
+    sizes = (size, size // ranks) if op in _GATHERING else (size,)
+    keys = [(call, each) for each in sizes for call in _CALLS[op]] + [("", size)]
+    return next((during.choices[key] for key in keys if key in during.choices), ())
