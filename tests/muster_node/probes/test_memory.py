@@ -1,12 +1,15 @@
 """Memory patterns and bandwidth on this machine, and corrupted memory on purpose."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from muster_node.hardware import open_hardware
 from muster_node.hardware.cpu_compute import CpuCompute
+from muster_node.hardware.seam import Device
 from muster_node.hardware.simulated import create_machine, open_simulated
 from muster_node.probe import Skip
-from muster_node.probes._patterns import PATTERNS, described, sequences
+from muster_node.probes._patterns import PATTERNS, Region, described, sequences
 from muster_node.probes.memory_bandwidth import MemoryBandwidth
 from muster_node.probes.memory_pattern import MemoryPattern
 from tests.support.injector import KINDS, Injector, OneDevice
@@ -143,19 +146,50 @@ def test_walking_bits_put_every_cell_through_every_bit():
     index = torch.arange(64)
     seen = torch.zeros(64, dtype=torch.int64)
     for (fill,) in sequences(torch, "walking_ones", 5, 64):
-        words = fill(index)
+        words = fill.at(index, period=24)
         assert all(bin(word & (2**64 - 1)).count("1") == 1 for word in words.tolist())
         seen |= words
     assert set(seen.tolist()) == {-1}
 
 
-def test_no_two_cells_share_an_address_word_or_a_random_word():
+def test_no_two_cells_share_an_address_word():
     import torch
 
     index = torch.arange(100_000)
-    for pattern in ("own_address", "random"):
-        (fills,) = sequences(torch, pattern, 99, 1)
-        assert fills[0](index).unique().numel() == index.numel()
+    (fills,) = sequences(torch, "own_address", 99, 1)
+    for fill in fills:
+        assert fill.at(index, period=4096).unique().numel() == index.numel()
+
+
+def test_what_an_address_line_confuses_is_never_the_same_random_word():
+    """Cells whose numbers differ by a power of two, in one row or in several."""
+    import torch
+
+    (fills,) = sequences(torch, "random", 99, 1)
+    index = torch.arange(2**18)
+    words = fills[0].at(index, period=2**12)
+    for line in range(18):
+        assert (words != words[index ^ (1 << line)]).all(), line
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_cell_holds_what_its_pattern_says(pattern):
+    """The buffer, filled row by row from a template, against the same words worked out cell by cell."""
+    import torch
+
+    compute = SimpleNamespace(
+        device=Device("cpu0", "cpu", 0),
+        torch_device="cpu",
+        physical=lambda *shape: shape,
+        touch=lambda tensor, *, nominal_bytes: seen.append(tensor.clone()) or tensor,
+        copy=lambda target, source, *, nominal_bytes: target.copy_(source),
+    )
+    region = Region(torch, compute, 8 * 70_000, block_bytes=8 * 20_000)
+    index = torch.arange(region.words.numel())
+    for fills in sequences(torch, pattern, 12345, 2):
+        seen = []
+        assert region.run(pattern, fills) == (0, [])
+        assert torch.equal(seen[0], fills[0].at(index, region.period))
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,47 @@
-"""Patterns for memory, each a function of the cell's index, and the buffer that is filled with and compared to them.
+"""Patterns for memory, and the buffer that is filled with and compared to them.
 
-All of the buffer is written before any of it is read, so that caches cannot answer for it.
+All of the buffer is written before any of it is read, so that caches cannot answer for it. The buffer is laid out in
+rows of one period. A pattern is a short template that every row repeats, shifted by a stride or raised by a slope from
+row to row: the template stays in the cache, so that writing moves each byte once, and comparing hardly more than once.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Callable, Iterator, List, Tuple
 
 from muster_node.hardware.seam import Compute
 from muster_node.probes._shared import MIB
 
 WORD = 8
-# A core's cache holds what a block is compared with. Several blocks' worth of temporary results must fit beside the
-# region into what a GPU has left.
-BLOCK_BYTES = {"cpu": MIB, "gpu": 64 * MIB}
+BLOCK_BYTES = {"cpu": MIB, "gpu": 1024 * MIB}  # compared at a time: enough to keep a GPU busy, little to hold
+PERIOD_BYTES = {"cpu": MIB // 8, "gpu": 16 * MIB}  # half a core's second-level cache, or a GPU's
 PATTERNS = ("walking_ones", "walking_zeros", "own_address", "moving_inversions", "random", "block_move")
 EXAMPLES = 4
 _ALL = 2**64 - 1
+_WALK = 64  # after so many words a walking bit is where it was
+_ROWS_MIN = 4  # a buffer smaller than a period still has rows to move
+_SHIFT = 2  # words by which rows of random words differ: no power of two times a period, which address lines select
 
-Fill = Callable[[Any], Any]
-"""From cell indices (int64) to the words that belong there."""
+Words = Callable[[Any], Any]
+"""From numbers (int64) to words."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fill:
+    """What belongs into each cell: ``words(row × stride + column) + row × slope``, where a row is one ``period`` long.
+
+    ``stride`` and ``slope`` are worked out from the period.
+    """
+
+    words: Words
+    stride: Callable[[int], int] = lambda period: 0
+    slope: Callable[[int], int] = lambda period: 0
+
+    def at(self, index: Any, period: int) -> Any:
+        """The words of some cells, by their indices."""
+        row = index // period
+        return self.words(row * self.stride(period) + index % period) + row * self.slope(period)
 
 
 class Region:
@@ -30,13 +52,17 @@ class Region:
 
     def __init__(self, torch: Any, compute: Compute, nominal_bytes: int, block_bytes: int) -> None:
         self._torch, self._compute = torch, compute
-        words = max(1, nominal_bytes // WORD)
-        self.nominal_bytes, self.moved_bytes = words * WORD, 0
+        words = max(_ROWS_MIN, nominal_bytes // WORD)
         (physical,) = compute.physical(words)
-        self._buffer = torch.empty(physical, dtype=torch.int64, device=compute.torch_device)
-        block = min(physical, block_bytes // WORD)
-        self._spans = _spans(physical, block)
-        self._indices = torch.arange(block, dtype=torch.int64, device=compute.torch_device)
+        self.period = max(1, min(PERIOD_BYTES[compute.device.kind] // WORD, physical // _ROWS_MIN))
+        rows = physical // self.period
+        # What does not fill a row is left out: on real hardware, where both sizes are one, it is not counted either.
+        self.nominal_bytes = (rows * self.period if physical == words else words) * WORD
+        self.moved_bytes = 0
+        self._buffer = torch.empty(rows * self.period, dtype=torch.int64, device=compute.torch_device)
+        self._rows = torch.arange(rows, dtype=torch.int64, device=compute.torch_device)
+        self._block = max(1, min(block_bytes // WORD // self.period, rows // _ROWS_MIN))
+        self._spans = [(low, min(low + self._block, rows)) for low in range(0, rows, self._block)]
 
     @property
     def words(self) -> Any:
@@ -52,64 +78,67 @@ class Region:
 
         Returns how many words differed in all comparisons, and a few of them in words.
         """
-        self._write(fills[0])
+        laid = [_Laid(self._torch, fill, self.period, self._rows) for fill in fills]
+        self._write(laid[0])
         wrong, examples = 0, []  # type: int, List[str]
-        for number, fill in enumerate(fills):
-            following = fills[number + 1] if number + 1 < len(fills) else None
+        for number, fill in enumerate(laid):
+            following = laid[number + 1] if number + 1 < len(laid) else None
             for low, high in self._spans if number % 2 == 0 else reversed(self._spans):
                 wrong += self._compare(fill, low, high, examples)
                 if following is not None:
-                    self._buffer[low:high] = self._values(following, low, high)
+                    following.write(self._lines(low, high), low)
             self._passed(1 if following is None else 2)
         return wrong, examples
 
     def test_moved(self, fill: Fill) -> Tuple[int, List[str]]:
         """Write a fill everywhere, let the device move every block to its neighbour's place, and compare there."""
-        self._write(fill)
-        count = self._buffer.numel()
-        step = min(self._spans[0][1], max(1, count // 4))  # a buffer of one block is moved in quarters
-        kept = self._buffer[:step].clone()
-        for low, high in _spans(count - step, step):
-            self._copy(self._buffer[low:high], self._buffer[low + step : high + step])
-        self._copy(self._buffer[count - step :], kept)
+        laid = _Laid(self._torch, fill, self.period, self._rows)
+        self._write(laid)
+        step, rows = self._block, len(self._rows)
+        kept = self._lines(0, step).clone()
+        for low in range(0, rows - step, step):
+            high = min(low + step, rows - step)
+            self._copy(self._lines(low, high), self._lines(low + step, high + step))
+        self._copy(self._lines(rows - step, rows), kept)
         self.moved_bytes += 2 * self.nominal_bytes
         wrong, examples = 0, []  # type: int, List[str]
-        for low, high in self._spans:
-            wrong += self._compare(fill, low, high, examples, step)
+        for low in range(0, rows - step, step):
+            wrong += self._compare(laid, low, min(low + step, rows - step), examples, step)
+        wrong += self._compare(laid, rows - step, rows, examples, step - rows)
         self._passed(1)
         return wrong, examples
 
     def copy_rate(self, repeats: int) -> float:
         """Bytes per second, read and written, at which the device copies one half of the buffer to the other."""
-        half = self._buffer.numel() // 2
-        if not half:
-            return 0.0
-        self._copy(self._buffer[:half], self._buffer[half : 2 * half])
+        half = len(self._rows) // 2
+        lower, upper = self._lines(0, half), self._lines(half, 2 * half)
+        self._copy(lower, upper)
         with self._compute.timer() as timing:
             for _ in range(repeats):
-                self._copy(self._buffer[:half], self._buffer[half : 2 * half])
-        return repeats * self.nominal_bytes / timing.seconds if timing.seconds > 0 else 0.0
+                self._copy(lower, upper)
+        moved = 2 * repeats * self.nominal_bytes * half / len(self._rows)
+        return moved / timing.seconds if timing.seconds > 0 else 0.0
 
-    def _write(self, fill: Fill) -> None:
+    def _write(self, laid: "_Laid") -> None:
         for low, high in self._spans:
-            self._buffer[low:high] = self._values(fill, low, high)
+            laid.write(self._lines(low, high), low)
         self._passed(1)
 
-    def _compare(self, fill: Fill, low: int, high: int, examples: List[str], moved: int = 0) -> int:
-        """``moved``: by how many words, down and around, everything was moved since it was written."""
-        values, expected = self._buffer[low:high], self._values(fill, low, high, moved)
-        different = values != expected
+    def _compare(self, laid: "_Laid", low: int, high: int, examples: List[str], moved: int = 0) -> int:
+        """``moved``: so many rows further on was written what should stand here now."""
+        lines = self._lines(low, high)
+        different = laid.differs(lines, low + moved)
         count = int(different.sum())
         if count:
-            places = different.nonzero()[: max(0, EXAMPLES - len(examples))].flatten().tolist()
-            for at in places:
-                origin = ", moved there from word %d" % ((low + at + moved) % self._buffer.numel()) if moved else ""
-                examples.append(described(low + at, int(expected[at]), int(values[at])) + origin)
+            for row, column in _first(different, EXAMPLES - len(examples)):
+                index = (low + row) * self.period + column
+                wrote, read = laid.said(lines, low + moved, row, column)
+                origin = ", moved there from word %d" % (index + moved * self.period) if moved else ""
+                examples.append(described(index, wrote, read) + origin)
         return count
 
-    def _values(self, fill: Fill, low: int, high: int, moved: int = 0) -> Any:
-        indices = self._indices[: high - low] + low
-        return fill((indices + moved) % self._buffer.numel() if moved else indices)
+    def _lines(self, low: int, high: int) -> Any:
+        return self._buffer[low * self.period : high * self.period].view(high - low, self.period)
 
     def _copy(self, target: Any, source: Any) -> None:
         nominal = self.nominal_bytes * target.numel() // self._buffer.numel()
@@ -120,8 +149,45 @@ class Region:
         self._buffer = self._compute.touch(self._buffer, nominal_bytes=times * self.nominal_bytes)
 
 
-def _spans(count: int, block: int) -> List[Tuple[int, int]]:
-    return [(low, min(low + block, count)) for low in range(0, count, block)]
+class _Laid:
+    """A fill laid out over rows: the template that all of them share, and by how much each is raised."""
+
+    def __init__(self, torch: Any, fill: Fill, period: int, rows: Any) -> None:
+        self._torch, self._period, self._stride = torch, period, fill.stride(period)
+        length = period + (len(rows) - 1) * self._stride
+        self._template = fill.words(torch.arange(length, dtype=torch.int64, device=rows.device))
+        self._raised = (rows * fill.slope(period))[:, None] if fill.slope(period) else None
+
+    def write(self, lines: Any, low: int) -> None:
+        """Fill rows, the first of which is row ``low``."""
+        if self._raised is None:
+            lines.copy_(self._shared(lines, low))
+        else:
+            self._torch.add(self._shared(lines, low), self._raised[low : low + len(lines)], out=lines)
+
+    def differs(self, lines: Any, low: int) -> Any:
+        """Where rows are not what row ``low`` and those after it were filled with. Raised rows are lowered by it."""
+        if self._raised is not None:
+            lines.sub_(self._raised[low : low + len(lines)])
+        return lines != self._shared(lines, low)
+
+    def said(self, lines: Any, low: int, row: int, column: int) -> Tuple[int, int]:
+        """The words that were written into a cell and read from it; after ``differs``."""
+        raised = 0 if self._raised is None else int(self._raised[low + row])
+        return int(self._shared(lines, low)[row, column]) + raised, int(lines[row, column]) + raised
+
+    def _shared(self, lines: Any, low: int) -> Any:
+        return self._template.as_strided((len(lines), self._period), (self._stride, 1), low * self._stride)
+
+
+def _first(different: Any, most: int) -> List[Tuple[int, int]]:
+    """Row and column of the first few that are true, row by row: where all are, their places fill more than there is."""
+    found: List[Tuple[int, int]] = []
+    for row in different.any(1).nonzero().flatten().tolist():
+        if len(found) >= most:
+            break
+        found += [(row, column) for column in different[row].nonzero().flatten()[: most - len(found)].tolist()]
+    return found
 
 
 def described(index: int, wrote: int, read: int) -> str:
@@ -137,10 +203,10 @@ def sequences(torch: Any, pattern: str, key: int, walk: int) -> Iterator[List[Fi
     """The runs that make up a pattern; each run is a list of fills for ``Region.run``."""
     if pattern in ("walking_ones", "walking_zeros"):
         for step in range(walk):
-            shift = (key + step * 64 // walk) % 64
-            yield [_walking(torch, shift, pattern == "walking_zeros")]
+            yield [_walking(torch, (key + step * _WALK // walk) % _WALK, pattern == "walking_zeros")]
     elif pattern == "own_address":
-        yield [lambda index: index * WORD, lambda index: ~(index * WORD)]
+        upward = Fill(lambda index: index * WORD, slope=lambda period: period * WORD)
+        yield [upward, Fill(lambda index: ~(index * WORD), slope=lambda period: -period * WORD)]
     elif pattern == "moving_inversions":
         word = key - 2**61
         yield [_constant(word), _constant(~word), _constant(word)]
@@ -149,23 +215,26 @@ def sequences(torch: Any, pattern: str, key: int, walk: int) -> Iterator[List[Fi
 
 
 def _walking(torch: Any, shift: int, inverted: bool) -> Fill:
-    def fill(index: Any) -> Any:
-        bits = torch.ones_like(index) << ((index + shift) % 64)
+    def words(index: Any) -> Any:
+        bits = torch.ones_like(index) << ((index + shift) % _WALK)
         return ~bits if inverted else bits
 
-    return fill
+    return Fill(words, stride=lambda period: period % _WALK)
 
 
 def _constant(word: int) -> Fill:
-    return lambda index: index * 0 + word
+    return Fill(lambda index: index * 0 + word)
 
 
 def random_words(key: int) -> Fill:
-    """Words that look random and are a function of index and key: two rounds of multiply and shift, modulo 2^64."""
+    """Words that look random, a function of place and key: two rounds of multiply and shift, modulo 2^64.
 
-    def fill(index: Any) -> Any:
+    Rows are shifted against each other, so that what stands in the wrong row shows.
+    """
+
+    def words(index: Any) -> Any:
         mixed = (index + key) * -7046029254386353131
         mixed = (mixed ^ (mixed >> 29)) * -4658895280553007687
         return mixed ^ (mixed >> 32)
 
-    return fill
+    return Fill(words, stride=lambda period: _SHIFT)
