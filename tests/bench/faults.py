@@ -18,6 +18,7 @@ import concurrent.futures
 import dataclasses
 import json
 import multiprocessing
+import os
 import random
 import sys
 import time
@@ -27,6 +28,7 @@ from typing import Any
 from muster_criteria.judge import overall
 from muster_criteria.model import Finding, Severity, Verdict
 from muster_criteria.skus import STAGES, load_sku
+from muster_node import strays
 from muster_node.hardware.simulated import create_machine
 from muster_node.hardware.simulated.defects import DEFECTS
 from muster_node.hardware.simulated.models import MODELS
@@ -239,7 +241,7 @@ def bench(cases: Sequence[Case], jobs: int) -> int:
     began, outcomes = time.monotonic(), []
     spawn = multiprocessing.get_context("spawn")
     print(f"{'fault':<18}{'model':<13}{'verdict':<14}{'found':<5}{'device':<12}by")
-    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
+    with concurrent.futures.ProcessPoolExecutor(jobs, spawn, strays.die_with_parent, (os.getpid(),)) as pool:
         for outcome in pool.map(examine, cases):
             outcomes.append(outcome)
             print("\n".join(rows(outcome)), flush=True)
