@@ -181,7 +181,7 @@ class _Laid:
 
 
 def _first(different: Any, most: int) -> List[Tuple[int, int]]:
-    """Row and column of the first few that are true, row by row: where all are, their places fill more than there is."""
+    """Row and column of the first few that are true, row by row: a list of all could need more memory than is left."""
     found: List[Tuple[int, int]] = []
     for row in different.any(1).nonzero().flatten().tolist():
         if len(found) >= most:
