@@ -82,7 +82,7 @@ class _Route:
 
 def _filled(torch: Any, source: Any, key: int) -> str:
     """Fill what is to be sent with words that look random, since what repeats hides errors; returns their digest."""
-    source.copy_(random_words(key)(torch.arange(source.numel(), dtype=torch.int64, device=source.device)))
+    source.copy_(random_words(key).words(torch.arange(source.numel(), dtype=torch.int64, device=source.device)))
     return digest(torch, [source])
 
 
