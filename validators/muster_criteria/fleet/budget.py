@@ -3,9 +3,9 @@
 At most ``healthy_fail_per_visit`` over all devices × metrics × rules together (union bound, so correlated metrics only
 make it stricter). It goes where it helps, by kind of spread and by rule:
 
-* Series of low spread are many, and their true spread has the longer tail: four tenths go to their peers' rule, and
-  most of that to readings that a retest confirmed, since two that agree tell of the part and not of the run.
-* Series that follow the lottery are few, but no retest undoes a lottery: as much goes to single readings among peers.
+* Series of low spread are many, and their true spread has the longer tail: half goes to their peers' rule, and most of
+  that to readings that a retest confirmed, since two that agree tell of the part and not of the run.
+* Series that follow the lottery are few, but no retest undoes a lottery: a third goes to single readings among peers.
 * What is left is enough for the rest. A device compared with its own past strays by noise alone, whose tail is short,
   and siblings see little that peers do not; they are there for what only they see.
 """
@@ -20,9 +20,9 @@ from muster_criteria.fleet.comparisons import Spread
 NODE_RULES = ("node_peers", "node_drift")
 """Rules about the node's own level: all its devices alike, which is no device's fault."""
 SHARES: dict[str, dict[Spread, tuple[float, float]]] = {
-    "peers": {"low": (0.06, 0.34), "lottery": (0.41, 0.01)},
-    "siblings": {"low": (0.01, 0.01), "lottery": (0.01, 0.01)},
-    "drift": {"low": (0.05, 0.01), "lottery": (0.02, 0.01)},
+    "peers": {"low": (0.05, 0.45), "lottery": (0.34, 0.01)},
+    "siblings": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},
+    "drift": {"low": (0.04, 0.01), "lottery": (0.02, 0.01)},
     "cusum": {"low": (0.005, 0.0), "lottery": (0.005, 0.0)},
     "node_peers": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},
     "node_drift": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},

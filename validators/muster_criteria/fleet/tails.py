@@ -42,7 +42,11 @@ SHAPE_MIN, SHAPE_MAX = -0.1, 0.8
 
 _SUSPECT = 0.003
 _UNLIKELY = 0.02
-_WINDOW = 0.05
+_WINDOW = 0.03
+"""Share of the values that a tail is fitted to. Where noise with a short tail lies over a true spread with a long one,
+the long one only shows far out: of 0.3 % noise over Student-t(4) of 0.2 %, twice, 3.6 times as many of 40,000 lie beyond
+the predicted distance of 4e-6 as were asked for by a twentieth of the values, 1.8 times by this, 1.4 times by a fiftieth,
+whose predictions differ the more from fleet to fleet. Tails of one kind are predicted alike by all of them."""
 _EXCESSES_MIN = 100
 _POINTS = 400
 _SHAPES: Numbers = np.round(np.arange(SHAPE_MIN, SHAPE_MAX + 0.01, 0.05), 2)
