@@ -42,6 +42,16 @@ class Poll:
     log_size: int
 
 
+def _heed_cancellation() -> None:
+    """End now if this task has been told to.
+
+    ``asyncio.wait_for`` of Python 3.11, in asyncssh too, loses a cancellation that comes with the answer it waits for.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 class MusterJobTrigger(SSHRemoteJobTrigger):
     """Polls one job. Fires once, with ``kind``: done, rebooted, vanished, overdue, lost or refused.
 
@@ -128,6 +138,7 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
                         return
                     await self._back_off(failures, error)
                     continue
+                _heed_cancellation()
                 if failures:
                     self.log.info("%s answers again", self.node.name)
                 failures = 0
@@ -194,7 +205,8 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
                 process.close()
             return bytes(out)
 
-        data = await asyncio.wait_for(talk(), self.command_timeout)
+        async with asyncio.timeout(self.command_timeout):
+            data = await talk()
         return ssh.clean(data.decode("utf-8", "replace"))
 
     def _tell(self, poll: Poll) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -277,3 +278,33 @@ def test_both_halves_set_aside_what_the_connection_says_of_host_keys(
     seen = start(client, server, tmp_path)
     assert fire(trigger(server, seen, node=dataclasses.asdict(NodeAddress.of(stranger))))["kind"] == "refused"
     assert fire(trigger(server, seen))["kind"] == "done"
+
+
+def test_a_cancellation_that_comes_with_an_answer_is_heeded(
+    server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As asyncssh may lose it on Python 3.11: a triggerer that lets go of a job must not go on asking for hours."""
+    waiting = trigger(server, start(client, server, tmp_path, seconds=60))
+    poll, asked = waiting._poll, 0
+
+    async def deaf(conn: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        answer = asyncio.ensure_future(poll(conn))
+        while not answer.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.shield(answer)
+        return answer.result()
+
+    monkeypatch.setattr(waiting, "_poll", deaf)
+
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(anext(waiting.run()))
+        while not asked:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 20)
+
+    asyncio.run(cancelled())
+    assert asked == 1
