@@ -76,6 +76,11 @@ class Probe:
     needs: ClassVar[Tuple[str, ...]] = ()
     loads: ClassVar[bool] = True
 
+    @classmethod
+    def timed_s(cls, params: Mapping[str, Any], devices: int) -> float:
+        """Seconds of work that the parameters ask for on so many devices; what is counted and not timed comes on top."""
+        return float(params.get("seconds") or 0.0)
+
     def run(self, context: Context) -> None:
         """Measure. Raise Skip where it cannot be done here; anything else raised is recorded as a crash."""
         raise NotImplementedError

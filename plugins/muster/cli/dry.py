@@ -94,9 +94,10 @@ def _show_plans(plans: tuple[StagePlan, ...]) -> None:
     from muster.planning.preview import spell
 
     rows = [
-        [plan.stage, probe.probe, spell(probe.timeout_s), "loads it" if probe.loads else "reads only",
+        [plan.stage, probe.probe, spell(probe.timed_s) if probe.timed_s else "", spell(probe.timeout_s),
+         "loads it" if probe.loads else "reads only",
          "its FAIL ends the run" if plan.blocking and place == 0 else ""]
         for plan in plans
         for place, probe in enumerate(plan.probes)
     ]  # fmt: skip
-    show.table(["stage", "probe", "at most", "", ""], rows, empty="no stage runs any probe at this level")
+    show.table(["stage", "probe", "load", "at most", "", ""], rows, empty="no stage runs any probe at this level")

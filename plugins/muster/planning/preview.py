@@ -20,11 +20,12 @@ OUT_OF_SERVICE = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.
 
 @dataclasses.dataclass(frozen=True)
 class ProbePlan:
-    """One probe of a stage: its time limit (s), and whether it loads the machine."""
+    """One probe of a stage: its time limit (s), whether it loads the machine, and for how long at least (s)."""
 
     probe: str
     timeout_s: float
     loads: bool
+    timed_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +40,19 @@ class StagePlan:
 
 def stage_plans(sku: Sku, level: str) -> tuple[StagePlan, ...]:
     """What each stage runs on such a node at that level. Raises SkuError if the programme has no such level."""
-    declared = declared_probes()
+    declared, counted = declared_probes(), sku.devices.get("gpu")
+    # Where only the machine knows how many devices it has, one is the least.
+    devices = counted if isinstance(counted, int) and counted else 1
     return tuple(
         StagePlan(
             stage,
             tuple(
-                ProbePlan(call.probe, call.timeout_s, declared[call.probe].loads)
+                ProbePlan(
+                    call.probe,
+                    call.timeout_s,
+                    declared[call.probe].loads,
+                    declared[call.probe].timed_s(call.params, devices),
+                )
                 for call in programme.stage_calls(sku, stage, level, seed=0)
             ),
             programme.stage_deadline_s(sku, stage, level),
@@ -60,7 +68,9 @@ def time_needed(plans: tuple[StagePlan, ...], usual_s: float | None, nodes: int,
     rounds = math.ceil(nodes / at_once)
     most = f"at most {spell(longest_s * rounds)} unless a stage has to be repeated"
     usual = f"about {spell(usual_s * rounds)}, as the latest such runs took" if usual_s is not None else ""
-    told = "; ".join(filter(None, (usual, most if usual else f"{most} (none like it is recorded yet)")))
+    timed_s = sum(probe.timed_s for plan in plans for probe in plan.probes)
+    load = f"at least {spell(timed_s * rounds)} under load" if timed_s else ""
+    told = "; ".join(filter(None, (load, usual, most if usual else f"{most} (none like it is recorded yet)")))
     return told if nodes == 1 else f"{told}; {nodes} nodes, {min(nodes, at_once)} at a time"
 
 

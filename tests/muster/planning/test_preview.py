@@ -7,7 +7,7 @@ import pytest
 from muster.lifecycle import TRANSITIONS, State
 from muster.planning.preview import risks_of_move, spell, stage_plans, time_needed
 from muster_criteria import programme
-from muster_criteria.skus import list_skus, load_sku
+from muster_criteria.skus import LEVELS, list_skus, load_sku
 
 
 @pytest.mark.parametrize("name", list_skus())
@@ -28,14 +28,35 @@ def test_it_is_what_the_programme_runs(name: str, level: str) -> None:
 def test_times_add_up() -> None:
     plans = stage_plans(load_sku("cpu-generic"), "short")
     longest = sum(plan.deadline_s for plan in plans)
+    load = sum(probe.timed_s for plan in plans for probe in plan.probes)
     most = "unless a stage has to be repeated"
-    assert time_needed(plans, None, 1, 16) == f"at most {spell(longest)} {most} (none like it is recorded yet)"
+    assert time_needed(plans, None, 1, 16) == (
+        f"at least {spell(load)} under load; at most {spell(longest)} {most} (none like it is recorded yet)"
+    )
     assert time_needed(plans, 60.0, 5, 2) == (
-        f"about 3 min, as the latest such runs took; at most {spell(longest * 3)} {most}; 5 nodes, 2 at a time"
+        f"at least {spell(load * 3)} under load; about 3 min, as the latest such runs took; at most {spell(longest * 3)} {most}; 5 nodes, 2 at a time"
     )
     assert [spell(seconds) for seconds in (45, 119, 120, 7170, 7260, 172800)] == [
         "45 s", "119 s", "2 min", "2 h 0 min", "2 h 1 min", "48 h 0 min",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list_skus())
+def test_a_level_asks_for_more_work_than_the_one_below(name: str) -> None:
+    """The same probes at every level, with more seeds: minutes, an hour, days."""
+    sku = load_sku(name)
+    load = [sum(probe.timed_s for plan in stage_plans(sku, level) for probe in plan.probes) for level in LEVELS]
+    assert load == sorted(set(load))
+    assert load[LEVELS.index("long")] >= 86400
+
+
+def test_planned_integrity_keeps_to_its_levels() -> None:
+    """Timed work of the stage on eight GPUs: a minute, ten minutes, an hour, up to two days (test-science 1.7 G)."""
+    sku = load_sku("h100-sxm-8")
+    most = {"demo": 60.0, "short": 600.0, "standard": 3600.0, "long": 172800.0}
+    for level in LEVELS:
+        (plan,) = (each for each in stage_plans(sku, level) if each.stage == "integrity")
+        assert sum(probe.timed_s for probe in plan.probes) <= most[level]
 
 
 def test_whatever_enters_or_leaves_production_is_told() -> None:

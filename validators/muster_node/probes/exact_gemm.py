@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Compute, Device, Worker
@@ -68,6 +68,12 @@ class ExactGemm(Probe):
         "gemm_not_supported": Metric("text", "number formats asked for that the device does not multiply exactly"),
     }
     needs = ("torch",)
+
+    @classmethod
+    def timed_s(cls, params: Mapping[str, Any], devices: int) -> float:
+        """As long for each format, on each device alone and on all together."""
+        turns = sum({"alone": devices, "together": 1}[mode] for mode in params["modes"])
+        return float(params["seconds"] * len(params["dtypes"]) * turns)
 
     def run(self, context: Context) -> None:
         """Screen every device, one format after the other. Raises Skip where no device has any of the formats."""

@@ -50,6 +50,11 @@ class GemmRate(Probe):
     }
     needs = ("torch",)
 
+    @classmethod
+    def timed_s(cls, params: Mapping[str, Any], devices: int) -> float:
+        """As long for each format, and as long to warm up."""
+        return float((params["seconds"] + params["warmup_s"]) * len(params["dtypes"] or [""]))
+
     def run(self, context: Context) -> None:
         """Measure every format. Raises Skip where no device has any of them."""
         torch = require_torch()
