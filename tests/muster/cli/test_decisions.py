@@ -204,7 +204,8 @@ class TestDryRuns:
         lines = out.splitlines()
         assert any(line.startswith("intake\tinventory\t") and "\treads only" in line for line in lines)
         assert any(line.startswith("burn_in\tcpu_burn\t") and "\tloads it" in line for line in lines)
-        (time,) = [line for line in lines if line.startswith("time: at most ")]
+        (time,) = [line for line in lines if line.startswith("time: at least ")]
+        assert " under load; at most " in time
         assert time.endswith("(none like it is recorded yet); 2 nodes, 2 at a time")
         assert "gpu-0002: risk: a FAIL puts it into quarantine" in lines
         assert "gpu-0003: risk: in shadow mode it stays in production, whatever is found" in lines
@@ -212,4 +213,4 @@ class TestDryRuns:
         fleet.qualify("gpu-0002")
         again = muster("qualify", "gpu-0002", "--level", "short", "--reason", "new", "--dry-run")[1]
         assert "gpu-0002: would be refused: run gpu-0002__new exists already: give another reason" in again
-        assert "time: about " in muster("qualify", "gpu-0002", "--level", "short", "--dry-run")[1]
+        assert " under load; about " in muster("qualify", "gpu-0002", "--level", "short", "--dry-run")[1]

@@ -8,7 +8,7 @@ for server cores since 2017; a core that splits wide vectors (512 bits in two ha
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Device, Timing, Worker
