@@ -78,7 +78,7 @@ class Probe:
 
     @classmethod
     def timed_s(cls, params: Mapping[str, Any], devices: int) -> float:
-        """Seconds of work that the parameters ask for on so many devices; what is counted and not timed comes on top."""
+        """Seconds of work that parameters ask for on so many devices; what is counted and not timed comes on top."""
         return float(params.get("seconds") or 0.0)
 
     def run(self, context: Context) -> None:

@@ -34,7 +34,8 @@ def test_times_add_up() -> None:
         f"at least {spell(load)} under load; at most {spell(longest)} {most} (none like it is recorded yet)"
     )
     assert time_needed(plans, 60.0, 5, 2) == (
-        f"at least {spell(load * 3)} under load; about 3 min, as the latest such runs took; at most {spell(longest * 3)} {most}; 5 nodes, 2 at a time"
+        f"at least {spell(load * 3)} under load; about 3 min, as the latest such runs took; "
+        f"at most {spell(longest * 3)} {most}; 5 nodes, 2 at a time"
     )
     assert [spell(seconds) for seconds in (45, 119, 120, 7170, 7260, 172800)] == [
         "45 s", "119 s", "2 min", "2 h 0 min", "2 h 1 min", "48 h 0 min",
