@@ -155,8 +155,9 @@ _H200 = dataclasses.replace(
 # typical part of ours does 0.94; tf32 stands to bf16 as in NVIDIA's HGX B200 datasheet (1:2), as do int8 to fp8 (1:1),
 # fp64 (37 TFLOPS) and fp32 (75 TFLOPS) as its peaks do to each other. 1000 W, 180 GB, 8 TB/s, PCIe Gen5 x16, 18 NVLinks
 # of 50 GB/s a direction: the same datasheet. What copies reach of 8 TB/s on a B200 is not published; the share here is
-# that of GB200's 7.35 TB/s (Azure, as an excerpt). Slowdown 3 °C above max-op: NVSentinel ADR-042; max-op itself is
-# this simulation's choice. Eight ports of 400 Gb/s and two Xeon 8570: NVIDIA DGX B200 datasheet.
+# that of GB200's 7.35 TB/s (Azure, as an excerpt). 183,359 MiB, and 136 to 145 W at rest: nvidia-smi of B200 nodes, as
+# their users show it. Slowdown 3 °C above max-op: NVSentinel ADR-042; max-op itself is this simulation's choice. Eight
+# ports of 400 Gb/s and two Xeon 8570: NVIDIA DGX B200 datasheet.
 _B200 = dataclasses.replace(
     _H100,
     gpu_model="NVIDIA B200",
@@ -176,7 +177,7 @@ _B200 = dataclasses.replace(
     boost_clock_mhz=1965.0,
     idle_clock_mhz=120.0,
     power_limit_w=1000.0,
-    idle_power_w=140.0,
+    idle_power_w=95.0,
     leakage_w=85.0,
     rated_core_c=64.0,
     thermal_resistance=0.040,
@@ -196,9 +197,10 @@ _B200 = dataclasses.replace(
 # (stas00/ml-engineering, reference-figures 1), of which a typical part of ours does 0.94; the other formats as on B200
 # (fp64 40, fp32 80 TFLOPS of peak: NVIDIA GB200 NVL72 datasheet). Memory 7.35 TB/s of 8 (Azure blog, as an excerpt,
 # reference-figures 2). 1200 W, 186 GB, NVLink-C2C of 900 GB/s in both directions together, 72 cores of Arm Neoverse V2
-# and 480 GB a CPU, four ports of 400 Gb/s: the same datasheet. NVLink 53,125 MB/s a link and direction
-# (reference-figures 6). Slowdown 87 °C: gpud (test-science 4.2), and 2 °C above max-op: NVSentinel ADR-042. The GPUs
-# sit under cold plates; the temperature of what comes in to them is this simulation's choice.
+# and 480 GB a CPU, four ports of 400 Gb/s: the same datasheet. 189,471 MiB, and 156 to 181 W at rest: nvidia-smi of
+# GB200 trays, as their users show it. NVLink 53,125 MB/s a link and direction (reference-figures 6). Slowdown 87 °C:
+# gpud (test-science 4.2), and 2 °C above max-op: NVSentinel ADR-042. The GPUs sit under cold plates; the temperature of
+# what comes in to them is this simulation's choice.
 _GB200 = dataclasses.replace(
     _B200,
     gpu_model="NVIDIA GB200",
@@ -218,6 +220,7 @@ _GB200 = dataclasses.replace(
     },
     boost_clock_mhz=2062.0,
     power_limit_w=1200.0,
+    idle_power_w=115.0,
     leakage_w=95.0,
     rated_core_c=62.0,
     thermal_resistance=0.027,
