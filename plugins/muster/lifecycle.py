@@ -74,8 +74,8 @@ class Evidence:
     verdict. ``verdict`` and ``full_coverage`` are that run's; the records look them up and never take them on trust.
     ``budget_spent``: the budget of inconclusive runs is used up. ``person`` and ``reason``: who decided, and why.
     ``adopted`` and ``replaced``: the person took over a machine that serves already, or put another one in its place;
-    only the records' own functions of these names can say so. ``held``: the circuit breaker is open, and the run's
-    verdict withdraws nobody; only the records, closing that run, can say so.
+    only the records' own functions of these names can say so. ``held``: the circuit breaker is open, or nodes fail
+    alike, and the run's verdict convicts nobody; only the records, closing that run, can say so.
     """
 
     run: str | None = None
@@ -99,7 +99,7 @@ class Need(enum.Enum):
     BUDGET = f"{INCONCLUSIVE_BUDGET} inconclusive runs"
     QUALIFYING = "a run that found nothing critical (PASS, WARN or PROVISIONAL)"
     FULL_PASS = "a full-coverage PASS"
-    HELD = "a verdict that the circuit breaker holds"
+    HELD = "a verdict that is held"
     PERSON = "a named person with a reason"
     ADOPTION = "a named person who adopts it, in shadow mode, with a reason"
     REPLACEMENT = "a named person who replaces the machine, with a reason"
@@ -158,7 +158,7 @@ def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:
         (s.RMA, s.REGISTERED): (n.PERSON,),
     }
     for state in (s.INTAKE, s.BURN_IN, s.VALIDATION):
-        table[state, s.REGISTERED] = (n.RUN_OVER, n.QUALIFYING, n.PERSON)
+        table[state, s.REGISTERED] = (n.RUN_OVER, n.QUALIFYING, n.HELD, n.PERSON)
     for state in s:
         if state not in (s.QUARANTINE, s.TRIAGE, s.REPAIR, s.RMA, s.RETIRED):
             table[state, s.QUARANTINE] = (n.FAIL, n.BUDGET, n.PERSON)
@@ -220,7 +220,7 @@ def path_to_stage(stage: str, current: State, done: frozenset[str], *, shadow: b
 class Closing:
     """What the end of a run does to its node: the states it moves through, why, and the inconclusive runs in a row.
 
-    ``verified``: the node leaves shadow mode. ``held``: why the circuit breaker keeps it in service, if it does.
+    ``verified``: the node leaves shadow mode. ``held``: why its verdict is held, if it is.
     """
 
     path: tuple[State, ...]
@@ -235,8 +235,9 @@ class Closing:
         return current in SERVING and end is not State.PRODUCTION
 
     def hold(self, current: State, why: str) -> Closing:
-        """The same end held back: the node goes on serving where it served."""
-        back = (State.PRODUCTION,) if current is State.REVALIDATION else ()
+        """The same end held back: the node goes on serving where it served, or waits to be tested again."""
+        waits = (State.REGISTERED,) if current in IN_FLIGHT - {State.CLUSTER_VALIDATION} else ()
+        back = (State.PRODUCTION,) if current is State.REVALIDATION else waits
         return dataclasses.replace(self, path=back, reason=f"{self.reason}, which is held: {why}", held=why)
 
 

@@ -67,6 +67,9 @@ class Settings(BaseSettings):
     breaker_hours: float = pydantic.Field(
         default=24.0, gt=0, description="window of the circuit breaker over withdrawals from production"
     )
+    common_cause_hours: float = pydantic.Field(
+        default=24.0, gt=0, description="how lately nodes of one rack or image must have failed alike to be one problem"
+    )
     breaker_share: float = pydantic.Field(
         default=0.2, gt=0, le=1, description="share of the fleet that tests may withdraw in the window"
     )

@@ -43,7 +43,8 @@ HELD_BACK = frozenset({"quarantine", "triage", "repair", "rma", "retired"})
 
 def next_steps(report: RunReport) -> tuple[str, ...]:
     """What the reader should do now, gravest first; at most five sentences."""
-    first = (f"Decide on it, the verdict is held: {_ways_out(report.node)}.",) if report.held else ()
+    serves = report.state_after == "production"
+    first = (f"Decide on it, the verdict is held: {_ways_out(report.node, serves)}.",) if report.held else ()
     steps = (*first, *(_part_steps(report, Severity.CRITICAL) or _part_steps(report, Severity.WARNING))[:3])
     retest = f"then test again: muster qualify {shlex.quote(report.node)}"
     match report.verdict:
@@ -75,9 +76,10 @@ def _somebody_is_asked(report: RunReport) -> bool:
     return together and report.state_after == "qualified"
 
 
-def _ways_out(node: str) -> str:
+def _ways_out(node: str, serves: bool) -> str:
     name = shlex.quote(node)
-    return f"muster node move {name} quarantine --reason 'why', or muster node keep {name} --reason 'why'"
+    other = f"muster node keep {name} --reason 'why'" if serves else f"once the cause is gone, muster qualify {name}"
+    return f"muster node move {name} quarantine --reason 'why', or {other}"
 
 
 def _part_steps(report: RunReport, severity: Severity) -> list[str]:

@@ -37,7 +37,8 @@ def cautions(report: RunReport, limits: Limits) -> tuple[Caution, ...]:
     """Everything that weakens the verdict or sets it aside, the gravest first."""
     found = []
     if report.held:
-        found.append(Caution(f"The node goes on serving, and a person has to decide: {report.held}."))
+        where = "goes on serving" if report.state_after == "production" else "is neither qualified nor quarantined"
+        found.append(Caution(f"The node {where}, and a person has to decide: {report.held}."))
     if report.forced is not None:
         found.append(Caution(f"The in-use guard was overruled (--force): {report.forced or 'no reason given'}"))
     if report.shadow:

@@ -284,6 +284,8 @@ class MusterStageOperator(SSHRemoteJobOperator):
             repeats=again,
             goldens=records.goldens_for(result, work.run.run_id, simulated=work.node.simulated) if result else None,
         )
+        if result:
+            judgement = records.beside_neighbours(judgement, work.node.name, result.environment)
         raw = collected.result if sent else None
         repeat = judgement.repeat if sent and repeats.may_go_on(sent, judgement.repeat) else ()
         swapped = records.record_stage(

@@ -7,6 +7,7 @@ DatabaseNotReady, in one sentence, if the database is away or not at this versio
 from __future__ import annotations
 
 from muster.records.adoption import adopt_nodes, replace_node, verify_node
+from muster.records.alike import beside_neighbours
 from muster.records.engine import dispose, rehearsal, upgrade
 from muster.records.export import export_run
 from muster.records.goldens import GoldenRecord, goldens_for, list_goldens, withdraw_golden
@@ -95,6 +96,7 @@ __all__ = [
     "approvals",
     "begin_run",
     "begin_stage",
+    "beside_neighbours",
     "breaker",
     "count_jobs",
     "dispose",

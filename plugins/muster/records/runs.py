@@ -12,6 +12,7 @@ from muster import lifecycle
 from muster.errors import IllegalMove, LeaseLost
 from muster.lifecycle import STAGES, Evidence, State
 from muster.records import _rows, withdrawals
+from muster.records.alike import held_together
 from muster.records.engine import reading, writing
 from muster.records.models import Job, Node, Run, StageRecord
 from muster.records.suspects import cleared
@@ -86,7 +87,8 @@ def finish_run(dag_id: str, run_id: str, verdict: Verdict, headline: str, *, nod
     The moves are ``lifecycle.closing``'s: qualified on PASS, WARN or PROVISIONAL, quarantine on FAIL, back to
     registered on INCONCLUSIVE, and triage on the third of these in a row; a node in shadow mode stays, and a
     full-coverage PASS of every stage, at the level that admission asks for, ends its shadow. While the circuit
-    breaker is open, a verdict that would take the node out of service is held: it goes on serving, marked. All this
+    breaker is open, a verdict that would take the node out of service is held: it goes on serving, marked. So is a
+    FAIL for what nodes of its rack or image have in common; one that does not serve is registered again. All this
     happens only if the run holds the node. The same verdict a second time changes nothing. ``node`` names it where the
     run tests several. Raises UnknownRun.
     """
@@ -244,6 +246,8 @@ def _close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
     if end.withdraws(current):
         why = withdrawals.breaker_now(session, simulated=node.simulated, deciding=True).why
         end = end.hold(current, why) if why else end
+    if State.QUARANTINE in end.path and verdict is Verdict.FAIL and (why := held_together(session, run)):
+        end = end.hold(current, why)
     evidence = Evidence(
         run=f"{run.dag_id}/{run.run_id}",
         run_over=verdict in (Verdict.INCONCLUSIVE, Verdict.SKIPPED),
@@ -255,7 +259,8 @@ def _close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
     for state in end.path:
         _rows.move(session, node, state, "muster", f"{end.reason}: {run.headline}", evidence)
     node.inconclusive = end.inconclusive
-    run.held, node.held = end.held, evidence.run if end.held and evidence.run else ""
+    serves = end.held and State(node.state) in lifecycle.SERVING
+    run.held, node.held = end.held, evidence.run if serves and evidence.run else ""
     if end.verified:
         leave_shadow(session, node, "muster", f"{end.reason}: {run.headline}", evidence)
 

@@ -25,8 +25,8 @@ GROUP_SHARE = 0.5
 """From this share of a group's nodes on, it is the group."""
 NODES_MIN = 3
 
-_BLAME = {"rack": FaultClass.FACILITY, "zone": FaultClass.FACILITY}
-_DO = {FaultClass.FACILITY: Action.ASK_FACILITY, FaultClass.SOFTWARE: Action.FIX_SOFTWARE}
+BLAME = {"rack": FaultClass.FACILITY, "zone": FaultClass.FACILITY}
+REMEDY = {FaultClass.FACILITY: Action.ASK_FACILITY, FaultClass.SOFTWARE: Action.FIX_SOFTWARE}
 
 
 def common_causes(
@@ -95,6 +95,6 @@ def _counted(failing: pd.DataFrame, by: list[str], distinct: str) -> list[tuple[
 
 
 def _cause(by: str, name: str, metric: str, devices: int, of: int, sentence: str) -> tuple[object, ...]:
-    fault = _BLAME.get(by, FaultClass.SOFTWARE)
+    fault = BLAME.get(by, FaultClass.SOFTWARE)
     said = f"{sentence}: first of all a {fault} problem; no device is convicted until that is ruled out"
-    return (by, name, metric, devices, of, fault.value, _DO[fault].value, said)
+    return (by, name, metric, devices, of, fault.value, REMEDY[fault].value, said)

@@ -1,0 +1,89 @@
+"""What was found lately on the other nodes, for telling a common cause from a fault of one node."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from muster.records import _rows
+from muster.records.engine import reading
+from muster.records.models import FindingRow, Node, Run, StageRecord
+from muster.records.reporting import finding_of
+from muster.settings import settings
+from muster_criteria.alike import Neighbour, beside_others, groups_of, symptom, why_held
+from muster_criteria.model import Finding, Judgement, Verdict
+
+_LOOKED_AT = tuple(str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL, Verdict.FAIL))
+"""Verdicts that say something of the node: what stayed inconclusive neither failed nor did well."""
+
+
+def beside_neighbours(
+    judgement: Judgement,
+    node: str,
+    environment: Mapping[str, str | None],
+    *,
+    before: datetime.datetime | None = None,
+) -> Judgement:
+    """The judgement beside what was found on other nodes of the same rack or image, within the window ``before`` (now).
+
+    Real and simulated nodes are never told apart by each other. Raises UnknownNode.
+    """
+    if judgement.verdict is not Verdict.FAIL or not any(symptom(each) for each in judgement.findings):
+        return judgement
+    until = before or datetime.datetime.now(datetime.UTC)
+    since = until - datetime.timedelta(hours=settings().common_cause_hours)
+    with reading() as session:
+        own = _rows.node_row(session, node)
+        others = _tested(session, own, judgement.stage, since, until)
+        rack = own.rack
+    return beside_others(judgement, node, groups_of(rack, environment), others)
+
+
+def held_together(session: Session, run: Run) -> str:
+    """Why the run's FAIL convicts nobody yet: all that it rests on is shared with other nodes. Else ""."""
+    query = (
+        select(FindingRow).join(StageRecord, StageRecord.id == FindingRow.stage).where(
+            StageRecord.run == run.id, StageRecord.current
+        )
+    )  # fmt: skip
+    return why_held(finding_of(each) for each in session.scalars(query))
+
+
+@dataclasses.dataclass
+class _Latest:
+    """The latest verdict of a stage on one node."""
+
+    stage: int
+    rack: str
+    environment: Mapping[str, str | None]
+
+
+def _tested(
+    session: Session, own: Node, stage: str, since: datetime.datetime, until: datetime.datetime
+) -> list[Neighbour]:
+    """All other nodes that were judged in that stage in the window, each by its latest verdict there."""
+    query = (
+        select(StageRecord.id, Run.node, Node.rack, Run.environment)
+        .join(Run, StageRecord.run == Run.id)
+        .join(Node, Node.name == Run.node)
+        .where(StageRecord.stage == stage, StageRecord.recorded_at > since, StageRecord.recorded_at <= until)
+        .where(StageRecord.verdict.in_(_LOOKED_AT), Run.node != own.name, Node.simulated == own.simulated)
+        .order_by(StageRecord.id)
+    )
+    latest = {row.node: _Latest(row.id, row.rack, row.environment) for row in session.execute(query)}
+    found: dict[int, list[Finding]] = {}
+    stages = [each.stage for each in latest.values()]
+    for row in session.scalars(select(FindingRow).where(FindingRow.stage.in_(stages))):
+        found.setdefault(row.stage, []).append(finding_of(row))
+    return [
+        Neighbour(
+            node,
+            groups_of(each.rack, each.environment),
+            frozenset(name for finding in found.get(each.stage, ()) if (name := symptom(finding))),
+        )
+        for node, each in sorted(latest.items())
+    ]
