@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from muster_node.hardware import nvidia_compute
 from muster_node.hardware.nvidia_compute import CudaCompute
 from muster_node.hardware.seam import Device, Transfer
 from muster_node.probe import Skip
@@ -176,7 +177,8 @@ def test_a_pytorch_without_cuda_is_skipped_and_says_so(torch: Any, monkeypatch: 
         _compute()
 
 
-def test_a_block_is_timed_by_the_device_and_paced_while_it_runs(torch: Any) -> None:
+def test_a_block_is_timed_by_the_device_and_paced_while_it_runs(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvidia_compute, "_PACE_INTERVAL_S", 0.0)
     paces = iter([(1600.0, 690.0), (1500.0, None), (1400.0, 710.0), (0.0, 0.0)])
     with _compute(pace=lambda: next(paces)).timer() as timing:
         pass

@@ -18,6 +18,7 @@ Near = Callable[[], FrozenSet[int]]
 """The logical CPUs beside a GPU; empty where that is untold."""
 
 _PACE_INTERVAL_S = 0.02
+_POLL_S = 0.001  # a GPU rests from the end of one block until that is noticed and the next one is queued
 # Compute capability from which on tensor cores multiply the dtype.
 _SINCE = {"fp64": (0, 0), "fp32": (0, 0), "fp16": (7, 0), "int8": (7, 5), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
 
@@ -101,10 +102,11 @@ class CudaCompute(Compute):
             begun.record()
             yield timing
             ended.record()
-            paces = [self._pace()]
+            paces, due = [self._pace()], time.monotonic() + _PACE_INTERVAL_S
             while not ended.query():
-                time.sleep(_PACE_INTERVAL_S)
-                paces.append(self._pace())
+                time.sleep(_POLL_S)
+                if time.monotonic() >= due:
+                    paces, due = [*paces, self._pace()], time.monotonic() + _PACE_INTERVAL_S
             ended.synchronize()
         timing.seconds = begun.elapsed_time(ended) / 1000.0
         timing.mean_clock_mhz = _mean([clock for clock, _ in paces])

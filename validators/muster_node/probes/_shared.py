@@ -55,9 +55,13 @@ def spread(samples: Sequence[float]) -> Optional[float]:
     middle = median(samples)
     if len(samples) < 2 or middle == 0:
         return None
+    return (quantile(samples, 0.95) - quantile(samples, 0.05)) / middle
+
+
+def quantile(samples: Sequence[float], share: float) -> float:
+    """The sample below which ``share`` of them lie; raises IndexError on no samples."""
     ordered = sorted(samples)
-    low, high = (ordered[round(share * (len(ordered) - 1))] for share in (0.05, 0.95))
-    return float((high - low) / middle)
+    return float(ordered[round(share * (len(ordered) - 1))])
 
 
 def drop_percent(samples: Sequence[float]) -> Optional[float]:

@@ -1,19 +1,22 @@
-"""How fast matrices multiply: on each core alone and on all together, or on all GPUs at once.
+"""How fast matrices multiply: on each core alone and on all together, or on each GPU alone and on all at once.
 
 One block of products is timed after another, after a warm-up; the figure is the median block. On CPUs it is also told
 as a share of what clock and vector width could give with two fused multiply-add units a core, an assumption that holds
-for server cores since 2017; a core that splits wide vectors (512 bits in two halves) reaches half of it at most.
+for server cores since 2017; a core that splits wide vectors (512 bits in two halves) reaches half of it at most. On
+GPUs caches are flushed before each product, and the rate is also told as a share of the best that a search over other
+shapes finds in the same library.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from muster_node.hardware.cpu_compute import require_torch
-from muster_node.hardware.seam import Device, Timing, Worker
+from muster_node.hardware.seam import Compute, Device, Timing, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.probes._shared import FORMATS, median, precision_of, seed_of, spread
+from muster_node.probes._products import Products, Shape
+from muster_node.probes._shared import FORMATS, median, precision_of, quantile, seed_of, spread
 
 FMA_UNITS = 2
 FLOP_PER_FMA = 2
@@ -21,8 +24,15 @@ FLOP_PER_FMA = 2
 DTYPES = {"cpu": ["fp64", "fp32", "bf16"], "gpu": ["bf16", "tf32", "fp8"]}
 SIZES = {"cpu": 768, "gpu": 8192}
 _GIGA = {"cpu": 1e9, "gpu": 1e12}  # CPUs read in GFLOPS, GPUs in TFLOPS
-_BLOCK_S = 0.02  # a block this long is far above the clock's resolution and the cost of synchronising
-_MIN_BLOCKS = 5
+_FLUSH_MIB = {"cpu": 0, "gpu": 256}  # beyond the L2 cache of every GPU there is, as mamf-finder does it
+_MIN_BLOCKS, _MIN_BLOCKS_SEARCHED = 5, 3
+_BURST_S = 5.0  # of the first work after a rest (test-science 2.3)
+_P5 = 0.05
+# The best that are published for single GPUs, and shapes of real models (test-science 2.2 and 2.3), beside cubes.
+SEARCHED = (
+    (8192, 8192, 8192), (4096, 4096, 4096), (16384, 8192, 8192), (2048, 2048, 13312), (1024, 10240, 5120),
+    (1792, 16128, 3072), (4096, 14336, 4096), (8192, 8192, 28672), (4096, 4096, 14336), (8192, 4096, 16384),
+)  # fmt: skip
 
 
 class GemmRate(Probe):
@@ -36,6 +46,8 @@ class GemmRate(Probe):
         "size": Param(None, "m = n = k; None takes one that suits the kind of device"),
         "seconds": Param(1.0, "timed work for each format and device, in device seconds"),
         "warmup_s": Param(0.3, "work before timing starts, in device seconds"),
+        "alone_s": Param(0.0, "timed work for each format and GPU alone, in device seconds; 0: not at all"),
+        "search_s": Param(0.0, "timed work of the search for a better shape, for each format and GPU; 0: no search"),
     }
     metrics = {
         "gemm_rate": Metric(
@@ -47,13 +59,19 @@ class GemmRate(Probe):
             "TFLOPS/GHz", "rate by the clock it was reached at, which tells a slow clock apart"
         ),
         "gemm_clock": Metric("MHz", "mean clock while measuring"),
+        "gemm_power": Metric("W", "mean power while measuring"),
+        "gemm_rate_p5": Metric("TFLOPS", "rate that 95 % of the blocks reach"),
+        "gemm_rate_alone": Metric("TFLOPS", "median rate of a GPU while the others rest"),
+        "gemm_sustained_to_burst": Metric("%", "median rate against that of the first five seconds after a rest"),
+        "gemm_rate_to_best": Metric("%", "rate against the best of a search over shapes, which the note names"),
     }
     needs = ("torch",)
 
     @classmethod
     def timed_s(cls, params: Mapping[str, Any], devices: int) -> float:
-        """As long for each format, and as long to warm up."""
-        return float((params["seconds"] + params["warmup_s"]) * len(params["dtypes"] or [""]))
+        """For each format: warm-up, blocks and search on all at once; then each alone, if so, as long to warm up."""
+        together = params["warmup_s"] + params["seconds"] + params["search_s"]
+        return float((together + 2 * params["alone_s"] * devices) * len(params["dtypes"] or [""]))
 
     def run(self, context: Context) -> None:
         """Measure every format. Raises Skip where no device has any of them."""
@@ -69,31 +87,63 @@ class GemmRate(Probe):
 
 @dataclasses.dataclass(frozen=True)
 class _Rates:
-    """Rates of one device in its unit, block by block, the mean clock where known, and rates per GHz of it."""
+    """Rates of one device in its unit, block by block, as are rates per GHz; means of clock and power where known.
+
+    ``burst``: rates of the blocks that came first. ``best``: the best of the shapes that were tried, and which it was.
+    """
 
     blocks: List[float]
     clock_mhz: Optional[float]
+    power_w: Optional[float]
     per_ghz: List[float]
+    burst: List[float]
+    best: Optional[Tuple[float, str]] = None
 
 
 def _on_gpus(context: Context, torch: Any, dtype: str) -> bool:
-    gpus = context.hardware.devices("gpu")
+    gpus, labels, params = context.hardware.devices("gpu"), {"dtype": dtype}, context.params
+    alone: Dict[str, _Rates] = {}
+    for device in gpus if params["alone_s"] else ():
+        context.progress("%s products on %s" % (dtype, device.id))
+        alone.update(_measure(context, torch, dtype, [device], _Times(params["alone_s"], params["alone_s"])))
+    for name, rates in alone.items():
+        blocks = rates.blocks
+        value = median(blocks)
+        context.emit("gemm_rate_alone", name, value=value, labels=labels, samples=len(blocks), spread=spread(blocks))
     context.progress("%s products on all GPUs" % dtype)
-    found = _measure(context, torch, dtype, gpus)
-    for device, rates in found.items():
-        _emit_rate(context, device, dtype, rates)
-        if rates.per_ghz:
-            # Block by block: a clock that jumps between throttled and free has no typical value to divide by.
-            samples, value = len(rates.per_ghz), median(rates.per_ghz)
-            context.emit("gemm_rate_per_clock", device, value=value, labels={"dtype": dtype}, samples=samples)
+    times = _Times(params["warmup_s"], params["seconds"], params["search_s"])
+    found = _measure(context, torch, dtype, gpus, times)
+    for name, rates in found.items():
+        _emit_rate(context, name, dtype, rates)
+        _emit_beside(context, name, labels, rates)
     return bool(found)
+
+
+def _emit_beside(context: Context, device: str, labels: Dict[str, str], rates: _Rates) -> None:
+    """What is told of a GPU's rate beside it."""
+    emit, samples = context.emit, len(rates.blocks)
+    rate = median(rates.blocks)
+    emit("gemm_rate_p5", device, value=quantile(rates.blocks, _P5), labels=labels, samples=samples)
+    burst = 100.0 * rate / median(rates.burst) if rates.burst else None
+    note = "" if rates.burst else "there was no warm-up"
+    emit("gemm_sustained_to_burst", device, value=burst, labels=labels, samples=len(rates.burst), note=note)
+    if rates.per_ghz:
+        # Block by block: a clock that jumps between throttled and free has no typical value to divide by.
+        emit("gemm_rate_per_clock", device, value=median(rates.per_ghz), labels=labels, samples=len(rates.per_ghz))
+    note = "" if rates.power_w else "no power is told"
+    emit("gemm_power", device, value=rates.power_w, labels=labels, samples=samples, note=note)
+    if rates.best:
+        best, shape = rates.best
+        note = "best: %.1f TFLOPS at %s" % (best, shape)
+        emit("gemm_rate_to_best", device, value=100.0 * rate / best, labels=labels, samples=samples, note=note)
 
 
 def _on_cores(context: Context, torch: Any, dtype: str) -> bool:
     alone: Dict[str, _Rates] = {}
+    times = _Times(context.params["warmup_s"], context.params["seconds"])
     for device in context.hardware.devices("cpu"):
         context.progress("%s products on %s" % (dtype, device.id))
-        alone.update(_measure(context, torch, dtype, [device]))
+        alone.update(_measure(context, torch, dtype, [device], times))
     peak, why_not = _peak_gflops(context, dtype)
     labels = {"dtype": dtype}
     for device_id, rates in alone.items():
@@ -104,7 +154,7 @@ def _on_cores(context: Context, torch: Any, dtype: str) -> bool:
         return False
     cores = context.hardware.devices("core") or context.hardware.devices("cpu")
     context.progress("%s products on all cores" % dtype)
-    together = _measure(context, torch, dtype, cores)
+    together = _measure(context, torch, dtype, cores, times)
     rounds = [sum(blocks) for blocks in zip(*(rates.blocks for rates in together.values()))]
     rate = sum(median(rates.blocks) for rates in together.values())
     single = sum(median(alone[device_id].blocks) for device_id in together)
@@ -131,57 +181,70 @@ def _peak_gflops(context: Context, dtype: str) -> "tuple[Optional[float], str]":
     return clock.value / 1000.0 * width.value / FORMATS[dtype].bits * FMA_UNITS * FLOP_PER_FMA, clock.note
 
 
-def _measure(context: Context, torch: Any, dtype: str, devices: List[Device]) -> Dict[str, _Rates]:
+@dataclasses.dataclass(frozen=True)
+class _Times:
+    """Device seconds of each part of the work."""
+
+    warmup_s: float
+    timed_s: float
+    search_s: float = 0.0
+
+
+def _measure(context: Context, torch: Any, dtype: str, devices: List[Device], times: _Times) -> Dict[str, _Rates]:
     with context.hardware.loading(devices):
-        found = context.hardware.at_once(devices, _Rating(torch, context, dtype))
+        found = context.hardware.at_once(devices, _Rating(torch, context, dtype, times))
     return {device.id: rates for device, rates in zip(devices, found) if rates is not None}
 
 
 class _Rating:
-    """The work of one device: warm up, then timed blocks."""
+    """The work of one device: warm up, then timed blocks; then other shapes, if they are to be searched."""
 
-    def __init__(self, torch: Any, context: Context, dtype: str) -> None:
+    def __init__(self, torch: Any, context: Context, dtype: str, times: _Times) -> None:
         self._torch, self._hardware, self._dtype = torch, context.hardware, dtype
-        self._params, self._seed = context.params, context.seed
+        self._params, self._seed, self._times = context.params, context.seed, times
 
     def __call__(self, worker: Worker) -> Optional[_Rates]:
-        compute = self._hardware.compute(worker.device)
-        supported = compute.supports(self._dtype)
-        if supported:
-            size = self._params["size"] or SIZES[worker.device.kind]
-            a, b = self._operands(compute, size, worker.device.id)
-            nominal = (size, size, size)
-            # The first product plans and allocates; the second tells how many make a block.
-            compute.matmul(a, b, nominal=nominal)
-            with compute.timer() as timing:
-                compute.matmul(a, b, nominal=nominal)
-            per_block = max(1, round(_BLOCK_S / max(timing.seconds, 1e-9)))
-        worker.ready()
-        if not supported:
+        compute, kind = self._hardware.compute(worker.device), worker.device.kind
+        if not compute.supports(self._dtype):
+            worker.ready()
             return None
+        size = self._params["size"] or SIZES[kind]
+        products = self._products(compute, (size, size, size))
+        worker.ready()
+        warm = products.blocks(self._times.warmup_s, 0)
+        timings = products.blocks(self._times.timed_s, _MIN_BLOCKS)
+        work = products.flop * products.per_block / _GIGA[kind]
+        del products  # its operands, before those of other shapes
+        return _Rates(
+            blocks=[work / timing.seconds for timing in timings],
+            clock_mhz=_mean([timing.mean_clock_mhz for timing in timings]),
+            power_w=_mean([timing.mean_power_w for timing in timings]),
+            per_ghz=[work / t.seconds / (t.mean_clock_mhz / 1000.0) for t in timings if t.mean_clock_mhz],
+            burst=[work / timing.seconds for timing in _first(warm, _BURST_S)],
+            best=self._search(compute) if self._times.search_s else None,
+        )
 
-        def block() -> Timing:
-            with compute.timer() as timing:
-                for _ in range(per_block):
-                    compute.matmul(a, b, nominal=nominal)
-            return timing
+    def _products(self, compute: Compute, shape: Shape) -> Products:
+        seed = seed_of(self._seed, compute.device.id)
+        return Products(self._torch, compute, self._dtype, shape, seed, _FLUSH_MIB[compute.device.kind])
 
-        warm = 0.0
-        while warm < self._params["warmup_s"]:
-            warm += block().seconds
-        timings: List[Timing] = []
-        while len(timings) < _MIN_BLOCKS or sum(t.seconds for t in timings) < self._params["seconds"]:
-            timings.append(block())
-        work = 2.0 * size**3 * per_block / _GIGA[worker.device.kind]
-        clocks = [timing.mean_clock_mhz for timing in timings if timing.mean_clock_mhz]
-        per_ghz = [work / t.seconds / (t.mean_clock_mhz / 1000.0) for t in timings if t.mean_clock_mhz]
-        mean_clock = sum(clocks) / len(clocks) if clocks else None
-        return _Rates([work / timing.seconds for timing in timings], mean_clock, per_ghz)
+    def _search(self, compute: Compute) -> Tuple[float, str]:
+        """The best median of all shapes, each for an equal part of the time and as warm as the work before left it."""
+        found = []
+        for shape in SEARCHED:
+            products = self._products(compute, shape)
+            timings = products.blocks(self._times.search_s / len(SEARCHED), _MIN_BLOCKS_SEARCHED)
+            work = products.flop * products.per_block / _GIGA[compute.device.kind]
+            found.append((median([work / timing.seconds for timing in timings]), "%dx%dx%d" % shape))
+        return max(found)
 
-    def _operands(self, compute: Any, size: int, device_id: str) -> List[Any]:
-        """Normal random operands: zeros or ones would draw less power and so run at a higher clock."""
-        torch, shape = self._torch, compute.physical(size, size)
-        generator = torch.Generator(device=compute.torch_device).manual_seed(seed_of(self._seed, device_id))
-        target = getattr(torch, FORMATS[self._dtype].torch_name)
-        normals = [torch.randn(shape, generator=generator, device=compute.torch_device) for _ in range(2)]
-        return [(x * 40).clamp(-127, 127).to(target) if self._dtype == "int8" else x.to(target) for x in normals]
+
+def _first(timings: List[Timing], seconds: float) -> List[Timing]:
+    """Those that began within the first ``seconds``."""
+    before = [sum(earlier.seconds for earlier in timings[:place]) for place in range(len(timings))]
+    return [timing for timing, start in zip(timings, before) if start < seconds]
+
+
+def _mean(readings: List[Optional[float]]) -> Optional[float]:
+    known = [reading for reading in readings if reading]
+    return sum(known) / len(known) if known else None

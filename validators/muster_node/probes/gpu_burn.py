@@ -8,7 +8,7 @@ costs its own figures only, and is told as lost, with its last readings.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ContextManager, Dict, Iterable, List, Optional
+from typing import Any, ContextManager, Dict, Iterable, List, Mapping, Optional
 
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Compute, Device, Sample, Worker
@@ -47,6 +47,11 @@ class GpuBurn(Probe):
         **_settings.METRICS,
     }
     needs = ("torch", "gpu")
+
+    @classmethod
+    def timed_s(cls, params: Mapping[str, Any], devices: int) -> float:
+        """The steady burn, then both patterns of pulses."""
+        return float(params["seconds"] + len(_pulses.PATTERNS) * params["pulse_s"])
 
     def run(self, context: Context) -> None:
         """Burn, then report. Raises Skip where there is no GPU or none that multiplies the format."""

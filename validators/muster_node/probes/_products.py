@@ -1,0 +1,89 @@
+"""Timed matrix products of one shape on one device, block by block, with the caches flushed before each product."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Tuple
+
+from muster_node.hardware.seam import Compute, Timing
+from muster_node.probes._shared import FORMATS, MIB
+
+BLOCK_S = {"cpu": 0.02, "gpu": 0.05}
+"""So long a block is far above the clock's resolution and the cost of synchronising."""
+_FLUSHES = 8
+_TINY_S = 1e-9
+
+Shape = Tuple[int, int, int]
+"""m, n, k."""
+
+
+class Products:
+    """Products of normal random matrices of a fixed seed: zeros or ones would draw less power and so run faster.
+
+    ``flush_mib``: what is overwritten before each product, so that no operand is still in a cache; how long that takes
+    is measured by itself and taken off.
+    """
+
+    def __init__(self, torch: Any, compute: Compute, dtype: str, shape: Shape, seed: int, flush_mib: float) -> None:
+        self._compute, self._shape = compute, shape
+        m, n, k = shape
+        generator = torch.Generator(device=compute.torch_device).manual_seed(seed)
+        target = getattr(torch, FORMATS[dtype].torch_name)
+        self._a, self._b = (
+            _of_format(torch.randn(compute.physical(*sides), generator=generator, device=compute.torch_device), target)
+            for sides in ((m, k), (k, n))
+        )
+        self._flushed: Optional[Any] = None
+        self._flush_bytes, self._flush_s = int(flush_mib * MIB), 0.0
+        if self._flush_bytes:
+            self._flushed = torch.empty(
+                compute.physical(self._flush_bytes), dtype=torch.int8, device=compute.torch_device
+            )
+        self._warm_up()
+
+    @property
+    def flop(self) -> float:
+        """Floating-point operations of one product, 2·m·n·k."""
+        m, n, k = self._shape
+        return 2.0 * m * n * k
+
+    def _warm_up(self) -> None:
+        """The first product and flush plan and allocate; the next ones tell how long they take."""
+        self._product()
+        self._flush()
+        if self._flushed is not None:
+            with self._compute.timer() as timing:
+                for _ in range(_FLUSHES):
+                    self._flush()
+            self._flush_s = timing.seconds / _FLUSHES
+        with self._compute.timer() as timing:
+            self._product()
+        self.per_block = max(1, round(BLOCK_S[self._compute.device.kind] / max(timing.seconds, _TINY_S)))
+
+    def block(self) -> Timing:
+        """``per_block`` products, one after another; the seconds are those of the products alone."""
+        with self._compute.timer() as timing:
+            for _ in range(self.per_block):
+                self._flush()
+                self._product()
+        timing.seconds = max(timing.seconds - self.per_block * self._flush_s, _TINY_S)
+        return timing
+
+    def blocks(self, seconds: float, at_least: int) -> List[Timing]:
+        """Blocks until they come to ``seconds`` of products."""
+        timings: List[Timing] = []
+        while len(timings) < at_least or sum(timing.seconds for timing in timings) < seconds:
+            timings.append(self.block())
+        return timings
+
+    def _product(self) -> None:
+        self._compute.matmul(self._a, self._b, nominal=self._shape)
+
+    def _flush(self) -> None:
+        if self._flushed is not None:
+            self._flushed.zero_()
+            self._compute.touch(self._flushed, nominal_bytes=self._flush_bytes)
+
+
+def _of_format(normals: Any, target: Any) -> Any:
+    integers = not target.is_floating_point
+    return (normals * 40).clamp(-127, 127).to(target) if integers else normals.to(target)
