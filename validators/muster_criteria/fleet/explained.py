@@ -26,7 +26,7 @@ _WITHIN = 3.5
 """Robust z (Iglewicz and Hoaglin) beyond which a device tells nothing of how healthy ones behave."""
 _GAUSSIAN_MAD = 1.4826
 _DEVICES_MIN = 200
-"""As few as this make a slope: its standard error is then a fifteenth of the spread that it leaves."""
+"""As few as this make a slope: what its error adds is then a fourteenth of the spread that is left."""
 
 
 def slopes_of(frame: pd.DataFrame) -> Slopes:
