@@ -27,7 +27,7 @@ pytestmark = pytest.mark.needs_torch
 torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
 
 GPUS = [f"gpu{slot}" for slot in range(8)]
-PULSES = {"seconds": 20.0, "pulse_s": 40.0, "pulse_ms": [20, 50]}
+PULSES = {"seconds": 20.0, "pulse_s": 100.0, "pulse_ms": [20, 50]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +164,8 @@ def _bursts(pattern: str, slot: int, widths: list[int], takes: float = 0.0) -> l
     pulsed = Pulsing(torch, context, lambda _: [None, None], pattern)(Worker(device, 0, 1, lambda: None))
     begins = collections.Counter(compute.given[2:])  # the first two lay out and size
     assert pulsed.pulses == len(begins) or takes
-    return [(round(1000 * (begin - 1002.0), 3), products) for begin, products in begins.items()]
+    start = 1000.0 + 2 * takes + 0.05  # laid out and sized, and heard by all
+    return [(round(1000 * (begin - start), 3), products) for begin, products in begins.items()]
 
 
 def test_bursts_are_as_wide_as_asked_and_rest_as_long() -> None:

@@ -17,7 +17,7 @@ Shape = Tuple[int, int, int]
 
 
 class Products:
-    """Products of normal random matrices of a fixed seed: zeros or ones would draw less power and so run faster.
+    """Products of normal random matrices of a fixed seed.
 
     ``flush_mib``: what is overwritten before each product, so that no operand is still in a cache; how long that takes
     is measured by itself and taken off.
@@ -25,13 +25,7 @@ class Products:
 
     def __init__(self, torch: Any, compute: Compute, dtype: str, shape: Shape, seed: int, flush_mib: float) -> None:
         self._compute, self._shape = compute, shape
-        m, n, k = shape
-        generator = torch.Generator(device=compute.torch_device).manual_seed(seed)
-        target = getattr(torch, FORMATS[dtype].torch_name)
-        self._a, self._b = (
-            _of_format(torch.randn(compute.physical(*sides), generator=generator, device=compute.torch_device), target)
-            for sides in ((m, k), (k, n))
-        )
+        self._a, self._b = normal_operands(torch, compute, dtype, shape, seed)
         self._flushed: Optional[Any] = None
         self._flush_bytes, self._flush_s = int(flush_mib * MIB), 0.0
         if self._flush_bytes:
@@ -84,6 +78,13 @@ class Products:
             self._compute.touch(self._flushed, nominal_bytes=self._flush_bytes)
 
 
-def _of_format(normals: Any, target: Any) -> Any:
-    integers = not target.is_floating_point
-    return (normals * 40).clamp(-127, 127).to(target) if integers else normals.to(target)
+def normal_operands(torch: Any, compute: Compute, dtype: str, shape: Shape, seed: int) -> List[Any]:
+    """Both factors of a product, of normal random numbers: zeros or ones would draw less power and so run faster."""
+    m, n, k = shape
+    generator = torch.Generator(device=compute.torch_device).manual_seed(seed)
+    target = getattr(torch, FORMATS[dtype].torch_name)
+    normals = [
+        torch.randn(compute.physical(*sides), generator=generator, device=compute.torch_device)
+        for sides in ((m, k), (k, n))
+    ]
+    return [x.to(target) if target.is_floating_point else (x * 40).clamp(-127, 127).to(target) for x in normals]

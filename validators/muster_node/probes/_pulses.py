@@ -32,7 +32,7 @@ METRICS = {
 _TICK_S = 0.1  # power at 10 Hz, where the sensor tells it so often
 _POWER = ("power_instant", "power")
 """Sensors of power, the quicker one first: NVML's usual reading is a mean over a second on most GPUs."""
-_LEAD_S = 2.0  # from the common start signal to the first burst: time to lay out operands
+_LEAD_S = 0.05  # from the common start signal to the first burst: time for every thread to hear it
 
 Operands = Callable[[Compute], List[Any]]
 """Makes both factors of the product on a device."""
@@ -64,13 +64,26 @@ class Pulsing:
 
     def __call__(self, worker: Worker) -> Pulsed:
         compute, pulsed = self._hardware.compute(worker.device), Pulsed()
-        worker.ready()
-        begin = self._agreed_begin()
+        prepared = None
         try:
-            self._pulse(compute, begin, self._anti_phase and worker.device.index % 2 == 1, pulsed)
+            prepared = self._prepare(compute)
         except RuntimeError as error:  # what PyTorch raises when a device has gone
             pulsed.lost = reason_of(error)
+        worker.ready()  # by those too that are lost, or nobody would begin
+        if prepared is not None:
+            try:
+                self._pulse(compute, prepared, worker.device.index % 2 == 1, pulsed)
+            except RuntimeError as error:
+                pulsed.lost = reason_of(error)
         return pulsed
+
+    def _prepare(self, compute: Compute) -> Tuple[Tuple[Any, Any, Any], float]:
+        """Factors and the product that bursts are compared with; and the seconds that one takes."""
+        a, b = self._operands(compute)
+        reference = self._product(compute, a, b)
+        with compute.timer() as timing:
+            self._product(compute, a, b)
+        return (a, b, reference), timing.seconds
 
     def _agreed_begin(self) -> float:
         """The same moment for all GPUs: whoever asks first sets it."""
@@ -79,18 +92,14 @@ class Pulsing:
                 self._begin = self._hardware.clock.now() + _LEAD_S
             return self._begin
 
-    def _pulse(self, compute: Compute, begin: float, in_turn: bool, pulsed: Pulsed) -> None:
-        a, b = self._operands(compute)
-        reference = self._product(compute, a, b)
-        with compute.timer() as timing:
-            self._product(compute, a, b)
+    def _pulse(self, compute: Compute, prepared: Tuple[Tuple[Any, Any, Any], float], odd: bool, pulsed: Pulsed) -> None:
+        (matrices, product_s), begin = prepared, self._agreed_begin()
         each = self._seconds / len(self._widths)
         for number, width in enumerate(self._widths):
             first = begin + number * each
-            products = max(1, round(width / timing.seconds))
+            places = self._places(first + (width if self._anti_phase and odd else 0.0), width, first + each)
             with compute.timer():
-                places = self._places(first + (width if in_turn else 0.0), width, first + each)
-                pulses, wrong = self._bursts(compute, (a, b, reference), products, places)
+                pulses, wrong = self._bursts(compute, matrices, max(1, round(width / product_s)), places)
             pulsed.pulses, pulsed.mismatches = pulsed.pulses + pulses, pulsed.mismatches + wrong
 
     def _places(self, first: float, width: float, end: float) -> Iterator[None]:

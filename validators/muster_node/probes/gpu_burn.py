@@ -14,7 +14,8 @@ from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Compute, Device, Sample, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.probes import _counters, _host_load, _pulses, _settings
-from muster_node.probes._shared import FORMATS, drop_percent, median, precision_of, reason_of, seed_of, spread
+from muster_node.probes._products import normal_operands
+from muster_node.probes._shared import drop_percent, median, precision_of, reason_of, seed_of, spread
 
 _BLOCK_S = 0.1  # long enough to keep the GPU busy between two synchronisations, short enough to see a dip
 _TERA = 1e12
@@ -157,13 +158,10 @@ class _Burn:
             products = max(2, round(_BLOCK_S * products / timing.seconds))
 
     def operands(self, compute: Compute) -> List[Any]:
-        """Normal random operands: their power is that of real work."""
-        torch, dtype = self._torch, self._params["dtype"]
-        shape = compute.physical(self._params["size"], self._params["size"])
-        generator = torch.Generator(device=compute.torch_device).manual_seed(seed_of(self._seed, compute.device.id))
-        normals = [torch.randn(shape, generator=generator, device=compute.torch_device) for _ in range(2)]
-        target = getattr(torch, FORMATS[dtype].torch_name)
-        return [(x * 40).clamp(-127, 127).to(target) if dtype == "int8" else x.to(target) for x in normals]
+        """Both factors, of random numbers: their power is that of real work."""
+        size = self._params["size"]
+        seed = seed_of(self._seed, compute.device.id)
+        return normal_operands(self._torch, compute, self._params["dtype"], (size, size, size), seed)
 
 
 def _emit_rates(context: Context, gpu: Device, burned: _Burned) -> None:

@@ -96,6 +96,8 @@ class SimulatedCompute(Compute):
         """Real copies of the small buffers; they end when the slowest of them has crossed its link."""
         for one in transfers:
             one.target.copy_(one.source)
+            if one.direction != "d2h":  # the host's memory is not this GPU's
+                self._hold(one.target)
         both_ways = len({one.direction for one in transfers}) > 1
         self._seconds += max(nominal_bytes / self._link_rate(one, both_ways) for one in transfers)
 
