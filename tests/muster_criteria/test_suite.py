@@ -85,12 +85,12 @@ def test_an_answer_that_is_left_out_is_an_error_not_a_pass(monkeypatch: pytest.M
 def test_great_expectations_that_raises_makes_the_verdict_inconclusive(
     case: MakeCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import great_expectations as gx
+    from great_expectations.core.batch_definition import BatchDefinition
 
     def broken(*_: Any, **__: Any) -> Any:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(gx, "get_context", broken)
+    monkeypatch.setattr(BatchDefinition, "get_batch", broken)
     judgement = case("burn_in").judge(evaluate=unexpected_rows)
 
     assert judgement.verdict is Verdict.INCONCLUSIVE
@@ -103,3 +103,12 @@ def test_it_is_silent(case: MakeCase, capfd: pytest.CaptureFixture[str]) -> None
     case("performance").judge(evaluate=unexpected_rows)
 
     assert "".join(capfd.readouterr()) == ""
+
+
+def test_every_frame_is_judged_by_its_own_rows(case: MakeCase) -> None:
+    """What takes frames is made once, and must keep nothing of the frame before."""
+    rules = RULES[:2]
+    for bad in ([], [0, 2], [1]):
+        frame = pd.DataFrame({rule.column: [1.0, 1.0, 1.0] for rule in rules})
+        frame.loc[bad, rules[1].column] = -1.0
+        assert unexpected_rows(frame, rules) == {rules[0].column: [], rules[1].column: bad}
