@@ -4,10 +4,13 @@ import math
 
 import pytest
 
+from muster_node.hardware import open_hardware
 from muster_node.hardware.cpu_compute import CpuCompute
+from muster_node.hardware.simulated import create_machine, open_simulated
 from muster_node.probes import _exact, exact_gemm
 from muster_node.probes._shared import FORMATS
 from muster_node.probes.exact_gemm import ExactGemm
+from tests.support.injector import OneDevice
 
 pytestmark = pytest.mark.needs_torch
 
@@ -96,6 +99,27 @@ def test_every_corruption_is_found(run_probe, cpus, monkeypatch, dtype, corrupt)
         assert run.one("gemm_mismatches", cpu, dtype=dtype).value == 0
     told = {m.labels["on"]: (m.device, m.value) for m in run.all("gemm_rerun", dtype=dtype)}
     assert told == {cpus[-1]: (cpus[-1], 4), **dict.fromkeys(cpus[:-1][:2], (cpus[-1], 0))}
+
+
+def test_devices_are_soaked_once_before_they_are_tested_together(run_probe, tmp_path, monkeypatch):
+    """Whoever multiplies for a while without being checked is soaked; alone, before, a device is cold."""
+    order = []
+    honest = exact_gemm._Screen.__call__
+    monkeypatch.setattr(exact_gemm._Soak, "__call__", lambda self, worker: order.append("soaked") or self._seconds)
+    monkeypatch.setattr(
+        exact_gemm._Screen, "__call__", lambda self, worker: order.append(self._mode) or honest(self, worker)
+    )
+    create_machine(tmp_path / "node", seed=4)
+    gpu = OneDevice(open_simulated(tmp_path / "node"))
+    run_probe(ExactGemm, gpu, dtypes=["bf16", "fp64"], shapes=[SHAPE], rounds=1, soak_s=3.0)
+    assert order == ["alone", "soaked", "together", "alone", "together"]
+
+
+def test_soaking_lasts_as_long_as_it_should(run_probe):
+    clock = open_hardware().clock
+    begun = clock.now()
+    run_probe(ExactGemm, dtypes=["fp32"], shapes=[SHAPE], rounds=1, modes=["together"], soak_s=0.5)
+    assert clock.now() - begun >= 0.5
 
 
 def test_an_intermittent_fault_is_told_from_a_steady_one(run_probe, cpus, monkeypatch):

@@ -55,6 +55,7 @@ class ExactGemm(Probe):
         "dwell_s": Param(
             0.0, "device seconds for which each set of operands is multiplied again; above 0 the raw rate is timed too"
         ),
+        "soak_s": Param(0.0, "load on all devices before they are tested together: cold alone, soaked together"),
         "reruns": Param(10, "how often a product that was wrong is computed again"),
     }
     metrics = {
@@ -71,19 +72,25 @@ class ExactGemm(Probe):
 
     @classmethod
     def timed_s(cls, params: Mapping[str, Any], devices: int) -> float:
-        """As long for each format, on each device alone and on all together."""
+        """As long for each format, on each device alone and on all together, and once to soak."""
         turns = sum({"alone": devices, "together": 1}[mode] for mode in params["modes"])
-        return float(params["seconds"] * len(params["dtypes"]) * turns)
+        soak = params["soak_s"] if "together" in params["modes"] else 0.0
+        return float(params["seconds"] * len(params["dtypes"]) * turns + soak)
 
     def run(self, context: Context) -> None:
         """Screen every device, one format after the other. Raises Skip where no device has any of the formats."""
         torch = require_torch()
         hardware, devices = context.hardware, best_devices(context.hardware)
         missing: Dict[str, List[str]] = {device.id: [] for device in devices}
+        soak_s = context.params["soak_s"] if "together" in context.params["modes"] else 0.0
         for dtype in context.params["dtypes"]:
             findings: Dict[str, List[_Finding]] = {device.id: [] for device in devices}
             with precision_of(torch, dtype):
                 for mode, group in _groups(context.params["modes"], devices):
+                    if soak_s and mode == "together":
+                        context.progress("soaking for %g s" % soak_s)
+                        with hardware.loading(group):
+                            soak_s -= max(hardware.at_once(group, _Soak(torch, context, dtype)))
                     context.progress("exact %s products on %s" % (dtype, ", ".join(device.id for device in group)))
                     with hardware.loading(group):
                         found = hardware.at_once(group, _Screen(torch, context, dtype, mode))
@@ -315,3 +322,24 @@ class _Repeat:
         for shape, span, seed in self._vectors:
             seen.add(_Vector(torch, compute, self._dtype, shape, span, seed).is_wrong())
         return seen
+
+
+class _Soak:
+    """Products that nobody looks at, for as long as the plan says; the seconds that this took, 0 without the format."""
+
+    def __init__(self, torch: Any, context: Context, dtype: str) -> None:
+        self._torch, self._hardware, self._dtype = torch, context.hardware, dtype
+        self._seconds, self._shapes = context.params["soak_s"], context.params["shapes"]
+
+    def __call__(self, worker: Worker) -> float:
+        compute, clock = self._hardware.compute(worker.device), self._hardware.clock
+        worker.ready()
+        if not compute.supports(self._dtype):
+            return 0.0
+        wanted = tuple((self._shapes or SHAPES[worker.device.kind])[-1])
+        vector = _Vector(self._torch, compute, self._dtype, fitting_shape(self._dtype, wanted), "full", 0)
+        end = clock.now() + self._seconds
+        while clock.now() < end:
+            with compute.timer():
+                vector.raw(_BATCH)
+        return float(self._seconds)
