@@ -143,6 +143,23 @@ def test_a_copy_that_never_happened_is_not_taken_for_one(tmp_path: Path, monkeyp
     assert wrong == {("h2d", "gpu0"): 3, ("d2h", "gpu0"): 3, ("both", "gpu0"): 8}
 
 
+def test_a_gpu_that_goes_costs_its_own_copies_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = SimulatedCompute.transfer
+
+    def falls_off(self: SimulatedCompute, transfers: Sequence[Transfer], *, nominal_bytes: int) -> None:
+        if self.device.id == "gpu5":
+            raise RuntimeError("CUDA error: GPU is lost\nCompile with TORCH_USE_CUDA_DSA")
+        real(self, transfers, nominal_bytes=nominal_bytes)
+
+    monkeypatch.setattr(SimulatedCompute, "transfer", falls_off)
+    values = measure(_machine(tmp_path), Transfers, tmp_path, **COPIES)
+    for key in (("pcie_bandwidth", "h2d"), ("pcie_bandwidth_together", "both"), ("transfer_mismatches", "d2h")):
+        assert list(values[key]) == GPUS
+        assert [gpu for gpu, value in values[key].items() if value is None] == ["gpu5"]
+    assert [gpu for gpu, value in values["peer_bandwidth", ""].items() if value is None] == ["gpu5"]
+    assert values["transfer_mismatches", "peer"] == dict.fromkeys(GPUS)  # nobody has exchanged data with all peers
+
+
 def test_one_gpu_alone_has_no_peers_and_says_so(tmp_path: Path) -> None:
     values = measure(OneDevice(_machine(tmp_path)), Transfers, tmp_path, **COPIES)
     assert values["peer_bandwidth", ""] == {"gpu0": None}

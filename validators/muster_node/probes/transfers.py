@@ -14,7 +14,7 @@ from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Compute, Device, Transfer
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.probes._patterns import WORD, random_words
-from muster_node.probes._shared import MIB, median, seed_of, spread
+from muster_node.probes._shared import MIB, median, reason_of, seed_of, spread
 
 HOST_DIRECTIONS = {"h2d": ("h2d",), "d2h": ("d2h",), "both": ("h2d", "d2h")}
 """What is measured on the way to the host, and the copies that are then under way at once."""
@@ -65,11 +65,13 @@ class _Copied:
     copies: int = 0
     wrong: int = 0
     example: str = ""
+    lost: str = ""
+    """Why the copies broke off, if they did: then they have no figures."""
 
     def add(self, other: "_Copied") -> None:
         """Count another's copies too; the rates are not of one kind and stay apart."""
         self.copies, self.wrong = self.copies + other.copies, self.wrong + other.wrong
-        self.example = self.example or other.example
+        self.example, self.lost = self.example or other.example, self.lost or other.lost
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,16 +98,22 @@ class _Copying:
     def __call__(self, compute: Compute, routes: Sequence[_Route]) -> _Copied:
         copied = _Copied()
         with self._hardware.loading([compute.device]):
-            for number in range(_WARMUP + self._repeats):
-                for route in routes:
-                    route.transfer.target.zero_()
-                with compute.timer() as timing:
-                    compute.transfer([route.transfer for route in routes], nominal_bytes=self._bytes)
-                if number >= _WARMUP:
-                    copied.rates.append(len(routes) * self._bytes / timing.seconds / 1e9)
-                for route in routes:
-                    self._compare(route, copied)
+            try:
+                for number in range(_WARMUP + self._repeats):
+                    self._once(compute, routes, copied, number >= _WARMUP)
+            except RuntimeError as error:  # what PyTorch raises when a device has gone
+                copied.lost = "the copies broke off: %s" % reason_of(error)
         return copied
+
+    def _once(self, compute: Compute, routes: Sequence[_Route], copied: _Copied, counts: bool) -> None:
+        for route in routes:
+            route.transfer.target.zero_()
+        with compute.timer() as timing:
+            compute.transfer([route.transfer for route in routes], nominal_bytes=self._bytes)
+        if counts:
+            copied.rates.append(len(routes) * self._bytes / timing.seconds / 1e9)
+        for route in routes:
+            self._compare(route, copied)
 
     def _compare(self, route: _Route, copied: _Copied) -> None:
         copied.copies += 1
@@ -172,15 +180,22 @@ def _to_the_host(context: Context, torch: Any, gpus: List[Device]) -> None:
 
 def _emit_host_rates(context: Context, metric: str, gpu: Device, found: Dict[str, _Copied]) -> None:
     for direction, copied in found.items():
-        _emit_rate(context, metric, gpu, copied.rates, {"direction": direction})
+        _emit_rate(context, metric, gpu, copied, {"direction": direction})
 
 
-def _emit_rate(context: Context, metric: str, gpu: Device, rates: List[float], labels: Dict[str, str]) -> None:
-    context.emit(metric, gpu.id, value=median(rates), labels=labels, samples=len(rates), spread=spread(rates))
+def _emit_rate(context: Context, metric: str, gpu: Device, copied: _Copied, labels: Dict[str, str]) -> None:
+    rates = copied.rates
+    if copied.lost:
+        context.emit(metric, gpu.id, labels=labels, samples=len(rates), note=copied.lost)
+    else:
+        context.emit(metric, gpu.id, value=median(rates), labels=labels, samples=len(rates), spread=spread(rates))
 
 
 def _emit_mismatches(context: Context, metric: str, gpu: Device, copied: _Copied, labels: Dict[str, str]) -> None:
-    context.emit(metric, gpu.id, value=copied.wrong, labels=labels, samples=copied.copies, note=copied.example)
+    # What came out wrong before the end counts all the same; that nothing did, says nothing.
+    value = None if copied.lost and not copied.wrong else copied.wrong
+    note = "; ".join(filter(None, (copied.example, copied.lost)))
+    context.emit(metric, gpu.id, value=value, labels=labels, samples=copied.copies, note=note)
 
 
 def _between(context: Context, torch: Any, gpus: List[Device]) -> None:
@@ -201,18 +216,34 @@ def _between(context: Context, torch: Any, gpus: List[Device]) -> None:
         compute, target = context.hardware.compute(gpu), torch.empty_like(sources[gpu])
         for peer in (each for each in gpus if each != gpu):
             copied = copying(compute, [_Route(Transfer("peer", target, sources[peer], peer), sent[peer])])
-            _emit_rate(context, "peer_pair_bandwidth", gpu, copied.rates, {"peer": peer.id})
+            _emit_rate(context, "peer_pair_bandwidth", gpu, copied, {"peer": peer.id})
             _emit_mismatches(context, "peer_pair_mismatches", gpu, copied, {"peer": peer.id})
             found[gpu.id, peer.id] = copied
-        rates = {peer: median(copied.rates) for (device, peer), copied in found.items() if device == gpu.id}
-        slowest = min(rates, key=lambda peer: rates[peer])
-        note = "slowest from %s: %.1f GB/s" % (slowest, rates[slowest])
-        context.emit("peer_bandwidth", gpu.id, value=median(list(rates.values())), samples=len(rates), note=note)
+        _emit_peers(context, gpu, {peer: copied for (device, peer), copied in found.items() if device == gpu.id})
+    _emit_blame(context, gpus, found)
+
+
+def _emit_peers(context: Context, gpu: Device, found: Dict[str, _Copied]) -> None:
+    """The median over a GPU's peers, if there is a figure for each."""
+    lost = next((copied.lost for copied in found.values() if copied.lost), "")
+    if lost:
+        context.emit("peer_bandwidth", gpu.id, note=lost)
+        return
+    rates = {peer: median(copied.rates) for peer, copied in found.items()}
+    slowest = min(rates, key=lambda peer: rates[peer])
+    note = "slowest from %s: %.1f GB/s" % (slowest, rates[slowest])
+    context.emit("peer_bandwidth", gpu.id, value=median(list(rates.values())), samples=len(rates), note=note)
+
+
+def _emit_blame(context: Context, gpus: List[Device], found: Dict[Tuple[str, str], _Copied]) -> None:
     samples = sum(copied.copies for copied in found.values()) * 2 // len(gpus)
     for device, wrong in blamed({pair: copied.wrong for pair, copied in found.items()}).items():
-        pairs = sorted("%s to %s" % pair[::-1] for pair, copied in found.items() if copied.wrong and device in pair)
-        labels, note = {"direction": "peer"}, "; ".join(pairs)
-        context.emit("transfer_mismatches", device, value=wrong, labels=labels, samples=samples, note=note)
+        own = {pair: copied for pair, copied in found.items() if device in pair}
+        lost = next((copied.lost for copied in own.values() if copied.lost), "")
+        pairs = sorted("%s to %s" % pair[::-1] for pair, copied in own.items() if copied.wrong)
+        value, note = (None if lost and not wrong else wrong), "; ".join(filter(None, [*pairs, lost]))
+        labels = {"direction": "peer"}
+        context.emit("transfer_mismatches", device, value=value, labels=labels, samples=samples, note=note)
 
 
 def blamed(wrong: Dict[Tuple[str, str], int]) -> Dict[str, int]:
