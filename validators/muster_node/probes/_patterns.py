@@ -21,6 +21,7 @@ EXAMPLES = 4
 _ALL = 2**64 - 1
 _WALK = 64  # after so many words a walking bit is where it was
 _ROWS_MIN = 4  # a buffer smaller than a period still has rows to move
+_MOVES = 128  # blocks that are moved at least, where there are so many rows: one of them needs a place meanwhile
 _SHIFT = 2  # words by which rows of random words differ: no power of two times a period, which address lines select
 
 Words = Callable[[Any], Any]
@@ -94,7 +95,8 @@ class Region:
         """Write a fill everywhere, let the device move every block to its neighbour's place, and compare there."""
         laid = _Laid(self._torch, fill, self.period, self._rows)
         self._write(laid)
-        step, rows = self._block, len(self._rows)
+        rows = len(self._rows)
+        step = min(self._block, max(1, rows // _MOVES))
         kept = self._lines(0, step).clone()
         for low in range(0, rows - step, step):
             high = min(low + step, rows - step)
