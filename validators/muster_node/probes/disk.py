@@ -43,7 +43,7 @@ class Disk(Probe):
         """Measure. Raises Skip where less than twice the file's size is free or the directory cannot be written."""
         directory = pathlib.Path(context.params["directory"] or context.scratch)
         blocks = max(1, int(context.params["mib"]) * MIB // _BLOCK)
-        _check_room(directory, blocks * _BLOCK)
+        check_room(directory, blocks * _BLOCK)
         path = directory / ("muster-disk-%d.scratch" % os.getpid())
         context.progress("writing and reading %d MiB in %s" % (blocks * _BLOCK // MIB, directory))
         clock, seed = context.hardware.clock, seed_of(context.seed, "disk")
@@ -71,7 +71,8 @@ class _Times:
     flush: float = 0.0
 
 
-def _check_room(directory: pathlib.Path, size: int) -> None:
+def check_room(directory: pathlib.Path, size: int) -> None:
+    """Raises Skip where ``size`` bytes would take more than half of what is free, or nothing can be told."""
     try:
         status = os.statvfs(directory)
     except OSError as error:
