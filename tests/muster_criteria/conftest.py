@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import datetime
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
+from muster_criteria.fleet.history import build_history
+from muster_criteria.fleet.readings import DAY_S, readings_of, together
+from muster_criteria.fleet.references import References
+from muster_criteria.fleet.snapshot import build_snapshot
 from muster_criteria.limits import Limit
+from muster_criteria.rows import rows_of
 from muster_criteria.skus import Sku, load_sku
 from tests.muster_criteria.nodes import Case, MakeCase, healthy_raw
+
+NODES = 60
+DAY = 20_000
+EARLIER = 4
+"""Of the frozen references: how many peers, the day after which nothing is known, and visits before it."""
 
 
 @pytest.fixture(scope="session")
@@ -46,3 +59,35 @@ def make_limit() -> Callable[..., Limit]:
         return Limit.model_validate({"unit": "count", "source": "for a test", "date": "2026-11-21"} | keys)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def references(case: MakeCase, h100: Sku) -> References:
+    """Peers and every node's own history, of healthy results that differ by noise (0.4 %) and lottery (1.75 %)."""
+    rng = np.random.default_rng(11)
+    healthy = case("performance").result()
+    lottery = 1.0 + 0.0175 * rng.standard_normal((NODES, 8))
+    drawn = {each.metric for each in h100.programme.compare if each.spread == "lottery"}
+    rows = rows_of(healthy, h100)
+    parts = []
+    for visit in range(EARLIER):
+        for node in range(NODES):
+            noisy = [
+                dataclasses.replace(
+                    row,
+                    value=row.value
+                    * (1.0 + 0.004 * rng.standard_normal())
+                    * (lottery[node, int(row.device[3:])] if row.metric in drawn else 1.0),
+                )
+                for row in rows
+                if row.value is not None and row.device.startswith("gpu") and row.metric != "device_present"
+            ]
+            at = (DAY - 10 * (EARLIER - visit)) * DAY_S
+            name = f"node-{node}"
+            parts.append(
+                readings_of(noisy, node=name, at=at, run=f"r{visit}", sku=h100.name, environment=healthy.environment)
+            )
+    readings = together(parts)
+    made_at = datetime.datetime.fromtimestamp(DAY * DAY_S, datetime.UTC)
+    snapshot = build_snapshot(readings, made_at, h100.programme.compare)
+    return References(snapshot, build_history(readings, snapshot, h100.programme.compare))

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 
-import numpy as np
 import pytest
 
-from muster_criteria.fleet.history import build_history
 from muster_criteria.fleet.keyed import keyed
-from muster_criteria.fleet.readings import DAY_S, readings_of, together
+from muster_criteria.fleet.readings import readings_of
 from muster_criteria.fleet.references import References
 from muster_criteria.fleet.single import derived
-from muster_criteria.fleet.snapshot import build_snapshot
 from muster_criteria.fleet.thresholds import Thresholds
 from muster_criteria.model import Action, FaultClass, Finding, Severity, Verdict
 from muster_criteria.rows import rows_of
@@ -21,43 +17,6 @@ from muster_criteria.rules import violations
 from muster_criteria.skus import Sku
 from muster_criteria.suite import unexpected_rows
 from tests.muster_criteria.nodes import Case, MakeCase
-
-NODES = 60
-DAY = 20_000
-EARLIER = 4
-
-
-@pytest.fixture(scope="module")
-def references(case: MakeCase, h100: Sku) -> References:
-    """Peers and the node's own history, of healthy results that differ by noise (0.4 %) and lottery (1.75 %)."""
-    rng = np.random.default_rng(11)
-    healthy = case("performance").result()
-    lottery = 1.0 + 0.0175 * rng.standard_normal((NODES, 8))
-    drawn = {each.metric for each in h100.programme.compare if each.spread == "lottery"}
-    rows = rows_of(healthy, h100)
-    parts = []
-    for visit in range(EARLIER):
-        for node in range(NODES):
-            noisy = [
-                dataclasses.replace(
-                    row,
-                    value=row.value
-                    * (1.0 + 0.004 * rng.standard_normal())
-                    * (lottery[node, int(row.device[3:])] if row.metric in drawn else 1.0),
-                )
-                for row in rows
-                if row.value is not None and row.device.startswith("gpu") and row.metric != "device_present"
-            ]
-            at = (DAY - 10 * (EARLIER - visit)) * DAY_S
-            name = f"node-{node}"
-            parts.append(
-                readings_of(noisy, node=name, at=at, run=f"r{visit}", sku=h100.name, environment=healthy.environment)
-            )
-    readings = together(parts)
-    made_at = datetime.datetime.fromtimestamp(DAY * DAY_S, datetime.UTC)
-    snapshot = build_snapshot(readings, made_at, h100.programme.compare)
-    own = readings[readings["node"] == "node-1"].reset_index(drop=True)
-    return References(snapshot, build_history(own, snapshot, h100.programme.compare))
 
 
 def by(findings: tuple[Finding, ...], rule: str) -> list[Finding]:

@@ -10,6 +10,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
 import pandas as pd
 
 from muster_criteria.coverage import Void, nothing_measured, tally
@@ -28,6 +29,7 @@ from muster_criteria.sequential import weigh
 from muster_criteria.skus import Sku
 from muster_criteria.suite import unexpected_rows
 from muster_criteria.suspicion import confirmed
+from muster_criteria.words import figure
 from muster_criteria.xid_judge import judge_xids
 
 __all__ = ["Evidence", "judge", "overall"]
@@ -65,6 +67,8 @@ OVERALL = (
 )
 
 REASON_MAX = 400
+IMPLAUSIBLE = 10.0
+"""Times the peers' median beyond which a rate is no measurement. Chosen here: no healthy part is twice another."""
 
 
 def judge(
@@ -218,7 +222,7 @@ def _compared(rows: Sequence[Row], result: StageResult, sku: Sku, references: Re
 
 def _void_rows(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku) -> dict[int, Void]:
     """Rows that say nothing of their device: by their own value, or because of another measurement's."""
-    void: dict[int, Void] = {}
+    void = _beyond_belief(frame, sku)
     for item in breaking:
         if item.rule.breach != "void":
             continue
@@ -228,6 +232,22 @@ def _void_rows(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku) -> d
             why = f"says nothing, since {item.finding.metric} is {item.finding.observed}"
             void.setdefault(position, Void(why, itself=False))
     return void
+
+
+def _beyond_belief(frame: pd.DataFrame, sku: Sku) -> dict[int, Void]:
+    """Rows that are better than anything their peers have ever been: where no physical peak is known, this is one."""
+    better_above = [each.metric for each in sku.programme.compare if each.worse == "lower"]
+    peers = frame["peers_median"]
+    beyond = frame["metric"].isin(better_above) & (peers > 0.0) & (frame["value"] > IMPLAUSIBLE * peers)
+    return {
+        int(position): Void(
+            f"{frame['device'].iloc[position]} measured something else: {frame['metric'].iloc[position]} is "
+            f"{figure(frame['value'].iloc[position], frame['unit'].iloc[position])}, more than {IMPLAUSIBLE:g} times "
+            f"what its peers reach",
+            itself=True,
+        )
+        for position in np.flatnonzero(beyond)
+    }
 
 
 def _held_back(finding: Finding) -> Finding:
