@@ -22,7 +22,9 @@ RERUNS = {
 }
 """Metric of mismatches → the metric that tells how it went when they were run again, on the device of label ``on``."""
 
-METRICS = frozenset({*RERUNS, DIGEST, "round_trip_mismatches", "memory_burn_mismatches", "pulse_mismatches", "transfer_mismatches"})
+METRICS = frozenset(
+    {*RERUNS, DIGEST, "round_trip_mismatches", "memory_burn_mismatches", "pulse_mismatches", "transfer_mismatches"}
+)
 """A critical finding of one of these is silent data corruption."""
 
 PEERS_MIN = 2
