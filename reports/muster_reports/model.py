@@ -68,3 +68,5 @@ class RunReport:
     result_json: str = "{}"
     shadow: bool = False
     held: str = ""
+    breaker: str = ""
+    """Where the circuit breaker stands as the report is made: its state and one sentence; empty if nobody asked."""

@@ -108,6 +108,7 @@ class View:
     next_steps: tuple[str, ...]
     coverage: str
     judged_by: str
+    breaker: str
     held: bool
     state: str
     state_before: str
@@ -154,6 +155,7 @@ def build(report: RunReport, limits: Limits) -> View:
         next_steps=next_steps(report),
         coverage=covered(report),
         judged_by=judged_by(report),
+        breaker=report.breaker,
         held=bool(report.held),
         state=_state(report),
         state_before=clean(report.state_before, NAME_MAX),

@@ -181,6 +181,22 @@ def test_a_verdict_that_is_held_says_so_first_and_asks_for_a_decision(samples: S
     assert render(report).subject.endswith(" — held")
 
 
+def test_a_held_node_that_does_not_serve_is_not_said_to(samples: Samples) -> None:
+    report = dataclasses.replace(samples["hot_gpu"], held=HELD, state_before="burn_in", state_after="registered")
+    view = build(report, FULL)
+    assert view.cautions[0].sentence.startswith("The node is neither qualified nor quarantined, and a person has to")
+    assert "once the cause is gone, muster qualify sim-h100-05" in view.next_steps[0]
+
+
+def test_the_circuit_breaker_stands_on_the_first_screen(samples: Samples) -> None:
+    sentence = "closed: 1 of 25 nodes were withdrawn from production in the last 24 hours, and 5 may be"
+    shown = render(dataclasses.replace(samples["cpu_pass"], breaker=sentence))
+    for text in (shown.text, shown.html):
+        words = " ".join(text.split())
+        assert sentence in words
+        assert words.index(sentence) < len(words) / 3
+
+
 @pytest.mark.parametrize(
     ("end", "words"),
     [("busy", "in use"), ("terminated", "preempted"), ("deadline", "timed out"), ("fenced", "another run"),

@@ -35,8 +35,7 @@ def status(json: AsJson = False) -> None:
     typer.echo()
     for kind, breaker in breakers.items():
         of = " (simulated nodes)" if kind == "simulated" else ""
-        word = "" if breaker.allowed is None else "open: " if breaker.open else "closed: "
-        typer.echo(f"circuit breaker{of}: {word}{breaker.sentence}")
+        typer.echo(f"circuit breaker{of}: {breaker.state}: {breaker.sentence}")
     for name, run in held.items():
         typer.echo(f"{name}: the verdict of {run} is held; `muster node move {name} quarantine --reason …` withdraws "
                    f"it, `muster node keep {name} --reason …` keeps it in service")  # fmt: skip

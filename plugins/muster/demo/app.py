@@ -20,7 +20,7 @@ from muster.airflow_api import AirflowClient
 from muster.demo import custody, fleet, service
 from muster.demo.draw import draw_faults, load_answers, save_answers
 from muster.demo.hosts import Hosts, Keys, make_client_keys
-from muster.demo.outcome import read_mails, show_approvals, show_score, show_verdicts
+from muster.demo.outcome import read_mails, show_approvals, show_breaker, show_score, show_verdicts
 from muster.demo.pytorch import find_interpreter
 from muster.demo.scoring import Score, score
 from muster.demo.service import ACTOR, Approver, ServiceStory, service_of
@@ -260,6 +260,7 @@ class Demo:
         while len(mails := read_mails(self.place.mail)) < expected and time.monotonic() < deadline:
             time.sleep(0.5)
         show_verdicts(self.console, reports, services)
+        show_breaker(self.console, records.breaker(simulated=True))
         show_approvals(self.console, services.values(), ACTOR)
         host, *simulated = members
         result = score(

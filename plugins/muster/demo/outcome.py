@@ -14,6 +14,7 @@ from rich.text import Text
 from muster.demo.scoring import Mail, Score, Service, critical_findings
 from muster.demo.table import SERVICE, STYLES, production_word
 from muster.lifecycle import is_person
+from muster.planning.breaker import Breaker
 from muster_reports.model import RunReport
 
 
@@ -66,6 +67,11 @@ def show_verdicts(console: Console, reports: Sequence[RunReport], services: Mapp
     """Print the verdict table."""
     console.print()
     console.print(build_verdicts(reports, services))
+
+
+def show_breaker(console: Console, breaker: Breaker) -> None:
+    """Print where the circuit breaker of the demo's simulated fleet stands: it is on, whatever it has to say."""
+    console.print(Text(f"Circuit breaker: {breaker.state}: {breaker.sentence}.", "dim"))
 
 
 def approvals_told(services: Iterable[Service], actor: str) -> list[str]:

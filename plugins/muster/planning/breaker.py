@@ -34,13 +34,14 @@ class Limits:
 @dataclasses.dataclass(frozen=True)
 class Breaker:
     """Where the breaker stands. ``withdrawn``: the nodes taken out of service in the window; ``fleet``: how many there
-    were with them; ``allowed``: how many may be out, None in a fleet too small for a breaker.
+    were with them; ``allowed``: how many may be out, None in a fleet too small for a breaker (of ``least`` and more).
     """
 
     withdrawn: tuple[str, ...]
     fleet: int
     allowed: int | None
     window: datetime.timedelta
+    least: int
 
     @property
     def open(self) -> bool:
@@ -52,11 +53,19 @@ class Breaker:
         """Where it stands, in one sentence."""
         hours = f"{self.window.total_seconds() / 3600:g} hours"
         if self.allowed is None:
-            return f"there is none in a fleet of {self.fleet} nodes in service"
+            return (
+                f"it has nothing to say in a fleet of {self.fleet} nodes in service: it counts from {self.least} on, "
+                "since one broken node of a few would open it"
+            )
         counted = f"{len(self.withdrawn)} of {self.fleet} nodes were withdrawn from production in the last {hours}"
         if self.open:
             return f"{counted}, and no more than {self.allowed} may be"
         return f"{counted}, and {self.allowed} may be"
+
+    @property
+    def state(self) -> str:
+        """Open, closed, or on: the latter where the fleet is too small for it to say anything."""
+        return "on" if self.allowed is None else "open" if self.open else "closed"
 
     @property
     def why(self) -> str:
@@ -90,4 +99,4 @@ def state(
     withdrawn = withdrawals(events, now, limits.window)
     fleet = len({*in_service, *withdrawn})
     allowed = min(math.floor(fleet * limits.share), limits.nodes) if fleet >= limits.fleet else None
-    return Breaker(withdrawn, fleet, allowed, limits.window)
+    return Breaker(withdrawn, fleet, allowed, limits.window, limits.fleet)

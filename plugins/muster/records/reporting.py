@@ -50,9 +50,16 @@ def run_report(dag_id: str, run_id: str, *, run_url: str | None = None, node: st
             identity=_pairs(run.identity), environment=_pairs(run.environment), stages=stages,
             not_run=tuple((name, _why_not(session, run, name)) for name in run.required_stages if name not in rows),
             waivers=_waivers(session, row), shadow=row.shadow, forced=run.forced, run_url=run_url,
-            held=run.held,
+            held=run.held, breaker=_breaker(session, run.simulated),
         )  # fmt: skip
     return dataclasses.replace(report, result_json=report_json(report))
+
+
+def _breaker(session: Session, simulated: bool) -> str:
+    from muster.records.withdrawals import breaker_now  # which needs the lifecycle of runs, as this does not
+
+    state = breaker_now(session, simulated=simulated)
+    return f"{state.state}: {state.sentence}"
 
 
 def report_json(report: RunReport) -> str:

@@ -34,7 +34,7 @@ def test_an_empty_fleet_says_how_to_begin(muster: Muster, sqlite_db: str) -> Non
     status, out, _ = muster("status")
     assert status == 0
     assert out.startswith("no nodes yet; enrol some")
-    assert "circuit breaker: there is none in a fleet of 0 nodes in service" in out
+    assert "circuit breaker: on: it has nothing to say in a fleet of 0 nodes in service" in out
 
 
 def test_the_fleet_stands_on_one_screen(muster: Muster, held: str) -> None:
@@ -42,7 +42,7 @@ def test_the_fleet_stands_on_one_screen(muster: Muster, held: str) -> None:
     assert "production\t1" in out
     assert "registered\t1" in out
     assert "circuit breaker: open: 0 of 1 nodes were withdrawn from production in the last 24 hours" in out
-    assert "circuit breaker (simulated nodes): there is none" in out
+    assert "circuit breaker (simulated nodes): on: it has nothing to say" in out
     assert f"a: the verdict of {held} is held; `muster node move a quarantine" in out
     told = json.loads(muster("status", "--json")[1])
     assert told["nodes"]["production"] == 1

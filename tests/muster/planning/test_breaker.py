@@ -47,7 +47,8 @@ def test_the_absolute_number_counts_in_a_large_fleet() -> None:
 
 def test_a_small_fleet_has_none() -> None:
     assert not stands(19, 19).open
-    assert stands(19, 19).sentence == "there is none in a fleet of 19 nodes in service"
+    assert "nothing to say in a fleet of 19 nodes in service: it counts from 20 on" in stands(19, 19).sentence
+    assert [stands(19, 19).state, stands(3, 20).state, stands(4, 20).state] == ["on", "closed", "open"]
     assert stands(20, 20).open
 
 
