@@ -76,6 +76,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         records.add_node(records.NewNode(UNNOTICED, "127.0.0.1", host_key(UNNOTICED), "cpu-generic"))
         lives.qualified(UNNOTICED)
         desk = live_airflow.Desk(stack.enter_context(live_airflow.running(folder, NEW_HARDWARE)))
+        desk.stack.wait_ready(ADMISSION)
         # Its question runs out while the other tests are at work.
         desk.client.trigger(ADMISSION, f"{UNNOTICED}-asked", {"node": UNNOTICED})
         yield Live(desk, block, newcomer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -14,8 +15,10 @@ from muster.records.engine import reading
 from muster.records.models import FindingRow, Node, Run, StageRecord
 from muster.records.reporting import finding_of
 from muster.settings import settings
-from muster_criteria.alike import Neighbour, beside_others, groups_of, symptom, why_held
 from muster_criteria.model import Finding, Judgement, Verdict
+
+if TYPE_CHECKING:
+    from muster_criteria.alike import Neighbour
 
 _LOOKED_AT = tuple(str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL, Verdict.FAIL))
 """Verdicts that say something of the node: what stayed inconclusive neither failed nor did well."""
@@ -32,6 +35,9 @@ def beside_neighbours(
 
     Real and simulated nodes are never told apart by each other. Raises UnknownNode.
     """
+    # Imported where it is used: it brings pandas, and every task process parses a DAG file that loads these records.
+    from muster_criteria.alike import beside_others, groups_of, symptom
+
     if judgement.verdict is not Verdict.FAIL or not any(symptom(each) for each in judgement.findings):
         return judgement
     until = before or datetime.datetime.now(datetime.UTC)
@@ -45,6 +51,8 @@ def beside_neighbours(
 
 def held_together(session: Session, run: Run) -> str:
     """Why the run's FAIL convicts nobody yet: all that it rests on is shared with other nodes. Else ""."""
+    from muster_criteria.alike import why_held
+
     query = (
         select(FindingRow).join(StageRecord, StageRecord.id == FindingRow.stage).where(
             StageRecord.run == run.id, StageRecord.current
@@ -66,6 +74,8 @@ def _tested(
     session: Session, own: Node, stage: str, since: datetime.datetime, until: datetime.datetime
 ) -> list[Neighbour]:
     """All other nodes that were judged in that stage in the window, each by its latest verdict there."""
+    from muster_criteria.alike import Neighbour, groups_of, symptom
+
     query = (
         select(StageRecord.id, Run.node, Node.rack, Run.environment)
         .join(Run, StageRecord.run == Run.id)
