@@ -110,7 +110,14 @@ def test_a_lost_rank_is_named_the_other_ends_and_nobody_is_held(
     assert records.live_leases() == []
 
 
-def test_a_slow_rank_is_convicted_and_the_others_pass(nodes: Nodes, meeting: Meeting) -> None:  # noqa: F811
+def test_a_slow_rank_is_convicted_and_the_others_pass(
+    nodes: Nodes,  # noqa: F811
+    meeting: Meeting,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Who waits for whom is told by the real network and scheduler: steps long enough to stand out from those.
+    steps = {TRAINING: {"step_s": 3.0, "steps": 3}}
+    monkeypatch.setattr(member, "cluster_calls", functools.partial(cluster_plan.cluster_calls, overrides=steps))
     names = ("n1", "n2", "n3")
     nodes.build({"n2": [{"kind": "slow_gemm", "gpu": 0}]}, names)
     states, run_id = validate(names)
