@@ -148,7 +148,7 @@ def test_a_sweep_frees_what_is_over_and_nothing_else(muster: Muster, airflow: Ai
 class TestSmallCommands:
     def test_the_records_are_made_by_one_command(self, muster: Muster, muster_home: Path) -> None:
         assert "run `muster db upgrade`" in muster("node", "list")[2]
-        assert muster("db", "upgrade")[1] == "the fleet records went from nothing to schema 0003\n"
+        assert muster("db", "upgrade")[1] == "the fleet records went from nothing to schema 0005\n"
         assert muster("db", "upgrade")[1] == "the fleet records are at schema 0003 already\n"
         assert muster("node", "list")[0] == 0
 
