@@ -149,7 +149,7 @@ class TestSmallCommands:
     def test_the_records_are_made_by_one_command(self, muster: Muster, muster_home: Path) -> None:
         assert "run `muster db upgrade`" in muster("node", "list")[2]
         assert muster("db", "upgrade")[1] == "the fleet records went from nothing to schema 0005\n"
-        assert muster("db", "upgrade")[1] == "the fleet records are at schema 0003 already\n"
+        assert muster("db", "upgrade")[1] == "the fleet records are at schema 0005 already\n"
         assert muster("node", "list")[0] == 0
 
     def test_settings_are_shown_without_secrets(
