@@ -37,14 +37,23 @@ def test_a_healthy_node_passes_and_cites_its_snapshot(case: MakeCase, references
 
 
 def test_one_slow_gpu_among_fast_siblings_is_named_though_it_passes_every_limit(
-    case: MakeCase, references: References
+    case: MakeCase, references: References, h100: Sku
 ) -> None:
+    """In a fleet of 60 nodes peers convict for so little only by two readings: the visit's, and a retest's."""
     spoilt = case("performance")
     for row in spoilt.rows("memory_bandwidth", "gpu3"):
-        row["value"] *= 0.95
+        row["value"] *= 0.955
     assert spoilt.judge().verdict is Verdict.PASS
 
-    judgement = spoilt.judge(references=references)
+    first = readings_of(
+        rows_of(spoilt.result(), h100),
+        at=0.0,
+        run="first",
+        node="node-1",
+        sku=h100.name,
+        environment=spoilt.result().environment,
+    )
+    judgement = spoilt.judge(references=dataclasses.replace(references, repeats=first))
 
     assert judgement.verdict is Verdict.FAIL
     found = by(judgement.findings, "peers")[0]
