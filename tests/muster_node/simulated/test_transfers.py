@@ -171,3 +171,12 @@ def test_without_a_gpu_there_is_nothing_to_copy_to(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(hardware, "devices", lambda kind: [])
     with pytest.raises(Skip, match="no GPU that answers"):
         measure(hardware, Transfers, tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_dead_cell_is_put_down_to_the_gpu_that_has_it_whatever_was_sent(tmp_path: Path, seed: int) -> None:
+    """Each sender's words would show it half of the time; with their complement beside them, each always does."""
+    create_machine(tmp_path / "node", seed=seed, faults=[{"kind": "stuck_bit", "gpu": 2}])
+    values = measure(open_simulated(tmp_path / "node"), Transfers, tmp_path, mib=1, peer_mib=1, repeats=1)
+    wrong = {device: count for device, count in values["transfer_mismatches", "peer"].items() if count}
+    assert wrong == {"gpu2": 7}

@@ -74,18 +74,37 @@ class _Copied:
         self.example, self.lost = self.example or other.example, self.lost or other.lost
 
 
+@dataclasses.dataclass
+class _Sent:
+    """What is sent: words and their complement in turns, so that a bit that is stuck shows with every sender.
+
+    ``digests``: of the words as they stand, and of their complement.
+    """
+
+    words: Any
+    digests: Tuple[str, str]
+
+    def turn(self) -> None:
+        """From now on, the other of the two."""
+        self.words.bitwise_not_()
+        self.digests = self.digests[::-1]
+
+
 @dataclasses.dataclass(frozen=True)
 class _Route:
-    """A copy that can be repeated, and the digest of what is sent."""
+    """A copy that can be repeated, and what it sends."""
 
     transfer: Transfer
-    sent: str
+    sent: _Sent
 
 
-def _filled(torch: Any, source: Any, key: int) -> str:
-    """Fill what is to be sent with words that look random, since what repeats hides errors; returns their digest."""
+def _filled(torch: Any, source: Any, key: int) -> _Sent:
+    """Fill what is to be sent with words that look random, since what repeats hides errors."""
     source.copy_(random_words(key).words(torch.arange(source.numel(), dtype=torch.int64, device=source.device)))
-    return digest(torch, [source])
+    plain = digest(torch, [source])
+    sent = _Sent(source, (plain, digest(torch, [source.bitwise_not_()])))
+    source.bitwise_not_()
+    return sent
 
 
 class _Copying:
@@ -107,6 +126,7 @@ class _Copying:
 
     def _once(self, compute: Compute, routes: Sequence[_Route], copied: _Copied, counts: bool) -> None:
         for route in routes:
+            route.sent.turn()
             route.transfer.target.zero_()
         with compute.timer() as timing:
             compute.transfer([route.transfer for route in routes], nominal_bytes=self._bytes)
@@ -117,7 +137,7 @@ class _Copying:
 
     def _compare(self, route: _Route, copied: _Copied) -> None:
         copied.copies += 1
-        if digest(self._torch, [route.transfer.target]) != route.sent:
+        if digest(self._torch, [route.transfer.target]) != route.sent.digests[0]:
             copied.wrong += 1
             copied.example = copied.example or _difference(route.transfer)
 
