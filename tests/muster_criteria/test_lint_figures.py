@@ -51,8 +51,7 @@ def test_a_floor_of_800_for_two_h100_nodes_is_refused(folder: Path) -> None:
     """As shipped in an operator's multi-node suite: no two nodes with 400 GB/s of fabric each can reach it."""
     labels = {"op": "all_reduce", "nodes": "2"}
     said = linted(folder, "h100-sxm-8", metric="collective_busbw", device="node", labels=labels, unit="GB/s", floor=800)
-    assert len(said) == 1
-    assert said[0].startswith("the floor of 800 GB/s is above the physical peak of 750 GB/s")
+    assert any(message.startswith("the floor of 800 GB/s is above the physical peak of 750 GB/s") for message in said)
 
 
 ALL_REDUCE: dict[str, Any] = {"metric": "nccl_busbw", "device": "node", "labels": {"op": "all_reduce"}, "unit": "GB/s"}
@@ -93,7 +92,7 @@ def test_a_figure_above_its_own_peak_is_refused(folder: Path) -> None:
 
 def test_a_family_that_is_not_there_is_named(folder: Path) -> None:
     path = folder / "h100-sxm-8.yaml"
-    path.write_text(path.read_text().replace("includes: [nvidia-gpu, gpu]", "includes: [nvidea-gpu]"))
+    path.write_text(path.read_text().replace("includes: [nvidia-gpu, ", "includes: [nvidea-gpu, "))
     assert [str(problem) for problem in lint_sku(path)] == [
         "h100-sxm-8.yaml: includes: there is no family 'nvidea-gpu' in families/."
     ]
