@@ -67,7 +67,8 @@ def edge(limit: Limit) -> tuple[list[Row], list[Row]]:
         at = value * 100.0
         return [row(limit, device, just(at, inside)), *others], [row(limit, device, just(at, outside)), *others]
     if limit.key == "matches":
-        return [row(limit, device, {r"\S": "x"}.get(value, value.strip("^$")))], [row(limit, device, " ")]
+        good = {r"\S": "x", "^(ok|warning)$": "warning"}.get(value, value.strip("^$"))
+        return [row(limit, device, good)], [row(limit, device, " ")]
     if isinstance(value, str):
         return [row(limit, device, value)], [row(limit, device, f"{value}d")]
     if limit.key in ("exactly", "equals"):
