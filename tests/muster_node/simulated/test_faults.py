@@ -1,10 +1,11 @@
-"""A few simulated nodes drawn afresh at every run: what is planted is found, and a healthy node of each model passes.
+"""A few simulated nodes drawn from a seed: what is planted is found, and a healthy node of each model passes.
 
-All kinds of fault on all models: ``python -m tests.bench.faults``.
+Another seed: FAULTS_SEED=7. All kinds of fault on all models, drawn anew each time: ``python -m tests.bench.faults``.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -20,10 +21,10 @@ from tests.bench.faults import FAULTS, KERNEL_EDGE, SPEED, Case, draw_fault, dra
 from tests.support.in_process import machine_room, run_stage
 
 pytestmark = pytest.mark.needs_torch
-SEED = random.SystemRandom().randrange(10**6)
+SEED = int(os.environ.get("FAULTS_SEED", "1"))
 
 
-def test_what_is_drawn_now_is_found_on_its_device() -> None:
+def test_what_is_drawn_is_found_on_its_device() -> None:
     """One fault alone and one pair, each on a model of its own."""
     dice = random.Random(SEED)
     single, double = dice.sample(list(MODELS), 2)
@@ -34,7 +35,7 @@ def test_what_is_drawn_now_is_found_on_its_device() -> None:
         assert outcome.accused == (), (SEED, outcome)
 
 
-def test_a_healthy_node_drawn_now_passes() -> None:
+def test_a_healthy_node_that_is_drawn_passes() -> None:
     dice = random.Random(SEED)
     outcome = examine(Case(dice.choice(list(MODELS)), dice.randrange(10**6)))
     assert outcome.verdict is Verdict.PASS, (SEED, outcome)
