@@ -17,16 +17,9 @@ from muster_node.cluster.block import block_of
 from muster_node.probe import resolve_params
 from muster_node.probes.cluster_collectives import ClusterCollectives
 from muster_node.probes.cluster_training import ClusterTraining
-from tests.muster_criteria.cluster_results import OPS, TRAINING, Sent, block, members, row
+from tests.muster_criteria.cluster_results import TRAINING, Sent, block, members, row
 
 FEW = settings(max_examples=40, deadline=None)
-
-
-def slow(sent: dict[str, Sent], name: str, gpu: str = "gpu1", factor: float = 1.25) -> None:
-    """A slow GPU, and what it does to everybody: its node waits for nobody, all others for it."""
-    sent[name].compute[gpu] = factor
-    for other in sent.values():
-        other.wait = 0.001 if other.name == name else factor - 1.0
 
 
 @FEW
@@ -81,71 +74,6 @@ def test_the_order_of_members_changes_nothing(dice: random.Random, count: int) -
     for _ in range(3):
         dice.shuffle(given_members)
         assert convict(given_members) == expected
-
-
-@FEW
-@given(st.data(), st.integers(3, 8))
-def test_one_slow_rank_is_always_the_one_convicted(data: Any, count: int) -> None:
-    sent = block(count)
-    name = data.draw(st.sampled_from(sorted(sent)))
-    slow(sent, name, factor=data.draw(st.floats(1.06, 5.0)))
-    judgement = convict(members(sent))
-    ((convicted, (finding,)),) = judgement.convicted.items()
-    assert (convicted, finding.rule, finding.device) == (name, "straggler", "gpu1")
-    assert set(judgement.cleared) == set(sent) - {name}
-
-
-def test_slow_without_anybody_waiting_for_it_only_warns() -> None:
-    sent = block(3)
-    slow(sent, "n1")
-    sent["n1"].wait = 0.3
-    judgement = convict(members(sent))
-    assert judgement.convicted == {}
-    (member,) = [member for member in judgement.members if member.verdict is not Verdict.PASS]
-    assert (member.name, member.verdict) == ("n1", Verdict.WARN)
-    assert "the others do not wait for it" in member.reason
-
-
-def test_in_a_pair_the_slower_one_is_a_suspect_only() -> None:
-    sent = block(2)
-    slow(sent, "n1")
-    (warned,) = [member for member in convict(members(sent)).members if member.verdict is not Verdict.PASS]
-    assert (warned.name, warned.verdict, warned.findings[0].confidence) == ("n1", Verdict.WARN, 0.5)
-
-
-def test_a_difference_that_every_step_shows_convicts_nobody() -> None:
-    sent = block(4)
-    slow(sent, "n1", factor=1.2)
-    for each in sent.values():
-        each.spread = 0.3
-    assert convict(members(sent)).verdict is Verdict.PASS
-
-
-def test_small_differences_warn_from_where_healthy_nodes_end() -> None:
-    verdicts = []
-    for factor in (1.035, 1.045, 1.055):
-        sent = block(4)
-        slow(sent, "n1", factor=factor)
-        verdicts.append(convict(members(sent)).verdict)
-    assert verdicts == [Verdict.PASS, Verdict.WARN, Verdict.FAIL]
-
-
-def test_a_single_device_may_differ_more_than_a_whole_node() -> None:
-    verdicts = []
-    for factor in (1.04, 1.08, 1.12):
-        sent = block(4, gpus=1)
-        slow(sent, "n1", "gpu0", factor)
-        verdicts.append(convict(members(sent)).verdict)
-    assert verdicts == [Verdict.PASS, Verdict.WARN, Verdict.FAIL]
-
-
-def test_different_models_are_not_compared() -> None:
-    sent = block(4)
-    for name in ("n2", "n3"):
-        sent[name].keys = dict.fromkeys(sent[name].gpus, "NVIDIA H200; PyTorch 2.13")
-        sent[name].digests = {at: text + " on H200" for at, text in sent[name].digests.items()}
-        sent[name].compute = dict.fromkeys(sent[name].gpus, 0.7)
-    assert convict(members(sent)).verdict is Verdict.PASS
 
 
 def test_the_odd_one_out_in_model_is_held_since_nobody_confirms_it() -> None:
@@ -357,16 +285,6 @@ def test_a_wrong_sum_names_nobody_and_passes_nobody() -> None:
     judgement = convict(members(sent))
     assert judgement.convicted == {}
     assert set(judgement.inconclusive) == set(sent)
-
-
-def test_who_comes_late_to_most_collectives_is_warned_of() -> None:
-    sent = block(3)
-    sent["n2"].lags = dict.fromkeys(OPS, 0.4)
-    judgement = convict(members(sent))
-    (member,) = [member for member in judgement.members if member.verdict is not Verdict.PASS]
-    assert (member.name, member.verdict, member.findings[0].rule) == ("n2", Verdict.WARN, "late")
-    sent["n2"].lags["all_reduce"] = sent["n2"].lags["all_gather"] = sent["n2"].lags["send_recv"] = 0.0
-    assert convict(members(sent)).verdict is Verdict.PASS
 
 
 def test_a_block_is_at_least_two_members_with_names_of_their_own() -> None:

@@ -13,8 +13,9 @@ from sqlalchemy.orm import Session
 from muster.errors import IllegalMove, UnknownGolden
 from muster.lifecycle import is_person
 from muster.records import _rows
+from muster.records.bits import DigestRow, GoldenRow
 from muster.records.engine import reading, writing
-from muster.records.models import DigestRow, GoldenRow, Run
+from muster.records.models import Run
 from muster.records.parts import current_serials
 from muster.records.suspects import suspect_subjects
 from muster_criteria.goldens import Golden, Goldens, Sighting, given, golden_id, standing

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from muster.records import bits as bits  # its tables belong to the same metadata
 from muster.records.base import Base as Base  # whoever takes it from here has all tables in its metadata
 from muster.records.base import BigId
 
@@ -269,70 +270,6 @@ class WaiverRow(Base):
     finding_id: Mapped[str]
     subject: Mapped[str] = mapped_column(index=True)
     labels: Mapped[dict[str, Any]]
-
-
-class DigestRow(Base):
-    """Bits that a device gave for an operation, as a digest. ``golden_id`` stands for all that must be equal for the
-    bits to be comparable (``key``, ``op``, real or simulated); ``subject`` is the part (``waivers.subject_of``).
-    """
-
-    __tablename__ = "digests"
-    __table_args__ = (Index("ix_digests_golden_id_subject", "golden_id", "subject"),)
-
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    golden_id: Mapped[str]
-    key: Mapped[str]
-    op: Mapped[str]
-    simulated: Mapped[bool]
-    digest: Mapped[str]
-    subject: Mapped[str]
-    device: Mapped[str]
-    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"))
-    dag_id: Mapped[str]
-    run_id: Mapped[str]
-    seen_at: Mapped[datetime.datetime]
-
-
-class GoldenRow(Base):
-    """The digest that devices agreed on. Withdrawing ends it, and what was seen before counts no more.
-
-    A key that is withdrawn before it had a golden has a row without a digest.
-    """
-
-    __tablename__ = "goldens"
-    __table_args__ = (
-        Index("uq_goldens_golden_id_standing", "golden_id", unique=True,
-              sqlite_where=text("withdrawn_at IS NULL"), postgresql_where=text("withdrawn_at IS NULL")),
-    )  # fmt: skip
-
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    golden_id: Mapped[str]
-    key: Mapped[str]
-    op: Mapped[str]
-    simulated: Mapped[bool]
-    digest: Mapped[str]
-    promoted_at: Mapped[datetime.datetime]
-    agreed: Mapped[list[Any]]
-    withdrawn_at: Mapped[datetime.datetime | None]
-    withdrawn_by: Mapped[str] = mapped_column(default="")
-    withdrawn_why: Mapped[str] = mapped_column(default="")
-
-
-class SuspectRow(Base):
-    """A part that was once found to corrupt data, with the finding: it stays a suspect, whatever later tests say."""
-
-    __tablename__ = "suspects"
-
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    subject: Mapped[str] = mapped_column(index=True)
-    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
-    device: Mapped[str]
-    stage: Mapped[str]
-    dag_id: Mapped[str]
-    run_id: Mapped[str]
-    since: Mapped[datetime.datetime]
-    finding_id: Mapped[str]
-    finding: Mapped[dict[str, Any]]
 
 
 class Event(Base):

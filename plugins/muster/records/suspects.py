@@ -15,7 +15,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.records import _rows
-from muster.records.models import Node, Part, Placement, Run, SuspectRow
+from muster.records.bits import SuspectRow
+from muster.records.models import Node, Part, Placement, Run
 from muster.records.parts import current_serials
 from muster.records.values import OpenFinding
 from muster.records.waivers import as_waived_now

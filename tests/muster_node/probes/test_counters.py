@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from muster_node.hardware.seam import Clock, Device, Fact, Hardware
+from muster_node.hardware.seam import Device, Fact, Hardware
 from muster_node.hardware.sysfs import NOT_SUPPORTED
 from muster_node.probe import Context
 from muster_node.probes._counters import METRICS, Counters
+from tests.muster_node.simulated.winding import WoundClock
 
 GPU = Device("gpu3", "gpu", 3)
 
@@ -25,21 +26,6 @@ class Machine:
 
     def counters(self) -> Iterator[Fact]:
         yield from self.facts
-
-
-class WoundClock(Clock):
-    """Moves only when somebody sleeps."""
-
-    seconds = 0.0
-
-    def now(self) -> float:
-        return self.seconds
-
-    def wall(self) -> float:
-        return self.seconds
-
-    def sleep(self, seconds: float) -> None:
-        self.seconds += seconds
 
 
 def _added(before: list[Fact], after: list[Fact], seconds: float = 60.0) -> dict[tuple[str, str, str], dict[str, Any]]:
