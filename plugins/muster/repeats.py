@@ -1,4 +1,4 @@
-"""Other runs of a stage's noisy tests, as the records have them: what the judge weighs, and what is run once more."""
+"""Other runs of some of a stage's probes, as the records have them: what the judge weighs beside the stage's result."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def arranged(
 
     ``now``: the result that has just come; ``before``: only what was recorded until then counts (now).
     """
-    from muster_criteria import sequential
+    from muster_criteria import retests
 
-    if not sequential.sequential_probes(sku, now.stage, run.level):
+    if not retests.repeatable(sku, now.stage, run.level):
         return now, ()
     # The same result again, after a worker died between recording and telling, is no other run.
     attempts = [each for each in _earlier(run, now.stage, before) if each[1].job_id != now.job_id]
-    return sequential.arranged(attempts, now, sku, now.stage, run.level)
+    return retests.arranged(attempts, now, sku, now.stage, run.level)
 
 
 def _earlier(run: RunRecord, stage: str, before: datetime.datetime | None) -> list[tuple[Verdict, StageResult]]:
@@ -44,27 +44,23 @@ def _earlier(run: RunRecord, stage: str, before: datetime.datetime | None) -> li
     return found
 
 
-def readings(others: tuple[StageResult, ...], sku: Sku, level: str, node: NodeRecord) -> pd.DataFrame | None:
-    """What the noisy tests of these results measured, each run by its job; None where there is nothing."""
-    from muster_criteria import sequential
+def readings(others: tuple[StageResult, ...], sku: Sku, node: NodeRecord) -> pd.DataFrame | None:
+    """What the repeatable probes of these results measured, each run by its job; None where there is nothing."""
     from muster_criteria.fleet.readings import readings_of, together
-    from muster_criteria.rows import rows_of
+    from muster_criteria.retests import repeated_rows
 
-    frames = []
-    for each in others:
-        noisy = sequential.sequential_probes(sku, each.stage, level)
-        done = {end.probe for end in each.probes if end.status == "completed"} & set(noisy)
-        frames.append(
-            readings_of(
-                [row for row in rows_of(each, sku) if row.probe in done and not row.refused],
-                node=node.name,
-                at=each.started_at,
-                run=each.job_id,
-                sku=sku.name,
-                environment=each.environment,
-                zone=str(node.labels.get(records.ZONE, "")),
-            )
+    frames = [
+        readings_of(
+            repeated_rows(each, sku),
+            node=node.name,
+            at=each.started_at,
+            run=each.job_id,
+            sku=sku.name,
+            environment=each.environment,
+            zone=str(node.labels.get(records.ZONE, "")),
         )
+        for each in others
+    ]
     return together(frames) if any(len(frame) for frame in frames) else None
 
 

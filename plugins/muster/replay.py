@@ -71,7 +71,7 @@ def _again(run: RunRecord, stage: StageReport, as_of: str, find: Callable[[str],
     sku, result, node = find(said.sku_version), parse_result(kept.result), records.get_node(run.node)
     result, others = repeats.arranged(run, sku, result, before=kept.recorded_at)
     result = joined(result, Chassis.from_json(kept.chassis) if kept.chassis else None)
-    again = repeats.readings(others, sku, said.level, node)
+    again = repeats.readings(others, sku, node)
     version = as_of or said.snapshot or NO_PEERS
     peers = None
     if version != NO_PEERS:
@@ -91,6 +91,7 @@ def _again(run: RunRecord, stage: StageReport, as_of: str, find: Callable[[str],
         references=peers,
         goldens=known,
         repeats=again,
+        others=others,
     )
     judged = records.beside_neighbours(judged, run.node, result.environment, before=kept.recorded_at)
     return Replayed(said, records.waived_at(run.node, judged, kept.recorded_at))

@@ -98,14 +98,38 @@ def test_peers_convict_just_beyond_the_threshold_and_not_just_within(frozen: Fro
         assert ("peers", breach) in told(frozen.sweep(one), device="gpu3", metric=metric)
 
 
-def test_a_distance_below_three_percent_is_not_told_however_odd_it_is(frozen: Frozen) -> None:
+def test_a_distance_below_three_percent_convicts_nobody_however_odd_it_is(frozen: Frozen) -> None:
     """Low-spread parts differ by 0.4 %, so 2.9 % is seven of their standard deviations: still no effect."""
     uncertain = np.sqrt(1.0 + np.pi / 2.0 / FLEET.nodes)
-    within = scaled(level(frozen), 1.0 - 0.03 * 0.999, metric="work_0", device="gpu3")
-    beyond = scaled(level(frozen), 1.0 - 0.03 * 1.04 * uncertain, metric="work_0", device="gpu3")
+    odd = max(STANDARD.retest_min, 3.5 * 1.4826 * STANDARD.mad_floor * uncertain)
+    for share, breaches in ((odd * 0.99, set()), (odd * 1.01, {"retest"}), (0.03 * 0.999, {"retest"})):
+        one = scaled(level(frozen), 1.0 - share, metric="work_0", device="gpu3")
 
-    assert told(frozen.sweep(within)) == set()
-    assert told(frozen.sweep(beyond), device="gpu3") != set()
+        assert {breach for _, breach in told(frozen.sweep(one))} == breaches
+
+
+def test_two_readings_convict_that_come_to_three_percent_together(frozen: Frozen) -> None:
+    """Both must be rarer among healthy parts than the budget allows; how large the effect is, their mean tells."""
+    rare = float(
+        Thresholds(frozen.snapshot, STANDARD, ["sku"], keyed(frozen.today, FLEET.comparisons).catalogue).critical(
+            "peers", 2
+        )[0, 0]
+    )
+    assert rare < 0.029, "the test is about an effect that chance cannot explain"
+
+    def breaches(*shares: float) -> set[str]:
+        runs = [
+            scaled(level(frozen), 1.0 - share, metric="work_0", device="gpu3").assign(run=f"run-{number}")
+            for number, share in enumerate(shares)
+        ]
+        found = frozen.sweep(together([as_readings(run) for run in runs]))
+        return {breach for _, breach in told(found, device="gpu3", metric="work_0")}
+
+    assert "fail" in breaches(0.0291, 0.0311)
+    assert "fail" in breaches(0.0311, 0.0291)
+    assert "fail" not in breaches(0.0291, 0.0308)
+    assert "fail" not in breaches(0.0311, rare * 0.99)
+    assert "fail" in breaches(0.0, 0.0291, 0.0311), "a third reading excuses nothing"
 
 
 def test_better_than_its_peers_is_no_fault(frozen: Frozen) -> None:

@@ -10,7 +10,7 @@ import pytest
 from muster_criteria.fleet.readings import readings_of
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import Action, Judgement, Severity, Verdict
-from muster_criteria.sequential import arranged
+from muster_criteria.retests import arranged
 from muster_criteria.skus import lint_sku, load_sku
 from tests.muster_criteria.nodes import Case, MakeCase
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from muster_node.hardware import nvidia_compute
-from muster_node.hardware.nvidia_compute import CudaCompute
+from muster_node.hardware.nvidia_compute import CudaCompute, Pace
 from muster_node.hardware.seam import Device, Transfer
 from muster_node.probe import Skip
 
@@ -144,7 +144,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     return fake
 
 
-def _compute(uuid: str = "GPU-BBBB-2", index: int = 0, pace: Any = lambda: (None, None)) -> CudaCompute:
+def _compute(uuid: str = "GPU-BBBB-2", index: int = 0, pace: Any = lambda: Pace(None, None, None)) -> CudaCompute:
     return CudaCompute(GPU5, uuid, index, pace)
 
 
@@ -179,18 +179,19 @@ def test_a_pytorch_without_cuda_is_skipped_and_says_so(torch: Any, monkeypatch: 
 
 def test_a_block_is_timed_by_the_device_and_paced_while_it_runs(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvidia_compute, "_PACE_INTERVAL_S", 0.0)
-    paces = iter([(1600.0, 690.0), (1500.0, None), (1400.0, 710.0), (0.0, 0.0)])
+    paces = iter([Pace(1600.0, 690.0, 60), Pace(1500.0, None, 61), Pace(1400.0, 710.0, None), Pace(0.0, 0.0, 0)])
     with _compute(pace=lambda: next(paces)).timer() as timing:
         pass
     assert timing.seconds == 0.25
     assert timing.mean_clock_mhz == 1500.0
     assert timing.mean_power_w == 700.0
+    assert timing.mean_core_c == 60.5
 
 
 def test_a_block_without_any_reading_has_no_mean(torch: Any) -> None:
     with _compute().timer() as timing:
         pass
-    assert (timing.seconds, timing.mean_clock_mhz, timing.mean_power_w) == (0.25, None, None)
+    assert (timing.seconds, timing.mean_clock_mhz, timing.mean_power_w, timing.mean_core_c) == (0.25, None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from muster_criteria.fleet.comparisons import Comparison
-from muster_criteria.fleet.single import FLEET_PROBE
+from muster_criteria.fleet.keyed import given_name
+from muster_criteria.fleet.single import FLEET_PROBE, Runs
 from muster_criteria.fleet_findings import fleet_finding
 from muster_criteria.goldens import GOLDEN
 from muster_criteria.limits import Limit, Times, labelled
@@ -34,7 +35,9 @@ class Breaking:
     finding: Finding
 
 
-def findings_of(frame: pd.DataFrame, rules: Sequence[Rule], broken: Violations, sku: Sku) -> list[Breaking]:
+def findings_of(
+    frame: pd.DataFrame, rules: Sequence[Rule], broken: Violations, sku: Sku, runs: Runs | None = None
+) -> list[Breaking]:
     """Every row that breaks a rule; a row that does so for failing and for warning is told once, as failing."""
     failing: set[tuple[str, int]] = set()
     found: list[Breaking] = []
@@ -44,7 +47,8 @@ def findings_of(frame: pd.DataFrame, rules: Sequence[Rule], broken: Violations, 
                 continue
             if rule.breach == "fail":
                 failing.add((rule.kind, position))
-            found.append(Breaking(position, rule, _finding(frame, frame.iloc[position], rule, sku)))
+            told = (runs or {}).get(position, ())
+            found.append(Breaking(position, rule, _finding(frame, frame.iloc[position], rule, sku, told)))
     return found
 
 
@@ -79,12 +83,14 @@ def _importance(finding: Finding) -> tuple[Any, ...]:
     )
 
 
-def _finding(frame: pd.DataFrame, row: pd.Series, rule: Rule, sku: Sku) -> Finding:
+def _finding(frame: pd.DataFrame, row: pd.Series, rule: Rule, sku: Sku, runs: Sequence[float]) -> Finding:
     if rule.kind == "expected_devices":
         return _presence_finding(row, sku)
     if rule.kind in FLEET_KINDS:
         comparison = sku.programme.compare[int(row[f"{rule.column}_by"])]
-        return fleet_finding(row, rule, comparison, _behind(frame, row, comparison, sku))
+        of = frame[behind(frame, row, comparison, sku)]
+        columns = zip(of["probe"], of["metric"], of["device"], of["labels"], strict=True)
+        return fleet_finding(row, rule, comparison, tuple(measurement_reference(*each) for each in columns), runs)
     return limit_finding(row, rule, sku)
 
 
@@ -110,19 +116,21 @@ def limit_finding(row: pd.Series, rule: Rule, sku: Sku) -> Finding:
     )
 
 
-def _behind(frame: pd.DataFrame, row: pd.Series, comparison: Comparison, sku: Sku) -> tuple[str, ...]:
-    """The measurements behind a row of the fleet's rules: itself, or what a family's index or a node's level is of."""
+def behind(frame: pd.DataFrame, row: pd.Series, comparison: Comparison, sku: Sku) -> pd.Series:
+    """Which rows of ``frame`` are behind this one of the fleet's rules (a mask): itself, or what a family's index or a
+    node's level is of, and what explains part of it.
+    """
     chosen = (
         (frame["metric"] == row["metric"]) & (frame["device"] == row["device"]) & (frame["labels"] == row["labels"])
     )
     if row["probe"] == FLEET_PROBE and row["device"] == "node":
         chosen = (frame["metric"] == comparison.metric) & (frame["labels"] == row["labels"])
     elif row["probe"] == FLEET_PROBE:
-        family = [each.metric for each in sku.programme.compare if each.family == comparison.family]
-        chosen = frame["metric"].isin(family) & (frame["device"] == row["device"])
-    of = frame[chosen & (frame["probe"] != FLEET_PROBE)]
-    columns = zip(of["probe"], of["metric"], of["device"], of["labels"], strict=True)
-    return tuple(measurement_reference(*each) for each in columns)
+        metrics = {each.metric for each in sku.programme.compare if each.family == comparison.family}
+        if comparison.given and row["metric"] == given_name(comparison):
+            metrics.add(comparison.given)
+        chosen = frame["metric"].isin(metrics) & (frame["device"] == row["device"])
+    return pd.Series(chosen & (frame["probe"] != FLEET_PROBE))
 
 
 def _detail(note: str) -> str:

@@ -30,15 +30,21 @@ _REFERENCE = {
 }
 
 
-def fleet_finding(row: pd.Series, rule: Rule, comparison: Comparison, behind: tuple[str, ...]) -> Finding:
-    """The finding of a row that breaks a rule of the fleet; ``behind``: the measurements that the row is of."""
+def fleet_finding(
+    row: pd.Series, rule: Rule, comparison: Comparison, behind: tuple[str, ...], runs: Sequence[float] = ()
+) -> Finding:
+    """The finding of a row that breaks a rule of the fleet.
+
+    ``behind``: the measurements that the row is of. ``runs``: what each run of it gave, where there are several.
+    """
     convicted, of_node = rule.breach == "fail", rule.kind in NODE_RULES
     name, column = labelled(row["metric"], dict(row["labels"])), rule.column
     count, repeats = int(row[f"{column}_count"]), int(row[f"{column}_repeats"])
     share, usual, at = (float(row[f"{column}_{part}"]) for part in ("share", "expected", "at"))
     observed = figure(row["value"], row["unit"], beside=usual)
     if repeats > 1:
-        observed = f"{observed} ({repeats} runs)"
+        listed_runs = listed([figure(each, row["unit"], beside=usual) for each in runs])
+        observed = f"{observed} ({repeats} runs{': ' if runs else ''}{listed_runs})"
     less = at < usual
     reference = f"{figure(usual, row['unit'], beside=row['value'])}, {_REFERENCE[rule.kind].format(count=count)}"
     limit = f"{'≥' if less else '≤'} {figure(at, row['unit'], beside=row['value'])} (" if np.isfinite(at) else "near ("
@@ -69,7 +75,7 @@ def fleet_source(kind: str, breach: str) -> str:
     """Where the thresholds of the fleet's rules come from."""
     if breach == "fail":
         return f"{kind}: the fleet's empirical tail, at 1 healthy node failed in 1,000 visits; at least 3 % effect"
-    return f"{kind}: robust z above 3.5 (Iglewicz and Hoaglin) and at least 3 % effect; a retest, no conviction"
+    return f"{kind}: robust z above 3.5 (Iglewicz and Hoaglin) and at least 2.5 % effect; a retest, no conviction"
 
 
 def corroborated(findings: Sequence[Finding]) -> list[Finding]:

@@ -23,9 +23,10 @@ from muster_criteria.goldens import Goldens, golden_findings
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Coverage, Evidence, Finding, Judgement, Observation, Severity, Verdict
 from muster_criteria.observations import observations_of
+from muster_criteria.retests import doubted, repeated_rows
 from muster_criteria.rows import Row, rows_of
 from muster_criteria.rules import Evaluate, applicable
-from muster_criteria.sequential import weigh
+from muster_criteria.sequential import is_noisy, sequential_probes, weigh
 from muster_criteria.skus import Sku
 from muster_criteria.suite import unexpected_rows
 from muster_criteria.suspicion import confirmed
@@ -83,6 +84,7 @@ def judge(
     references: References | None = None,
     goldens: Goldens | None = None,
     repeats: pd.DataFrame | None = None,
+    others: Sequence[StageResult] = (),
     evaluate: Evaluate = unexpected_rows,
 ) -> Judgement:
     """Judge one stage of one run. Never raises.
@@ -91,8 +93,8 @@ def judge(
     controller itself established, each a critical finding of the node. ``simulated``: whether the node is known to be,
     for when there is no result to say so. ``references``: the frozen peers and the node's history, by which the metrics
     that the programme compares are judged beside the SKU's limits. ``goldens``: the bits that the fleet agreed on.
-    ``repeats``: readings of the other runs of the tests that the programme repeats (see ``sequential``). ``evaluate``
-    finds the rows that break each rule: Great Expectations.
+    ``others``: the other results of the same test (see ``retests.arranged``), and ``repeats`` the readings in them.
+    ``evaluate`` finds the rows that break each rule: Great Expectations.
     """
     established = [evidence_finding(item) for item in evidence]
     try:
@@ -102,7 +104,7 @@ def judge(
             raise _NoResult(
                 f"the result is of stage {result.stage} at level {result.level}, not of {stage} at level {level}"
             )
-        seen = _examine(result, sku, stage, level, references, goldens or Goldens(), repeats, evaluate)
+        seen = _examine(result, sku, stage, level, references, goldens or Goldens(), repeats, others, evaluate)
     except _NoResult as error:
         seen = _Examined(*_uncounted(sku, stage, level, str(error)))
     except Exception as error:  # whatever is wrong with the judge must not become a pass, nor a lost run
@@ -175,6 +177,7 @@ def _examine(
     references: References | None,
     goldens: Goldens,
     repeats: pd.DataFrame | None,
+    others: Sequence[StageResult],
     evaluate: Evaluate,
 ) -> _Examined:
     rows = rows_of(result, sku)
@@ -183,13 +186,15 @@ def _examine(
     frame = build_frame(fleet.rows, sku, stage, fleet.columns) if fleet else build_frame(rows, sku, stage)
     rules = applicable(frame)
     broken = evaluate(frame, rules)
-    weighed = weigh(frame, findings_of(frame, rules, broken, sku), sku, result, repeats)
+    found = findings_of(frame, rules, broken, sku, fleet.runs if fleet else None)
+    weighed = weigh(frame, found, sku, result, repeats)
     breaking = weighed.breaking
     void = _void_rows(frame, breaking, sku)
     counted = tally(result, frame, void, sku, stage, level)
     if not rules and not counted.missing:
         counted.unjudged.append("the whole stage: no rule says anything of what was measured")
     told = [_held_back(item.finding) if item.position in void else item.finding for item in breaking]
+    told += _only_in_repeats(others, told, sku, evaluate)
     told = [*confirmed(told, rows), *golden_findings(result, goldens)]
     devices = collections.Counter(frame.drop_duplicates("device")["kind"])
     findings = in_order(with_common_causes(corroborated(told), devices))
@@ -202,8 +207,32 @@ def _examine(
         (*result.notes, *counted.notes),
         (*findings, *xids.findings),
         observations,
-        weighed.probes,
+        tuple(sorted({*weighed.probes, *doubted(frame, breaking, sku, result)})),
     )
+
+
+def _only_in_repeats(
+    others: Sequence[StageResult], told: Sequence[Finding], sku: Sku, evaluate: Evaluate
+) -> list[Finding]:
+    """What breaks a SKU's limit in another run of the test, and not in the one that is judged: it counts as much."""
+    known = {(each.rule, each.metric, each.device, each.labels) for each in told}
+    found: list[Finding] = []
+    for result in others:
+        rows = repeated_rows(result, sku)
+        if not rows:
+            continue
+        frame = build_frame(rows, sku, result.stage)
+        rules = applicable(frame)
+        breaking = findings_of(frame, rules, evaluate(frame, rules), sku)
+        void, noisy = _void_rows(frame, breaking, sku), sequential_probes(sku, result.stage, result.level)
+        for item in breaking:
+            finding = item.finding
+            key = (finding.rule, finding.metric, finding.device, finding.labels)
+            convicts = item.rule.breach == "fail" and item.position not in void and not is_noisy(frame, item, noisy)
+            if (convicts or item.rule.breach == "void") and key not in known:
+                known.add(key)
+                found.append(dataclasses.replace(finding, observed=f"{finding.observed} (in a repeat)"))
+    return found
 
 
 def _compared(rows: Sequence[Row], result: StageResult, sku: Sku, references: References | None) -> Compared | None:

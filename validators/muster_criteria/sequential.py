@@ -8,7 +8,7 @@ limits and the fleet's rules convict as ever. Every run is listed in the finding
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -18,9 +18,9 @@ from muster_criteria.fleet.readings import day_of, labels_text
 from muster_criteria.fleet.sprt import Decision, Sprt
 from muster_criteria.limits import labelled
 from muster_criteria.measured import StageResult
-from muster_criteria.model import Action, Finding, Severity, Verdict
+from muster_criteria.model import Action, Finding, Severity
 from muster_criteria.programme import stage_probes
-from muster_criteria.rules import FLEET_KINDS, Rule
+from muster_criteria.rules import Rule
 from muster_criteria.skus import Sku
 from muster_criteria.words import figure
 
@@ -43,28 +43,8 @@ class Weighed:
 
 
 def sequential_probes(sku: Sku, stage: str, level: str) -> tuple[str, ...]:
-    """The probes of a stage that may be repeated. Raises SkuError as ``stage_probes``."""
+    """The probes of a stage that are noisy by nature. Raises SkuError as ``stage_probes``."""
     return tuple(name for name, use in stage_probes(sku, stage, level).items() if use.sequential)
-
-
-def arranged(
-    attempts: Iterable[tuple[Verdict, StageResult]], now: StageResult, sku: Sku, stage: str, level: str
-) -> tuple[StageResult, tuple[StageResult, ...]]:
-    """(the result that the stage is judged by, the other results of the same test), each oldest first.
-
-    ``attempts``: the earlier ones of the same run, with their verdicts. A repeat holds the sequential probes alone, and
-    belongs to what came before; a whole result does so only after an INCONCLUSIVE one: any other verdict was the end.
-    """
-    whole = set(stage_probes(sku, stage, level))
-    chain: list[StageResult] = []
-    before: Verdict | None = None
-    for verdict, result in [*attempts, (None, now)]:
-        if whole <= {end.probe for end in result.probes} and before is not Verdict.INCONCLUSIVE:
-            chain = []
-        chain.append(result)
-        before = verdict
-    base = next((each for each in reversed(chain) if whole <= {end.probe for end in each.probes}), now)
-    return base, tuple(each for each in chain if each is not base)
 
 
 def weigh(
@@ -83,7 +63,7 @@ def weigh(
         return Weighed(tuple(breaking))
     others = _others(repeats)
     own = {(item.rule.column, item.position): item for item in breaking}
-    kept = [item for item in breaking if not (item.rule.breach == "fail" and _is_noisy(frame, item, noisy))]
+    kept = [item for item in breaking if not (item.rule.breach == "fail" and is_noisy(frame, item, noisy))]
     asked: list[str] = []
     probes: set[str] = set()
     for rule in (Rule(kind, "fail") for kind in NOISY):
@@ -104,25 +84,12 @@ def weigh(
             if decision == "repeat":
                 asked.append(told.summary.rstrip("."))
                 probes |= {str(row["probe"])} if len(runs) < RUNS_MAX else set()
-    probes |= _doubted(frame, breaking, noisy, sku)
     return Weighed(tuple(kept), tuple(asked), tuple(sorted(probes)))
 
 
-def _is_noisy(frame: pd.DataFrame, item: Breaking, noisy: Sequence[str]) -> bool:
+def is_noisy(frame: pd.DataFrame, item: Breaking, noisy: Sequence[str]) -> bool:
+    """Whether noise alone may break that rule there; ``noisy``: of ``sequential_probes``."""
     return item.rule.kind in NOISY and frame["probe"].iloc[item.position] in noisy
-
-
-def _doubted(frame: pd.DataFrame, breaking: Sequence[Breaking], noisy: Sequence[str], sku: Sku) -> set[str]:
-    """Probes of which the fleet asks for a second reading: it has thresholds of its own for two, so one will do."""
-    found = set()
-    for item in breaking:
-        row = frame.iloc[item.position]
-        if item.rule.kind not in FLEET_KINDS or item.rule.breach != "warn" or row["probe"] not in noisy:
-            continue
-        comparison = sku.programme.compare[int(row[f"{item.rule.column}_by"])]
-        if comparison.spread != "lottery" and row[f"{item.rule.column}_repeats"] <= 1:
-            found.add(str(row["probe"]))
-    return found
 
 
 _Key = tuple[str, str, str, str]

@@ -96,6 +96,7 @@ class ProbeUse(Written):
     """How a stage uses one probe. A value that depends on the level is a map with an entry for each of ``LEVELS``.
 
     ``sequential``: it takes minutes and fails now and then on sound hardware, so its runs are weighed (``sequential``).
+    ``retest``: levels at which it is short enough to be run once more where the fleet asks for that (``retests``).
     """
 
     timeout_s: Annotated[FiniteFloat, Field(gt=0)] | dict[Level, Annotated[FiniteFloat, Field(gt=0)]]
@@ -103,6 +104,7 @@ class ProbeUse(Written):
     levels: Annotated[tuple[Level, ...], BeforeValidator(as_tuple)] = LEVELS
     require: Annotated[tuple[Requirement, ...], BeforeValidator(as_tuple)] = ()
     sequential: bool = False
+    retest: Annotated[tuple[Level, ...], BeforeValidator(as_tuple)] = ()
 
     @model_validator(mode="after")
     def _every_level(self) -> ProbeUse:

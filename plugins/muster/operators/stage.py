@@ -166,19 +166,21 @@ class MusterStageOperator(SSHRemoteJobOperator):
             level=run.level,
             fence=latest.fence,
             deadline_s=programme.stage_deadline_s(sku, self.stage, run.level),
-            calls=self._calls(sku, run.level, key, repeat=attempt.is_repeat(generation)),
+            calls=self._calls(sku, run, generation, key),
             force_reason=run.forced,
         )
         agent = build_agent(current.home / "agents")
         return Work(run, node, sku, latest, key, plan, agent, ti.try_number, ti.try_number > ti.max_tries)
 
-    def _calls(self, sku: Sku, level: str, key: str, *, repeat: bool) -> tuple[programme.CallSpec, ...]:
-        """The stage's probes, or those alone that are repeated."""
-        from muster_criteria.sequential import sequential_probes
-
-        calls = programme.stage_calls(sku, self.stage, level, attempt.seed(key))
-        noisy = sequential_probes(sku, self.stage, level) if repeat else ()
-        return tuple(call for call in calls if not repeat or call.probe in noisy)
+    def _calls(self, sku: Sku, run: RunRecord, generation: str, key: str) -> tuple[programme.CallSpec, ...]:
+        """The stage's probes, or those alone that the judge asked for once more."""
+        calls = programme.stage_calls(sku, self.stage, run.level, attempt.seed(key))
+        of = attempt.repeated(generation)
+        if of is None:
+            return calls
+        asking = records.get_job(run.dag_id, run.run_id, self.stage, of)
+        again = asking.again if asking else ()
+        return tuple(call for call in calls if not again or call.probe in again)
 
     def _start(self, client: paramiko.SSHClient, work: Work, seen: jobs.Look) -> Work:
         """Send the agent if it is not there, end whatever else runs on the node, ask its BMC, and start the job."""
@@ -260,7 +262,7 @@ class MusterStageOperator(SSHRemoteJobOperator):
         told = self._chassis(work) if sent else None
         result, others = repeats.arranged(work.run, work.sku, sent) if sent else (None, ())
         result = joined(result, told) if result else None
-        again = repeats.readings(others, work.sku, work.run.level, work.node)
+        again = repeats.readings(others, work.sku, work.node)
         losses, neighbours = 0, ""
         if end.kind is Kind.LOST:
             losses = lost_jobs(work.run.dag_id, work.run.run_id, LOAD_STAGES) + 1
@@ -282,6 +284,7 @@ class MusterStageOperator(SSHRemoteJobOperator):
             simulated=work.node.simulated,
             references=references(work.run, work.node, work.sku, result, again) if result else None,
             repeats=again,
+            others=others,
             goldens=records.goldens_for(result, work.run.run_id, simulated=work.node.simulated) if result else None,
         )
         if result:
@@ -303,7 +306,9 @@ class MusterStageOperator(SSHRemoteJobOperator):
             judgement = _recorded(work.run, self.stage)
         now = datetime.datetime.now(datetime.UTC)
         state = attempt.state_after(end.kind, judgement.verdict, repeat=bool(repeat))
-        records.record_job(dataclasses.replace(work.job, state=state, ended_at=now, note=end.sentence[:500]))
+        records.record_job(
+            dataclasses.replace(work.job, state=state, ended_at=now, note=end.sentence[:500], again=repeat)
+        )
         for sentence in swapped:
             self.log.warning("%s", sentence)
         return dataclasses.replace(judgement, repeat=repeat), sent.end if sent else ""

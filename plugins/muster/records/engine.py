@@ -28,7 +28,7 @@ from muster.settings import settings
 
 SQLITE = "sqlite"
 
-SCHEMA = "0005"
+SCHEMA = "0006"
 """The migration that this code needs."""
 
 BUSY_TIMEOUT_MS = 30_000

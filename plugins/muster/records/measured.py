@@ -107,8 +107,8 @@ def _visits(
     )
     ranked = (
         select(
-            StageRecord.id, StageRecord.recorded_at, Run.dag_id, Run.run_id, Run.environment, Node.name, Node.sku,
-            Node.labels, latest_first.label("place"),
+            StageRecord.id, StageRecord.stage, StageRecord.recorded_at, Run.dag_id, Run.run_id, Run.environment,
+            Node.name, Node.sku, Node.labels, latest_first.label("place"),
         )
         .join(Run, StageRecord.run == Run.id)
         .join(Node, Node.name == Run.node)
@@ -144,7 +144,7 @@ def _batch(
     origin = {
         stage.id: (
             stage.name, group_of(stage.sku, stage.environment, str(stage.labels.get(ZONE, ""))), stage.sku,
-            day_of(stage.recorded_at), f"{stage.dag_id}/{stage.run_id}", stage.recorded_at,
+            day_of(stage.recorded_at), f"{stage.dag_id}/{stage.run_id}/{stage.stage}", stage.recorded_at,
         )
         for stage in stages
     }  # fmt: skip

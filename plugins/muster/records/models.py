@@ -137,6 +137,7 @@ class Job(Base):
     """One detached job on a node: a stage of a run, and which generation of it (a user's Clear makes a new one).
 
     ``chassis``: what the node's BMC told before it, as ``muster.chassis.Chassis`` writes it; empty without a BMC.
+    ``again``: the probes that are to be run once more after it, before anything is decided.
     """
 
     __tablename__ = "jobs"
@@ -154,6 +155,7 @@ class Job(Base):
     ended_at: Mapped[datetime.datetime | None]
     note: Mapped[str]
     chassis: Mapped[str] = mapped_column(default="")
+    again: Mapped[list[Any]] = mapped_column(default=list)
 
 
 class StageRecord(Base):

@@ -162,6 +162,7 @@ def record_job(job: JobRecord) -> None:
             session.add(row)
         for name in ("state", "remote_dir", "boot_id", "fence", "started_at", "ended_at", "note", "chassis"):
             setattr(row, name, getattr(job, name))
+        row.again = list(job.again)
 
 
 def get_job(dag_id: str, run_id: str, stage: str, generation: str | None = None, *, node: str = "") -> JobRecord | None:
@@ -173,7 +174,7 @@ def get_job(dag_id: str, run_id: str, stage: str, generation: str | None = None,
             return None
         return JobRecord(
             dag_id, run_id, row.stage, row.generation, row.state, row.remote_dir, row.boot_id, row.fence,
-            row.started_at, row.ended_at, row.note, run.node, row.chassis,
+            row.started_at, row.ended_at, row.note, run.node, row.chassis, tuple(row.again),
         )  # fmt: skip
 
 

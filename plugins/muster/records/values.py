@@ -120,6 +120,8 @@ class JobRecord:
     """Needed only where the run tests several nodes."""
     chassis: str = ""
     """What the node's BMC told before it, as ``muster.chassis.Chassis`` writes it."""
+    again: tuple[str, ...] = ()
+    """The probes that are to be run once more after it, before anything is decided."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ SUBMITTED = "submitted"
 RUNNING = "running"
 FINAL = "final"  # judged, and not INCONCLUSIVE
 INCONCLUSIVE = "inconclusive"
-REPEAT = "repeat"  # judged, and its noisy tests are to be run once more
+REPEAT = "repeat"  # judged, and some of its probes are to be run once more
 LOST = "lost"
 STOPPED = "stopped"
 KEPT = frozenset({SUBMITTED, RUNNING, FINAL})
@@ -64,7 +64,7 @@ def generation(max_tries: int, latest: JobRecord | None) -> str:
     """Which job an attempt belongs to, as "max_tries.measured_anew", or "max_tries.measured_anewrN" for repeat N of it.
 
     A retry leaves Airflow's ``max_tries`` alone, and so comes back to the job that a dead worker left behind; a user's
-    Clear raises it. A retry after an INCONCLUSIVE verdict measures anew; a repeat runs the noisy tests alone.
+    Clear raises it. A retry after an INCONCLUSIVE verdict measures anew; a repeat runs again what was asked for alone.
     """
     if latest is None:
         return f"{max_tries}.0"
@@ -79,9 +79,12 @@ def generation(max_tries: int, latest: JobRecord | None) -> str:
     return f"{max_tries}.{int(whole) + 1}"
 
 
-def is_repeat(generation: str) -> bool:
-    """Whether a job of that generation runs the stage's noisy tests alone."""
-    return _REPEATED in generation
+def repeated(generation: str) -> str | None:
+    """The generation of which a job of ``generation`` repeats some probes; None for one that runs the whole stage."""
+    whole, _, repeat = generation.partition(_REPEATED)
+    if not repeat:
+        return None
+    return whole if int(repeat) == 1 else f"{whole}{_REPEATED}{int(repeat) - 1}"
 
 
 def seed(key: str) -> int:
@@ -166,7 +169,7 @@ def state_after(kind: Kind, verdict: Verdict, *, repeat: bool = False) -> str:
 
 
 def whats_next(verdict: Verdict, job_end: str, last_attempt: bool, *, repeat: bool = False) -> Next:
-    """Whether the task goes on, fails for good, repeats its noisy tests, or is tried again.
+    """Whether the task goes on, fails for good, repeats some of its probes, or is tried again.
 
     ``job_end`` is the result's own word for its end.
     """

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-Bad = Literal["low", "high", "other"]
-"""Which way a defect shows: too low, too high, or any value but the healthy one."""
+Bad = Literal["low", "high", "other", ""]
+"""Which way a defect shows: too low, too high, or any value but the healthy one; none where it only explains."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +70,7 @@ METRICS = (
     *_gemm("gemm_rate", "TFLOPS", 794.5, 1290.1),
     *_gemm("gemm_rate_per_clock", "TFLOPS/GHz", None, None),
     Metric("gemm_clock", "MHz", "gemm_rate", "low", (("dtype", "bf16"),)),
+    *(Metric("gemm_temperature", "°C", "gemm_rate", "", labels) for labels in _labelled("dtype", "bf16", "fp8")),
     Metric("burn_rate", "TFLOPS", "gpu_burn", "low", figure=794.5),
     Metric("burn_rate_per_clock", "TFLOPS/GHz", "gpu_burn", "low"),
     Metric("memory_bandwidth", "GB/s", "memory_bandwidth", "low", (("op", "copy"),), 2900.0),
@@ -94,5 +95,5 @@ METRICS = (
     _count("memory_mismatches", "memory_pattern", (("pattern", "random"),)),
 )
 
-CONTINUOUS = tuple(metric for metric in METRICS if metric.bad != "other")
+CONTINUOUS = tuple(metric for metric in METRICS if metric.bad in ("low", "high"))
 DISCRETE = tuple(metric for metric in METRICS if metric.bad == "other")

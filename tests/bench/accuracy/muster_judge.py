@@ -18,6 +18,7 @@ from muster_criteria.fleet.keyed import given_name
 from muster_criteria.fleet.readings import as_readings, group_of, labels_text, together
 from muster_criteria.fleet.snapshot import build_snapshot
 from muster_criteria.fleet.sweep import sweep
+from muster_criteria.retests import OWN_PAST, repeatable
 from muster_criteria.rows import PRESENCE, PRESENCE_PROBE
 from muster_criteria.skus import load_sku
 from tests.bench.accuracy.devices import DRIVERS, GPUS
@@ -26,6 +27,7 @@ from tests.bench.accuracy.metrics import METRICS, PROBES, Metric
 from tests.bench.accuracy.verdicts import Verdicts
 
 SKU = "h100-sxm-8"
+LEVEL = "short"
 RETEST = "RETEST"
 SNAPSHOTS = 3
 """A fleet makes one every hour; after two more, what is found has been found."""
@@ -34,7 +36,10 @@ Positions = npt.NDArray[np.int64]
 
 _MINUTES = {probe.name: probe.seconds / 60.0 for probe in PROBES}
 _KNOWN_AFTER = dict(zip(_MINUTES, np.cumsum(list(_MINUTES.values())).tolist(), strict=True))
-_WHOLE_VISIT = sum(_MINUTES.values())
+STAGE_OF = {probe.name: probe.stage for probe in PROBES}
+_STAGE_OVER_AFTER = {
+    probe.name: max(_KNOWN_AFTER[other.name] for other in PROBES if other.stage == probe.stage) for probe in PROBES
+}
 
 
 class MusterJudge:
@@ -49,6 +54,8 @@ class MusterJudge:
         self._comparisons = self._sku.programme.compare
         self._compared = [metric for metric in METRICS if metric.name in {each.metric for each in self._comparisons}]
         self._probe_of = _probe_of(self._comparisons)
+        self._retested = {probe for stage in STAGE_OF.values() for probe in repeatable(self._sku, stage, LEVEL)}
+        self._lottery = _of_lottery(self._comparisons)
         readings = together(frame_of(fleet, visit, self._compared) for visit in fleet.visits)
         made_at = datetime.datetime.fromtimestamp((TODAY + 2.0) * 86400.0, datetime.UTC)
         self._snapshot = build_snapshot(readings, made_at, self._comparisons)
@@ -57,36 +64,54 @@ class MusterJudge:
             self._snapshot = build_snapshot(readings, made_at, self._comparisons, exclude=suspected)
 
     def __call__(self, trials: Trials) -> Verdicts:
-        """Judge today's visit of every node; where a retest is asked for, measure once more and judge both."""
+        """Judge today's visit of every node stage by stage, as Airflow does; what is doubted is measured once more."""
         said = Verdicts.none(len(trials))
         earlier = [frame_of(trials, visit, self._compared) for visit in trials.visits[:-1]]
         history = build_history(together(earlier), self._snapshot, self._comparisons) if earlier else None
-        doubtful = self._judge(said, frame_of(trials, trials.today, METRICS), history, np.arange(len(trials)))
-        if doubtful.size:
-            said.retested[doubtful] = True
-            both = [frame_of(trials, visit, METRICS, doubtful) for visit in (trials.today, trials.again)]
-            self._judge(said, together(both), history, doubtful)
+        for stage in dict.fromkeys(probe.stage for probe in PROBES):
+            metrics = [metric for metric in METRICS if STAGE_OF[metric.probe] == stage]
+            readings = frame_of(trials, trials.today, metrics)
+            doubted = self._judge(said, readings, history)
+            if len(doubted):
+                nodes = np.unique(doubted["number"].to_numpy(dtype=np.int64))
+                said.retested[nodes] = True
+                first = readings[readings["node"].isin([_name(node) for node in nodes])].reset_index(drop=True)
+                again = [
+                    frame_of(
+                        trials, trials.again, [metric for metric in metrics if metric.probe == probe], of.to_numpy()
+                    )
+                    for probe, of in doubted.groupby("probe")["number"]
+                ]
+                self._judge(said, together([first, *again]), history)
+        said.warned[said.failed] = False
         return said
 
-    def _judge(self, said: Verdicts, readings: pd.DataFrame, history: History | None, nodes: Positions) -> Positions:
-        """Take down what a sweep says of these nodes, and return those of which it asks a retest."""
+    def _judge(self, said: Verdicts, readings: pd.DataFrame, history: History | None) -> pd.DataFrame:
+        """Take down what a sweep says of these nodes, and give what is to be measured again (``number``, ``probe``)."""
         found = sweep(readings, self._snapshot, history, self._comparisons, skus={SKU: self._sku})
-        about = found.verdicts.reindex([_name(node) for node in nodes])
-        verdict, held = about["verdict"].to_numpy(), about["held"].to_numpy() != ""
+        nodes = found.verdicts.index.str[1:].to_numpy(dtype=np.int64)
+        verdict, held = found.verdicts["verdict"].to_numpy(), found.verdicts["held"].to_numpy() != ""
         said.failed[nodes[(verdict == "FAIL") & ~held]] = True
-        said.warned[nodes] = (np.isin(verdict, ("WARN", RETEST)) | held) & ~said.failed[nodes]
-        self._accuse(said, found.findings[(found.findings["breach"] == "fail") & (found.findings["held"] == "")])
-        return nodes[verdict == RETEST]
+        said.warned[nodes[np.isin(verdict, ("WARN", RETEST)) | held]] = True
+        findings = found.findings.assign(
+            number=found.findings["node"].str[1:].to_numpy(dtype=np.int64),
+            probe=found.findings["metric"].str.removesuffix("_level").map(self._probe_of),
+        )
+        self._accuse(said, findings[(findings["breach"] == "fail") & (findings["held"] == "")])
+        doubtful = findings[findings["breach"].isin(("retest", "void")) & findings["probe"].isin(self._retested)]
+        doubtful = doubtful[doubtful["number"].isin(nodes[verdict == RETEST])]
+        lottery = doubtful["metric"].str.removesuffix("_level").isin(self._lottery) & ~doubtful["rule"].isin(OWN_PAST)
+        return doubtful.loc[~lottery, ["number", "probe"]].drop_duplicates()
 
     def _accuse(self, said: Verdicts, findings: pd.DataFrame) -> None:
-        """Which GPUs are named, and after how many minutes: a retest follows the visit and repeats the probe."""
-        node = findings["node"].str[1:].to_numpy(dtype=np.int64)
+        """Which GPUs are named, and after how many minutes: a second reading follows the stage it is of."""
+        node = findings["number"].to_numpy()
         slot = findings["device"].str.extract(r"^gpu(\d)$")[0].to_numpy(dtype=np.float64)
         about_gpu = np.isfinite(slot)
         said.accused[node[about_gpu], slot[about_gpu].astype(np.int64)] = True
-        probe = findings["metric"].str.removesuffix("_level").map(self._probe_of)
-        again = _WHOLE_VISIT + probe.map(_MINUTES).to_numpy(dtype=np.float64)
-        minutes = np.where(said.retested[node], again, probe.map(_KNOWN_AFTER).to_numpy(dtype=np.float64))
+        probe = findings["probe"]
+        again = (probe.map(_STAGE_OVER_AFTER) + probe.map(_MINUTES)).to_numpy(dtype=np.float64)
+        minutes = np.where(findings["repeats"] > 1, again, probe.map(_KNOWN_AFTER).to_numpy(dtype=np.float64))
         np.fmin.at(said.minutes, node, minutes)
 
 
@@ -98,6 +123,7 @@ def frame_of(trials: Trials, visit: Visit, metrics: Sequence[Metric], nodes: Pos
     series = [(PRESENCE, "", "bool"), *((each.name, labels_text(each.labels), each.unit) for each in metrics)]
     number, node, gpu = np.nonzero(np.isfinite(values))
     metric, labels, unit = ([each[part] for each in series] for part in range(3))
+    stages = [STAGE_OF[PRESENCE_PROBE], *(STAGE_OF[each.probe] for each in metrics)]
     node, zone = chosen[node], trials.places.zone
     groups = [group_of(SKU, {"driver": name}, zone=f"{each}") for each in range(zone.max() + 1) for name in DRIVERS]
     columns = {
@@ -111,7 +137,7 @@ def frame_of(trials: Trials, visit: Visit, metrics: Sequence[Metric], nodes: Pos
         "value": values[np.isfinite(values)],
         "at": visit.day[node],
         # The hour of the earliest tells a retest from what it repeats.
-        "run": _named(np.zeros_like(node), [f"{visit.day.min():.4f}"]),
+        "run": _named(number, [f"{visit.day.min():.4f}/{stage}" for stage in stages]),
     }
     return as_readings(pd.DataFrame(columns))
 
@@ -124,6 +150,13 @@ def _named(codes: Positions, names: Sequence[str]) -> pd.Categorical:
 
 def _name(node: int) -> str:
     return f"n{node:06d}"
+
+
+def _of_lottery(comparisons: Iterable[Comparison]) -> set[str]:
+    """Metrics and indices that no second reading tells more of."""
+    lottery = [each for each in comparisons if each.spread == "lottery"]
+    made = {name for each in lottery if each.family for name in (f"{each.family}_index", given_name(each))}
+    return {each.metric for each in lottery} | made
 
 
 def _probe_of(comparisons: Iterable[Comparison]) -> Mapping[str, str]:

@@ -127,6 +127,8 @@ def _rates(rng: np.random.Generator, devices: Devices, places: Places, settled: 
         by_clock = per_clock * (1.0 + run_noise(rng, WORK_NOISE, shape))
         readings[f"gemm_rate_per_clock[dtype={dtype}]"] = by_clock
         readings[f"gemm_rate[dtype={dtype}]"] = by_clock * clock / 1000.0
+        # A mean of whole degrees over minutes.
+        readings[f"gemm_temperature[dtype={dtype}]"] = settled.core_c + rng.normal(0.0, SENSOR_C, shape)
         if dtype == "bf16":
             readings["gemm_clock[dtype=bf16]"] = clock
     clock = settled.clock_mhz * (1.0 + run_noise(rng, CLOCK_NOISE, shape))

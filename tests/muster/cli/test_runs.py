@@ -15,6 +15,7 @@ import pytest
 from muster import records
 from muster.airflow_api import AirflowClient
 from muster.lifecycle import State
+from muster.records.engine import SCHEMA
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.test_airflow_api import Airflow
@@ -148,8 +149,8 @@ def test_a_sweep_frees_what_is_over_and_nothing_else(muster: Muster, airflow: Ai
 class TestSmallCommands:
     def test_the_records_are_made_by_one_command(self, muster: Muster, muster_home: Path) -> None:
         assert "run `muster db upgrade`" in muster("node", "list")[2]
-        assert muster("db", "upgrade")[1] == "the fleet records went from nothing to schema 0005\n"
-        assert muster("db", "upgrade")[1] == "the fleet records are at schema 0005 already\n"
+        assert muster("db", "upgrade")[1] == f"the fleet records went from nothing to schema {SCHEMA}\n"
+        assert muster("db", "upgrade")[1] == f"the fleet records are at schema {SCHEMA} already\n"
         assert muster("node", "list")[0] == 0
 
     def test_settings_are_shown_without_secrets(

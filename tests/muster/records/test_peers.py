@@ -73,7 +73,7 @@ class TestReadings:
         (row,) = frame.to_dict("records")
         assert (row["node"], row["device"], row["slot"], row["metric"]) == ("a", "gpu0", 0, RATE)
         assert (row["labels"], row["unit"], row["value"]) == ("dtype=bf16", "TFLOPS", 600.0)
-        assert row["run"] == f"{fleet.DAG}/a__1"
+        assert row["run"] == f"{fleet.DAG}/a__1/intake"
         assert row["group"].startswith("cpu-generic|")
         assert row["group"].endswith("|zone=row 3")
 

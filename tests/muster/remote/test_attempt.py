@@ -104,8 +104,13 @@ def test_a_repeat_goes_before_everything_but_a_fail() -> None:
     assert attempt.whats_next(Verdict.FAIL, "completed", False, repeat=True) is Next.FAIL
     assert attempt.whats_next(Verdict.INCONCLUSIVE, "completed", True, repeat=True) is Next.REPEAT
     assert attempt.state_after(Kind.DONE, Verdict.INCONCLUSIVE, repeat=True) == attempt.REPEAT
-    assert attempt.is_repeat("2.0r1")
-    assert not attempt.is_repeat("2.0")
+
+
+@pytest.mark.parametrize(
+    ("generation", "of"), [("2.0", None), ("2.0r1", "2.0"), ("2.0r2", "2.0r1"), ("12.10r10", "12.10r9")]
+)
+def test_a_repeat_is_of_the_job_before_it(generation: str, of: str | None) -> None:
+    assert attempt.repeated(generation) == of
 
 
 def test_only_a_blocking_fail_or_a_lasting_inconclusive_stops_what_follows() -> None:

@@ -133,6 +133,8 @@ def test_a_timer_takes_the_time_that_it_says(build: Build) -> None:
     assert hardware.clock.now() - before >= timing.seconds * 0.98
     assert timing.mean_power_w is not None
     assert 600 < timing.mean_power_w < 701
+    assert timing.mean_core_c is not None
+    assert 20 < timing.mean_core_c < 87
     with compute.timer() as idle:
         pass
     assert idle.seconds == 0.0

@@ -35,13 +35,15 @@ class Budget:
     """What conviction may cost in healthy nodes, and what it must show.
 
     ``healthy_fail_per_visit``: probability. ``effect_min``: share; a smaller distance never convicts. ``retest_z``:
-    robust z beyond which a retest is asked for (Iglewicz and Hoaglin: 3.5), never a conviction. ``mad_floor``: share of
-    the median below which a MAD is not believed. ``peers_min``: fewer peers judge nobody. ``visits_min``: earlier
-    visits that a device's own history needs. ``cusum_k``: reference value in standard deviations.
+    robust z beyond which a retest is asked for (Iglewicz and Hoaglin: 3.5), never a conviction; ``retest_min``: share
+    from which one is, less than ``effect_min`` by some run-to-run noise (0.3–0.5 %), which may hide what is there.
+    ``mad_floor``: share of the median below which a MAD is not believed. ``peers_min``: fewer peers judge nobody.
+    ``visits_min``: earlier visits that a device's own history needs. ``cusum_k``: reference value in σ.
     """
 
     healthy_fail_per_visit: float = 1e-3
     effect_min: float = 0.03
+    retest_min: float = 0.025
     retest_z: float = 3.5
     mad_floor: float = 0.005
     peers_min: int = 8

@@ -20,7 +20,7 @@ NAMES = ("node", "device", "kind", "group", "sku", "metric", "labels", "unit", "
 COLUMNS = ("node", "device", "kind", "slot", "group", "sku", "metric", "labels", "unit", "value", "at", "run")
 """``slot``: the device's position, −1 where it has none. ``value``: in ``unit``. ``at``: day and fraction since 1970,
 UTC. ``labels``: "dtype=bf16" (see ``labels_text``). ``group``: key of the peer group (see ``group_of``). ``run``: which
-job measured it; two runs of one visit are repeats."""
+job measured it, one stage of one visit; the same thing measured by two runs of a visit are repeats."""
 
 GROUPED_BY = ("vbios", "driver", "cuda", "torch")
 """What of a result's environment makes a peer group, beside SKU and cooling zone: firmware, driver, libraries."""

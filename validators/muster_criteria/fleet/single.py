@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 
 from muster_criteria.fleet.budget import NODE_RULES
 from muster_criteria.fleet.cells import Cells
@@ -30,15 +31,20 @@ REFERENCE_COLUMNS = ("peers_median", "peers_count", "peers_distance", "history_m
 REFERENCE_COLUMNS_OF = {"peers": (("peers_median", "peers_distance"),), "drift": (("history_median", "drift"),)}
 
 
+Runs = Mapping[int, tuple[float, ...]]
+"""Position of a row → what each run gave for it: its own result first."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compared:
     """What the fleet says of one result's rows. ``rows``: the result's, then those made for the fleet's rules.
 
-    ``columns``: for the frame, aligned with ``rows``.
+    ``columns``: for the frame, aligned with ``rows``. ``runs``: what each run gave, for the rows with several.
     """
 
     rows: tuple[Row, ...]
     columns: Mapping[str, Numbers]
+    runs: Runs
 
 
 def derived(rows: Sequence[Row], derivations: Sequence[Derivation]) -> list[Row]:
@@ -145,7 +151,18 @@ class _Table:
                 columns[distance][at] = self._worse(rule, at, said) * rule.share[said]
             if rule.rule == "peers":
                 columns["peers_count"][at] = rule.visits[said]
-        return Compared(tuple(self._rows), columns)
+        return Compared(tuple(self._rows), columns, self._runs())
+
+    def _runs(self) -> Runs:
+        of = self._measured.readings
+        repeated = pd.Series(of.item).duplicated(keep=False).to_numpy()
+        found: dict[int, tuple[float, ...]] = {}
+        for reading in np.flatnonzero(repeated):  # this result's readings stand before those of other runs
+            series, device = of.catalogue[of.series[reading]], of.devices[of.device[reading]]
+            at = self._at.get((device, *series.key[1:]), -1)
+            if at >= 0:
+                found[at] = (*found.get(at, ()), float(of.value[reading]))
+        return found
 
     def _columns(self, rule: Ruled, said: Codes, at: Codes) -> dict[str, Numbers]:
         number = {id(each): float(position) for position, each in enumerate(self._comparisons)}

@@ -110,7 +110,7 @@ def _by_fleet(
     measured = distances(keyed(today, comparisons), cells, slopes, budget.siblings_min)
     of = measured.readings
     thresholds = Thresholds(snapshot, budget, of.skus, of.catalogue)
-    rules = ruled(measured, history, thresholds, at_least=budget.effect_min)
+    rules = ruled(measured, history, thresholds, at_least=budget.retest_min)
     judged = np.unique(of.node[np.isfinite(measured.peers) | np.isfinite(measured.siblings)])
     return [_told(each, measured, today["run"].cat.categories) for each in rules], {of.nodes[code] for code in judged}
 

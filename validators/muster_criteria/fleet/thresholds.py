@@ -20,9 +20,8 @@ from muster_criteria.fleet.tails import PROBABILITIES, threshold
 class Thresholds:
     """For each rule: matrices over (SKU, series) of distances as shares; infinite where too little is known to convict.
 
-    They are what chance makes rare; ``counted`` adds the least effect that counts.
-
-    NaN where the rule says nothing at all, since no scale was learned.
+    They are what chance makes rare, however small; the least effect that counts is policy, and comes on top. NaN where
+    the rule says nothing at all, since no scale was learned.
     """
 
     snapshot: Snapshot
@@ -98,10 +97,6 @@ class Thresholds:
     def odd(self, rule: str) -> Numbers:
         """What asks for a retest: a robust z beyond the budget's."""
         return np.asarray(self.scale(rule) * self.budget.retest_z)
-
-    def counted(self, distance: Numbers) -> Numbers:
-        """These distances, or the least effect that counts where that is more: policy, however sure a smaller is."""
-        return np.asarray(np.maximum(self.budget.effect_min, distance))
 
     def second(self, rule: str, repeats: Codes, sku: Codes, series: Codes) -> Numbers:
         """As ``critical``, for the second worst of each item's ``repeats`` readings; infinite where there is one."""

@@ -25,7 +25,8 @@ class Ruled:
 
     ``reading``: position in ``Distances.readings`` of the worst repeat. ``share``: its distance, adverse positive.
     ``fail``: negative convicts, by how much as a share. ``retest``: negative asks to measure again. ``threshold``: the
-    distance beyond which a single reading convicts. ``expected``: in unit (for node rules: relative to the peers).
+    distance beyond which it convicts: alone, or where it does so only with a repeat, beside that. ``expected``: in unit
+    (for node rules: relative to the peers).
     """
 
     rule: str
@@ -58,7 +59,7 @@ def ruled(measured: Distances, history: History | None, thresholds: Thresholds, 
     past = _enough(history.past(readings), thresholds.budget)
     change, common = own_changes(measured.relative / past.median, readings.siblings_of, thresholds.budget.siblings_min)
     found.append(rules.of("drift", sign * (change - 1.0), usual * level * past.median * common, past.visits))
-    found.append(_cusum(measured, history, past, usual * level * past.first, thresholds, at_least))
+    found.append(_cusum(measured, history, past, usual * level * past.first, thresholds))
     of_node = _enough(history.past(readings, node_level=True), thresholds.budget)
     drift = sign * (measured.level * common / of_node.median - 1.0)  # one device's change is not the node's
     found.append(rules.of("node_drift", drift, of_node.median, of_node.visits, only=one_each))
@@ -98,14 +99,18 @@ class _Rules:
     ) -> Ruled:
         """One rule; ``only``: the readings it is about (default: all). ``uncertain`` widens thresholds by a factor."""
         reading, share, second, repeats = self._worst(distance, only)
+        effect = self._thresholds.budget.effect_min
         sku, series = self._readings.sku[reading], self._readings.series[reading]
         wider = 1.0 if uncertain is None else uncertain[reading]
-        counted = self._thresholds.counted
-        single = counted(self._thresholds.critical(rule)[sku, series] * wider)
-        double = counted(self._thresholds.second(rule, repeats, sku, series) * wider)
-        fail = np.where(repeats > 1, np.fmin(single - share, double - second), single - share)
-        retest = counted(self._thresholds.odd(rule)[sku, series] * wider) - share
-        return Ruled(rule, reading, share, repeats, fail, retest, single, expected[reading], visits[reading])
+        single = np.maximum(effect, self._thresholds.critical(rule)[sku, series] * wider)
+        # That two readings stray is what chance makes rare; how large the effect is, both tell together.
+        rare = self._thresholds.second(rule, repeats, sku, series) * wider
+        double = np.maximum(rare - second, effect - (share + second) / 2.0)
+        fail = np.where(repeats > 1, np.fmin(single - share, double), single - share)
+        limit = np.where((double < 0.0) & ~(share > single), np.maximum(effect, rare), single)
+        odd = self._thresholds.odd(rule)[sku, series] * wider
+        retest = np.maximum(self._thresholds.budget.retest_min, odd) - share
+        return Ruled(rule, reading, share, repeats, fail, retest, limit, expected[reading], visits[reading])
 
     def _worst(self, distance: Numbers, only: Codes | None) -> tuple[Codes, Numbers, Numbers, Codes]:
         """(position, distance) of the worst reading of each item, the second worst distance, and how many there are."""
@@ -130,17 +135,17 @@ def _cusum(
     past: Past,
     expected: Numbers,
     thresholds: Thresholds,
-    at_least: float,
 ) -> Ruled:
     """A shift that lasts, too small for any one visit to convict: one-sided CUSUM over the visits kept.
 
-    The first visits kept are the reference, and only what is still off it today is judged. Distances are turned into
+    The first visits kept are the reference, and only what is still off it today, by half of what convicts, is judged.
+    Distances are turned into
     Gaussian scores of equal probability by the peers' own tail, since the limit is derived for a Gaussian.
     """
     budget, readings = thresholds.budget, measured.readings
     enough = np.isfinite(past.median) & (past.first > 0.0)
     since = readings.sign * (measured.relative / np.where(enough, past.first, np.nan) - 1.0)
-    reading = np.flatnonzero(since >= max(at_least, 0.0) / 2.0)
+    reading = np.flatnonzero(since >= budget.effect_min / 2.0)
     sku, series = readings.sku[reading], readings.series[reading]
     before = history.values[past.row[reading]].astype(np.float64)
     now = measured.relative[reading]

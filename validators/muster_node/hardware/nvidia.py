@@ -15,7 +15,7 @@ import operator
 import os
 from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence, Tuple
 
-from muster_node.hardware.nvidia_compute import CudaCompute
+from muster_node.hardware.nvidia_compute import CudaCompute, Pace
 from muster_node.hardware.nvidia_links import Links, fabric_facts
 from muster_node.hardware.nvml import CALL_LIMIT_S, Answer, Nvml
 from muster_node.hardware.seam import Compute, Device, Fact, Sample
@@ -138,10 +138,11 @@ class NvidiaGpus:
         masks = self._ask("nvmlDeviceGetCpuAffinity", handle, ((os.cpu_count() or 1) + 63) // 64).value or ()
         return frozenset(64 * place + bit for place, mask in enumerate(masks) for bit in range(64) if mask >> bit & 1)
 
-    def _pace(self, handle: Any) -> Tuple[Optional[float], Optional[float]]:
-        """SM clock in MHz and power in W now, each None where untold."""
-        clock = self._ask("nvmlDeviceGetClockInfo", handle, self._constant("NVML_CLOCK_SM", 1)).value
-        return clock, self._ask("nvmlDeviceGetPowerUsage", handle).map(lambda milliwatts: milliwatts / 1000.0).value
+    def _pace(self, handle: Any) -> Pace:
+        clock = self._ask("nvmlDeviceGetClockInfo", handle, self._constant("NVML_CLOCK_SM", 1))
+        watts = self._ask("nvmlDeviceGetPowerUsage", handle).map(lambda milliwatts: milliwatts / 1000.0)
+        core = self._ask("nvmlDeviceGetTemperature", handle, self._constant("NVML_TEMPERATURE_GPU", 0))
+        return Pace(clock.value, watts.value, core.value)
 
     def _find(self) -> List[_Gpu]:
         """Every GPU that gives a handle."""

@@ -6,13 +6,21 @@ import contextlib
 import importlib
 import os
 import time
-from typing import Any, Callable, ContextManager, FrozenSet, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from muster_node.hardware.seam import Compute, Device, Timing, Transfer
 from muster_node.probe import Skip
 
-Pace = Callable[[], Tuple[Optional[float], Optional[float]]]
-"""SM clock in MHz and power in W at this moment, each None where untold."""
+
+class Pace(NamedTuple):
+    """SM clock in MHz, power in W and core temperature in °C at one moment, each None where untold."""
+
+    clock_mhz: Optional[float]
+    power_w: Optional[float]
+    core_c: Optional[float]
+
+
+Paced = Callable[[], Pace]
 
 Near = Callable[[], FrozenSet[int]]
 """The logical CPUs beside a GPU; empty where that is untold."""
@@ -26,7 +34,7 @@ _SINCE = {"fp64": (0, 0), "fp32": (0, 0), "fp16": (7, 0), "int8": (7, 5), "bf16"
 class CudaCompute(Compute):
     """One GPU, found among torch's devices by its UUID. ``pace`` is asked while work runs, ``near`` for its CPUs."""
 
-    def __init__(self, device: Device, uuid: str, nvml_index: int, pace: Pace, near: Near = frozenset) -> None:
+    def __init__(self, device: Device, uuid: str, nvml_index: int, pace: Paced, near: Near = frozenset) -> None:
         self._torch = _torch_with_cuda()
         self.device = device
         self._index = _cuda_index(self._torch, uuid, nvml_index)
@@ -90,7 +98,7 @@ class CudaCompute(Compute):
                 current.wait_stream(stream)
 
     def timer(self) -> ContextManager[Timing]:
-        """Times the block by device events; clock and power are sampled while the queued work runs."""
+        """Times the block by device events; clock, power and temperature are sampled while the queued work runs."""
         return self._timed()
 
     @contextlib.contextmanager
@@ -109,8 +117,9 @@ class CudaCompute(Compute):
                     paces, due = [*paces, self._pace()], time.monotonic() + _PACE_INTERVAL_S
             ended.synchronize()
         timing.seconds = begun.elapsed_time(ended) / 1000.0
-        timing.mean_clock_mhz = _mean([clock for clock, _ in paces])
-        timing.mean_power_w = _mean([power for _, power in paces])
+        timing.mean_clock_mhz = _mean([pace.clock_mhz for pace in paces])
+        timing.mean_power_w = _mean([pace.power_w for pace in paces])
+        timing.mean_core_c = _mean([pace.core_c for pace in paces])
 
     def free_memory(self) -> int:
         """Bytes that the driver would still give."""

@@ -96,11 +96,12 @@ class RealClock(Clock):
 
 @dataclasses.dataclass
 class Timing:
-    """Filled in when a ``Compute.timer`` block ends: device seconds (on CPUs: CPU time), clock and power if known."""
+    """Filled in when a ``Compute.timer`` block ends: device seconds (on CPUs: CPU time), and its pace where known."""
 
     seconds: float = 0.0
     mean_clock_mhz: Optional[float] = None
     mean_power_w: Optional[float] = None
+    mean_core_c: Optional[float] = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -60,6 +60,7 @@ class GemmRate(Probe):
         ),
         "gemm_clock": Metric("MHz", "mean clock while measuring"),
         "gemm_power": Metric("W", "mean power while measuring"),
+        "gemm_temperature": Metric("°C", "mean core temperature while measuring, which explains part of the clock"),
         "gemm_rate_p5": Metric("TFLOPS", "rate that 95 % of the blocks reach"),
         "gemm_rate_alone": Metric("TFLOPS", "median rate of a GPU while the others rest"),
         "gemm_sustained_to_burst": Metric("%", "median rate against that of the first five seconds after a rest"),
@@ -87,7 +88,7 @@ class GemmRate(Probe):
 
 @dataclasses.dataclass(frozen=True)
 class _Rates:
-    """Rates of one device in its unit, block by block, as are rates per GHz; means of clock and power where known.
+    """Rates of one device in its unit, block by block, as are rates per GHz; means of what is known of its pace.
 
     ``burst``: rates of the blocks that came first. ``best``: the best of the shapes that were tried, and which it was.
     """
@@ -95,6 +96,7 @@ class _Rates:
     blocks: List[float]
     clock_mhz: Optional[float]
     power_w: Optional[float]
+    core_c: Optional[float]
     per_ghz: List[float]
     burst: List[float]
     best: Optional[Tuple[float, str]] = None
@@ -130,8 +132,12 @@ def _emit_beside(context: Context, device: str, labels: Dict[str, str], rates: _
     if rates.per_ghz:
         # Block by block: a clock that jumps between throttled and free has no typical value to divide by.
         emit("gemm_rate_per_clock", device, value=median(rates.per_ghz), labels=labels, samples=len(rates.per_ghz))
-    note = "" if rates.power_w else "no power is told"
-    emit("gemm_power", device, value=rates.power_w, labels=labels, samples=samples, note=note)
+    for metric, value, what in (
+        ("gemm_power", rates.power_w, "power"),
+        ("gemm_temperature", rates.core_c, "temperature"),
+    ):
+        note = "" if value else "no %s is told" % what
+        emit(metric, device, value=value, labels=labels, samples=samples, note=note)
     if rates.best:
         best, shape = rates.best
         note = "best: %.1f TFLOPS at %s" % (best, shape)
@@ -219,6 +225,7 @@ class _Rating:
             blocks=[work / timing.seconds for timing in timings],
             clock_mhz=_mean([timing.mean_clock_mhz for timing in timings]),
             power_w=_mean([timing.mean_power_w for timing in timings]),
+            core_c=_mean([timing.mean_core_c for timing in timings]),
             per_ghz=[work / t.seconds / (t.mean_clock_mhz / 1000.0) for t in timings if t.mean_clock_mhz],
             burst=[work / timing.seconds for timing in _first(warm, _BURST_S)],
             best=self._search(compute) if self._times.search_s else None,

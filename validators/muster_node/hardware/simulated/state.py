@@ -102,13 +102,14 @@ class State:
 
 
 class Reading(NamedTuple):
-    """What a timer needs of one GPU: when, how far clock and energy have come, and whether it is still there."""
+    """What a timer needs of one GPU: when, how far clock and energy have come, how warm it is, if it is there."""
 
     at: float
     megacycles: float
     joules: float
     clock_mhz: float
     power_w: float
+    core_c: float
     lost: bool
 
 
@@ -261,7 +262,7 @@ class SharedState:
         """One GPU's progress."""
         with self.now() as state:
             gpu = state.gpus[slot]
-            return Reading(state.at, gpu.megacycles, gpu.joules, gpu.clock_mhz, gpu.power_w, gpu.lost)
+            return Reading(state.at, gpu.megacycles, gpu.joules, gpu.clock_mhz, gpu.power_w, gpu.core_c, gpu.lost)
 
     def _load(self) -> Optional[State]:
         try:
