@@ -7,7 +7,7 @@ unchanged probes, SKU files and judge, without peers or history: in one process,
 
 A fault is found if a finding, critical or warning, names its device by a measurement that this kind is known by; the
 device is right if nobody else of the node was accused beside it. A hot inlet is found if the thermal stage says that it
-cannot judge.
+cannot judge. How many of the found were convicted, by a critical finding, and how many only warned of is counted apart.
 """
 
 from __future__ import annotations
@@ -119,12 +119,14 @@ class Case:
 class Outcome:
     """What the judge said of one node. ``found``: for each fault the finding that names it, "" if none does.
 
-    ``accused``: devices without a fault that a critical finding names; ``said``: the verdict's own headline.
+    ``convicted``: whether one of these is critical; ``accused``: devices without a fault that a critical finding
+    names; ``said``: the verdict's own headline.
     """
 
     case: Case
     verdict: Verdict
     found: tuple[str, ...]
+    convicted: tuple[bool, ...]
     accused: tuple[str, ...]
     said: str
 
@@ -178,6 +180,7 @@ def examine(case: Case) -> Outcome:
         case=case,
         verdict=verdict,
         found=tuple(_found(fault, findings) for fault in case.faults),
+        convicted=tuple(_convicted(fault, findings) for fault in case.faults),
         accused=tuple(sorted(_accused(case.faults, findings))),
         said=said,
     )
@@ -186,6 +189,10 @@ def examine(case: Case) -> Outcome:
 def _found(fault: Fault, findings: Iterable[Finding]) -> str:
     naming = [finding for finding in findings if finding.severity is not Severity.INFO and fault.names(finding)]
     return ", ".join(dict.fromkeys(f"{finding.metric} ({finding.rule})" for finding in naming))
+
+
+def _convicted(fault: Fault, findings: Iterable[Finding]) -> bool:
+    return any(finding.severity is Severity.CRITICAL and fault.names(finding) for finding in findings)
 
 
 def _accused(faults: Iterable[Fault], findings: Iterable[Finding]) -> set[str]:
@@ -200,11 +207,12 @@ def rows(outcome: Outcome) -> list[str]:
     if not outcome.case.faults:
         return [f"{'(healthy)':<18}{model:<13}{outcome.verdict:<14}{outcome.said if _failed(outcome) else ''}"]
     lines = []
-    for fault, by in zip(outcome.case.faults, outcome.found, strict=True):
+    for fault, by, convicted in zip(outcome.case.faults, outcome.found, outcome.convicted, strict=True):
         beside = " + ".join(f"{each.kind} on {each.device}" for each in outcome.case.faults if each is not fault)
         right = "wrong: " + ", ".join(outcome.accused) if outcome.accused else fault.device
         told = f"{by or 'NOT FOUND'}{f'   beside {beside}' if beside else ''}"
-        lines.append(f"{fault.kind:<18}{model:<13}{outcome.verdict:<14}{'yes' if by else 'NO':<5}{right:<12}{told}")
+        how = "convicted" if convicted else "warned" if by else "NO"
+        lines.append(f"{fault.kind:<18}{model:<13}{outcome.verdict:<14}{how:<11}{right:<12}{told}")
     return lines
 
 
@@ -220,9 +228,13 @@ def answer(outcomes: Sequence[Outcome], seconds: float) -> dict[str, Any]:
         for fault, by in zip(outcome.case.faults, outcome.found, strict=True)
     ]
     well = [outcome for outcome in outcomes if not outcome.case.faults]
+    found = sum(bool(by) for _, _, by in planted)
+    convicted = sum(sum(outcome.convicted) for outcome in outcomes)
     return {
-        "found": sum(bool(by) for _, _, by in planted),
+        "found": found,
         "planted": len(planted),
+        "convicted": convicted,
+        "only_warned": found - convicted,
         "right_device": sum(bool(by) and not outcome.accused for outcome, _, by in planted),
         "healthy_failed": sum(_failed(outcome) for outcome in well),
         "healthy": len(well),
@@ -240,7 +252,7 @@ def bench(cases: Sequence[Case], jobs: int) -> int:
     """Print the table and, last, one JSON line; 1 if a fault was missed or misplaced, or a healthy node failed."""
     began, outcomes = time.monotonic(), []
     spawn = multiprocessing.get_context("spawn")
-    print(f"{'fault':<18}{'model':<13}{'verdict':<14}{'found':<5}{'device':<12}by")
+    print(f"{'fault':<18}{'model':<13}{'verdict':<14}{'found':<11}{'device':<12}by")
     with concurrent.futures.ProcessPoolExecutor(jobs, spawn, strays.die_with_parent, (os.getpid(),)) as pool:
         for outcome in pool.map(examine, cases):
             outcomes.append(outcome)
@@ -248,6 +260,7 @@ def bench(cases: Sequence[Case], jobs: int) -> int:
     verdicts = collections.Counter(outcome.verdict for outcome in outcomes if not outcome.case.faults)
     print("healthy nodes: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
     told = answer(outcomes, time.monotonic() - began)
+    print("{found} of {planted} found: {convicted} convicted, {only_warned} only warned of".format_map(told))
     print(json.dumps(told))
     return 0 if perfect(told) else 1
 

@@ -9,10 +9,23 @@ import pytest
 from muster_criteria.model import Action, FaultClass, Finding, Severity, Verdict
 from muster_node.hardware.simulated.defects import DEFECTS
 from muster_node.hardware.simulated.models import MODELS
-from tests.bench.faults import FAULTS, Case, Fault, Outcome, _accused, _found, answer, draw, draw_pair, perfect
+from tests.bench.faults import (
+    FAULTS,
+    Case,
+    Fault,
+    Outcome,
+    _accused,
+    _convicted,
+    _found,
+    answer,
+    draw,
+    draw_pair,
+    perfect,
+    rows,
+)
 
 SLOW = Fault("slow_gemm", (("gpu", 3), ("share", 0.8)))
-HEALTHY = Outcome(Case("h100-sxm-8", 1), Verdict.PASS, (), (), "")
+HEALTHY = Outcome(Case("h100-sxm-8", 1), Verdict.PASS, (), (), (), "")
 
 
 def _finding(metric: str, device: str, severity: Severity = Severity.CRITICAL, **more: str) -> Finding:
@@ -31,8 +44,11 @@ def _finding(metric: str, device: str, severity: Severity = Severity.CRITICAL, *
     )
 
 
-def _outcome(found: str = "gemm_rate_per_clock (floor)", accused: tuple[str, ...] = ()) -> Outcome:
-    return Outcome(Case("h100-sxm-8", 1, (SLOW,)), Verdict.FAIL, (found,), accused, "")
+def _outcome(
+    found: str = "gemm_rate_per_clock (floor)", accused: tuple[str, ...] = (), warned: bool = False
+) -> Outcome:
+    convicted = bool(found) and not warned
+    return Outcome(Case("h100-sxm-8", 1, (SLOW,)), Verdict.FAIL, (found,), (convicted,), accused, "")
 
 
 def test_every_kind_of_defect_must_be_found_by_something() -> None:
@@ -71,8 +87,8 @@ def test_ports_and_fans_are_devices_too() -> None:
         ([_outcome(), HEALTHY], True, []),
         ([_outcome(found=""), HEALTHY], False, ["slow_gemm on h100-sxm-8 gpu3"]),
         ([_outcome(accused=("gpu5",)), HEALTHY], False, []),
-        ([_outcome(), Outcome(HEALTHY.case, Verdict.FAIL, (), (), "")], False, []),
-        ([_outcome(), Outcome(HEALTHY.case, Verdict.INCONCLUSIVE, (), (), "")], False, []),
+        ([_outcome(), Outcome(HEALTHY.case, Verdict.FAIL, (), (), (), "")], False, []),
+        ([_outcome(), Outcome(HEALTHY.case, Verdict.INCONCLUSIVE, (), (), (), "")], False, []),
     ],
 )
 def test_the_bench_is_content_with_nothing_less_than_all(
@@ -82,6 +98,16 @@ def test_the_bench_is_content_with_nothing_less_than_all(
     assert perfect(told) is right
     assert told["missed"] == missed
     assert (told["planted"], told["healthy"]) == (1, 1)
+
+
+def test_a_warning_counts_as_found_and_is_told_apart_from_a_conviction() -> None:
+    warning, elsewhere = _finding("burn_rate_per_clock", "gpu3", Severity.WARNING), _finding("ecc_mode", "gpu3")
+    assert not _convicted(SLOW, [warning, elsewhere])
+    assert _convicted(SLOW, [warning, _finding("gemm_rate_per_clock", "gpu3")])
+    told = answer([_outcome(), _outcome(warned=True), _outcome(warned=True), _outcome(found=""), HEALTHY], 1.0)
+    assert (told["found"], told["convicted"], told["only_warned"]) == (3, 1, 2)
+    assert "warned" in rows(_outcome(warned=True))[0]
+    assert "convicted" in rows(_outcome())[0]
 
 
 def test_a_seed_draws_the_same_again_and_every_kind_that_a_model_can_have() -> None:
