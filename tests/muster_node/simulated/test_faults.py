@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from muster_criteria.judge import judge
-from muster_criteria.model import Verdict
+from muster_criteria.model import Severity, Verdict
 from muster_criteria.skus import load_sku
 from muster_node.hardware.simulated import create_machine
 from muster_node.hardware.simulated.defects import DEFECTS
@@ -50,6 +50,27 @@ def test_a_healthy_node_of_each_model_passes_its_own_skus_intake(model: str, tmp
     judgement = judge(run_stage(tmp_path / "node", sku, "intake", "demo", SEED), sku, "intake", "demo")
     assert judgement.verdict is Verdict.PASS, (SEED, judgement.reason)
     assert judgement.simulated
+
+
+def test_a_tray_that_has_lost_one_of_four_gpus_still_names_what_is_wrong_with_the_others() -> None:
+    """The mildest that the bench draws, of what only siblings can tell: three are left, and one of them is bad."""
+    faults = [
+        {"kind": "missing_gpu", "gpu": 2},
+        {"kind": "slow_gemm", "gpu": 0, "share": 0.85},
+        {"kind": "hbm_slow", "gpu": 3, "share": 0.88},
+    ]
+    sku = load_sku("gb200-nvl72")
+    with machine_room() as room:
+        create_machine(room / "node", "gb200-nvl72", SEED, faults, speed=SPEED, kernel_edge=KERNEL_EDGE)
+        judgement = judge(run_stage(room / "node", sku, "performance", "demo", SEED), sku, "performance", "demo")
+    named = {(each.device, each.metric, each.severity) for each in judgement.findings}
+    assert named >= {
+        ("gpu2", "device_present", Severity.CRITICAL),
+        ("gpu0", "gemm_rate_per_clock", Severity.CRITICAL),
+        ("gpu3", "memory_bandwidth", Severity.WARNING),
+    }, (SEED, named)
+    assert {device for device, _, severity in named if severity is Severity.CRITICAL} == {"gpu0", "gpu2"}, SEED
+    assert "gpu1" not in {device for device, _, _ in named}, SEED
 
 
 def test_what_has_no_published_figure_is_provisional_without_siblings() -> None:
