@@ -139,6 +139,15 @@ def test_a_right_payload_is_right_and_one_wrong_element_is_laid_to_its_sender(op
         assert sum(exchange.wrong().values()) > answer.numel() // 2
 
 
+@pytest.mark.parametrize("op", ["all_gather", "all_to_all", "send_recv"])
+def test_a_zero_whose_sign_was_flipped_is_wrong(op: str) -> None:
+    exchange = Exchange(torch, op, 0, 2, 400, torch.device("cpu"))
+    answer = torch.tensor(brute(op, 2, 0, 400))
+    answer[int((answer == 0).nonzero()[0])] = -0.0
+    exchange.result.copy_(answer)
+    assert sum(exchange.wrong().values()) == 1
+
+
 def test_an_unknown_collective_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no collective broadcats"):
         Exchange(torch, "broadcats", 0, 2, 2, torch.device("cpu"))

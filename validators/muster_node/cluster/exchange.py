@@ -47,8 +47,12 @@ class Exchange:
         self._expected = _EXPECTED[op](self)
 
     def wrong(self) -> Dict[int, int]:
-        """Elements that differ from the exact answer, by the rank they came from; those with none are left out."""
-        differs = self.result != self._expected
+        """Elements that differ from the exact answer, by the rank they came from; those with none are left out.
+
+        Bits are compared, not numbers: to these, a zero whose sign was flipped is the same zero.
+        """
+        bits = self._torch.int32
+        differs = self.result.view(bits) != self._expected.view(bits)
         counts = {source: int(differs[part].sum()) for source, part in self._parts}
         return {source: count for source, count in counts.items() if count}
 
