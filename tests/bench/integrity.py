@@ -3,6 +3,8 @@
 Run as ``python -m tests.bench.integrity [--seed S] [--trials N]``, on the best device of this machine. An injector at
 the hardware seam damages buffers in flight while the probes run unchanged; each trial is one short run of a probe with
 one fault, fresh operands and a fresh place. Every kind must be found every time, and no alarm may come without a fault.
+Copies between host and GPUs are tried on simulated GPUs where this machine has none, and counted apart; collectives run
+between its cores, over gloo.
 Then the rate of checked products is set beside the raw rate, and the rate of memory patterns beside the device's own
 copies, with how much of the free memory they went over. The bars are those of real GPUs; on a CPU, of which only a part
 may be tested and whose direct comparison is not what they were set for, and on simulated GPUs, figures are only told.
@@ -19,30 +21,39 @@ from pathlib import Path
 from typing import Any
 
 from muster_node.hardware import open_hardware
+from muster_node.hardware.host import HostHardware
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Context, Probe, Skip, resolve_params
-from muster_node.probes._patterns import PATTERNS
 from muster_node.probes._shared import FORMATS, best_devices, seed_of
 from muster_node.probes.exact_gemm import ExactGemm
 from muster_node.probes.memory_pattern import MemoryPattern
+from tests.bench.detectors import (
+    BLOCK_MOVE,
+    COLLECTIVE,
+    HOST_COPY,
+    MEMORY,
+    PEER_COPY,
+    ROUNDS,
+    TRIAL_SHAPES,
+    copies_of,
+    detector_of,
+    seen_by,
+    simulated_gpus,
+)
 from tests.support.injector import KINDS, Injector, OneDevice
 
 BARS = {"bf16": 0.95, "fp16": 0.95, "tf32": 0.95, "fp64": 0.95, "fp8": 0.90, "int8": 0.90}
 MEMORY_BARS = {"memory_pattern_to_copy": 0.80, "memory_coverage": 0.95}
 NO_FAULT = "none"
-ROUNDS = 4
 DRAWS = 8  # a shift of a constant pattern changes nothing, and is no trial
-MEMORY, BLOCK_MOVE = "memory", "block_move"
-WRITTEN = tuple(pattern for pattern in PATTERNS if pattern != BLOCK_MOVE)
-TRIAL_SHAPES = {"cpu": [48, 40, 64], "gpu": [256, 512, 1024]}
 RATE_SHAPES = {"cpu": [256, 256, 2048], "gpu": [4096, 4096, 16384]}
 DWELL_S = {"cpu": 0.2, "gpu": 2.0}
-MEMORY_GIB = 1 / 64
-MOVES = 4  # the least that so little memory is moved in
 # As much as may be of a GPU; on a CPU far more than its caches hold, and no more than a shared machine can spare.
 RATE_MEMORY: dict[str, dict[str, Any]] = {"cpu": {"fraction": 0.25, "max_gib": 0.25}, "gpu": {"fraction": 0.97}}
 
 Emitted = list[tuple[str, dict[str, Any]]]
+Scores = dict[str, dict[str, "Score"]]
+"""Kind of fault → detector → score."""
 
 
 @dataclasses.dataclass
@@ -73,29 +84,20 @@ def supported(machine: Hardware, seed: int) -> list[str]:
     return [told["labels"]["dtype"] for metric, told in emitted if metric == "gemm_mismatches"]
 
 
-def trial(machine: Hardware, detector: str, kind: str, seed: int) -> Score:
+def trial(machine: Hardware, name: str, kind: str, seed: int) -> Score:
     """One run of a detector with one fault, or without. A fault that changed no bit is no trial."""
-    shape = TRIAL_SHAPES[best_devices(machine)[0].kind]
-    if detector in (MEMORY, BLOCK_MOVE):
-        probe: type[Probe] = MemoryPattern
-        pattern = BLOCK_MOVE if detector == BLOCK_MOVE else WRITTEN[seed % len(WRITTEN)]
-        params: dict[str, Any] = {"max_gib": MEMORY_GIB, "patterns": [pattern], "walk": 1, "reruns": 1}
-        # Memory is damaged between being written and being read for the first time, or while a block is moved.
-        operation, among = ("copy", MOVES) if detector == BLOCK_MOVE else ("touch", 1)
-    else:
-        probe = ExactGemm
-        params = {"dtypes": [detector], "shapes": [shape], "rounds": ROUNDS, "modes": ["alone"], "reruns": 2}
-        operation, among = "matmul", ROUNDS
-    injector = Injector(kind, operation, among, seed) if kind != NO_FAULT else None
-    emitted = run(probe, OneDevice(machine, injector), seed, params)
+    put = detector_of(name, machine, seed)
+    injector = Injector(kind, put.operation, put.among, seed) if kind != NO_FAULT else None
+    with seen_by(name, machine, injector) as seen:
+        emitted = run(put.probe, seen, seed, put.params)
     if injector is not None and not injector.changed:
         return Score()
     return Score(1, int(any(metric.endswith("_mismatches") and told["value"] for metric, told in emitted)))
 
 
-def detection(machine: Hardware, detectors: list[str], trials: int, seed: int) -> dict[str, dict[str, Score]]:
+def detection(machine: Hardware, detectors: list[str], trials: int, seed: int) -> Scores:
     """Kind of fault → detector → score; a trial whose fault changed nothing is drawn again."""
-    scores: dict[str, dict[str, Score]] = {}
+    scores: Scores = {}
     for kind in (*KINDS, NO_FAULT):
         for detector in detectors:
             score = scores.setdefault(kind, {}).setdefault(detector, Score())
@@ -106,6 +108,32 @@ def detection(machine: Hardware, detectors: list[str], trials: int, seed: int) -
                 score.trials += one.trials
                 score.found += one.found
     return scores
+
+
+def add(scores: Scores, others: Scores) -> None:
+    """Set other detectors beside these, for every kind of fault."""
+    for kind, row in others.items():
+        scores[kind].update(row)
+
+
+def stood_in(machine: Hardware, trials: int, seed: int) -> Scores:
+    """Detection of the copies that this machine lacks GPUs for, on simulated ones; prints the table, which says so."""
+    lacking = [name for name in (HOST_COPY, PEER_COPY) if name not in copies_of(machine)]
+    if not lacking:
+        return {}
+    with simulated_gpus(seed) as node:
+        scores = detection(node, lacking, trials, seed)
+        print(f"{device_name(node)}, since this machine has too few GPUs for it:\n{table(scores)}")
+    return scores
+
+
+def rates(scores: Scores) -> dict[str, float]:
+    """Kind of fault → share of the trials in which it was found, over all detectors."""
+    return {
+        kind: sum(one.found for one in row.values()) / max(1, sum(one.trials for one in row.values()))
+        for kind, row in scores.items()
+        if kind != NO_FAULT
+    }
 
 
 def ratios(machine: Hardware, dtypes: list[str], seed: int) -> dict[str, tuple[float, str]]:
@@ -140,7 +168,7 @@ def device_name(machine: Hardware) -> str:
     return f"simulated {name}" if machine.simulated else name
 
 
-def table(scores: dict[str, dict[str, Score]]) -> str:
+def table(scores: Scores) -> str:
     """Alarms of trials, by kind of fault and detector."""
     detectors = list(next(iter(scores.values())))
     lines = ["fault".ljust(14) + "".join(name.rjust(11) for name in detectors)]
@@ -149,9 +177,7 @@ def table(scores: dict[str, dict[str, Score]]) -> str:
     return "\n".join(lines)
 
 
-def complaints(
-    scores: dict[str, dict[str, Score]], found: dict[str, float], memory_found: dict[str, float], barred: bool
-) -> list[str]:
+def complaints(scores: Scores, found: dict[str, float], memory_found: dict[str, float], barred: bool) -> list[str]:
     """What falls short, one sentence each."""
     said = []
     for kind, row in scores.items():
@@ -187,7 +213,10 @@ def main() -> int:
     barred = best_devices(machine)[0].kind == "gpu" and not machine.simulated
     lacking = [dtype for dtype in FORMATS if dtype not in dtypes]
     print(f"{device}; not supported, so skipped: {', '.join(lacking) or 'nothing'}")
-    scores = detection(machine, [*dtypes, MEMORY, BLOCK_MOVE], chosen.trials, chosen.seed)
+    scores = detection(machine, [*dtypes, MEMORY, BLOCK_MOVE, *copies_of(machine)], chosen.trials, chosen.seed)
+    if not machine.simulated:
+        # Between this machine's own cores also where it has GPUs: what is proved is the check, which is the same.
+        add(scores, detection(HostHardware(), [COLLECTIVE], chosen.trials, chosen.seed))
     print(table(scores))
     paces = ratios(machine, dtypes, chosen.seed)
     for dtype, (ratio, told) in paces.items():
@@ -199,15 +228,18 @@ def main() -> int:
     shares = {metric: round(share, 4) for metric, (share, _) in tested.items()}
     print(f"bars: {BARS | MEMORY_BARS if barred else 'none on this device (they are for real GPUs)'}")
     said = complaints(scores, found, shares, barred)
+    stand_in = stood_in(machine, chosen.trials, chosen.seed)
+    said += complaints(stand_in, {}, {}, barred=False)
     for sentence in said:
         print(sentence)
-    rates = {
-        kind: sum(one.found for one in row.values()) / max(1, sum(one.trials for one in row.values()))
-        for kind, row in scores.items()
-        if kind != NO_FAULT
+    answer = {
+        "verified_to_raw": {dtype: round(ratio, 4) for dtype, ratio in found.items()},
+        "detection": rates(scores),
+        "detection_simulated": rates(stand_in),
+        "memory": shares,
+        "device": device,
     }
-    verified = {dtype: round(ratio, 4) for dtype, ratio in found.items()}
-    print(json.dumps({"verified_to_raw": verified, "detection": rates, "memory": shares, "device": device}))
+    print(json.dumps(answer))
     return 1 if said else 0
 
 

@@ -22,7 +22,9 @@ def gpus(tmp_path):
 
 
 def test_faults_in_formats_that_cpus_lack_are_found_on_simulated_gpus(gpus):
-    for kind, row in integrity.detection(gpus, ["tf32", "fp8", "memory", "block_move"], trials=2, seed=3).items():
+    for kind, row in integrity.detection(
+        gpus, ["tf32", "fp8", "memory", "block_move", "host_copy", "peer_copy"], trials=2, seed=3
+    ).items():
         assert row == dict.fromkeys(row, Score(trials=2, found=0 if kind == NO_FAULT else 2)), kind
 
 
@@ -59,7 +61,9 @@ def test_a_blind_detector_fails_the_benchmark_with_a_sentence(monkeypatch, capsy
     lines = capsys.readouterr().out.splitlines()
     assert "The fp32 test missed 2 of 2 one_bit faults." in lines
     answer = json.loads(lines[-1])
-    assert answer["detection"] == {"one_bit": pytest.approx(2 / 3)}
+    assert answer["detection"] == {"one_bit": pytest.approx(6 / 8)}
+    assert answer["detection_simulated"] == {"one_bit": 1.0}
+    assert any(line.startswith("simulated gpu: NVIDIA H100") for line in lines)
     assert answer["memory"]["memory_pattern_to_copy"] > 0
     assert 0 < answer["memory"]["memory_coverage"] < 1
     assert set(answer["verified_to_raw"]) == {"fp32"}

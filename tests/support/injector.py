@@ -6,15 +6,19 @@ in memory, is altered before the probe sees it again. Whether bits really change
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import multiprocessing
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
+from unittest import mock
 
+from muster_node.cluster.exchange import Exchange
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Compute, Device, Fact, Hardware, Sample, Timing, Transfer, Usage, Worker
+from muster_node.probes import collectives
 
 Damage = Callable[[Any, int, random.Random], None]
 """Alters a flat buffer of integer words, given the length of its rows and the dice."""
@@ -81,7 +85,8 @@ KINDS = {
 class Injector:
     """Damages one of the first ``among`` results of ``operation``, or every one if steady.
 
-    Operations: "matmul", "touch", "transfer" (what has arrived).
+    Operations: "matmul", "copy", "touch", "transfer" (what has arrived from the host, or there), "peer" (what has
+    arrived from a peer), "collective" (what a rank was brought).
     """
 
     def __init__(self, kind: str, operation: str, among: int, seed: int) -> None:
@@ -109,6 +114,25 @@ class Injector:
             self._kind.damage(words, row, random.Random(self._seed))
             self._changed.value |= int(not torch.equal(words, before))
         return buffer
+
+    @contextlib.contextmanager
+    def exchanges(self) -> Iterator[None]:
+        """Until the block ends, what collectives of the probe bring to their last rank passes through here."""
+        injector = self
+
+        class Tampered(Exchange):
+            def __init__(self, torch: Any, op: str, rank: int, ranks: int, elements: int, device: Any) -> None:
+                super().__init__(torch, op, rank, ranks, elements, device)
+                self._honest = self.run
+                if rank == ranks - 1:
+                    self.run = self._tampered
+
+            def _tampered(self) -> None:
+                self._honest()
+                injector.pass_through("collective", self.result)
+
+        with mock.patch.object(collectives, "Exchange", Tampered):
+            yield
 
 
 class FaultyCompute(Compute):
@@ -144,7 +168,7 @@ class FaultyCompute(Compute):
         """The device's copies, each perhaps damaged on its way."""
         self._inner.transfer(transfers, nominal_bytes=nominal_bytes)
         for one in transfers:
-            self._injector.pass_through("transfer", one.target)
+            self._injector.pass_through("transfer" if one.peer is None else "peer", one.target)
 
     def timer(self) -> AbstractContextManager[Timing]:
         """The device's own."""
@@ -208,3 +232,16 @@ class OneDevice(Hardware):
     def kernel_log(self) -> list[str] | None:
         """The machine's."""
         return self._inner.kernel_log()
+
+
+class WithPeers(OneDevice):
+    """The same with two peers seen beside the first device, which are sound."""
+
+    def devices(self, kind: str) -> list[Device]:
+        """The first of its kind, and two more where there are any."""
+        return self._inner.devices(kind)[:3]
+
+    def compute(self, device: Device) -> Compute:
+        """The first device's through the injector, its peers' as they are."""
+        first = self._inner.devices(device.kind)[0]
+        return super().compute(device) if device == first else self._inner.compute(device)
