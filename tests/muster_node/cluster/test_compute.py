@@ -94,6 +94,16 @@ def test_four_elements_altered_by_the_same_mask_do_not_cancel(stride: int) -> No
     assert digest(torch, [after]) != digest(torch, [before])
 
 
+@pytest.mark.parametrize("flips", [2, 4])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.int64])
+def test_an_even_number_of_flips_of_the_topmost_bit_does_not_cancel(dtype: torch.dtype, flips: int) -> None:
+    before = torch.arange(1, 101).to(dtype)
+    after = before.clone()
+    words = after.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[before.element_size()])
+    words[10 : 10 + 8 * flips : 8] ^= torch.iinfo(words.dtype).min
+    assert digest(torch, [after]) != digest(torch, [before])
+
+
 def test_places_and_tensors_count() -> None:
     one, two = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 1.0])
     assert digest(torch, [one]) != digest(torch, [two])
