@@ -56,10 +56,20 @@ def test_a_second_reading_is_the_last_that_is_asked_for_and_both_are_told(
     judgement = judged(slowed(case("performance"), 0.035), references, h100, again)
     assert judgement.verdict is Verdict.WARN
     assert judgement.repeat == ()
+    assert {each.action for each in judgement.findings} == {Action.NONE}
+    assert all(each.summary.endswith("not seen again.") for each in judgement.findings)
     first = {each.device: each.value for each in judgement.observations if each.labels == (("op", "copy"),)}
     told = next(each for each in judgement.findings if each.labels == (("op", "copy"),))
     assert "2 runs: " in told.observed
     assert f"{first['gpu3']:.0f}"[:3] in told.observed.replace(",", "").split("2 runs: ")[1]
+
+
+def test_what_is_odd_twice_and_not_enough_stays_in_doubt(case: MakeCase, references: References, h100: Sku) -> None:
+    again = alone(slowed(case("performance"), 0.0275), "memory_bandwidth")
+    judgement = judged(slowed(case("performance"), 0.029), references, h100, again)
+    assert judgement.verdict is Verdict.WARN
+    assert judgement.repeat == ()
+    assert Action.RETEST in {each.action for each in judgement.findings}
 
 
 def test_two_readings_alike_convict_and_point_at_the_measurements(

@@ -16,9 +16,10 @@ from muster_criteria.model import COMMON_CAUSE, Action, FaultClass, Finding, Sev
 from muster_criteria.rules import FLEET_KINDS, SEVERITY, Rule
 from muster_criteria.words import figure, listed
 
-CONVICTED, CONFIRMED, DOUBTED, HELD = 0.95, 0.99, 0.5, 0.3
+CONVICTED, CONFIRMED, DOUBTED, HELD, ACQUITTED = 0.95, 0.99, 0.5, 0.3, 0.05
 """Confidence of a finding by the fleet: beyond the budget's threshold; beyond it by several rules or readings; worth a
-retest; held back, since its siblings fail alike. Chosen here: an order, not probabilities that were measured."""
+retest; held back, since its siblings fail alike; odd in one reading, and not in the other. Chosen here: an order, not
+probabilities that were measured."""
 
 _REFERENCE = {
     "peers": "the median of {count} peers",
@@ -53,22 +54,29 @@ def fleet_finding(
         meaning = "is off with all its devices together"
     else:
         meaning = comparison.meaning or "is unlike its peers"
-    what = "" if convicted else ": to be measured again"
+    acquitted = not convicted and row[f"{column}_acquitted"] == 1.0
+    what = "" if convicted else ": not seen again" if acquitted else ": to be measured again"
     return Finding(
         rule=rule.kind,
         metric=row["metric"],
         device=row["device"],
         severity=SEVERITY[rule.breach],
         fault_class=FaultClass.SOFTWARE if of_node else comparison.fault,
-        action=Action.RETEST if not convicted else Action.FIX_SOFTWARE if of_node else comparison.action,
+        action=_action(convicted, acquitted, of_node, comparison),
         observed=observed,
         expected=expected,
         source=fleet_source(rule.kind, rule.breach),
         summary=f"{row['device']} {meaning}: {name} is {observed}, {100.0 * share:.1f} % off {reference}{what}.",
         labels=row["labels"],
-        confidence=DOUBTED if not convicted else CONFIRMED if repeats > 1 else CONVICTED,
+        confidence=ACQUITTED if acquitted else DOUBTED if not convicted else CONFIRMED if repeats > 1 else CONVICTED,
         measurements=behind,
     )
+
+
+def _action(convicted: bool, acquitted: bool, of_node: bool, comparison: Comparison) -> Action:
+    if not convicted:
+        return Action.NONE if acquitted else Action.RETEST
+    return Action.FIX_SOFTWARE if of_node else comparison.action
 
 
 def fleet_source(kind: str, breach: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from muster_criteria.findings import Breaking, behind
+from muster_criteria.fleet.budget import OWN_PAST
 from muster_criteria.fleet.single import derived
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Verdict
@@ -19,9 +20,6 @@ from muster_criteria.programme import stage_probes
 from muster_criteria.rows import Row, rows_of
 from muster_criteria.rules import FLEET_KINDS
 from muster_criteria.skus import Sku
-
-OWN_PAST = ("drift", "node_drift")
-"""Rules that compare a device, or a node, with what it used to be."""
 
 
 def repeatable(sku: Sku, stage: str, level: str) -> tuple[str, ...]:

@@ -20,7 +20,8 @@ from muster.records.engine import reading
 from muster.records.models import FindingRow, MeasurementRow, Node, Placement, Run, StageRecord
 from muster.records.suspects import nodes_with_suspects
 from muster.records.verdicts import standing_verdicts
-from muster_criteria.model import Severity, Verdict
+from muster_criteria.fleet.budget import OWN_PAST
+from muster_criteria.model import Action, Severity, Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,16 +68,13 @@ def node_readings(
 
 def under_suspicion(sku: str, *, simulated: bool) -> frozenset[str]:
     """Nodes of that SKU that are nobody's peers: out of service, or with a critical finding open, waived or not, or
-    with a part that once corrupted data.
+    with a part that once corrupted data, or one that is unlike its own past and was not acquitted by a second reading:
+    what is only just not convicted would teach what it does to be healthy.
     """
     with reading() as session:
         fleet = (Node.sku == sku, Node.simulated == simulated)
         out = select(Node.name).where(*fleet, Node.state.in_([str(state) for state in UNDER_SUSPICION]))
-        accused = (
-            select(Node)
-            .where(*fleet)
-            .where(Node.name.in_(select(FindingRow.node).where(FindingRow.severity == str(Severity.CRITICAL))))
-        )
+        accused = select(Node).where(*fleet).where(Node.name.in_(select(FindingRow.node).where(_accuses())))
         names = set(session.scalars(out))
         names |= {row.name for row in session.scalars(accused) if _stands_accused(session, row)}
         names |= set(session.scalars(select(Node.name).where(*fleet, Node.name.in_(nodes_with_suspects(session)))))
@@ -85,8 +83,12 @@ def under_suspicion(sku: str, *, simulated: bool) -> frozenset[str]:
 
 def _stands_accused(session: Session, node: Node) -> bool:
     stages = [stage for stage, _ in standing_verdicts(session, node)]
-    critical = select(FindingRow.id).where(FindingRow.stage.in_(stages), FindingRow.severity == str(Severity.CRITICAL))
-    return session.scalar(critical.limit(1)) is not None
+    return session.scalar(select(FindingRow.id).where(FindingRow.stage.in_(stages), _accuses()).limit(1)) is not None
+
+
+def _accuses() -> ColumnElement[bool]:
+    doubted = FindingRow.rule.in_(OWN_PAST) & (FindingRow.action == str(Action.RETEST))
+    return (FindingRow.severity == str(Severity.CRITICAL)) | doubted
 
 
 def _visits(

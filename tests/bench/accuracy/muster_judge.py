@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from muster_criteria.fleet.budget import OWN_PAST
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.history import History, build_history
 from muster_criteria.fleet.keyed import given_name
 from muster_criteria.fleet.readings import as_readings, group_of, labels_text, together
 from muster_criteria.fleet.snapshot import build_snapshot
 from muster_criteria.fleet.sweep import sweep
-from muster_criteria.retests import OWN_PAST, repeatable
+from muster_criteria.retests import repeatable
 from muster_criteria.rows import PRESENCE, PRESENCE_PROBE
 from muster_criteria.skus import load_sku
 from tests.bench.accuracy.devices import DRIVERS, GPUS
@@ -46,7 +47,7 @@ class MusterJudge:
     """The judge as the product has it, against a frozen snapshot of one fleet.
 
     As in the product, nodes under suspicion are left out of the snapshot: here those of the fleet that the judge itself
-    failed by the snapshot before. Faults that it did not find stay in.
+    failed by the snapshot before, or found unlike their own past. Faults that it did not find stay in.
     """
 
     def __init__(self, fleet: Trials) -> None:
@@ -60,7 +61,7 @@ class MusterJudge:
         made_at = datetime.datetime.fromtimestamp((TODAY + 2.0) * 86400.0, datetime.UTC)
         self._snapshot = build_snapshot(readings, made_at, self._comparisons)
         for _ in range(SNAPSHOTS - 1):
-            suspected = [_name(node) for node in np.flatnonzero(self(fleet).failed)]
+            suspected = [_name(node) for node in np.flatnonzero(self(fleet).suspected)]
             self._snapshot = build_snapshot(readings, made_at, self._comparisons, exclude=suspected)
 
     def __call__(self, trials: Trials) -> Verdicts:
@@ -101,7 +102,11 @@ class MusterJudge:
         doubtful = findings[findings["breach"].isin(("retest", "void")) & findings["probe"].isin(self._retested)]
         doubtful = doubtful[doubtful["number"].isin(nodes[verdict == RETEST])]
         lottery = doubtful["metric"].str.removesuffix("_level").isin(self._lottery) & ~doubtful["rule"].isin(OWN_PAST)
-        return doubtful.loc[~lottery, ["number", "probe"]].drop_duplicates()
+        again = doubtful.loc[~lottery, ["number", "probe"]].drop_duplicates()
+        unlike = findings["rule"].isin(OWN_PAST) & findings["breach"].isin(("retest", "warn"))
+        unlike &= ~findings["number"].isin(again["number"])
+        said.suspected[findings.loc[unlike | (findings["breach"] == "fail"), "number"].to_numpy()] = True
+        return again
 
     def _accuse(self, said: Verdicts, findings: pd.DataFrame) -> None:
         """Which GPUs are named, and after how many minutes: a second reading follows the stage it is of."""

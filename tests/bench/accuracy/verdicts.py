@@ -19,7 +19,8 @@ class Verdicts:
     """``failed``: nodes that were failed. ``accused``: nodes × GPUs that a failing finding names.
 
     ``warned``: nodes that were not failed, but about which something was said. ``minutes``: of load until a failed node
-    was known to be bad (NaN: not failed, or not told). ``retested``: nodes that were measured once more.
+    was known to be bad (NaN: not failed, or not told). ``retested``: nodes that were measured once more. ``suspected``:
+    nodes from which nothing is learned of healthy ones.
     """
 
     failed: Flags
@@ -27,12 +28,14 @@ class Verdicts:
     warned: Flags
     minutes: npt.NDArray[np.float64]
     retested: Flags
+    suspected: Flags
 
     @classmethod
     def none(cls, nodes: int) -> Verdicts:
         """Nothing said yet of so many nodes; the arrays are to be filled."""
-        flags = [np.zeros(nodes, dtype=np.bool_) for _ in range(3)]
-        return cls(flags[0], np.zeros((nodes, GPUS), dtype=np.bool_), flags[1], np.full(nodes, np.nan), flags[2])
+        failed, warned, retested, suspected = (np.zeros(nodes, dtype=np.bool_) for _ in range(4))
+        accused, minutes = np.zeros((nodes, GPUS), dtype=np.bool_), np.full(nodes, np.nan)
+        return cls(failed, accused, warned, minutes, retested, suspected)
 
     @classmethod
     def plain(cls, accused: Flags) -> Verdicts:

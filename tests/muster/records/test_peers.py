@@ -14,7 +14,7 @@ from muster import records
 from muster.errors import UnknownRevision, UnknownSnapshot
 from muster.lifecycle import STAGES, State
 from muster.settings import settings
-from muster_criteria.model import Verdict
+from muster_criteria.model import Action, Severity, Verdict
 from muster_criteria.skus import load_sku
 from muster_node.contract import Measurement
 from tests.muster import fleet
@@ -150,6 +150,22 @@ class TestSuspicion:
         measure("sim", 1.0, "2", verdict=Verdict.FAIL, simulated=True)
         assert records.under_suspicion(SKU, simulated=False) == {"quarantined", "accused"}
         assert records.under_suspicion(SKU, simulated=True) == {"sim"}
+
+    @pytest.mark.parametrize(
+        ("rule", "action", "suspected"),
+        [
+            ("drift", Action.RETEST, True),
+            ("node_drift", Action.RETEST, True),
+            ("drift", Action.NONE, False),  # acquitted by a second reading
+            ("peers", Action.RETEST, False),  # the far end of what healthy parts do
+        ],
+    )
+    def test_one_that_is_unlike_its_own_past_is_nobody_s_peer(self, rule: str, action: Action, suspected: bool) -> None:
+        records.add_node(fleet.new_node("a"))
+        lease = fleet.begin("a")
+        doubt = fleet.finding(rule=rule, action=action, severity=Severity.WARNING)
+        fleet.do_stage(lease, "intake", Verdict.WARN, findings=(doubt,))
+        assert records.under_suspicion(SKU, simulated=False) == ({"a"} if suspected else set())
 
     def test_a_later_pass_clears_it_and_a_waiver_does_not(self) -> None:
         records.add_node(fleet.new_node("a"))

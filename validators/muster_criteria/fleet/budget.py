@@ -19,6 +19,8 @@ from muster_criteria.fleet.comparisons import Spread
 
 NODE_RULES = ("node_peers", "node_drift")
 """Rules about the node's own level: all its devices alike, which is no device's fault."""
+OWN_PAST = ("drift", "node_drift")
+"""Rules that compare a device, or a node, with what it was at its visits before: there is no lottery, only noise."""
 SHARES: dict[str, dict[Spread, tuple[float, float]]] = {
     "peers": {"low": (0.05, 0.45), "lottery": (0.34, 0.01)},
     "siblings": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},

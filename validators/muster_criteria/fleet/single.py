@@ -181,6 +181,7 @@ class _Table:
                 ("_share", share),
                 ("_count", rule.visits[said]),
                 ("_repeats", rule.repeats[said]),
+                ("_acquitted", rule.acquitted[said]),
             ):
                 column = np.full(len(self._rows), np.nan)
                 column[at[says]] = values[says]

@@ -28,11 +28,11 @@ FINDINGS = (
     "repeats", "run", "fault", "action", "held",
 )  # fmt: skip
 """``rule``: peers, siblings, drift, cusum, node_peers, node_drift, or a SKU's floor, ceiling, exactly, expected,
-expected_devices. ``breach``: "fail" convicts, "retest" asks to measure again, "warn" only tells, "void" says that
-something else was measured. ``expected``: what the reference says, in unit. ``share``: distance from it, adverse
-positive. ``threshold``: the share beyond which one reading fails (infinite: nothing convicts here). ``held``: the
-common cause for which conviction waits. Rules about a node's own level are told of device "node", metric
-"<metric>_level": relative to the peers."""
+expected_devices. ``breach``: "fail" convicts, "retest" asks to measure again, "warn" only tells, "acquitted" tells of
+what a repeat did not show again, "void" says that something else was measured. ``expected``: what the reference says,
+in unit. ``share``: distance from it, adverse positive. ``threshold``: the share beyond which one reading fails
+(infinite: nothing convicts here). ``held``: the common cause for which conviction waits. Rules about a node's own level
+are told of device "node", metric "<metric>_level": relative to the peers."""
 
 VERDICTS = ("verdict", "held", "reason")
 """Per node (index): FAIL, RETEST, WARN or PASS; NONE where no peers could judge anything. ``held``: why conviction
@@ -42,8 +42,8 @@ measured."""
 BLOCK_ROWS = 500_000
 """How many readings are judged at a time."""
 
-_GRAVITY = ("fail", "retest", "void", "warn")
-_SAID = {"fail": "FAIL", "retest": "RETEST", "void": "RETEST", "warn": "WARN"}
+_SAID = {"fail": "FAIL", "retest": "RETEST", "void": "RETEST", "warn": "WARN", "acquitted": "WARN"}
+"""What each breach makes of its node, the gravest first."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ def _told(rule: Ruled, measured: Distances, runs: pd.Index) -> pd.DataFrame:
     broken = np.flatnonzero((rule.fail < 0.0) | (rule.retest < 0.0))
     reading, of = rule.reading[broken], measured.readings
     series = [of.catalogue[number] for number in of.series[reading]]
-    again = np.where(rule.repeats[broken] > 1, "warn", "retest")
+    again = np.where(rule.acquitted[broken], "acquitted", np.where(rule.repeats[broken] > 1, "warn", "retest"))
     breach = np.where(rule.fail[broken] < 0.0, "fail", again)
     node_rule = rule.rule in NODE_RULES
     columns: dict[str, object] = {
@@ -175,10 +175,10 @@ def _verdicts(today: pd.DataFrame, seen: set[str], findings: pd.DataFrame) -> pd
         {"verdict": "PASS", "held": "", "reason": ""}, index=pd.Index(nodes, name="node"), dtype=object
     )
     table.loc[~table.index.isin(seen), "verdict"] = "NONE"
-    for breach in reversed(_GRAVITY):
+    for breach, said in reversed(_SAID.items()):
         of = findings[findings["breach"] == breach]
         worst = of.sort_values("share", ascending=False, kind="stable").drop_duplicates("node")
-        table.loc[worst["node"], "verdict"] = _SAID[breach]
+        table.loc[worst["node"], "verdict"] = said
         table.loc[worst["node"], "reason"] = [_reason(row) for row in worst.itertuples(index=False)]
     failing = findings[findings["breach"] == "fail"]
     own = set(failing.loc[failing["held"] == "", "node"])

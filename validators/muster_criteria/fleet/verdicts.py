@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from muster_criteria.fleet.budget import Budget
@@ -26,7 +27,7 @@ class Ruled:
     ``reading``: position in ``Distances.readings`` of the worst repeat. ``share``: its distance, adverse positive.
     ``fail``: negative convicts, by how much as a share. ``retest``: negative asks to measure again. ``threshold``: the
     distance beyond which it convicts: alone, or where it does so only with a repeat, beside that. ``expected``: in unit
-    (for node rules: relative to the peers).
+    (for node rules: relative to the peers). ``acquitted``: one of several readings was odd, and no other.
     """
 
     rule: str
@@ -38,6 +39,7 @@ class Ruled:
     threshold: Numbers
     expected: Numbers
     visits: Codes
+    acquitted: npt.NDArray[np.bool_]
 
 
 def ruled(measured: Distances, history: History | None, thresholds: Thresholds, *, at_least: float) -> list[Ruled]:
@@ -109,8 +111,19 @@ class _Rules:
         fail = np.where(repeats > 1, np.fmin(single - share, double), single - share)
         limit = np.where((double < 0.0) & ~(share > single), np.maximum(effect, rare), single)
         odd = self._thresholds.odd(rule)[sku, series] * wider
-        retest = np.maximum(self._thresholds.budget.retest_min, odd) - share
-        return Ruled(rule, reading, share, repeats, fail, retest, limit, expected[reading], visits[reading])
+        doubtful = np.maximum(self._thresholds.budget.retest_min, odd)
+        return Ruled(
+            rule,
+            reading,
+            share,
+            repeats,
+            fail,
+            doubtful - share,
+            limit,
+            expected[reading],
+            visits[reading],
+            (repeats > 1) & (fail >= 0.0) & ~(second > doubtful),
+        )
 
     def _worst(self, distance: Numbers, only: Codes | None) -> tuple[Codes, Numbers, Numbers, Codes]:
         """(position, distance) of the worst reading of each item, the second worst distance, and how many there are."""
@@ -168,7 +181,10 @@ def _cusum(
     never = np.full(len(reading), np.inf)
     threshold = np.full(len(reading), budget.effect_min)
     repeats = np.ones(len(reading), dtype=np.int64)
-    return Ruled("cusum", reading, mean, repeats, fail, never, threshold, expected[reading], past.visits[reading])
+    acquitted = np.zeros(len(reading), dtype=np.bool_)
+    return Ruled(
+        "cusum", reading, mean, repeats, fail, never, threshold, expected[reading], past.visits[reading], acquitted
+    )
 
 
 def _scorer(thresholds: Thresholds, sku: Codes, series: Codes) -> Callable[[Numbers], Numbers]:
