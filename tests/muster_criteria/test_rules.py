@@ -14,14 +14,14 @@ from muster_criteria.frame import build_frame
 from muster_criteria.limits import INVENTORY_KEYS, Limit, Times
 from muster_criteria.rows import PRESENCE, Row, rows_of
 from muster_criteria.rules import RULES, Rule, applicable, violations
-from muster_criteria.skus import Sku, list_skus, load_sku
-from tests.muster_criteria.nodes import MakeCase
+from muster_criteria.skus import Sku, list_skus
+from tests.muster_criteria.nodes import MakeCase, shipped
 
 MakeLimit = Callable[..., Limit]
 LIMITS = [
     pytest.param(name, index, id=f"{name}-{limit.name}-{limit.breach}")
     for name in list_skus()
-    for index, limit in enumerate(load_sku(name).all_limits)
+    for index, limit in enumerate(shipped(name).all_limits)
 ]
 UP, DOWN = math.inf, -math.inf
 LOWER = ("floor", "at_least", "siblings_at_least")
@@ -78,7 +78,7 @@ def edge(limit: Limit) -> tuple[list[Row], list[Row]]:
 
 @pytest.mark.parametrize(("name", "index"), LIMITS)
 def test_every_shipped_limit_breaks_just_outside_and_not_just_inside(name: str, index: int) -> None:
-    sku = load_sku(name)
+    sku = shipped(name)
     limit = sku.all_limits[index]
     kind = "expected" if limit.key in INVENTORY_KEYS else limit.key
     inside, outside = edge(limit)
@@ -90,7 +90,7 @@ def test_every_shipped_limit_breaks_just_outside_and_not_just_inside(name: str, 
 
 @pytest.mark.parametrize(("name", "index"), LIMITS)
 def test_a_limit_keeps_to_its_metric_device_labels_and_stage(name: str, index: int) -> None:
-    sku = load_sku(name)
+    sku = shipped(name)
     limit = sku.all_limits[index]
     _, outside = edge(limit)
     bad = outside[0]

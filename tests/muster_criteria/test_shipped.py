@@ -10,7 +10,8 @@ import pytest
 from muster_criteria.declarations import declared_probes
 from muster_criteria.limits import Limit
 from muster_criteria.programme import needs, stage_calls, stage_deadline_s
-from muster_criteria.skus import LEVELS, STAGES, lint_sku, list_skus, load_sku
+from muster_criteria.skus import LEVELS, STAGES, lint_sku, list_skus
+from tests.muster_criteria.nodes import shipped
 
 NAMES = list_skus()
 
@@ -25,7 +26,7 @@ def test_lint_finds_nothing(name: str) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_call_can_be_made_and_every_need_be_met(name: str, stage: str, level: str) -> None:
     """Against the node's own declarations: probes, parameters, metrics, and units of what is judged."""
-    sku, probes = load_sku(name), declared_probes()
+    sku, probes = shipped(name), declared_probes()
     calls = {call.probe: call for call in stage_calls(sku, stage, level, seed=7)}
 
     for call in calls.values():
@@ -52,7 +53,7 @@ def _limits_on(limits: tuple[Limit, ...], metric: str, devices: str) -> list[Lim
 @pytest.mark.parametrize("name", NAMES)
 def test_every_judged_need_has_a_limit(name: str) -> None:
     """Otherwise a shipped SKU could never give more than PROVISIONAL."""
-    sku = load_sku(name)
+    sku = shipped(name)
     for stage in STAGES:
         for need in needs(sku, stage, "long"):
             if need.requirement.judged:
@@ -63,13 +64,13 @@ def test_every_judged_need_has_a_limit(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_floor_was_derived_from_is_said(name: str) -> None:
     """A published best is a ceiling: whoever makes a floor of one says by which share, or that it was chosen."""
-    for limit in load_sku(name).all_limits:
+    for limit in shipped(name).all_limits:
         if limit.key in ("floor", "siblings_at_least") and limit.number not in (None, 0.0):
             assert re.match(r"(derived|by definition|chosen here)", limit.source), limit.name
 
 
 def test_a_generic_cpu_is_promised_no_sensor_and_no_absolute_rate() -> None:
-    sku = load_sku("cpu-generic")
+    sku = shipped("cpu-generic")
 
     assert not sku.sensors
     assert not [
@@ -83,7 +84,7 @@ def test_a_generic_cpu_is_promised_no_sensor_and_no_absolute_rate() -> None:
 
 
 def test_the_h100_has_its_published_peaks_as_ceilings() -> None:
-    sku = load_sku("h100-sxm-8")
+    sku = shipped("h100-sxm-8")
     peaks = {(limit.metric, limit.labels.get("dtype")): limit.number for limit in sku.limits if limit.breach == "void"}
 
     assert peaks["gemm_rate", "bf16"] == 989
