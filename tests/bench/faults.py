@@ -210,7 +210,8 @@ def rows(outcome: Outcome) -> list[str]:
     for fault, by, convicted in zip(outcome.case.faults, outcome.found, outcome.convicted, strict=True):
         beside = " + ".join(f"{each.kind} on {each.device}" for each in outcome.case.faults if each is not fault)
         right = "wrong: " + ", ".join(outcome.accused) if outcome.accused else fault.device
-        told = f"{by or 'NOT FOUND'}{f'   beside {beside}' if beside else ''}"
+        why = f"   ({outcome.said})" if outcome.verdict is Verdict.INCONCLUSIVE else ""
+        told = f"{by or 'NOT FOUND'}{f'   beside {beside}' if beside else ''}{why}"
         how = "convicted" if convicted else "warned" if by else "NO"
         lines.append(f"{fault.kind:<18}{model:<13}{outcome.verdict:<14}{how:<11}{right:<12}{told}")
     return lines

@@ -110,6 +110,13 @@ def test_a_warning_counts_as_found_and_is_told_apart_from_a_conviction() -> None
     assert "convicted" in rows(_outcome())[0]
 
 
+def test_why_nothing_can_be_concluded_is_told_in_the_table() -> None:
+    lost = Outcome(
+        Case("h100-sxm-8", 1, (SLOW,)), Verdict.INCONCLUSIVE, ("gemm_rate",), (False,), (), "a probe crashed"
+    )
+    assert rows(lost)[0].endswith("(a probe crashed)")
+
+
 def test_a_seed_draws_the_same_again_and_every_kind_that_a_model_can_have() -> None:
     cases = draw(list(MODELS), 6, 4, 7)
     assert cases == draw(list(MODELS), 6, 4, 7) != draw(list(MODELS), 6, 4, 8)
