@@ -1,4 +1,8 @@
-"""Services that tests need: one that is missing fails the session by name, unless ALLOW_MISSING names it."""
+"""Which tests run, and in which order.
+
+A service that tests need and that is missing fails the session by name, unless ALLOW_MISSING names it. The files that
+take minutes come first, so that no process is left with one of them while the others have nothing to do any more.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +66,8 @@ COMPLAINTS = pytest.StashKey[list[str]]()
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests whose service is missing by permission; run none at all if one is missing without."""
+    """Long files first. Leave out tests whose service is missing by permission; run none if one is without."""
+    _long_files_first(items)
     allowed = allowed_missing()
     left_out: dict[str, int] = {}
     complaints = []
@@ -84,6 +89,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in dropped]
+
+
+def _long_files_first(items: list[pytest.Item]) -> None:
+    """Order files by what their marker ``minutes`` says, and keep the order of all else."""
+    minutes: dict[Path, float] = {}
+    for item in items:
+        marker = item.get_closest_marker("minutes")
+        minutes[item.path] = max(minutes.get(item.path, 0.0), marker.args[0] if marker else 0.0)
+    items.sort(key=lambda item: -minutes[item.path])
 
 
 @pytest.hookimpl(optionalhook=True)
