@@ -65,7 +65,7 @@ def test_a_second_reading_is_the_last_that_is_asked_for_and_both_are_told(
 
 
 def test_what_is_odd_twice_and_not_enough_stays_in_doubt(case: MakeCase, references: References, h100: Sku) -> None:
-    again = alone(slowed(case("performance"), 0.0275), "memory_bandwidth")
+    again = alone(slowed(case("performance"), 0.028), "memory_bandwidth")
     judgement = judged(slowed(case("performance"), 0.029), references, h100, again)
     assert judgement.verdict is Verdict.WARN
     assert judgement.repeat == ()

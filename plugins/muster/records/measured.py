@@ -35,9 +35,9 @@ UNDER_SUSPICION = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State
 ZONE = "cooling_zone"
 """A node's label: which other nodes breathe the same air. Nodes without it share one zone."""
 
-VISITS = 3
-"""The latest visits of each node that peer statistics are made of: the last one for what is usual, the ones before for
-how far a device strays from itself."""
+VISITS = 5
+"""The latest visits of each node that peer statistics are made of: the last one for what is usual, and all for how far
+a device strays from itself, which takes three visits for its past and two readings beside."""
 
 BATCH = 500
 """Stages whose measurements are fetched at a time."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from muster.records.measured import VISITS as FLEET_VISITS
 from tests.bench.accuracy.devices import GPUS, Devices, Hall, Places, build
 from tests.bench.accuracy.faults import FAULTS, Fault, Severity
 from tests.bench.accuracy.physics import Readings, measure
@@ -69,9 +70,11 @@ class Trials:
 
 
 def draw_fleet(rng: np.random.Generator, hall: Hall, nodes: int = FLEET_NODES) -> Trials:
-    """A fleet as it stands: almost all healthy, each visited several times; the faulty ones fail at today's visit."""
+    """A fleet as it stands: almost all healthy, visited as often as peer statistics look back; the faulty ones fail at
+    today's visit.
+    """
     faulty = [CELLS[index] for index in rng.integers(0, len(CELLS), int(nodes * FAULTY_SHARE))]
-    return draw_trials(rng, hall, [(HEALTHY, nodes - len(faulty)), *((cell, 1) for cell in faulty)], EARLIER_VISITS)
+    return draw_trials(rng, hall, [(HEALTHY, nodes - len(faulty)), *((cell, 1) for cell in faulty)], FLEET_VISITS - 1)
 
 
 def draw_trials(rng: np.random.Generator, hall: Hall, sizes: Sequence[tuple[Cell, int]], earlier: int) -> Trials:

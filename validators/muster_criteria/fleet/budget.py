@@ -6,8 +6,8 @@ make it stricter). It goes where it helps, by kind of spread and by rule:
 * Series of low spread are many, and their true spread has the longer tail: half goes to their peers' rule, and most of
   that to readings that a retest confirmed, since two that agree tell of the part and not of the run.
 * Series that follow the lottery are few, but no retest undoes a lottery: a third goes to single readings among peers.
-* What is left is enough for the rest. A device compared with its own past strays by noise alone, whose tail is short,
-  and siblings see little that peers do not; they are there for what only they see.
+* What is left is enough for the rest. A device compared with its own past strays by noise alone, whose tail is short
+  and shorter still for two readings, and siblings see little that peers do not: they are there for what only they see.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OWN_PAST = ("drift", "node_drift")
 SHARES: dict[str, dict[Spread, tuple[float, float]]] = {
     "peers": {"low": (0.05, 0.45), "lottery": (0.34, 0.01)},
     "siblings": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},
-    "drift": {"low": (0.04, 0.01), "lottery": (0.02, 0.01)},
+    "drift": {"low": (0.01, 0.04), "lottery": (0.01, 0.02)},
     "cusum": {"low": (0.005, 0.0), "lottery": (0.005, 0.0)},
     "node_peers": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},
     "node_drift": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},

@@ -105,9 +105,9 @@ class _Rules:
         sku, series = self._readings.sku[reading], self._readings.series[reading]
         wider = 1.0 if uncertain is None else uncertain[reading]
         single = np.maximum(effect, self._thresholds.critical(rule)[sku, series] * wider)
-        # That two readings stray is what chance makes rare; how large the effect is, both tell together.
+        # The effect that counts was measured once, and the other reading says that it was no chance.
         rare = self._thresholds.second(rule, repeats, sku, series) * wider
-        double = np.maximum(rare - second, effect - (share + second) / 2.0)
+        double = np.maximum(rare - second, effect - share)
         fail = np.where(repeats > 1, np.fmin(single - share, double), single - share)
         limit = np.where((double < 0.0) & ~(share > single), np.maximum(effect, rare), single)
         odd = self._thresholds.odd(rule)[sku, series] * wider
