@@ -71,7 +71,7 @@ def test_the_command_ends_with_its_figures_and_a_sentence_for_each_bar_that_so_f
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     few = {"--seed": 7, "--trials": 2, "--healthy": 40, "--fleets": 1, "--fleet-nodes": 100, "--tuning": 200}
-    status = main(["--markdown", *(str(word) for pair in few.items() for word in pair)])
+    status = main([str(word) for pair in few.items() for word in pair])
     printed = capsys.readouterr()
     figures = json.loads(printed.out.splitlines()[-1])
     assert status == 1

@@ -5,6 +5,7 @@ The node side is a stand-in that claims what the test lets it claim; stages befo
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,8 @@ def node(airflow_db: None, server: sshd.Sshd, tmp_path: Path, monkeypatch: pytes
     (folder / "programmes").mkdir(parents=True)
     programme = (SHIPPED / "programmes" / "cpu-node.yaml").read_text()
     assert programme.count("      disk:\n") == 1
-    for probe in ("disk", "memory_bandwidth"):
-        programme = programme.replace(f"      {probe}:\n", f"      {probe}:\n        sequential: true\n")
+    for probe, may in (("disk", "sequential: true"), ("memory_bandwidth", "retest: [demo]")):
+        programme = programme.replace(f"      {probe}:\n", f"      {probe}:\n        {may}\n")
     (folder / "programmes" / "cpu-node.yaml").write_text(programme)
     text = (SHIPPED / "cpu-generic.yaml").read_text()
     assert text.count("\nlimits:\n") == 1
@@ -77,9 +78,14 @@ def node(airflow_db: None, server: sshd.Sshd, tmp_path: Path, monkeypatch: pytes
     return server
 
 
+RATE: dict[str, Any] = {
+    "probe": "disk", "metric": "disk_write_rate", "device": "disk:scratch", "unit": "MB/s", "text": None, "labels": {},
+    "samples": 1, "spread": None, "note": "",
+}  # fmt: skip
+
+
 def rate(value: float) -> list[dict[str, Any]]:
-    return [{"probe": "disk", "metric": "disk_write_rate", "device": "disk:scratch", "unit": "MB/s", "value": value,
-             "text": None, "labels": {}, "samples": 1, "spread": None, "note": ""}]  # fmt: skip
+    return [{**RATE, "value": value}]
 
 
 def qualify(server: sshd.Sshd, *runs: float | None) -> str:
@@ -132,6 +138,30 @@ def test_a_repeat_that_tells_nothing_decides_nothing_and_does_not_go_on_for_ever
     run_id = qualify(node, BAD, None)
     assert performance(run_id).verdict is Verdict.INCONCLUSIVE
     assert standin.started(node.home).count("performance") == 4, "one repeat, then as often as Airflow tries a stage"
+
+
+def test_what_the_fleet_doubts_is_run_once_more_and_judged_with_both(
+    node: sshd.Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged_by: list[tuple[tuple[str, ...], ...]] = []
+    judge = judging.judge
+
+    def doubting(result: Any, sku: Any, name: str, level: str, **more: Any) -> Judgement:
+        said = judge(result, sku, name, level, **more)
+        if name != "performance":
+            return said
+        judged_by.append(tuple(tuple(end.probe for end in other.probes) for other in more["others"]))
+        again = () if more["others"] else ("memory_bandwidth",)
+        return dataclasses.replace(said, verdict=Verdict.WARN, repeat=again)
+
+    monkeypatch.setattr(judging, "judge", doubting)
+    monkeypatch.setitem(RATE, "probe", "memory_bandwidth")
+    run_id = qualify(node, GOOD, GOOD)
+    assert judged_by == [(), (("memory_bandwidth",),)]
+    job = records.get_job(DAG_ID, run_id, "performance", "2.0")
+    assert job is not None
+    assert (job.state, job.again) == (attempt.REPEAT, ("memory_bandwidth",))
+    assert standin.started(node.home).count("performance") == 2
 
 
 def performance(run_id: str) -> Judgement:

@@ -27,13 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--fleets", type=int, default=standard.fleets, help="independent fleets to share them")
     parser.add_argument("--fleet-nodes", type=int, default=standard.fleet_nodes, help="nodes of each fleet")
     parser.add_argument("--tuning", type=int, default=standard.tuning, help="healthy nodes to tune the baselines on")
-    parser.add_argument("--markdown", action="store_true", help="print the tables too, as they stand in the README")
     given = parser.parse_args(arguments)
     size = Size(given.trials, given.healthy, given.tuning, given.fleets, given.fleet_nodes)
     rows = evaluate(given.seed, size, MusterJudge)
     found = figures(rows)
-    if given.markdown:
-        print(_set_up(given.seed, size), tables(rows), sep="\n\n", end="\n\n")
+    print(_set_up(given.seed, size), tables(rows), sep="\n\n", end="\n\n")
     for sentence in missed(found):
         print(sentence, file=sys.stderr)
     print(json.dumps(found, ensure_ascii=False), flush=True)
