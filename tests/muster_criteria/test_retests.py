@@ -69,7 +69,9 @@ def test_what_is_odd_twice_and_not_enough_stays_in_doubt(case: MakeCase, referen
     judgement = judged(slowed(case("performance"), 0.029), references, h100, again)
     assert judgement.verdict is Verdict.WARN
     assert judgement.repeat == ()
-    assert Action.RETEST in {each.action for each in judgement.findings}
+    doubts = [each for each in judgement.findings if each.action is Action.RETEST]
+    assert doubts
+    assert all(each.summary.endswith("seen again, but too little to convict.") for each in doubts)
 
 
 def test_two_readings_alike_convict_and_point_at_the_measurements(

@@ -21,6 +21,9 @@ CONVICTED, CONFIRMED, DOUBTED, HELD, ACQUITTED = 0.95, 0.99, 0.5, 0.3, 0.05
 retest; held back, since its siblings fail alike; odd in one reading, and not in the other. Chosen here: an order, not
 probabilities that were measured."""
 
+_DOUBT = (": to be measured again", ": seen again, but too little to convict")
+"""What is said of one doubtful reading, and of several."""
+
 _REFERENCE = {
     "peers": "the median of {count} peers",
     "siblings": "the median of {count} siblings",
@@ -55,7 +58,7 @@ def fleet_finding(
     else:
         meaning = comparison.meaning or "is unlike its peers"
     acquitted = not convicted and row[f"{column}_acquitted"] == 1.0
-    what = "" if convicted else ": not seen again" if acquitted else ": to be measured again"
+    what = "" if convicted else ": not seen again" if acquitted else _DOUBT[repeats > 1]
     return Finding(
         rule=rule.kind,
         metric=row["metric"],
