@@ -7,10 +7,11 @@ import json
 import numpy as np
 import pytest
 
+from muster.records.measured import VISITS
 from tests.bench.accuracy.__main__ import main
 from tests.bench.accuracy.devices import DRIVERS, GPUS, Hall
 from tests.bench.accuracy.evaluation import Row, Size, evaluate
-from tests.bench.accuracy.fleet import CELLS, HEALTHY, draw_trials
+from tests.bench.accuracy.fleet import CELLS, FLEET_VISITS, HEALTHY, draw_trials
 from tests.bench.accuracy.metrics import METRICS
 from tests.bench.accuracy.muster_judge import MusterJudge, frame_of
 
@@ -48,6 +49,10 @@ def test_inventory_tells_at_once_and_heat_only_at_the_end(rows: list[Row]) -> No
     minutes = {row.cell.fault.name: row.mean_minutes for row in rows if row.cell.fault and row.visit == "first"}
     assert minutes["GPU missing"] < 1.0
     assert minutes["HBM slow"] > minutes["wrong products"] > 15.0
+
+
+def test_peer_statistics_look_back_as_far_as_the_product_s() -> None:
+    assert FLEET_VISITS == VISITS
 
 
 def test_readings_say_where_a_node_stands_and_leave_out_what_did_not_answer() -> None:

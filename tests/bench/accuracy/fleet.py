@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from muster.records.measured import VISITS as FLEET_VISITS
 from tests.bench.accuracy.devices import GPUS, Devices, Hall, Places, build
 from tests.bench.accuracy.faults import FAULTS, Fault, Severity
 from tests.bench.accuracy.physics import Readings, measure
@@ -17,6 +16,9 @@ FLEET_NODES = 5000
 """Tails of small fleets are less certain, so thresholds are higher there: the bars are to be held from this size on."""
 FAULTY_SHARE = 0.015
 """Issue 5: at real prevalence, at most 2 % of nodes. Their faults are drawn evenly from all classes and severities."""
+
+FLEET_VISITS = 5
+"""Visits of each node of a fleet that peer statistics are made of, today's among them: as many as in the records."""
 
 EARLIER_VISITS = 3
 """Visits that a node has behind it in the trials of later visits, all of them before its fault."""
