@@ -9,10 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from muster.airflow_api import RUN_OVER, AirflowClient
 from muster.demo.services import Supervisor
 from muster.demo.stack import Stack, airflow_settings, migrate, new_login, write_password
 from tests.support import airflow_home, orphans
+
+MARKS = (pytest.mark.airflow, pytest.mark.needs_sshd, pytest.mark.needs_torch, pytest.mark.timeout(900))
+"""Of files whose nodes are tested by an Airflow that runs."""
 
 
 @contextlib.contextmanager

@@ -179,7 +179,7 @@ class MusterStageOperator(SSHRemoteJobOperator):
         if of is None:
             return calls
         asking = records.get_job(run.dag_id, run.run_id, self.stage, of)
-        again = asking.again if asking else ()
+        again = asking.again if asking else ()  # none in a job from before they were recorded: then all
         return tuple(call for call in calls if not again or call.probe in again)
 
     def _start(self, client: paramiko.SSHClient, work: Work, seen: jobs.Look) -> Work:
