@@ -9,7 +9,7 @@ import pytest
 from tests.bench import fleet
 from tests.support.simulated_fleet import Start
 
-NODES = 8
+NODES = 6
 
 
 @pytest.mark.airflow

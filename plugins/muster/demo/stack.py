@@ -65,7 +65,7 @@ def airflow_settings(login: Login, home: pathlib.Path, dags: pathlib.Path, plugi
         "AIRFLOW__API__SECRET_KEY": secrets.token_urlsafe(32),
         "AIRFLOW__API__INSTANCE_NAME": "Muster demo",
         "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_urlsafe(64),
-        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.3",
+        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.6",
         "AIRFLOW__SCHEDULER__MAX_DAGRUNS_TO_CREATE_PER_LOOP": "4",
         # A busy laptop may keep a task waiting for a while; that is no reason to fail it.
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
@@ -74,6 +74,8 @@ def airflow_settings(login: Login, home: pathlib.Path, dags: pathlib.Path, plugi
         "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
         "AIRFLOW__TRIGGERER__CAPACITY": "50",
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+        # A file that was changed is read at once all the same.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
         "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
     }
 

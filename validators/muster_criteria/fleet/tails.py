@@ -17,6 +17,7 @@ occur even once are left out of the second.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from statistics import NormalDist
 
@@ -55,7 +56,6 @@ _POINTS = 400
 _SHAPES: Numbers = np.round(np.arange(SHAPE_MIN, SHAPE_MAX + 0.01, 0.05), 2)
 _SCALES: Numbers = np.geomspace(0.35, 2.2, 48)
 """In means of the excesses."""
-_NEGLIGIBLE = 1e-9
 _DISTANCES: Numbers = np.geomspace(1e-3, 1e8, 800)
 """In means of the excesses, up to what the heaviest shape reaches at the rarest probability."""
 
@@ -111,10 +111,8 @@ def _doubtful(ordered: Numbers) -> int:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Fits:
-    """Generalised Pareto tails of some excesses (``unit``: their mean), and how likely each of them is."""
+    """How likely each of the tails of ``_grid`` is by some excesses (``unit``: their mean)."""
 
-    shape: Numbers
-    scale: Numbers
     likely: Numbers
     unit: float
 
@@ -127,19 +125,16 @@ class _Fits:
         unit = float(excesses.mean())
         chosen = np.linspace(0, len(excesses) - 1, min(_POINTS, len(excesses))).round().astype(np.intp)
         points = excesses[chosen] / unit
-        shape, scale = (grid.ravel() for grid in np.meshgrid(_SHAPES, _SCALES, indexing="ij"))
         log_density = np.concatenate([_log_density(each, points) for each in _SHAPES])
         if math.isfinite(below):
-            told = 1.0 - _survival(shape, scale, np.array([below / unit]))[:, 0]
+            told = 1.0 - _survival(*_grid(), np.array([below / unit]))[:, 0]
             log_density -= np.log(told)
         likely = np.exp(len(excesses) * (log_density - log_density.max()))
-        likely /= likely.sum()
-        kept = likely > _NEGLIGIBLE
-        return cls(shape[kept], scale[kept], likely[kept], unit)
+        return cls(likely / likely.sum(), unit)
 
     def exceeded_by(self, share: Numbers) -> Numbers:
         """The excess that so small a ``share`` of the excesses goes beyond, predicted by all tails together."""
-        survival = self.likely @ _survival(self.shape, self.scale, _DISTANCES)
+        survival = self.likely @ _survival_of_grid()
         rarity = -np.log(np.maximum(survival, np.finfo(np.float64).tiny))
         return np.asarray(self.unit * np.exp(np.interp(-np.log(share), rarity, np.log(_DISTANCES))))
 
@@ -153,6 +148,17 @@ def _log_density(shape: float, points: Numbers) -> Numbers:
     with np.errstate(divide="ignore", invalid="ignore"):
         density = -np.log(_SCALES) - (1.0 + 1.0 / shape) * np.log(np.maximum(inside, 0.0)).mean(axis=1)
     return np.where((inside > 0.0).all(axis=1), density, -np.inf)
+
+
+def _grid() -> tuple[Numbers, Numbers]:
+    """Shape and scale of every tail that is asked how likely it is."""
+    shape, scale = np.meshgrid(_SHAPES, _SCALES, indexing="ij")
+    return shape.ravel(), scale.ravel()
+
+
+@functools.cache
+def _survival_of_grid() -> Numbers:
+    return _survival(*_grid(), _DISTANCES)
 
 
 def _survival(shape: Numbers, scale: Numbers, distance: Numbers) -> Numbers:
