@@ -9,7 +9,7 @@ import pytest
 from tests.bench import fleet
 from tests.support.simulated_fleet import Start
 
-NODES = 6
+NODES = 4
 
 
 @pytest.mark.airflow

@@ -20,15 +20,17 @@ RUNS = [Run("host-here", False, "dag", "host-here__demo"), Run("sim-1", True, "d
 
 
 class Airflow:
-    """Stands in for the API client."""
+    """Stands in for the API client; every run is one of the DAG "dag", but those that another is named for."""
 
-    def __init__(self, states: dict[str, str]) -> None:
+    def __init__(self, states: dict[str, str], dags: dict[str, str] | None = None) -> None:
         self.states = states
+        self.dags = dags or {}
         self.asked: list[str] = []
 
-    def run_state(self, _dag_id: str, run_id: str) -> str:
-        self.asked.append(run_id)
-        return self.states[run_id]
+    def runs(self, dag_id: str) -> list[dict[str, str]]:
+        self.asked.append(dag_id)
+        mine = [run_id for run_id in self.states if self.dags.get(run_id, "dag") == dag_id]
+        return [{"dag_run_id": run_id, "state": self.states[run_id]} for run_id in mine]
 
     def task_states(self, _dag_id: str, _run_id: str) -> dict[str, str]:
         return {"claim": "success", "intake": "deferred", "burn_in": "none"}
@@ -61,19 +63,23 @@ def test_verdicts_and_running_jobs_are_shown(fleet) -> None:
     assert (simulated.words, simulated.state, simulated.done) == ({}, "registered", False)
 
 
-def test_a_run_that_is_over_is_not_asked_for_again(fleet) -> None:
+def test_one_question_tells_of_all_runs_and_none_is_asked_once_they_are_over(fleet) -> None:
     airflow = Airflow({"host-here__demo": "failed", "sim-1__demo": "running"})
     watcher = Watcher(RUNS, airflow)
-    watcher.look()
-    host, _simulated = watcher.look()
-    assert airflow.asked.count("host-here__demo") == 1
-    assert host.done
+    host, simulated = watcher.look()
+    assert airflow.asked == ["dag"]
+    assert (host.done, simulated.done) == (True, False)
     assert "burn_in" not in host.words, "a job of a run that is over is not running"
+    airflow.states["sim-1__demo"] = "success"
+    assert [row.done for row in watcher.look()] == [True, True]
+    assert [row.done for row in watcher.look()] == [True, True]
+    assert airflow.asked == ["dag"] * 2
 
 
 def test_a_node_is_done_only_when_its_latest_run_is_too(fleet) -> None:
     later = Run("host-here", False, "admission", "host-here__after-block-1")
-    airflow = Airflow({"host-here__demo": "success", "host-here__after-block-1": "running"})
+    states = {"host-here__demo": "success", "host-here__after-block-1": "running"}
+    airflow = Airflow(states, {"host-here__after-block-1": "admission"})
     watcher = Watcher(RUNS[:1], airflow, lambda run, over: {"run": f"{run.run_id} {over}"})
     assert [(row.words["run"], row.done) for row in watcher.look()] == [("host-here__demo True", True)]
     watcher.runs.append(later)

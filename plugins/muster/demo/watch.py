@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from muster import records
@@ -13,7 +13,7 @@ from muster.airflow_api import RUN_OVER, AirflowClient
 from muster.demo.table import STAGES, Row
 from muster.errors import AirflowRefused, AirflowUnreachable, AlreadyTriggered, UnknownRun
 
-LOOK_EVERY_S = 2.0
+LOOK_EVERY_S = 3.0
 PATIENCE_S = 60.0
 """How long Airflow's API server may be too busy to answer, or stumble over SQLite's lock."""
 
@@ -49,7 +49,7 @@ class Run:
 
 
 class Watcher:
-    """Remembers which runs are over, so that Airflow is asked about the others only. ``runs`` may grow.
+    """Remembers which runs are over, so that Airflow is asked only while others are not. ``runs`` may grow.
 
     ``words`` says what is to be shown of a run's node: a word for each column.
     """
@@ -65,11 +65,9 @@ class Watcher:
     def look(self) -> list[Row]:
         """The nodes of the runs as they stand now, in the order of the runs; done are those with no run going on."""
         states = {node.name: node.state.value for node in records.list_nodes()}
-        for run in self.runs:
-            if run not in self.over:
-                state = self._run_state(run)
-                if state in RUN_OVER:
-                    self.over[run] = str(state)
+        going = [run for run in self.runs if run not in self.over]
+        ends = {end: state for dag_id in {run.dag_id for run in going} for end, state in self._ends(dag_id)}
+        self.over |= {run: ends[run.dag_id, run.run_id] for run in going if (run.dag_id, run.run_id) in ends}
         # The latest run of a node is the one to tell of.
         latest = {run.node: run for run in self.runs}
         busy = {run.node for run in self.runs if run not in self.over}
@@ -88,8 +86,11 @@ class Watcher:
                 found.append(f"{run.node} ({', '.join(at) or 'no task was started'})")
         return "; ".join(found)
 
-    def _run_state(self, run: Run) -> str | None:
-        return patiently(lambda: self.client.run_state(run.dag_id, run.run_id))
+    def _ends(self, dag_id: str) -> Iterator[tuple[tuple[str, str], str]]:
+        """The runs of a DAG that are over, and their states: one question for all of them."""
+        for run in patiently(lambda: self.client.runs(dag_id)):
+            if run["state"] in RUN_OVER:
+                yield (dag_id, run["dag_run_id"]), run["state"]
 
 
 def stage_words(run: Run, over: bool) -> dict[str, str]:

@@ -20,12 +20,13 @@ from tests.bench.accuracy.fleet import (
     draw_fleet,
     draw_trials,
 )
+from tests.bench.accuracy.physics import Readings
 from tests.bench.accuracy.verdicts import Flags, Verdicts, shows
 
 VISITS = ("first", "later")
 """First: no earlier visits. Later: three visits behind it, healthy at all of them."""
 
-TUNING_LOTS = 6
+TUNING_LOTS = 24
 
 Judge = Callable[[Trials], Verdicts]
 NewJudge = Callable[[Trials], Judge]
@@ -36,15 +37,22 @@ NewJudge = Callable[[Trials], Judge]
 class Size:
     """How many: trials of each class and severity, and healthy nodes, for each kind of visit; fleets to share them.
 
-    ``tuning``: healthy nodes of a further fleet, of which Muster fails some; the baselines are tuned to fail as many of
-    ``TUNING_LOTS`` times as many more, since fewer would not show where one metric's share of the false fails begins.
+    One fleet's tails may be longer or shorter than they should be by luck, Muster's as much as the baselines', and
+    no number of trials against it shows that: hence several fleets, each with baselines that were tuned for it.
+
+    ``tuning``: further healthy nodes, of which Muster fails some; the baselines of each fleet are tuned to fail as many
+    of ``TUNING_LOTS`` times their share, since fewer would not show where one metric's part of the false fails begins.
     """
 
     trials: int = 1000
     healthy: int = 20_000
-    tuning: int = 20_000
-    fleets: int = 2
+    tuning: int = 40_000
+    fleets: int = 8
     fleet_nodes: int = FLEET_NODES
+
+    def shared(self, number: int) -> int:
+        """What one of the fleets has of this many; all together have no fewer."""
+        return -(-number // self.fleets)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,38 +96,52 @@ class Row:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class _Compared:
+    """What trials are compared with: a fleet's latest readings, and the judge that has learned from it."""
+
+    hall: Hall
+    readings: Readings
+    judge: Judge
+
+
 def evaluate(seed: int, size: Size, new_judge: NewJudge, cells: Sequence[Cell] = CELLS) -> list[Row]:
     """All rows, healthy nodes first. The same seed and size give the same trials."""
-    tuned = _tuned(np.random.default_rng([seed, size.fleets]), size, new_judge)
+    rngs = [np.random.default_rng([seed, number]) for number in range(size.fleets)]
+    fleets = [_fleet(rng, size, new_judge) for rng in rngs]
+    lot = size.shared(size.tuning)
+    failed = sum(_failed(rng, fleet, lot) for rng, fleet in zip(rngs, fleets, strict=True))
+    false_fails = max(failed, 1) / (lot * size.fleets)
     total: dict[tuple[Cell, str], Row] = {}
-    for number in range(size.fleets):
-        for row in _against_one_fleet(np.random.default_rng([seed, number]), size, new_judge, tuned, cells):
+    for rng, fleet in zip(rngs, fleets, strict=True):
+        healthy = (draw_trials(rng, fleet.hall, [(HEALTHY, lot)], EARLIER_VISITS) for _ in range(TUNING_LOTS))
+        tuned = tune(fleet.readings, healthy, false_fails)
+        for row in _against(rng, size, fleet, tuned, cells):
             key = (row.cell, row.visit)
             total[key] = total[key] + row if key in total else row
     return list(total.values())
 
 
-def _tuned(rng: np.random.Generator, size: Size, new_judge: NewJudge) -> Limits:
-    """The baselines' limits at the judge's own rate of false fails; at one in ``size.tuning`` where it has none."""
+def _fleet(rng: np.random.Generator, size: Size, new_judge: NewJudge) -> _Compared:
     hall = Hall.draw(rng, size.fleet_nodes)
     fleet = draw_fleet(rng, hall, size.fleet_nodes)
-    healthy = draw_trials(rng, hall, [(HEALTHY, size.tuning)], EARLIER_VISITS)
-    failed = np.count_nonzero(new_judge(fleet)(healthy).failed)
-    more = (draw_trials(rng, hall, [(HEALTHY, size.tuning)], EARLIER_VISITS) for _ in range(TUNING_LOTS))
-    return tune(fleet.today.readings, more, max(int(failed), 1) / size.tuning)
+    return _Compared(hall, fleet.today.readings, new_judge(fleet))
 
 
-def _against_one_fleet(
-    rng: np.random.Generator, size: Size, new_judge: NewJudge, tuned: Limits, cells: Sequence[Cell]
+def _failed(rng: np.random.Generator, fleet: _Compared, nodes: int) -> int:
+    """How many of so many healthy nodes the judge fails."""
+    healthy = draw_trials(rng, fleet.hall, [(HEALTHY, nodes)], EARLIER_VISITS)
+    return int(np.count_nonzero(fleet.judge(healthy).failed))
+
+
+def _against(
+    rng: np.random.Generator, size: Size, fleet: _Compared, tuned: Limits, cells: Sequence[Cell]
 ) -> Iterator[Row]:
-    hall = Hall.draw(rng, size.fleet_nodes)
-    fleet = draw_fleet(rng, hall, size.fleet_nodes)
-    judge = new_judge(fleet)
-    rivals = {each.name: each.judge for each in baselines(fleet.today.readings, tuned)}
-    sizes = [(HEALTHY, -(-size.healthy // size.fleets)), *((cell, -(-size.trials // size.fleets)) for cell in cells)]
+    rivals = {each.name: each.judge for each in baselines(fleet.readings, tuned)}
+    sizes = [(HEALTHY, size.shared(size.healthy)), *((cell, size.shared(size.trials)) for cell in cells)]
     for visit in VISITS:
-        trials = draw_trials(rng, hall, sizes, EARLIER_VISITS if visit == "later" else 0)
-        yield from rows_of(trials, visit, judge(trials), {name: rival(trials) for name, rival in rivals.items()})
+        trials = draw_trials(rng, fleet.hall, sizes, EARLIER_VISITS if visit == "later" else 0)
+        yield from rows_of(trials, visit, fleet.judge(trials), {name: rival(trials) for name, rival in rivals.items()})
 
 
 def rows_of(trials: Trials, visit: str, verdicts: Verdicts, rivals: Mapping[str, Verdicts]) -> Iterator[Row]:
