@@ -30,8 +30,8 @@ help: ## this list
 demo: $(NODE_TORCH) ## the main job: a small fleet goes through its qualification; Ctrl-C ends it
 	@$(BIN)/python -m muster.demo $(ARGS)
 
-# Much of the suite waits for servers that it starts: two processes share it, a file at a time, the slow files first.
-PROCESSES ?= 2
+# Much of the suite waits for servers that it starts: three processes share it, a file at a time, the slow files first.
+PROCESSES ?= 3
 test: $(TEST_TORCH) ## all tests; ALLOW_MISSING=openssh-server,postgresql goes without these services
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 

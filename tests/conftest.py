@@ -7,6 +7,7 @@ take minutes come first, so that no process is left with one of them while the o
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -66,8 +67,8 @@ COMPLAINTS = pytest.StashKey[list[str]]()
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long files first. Leave out tests whose service is missing by permission; run none if one is without."""
-    _long_files_first(items)
+    """Early files first. Leave out tests whose service is missing by permission; run none if one is without."""
+    _early_files_first(items)
     allowed = allowed_missing()
     left_out: dict[str, int] = {}
     complaints = []
@@ -91,13 +92,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in dropped]
 
 
-def _long_files_first(items: list[pytest.Item]) -> None:
-    """Order files by what their marker ``minutes`` says, and keep the order of all else."""
-    minutes: dict[Path, float] = {}
+def _early_files_first(items: list[pytest.Item]) -> None:
+    """Order files by what their marker ``early`` says, and keep the order of all else."""
+    place = {item.path: math.inf for item in items}
     for item in items:
-        marker = item.get_closest_marker("minutes")
-        minutes[item.path] = max(minutes.get(item.path, 0.0), marker.args[0] if marker else 0.0)
-    items.sort(key=lambda item: -minutes[item.path])
+        if marker := item.get_closest_marker("early"):
+            place[item.path] = min(place[item.path], marker.args[0])
+    items.sort(key=lambda item: place[item.path])
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,4 +1,4 @@
-"""The suite begins with its longest files, and keeps each file whole."""
+"""The suite begins with the files that are to be early, and keeps each file whole."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
 FILES = {
     "test_a.py": "def test_one(): pass\ndef test_two(): pass\n",
-    "test_b.py": "import pytest\ndef test_one(): pass\n@pytest.mark.minutes(2)\ndef test_two(): pass\n",
-    "test_c.py": "import pytest\npytestmark = pytest.mark.minutes(5)\ndef test_one(): pass\n",
+    "test_b.py": "import pytest\ndef test_one(): pass\n@pytest.mark.early(2)\ndef test_two(): pass\n",
+    "test_c.py": "import pytest\npytestmark = pytest.mark.early(1)\ndef test_one(): pass\n",
 }
 
 
-def test_files_that_take_minutes_come_first(tmp_path: Path) -> None:
+def test_early_files_come_first_in_their_order(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST.read_text())
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    minutes: x\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    early: x\n")
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     ended = subprocess.run(
