@@ -22,7 +22,7 @@ from tests.dags.conftest import NODE
 from tests.muster.fleet import host_key
 from tests.support import live_airflow, lives, sshd
 
-pytestmark = [*live_airflow.MARKS, pytest.mark.early(6)]
+pytestmark = [*live_airflow.MARKS, pytest.mark.early(9)]
 
 QUALIFICATION, NEW_HARDWARE, ADMISSION = "node_qualification", "new_hardware", "admission"
 UNNOTICED = "n9"

@@ -23,7 +23,7 @@ from muster_criteria.model import Action, Coverage, Evidence, FaultClass, Findin
 from tests.dags.conftest import NODE, Mailbox
 from tests.support import airflow_home, sshd, standin
 
-pytestmark = [pytest.mark.needs_sshd, pytest.mark.early(10)]
+pytestmark = [pytest.mark.needs_sshd, pytest.mark.early(8)]
 
 DAG_ID = "node_qualification"
 STAGES = ["intake", "burn_in", "integrity", "performance", "thermal"]

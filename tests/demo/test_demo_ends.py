@@ -13,7 +13,7 @@ from muster.demo import custody
 from muster.demo.workdir import Busy, Workdir
 from tests.demo.started import Demo, alive
 
-pytestmark = [pytest.mark.demo, pytest.mark.needs_torch, pytest.mark.early(8)]
+pytestmark = [pytest.mark.demo, pytest.mark.needs_torch, pytest.mark.early(4)]
 
 
 @pytest.mark.timeout(400)

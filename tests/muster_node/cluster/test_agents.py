@@ -15,7 +15,7 @@ from muster_criteria.model import Verdict
 from tests.muster_node.agent.harness import Ended
 from tests.muster_node.cluster.blocks import Block
 
-pytestmark = [pytest.mark.needs_torch, pytest.mark.early(4)]
+pytestmark = [pytest.mark.needs_torch, pytest.mark.early(10)]
 
 COLLECTIVES = ("cluster_collectives", {"mib": [0.25], "repeats": 3})
 TRAINING = ("cluster_training", {"same_steps": 3, "steps": 5, "layers": 2, "step_s": 0.7})
