@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--healthy", type=int, default=standard.healthy, help="healthy nodes, for each kind of visit")
     parser.add_argument("--fleets", type=int, default=standard.fleets, help="independent fleets to share them")
     parser.add_argument("--fleet-nodes", type=int, default=standard.fleet_nodes, help="nodes of each fleet")
-    parser.add_argument("--tuning", type=int, default=standard.tuning, help="healthy nodes that show Muster's own false fails")
+    parser.add_argument("--tuning", type=int, default=standard.tuning, help="healthy nodes that show its false fails")
     given = parser.parse_args(arguments)
     size = Size(given.trials, given.healthy, given.tuning, given.fleets, given.fleet_nodes)
     rows = evaluate(given.seed, size, MusterJudge)
