@@ -25,7 +25,7 @@ from muster.remote.hooks import NodeAddress, NodeSSHHook
 from muster.remote.trigger import MusterJobTrigger
 from tests.support import sshd, standin
 
-pytestmark = pytest.mark.needs_sshd
+pytestmark = [pytest.mark.needs_sshd, pytest.mark.early(12)]
 
 KEY = jobs.job_key("node_qualification", "n1__new", "burn_in", "1")
 

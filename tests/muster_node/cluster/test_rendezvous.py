@@ -22,6 +22,8 @@ import pytest
 from tests.muster_node.agent.harness import wait_for
 from tests.muster_node.cluster.blocks import rendezvous
 
+pytestmark = pytest.mark.early(11)
+
 MAIN = Path(__file__).parent / "fakes" / "member_main.py"
 NAMES = ("n0", "n1", "n2")
 PHASES = ("prepare", "same_batch", "collectives", "training", "finish")
