@@ -83,14 +83,14 @@ def test_tuned_baselines_fail_one_healthy_node_in_a_thousand(name: str, healthy:
     """Of nodes that they were not tuned on: 12 of 12,000 are expected, and 26 or more come once in 3,000 times."""
     fleet, (other, *lots) = healthy
     latest = fleet.today.readings
-    limits = tests_to_beat.tune(latest, lots, FALSE_FAILS)
+    limits = tests_to_beat.tune(tests_to_beat.healthy_halves(latest, lots), FALSE_FAILS)
     tuned = {each.name: each for each in tests_to_beat.baselines(latest, limits)}
     assert 1 <= np.count_nonzero(tuned[name].judge(other).failed) <= 25
 
 
 def test_tuned_baselines_convict_for_nothing_below_three_percent(healthy: tuple[Trials, list[Trials]]) -> None:
     fleet, lots = healthy
-    limits = tests_to_beat.tune(fleet.today.readings, lots, FALSE_FAILS)
+    limits = tests_to_beat.tune(tests_to_beat.healthy_halves(fleet.today.readings, lots), FALSE_FAILS)
     assert min(limits["share of mean"].values()) == 0.03
     assert min(limits["own history"].values()) == 0.03
 
@@ -100,7 +100,7 @@ def test_untuned_minus_five_percent_fails_most_healthy_nodes_and_75_percent_of_a
 ) -> None:
     fleet, (trials, *lots) = healthy
     latest = fleet.today.readings
-    limits = tests_to_beat.tune(latest, lots, FALSE_FAILS)
+    limits = tests_to_beat.tune(tests_to_beat.healthy_halves(latest, lots), FALSE_FAILS)
     by_name = {each.name: each for each in tests_to_beat.baselines(latest, limits)}
     assert by_name["−5 % of mean"].judge(trials).failed.mean() > 0.5
     assert not by_name["75 % of figure"].judge(trials).failed.any()

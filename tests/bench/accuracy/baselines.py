@@ -81,22 +81,30 @@ Worst = Mapping[str, Array]
 """Key of a metric → the distance of each node's worst GPU."""
 
 
-def tune(fleet: Readings, draws: Iterable[Trials], false_fails: float) -> Limits:
-    """Limits of the three tests, tuned to fail this share of healthy nodes that have earlier visits.
+Halves = Mapping[str, tuple[Worst, Worst]]
+"""Name of a baseline → distances of the nodes that limits are taken from, and of those on which they are tried."""
 
-    ``draws``: healthy nodes, at least two lots of them. Limits are taken from the first half of the lots, and how many
-    nodes they fail is counted on the others: limits at the rim of a sample fail more of the next one.
-    """
+
+def healthy_halves(fleet: Readings, draws: Iterable[Trials]) -> Halves:
+    """How far healthy nodes that have earlier visits are from each test's reference. ``draws``: two lots or more."""
     references = {"share of mean": fleet_mean(fleet), "share of figure": sku_figure, "own history": own_mean}
     worst: dict[str, list[Worst]] = {name: [] for name in references}
     for trials in draws:
         for name, reference in references.items():
             worst[name].append(_worst(trials, reference))
-    halves = {name: (_joined(lots[: len(lots) // 2]), _joined(lots[len(lots) // 2 :])) for name, lots in worst.items()}
+    return {name: (_joined(lots[: len(lots) // 2]), _joined(lots[len(lots) // 2 :])) for name, lots in worst.items()}
+
+
+def tune(healthy: Halves, false_fails: float) -> Limits:
+    """Limits of the three tests, tuned to fail this share of healthy nodes.
+
+    Limits are taken from one half of the nodes, and how many they fail is counted on the other: limits at the rim of a
+    sample fail more of the next one.
+    """
     return {
-        "share of mean": tuned_each(*halves["share of mean"], false_fails),
-        "share of figure": tuned_alike(_joined(worst["share of figure"]), false_fails),
-        "own history": tuned_each(*halves["own history"], false_fails),
+        "share of mean": tuned_each(*healthy["share of mean"], false_fails),
+        "share of figure": tuned_alike(_joined(healthy["share of figure"]), false_fails),
+        "own history": tuned_each(*healthy["own history"], false_fails),
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tests.bench.accuracy.baselines import Limits, baselines, tune
+from tests.bench.accuracy.baselines import Limits, baselines, healthy_halves, tune
 from tests.bench.accuracy.counting import Count
 from tests.bench.accuracy.devices import Hall
 from tests.bench.accuracy.fleet import (
@@ -26,7 +26,7 @@ from tests.bench.accuracy.verdicts import Flags, Verdicts, shows
 VISITS = ("first", "later")
 """First: no earlier visits. Later: three visits behind it, healthy at all of them."""
 
-TUNING_LOTS = 24
+TUNING_LOTS = 12
 
 Judge = Callable[[Trials], Verdicts]
 NewJudge = Callable[[Trials], Judge]
@@ -40,13 +40,14 @@ class Size:
     One fleet's tails may be longer or shorter than they should be by luck, Muster's as much as the baselines', and
     no number of trials against it shows that: hence several fleets, each with baselines that were tuned for it.
 
-    ``tuning``: further healthy nodes, of which Muster fails some; the baselines of each fleet are tuned to fail as many
-    of ``TUNING_LOTS`` times their share, since fewer would not show where one metric's part of the false fails begins.
+    ``tuning``: further healthy nodes for each kind of visit, of which Muster fails some. The baselines of each fleet
+    are tuned to fail as many at such a visit, of ``TUNING_LOTS`` times the fleet's share of them: fewer would not show
+    where one metric's part of the false fails begins.
     """
 
     trials: int = 1000
     healthy: int = 20_000
-    tuning: int = 40_000
+    tuning: int = 80_000
     fleets: int = 8
     fleet_nodes: int = FLEET_NODES
 
@@ -110,15 +111,18 @@ def evaluate(seed: int, size: Size, new_judge: NewJudge, cells: Sequence[Cell] =
     rngs = [np.random.default_rng([seed, number]) for number in range(size.fleets)]
     fleets = [_fleet(rng, size, new_judge) for rng in rngs]
     lot = size.shared(size.tuning)
-    failed = sum(_failed(rng, fleet, lot) for rng, fleet in zip(rngs, fleets, strict=True))
-    false_fails = max(failed, 1) / (lot * size.fleets)
+    false_fails = {}
+    for visit in VISITS:
+        failed = sum(_failed(rng, fleet, lot, visit) for rng, fleet in zip(rngs, fleets, strict=True))
+        false_fails[visit] = max(failed, 1) / (lot * size.fleets)
     total: dict[tuple[Cell, str], Row] = {}
     for rng, fleet in zip(rngs, fleets, strict=True):
-        healthy = (draw_trials(rng, fleet.hall, [(HEALTHY, lot)], EARLIER_VISITS) for _ in range(TUNING_LOTS))
-        tuned = tune(fleet.readings, healthy, false_fails)
-        for row in _against(rng, size, fleet, tuned, cells):
-            key = (row.cell, row.visit)
-            total[key] = total[key] + row if key in total else row
+        draws = (draw_trials(rng, fleet.hall, [(HEALTHY, lot)], EARLIER_VISITS) for _ in range(TUNING_LOTS))
+        healthy = healthy_halves(fleet.readings, draws)
+        for visit, rate in false_fails.items():
+            for row in _against(rng, size, fleet, visit, tune(healthy, rate), cells):
+                key = (row.cell, row.visit)
+                total[key] = total[key] + row if key in total else row
     return list(total.values())
 
 
@@ -128,20 +132,23 @@ def _fleet(rng: np.random.Generator, size: Size, new_judge: NewJudge) -> _Compar
     return _Compared(hall, fleet.today.readings, new_judge(fleet))
 
 
-def _failed(rng: np.random.Generator, fleet: _Compared, nodes: int) -> int:
+def _failed(rng: np.random.Generator, fleet: _Compared, nodes: int, visit: str) -> int:
     """How many of so many healthy nodes the judge fails."""
-    healthy = draw_trials(rng, fleet.hall, [(HEALTHY, nodes)], EARLIER_VISITS)
+    healthy = draw_trials(rng, fleet.hall, [(HEALTHY, nodes)], _earlier(visit))
     return int(np.count_nonzero(fleet.judge(healthy).failed))
 
 
 def _against(
-    rng: np.random.Generator, size: Size, fleet: _Compared, tuned: Limits, cells: Sequence[Cell]
+    rng: np.random.Generator, size: Size, fleet: _Compared, visit: str, tuned: Limits, cells: Sequence[Cell]
 ) -> Iterator[Row]:
     rivals = {each.name: each.judge for each in baselines(fleet.readings, tuned)}
     sizes = [(HEALTHY, size.shared(size.healthy)), *((cell, size.shared(size.trials)) for cell in cells)]
-    for visit in VISITS:
-        trials = draw_trials(rng, fleet.hall, sizes, EARLIER_VISITS if visit == "later" else 0)
-        yield from rows_of(trials, visit, fleet.judge(trials), {name: rival(trials) for name, rival in rivals.items()})
+    trials = draw_trials(rng, fleet.hall, sizes, _earlier(visit))
+    return rows_of(trials, visit, fleet.judge(trials), {name: rival(trials) for name, rival in rivals.items()})
+
+
+def _earlier(visit: str) -> int:
+    return EARLIER_VISITS if visit == "later" else 0
 
 
 def rows_of(trials: Trials, visit: str, verdicts: Verdicts, rivals: Mapping[str, Verdicts]) -> Iterator[Row]:
