@@ -74,8 +74,8 @@ def airflow_settings(login: Login, home: pathlib.Path, dags: pathlib.Path, plugi
         "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
         "AIRFLOW__TRIGGERER__CAPACITY": "50",
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
-        # A file that was changed is read at once all the same.
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
+        # A file that was changed is read at once all the same; one that could not be read is tried again after this.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
         "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
     }
 
