@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from muster.demo.draw import draw_faults
 from tests.demo.started import Demo
 from tests.demo.unattended import examine
 
@@ -19,5 +18,4 @@ pytestmark = [pytest.mark.demo, pytest.mark.needs_torch, pytest.mark.early(1)]
 def test_unattended_it_finds_every_fault_and_takes_everybody_else_into_service(
     start: Callable[..., Demo], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    demo = start("--exit", "--seed", str(SEED))
-    examine(demo, draw_faults(SEED), "{node} entered production by itself", monkeypatch)
+    examine(start, monkeypatch, SEED, entered="{node} entered production by itself")

@@ -24,8 +24,7 @@ pytestmark = [pytest.mark.demo, pytest.mark.needs_torch, pytest.mark.early(5)]
 def test_unattended_it_finds_every_fault_and_asks_before_anybody_enters_service(
     start: Callable[..., Demo], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    demo = start("--exit", "--ask", "--seed", str(SEED))
-    examine(demo, draw_faults(SEED), f"{{node}} was admitted by {ACTOR}", monkeypatch)
+    examine(start, monkeypatch, SEED, "--ask", entered=f"{{node}} was admitted by {ACTOR}")
 
 
 def test_this_seed_plants_every_fault_elsewhere() -> None:

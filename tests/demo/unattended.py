@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from muster import records
 from muster.demo import custody
-from muster.demo.draw import Planted, node_names
+from muster.demo.draw import draw_faults, node_names
 from tests.demo.started import Demo
 
 MAILS = 7 + 2 + 1
 """One for each qualification, for each member of the block of healthy nodes, and for the revalidation."""
 
 
-def examine(demo: Demo, faults: Sequence[Planted], entered: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for its end: every fault is found, every healthy node serves, the host was measured alone.
+def examine(start: Callable[..., Demo], monkeypatch: pytest.MonkeyPatch, seed: int, *more: str, entered: str) -> None:
+    """Run it to its end: every fault is found, every healthy node serves, the host was measured alone.
 
     ``entered``: what is said of a node in production, with its name for ``{node}``.
     """
+    demo, faults = start("--exit", "--seed", str(seed), *more), draw_faults(seed)
     status = demo.process.wait()
     said, directory = demo.said(), demo.directory
     assert status == 0, said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from muster import records
@@ -66,8 +66,8 @@ class Watcher:
         """The nodes of the runs as they stand now, in the order of the runs; done are those with no run going on."""
         states = {node.name: node.state.value for node in records.list_nodes()}
         going = [run for run in self.runs if run not in self.over]
-        ends = {end: state for dag_id in {run.dag_id for run in going} for end, state in self._ends(dag_id)}
-        self.over |= {run: ends[run.dag_id, run.run_id] for run in going if (run.dag_id, run.run_id) in ends}
+        ended = {dag_id: self._ended(dag_id) for dag_id in {run.dag_id for run in going}}
+        self.over |= {run: ended[run.dag_id][run.run_id] for run in going if run.run_id in ended[run.dag_id]}
         # The latest run of a node is the one to tell of.
         latest = {run.node: run for run in self.runs}
         busy = {run.node for run in self.runs if run not in self.over}
@@ -86,11 +86,10 @@ class Watcher:
                 found.append(f"{run.node} ({', '.join(at) or 'no task was started'})")
         return "; ".join(found)
 
-    def _ends(self, dag_id: str) -> Iterator[tuple[tuple[str, str], str]]:
-        """The runs of a DAG that are over, and their states: one question for all of them."""
-        for run in patiently(lambda: self.client.runs(dag_id)):
-            if run["state"] in RUN_OVER:
-                yield (dag_id, run["dag_run_id"]), run["state"]
+    def _ended(self, dag_id: str) -> dict[str, str]:
+        """{run id: state} of the DAG's runs that are over: one question for all of them."""
+        runs = patiently(lambda: self.client.runs(dag_id))
+        return {run["dag_run_id"]: run["state"] for run in runs if run["state"] in RUN_OVER}
 
 
 def stage_words(run: Run, over: bool) -> dict[str, str]:
