@@ -1,7 +1,7 @@
 """What a BMC told out of band, joined to what the node itself measured. Pure.
 
 The readings become measurements of the probe ``chassis`` like the node's own in-band ones, each marked by its label
-``source``; two readings of one stage, before and after its load, become one: the worse of them.
+``source``; the readings of one stage, before, during and after its load, become one: the worst of them.
 """
 
 from __future__ import annotations
@@ -70,15 +70,19 @@ def reading(metric: str, device: str, value: float | None, text: str | None, nam
     )
 
 
-def merged(before: Chassis | None, after: Chassis) -> Chassis:
-    """Both readings of a stage as one: the worse of each sensor. What had a state and has none now is "lost"."""
+def merged(before: Chassis | None, after: Chassis, *, meanwhile: bool = False) -> Chassis:
+    """Two readings of a stage as one: the worse of each sensor.
+
+    What had a state and has none now is "lost"; but not ``meanwhile``, while the load goes on: a busy BMC leaves things
+    out now and then, and the last reading tells what is really gone.
+    """
     if before is None:
         return after
     trouble = "; ".join(dict.fromkeys(each.trouble for each in (before, after) if each.trouble))
     if not before.readings or not after.readings:
         return Chassis(before.readings or after.readings, trouble)
     later = dict(_keyed(after.readings))
-    both = [_worse(each, later.pop(key, None)) for key, each in _keyed(before.readings)]
+    both = [_worse(each, later.pop(key, None), meanwhile) for key, each in _keyed(before.readings)]
     known = {(each.metric, each.device) for each in both}
     new = [each for each in later.values() if (each.metric, each.device) not in known]
     return Chassis((*both, *new), trouble)
@@ -97,16 +101,17 @@ def _silent(measured: Measured | None) -> bool:
     return measured is None or (measured.value is None and measured.text is None)
 
 
-def _worse(one: Measured, other: Measured | None) -> Measured:
+def _worse(one: Measured, other: Measured | None, meanwhile: bool) -> Measured:
     if _silent(one):
         return one if other is None else other.model_copy(update={"device": one.device})
     if other is None or _silent(other):
-        return one if one.text is None else one.model_copy(update={"text": "lost", "samples": 2})
+        return one if one.text is None or meanwhile else one.model_copy(update={"text": "lost"})
+    samples = one.samples + other.samples
     if one.text is not None and other.text is not None:
-        return one.model_copy(update={"text": min(one.text, other.text, key=_gravity), "samples": 2})
+        return one.model_copy(update={"text": min(one.text, other.text, key=_gravity), "samples": samples})
     values = [each.value for each in (one, other) if each.value is not None]
     value = min(values) if one.metric in _LOWER_IS_WORSE else max(values)
-    return one.model_copy(update={"value": value, "samples": 2})
+    return one.model_copy(update={"value": value, "samples": samples})
 
 
 def _gravity(state: str) -> int:

@@ -33,6 +33,9 @@ class Settings(BaseSettings):
     ssh_key_file: Path | None = pydantic.Field(default=None, description="SSH private key outside Airflow")
     ssh_timeout_s: float = pydantic.Field(default=10.0, gt=0, description="how long a node may take to answer")
     bmc_timeout_s: float = pydantic.Field(default=10.0, gt=0, description="how long a BMC may take for one answer")
+    bmc_seconds: float = pydantic.Field(
+        default=900.0, ge=0, description="how often a BMC is read under load; 0: before and after it only"
+    )
     airflow_url: str = pydantic.Field(default="http://localhost:8080", description="Airflow's API server")
     airflow_username: str = pydantic.Field(default="", description="login for Airflow's API")
     airflow_password: pydantic.SecretStr = pydantic.Field(default=pydantic.SecretStr(""), description="its password")

@@ -1,4 +1,4 @@
-"""A node's BMC in whole runs of the DAG: asked before and after the load, judged with the node, kept for a replay.
+"""A node's BMC in whole runs of the DAG: asked before, during and after the load, judged with the node, kept.
 
 The node side is a stand-in that measures nothing; the BMC is OpenStack's static emulator.
 """
@@ -14,6 +14,7 @@ import pytest
 from muster import records, replay
 from muster.agentfile import AgentFile
 from muster.operators import stage
+from muster.remote import redfish
 from muster_criteria.model import FaultClass, Verdict
 from tests.dags.conftest import NODE
 from tests.support import airflow_home, bmc, sshd, standin
@@ -60,7 +61,7 @@ def test_a_fan_that_fails_under_load_is_found_on_that_fan_and_found_again_by_a_r
 ) -> None:
     """Intake is passed by decree, since the stand-in cannot; the burn-in is the real judge's."""
     asked = []
-    real = stage.ask
+    real = redfish.ask
 
     def ask(described: dict[str, str], at: str) -> object:
         if described and at == "burn_in" and asked.count("burn_in") == 1:
@@ -68,7 +69,7 @@ def test_a_fan_that_fails_under_load_is_found_on_that_fan_and_found_again_by_a_r
         asked.append(at)
         return real(described, at)
 
-    monkeypatch.setattr(stage, "ask", ask)
+    monkeypatch.setattr(redfish, "ask", ask)
     pass_intake(monkeypatch)
     run_id = qualify()
 
@@ -85,6 +86,34 @@ def test_a_fan_that_fails_under_load_is_found_on_that_fan_and_found_again_by_a_r
     assert dict(told["inlet_temperature", "inlet"].labels) == {"source": "redfish"}
     (again,) = replay.replay(records.get_run(DAG_ID, run_id), stage="burn_in")
     assert again.differences == ()
+
+
+def test_a_fan_that_fails_for_a_while_and_turns_again_before_the_load_is_over_is_found(
+    watched: str, documents: Path, server: sshd.Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of three readings finds it still, and one supply not listed: only what stays away is lost."""
+    monkeypatch.setenv("MUSTER_BMC_SECONDS", "3")
+    standin.behave(server.home, burn_in={"seconds": 8})
+    readings = []
+    real = redfish.ask
+
+    def ask(described: dict[str, str], at: str) -> object:
+        if described and at == "burn_in":
+            broken = len(readings) == 1
+            fan, supplies = bmc.fan(rpm=0, health="Critical") if broken else bmc.fan(), [] if broken else [bmc.supply()]
+            bmc.write(documents, fans=[fan], temperatures=[bmc.air()], supplies=supplies)
+            readings.append(broken)
+        return real(described, at)
+
+    monkeypatch.setattr(redfish, "ask", ask)
+    pass_intake(monkeypatch)
+    run_id = qualify()
+
+    assert len(readings) >= 3
+    assert standin.started(server.home).count("burn_in") == 1, "read beside the load, which goes on"
+    judged = next(each for each in records.run_report(DAG_ID, run_id).stages if each.judgement.stage == "burn_in")
+    found = {(each.metric, each.device) for each in judged.judgement.findings}
+    assert found == {("fan_speed", "fan0"), ("fan_state", "fan0")}
 
 
 def test_a_bmc_that_does_not_answer_is_told_and_neither_passes_nor_fails_the_node(

@@ -53,6 +53,27 @@ def test_a_supply_that_left_the_list_is_lost_and_the_others_keep_their_names() -
     assert told == {"psu0": "ok", "psu1": "lost", "psu2": "ok"}
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "worse"),
+    [
+        (fan(8000), fan(0), 0),
+        (psu("ok"), psu("critical"), "critical"),
+        (psu("ok"), psu(None), "ok"),
+        (psu("ok"), fan(8000), "ok"),
+    ],
+)
+def test_while_the_load_goes_on_what_is_worse_counts_and_what_is_left_out_is_not_lost(
+    before: Measured, now: Measured, worse: float | str
+) -> None:
+    told = merged(chassis(before), chassis(now), meanwhile=True).readings[0]
+    assert (told.value if told.text is None else told.text) == worse
+
+
+def test_each_reading_counts_once() -> None:
+    first = merged(chassis(psu("ok"), fan(8000)), chassis(psu("ok"), fan(7000)), meanwhile=True)
+    assert [each.samples for each in merged(first, chassis(psu("ok"), fan(9000))).readings] == [3, 3]
+
+
 def test_a_bmc_that_told_once_has_told_and_its_silence_is_kept() -> None:
     told = merged(chassis(fan(8000)), chassis(trouble="it went away"))
     assert (told.readings, told.trouble) == ((fan(8000),), "it went away")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from muster.bmc import BadBmc, Bmc, Login, login, parse_bmc
-from muster.chassis import STAGES, Chassis, reading
+from muster.chassis import STAGES, Chassis, merged, reading
 from muster.errors import MusterError
 from muster.settings import settings
 from muster_criteria.measured import Measured
@@ -46,6 +46,19 @@ def ask(described: Mapping[str, Any], stage: str) -> Chassis | None:
         )
     except (BadBmc, BmcSilent) as error:
         return Chassis(trouble=str(error))
+
+
+def ask_again(described: Mapping[str, Any], stage: str, earlier: str, *, meanwhile: bool = False) -> Chassis | None:
+    """What it tells now, joined to what it told ``earlier`` in the stage (as JSON, or ""); see ``chassis.merged``."""
+    now = ask(described, stage)
+    if now is None:
+        return None
+    return merged(Chassis.from_json(earlier) if earlier else None, now, meanwhile=meanwhile)
+
+
+def seconds_between(described: Mapping[str, Any], stage: str) -> float | None:
+    """After how many seconds of ``stage`` the BMC is to be asked again, while the load goes on; None: not at all."""
+    return (settings().bmc_seconds or None) if described and stage in STAGES else None
 
 
 def read_chassis(bmc: Bmc, who: Login, *, timeout_s: float, limit_s: float = LIMIT_S) -> list[Measured]:

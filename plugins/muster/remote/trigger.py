@@ -1,5 +1,7 @@
 """Awaiting a job in the triggerer, over one connection, until it ends, the machine reboots, or its time is over.
 
+Where the controller has something to do meanwhile, it also fires at a time that it is told, and is deferred to anew.
+
 A lost connection is no error: the job runs on, and the trigger comes back to it. All that a trigger knows travels in
 its arguments, so that it can be taken up again by another triggerer after any restart.
 """
@@ -27,6 +29,9 @@ GONE_POLLS = 3
 CONTACT_SECONDS = 60.0
 """How often a node that answers is noted as reachable in the records."""
 
+MEANWHILE = "meanwhile"
+"""The kind of event that tells of no end: the job is at work, and it is ``tell_at``."""
+
 BACKOFF_MAX_S = 60.0
 LOG_BYTES = 16 * 1024
 
@@ -53,10 +58,11 @@ def _heed_cancellation() -> None:
 
 
 class MusterJobTrigger(SSHRemoteJobTrigger):
-    """Polls one job. Fires once, with ``kind``: done, rebooted, vanished, overdue, lost or refused.
+    """Polls one job. Fires once, with ``kind``: done, rebooted, vanished, overdue, lost, refused or ``MEANWHILE``.
 
     ``deadline_at`` is the epoch second at which the node itself ends the job; ``grace_s`` later nobody waits any more.
-    ``removal`` is the shell command that removes the job's container.
+    ``tell_at``: that at which it fires though the job is at work; None: it does not. ``removal`` is the shell command
+    that removes the job's container.
     """
 
     def __init__(
@@ -70,6 +76,7 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
         deadline_at: float,
         grace_s: float,
         poll_interval: float,
+        tell_at: float | None = None,
         log_offset: int = 0,
         removal: str = "true",
         command_timeout: float = 30.0,
@@ -92,6 +99,7 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
         self.boot_id = boot_id
         self.deadline_at = deadline_at
         self.grace_s = grace_s
+        self.tell_at = tell_at
         self.removal = removal
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -107,6 +115,7 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
                 "deadline_at": self.deadline_at,
                 "grace_s": self.grace_s,
                 "poll_interval": self.poll_interval,
+                "tell_at": self.tell_at,
                 "log_offset": self.log_offset,
                 "removal": self.removal,
                 "command_timeout": self.command_timeout,
@@ -162,6 +171,8 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
             return "vanished", "the job's process is gone and left no exit status"
         if self._overdue():
             return "overdue", "the job is still at work after its deadline"
+        if self.tell_at is not None and time.time() >= self.tell_at:
+            return MEANWHILE, "the job is at work"
         return None
 
     def _overdue(self) -> bool:
@@ -239,12 +250,14 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
                 "message": message,
                 "exit_code": exit_code,
                 "job_id": self.job_id,
+                "work": self.work,
+                "boot_id": self.boot_id,
                 "job_dir": self.job_dir,
                 "log_file": self.log_file,
                 "exit_code_file": self.exit_code_file,
                 "remote_os": self.remote_os,
                 "status": "success" if kind == "done" and exit_code == 0 else "failed",
-                "done": True,
+                "done": kind != MEANWHILE,
                 "log_offset": self.log_offset,
             }
         )

@@ -105,7 +105,7 @@ def fire(waiting: MusterJobTrigger, *during: tuple[float, Callable[[], object]])
 
 def test_it_can_be_taken_up_by_another_triggerer(server: sshd.Sshd) -> None:
     seen = jobs.Look("/h", "/h/.muster", "boot", "ok", jobs.State.RUNNING, None)
-    waiting = trigger(server, seen, log_offset=7, removal="podman rm -f x", command_timeout=3.0)
+    waiting = trigger(server, seen, tell_at=3e9, log_offset=7, removal="podman rm -f x", command_timeout=3.0)
     path, arguments = waiting.serialize()
     module, _, name = path.rpartition(".")
     again = getattr(importlib.import_module(module), name)(**json.loads(json.dumps(arguments)))
@@ -118,6 +118,23 @@ def test_the_end_of_the_job(server: sshd.Sshd, client: paramiko.SSHClient, tmp_p
     event = fire(trigger(server, seen))
     assert (event["kind"], event["exit_code"], event["job_id"]) == ("done", 7, KEY)
     assert touched == ["this-node"]
+
+
+def test_it_tells_when_it_is_time_though_the_job_is_at_work(
+    server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path
+) -> None:
+    seen = start(client, server, tmp_path, seconds=30)
+    event = fire(trigger(server, seen, tell_at=time.time() + 1))
+    assert (event["kind"], event["done"], event["exit_code"]) == ("meanwhile", False, None)
+    assert (event["work"], event["boot_id"]) == (seen.work, seen.boot_id), "enough to wait on without asking the node"
+    assert event["log_offset"] > 0, "what was told of the log is not told again"
+    assert jobs.look(client, server.node().work_dir, KEY, "").state is jobs.State.RUNNING
+
+
+def test_an_end_is_told_before_the_time(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
+    seen = start(client, server, tmp_path)
+    assert fire(trigger(server, seen))["kind"] == "done"
+    assert fire(trigger(server, seen, tell_at=0.0))["kind"] == "done"
 
 
 def test_the_provider_would_understand_the_event(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
