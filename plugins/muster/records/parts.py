@@ -97,6 +97,14 @@ def serials_at(session: Session, node: str, moment: datetime.datetime) -> dict[s
     return {row.slot: row.serial for row in session.execute(query)}
 
 
+def sits_now(session: Session, kind: str, serial: str) -> tuple[str, str] | None:
+    """(node, slot) where that part sits; None where it sits in no node, or was never seen."""
+    query = select(Placement.node, Placement.slot).join(Part)
+    query = query.where(Part.kind == kind, Part.serial == serial, Placement.until.is_(None))
+    found = session.execute(query).first()
+    return (found.node, found.slot) if found else None
+
+
 def _place_one(session: Session, node: str, slot: str, serial: str, previous: str | None) -> list[str]:
     moment = _rows.now()
     kind = re.sub(r"\d+$", "", slot.partition(":")[0])

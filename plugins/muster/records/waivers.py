@@ -14,7 +14,7 @@ from muster.lifecycle import State, is_person
 from muster.records import _rows
 from muster.records.engine import reading, writing
 from muster.records.models import FindingRow, Node, Run, StageRecord, WaiverRow
-from muster.records.parts import current_serials, serials_at
+from muster.records.parts import current_serials, serials_at, sits_now
 from muster_criteria import waivers
 from muster_criteria.model import Finding, Judgement
 from muster_criteria.waivers import Machine, Waiver
@@ -23,8 +23,9 @@ from muster_criteria.waivers import Machine, Waiver
 def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason: str) -> Waiver:
     """Bear with a finding until a moment: from the next test on, it alone does not fail its stage.
 
-    Verdicts that have been spoken stay as they are. Raises UnknownFinding, and BadWaiver if it is over already, no
-    named person gives a reason, or the machine it was found on is no longer there.
+    It is about the part that it was found on, wherever that sits now. Verdicts that have been spoken stay as they are.
+    Raises UnknownFinding, and BadWaiver if it is over already, no named person gives a reason, or the part or machine
+    that it was found on is no longer there.
     """
     _decided(person, reason)
     moment = _rows.now()
@@ -32,7 +33,7 @@ def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason
         raise BadWaiver(f"a waiver until {until:%Y-%m-%d %H:%M} UTC would be over already: give a later date")
     with writing() as session:
         query = (
-            select(FindingRow, Run.started_at)
+            select(FindingRow, Run.started_at, StageRecord.recorded_at)
             .join(StageRecord, FindingRow.stage == StageRecord.id)
             .join(Run, StageRecord.run == Run.id)
             .where(FindingRow.finding_id == finding_id)
@@ -41,15 +42,12 @@ def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason
         latest = session.execute(query.limit(1)).first()
         if latest is None:
             raise UnknownFinding(f"no finding {finding_id!r} is recorded; `muster runs show` and reports give ids")
-        found, began = latest
-        node = _rows.node_row(session, found.node, lock=True)
-        if began < node.machine_since:
-            raise BadWaiver(
-                f"{finding_id} was found on the machine that {node.name} was before it was replaced: nothing to waive"
-            )
+        found, began, recorded_at = latest
+        name, device, subject = _where_now(session, found, began, recorded_at)
+        node = _rows.node_row(session, name, lock=True)
         row = WaiverRow(
-            node=node.name, rule=found.rule, metric=found.metric, device=found.device, labels=found.labels,
-            finding_id=finding_id, subject=waivers.subject_of(found.device, current_serials(session, node.name)),
+            node=name, rule=found.rule, metric=found.metric, device=device, labels=found.labels,
+            finding_id=finding_id, subject=subject,
             reason=reason.strip(), person=person, created_at=moment, until=until,
         )  # fmt: skip
         session.add(row)
@@ -59,6 +57,24 @@ def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason
         said = {"waiver": row.id, "finding": finding_id, "person": person}
         _rows.write_event(session, node.name, state, state, person, f"waived {finding_id} {given}", said)
         return given
+
+
+def _where_now(
+    session: Session, found: FindingRow, began: datetime.datetime, recorded_at: datetime.datetime
+) -> tuple[str, str, str]:
+    """(node, device, subject) of what was found, where it is now. Raises BadWaiver if it is nowhere."""
+    serials = serials_at(session, found.node, recorded_at)
+    subject = waivers.subject_of(found.device, serials)
+    if found.device in serials:
+        kind, _, serial = subject.partition(" ")
+        place = sits_now(session, kind, serial)
+        if place is None:
+            raise BadWaiver(f"{found.finding_id} was found on {subject}, which sits in no node now: nothing to waive")
+        return (*place, subject)
+    if began < _rows.node_row(session, found.node).machine_since:
+        was = f"{found.finding_id} was found on the machine that {found.node} was"
+        raise BadWaiver(f"{was} before it was replaced: nothing to waive")
+    return found.node, found.device, subject
 
 
 def revoke_waiver(waiver_id: int, person: str, reason: str) -> Waiver:

@@ -10,7 +10,7 @@ import pytest
 from muster import records
 from muster.admission.entry import admit_by, decide_now
 from muster.admission.gate import NeedsPerson, Refuse
-from muster.errors import IllegalMove
+from muster.errors import BadWaiver, IllegalMove
 from muster.lifecycle import CLUSTER_STAGES, STAGES, State
 from muster_criteria.model import Action, Finding, Severity, Verdict
 from tests.muster import fleet
@@ -113,6 +113,26 @@ def test_the_suspicion_follows_the_part_to_another_node_and_slot(suspect: str) -
     assert found.finding.device == "gpu6"
     assert records.open_findings(suspect) == []
     assert records.under_suspicion("cpu-generic", simulated=False) == {"gpu-0002"}
+
+
+def test_it_can_be_borne_with_where_it_sits_now(suspect: str) -> None:
+    records.add_node(fleet.new_node("gpu-0002"))
+    run_all("with the old part", node="gpu-0002", serials={"system": "OTHER", "gpu6": "BAD"})
+    run_all("with another", serials={**PARTS, "gpu3": "NEW"})
+    (found,) = records.open_findings("gpu-0002")
+    until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=7)
+    waiver = records.waive_finding(found.finding.id, until, "Ada", "jobs there check their weights")
+    assert (waiver.node, waiver.device, waiver.subject) == ("gpu-0002", "gpu6", "gpu BAD")
+    assert records.open_findings("gpu-0002")[0].finding.waived
+    assert records.list_waivers(node=suspect) == [], "the new part in the old slot has no waiver"
+
+
+def test_one_that_was_taken_out_is_not_waived_for_what_sits_there_now(suspect: str) -> None:
+    (found,) = records.open_findings(suspect)
+    run_all("new part", serials={**PARTS, "gpu3": "NEW"})
+    until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=7)
+    with pytest.raises(BadWaiver, match="found on gpu BAD, which sits in no node now"):
+        records.waive_finding(found.finding.id, until, "Ada", "known")
 
 
 def test_it_is_nobody_s_peer(suspect: str) -> None:
