@@ -19,6 +19,7 @@ from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Clock, Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.probes._nccl_log import SUBSYSTEMS, Proof, parse_nccl_log, prove
+from muster_node.probes._ring import CARRIED, Ring
 from muster_node.probes._shared import GIB, MIB, median, spread
 
 SIZES = {"cpu": [MIB, 16 * MIB], "gpu": [8, 1024, MIB, 16 * MIB, 256 * MIB, GIB, 8 * GIB]}
@@ -52,18 +53,20 @@ class Collectives(Probe):
     needs = ("torch",)
 
     def run(self, context: Context) -> None:
-        """Measure. Raises Skip where PyTorch lacks the backend, and on simulated GPUs: NCCL knows real ones only."""
+        """Measure. Raises Skip where PyTorch lacks the backend, or nobody is there to exchange with."""
         torch, hardware = require_torch(), context.hardware
         gpus, cores = hardware.devices("gpu"), hardware.devices("core")
+        if len(gpus) == 1:
+            raise Skip("there is only one GPU, which has nobody to exchange with")
         if gpus and hardware.simulated:
-            raise Skip("simulated GPUs have no NCCL")
+            found = _by_ring(torch, context, [hardware.compute(gpu) for gpu in gpus])
+            _report(context, found, {"nvls": "off"}, None, CARRIED)
+            return
         backend = BACKENDS["gpu" if gpus else "cpu"]
         if not torch.distributed.is_available() or not getattr(torch.distributed, "is_%s_available" % backend)():
             raise Skip("PyTorch was built without %s" % backend)
         if not cores:
             raise Skip("this machine offers no CPU to run on")
-        if len(gpus) == 1:
-            raise Skip("there is only one GPU, which has nobody to exchange with")
         ranks = len(gpus) or context.params["ranks"] or max(2, min(32, len(cores)))
         context.progress("%s collectives between %d processes" % (backend, ranks))
         # A process for each rank, which is forked before this one has touched a GPU, and finds its own there.
@@ -94,13 +97,42 @@ class _Measured:
     stretches: Dict[Key, Tuple[int, int]] = dataclasses.field(default_factory=dict)
 
 
-def _report(context: Context, measured: List[_Measured], labels: Dict[str, str], logs: Optional[List[str]]) -> None:
-    """``logs``: those of all ranks, where rates count only with proof of what carried the bytes."""
+def _by_ring(torch: Any, context: Context, computes: List[Compute]) -> List[_Measured]:
+    """What each GPU of a simulated machine measured: NCCL knows real ones only."""
+    ranks, params = len(computes), context.params
+    measured = [_Measured(wrong=dict.fromkeys(params["ops"], 0)) for _ in computes]
+    room = min(compute.free_memory() for compute in computes)
+    for op in params["ops"]:
+        for wanted in params["sizes"] or SIZES["gpu"]:
+            elements = _elements(wanted, ranks)
+            key = (op, elements * ELEMENT_BYTES)
+            if _BUFFERS * key[1] > room:
+                measured[0].left_out.append(key)
+                continue
+            ring = Ring(torch, computes, op, elements)
+            for repeat in range(_WARMUP + params["repeats"]):
+                taken, wrong = ring.run(), ring.wrong()
+                for rank, found in enumerate(measured):
+                    found.wrong[op] += wrong[rank]
+                    if repeat >= _WARMUP:
+                        found.seconds.setdefault(key, []).append(taken[rank])
+    return measured
+
+
+def _elements(wanted: int, ranks: int) -> int:
+    """Elements of a whole buffer of about so many bytes: as many for each rank, and one at least."""
+    return max(1, int(wanted) // ELEMENT_BYTES // ranks) * ranks
+
+
+def _report(
+    context: Context, measured: List[_Measured], labels: Dict[str, str], logs: Optional[List[str]], carried: str = ""
+) -> None:
+    """``logs``: those of all ranks, where rates count only with proof of what carried the bytes; else ``carried``."""
     ranks, first = len(measured), measured[0]
     for op in context.params["ops"]:
         wrong = sum(found.wrong[op] for found in measured)
         context.emit("collective_mismatches", "node", value=wrong, labels={"op": op, **labels}, samples=ranks)
-        proof, sizes = Proof(), [size for name, size in first.seconds if name == op]
+        proof, sizes = Proof(carried=carried), [size for name, size in first.seconds if name == op]
         for size in sizes:
             key = (op, size)
             if logs is not None:
@@ -118,7 +150,7 @@ def _report(context: Context, measured: List[_Measured], labels: Dict[str, str],
                 spread=spread(rates),
                 note=proof.carried or (proof.why_not and "what carried it is not proven: " + proof.why_not),
             )
-        if logs is not None and sizes:
+        if (logs is not None or carried) and sizes:
             told = {"op": op, **labels}
             context.emit("collective_transport", "node", text=proof.carried or None, labels=told, note=proof.why_not)
     for op, size in first.left_out:
@@ -191,7 +223,7 @@ class _Rank:
         log = _log_file(self._scratch, worker.index, self._nvls)
         for op in self._params["ops"]:
             for wanted in self._params["sizes"] or SIZES[self._kind]:
-                elements = max(1, int(wanted) // ELEMENT_BYTES // worker.count) * worker.count
+                elements = _elements(wanted, worker.count)
                 size = elements * ELEMENT_BYTES
                 if _BUFFERS * size > room:
                     measured.left_out.append((op, size))

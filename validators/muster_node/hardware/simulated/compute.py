@@ -99,6 +99,7 @@ class SimulatedCompute(Compute):
             if one.direction != "d2h":  # the host's memory is not this GPU's
                 self._hold(one.target)
         both_ways = len({one.direction for one in transfers}) > 1
+        self._seconds += links.LATENCY_S
         self._seconds += max(nominal_bytes / self._link_rate(one, both_ways) for one in transfers)
 
     @contextlib.contextmanager

@@ -15,6 +15,8 @@ _PCIE_SHARE = 0.82
 # What nobody publishes, chosen: what each direction keeps when both are under way, and a copy's share of NVLink.
 _BOTH_WAYS_SHARE = 0.92
 _NVLINK_SHARE = 0.8
+LATENCY_S = 4e-6
+"""Chosen as well: from the start of a copy to its first byte."""
 
 
 def host_rate(model: Model, gpu: Gpu, both_ways: bool) -> float:

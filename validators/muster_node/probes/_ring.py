@@ -1,0 +1,109 @@
+"""Collectives as rings of copies between GPUs, for machines on which NCCL cannot run: simulated ones.
+
+Every GPU hands a part of the buffer on to the next, all at once, as in NCCL's ring algorithm: parts really move and are
+really added, in buffers that a fault can touch, and how long the copies take is the devices' own say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, Dict, List, Sequence
+
+from muster_node.cluster.exchange import ELEMENT_BYTES, Exchange
+from muster_node.hardware.seam import Compute, Transfer
+
+CARRIED = "a ring of copies between the modelled GPUs; NCCL did not run"
+
+
+class Ring:
+    """One collective of ``elements`` (a multiple of the number of GPUs) between GPUs that one process drives."""
+
+    def __init__(self, torch: Any, computes: Sequence[Compute], op: str, elements: int) -> None:
+        self._computes, self._op, self._count = computes, op, len(computes)
+        self._nominal_bytes = elements // self._count * ELEMENT_BYTES
+        (self._share,) = computes[0].physical(elements // self._count)
+        self._members = [
+            Exchange(torch, op, rank, self._count, self._share * self._count, compute.torch_device)
+            for rank, compute in enumerate(computes)
+        ]
+        self._filled = [member.mine() for member in self._members]
+        self._incoming = [member.empty(self._share) for member in self._members]
+
+    def run(self) -> List[float]:
+        """Do it once; device seconds by GPU, each until it had all of its part."""
+        for member in self._members:
+            member.reset()
+        with contextlib.ExitStack() as timed:
+            timings = [timed.enter_context(compute.timer()) for compute in self._computes]
+            _STEPS[self._op](self)
+        return [timing.seconds for timing in timings]
+
+    def wrong(self) -> List[int]:
+        """Elements that differ from the exact answer, by GPU."""
+        return [sum(member.wrong().values()) for member in self._members]
+
+    def all_reduce(self) -> None:
+        """Everybody's part is summed on its way round, then the sums go round."""
+        results = [member.result for member in self._members]
+        self._reduce(results)
+        self._gather(results)
+
+    def all_gather(self) -> None:
+        """The first part of every GPU's buffer goes round."""
+        for rank, member in enumerate(self._members):
+            member.result[member.span(rank)] = self._filled[rank][: self._share]
+        self._gather([member.result for member in self._members])
+
+    def reduce_scatter(self) -> None:
+        """Everybody's part is summed on its way round, and stays where it is whole."""
+        sums = [filled.clone() for filled in self._filled]
+        self._reduce(sums)
+        for rank, member in enumerate(self._members):
+            member.result.copy_(sums[rank][member.span(rank)])
+
+    def all_to_all(self) -> None:
+        """In each step everybody gets its part from the GPU that is so many places behind."""
+        for rank, member in enumerate(self._members):
+            member.result[member.span(rank)] = self._filled[rank][member.span(rank)]
+        for step in range(1, self._count):
+            for rank, member in enumerate(self._members):
+                giver = (rank - step) % self._count
+                self._copy(rank, giver, member.result[member.span(giver)], self._filled[giver][member.span(rank)])
+
+    def send_recv(self) -> None:
+        """Everybody gets the whole buffer of the GPU behind it."""
+        for rank, member in enumerate(self._members):
+            behind = (rank - 1) % self._count
+            for part in range(self._count):
+                self._copy(rank, behind, member.result[member.span(part)], self._filled[behind][member.span(part)])
+
+    def _reduce(self, buffers: List[Any]) -> None:
+        """Afterwards part ``rank`` of buffer ``rank`` is the sum of that part of all buffers."""
+        for step in range(self._count - 1):
+            for rank, member in enumerate(self._members):
+                behind, part = (rank - 1) % self._count, member.span((rank - 2 - step) % self._count)
+                self._copy(rank, behind, self._incoming[rank], buffers[behind][part])
+            for rank, member in enumerate(self._members):
+                part = member.span((rank - 2 - step) % self._count)
+                buffers[rank][part] += self._incoming[rank]
+                self._computes[rank].touch(buffers[rank][part], nominal_bytes=0)  # added as it arrives
+
+    def _gather(self, buffers: List[Any]) -> None:
+        """Afterwards every buffer has part ``rank`` of buffer ``rank``, for all of them."""
+        for step in range(self._count - 1):
+            for rank, member in enumerate(self._members):
+                behind, part = (rank - 1) % self._count, member.span((rank - 1 - step) % self._count)
+                self._copy(rank, behind, buffers[rank][part], buffers[behind][part])
+
+    def _copy(self, rank: int, giver: int, target: Any, source: Any) -> None:
+        one = Transfer("peer", target, source, self._computes[giver].device)
+        self._computes[rank].transfer([one], nominal_bytes=self._nominal_bytes)
+
+
+_STEPS: Dict[str, Callable[[Ring], None]] = {
+    "all_reduce": Ring.all_reduce,
+    "all_gather": Ring.all_gather,
+    "reduce_scatter": Ring.reduce_scatter,
+    "all_to_all": Ring.all_to_all,
+    "send_recv": Ring.send_recv,
+}
