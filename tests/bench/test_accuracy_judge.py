@@ -41,8 +41,8 @@ def test_every_gross_fault_is_found_on_its_gpu_and_no_other(rows: list[Row]) -> 
 def test_healthy_nodes_are_hardly_ever_failed(rows: list[Row]) -> None:
     for row in rows:
         if row.cell.fault is None:
-            assert row.found.of == SMALL.healthy
-            assert row.found.hits <= 5, row  # at one in 1,000, six or more of 1,000 come once in 1,700 times
+            assert row.found.of == SMALL.healthy + SMALL.tuning
+            assert row.found.hits <= 5, row  # at one in 1,000, six or more of 1,500 come once in 220 times
 
 
 def test_inventory_tells_at_once_and_heat_only_at_the_end(rows: list[Row]) -> None:
@@ -80,6 +80,7 @@ def test_the_command_ends_with_its_figures_and_a_sentence_for_each_bar_that_so_f
     printed = capsys.readouterr()
     figures = json.loads(printed.out.splitlines()[-1])
     assert status == 1
-    assert (figures["trials_per_cell_min"], figures["healthy_judgements"]) == (2, 80)
+    assert figures["trials_per_cell_min"] == 2
+    assert figures["healthy_judgements"] == 2 * (40 + 200), "those too by which the baselines are tuned"
     assert "trials_per_cell_min is 2, but should be at least 1,000." in printed.err
     assert "| GPU missing |" in printed.out

@@ -73,9 +73,9 @@ def level(frozen: Frozen, node: str = NODE) -> pd.DataFrame:
     return rows.assign(value=usual)
 
 
-def threshold(frozen: Frozen, rule: str, metric: str, repeats: int = 1) -> float:
+def threshold(frozen: Frozen, rule: str, metric: str, repeats: int = 1, *, has_past: bool = True) -> float:
     catalogue = keyed(frozen.today, FLEET.comparisons).catalogue
-    limits = Thresholds(frozen.snapshot, STANDARD, ["sku"], catalogue).critical(rule, repeats)
+    limits = Thresholds(frozen.snapshot, STANDARD, ["sku"], catalogue).critical(rule, repeats, has_past=has_past)
     return max(STANDARD.effect_min, float(limits[0, [each.key[1] for each in catalogue].index(metric)]))
 
 
@@ -87,15 +87,28 @@ def test_a_healthy_fleet_is_not_failed(frozen: Frozen) -> None:
     assert (verdicts == "PASS").mean() > 0.8
 
 
+@pytest.mark.parametrize("has_past", [False, True])
 @pytest.mark.parametrize("metric", ["work_0", "clock_0"])
-def test_peers_convict_just_beyond_the_threshold_and_not_just_within(frozen: Frozen, metric: str) -> None:
+def test_peers_convict_just_beyond_the_threshold_and_not_just_within(
+    frozen: Frozen, metric: str, has_past: bool
+) -> None:
     uncertain = np.sqrt(1.0 + np.pi / 2.0 / FLEET.nodes)
-    share = threshold(frozen, "peers", metric) * uncertain
+    share = threshold(frozen, "peers", metric, has_past=has_past) * uncertain
     assert 0.03 <= share < 0.5
     for factor, breach in ((share * 1.001, "fail"), (share * 0.999, "retest")):
         one = scaled(level(frozen), 1.0 - factor, metric=metric, device="gpu3")
+        found = frozen.sweep(one, frozen.history if has_past else None)
 
-        assert ("peers", breach) in told(frozen.sweep(one), device="gpu3", metric=metric)
+        assert ("peers", breach) in told(found, device="gpu3", metric=metric)
+
+
+def test_without_a_past_what_follows_the_lottery_is_judged_more_strictly(frozen: Frozen) -> None:
+    """What the rules about a device's own past would cost is spent there, and nowhere else."""
+    stricter = {
+        metric: threshold(frozen, "peers", metric, has_past=False) < threshold(frozen, "peers", metric)
+        for metric in ("work_0", "clock_0")
+    }
+    assert stricter == {"work_0": False, "clock_0": True}
 
 
 def test_a_distance_below_three_percent_convicts_nobody_however_odd_it_is(frozen: Frozen) -> None:

@@ -41,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _set_up(seed: int, size: Size) -> str:
     return (
         f"Simulated, seed {seed}: {size.fleets} fleets of {size.fleet_nodes:,} nodes with eight GPUs each. For each "
-        f"kind of visit {size.trials:,} trials in each line and {size.healthy:,} healthy nodes, shared by the fleets. "
+        f"kind of visit {size.trials:,} trials in each line and {size.healthy:,} healthy nodes, shared by the fleets; "
+        f"Muster's false fails are counted on {size.tuning:,} more, and the tuned tests are given as many. "
         "Smaller fleets know less of their tails and find less."
     )
 

@@ -40,9 +40,9 @@ class Size:
     One fleet's tails may be longer or shorter than they should be by luck, Muster's as much as the baselines', and
     no number of trials against it shows that: hence several fleets, each with baselines that were tuned for it.
 
-    ``tuning``: further healthy nodes for each kind of visit, of which Muster fails some. The baselines of each fleet
-    are tuned to fail as many at such a visit, of ``TUNING_LOTS`` times the fleet's share of them: fewer would not show
-    where one metric's part of the false fails begins.
+    ``tuning``: further healthy nodes for each kind of visit, of which Muster fails some; its false fails count those
+    too. The baselines of each fleet are tuned to fail as many at such a visit, of ``TUNING_LOTS`` times the fleet's
+    share of them: fewer would not show where one metric's part of the false fails begins.
     """
 
     trials: int = 1000
@@ -113,17 +113,25 @@ def evaluate(seed: int, size: Size, new_judge: NewJudge, cells: Sequence[Cell] =
     lot = size.shared(size.tuning)
     false_fails = {}
     for visit in VISITS:
-        failed = sum(_failed(rng, fleet, lot, visit) for rng, fleet in zip(rngs, fleets, strict=True))
-        false_fails[visit] = max(failed, 1) / (lot * size.fleets)
+        hits = sum(_failed(rng, fleet, lot, visit) for rng, fleet in zip(rngs, fleets, strict=True))
+        false_fails[visit] = Count(hits, lot * size.fleets)
     total: dict[tuple[Cell, str], Row] = {}
     for rng, fleet in zip(rngs, fleets, strict=True):
         draws = (draw_trials(rng, fleet.hall, [(HEALTHY, lot)], EARLIER_VISITS) for _ in range(TUNING_LOTS))
         healthy = healthy_halves(fleet.readings, draws)
-        for visit, rate in false_fails.items():
+        for visit, failed in false_fails.items():
+            rate = max(failed.hits, 1) / failed.of
             for row in _against(rng, size, fleet, visit, tune(healthy, rate), cells):
                 key = (row.cell, row.visit)
                 total[key] = total[key] + row if key in total else row
-    return list(total.values())
+    return [_with_tuning(row, false_fails) for row in total.values()]
+
+
+def _with_tuning(row: Row, false_fails: Mapping[str, Count]) -> Row:
+    """Of healthy nodes, those that the baselines were tuned by count too: the judge failed them in the same way."""
+    if row.cell != HEALTHY:
+        return row
+    return dataclasses.replace(row, found=row.found + false_fails[row.visit])
 
 
 def _fleet(rng: np.random.Generator, size: Size, new_judge: NewJudge) -> _Compared:

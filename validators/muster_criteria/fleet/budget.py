@@ -3,11 +3,15 @@
 At most ``healthy_fail_per_visit`` over all devices × metrics × rules together (union bound, so correlated metrics only
 make it stricter). It goes where it helps, by kind of spread and by rule:
 
-* Series of low spread are many, and their true spread has the longer tail: half goes to their peers' rule, and most of
-  that to readings that a retest confirmed, since two that agree tell of the part and not of the run.
-* Series that follow the lottery are few, but no retest undoes a lottery: a third goes to single readings among peers.
-* What is left is enough for the rest. A device compared with its own past strays by noise alone, whose tail is short
-  and shorter still for two readings, and siblings see little that peers do not: they are there for what only they see.
+* Series of low spread are many, and their true spread has the longer tail: four tenths go to their peers' rule, and
+  most of that to readings that a retest confirmed, since two that agree tell of the part and not of the run.
+* Series that follow the lottery are few, but no retest undoes a lottery: most of what they have goes to single readings
+  among peers. Of a device without a past these are all there is, and the rules about its past cost nothing: so they get
+  twice as much as where a past tells more.
+* A device compared with its own past strays by noise alone, whose tail is short and shorter still for two readings, and
+  siblings see little that peers do not: a little is enough for them, and they are there for what only they see.
+* The rest is kept back: the milder of two readings goes beyond its predicted tail up to twice as often as was asked for
+  (see ``tails``).
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ NODE_RULES = ("node_peers", "node_drift")
 OWN_PAST = ("drift", "node_drift")
 """Rules that compare a device, or a node, with what it was at its visits before: there is no lottery, only noise."""
 SHARES: dict[str, dict[Spread, tuple[float, float]]] = {
-    "peers": {"low": (0.05, 0.45), "lottery": (0.34, 0.01)},
+    "peers": {"low": (0.05, 0.35), "lottery": (0.20, 0.01)},
     "siblings": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},
     "drift": {"low": (0.01, 0.04), "lottery": (0.01, 0.02)},
     "cusum": {"low": (0.005, 0.0), "lottery": (0.005, 0.0)},
@@ -30,6 +34,14 @@ SHARES: dict[str, dict[Spread, tuple[float, float]]] = {
     "node_drift": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},
 }
 """Shares of the budget by rule and spread: for single readings, and for those that a retest confirmed."""
+ABOUT_PAST = (*OWN_PAST, "cusum")
+_NOTHING: dict[Spread, tuple[float, float]] = {"low": (0.0, 0.0), "lottery": (0.0, 0.0)}
+SHARES_WITHOUT_PAST: dict[str, dict[Spread, tuple[float, float]]] = {
+    **SHARES,
+    **dict.fromkeys(ABOUT_PAST, _NOTHING),
+    "peers": {"low": (0.05, 0.35), "lottery": (0.42, 0.01)},
+}
+"""The same for a device that has not the visits behind it that its own past needs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +65,14 @@ class Budget:
     visits_min: int = 3
     cusum_k: float = 0.5
 
-    def part(self, rule: str, spread: Spread, share: float, *, confirmed: bool = False) -> float:
+    def part(self, rule: str, spread: Spread, share: float, *, confirmed: bool = False, has_past: bool = True) -> float:
         """Probability of a false alarm that ``rule`` may spend on one series, by a single or a ``confirmed`` reading.
 
         ``share``: what the series weighs of all of its spread that a node has (see ``keyed.Series.weight``).
+        ``has_past``: whether the device has the visits behind it that the rules about its own past need.
         """
-        return self.healthy_fail_per_visit * SHARES[rule][spread][confirmed] * share
+        shares = SHARES if has_past else SHARES_WITHOUT_PAST
+        return self.healthy_fail_per_visit * shares[rule][spread][confirmed] * share
 
 
 STANDARD = Budget()

@@ -25,8 +25,9 @@ class Comparison(Written):
     the peers of those of one stage is judged too, as ``<family>_index``: it is steadier than any of them. ``given``,
     said with the first of a family: a metric of the same device that explains part of it (of a clock: the temperature).
     Without what that explains, by the slope that the fleet shows, the index is judged as ``<family>_given_<metric>``.
-    ``judged`` false: it only explains others. ``fault``, ``action``, ``meaning``: as for a limit. Only quantities with
-    a true zero (rates, resistances, power) may be judged: distances are shares.
+    ``judged`` false: it only explains others. ``weight``: its part of the budget of false alarms beside the others of
+    its spread, each label of it; less than 1 where another tells of the same. ``fault``, ``action``, ``meaning``: as
+    for a limit. Only quantities with a true zero (rates, resistances, power) may be judged: distances are shares.
     """
 
     metric: str
@@ -37,6 +38,7 @@ class Comparison(Written):
     family: Annotated[str, Field(pattern=r"^[a-z0-9_]*$")] = ""
     given: Annotated[str, Field(pattern=r"^[a-z0-9_]*$")] = ""
     judged: bool = True
+    weight: Annotated[FiniteFloat, Field(gt=0, le=1)] = 1.0
     fault: FaultClass = FaultClass.GPU
     action: Action = Action.RETEST
     meaning: str = ""

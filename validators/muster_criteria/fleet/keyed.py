@@ -24,7 +24,9 @@ SeriesKey = tuple[str, str, str, str]
 Name = TypeVar("Name", str, SeriesKey)
 
 INDEX_UNIT = "1"
-MEMBER_WEIGHT, GIVEN_WEIGHT, ALONE_WEIGHT = 0.1, 6.0, 2.0
+LOW_INDEX_WEIGHT = 0.1
+MEMBER_WEIGHT, INDEX_WEIGHT, GIVEN_WEIGHT, ALONE_WEIGHT = 0.1, 1.0, 12.0, 3.0
+"""Of series that follow the lottery."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,16 +50,17 @@ class Series:
     def weight(self) -> float:
         """Its weight among the series of its spread, by which the budget is divided.
 
-        Of low spread all weigh alike: each may tell of a defect that no other sees. A lottery's family is left to its
-        index, and where something explains part of it, to what is left: members and plain index follow the same draw.
+        Of low spread each may tell of a defect that no other sees; an index sees little that its members do not. A
+        lottery's family is left to its index, and where something explains part of it, to what is left: members and
+        plain index follow the same draw.
         """
         if not self.comparison.judged:
             return 0.0
         if self.comparison.spread == "low":
-            return 1.0
-        if self.given:
-            return GIVEN_WEIGHT
-        return 1.0 if self.index else MEMBER_WEIGHT if self.comparison.family else ALONE_WEIGHT
+            return LOW_INDEX_WEIGHT if self.index else self.comparison.weight
+        if self.index:
+            return GIVEN_WEIGHT if self.given else INDEX_WEIGHT
+        return self.comparison.weight * (MEMBER_WEIGHT if self.comparison.family else ALONE_WEIGHT)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -30,12 +30,12 @@ class Thresholds:
     catalogue: Sequence[Series]
 
     @functools.cache  # noqa: B019  (lives as long as one sweep)
-    def probability(self, rule: str, *, confirmed: bool = False) -> Numbers:
-        """What the rule may spend on each series, by single or by confirmed readings."""
+    def probability(self, rule: str, *, confirmed: bool = False, has_past: bool = True) -> Numbers:
+        """What the rule may spend on each series, by single or by confirmed readings; see ``Budget.part``."""
         together = {"low": self.snapshot.low, "lottery": self.snapshot.lottery}
         return np.array(
             [
-                self.budget.part(rule, spread, each.weight / together[spread], confirmed=confirmed)
+                self.budget.part(rule, spread, each.weight / together[spread], confirmed=confirmed, has_past=has_past)
                 if together[spread := each.comparison.spread]
                 else 0.0
                 for each in self.catalogue
@@ -82,14 +82,14 @@ class Thresholds:
         ).reshape(len(self.skus), len(self.catalogue))
 
     @functools.cache  # noqa: B019
-    def critical(self, rule: str, repeats: int = 1) -> Numbers:
+    def critical(self, rule: str, repeats: int = 1, *, has_past: bool = True) -> Numbers:
         """What healthy parts exceed as rarely as the budget allows; with ``repeats`` ≥ 2, the second worst of them."""
         pairs = repeats * (repeats - 1) // 2 if repeats > 1 else 1
         found = np.full((len(self.skus), len(self.catalogue)), np.nan)
         for row, sku in enumerate(self.skus):
             for column, series in enumerate(self.catalogue):
                 tail = self.tail(rule, min(repeats, 2), sku, series)
-                spend = float(self.probability(rule, confirmed=repeats > 1)[column]) / pairs
+                spend = float(self.probability(rule, confirmed=repeats > 1, has_past=has_past)[column]) / pairs
                 found[row, column] = np.inf if tail is None or not spend else threshold(tail, spend)
         return np.asarray(self.scale(rule) * found)
 

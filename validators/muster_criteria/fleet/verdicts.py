@@ -49,16 +49,16 @@ def ruled(measured: Distances, history: History | None, thresholds: Thresholds, 
     counts = measured.peers_count
     uncertain = np.sqrt(1.0 + np.pi / 2.0 / np.maximum(counts, 1))  # a median of few peers is itself uncertain
     few = np.zeros(len(readings), dtype=np.int64)
-    rules = _Rules(readings, thresholds, at_least)
+    past = _enough(history.past(readings), thresholds.budget) if history is not None else None
+    rules = _Rules(readings, thresholds, at_least, None if past is None else np.isfinite(past.median))
     found = [
         rules.of("peers", measured.peers, usual, counts, uncertain),
         rules.of("siblings", measured.siblings, usual * level, measured.siblings_count),
     ]
     one_each = _first_of(readings.siblings_of, np.isfinite(measured.level))
     found.append(rules.of("node_peers", sign * (measured.level - 1.0), np.ones(len(readings)), few, only=one_each))
-    if history is None:
+    if history is None or past is None:
         return found
-    past = _enough(history.past(readings), thresholds.budget)
     change, common = own_changes(measured.relative / past.median, readings.siblings_of, thresholds.budget.siblings_min)
     found.append(rules.of("drift", sign * (change - 1.0), usual * level * past.median * common, past.visits))
     found.append(_cusum(measured, history, past, usual * level * past.first, thresholds))
@@ -81,10 +81,13 @@ def _first_of(groups: Codes, told: np.ndarray[tuple[int], np.dtype[np.bool_]]) -
 
 
 class _Rules:
-    """Applies one rule after the other to the same readings."""
+    """Applies one rule after the other to the same readings. ``has_past``: of which devices (None: of none)."""
 
-    def __init__(self, readings: Keyed, thresholds: Thresholds, at_least: float) -> None:
+    def __init__(
+        self, readings: Keyed, thresholds: Thresholds, at_least: float, has_past: npt.NDArray[np.bool_] | None
+    ) -> None:
         self._readings, self._thresholds, self._at_least = readings, thresholds, at_least
+        self._has_past = np.zeros(len(readings), dtype=np.bool_) if has_past is None else has_past
         items, distinct = pd.factorize(readings.item)
         self._items = items.astype(np.int64)
         self._size = len(distinct)
@@ -104,7 +107,9 @@ class _Rules:
         effect = self._thresholds.budget.effect_min
         sku, series = self._readings.sku[reading], self._readings.series[reading]
         wider = 1.0 if uncertain is None else uncertain[reading]
-        single = np.maximum(effect, self._thresholds.critical(rule)[sku, series] * wider)
+        critical = self._thresholds.critical
+        known, new = critical(rule)[sku, series], critical(rule, has_past=False)[sku, series]
+        single = np.maximum(effect, np.where(self._has_past[reading], known, new) * wider)
         # The effect that counts was measured once, and the other reading says that it was no chance.
         rare = self._thresholds.second(rule, repeats, sku, series) * wider
         double = np.maximum(rare - second, effect - share)
