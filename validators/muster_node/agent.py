@@ -21,6 +21,7 @@ from muster_node import contract, facts, guard, jobdir, registry, strays
 from muster_node.bounded import Hung, bounded
 from muster_node.contract import Aggregate, Measurement, Plan, ProbeOutcome, Result, TelemetryFile
 from muster_node.fence import Fence, Fenced, Occupied
+from muster_node.gpu_settings import Kept
 from muster_node.hardware.seam import Fact, Hardware
 from muster_node.jobdir import JobDir, Progress
 from muster_node.probe_run import Bench, run_probe
@@ -270,8 +271,11 @@ def _work(
     known = registry.discover(packages)
     state.notes.extend("probe file %s cannot be used: %s" % item for item in sorted(known.broken.items()))
     hardware = _open(state, open_hardware)
-    _describe(state, hardware)
+    inventory = _describe(state, hardware)
     _ask_leave(state, hardware, known)
+    kept = Kept(jobdir.work_dir(), hardware)
+    if _loads(plan, known):
+        state.notes.extend(kept.begin(inventory, stop))
     recorder = Recorder(state.job.telemetry, HOLD_SPACINGS * plan.telemetry_interval_s)
     sampler = Sampler(hardware, recorder, plan.telemetry_interval_s)
     sampler.start()
@@ -284,6 +288,7 @@ def _work(
         state.notes.extend(sampler.stop())
         state.telemetry, state.telemetry_file = recorder.close()
         state.notes.extend(recorder.notes)
+        state.notes.extend(kept.end())
     if len(state.outcomes) == len(plan.probes) and not _cut_short(state):
         return contract.END_COMPLETED, ""
     return stop.end, stop.sentence
@@ -320,7 +325,7 @@ def _open(state: Job, open_hardware: OpenHardware) -> Hardware:
     return hardware
 
 
-def _describe(state: Job, hardware: Hardware) -> None:
+def _describe(state: Job, hardware: Hardware) -> List[Fact]:
     inventory: List[Fact] = []
     try:
         inventory = bounded("the inventory", lambda: list(hardware.inventory()), INVENTORY_LIMIT_S, state.stop)
@@ -328,11 +333,16 @@ def _describe(state: Job, hardware: Hardware) -> None:
         state.notes.append("identity is incomplete: %s: %s" % (type(error).__name__, error))
     state.identity = bounded("the identity", lambda: facts.identity(hardware, inventory), INVENTORY_LIMIT_S, state.stop)
     state.environment = facts.environment(inventory)
+    return inventory
+
+
+def _loads(plan: Plan, known: registry.Registry) -> bool:
+    return any(known.probes[call.probe].loads for call in plan.probes if call.probe in known.probes)
 
 
 def _ask_leave(state: Job, hardware: Hardware, known: registry.Registry) -> None:
     plan = state.plan
-    loads = any(known.probes[call.probe].loads for call in plan.probes if call.probe in known.probes)
+    loads = _loads(plan, known)
     use = guard.look(hardware, patient=loads and not plan.force_reason, stop=state.stop)
     evidence = list(use.evidence)
     if use.busy and loads and plan.force_reason:

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from muster_node.gpu_settings import settings
 from muster_node.hardware import open_hardware
 from muster_node.hardware.seam import Clock, Compute, Device, Fact, Hardware, Sample, Timing, Worker
 from muster_node.hardware.simulated import create_machine, open_simulated
 from muster_node.probe import Context, resolve_params
 from muster_node.probes._host_load import burning_beside, emit_beside
 from muster_node.probes._pulses import PATTERNS, Pulsing
-from muster_node.probes._settings import emit_changes, settings
+from muster_node.probes._settings import emit_changes
 from muster_node.probes.gpu_burn import GpuBurn
 from tests.muster_node.simulated.winding import WoundClock
 

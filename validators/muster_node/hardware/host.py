@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pathlib
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Protocol, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Protocol, Sequence, Tuple
 
 from muster_node.hardware import host_fabric, host_inventory, host_parse
 from muster_node.hardware.cpu_compute import CpuCompute
@@ -41,6 +41,9 @@ class Accelerators(Protocol):
 
     def compute(self, device: Device) -> Compute:
         """Compute on a GPU. Raises Skip where PyTorch cannot use it."""
+
+    def put_back(self, device: str, setting: str, facts: Sequence[Fact]) -> str:
+        """As ``Hardware.put_back``."""
 
 
 class HostHardware(Hardware):
@@ -148,6 +151,12 @@ class HostHardware(Hardware):
             return self._accelerators.compute(device)
         flags = host_parse.parse_cpuinfo(self._files.text("/proc/cpuinfo"))["flags"]
         return CpuCompute(device, self._files, flags)
+
+    def put_back(self, device: str, setting: str, facts: Sequence[Fact]) -> str:
+        """By the GPUs' own backend."""
+        if self._accelerators is None:
+            return super().put_back(device, setting, facts)
+        return self._accelerators.put_back(device, setting, facts)
 
     def at_once(
         self,

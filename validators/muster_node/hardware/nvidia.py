@@ -17,6 +17,7 @@ from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence, Tup
 
 from muster_node.hardware.nvidia_compute import CudaCompute, Pace
 from muster_node.hardware.nvidia_links import Links, fabric_facts
+from muster_node.hardware.nvidia_settings import COMPUTE_MODES, put_back
 from muster_node.hardware.nvml import CALL_LIMIT_S, Answer, Nvml
 from muster_node.hardware.seam import Compute, Device, Fact, Sample
 from muster_node.hardware.sysfs import NOT_SUPPORTED
@@ -38,9 +39,6 @@ _THROTTLE_FIELDS = (
     ("hw_thermal", "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN"),
     ("hw_power_brake", "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN"),
 )
-
-
-COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +130,11 @@ class NvidiaGpus:
             raise Skip("%s does not answer NVML" % device.id)
         pace, near = functools.partial(self._pace, gpu.handle), functools.partial(self._near, gpu.handle)
         return CudaCompute(device, gpu.uuid, gpu.nvml_index, pace, near)
+
+    def put_back(self, device: str, setting: str, facts: Sequence[Fact]) -> str:
+        """As ``Hardware.put_back``."""
+        gpu = next((gpu for gpu in self._gpus if gpu.device.id == device), None)
+        return "the GPU is gone" if gpu is None else put_back(self._nvml, gpu.handle, setting, facts)
 
     def _near(self, handle: Any) -> FrozenSet[int]:
         """The logical CPUs of the GPU's own NUMA node, which NVML tells as a bit mask in words of 64."""

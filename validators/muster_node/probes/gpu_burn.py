@@ -1,8 +1,8 @@
 """Burn-in of GPUs: all at once at full power, then in pulses, with the host's cores and memory loaded beside them.
 
-Throughput is watched over time; every error counter is read before and after, and so is what somebody may have set. The
-burn itself sets nothing, so that there is nothing to put back if it is killed. A GPU that stops answering under load
-costs its own figures only, and is told as lost, with its last readings.
+Throughput is watched over time; every error counter is read before and after, and so is what somebody may have set (the
+burn itself sets nothing; what anybody did, the agent puts back: see ``gpu_settings``). A GPU that stops answering under
+load costs its own figures only, and is told as lost, with its last readings.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ContextManager, Dict, Iterable, List, Mapping, Optional
 
+from muster_node.gpu_settings import settings
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Compute, Device, Sample, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
@@ -61,7 +62,7 @@ class GpuBurn(Probe):
         if not gpus:
             raise Skip("there is no GPU that answers")
         counters, last = _counters.Counters(hardware), _LastReadings()
-        before = _settings.settings(hardware.inventory())
+        before = settings(hardware.inventory())
         burn = _Burn(torch, context)
         with _beside(context, torch, gpus) as host, precision_of(torch, dtype), hardware.loading(gpus):
             context.progress("%s products on %d GPUs for %g s" % (dtype, len(gpus), context.params["seconds"]))
@@ -76,7 +77,7 @@ class GpuBurn(Probe):
                 _emit_lost(context, gpu, lost.get(gpu, ""), last)
                 _emit_rates(context, gpu, burned)
         counters.emit(context, gpus)
-        _settings.emit_changes(context, before, _settings.settings(hardware.inventory()))
+        _settings.emit_changes(context, before, settings(hardware.inventory()))
         _host_load.emit_beside(context, host)
 
 

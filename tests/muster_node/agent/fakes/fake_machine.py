@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import time
+from pathlib import Path
 
 from muster_node.hardware.seam import Clock, Device, Fact, Hardware, Sample, Usage
 
@@ -33,11 +34,19 @@ class FakeHardware(Hardware):
         return "boot-1"
 
     def inventory(self):
+        limit = os.environ.get("FAKE_LIMIT")
         return [
+            *([Fact("power_limit", "gpu0", "W", value=float(Path(limit).read_text()))] if limit else []),
             Fact("serial_system", "node", "text", text="SYS123"),
             Fact("gpu_serial", "gpu0", "text", text="GPU456"),
             Fact("driver_version", "node", "text", text="580.1"),
         ]
+
+    def put_back(self, device, setting, facts):
+        if os.environ.get("FAKE_PUT_BACK") == "refused":
+            return "NVML: no permission"
+        Path(os.environ["FAKE_LIMIT"]).write_text(str(int(facts[0].value)))
+        return ""
 
     def counters(self):
         return []

@@ -194,3 +194,17 @@ class SlowLeaver(Bad):
 
         atexit.register(time.sleep, 3600)
         threading.Thread(target=time.sleep, args=(3600,)).start()
+
+
+class Meddles(Bad):
+    """As a vendor's diagnostic does: sets a limit otherwise, and is killed before it has set it back."""
+
+    name = "meddles"
+    loads = True
+    params = {"hang": Param(False, "go on until somebody ends it")}
+
+    def misbehave(self, context):
+        Path(os.environ["FAKE_LIMIT"]).write_text("500")
+        context.progress("has set a limit")
+        if context.params["hang"]:
+            time.sleep(3600)

@@ -1,0 +1,91 @@
+"""Setting GPUs again through NVML: which function is called with what, and what is told where it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pynvml
+import pytest
+
+from muster_node.gpu_settings import put_back, settings
+from muster_node.hardware.host import HostHardware
+from muster_node.hardware.nvidia import NvidiaGpus
+from tests.muster_node.nvml_standin import FakeNvml
+
+SETTERS = ("nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetPersistenceMode", "nvmlDeviceSetComputeMode",
+           "nvmlDeviceSetApplicationsClocks")  # fmt: skip
+
+
+class Board:
+    """A board whose settings are changed after they were read; gpu3 is NVML's handle 4."""
+
+    def __init__(self, **changed: Any) -> None:
+        self.nvml = FakeNvml(**dict.fromkeys(SETTERS))
+        self.calls: list[tuple[Any, ...]] = []
+        self.nvml.before = self._note
+        self.hardware = HostHardware(accelerators=NvidiaGpus(self.nvml))
+        before = settings(self.hardware.inventory())
+        healthy = dict(self.nvml.answers)
+        for name, answer in changed.items():
+            self.nvml.answers[name] = lambda handle, *_, name=name, answer=answer: (
+                answer if handle == 4 else healthy[name]
+            )
+        self.said = put_back(self.hardware, before, settings(self.hardware.inventory()))
+
+    def _note(self, name: str, arguments: tuple[Any, ...]) -> None:
+        if name.startswith("nvmlDeviceSet"):
+            self.calls.append((name, *arguments))
+
+
+@pytest.mark.parametrize(
+    ("function", "now", "called", "said"),
+    [
+        ("nvmlDeviceGetEnforcedPowerLimit", 500000, ("nvmlDeviceSetPowerManagementLimit", 4, 700000),
+         "gpu3 power_limit: 700 W before, 500 W after; put back"),
+        ("nvmlDeviceGetPersistenceMode", 0, ("nvmlDeviceSetPersistenceMode", 4, 1),
+         "gpu3 persistence_mode: 1 bool before, 0 bool after; put back"),
+        ("nvmlDeviceGetComputeMode", 3, ("nvmlDeviceSetComputeMode", 4, 0),
+         "gpu3 compute_mode: default before, exclusive process after; put back"),
+    ],
+)  # fmt: skip
+def test_what_differs_is_set_as_it_was(function: str, now: int, called: tuple[Any, ...], said: str) -> None:
+    board = Board(**{function: now})
+    assert board.calls == [called]
+    assert board.said == [said]
+
+
+def test_both_clocks_are_set_together() -> None:
+    board = Board(nvmlDeviceGetApplicationsClock=1200)
+    assert set(board.calls) == {("nvmlDeviceSetApplicationsClocks", 4, 1980, 1980)}
+    assert len(board.said) == 2
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetMigMode", "nvmlDeviceGetEccMode"])
+def test_modes_that_take_a_reset_are_told_and_left(function: str) -> None:
+    board = Board(**{function: [1, 1] if "Mig" in function else [0, 0]})
+    assert board.calls == []
+    assert "not put back: it takes a reset of the GPU" in board.said[0]
+
+
+def test_as_it_was_nothing_is_set() -> None:
+    board = Board()
+    assert (board.calls, board.said) == ([], [])
+
+
+def test_a_refusal_is_told() -> None:
+    board = Board()
+    board.nvml.refuse[SETTERS[0]] = pynvml.NVML_ERROR_NO_PERMISSION
+    limit = [fact for fact in board.hardware.inventory() if (fact.name, fact.device) == ("power_limit", "gpu3")]
+    assert "permission" in board.hardware.put_back("gpu3", "power_limit", limit).lower()
+
+
+def test_a_gpu_that_tells_nothing_any_more_is_left_alone() -> None:
+    board = Board()
+    before = settings(board.hardware.inventory())
+    gone = {key: fact for key, fact in before.items() if key[0] != "gpu3"}
+    assert put_back(board.hardware, before, gone) == []
+    assert board.hardware.put_back("gpu9", "power_limit", []) == "the GPU is gone"
+
+
+def test_a_machine_without_gpus_has_nothing_to_set() -> None:
+    assert HostHardware().put_back("gpu0", "power_limit", []) == "nothing can be set on this machine"

@@ -1,0 +1,59 @@
+"""Setting an NVIDIA GPU again as its inventory told it, through NVML; it takes root, as setting it otherwise did."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+
+from muster_node.hardware.nvml import Nvml
+from muster_node.hardware.seam import Fact
+
+COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+
+Call = Tuple[str, Tuple[int, ...]]
+"""An NVML function, and its arguments after the handle."""
+
+
+def put_back(nvml: Nvml, handle: Any, setting: str, facts: Sequence[Fact]) -> str:
+    """As ``Hardware.put_back``: MIG and ECC modes change only with a reset, which nobody wants unasked."""
+    if setting not in _CALLS:
+        return "it takes a reset of the GPU"
+    call = _CALLS[setting](facts)
+    if call is None:
+        return "what it was is not known in full"
+    function, arguments = call
+    return nvml.ask(function, handle, *arguments).note
+
+
+def _number(facts: Sequence[Fact]) -> Optional[float]:
+    return facts[0].value if facts else None
+
+
+def _power_limit(facts: Sequence[Fact]) -> Optional[Call]:
+    watts = _number(facts)
+    return None if watts is None else ("nvmlDeviceSetPowerManagementLimit", (round(watts * 1000.0),))
+
+
+def _persistence_mode(facts: Sequence[Fact]) -> Optional[Call]:
+    on = _number(facts)
+    return None if on is None else ("nvmlDeviceSetPersistenceMode", (int(on),))
+
+
+def _compute_mode(facts: Sequence[Fact]) -> Optional[Call]:
+    codes = [code for code, words in COMPUTE_MODES.items() if facts and facts[0].text == words]
+    return ("nvmlDeviceSetComputeMode", (codes[0],)) if codes else None
+
+
+def _application_clock(facts: Sequence[Fact]) -> Optional[Call]:
+    clocks = {fact.labels.get("domain"): fact.value for fact in facts}
+    memory, sm = clocks.get("memory"), clocks.get("sm")
+    if memory is None or sm is None:
+        return None
+    return "nvmlDeviceSetApplicationsClocks", (int(memory), int(sm))
+
+
+_CALLS: Dict[str, Callable[[Sequence[Fact]], Optional[Call]]] = {
+    "power_limit": _power_limit,
+    "persistence_mode": _persistence_mode,
+    "compute_mode": _compute_mode,
+    "application_clock": _application_clock,
+}
