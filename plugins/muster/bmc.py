@@ -88,7 +88,16 @@ def login(bmc: Bmc) -> Login:
     from airflow.sdk.exceptions import AirflowNotFoundException
 
     try:
-        found = Connection.get(bmc.connection)
+        return of_connection(bmc, Connection.get(bmc.connection))
     except AirflowNotFoundException:
-        raise BadBmc(f"there is no Airflow connection {bmc.connection}, which has the BMC's login") from None
+        raise no_connection(bmc) from None
+
+
+def of_connection(bmc: Bmc, found: Any) -> Login:
+    """Its credentials from its Airflow connection."""
     return Login(bmc.user or found.login or "", found.password or "")
+
+
+def no_connection(bmc: Bmc) -> BadBmc:
+    """What is said where its connection is not there."""
+    return BadBmc(f"there is no Airflow connection {bmc.connection}, which has the BMC's login")

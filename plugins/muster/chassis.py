@@ -31,6 +31,7 @@ UNITS = {
 _LOWER_IS_WORSE = ("fan_speed", "fan_duty")
 _WORST_FIRST = ("lost", "critical", "warning", "ok")
 _SILENT = ": not supported"
+_AND = "; "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,14 +79,25 @@ def merged(before: Chassis | None, after: Chassis, *, meanwhile: bool = False) -
     """
     if before is None:
         return after
-    trouble = "; ".join(dict.fromkeys(each.trouble for each in (before, after) if each.trouble))
+    told = (each for chassis in (before, after) for each in chassis.trouble.split(_AND) if each)
+    trouble = _AND.join(dict.fromkeys(told))
     if not before.readings or not after.readings:
         return Chassis(before.readings or after.readings, trouble)
-    later = dict(_keyed(after.readings))
+    later = dict(_keyed(after.readings if not meanwhile else _as_many(before.readings, after.readings)))
     both = [_worse(each, later.pop(key, None), meanwhile) for key, each in _keyed(before.readings)]
     known = {(each.metric, each.device) for each in both}
     new = [each for each in later.values() if (each.metric, each.device) not in known]
     return Chassis((*both, *new), trouble)
+
+
+def _as_many(before: Iterable[Measured], now: Iterable[Measured]) -> list[Measured]:
+    """Of the present readings, those of names that are listed as often as before: of two supplies of one name, nobody
+    knows which was left out.
+    """
+    names = collections.Counter((key[:2]) for key, _ in _keyed(before))
+    listed = list(_keyed(now))
+    again = collections.Counter((key[:2]) for key, _ in listed)
+    return [each for key, each in listed if again[key[:2]] == names[key[:2]] or not names[key[:2]]]
 
 
 def _keyed(readings: Iterable[Measured]) -> Iterator[tuple[tuple[str, str, int], Measured]]:

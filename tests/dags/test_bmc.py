@@ -13,6 +13,7 @@ import pytest
 
 from muster import records, replay
 from muster.agentfile import AgentFile
+from muster.bmc import Login
 from muster.operators import stage
 from muster.remote import redfish
 from muster_criteria.model import FaultClass, Verdict
@@ -97,13 +98,13 @@ def test_a_fan_that_fails_for_a_while_and_turns_again_before_the_load_is_over_is
     readings = []
     real = redfish.ask
 
-    def ask(described: dict[str, str], at: str) -> object:
+    def ask(described: dict[str, str], at: str, who: Login | None = None) -> object:
         if described and at == "burn_in":
             broken = len(readings) == 1
             fan, supplies = bmc.fan(rpm=0, health="Critical") if broken else bmc.fan(), [] if broken else [bmc.supply()]
             bmc.write(documents, fans=[fan], temperatures=[bmc.air()], supplies=supplies)
             readings.append(broken)
-        return real(described, at)
+        return real(described, at, who)
 
     monkeypatch.setattr(redfish, "ask", ask)
     pass_intake(monkeypatch)

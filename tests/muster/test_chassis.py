@@ -69,6 +69,17 @@ def test_while_the_load_goes_on_what_is_worse_counts_and_what_is_left_out_is_not
     assert (told.value if told.text is None else told.text) == worse
 
 
+def test_of_two_supplies_of_one_name_none_is_blamed_for_the_other_that_was_left_out() -> None:
+    before = chassis(psu("ok", "PSU"), psu("critical", "PSU", "psu1"))
+    told = merged(before, chassis(psu("critical", "PSU")), meanwhile=True).readings
+    assert [each.text for each in told] == ["ok", "critical"]
+
+
+def test_what_was_in_the_way_is_told_once() -> None:
+    both = merged(chassis(trouble="A"), chassis(trouble="B"))
+    assert merged(merged(both, chassis(trouble="A")), both).trouble == "A; B"
+
+
 def test_each_reading_counts_once() -> None:
     first = merged(chassis(psu("ok"), fan(8000)), chassis(psu("ok"), fan(7000)), meanwhile=True)
     assert [each.samples for each in merged(first, chassis(psu("ok"), fan(9000))).readings] == [3, 3]

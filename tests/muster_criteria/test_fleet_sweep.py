@@ -227,6 +227,16 @@ def test_a_rack_that_is_slow_together_is_asked_of_the_facility(frozen: Frozen) -
     assert {rule for rule, breach in told(found, node="node-00020") if breach == "fail"} >= {"peers", "node_drift"}
 
 
+@pytest.mark.parametrize("without_past", ["gpu0", "gpu5"])
+def test_a_new_part_does_not_take_the_node_its_own_past(frozen: Frozen, without_past: str) -> None:
+    assert frozen.history is not None
+    series = frozen.history.series
+    left = History(series[(series["node"] != NODE) | (series["device"] != without_past)].reset_index(drop=True))
+    fall = 1.2 * threshold(frozen, "node_drift", "work_0")
+    found = frozen.sweep(scaled(level(frozen), 1.0 - fall, metric="work_0"), left)
+    assert ("node_drift", "fail") in told(found)
+
+
 def test_two_readings_convict_where_one_asks_for_a_retest() -> None:
     """Heavy tails: a single reading 10 % low is not rare enough, two are."""
     fleet = Fleet(nodes=150, metrics=4, seed=3, tails=4.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pynvml
@@ -24,6 +25,9 @@ class Board:
         self.calls: list[tuple[Any, ...]] = []
         self.nvml.before = self._note
         self.hardware = HostHardware(accelerators=NvidiaGpus(self.nvml))
+        self.nvml.answers["nvmlDeviceGetPowerManagementLimit"] = lambda handle: self.nvml._answer(
+            "nvmlDeviceGetEnforcedPowerLimit", handle
+        )
         before = settings(self.hardware.inventory())
         healthy = dict(self.nvml.answers)
         for name, answer in changed.items():
@@ -54,6 +58,15 @@ def test_what_differs_is_set_as_it_was(function: str, now: int, called: tuple[An
     assert board.said == [said]
 
 
+def test_a_limit_that_was_held_from_outside_is_made_no_lasting_one() -> None:
+    """Before the load 500 W held, now 700 W do: nobody knows that anybody asked for 500 W."""
+    board = Board()
+    limit = [fact for fact in board.hardware.inventory() if (fact.name, fact.device) == ("power_limit", "gpu3")]
+    lower = [dataclasses.replace(limit[0], value=500.0)]
+    assert "held from outside" in board.hardware.put_back("gpu3", "power_limit", lower)
+    assert board.calls == []
+
+
 def test_both_clocks_are_set_together() -> None:
     board = Board(nvmlDeviceGetApplicationsClock=1200)
     assert set(board.calls) == {("nvmlDeviceSetApplicationsClocks", 4, 1980, 1980)}
@@ -75,6 +88,7 @@ def test_as_it_was_nothing_is_set() -> None:
 def test_a_refusal_is_told() -> None:
     board = Board()
     board.nvml.refuse[SETTERS[0]] = pynvml.NVML_ERROR_NO_PERMISSION
+    board.nvml.answers["nvmlDeviceGetPowerManagementLimit"] = 500000
     limit = [fact for fact in board.hardware.inventory() if (fact.name, fact.device) == ("power_limit", "gpu3")]
     assert "permission" in board.hardware.put_back("gpu3", "power_limit", limit).lower()
 

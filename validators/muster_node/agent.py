@@ -288,7 +288,7 @@ def _work(
         state.notes.extend(sampler.stop())
         state.telemetry, state.telemetry_file = recorder.close()
         state.notes.extend(recorder.notes)
-        state.notes.extend(kept.end())
+        state.notes.extend(kept.end(hurried=bool(stop())))
     if len(state.outcomes) == len(plan.probes) and not _cut_short(state):
         return contract.END_COMPLETED, ""
     return stop.end, stop.sentence

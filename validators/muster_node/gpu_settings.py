@@ -22,8 +22,8 @@ FILE = "gpu-settings.json"
 LEFT_BEHIND_MAX_S = 24 * 3600.0
 """What a killed job left is put back this long; later, somebody may have set something else on purpose."""
 
-LIMIT_S = 30.0
-"""How long all of it may take."""
+LIMIT_S, HURRIED_S = 30.0, 2.0
+"""How long all of it may take, and how long where the job has been told to end."""
 
 _GONE = "not told any more"
 
@@ -74,16 +74,20 @@ class Kept:
         """Put back what a job that was killed has left, and keep what is set; sentences for the reader."""
         found = settings(facts)
         left = {key: fact for key, fact in self._left_behind().items() if key in found}
-        notes = _said(lambda: put_back(self._hardware, left, found), stop)
+        notes = _said(lambda: put_back(self._hardware, left, found), LIMIT_S, stop)
         self._before = {**found, **left}
         kept = self._keep() if self._before else []
         return ["left by a job that was killed: %s" % each for each in notes] + kept
 
-    def end(self) -> List[str]:
-        """Put back what has changed since it began, whatever ends the job; sentences for the reader."""
-        if not self._before:
-            return []
-        notes = _said(lambda: put_back(self._hardware, self._before, settings(self._hardware.inventory())))
+    def end(self, hurried: bool = False) -> List[str]:
+        """Put back what has changed since it began, whatever ends the job; sentences for the reader.
+
+        ``hurried``: whoever ended the job will not wait long for its result; what takes longer is left to the next job.
+        """
+        return _said(self._end, HURRIED_S if hurried else LIMIT_S) if self._before else []
+
+    def _end(self) -> List[str]:
+        notes = put_back(self._hardware, self._before, settings(self._hardware.inventory()))
         with contextlib.suppress(OSError):
             self._file.unlink()
         return notes
@@ -112,11 +116,11 @@ class Kept:
             return {}
 
 
-def _said(work: Callable[[], List[str]], stop: Callable[[], Optional[str]] = lambda: None) -> List[str]:
+def _said(work: Callable[[], List[str]], limit_s: float, stop: Callable[[], Optional[str]] = lambda: None) -> List[str]:
     try:
-        return bounded("putting settings back", work, LIMIT_S, stop)
+        return bounded("putting settings back", work, limit_s, stop)
     except Exception as error:  # a driver that hangs, a GPU that is gone: what was measured matters more
-        return ["settings of GPUs were not compared: %s" % error]
+        return ["settings of GPUs were not compared with those before: %s" % error]
 
 
 def _words(fact: Fact) -> Optional[str]:

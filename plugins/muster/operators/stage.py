@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from muster import records, repeats
 from muster.agentfile import AgentFile, build_agent
-from muster.chassis import joined
+from muster.chassis import Chassis, joined
 from muster.errors import DifferentMachine, IllegalMove, LeaseLost, MusterError, UnknownRun
 from muster.policy import DEFAULT_POOL, LOAD_STAGES
 from muster.records import JobRecord, NodeRecord, RunRecord
@@ -27,7 +27,8 @@ from muster.remote import attempt, jobs, launch, redfish, ssh
 from muster.remote.attempt import Ended, Kind, Next
 from muster.remote.hooks import NodeAddress, NodeSSHHook
 from muster.remote.neighbours import lost_jobs, reachable_neighbours
-from muster.remote.trigger import MEANWHILE, MusterJobTrigger
+from muster.remote.trigger import MusterJobTrigger
+from muster.remote.watch import Watch
 from muster.settings import settings
 from muster.xid_history import returning_xids
 from muster_criteria import programme
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 GRACE_S = 900.0
 """How long after a job's deadline a node that does not answer is still waited for: servers take minutes to boot."""
-
-_KINDS = frozenset(each.value for each in Kind)
 
 VERDICT_SHOWN = "{{ verdict | default('') }}"
 """What Airflow lists beside a stage among a run's task instances (as its map index, which it lists for every task)."""
@@ -103,17 +102,17 @@ class MusterStageOperator(SSHRemoteJobOperator):
             except ssh.RemoteError as error:
                 return self._unreachable(context, work, Kind.REFUSED, error)
             if seen.state in (jobs.State.ABSENT, jobs.State.RUNNING):
-                self._defer(work, seen.work, seen.boot_id)
+                self._defer(work, seen)
             return self._settle(context, work, Kind.DONE)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Collect, judge and record what the job left behind; while it is at work, ask its BMC and wait on."""
+        """Collect, judge and record what the job left behind."""
+        try:
+            kind = Kind(event["kind"])
+        except (KeyError, TypeError, ValueError):
+            kind = Kind.DONE
         with _told():
-            work = self._work(context, begin=False)
-            kind = (event or {}).get("kind")
-            if kind == MEANWHILE:
-                self._meanwhile(work, event)
-            return self._settle(context, work, Kind(kind) if kind in _KINDS else Kind.DONE)
+            return self._settle(context, self._work(context, begin=False), kind)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Go on after the trigger; one that failed or ran out of time is no reason to drop what the node has done."""
@@ -207,22 +206,19 @@ class MusterStageOperator(SSHRemoteJobOperator):
         self.log.info("started job %s on %s: %s", work.key, work.node.name, probes)
         return work
 
-    def _defer(self, work: Work, folder: str, boot_id: str, log_offset: int = 0) -> NoReturn:
-        """Wait in the triggerer for the job in the node's work folder ``folder``, or until its BMC is to be read."""
+    def _defer(self, work: Work, seen: jobs.Look) -> NoReturn:
         started = work.job.started_at.timestamp() if work.job.started_at else time.time()
         deadline_at = started + work.plan.deadline_s
-        again = redfish.seconds_between(work.node.bmc, self.stage)
         trigger = MusterJobTrigger(
             ssh_conn_id=self.ssh_conn_id,
             node=dataclasses.asdict(NodeAddress.of(work.node)),
             job_id=work.key,
-            work=folder,
-            boot_id=work.job.boot_id or boot_id,
+            work=seen.work,
+            boot_id=work.job.boot_id or seen.boot_id,
             deadline_at=deadline_at,
             grace_s=self.grace_s,
             poll_interval=settings().poll_seconds,
-            tell_at=time.time() + again if again else None,
-            log_offset=log_offset,
+            watch=Watch.of(work.job, work.node.bmc),
             removal=launch.remove_container(launch.parse_launch(work.node.launch), work.key),
         )
         # The trigger ends by itself; Airflow's own limit is for a triggerer that does not get to it at all.
@@ -236,7 +232,7 @@ class MusterStageOperator(SSHRemoteJobOperator):
                 seen = jobs.look(client, work.node.work_dir, work.key, work.agent.sha256)
                 end = attempt.ended(seen, hint)
                 if end is None:
-                    self._defer(work, seen.work, seen.boot_id)
+                    self._defer(work, seen)
                 if end.kind is Kind.OVERDUE:
                     jobs.stop(client, seen.work, work.key, work.node.launch)
                 collected = jobs.collect(client, seen.work, work.key)
@@ -262,10 +258,9 @@ class MusterStageOperator(SSHRemoteJobOperator):
         from muster_criteria.judge import judge
 
         sent, bad = attempt.checked_result(collected.result, work.plan)
-        told = redfish.ask_again(work.node.bmc, self.stage, work.job.chassis) if sent else None
-        for note in (*collected.notes, told.trouble if told else ""):
-            if note:
-                self.log.warning("%s", note)
+        for note in collected.notes:
+            self.log.warning("%s", note)
+        told = self._chassis(work) if sent else None
         result, others = repeats.arranged(work.run, work.sku, sent) if sent else (None, ())
         result = joined(result, told) if result else None
         again = repeats.readings(others, work.sku, work.node)
@@ -319,13 +314,14 @@ class MusterStageOperator(SSHRemoteJobOperator):
             self.log.warning("%s", sentence)
         return dataclasses.replace(judgement, repeat=repeat), sent.end if sent else ""
 
-    def _meanwhile(self, work: Work, event: dict[str, Any]) -> NoReturn:
-        """Read the BMC while the load goes on: a fan that stood still for an hour may turn again when all is over."""
-        told = redfish.ask_again(work.node.bmc, self.stage, work.job.chassis, meanwhile=True)
-        if told is not None:
-            work = dataclasses.replace(work, job=dataclasses.replace(work.job, chassis=told.to_json()))
-            records.record_job(work.job)
-        self._defer(work, str(event["work"]), str(event["boot_id"]), int(event["log_offset"]))
+    def _chassis(self, work: Work) -> Chassis | None:
+        """What the node's BMC told before and during the load, and tells now, straight after it; None without a BMC."""
+        told = redfish.ask_again(work.node.bmc, self.stage, work.job.chassis)
+        if told is None:
+            return None
+        if told.trouble:
+            self.log.warning("%s", told.trouble)
+        return told
 
     def _finish(self, context: Context, work: Work, judgement: Judgement, job_end: str) -> Any:
         """Show the verdict, and end the task by it."""

@@ -63,7 +63,8 @@ def _where_now(
     session: Session, found: FindingRow, began: datetime.datetime, recorded_at: datetime.datetime
 ) -> tuple[str, str, str]:
     """(node, device, subject) of what was found, where it is now. Raises BadWaiver if it is nowhere."""
-    serials = serials_at(session, found.node, recorded_at)
+    # A part whose serial was told only later is taken to be the one that sat there.
+    serials = {**current_serials(session, found.node), **serials_at(session, found.node, recorded_at)}
     subject = waivers.subject_of(found.device, serials)
     if found.device in serials:
         kind, _, serial = subject.partition(" ")

@@ -32,33 +32,28 @@ class BmcSilent(MusterError):
     """The BMC was not to be read; the message is one sentence that says why."""
 
 
-def ask(described: Mapping[str, Any], stage: str) -> Chassis | None:
+def ask(described: Mapping[str, Any], stage: str, who: Login | None = None) -> Chassis | None:
     """What the node's BMC, ``described`` as in its record, tells in ``stage``; None where it has none, or need not.
 
-    Never raises: why it did not tell is part of the answer.
+    ``who``: its login, where the caller has it already. Never raises: why it did not tell is part of the answer.
     """
     if not described or stage not in STAGES:
         return None
     try:
         bmc = parse_bmc(described)
-        return (
-            None if bmc is None else Chassis(tuple(read_chassis(bmc, login(bmc), timeout_s=settings().bmc_timeout_s)))
-        )
+        if bmc is None:
+            return None
+        return Chassis(tuple(read_chassis(bmc, who or login(bmc), timeout_s=settings().bmc_timeout_s)))
     except (BadBmc, BmcSilent) as error:
         return Chassis(trouble=str(error))
 
 
-def ask_again(described: Mapping[str, Any], stage: str, earlier: str, *, meanwhile: bool = False) -> Chassis | None:
-    """What it tells now, joined to what it told ``earlier`` in the stage (as JSON, or ""); see ``chassis.merged``."""
+def ask_again(described: Mapping[str, Any], stage: str, earlier: str) -> Chassis | None:
+    """What it tells now, joined to what it told ``earlier`` in the stage (as JSON, or "")."""
     now = ask(described, stage)
     if now is None:
         return None
-    return merged(Chassis.from_json(earlier) if earlier else None, now, meanwhile=meanwhile)
-
-
-def seconds_between(described: Mapping[str, Any], stage: str) -> float | None:
-    """After how many seconds of ``stage`` the BMC is to be asked again, while the load goes on; None: not at all."""
-    return (settings().bmc_seconds or None) if described and stage in STAGES else None
+    return merged(Chassis.from_json(earlier) if earlier else None, now)
 
 
 def read_chassis(bmc: Bmc, who: Login, *, timeout_s: float, limit_s: float = LIMIT_S) -> list[Measured]:

@@ -1,7 +1,5 @@
 """Awaiting a job in the triggerer, over one connection, until it ends, the machine reboots, or its time is over.
 
-Where the controller has something to do meanwhile, it also fires at a time that it is told, and is deferred to anew.
-
 A lost connection is no error: the job runs on, and the trigger comes back to it. All that a trigger knows travels in
 its arguments, so that it can be taken up again by another triggerer after any restart.
 """
@@ -22,15 +20,13 @@ from asgiref.sync import sync_to_async
 
 from muster.remote import jobs, scripts, ssh
 from muster.remote.hooks import NodeAddress, NodeSSHHookAsync
+from muster.remote.watch import Watch
 
 GONE_POLLS = 3
 """So many polls in a row must miss the process: its exit status is written a moment after it ends."""
 
 CONTACT_SECONDS = 60.0
 """How often a node that answers is noted as reachable in the records."""
-
-MEANWHILE = "meanwhile"
-"""The kind of event that tells of no end: the job is at work, and it is ``tell_at``."""
 
 BACKOFF_MAX_S = 60.0
 LOG_BYTES = 16 * 1024
@@ -58,11 +54,11 @@ def _heed_cancellation() -> None:
 
 
 class MusterJobTrigger(SSHRemoteJobTrigger):
-    """Polls one job. Fires once, with ``kind``: done, rebooted, vanished, overdue, lost, refused or ``MEANWHILE``.
+    """Polls one job. Fires once, with ``kind``: done, rebooted, vanished, overdue, lost or refused.
 
     ``deadline_at`` is the epoch second at which the node itself ends the job; ``grace_s`` later nobody waits any more.
-    ``tell_at``: that at which it fires though the job is at work; None: it does not. ``removal`` is the shell command
-    that removes the job's container.
+    ``watch``: the BMC that is read meanwhile, see ``watch.Watch``. ``removal`` is the shell command that removes the
+    job's container.
     """
 
     def __init__(
@@ -76,7 +72,7 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
         deadline_at: float,
         grace_s: float,
         poll_interval: float,
-        tell_at: float | None = None,
+        watch: dict[str, Any] | None = None,
         log_offset: int = 0,
         removal: str = "true",
         command_timeout: float = 30.0,
@@ -99,7 +95,7 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
         self.boot_id = boot_id
         self.deadline_at = deadline_at
         self.grace_s = grace_s
-        self.tell_at = tell_at
+        self.watch = Watch(**watch) if watch else None
         self.removal = removal
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -115,7 +111,7 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
                 "deadline_at": self.deadline_at,
                 "grace_s": self.grace_s,
                 "poll_interval": self.poll_interval,
-                "tell_at": self.tell_at,
+                "watch": dataclasses.asdict(self.watch) if self.watch else None,
                 "log_offset": self.log_offset,
                 "removal": self.removal,
                 "command_timeout": self.command_timeout,
@@ -130,6 +126,7 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
         conn: asyncssh.SSHClientConnection | None = None
         failures = gone = 0
         touched = 0.0
+        watched = time.monotonic()
         try:
             while True:
                 try:
@@ -157,6 +154,7 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
                 if told := self._told(poll, gone):
                     yield self._event(*told, exit_code=poll.exit_code)
                     return
+                watched = await self._read_bmc(watched)
                 await asyncio.sleep(self.poll_interval)
         finally:
             await self._drop(conn)
@@ -171,8 +169,6 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
             return "vanished", "the job's process is gone and left no exit status"
         if self._overdue():
             return "overdue", "the job is still at work after its deadline"
-        if self.tell_at is not None and time.time() >= self.tell_at:
-            return MEANWHILE, "the job is at work"
         return None
 
     def _overdue(self) -> bool:
@@ -243,6 +239,18 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
             self.log.warning("the contact with %s could not be noted: %s", self.node.name, error)
         return now
 
+    async def _read_bmc(self, watched: float) -> float:
+        """Read the BMC if it is time again. Here, since a task that woke for it would give its place in a pool away."""
+        now = time.monotonic()
+        if self.watch is None or now - watched < self.watch.every_s:
+            return watched
+        try:
+            if trouble := await self.watch.read():
+                self.log.warning("%s", trouble)
+        except Exception as error:  # the job matters more; before it and after it the BMC is read too
+            self.log.warning("the BMC of %s could not be read: %s", self.node.name, error)
+        return now
+
     def _event(self, kind: str, message: str, exit_code: int | None = None) -> TriggerEvent:
         return TriggerEvent(  # type: ignore[no-untyped-call]
             {
@@ -250,14 +258,12 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
                 "message": message,
                 "exit_code": exit_code,
                 "job_id": self.job_id,
-                "work": self.work,
-                "boot_id": self.boot_id,
                 "job_dir": self.job_dir,
                 "log_file": self.log_file,
                 "exit_code_file": self.exit_code_file,
                 "remote_os": self.remote_os,
                 "status": "success" if kind == "done" and exit_code == 0 else "failed",
-                "done": kind != MEANWHILE,
+                "done": True,
                 "log_offset": self.log_offset,
             }
         )

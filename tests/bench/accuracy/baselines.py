@@ -95,6 +95,14 @@ def healthy_halves(fleet: Readings, draws: Iterable[Trials]) -> Halves:
     return {name: (_joined(lots[: len(lots) // 2]), _joined(lots[len(lots) // 2 :])) for name, lots in worst.items()}
 
 
+def pooled(fleets: Iterable[Halves]) -> Halves:
+    """The halves of several fleets together."""
+    lots = list(fleets)
+    return {
+        name: (_joined([each[name][0] for each in lots]), _joined([each[name][1] for each in lots])) for name in lots[0]
+    }
+
+
 def tune(healthy: Halves, false_fails: float) -> Limits:
     """Limits of the three tests, tuned to fail this share of healthy nodes.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tests.bench.accuracy.baselines import Limits, baselines, healthy_halves, tune
+from tests.bench.accuracy.baselines import Halves, Limits, baselines, healthy_halves, pooled, tune
 from tests.bench.accuracy.counting import Count
 from tests.bench.accuracy.devices import Hall
 from tests.bench.accuracy.fleet import (
@@ -38,11 +38,11 @@ class Size:
     """How many: trials of each class and severity, and healthy nodes, for each kind of visit; fleets to share them.
 
     One fleet's tails may be longer or shorter than they should be by luck, Muster's as much as the baselines', and
-    no number of trials against it shows that: hence several fleets, each with baselines that were tuned for it.
+    no number of trials against it shows that: hence several fleets.
 
     ``tuning``: further healthy nodes for each kind of visit, of which Muster fails some; its false fails count those
-    too. The baselines of each fleet are tuned to fail as many at such a visit, of ``TUNING_LOTS`` times the fleet's
-    share of them: fewer would not show where one metric's part of the false fails begins.
+    too. The baselines are tuned to fail as many at such a visit, of ``TUNING_LOTS`` times as many of all fleets: limits
+    that were tuned fleet by fleet failed up to half as many again or as few, which is luck and not skill.
     """
 
     trials: int = 1000
@@ -115,13 +115,12 @@ def evaluate(seed: int, size: Size, new_judge: NewJudge, cells: Sequence[Cell] =
     for visit in VISITS:
         hits = sum(_failed(rng, fleet, lot, visit) for rng, fleet in zip(rngs, fleets, strict=True))
         false_fails[visit] = Count(hits, lot * size.fleets)
+    healthy = pooled(_halves(rng, fleet, lot) for rng, fleet in zip(rngs, fleets, strict=True))
+    limits = {visit: tune(healthy, max(failed.hits, 1) / failed.of) for visit, failed in false_fails.items()}
     total: dict[tuple[Cell, str], Row] = {}
     for rng, fleet in zip(rngs, fleets, strict=True):
-        draws = (draw_trials(rng, fleet.hall, [(HEALTHY, lot)], EARLIER_VISITS) for _ in range(TUNING_LOTS))
-        healthy = healthy_halves(fleet.readings, draws)
-        for visit, failed in false_fails.items():
-            rate = max(failed.hits, 1) / failed.of
-            for row in _against(rng, size, fleet, visit, tune(healthy, rate), cells):
+        for visit, tuned in limits.items():
+            for row in _against(rng, size, fleet, visit, tuned, cells):
                 key = (row.cell, row.visit)
                 total[key] = total[key] + row if key in total else row
     return [_with_tuning(row, false_fails) for row in total.values()]
@@ -144,6 +143,12 @@ def _failed(rng: np.random.Generator, fleet: _Compared, nodes: int, visit: str) 
     """How many of so many healthy nodes the judge fails."""
     healthy = draw_trials(rng, fleet.hall, [(HEALTHY, nodes)], _earlier(visit))
     return int(np.count_nonzero(fleet.judge(healthy).failed))
+
+
+def _halves(rng: np.random.Generator, fleet: _Compared, nodes: int) -> Halves:
+    """Healthy nodes of a fleet that its baselines may be tuned by, in ``TUNING_LOTS`` lots of so many."""
+    draws = (draw_trials(rng, fleet.hall, [(HEALTHY, nodes)], EARLIER_VISITS) for _ in range(TUNING_LOTS))
+    return healthy_halves(fleet.readings, draws)
 
 
 def _against(

@@ -23,6 +23,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from muster.remote import jobs, scripts, ssh
 from muster.remote.hooks import NodeAddress, NodeSSHHook
 from muster.remote.trigger import MusterJobTrigger
+from muster.remote.watch import Watch
 from tests.support import sshd, standin
 
 pytestmark = [pytest.mark.needs_sshd, pytest.mark.early(12)]
@@ -105,7 +106,8 @@ def fire(waiting: MusterJobTrigger, *during: tuple[float, Callable[[], object]])
 
 def test_it_can_be_taken_up_by_another_triggerer(server: sshd.Sshd) -> None:
     seen = jobs.Look("/h", "/h/.muster", "boot", "ok", jobs.State.RUNNING, None)
-    waiting = trigger(server, seen, tell_at=3e9, log_offset=7, removal="podman rm -f x", command_timeout=3.0)
+    watch = dataclasses.asdict(Watch({"url": "http://bmc"}, 900.0, "dag", "run", "burn_in", "0.0"))
+    waiting = trigger(server, seen, watch=watch, log_offset=7, removal="podman rm -f x", command_timeout=3.0)
     path, arguments = waiting.serialize()
     module, _, name = path.rpartition(".")
     again = getattr(importlib.import_module(module), name)(**json.loads(json.dumps(arguments)))
@@ -120,21 +122,22 @@ def test_the_end_of_the_job(server: sshd.Sshd, client: paramiko.SSHClient, tmp_p
     assert touched == ["this-node"]
 
 
-def test_it_tells_when_it_is_time_though_the_job_is_at_work(
-    server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path
+def test_a_bmc_is_read_meanwhile_and_what_it_does_not_tell_ends_nothing(
+    server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = start(client, server, tmp_path, seconds=30)
-    event = fire(trigger(server, seen, tell_at=time.time() + 1))
-    assert (event["kind"], event["done"], event["exit_code"]) == ("meanwhile", False, None)
-    assert (event["work"], event["boot_id"]) == (seen.work, seen.boot_id), "enough to wait on without asking the node"
-    assert event["log_offset"] > 0, "what was told of the log is not told again"
-    assert jobs.look(client, server.node().work_dir, KEY, "").state is jobs.State.RUNNING
+    reads: list[str] = []
 
+    async def read(self: Watch) -> str:
+        reads.append(self.stage)
+        if len(reads) == 2:
+            raise OSError("it is gone")
+        return "it is slow"
 
-def test_an_end_is_told_before_the_time(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
-    seen = start(client, server, tmp_path)
-    assert fire(trigger(server, seen))["kind"] == "done"
-    assert fire(trigger(server, seen, tell_at=0.0))["kind"] == "done"
+    monkeypatch.setattr(Watch, "read", read)
+    watch = dataclasses.asdict(Watch({"url": "http://bmc"}, 0.5, "dag", "run", "burn_in", "0.0"))
+    event = fire(trigger(server, start(client, server, tmp_path, seconds=4), watch=watch))
+    assert event["kind"] == "done"
+    assert 3 <= len(reads) <= 8
 
 
 def test_the_provider_would_understand_the_event(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:

@@ -107,9 +107,7 @@ class _Rules:
         effect = self._thresholds.budget.effect_min
         sku, series = self._readings.sku[reading], self._readings.series[reading]
         wider = 1.0 if uncertain is None else uncertain[reading]
-        critical = self._thresholds.critical
-        known, new = critical(rule)[sku, series], critical(rule, has_past=False)[sku, series]
-        single = np.maximum(effect, np.where(self._has_past[reading], known, new) * wider)
+        single = np.maximum(effect, self._single(rule, reading) * wider)
         # The effect that counts was measured once, and the other reading says that it was no chance.
         rare = self._thresholds.second(rule, repeats, sku, series) * wider
         double = np.maximum(rare - second, effect - share)
@@ -129,6 +127,15 @@ class _Rules:
             visits[reading],
             (repeats > 1) & (fail >= 0.0) & ~(second > doubtful),
         )
+
+    def _single(self, rule: str, reading: Codes) -> Numbers:
+        """What one reading must exceed. Whether a device has a past changes what its peers' rule may spend on it."""
+        sku, series = self._readings.sku[reading], self._readings.series[reading]
+        with_past = self._thresholds.critical(rule)[sku, series]
+        if rule != "peers":
+            return with_past
+        without = self._thresholds.critical(rule, has_past=False)[sku, series]
+        return np.where(self._has_past[reading], with_past, without)
 
     def _worst(self, distance: Numbers, only: Codes | None) -> tuple[Codes, Numbers, Numbers, Codes]:
         """(position, distance) of the worst reading of each item, the second worst distance, and how many there are."""

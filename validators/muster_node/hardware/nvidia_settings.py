@@ -21,6 +21,11 @@ def put_back(nvml: Nvml, handle: Any, setting: str, facts: Sequence[Fact]) -> st
     if call is None:
         return "what it was is not known in full"
     function, arguments = call
+    if setting == "power_limit":
+        # What is told is what holds; a limit from outside may have held it lower, and must not become a lasting one.
+        asked_for = nvml.ask("nvmlDeviceGetPowerManagementLimit", handle)
+        if asked_for.value is None or asked_for.value >= arguments[0]:
+            return asked_for.note or "it may have been held from outside: see who limits the power"
     return nvml.ask(function, handle, *arguments).note
 
 
