@@ -37,12 +37,15 @@ def test_healthy_parts_exceed_a_threshold_no_more_often_than_it_allows(draw: Dra
 
 
 def test_a_gaussian_fleet_is_not_judged_so_mildly_that_lottery_hides_twelve_percent() -> None:
-    """At σ 1.75 % and a family's part of the budget, 99 of 100 devices 12 % slow must lie beyond the threshold."""
+    """At σ 1.75 % and a family's part of the budget, 99 of 100 devices 12 % slow must lie beyond the threshold.
+
+    At the first visit: later, a device's own past tells.
+    """
     tail = tail_of(np.random.default_rng(1).standard_normal(80_000))
     assert tail is not None
 
     weights = GIVEN_WEIGHT + INDEX_WEIGHT + 2 * ALONE_WEIGHT + 1.0  # a family, two metrics of none, room for members
-    spent = Budget().part("peers", "lottery", GIVEN_WEIGHT / (8 * weights))
+    spent = Budget().part("peers", "lottery", GIVEN_WEIGHT / (8 * weights), has_past=False)
     assert threshold(tail, spent) <= 12.0 / 1.75 - 2.33
 
 
@@ -99,7 +102,7 @@ def test_the_budget_is_spent_once_at_most(has_past: bool) -> None:
             )
             for rule in SHARES
         }
-        assert 0.7e-3 <= sum(spent.values()) <= 0.9e-3
+        assert 0.7e-3 <= sum(spent.values()) <= 0.9e-3 * (1.0 + 1e-9)
         assert has_past == all(spent[rule] > 0.0 for rule in (*OWN_PAST, "cusum"))
 
 
