@@ -90,13 +90,18 @@ def merged(before: Chassis | None, after: Chassis, *, meanwhile: bool = False) -
     return Chassis((*both, *new), trouble)
 
 
+def with_earlier(earlier: str, now: Chassis, *, meanwhile: bool = False) -> Chassis:
+    """A reading, merged with those before it in its stage, which are kept as JSON ("" for none); see ``merged``."""
+    return merged(Chassis.from_json(earlier) if earlier else None, now, meanwhile=meanwhile)
+
+
 def _as_many(before: Iterable[Measured], now: Iterable[Measured]) -> list[Measured]:
     """Of the present readings, those of names that are listed as often as before: of two supplies of one name, nobody
     knows which was left out.
     """
-    names = collections.Counter((key[:2]) for key, _ in _keyed(before))
+    names = collections.Counter(key[:2] for key, _ in _keyed(before))
     listed = list(_keyed(now))
-    again = collections.Counter((key[:2]) for key, _ in listed)
+    again = collections.Counter(key[:2] for key, _ in listed)
     return [each for key, each in listed if again[key[:2]] == names[key[:2]] or not names[key[:2]]]
 
 

@@ -191,10 +191,10 @@ def test_a_node_lost_twice_while_its_neighbour_answers_fails(
     standin.behave(node.home, burn_in={"seconds": 600})
     wait, tell = stage.MusterStageOperator._defer, stage.MusterStageOperator._finish
 
-    def defer(self: Any, *args: Any) -> None:
+    def defer(self: Any, work: Any, seen: Any) -> None:
         if self.stage == "burn_in":
             node.stop()
-        wait(self, *args)
+        wait(self, work, seen)
 
     def finish(self: Any, *args: Any) -> Any:
         if self.stage == "burn_in":

@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from muster import records, repeats
 from muster.agentfile import AgentFile, build_agent
-from muster.chassis import Chassis, joined
+from muster.chassis import Chassis, joined, with_earlier
 from muster.errors import DifferentMachine, IllegalMove, LeaseLost, MusterError, UnknownRun
 from muster.policy import DEFAULT_POOL, LOAD_STAGES
 from muster.records import JobRecord, NodeRecord, RunRecord
@@ -316,9 +316,10 @@ class MusterStageOperator(SSHRemoteJobOperator):
 
     def _chassis(self, work: Work) -> Chassis | None:
         """What the node's BMC told before and during the load, and tells now, straight after it; None without a BMC."""
-        told = redfish.ask_again(work.node.bmc, self.stage, work.job.chassis)
-        if told is None:
+        now = redfish.ask(work.node.bmc, self.stage)
+        if now is None:
             return None
+        told = with_earlier(work.job.chassis, now)
         if told.trouble:
             self.log.warning("%s", told.trouble)
         return told

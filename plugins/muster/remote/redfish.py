@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from muster.bmc import BadBmc, Bmc, Login, login, parse_bmc
-from muster.chassis import STAGES, Chassis, merged, reading
+from muster.chassis import STAGES, Chassis, reading
 from muster.errors import MusterError
 from muster.settings import settings
 from muster_criteria.measured import Measured
@@ -46,14 +46,6 @@ def ask(described: Mapping[str, Any], stage: str, who: Login | None = None) -> C
         return Chassis(tuple(read_chassis(bmc, who or login(bmc), timeout_s=settings().bmc_timeout_s)))
     except (BadBmc, BmcSilent) as error:
         return Chassis(trouble=str(error))
-
-
-def ask_again(described: Mapping[str, Any], stage: str, earlier: str) -> Chassis | None:
-    """What it tells now, joined to what it told ``earlier`` in the stage (as JSON, or "")."""
-    now = ask(described, stage)
-    if now is None:
-        return None
-    return merged(Chassis.from_json(earlier) if earlier else None, now)
 
 
 def read_chassis(bmc: Bmc, who: Login, *, timeout_s: float, limit_s: float = LIMIT_S) -> list[Measured]:

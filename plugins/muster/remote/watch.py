@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from muster import records
 from muster.bmc import BadBmc, Login, login, no_connection, of_connection, parse_bmc
-from muster.chassis import STAGES, Chassis, merged
+from muster.chassis import STAGES, with_earlier
 from muster.records import JobRecord
 from muster.remote import redfish
 from muster.settings import settings
@@ -60,6 +60,6 @@ class Watch:
         job = records.get_job(self.dag_id, self.run_id, self.stage, self.generation)
         if told is None or job is None:
             return ""
-        before = Chassis.from_json(job.chassis) if job.chassis else None
-        records.record_job(dataclasses.replace(job, chassis=merged(before, told, meanwhile=True).to_json()))
+        worst = with_earlier(job.chassis, told, meanwhile=True)
+        records.record_job(dataclasses.replace(job, chassis=worst.to_json()))
         return told.trouble

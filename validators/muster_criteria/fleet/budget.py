@@ -39,7 +39,7 @@ _NOTHING: dict[Spread, tuple[float, float]] = {"low": (0.0, 0.0), "lottery": (0.
 SHARES_WITHOUT_PAST: dict[str, dict[Spread, tuple[float, float]]] = {
     **SHARES,
     **dict.fromkeys(ABOUT_PAST, _NOTHING),
-    "peers": {"low": (0.05, 0.35), "lottery": (0.45, 0.01)},
+    "peers": {**SHARES["peers"], "lottery": (0.45, 0.01)},
 }
 """The same for a device that has not the visits behind it that its own past needs."""
 
