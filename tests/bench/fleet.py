@@ -169,12 +169,24 @@ class Campaign:
         """Kill a worker once a part of the fleet is past its first stage; gives how many tasks it was at."""
         part = self.dice.randint(len(self.nodes) // 4, len(self.nodes) // 2)
         self.wait("the middle", lambda: sum(start.stage == "burn_in" for start in self.starts()) > part)
-        worker = self.dice.choice(WORKERS)
-        self.stack.supervisor.wait_until("a busy worker", lambda: bool(self.stack.task_processes(worker)), self._left())
+        caught: list[str] = []
+        self.stack.supervisor.wait_until("a busy worker", lambda: self._catch_busy(caught), self._left())
         meter.read()
-        at_work = len(self.stack.task_processes(worker))
-        self.stack.kill(worker)
+        at_work = len(self.stack.task_processes(caught[0]))
+        self.stack.kill(caught[0])
         return at_work
+
+    def _catch_busy(self, caught: list[str]) -> bool:
+        """Hold a worker that is at a task, so that the task cannot end before the worker is killed."""
+        if self.settled():
+            raise ServiceFailed(f"the runs ended before a worker died; see {self.stack.supervisor.logs.parent}")
+        for worker in self.dice.sample(WORKERS, len(WORKERS)):
+            self.stack.freeze(worker)
+            if self.stack.task_processes(worker):
+                caught.append(worker)
+                return True
+            self.stack.thaw(worker)
+        return False
 
     def starts(self) -> list[Start]:
         """What the measured nodes wrote down."""

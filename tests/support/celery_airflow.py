@@ -79,12 +79,14 @@ class CeleryStack(Stack):
     def freeze(self, component: str) -> None:
         """Hold a component where it is, as an overloaded machine would: it lives, but nobody hears of it."""
         for process in self._processes(component):
-            process.suspend()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
 
     def thaw(self, component: str) -> None:
         """Let a frozen component go on."""
         for process in self._processes(component):
-            process.resume()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
 
     def kill(self, component: str) -> None:
         """End a component and all its processes at once, as if its machine had lost power. It is not started again."""
