@@ -162,7 +162,7 @@ def test_a_retest_that_confirms_convicts(case: MakeCase, references: References,
     frozen = dataclasses.replace(
         references,
         snapshot=dataclasses.replace(references.snapshot, tails=tails),
-        budget=dataclasses.replace(references.budget, effect_min=0.005, retest_z=1.0),
+        budget=dataclasses.replace(references.budget, effect_min=0.005, retest_min=0.005, retest_z=1.0),
     )
     spoilt = without_limits(case("performance"))
     known = {"node": "node-1", "sku": h100.name, "environment": spoilt.result().environment}

@@ -3,15 +3,15 @@
 At most ``healthy_fail_per_visit`` over all devices × metrics × rules together (union bound, so correlated metrics only
 make it stricter). It goes where it helps, by kind of spread and by rule:
 
-* Series of low spread are many, and their true spread has the longer tail: four tenths go to their peers' rule, and
-  most of that to readings that a retest confirmed, since two that agree tell of the part and not of the run.
+* Series of low spread are many, and their true spread has the longer tail: a third goes to their peers' rule, and
+  most of that to readings that a retest confirmed, since two that agree tell of the part and not of the run. The milder
+  of two goes beyond its predicted tail up to twice as often as was asked for (see ``tails``), so they spend more.
 * Series that follow the lottery are few, but no retest undoes a lottery: most of what they have goes to single readings
   among peers. Of a device without a past these are all there is, and the rules about its past cost nothing: so they get
   twice as much as where a past tells more.
 * A device compared with its own past strays by noise alone, whose tail is short and shorter still for two readings, and
   siblings see little that peers do not: a little is enough for them, and they are there for what only they see.
-* The rest is kept back: the milder of two readings goes beyond its predicted tail up to twice as often as was asked for
-  (see ``tails``).
+* The rest is kept back for that, and for a fleet whose tails are longer than its sample says.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NODE_RULES = ("node_peers", "node_drift")
 OWN_PAST = ("drift", "node_drift")
 """Rules that compare a device, or a node, with what it was at its visits before: there is no lottery, only noise."""
 SHARES: dict[str, dict[Spread, tuple[float, float]]] = {
-    "peers": {"low": (0.05, 0.35), "lottery": (0.20, 0.01)},
+    "peers": {"low": (0.05, 0.30), "lottery": (0.20, 0.01)},
     "siblings": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},
     "drift": {"low": (0.01, 0.04), "lottery": (0.01, 0.02)},
     "cusum": {"low": (0.005, 0.0), "lottery": (0.005, 0.0)},

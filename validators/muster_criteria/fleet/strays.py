@@ -14,7 +14,7 @@ from muster_criteria.fleet.comparisons import Comparison, Spread
 from muster_criteria.fleet.distances import Distances, distances, family_indices, own_changes
 from muster_criteria.fleet.explained import learned_slopes, slopes_of, without_given
 from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, keyed, together
-from muster_criteria.fleet.tails import PROBABILITIES, tail_of
+from muster_criteria.fleet.tails import PROBABILITIES, tails_of
 from muster_criteria.fleet.timeline import Matrix, Timeline, row_medians, timeline
 
 SERIES = ("kind", "metric", "labels", "unit")
@@ -171,23 +171,41 @@ def _scales(sample: _Sample, of: Keyed, budget: Budget) -> Iterator[tuple[object
 
 
 def _tails(sample: _Sample, of: Keyed, budget: Budget) -> Iterator[tuple[object, ...]]:
+    """Of each metric, beside the others of its kind of device and its spread; then of each kind of device."""
     scale = np.full((max(len(of.skus), 1), max(len(of.catalogue), 1)), np.nan)
     skus = {name: at for at, name in enumerate(of.skus)}
     numbers = {each.key: at for at, each in enumerate(of.catalogue)}
     for _, sku_name, kind, metric, labels, unit, found in _scales(sample, of, budget):
         scale[skus[sku_name], numbers[kind, metric, labels, unit]] = found  # type: ignore[index]
     scales = scale[sample.sku, sample.series]
-    metrics = {key: at for at, key in enumerate(dict.fromkeys(each.key[:2] for each in of.catalogue))}
-    kinds = {key: at for at, key in enumerate(dict.fromkeys(each.key[0] for each in of.catalogue))}
-    metric_of = np.array([metrics[each.key[:2]] for each in of.catalogue] or [0])[sample.series]
-    kind_of = np.array([kinds[each.key[0]] for each in of.catalogue] or [0])[sample.series]
+    metrics = {each.key[:2]: each for each in of.catalogue}
+    kinds = {(kind, ""): at for at, kind in enumerate(dict.fromkeys(kind for kind, _ in metrics))}
+    number = {key: at for at, key in enumerate(metrics)}
+    metric_of = np.array([number[each.key[:2]] for each in of.catalogue] or [0])[sample.series]
+    kind_of = np.array([kinds[each.key[0], ""] for each in of.catalogue] or [0])[sample.series]
     for repeats, values in ((1, sample.latest / scales), (2, sample.milder / scales)):
-        for pool, names in ((metric_of, list(metrics)), (kind_of, [(kind, "") for kind in kinds])):
-            for (sku, which), rows in _by(sample.sku, pool):
-                tail = tail_of(values[rows])
-                if tail is not None:
-                    size = int(np.sum(np.isfinite(values[rows])))
-                    yield (sample.rule, repeats, of.skus[sku], *names[which], size, *tail.tolist())
+        alike: dict[tuple[int, str, str], list[tuple[tuple[str, str], Numbers]]] = {}
+        for (sku, which), rows in _by(sample.sku, metric_of):
+            key, series = list(metrics.items())[which]
+            alike.setdefault((sku, key[0], series.comparison.spread), []).append((key, values[rows]))
+        for (sku, _, _), pools in alike.items():
+            tails = tails_of([(values, min(1.0, metrics[key].weight)) for key, values in pools])
+            yield from _rows(sample.rule, repeats, of.skus[sku], pools, tails)
+        for (sku, which), rows in _by(sample.sku, kind_of):
+            pools = [(list(kinds)[which], values[rows])]
+            yield from _rows(sample.rule, repeats, of.skus[sku], pools, tails_of([(values[rows], 1.0)]))
+
+
+def _rows(
+    rule: str,
+    repeats: int,
+    sku: str,
+    pools: Sequence[tuple[tuple[str, str], Numbers]],
+    tails: Sequence[Numbers | None],
+) -> Iterator[tuple[object, ...]]:
+    for ((kind, metric), values), tail in zip(pools, tails, strict=True):
+        if tail is not None:
+            yield (rule, repeats, sku, kind, metric, int(np.sum(np.isfinite(values))), *tail.tolist())
 
 
 def _by(*codes: Codes) -> Iterator[tuple[tuple[int, ...], Codes]]:

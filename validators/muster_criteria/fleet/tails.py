@@ -5,9 +5,10 @@ Few samples reach one in a million, so beyond the data a generalised Pareto tail
 at which the chance of more than t, averaged over all tails by their likelihood, is the probability asked for. So a
 small sample is given a long tail by its own uncertainty, and a large one is given the tail that it shows.
 
-Shapes between ``SHAPE_MIN`` and ``SHAPE_MAX`` are thought equally likely beforehand. The least of them still has an
-end, but one far beyond a Gaussian sample's largest value; from the other end, 0.8 is much heavier than the Student-t(4)
-(0.25) of the benchmark. With fewer than ``SAMPLE_MIN`` values there is no tail, hence no conviction.
+Shapes lie between ``SHAPE_MIN`` and ``SHAPE_MAX``, and which are likely is told by the tails of like metrics (see
+``shapes``). The least of them still has an end, but one far beyond a Gaussian sample's largest value; from the other
+end, 0.8 is much heavier than the Student-t(4) (0.25) of the benchmark. With fewer than ``SAMPLE_MIN`` values there is
+no tail, hence no conviction.
 
 A fleet's sample holds faulty parts too: at most 0.3 % of the values at real prevalence (2 % of nodes, one device each).
 So a first tail is fitted to what lies below those, and values that it would give a chance of less than one in fifty to
@@ -19,10 +20,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Iterable, Sequence
 from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
+
+from muster_criteria.fleet.shapes import priors
 
 Numbers = npt.NDArray[np.float64]
 
@@ -47,41 +51,65 @@ _WINDOW = 0.03
 """Share of the values that a tail is fitted to.
 
 Where noise with a short tail lies over a true spread with a long one, the long one shows only far out. Of the milder of
-two readings with 0.3 % noise over Student-t(4) of 0.2 %, by samples of 40,000, 3.6 times as many lie beyond the
-predicted distance of 4e-6 as were asked for where a twentieth of the values is fitted to, 1.8 times with this, and 1.2
-times with a fiftieth, whose predictions differ more from fleet to fleet. Other tails are predicted as well by either.
+two readings with 0.3 % noise over Student-t(4) of 0.2 %, by samples of 40,000 of four metrics together, 1.8 times as
+many lie beyond the predicted distance of 5e-6 as were asked for. With half of it 1.1 times as many do, but predictions
+differ by half more from fleet to fleet. Other tails are predicted as well by either.
 """
 _EXCESSES_MIN = 100
 _POINTS = 400
-_SHAPES: Numbers = np.round(np.arange(SHAPE_MIN, SHAPE_MAX + 0.01, 0.05), 2)
+_SHAPES: Numbers = np.round(np.arange(SHAPE_MIN, SHAPE_MAX + 0.01, 0.025), 3)
 _SCALES: Numbers = np.geomspace(0.35, 2.2, 48)
 """In means of the excesses."""
 _DISTANCES: Numbers = np.geomspace(1e-3, 1e8, 800)
 """In means of the excesses, up to what the heaviest shape reaches at the rarest probability."""
 
 
-def tail_of(sample: Numbers) -> Numbers | None:
-    """What healthy parts exceed with each of ``PROBABILITIES``; None where the sample is too small to say.
+def tails_of(samples: Sequence[tuple[Numbers, float]]) -> list[Numbers | None]:
+    """What healthy parts exceed with each of ``PROBABILITIES``; None for a sample too small to say.
 
-    ``sample``: adverse distances, positive is worse, in any unit; values that are not finite are left out.
+    ``samples``: of like metrics, whose tails tell of each other's shape; beside each, how much it tells (0 to 1).
+    Adverse distances, positive is worse, in any unit; values that are not finite are left out.
     """
-    ordered = np.sort(sample[np.isfinite(sample)])[::-1]
-    if len(ordered) < SAMPLE_MIN:
-        return None
-    ordered = ordered[_doubtful(ordered) :]
-    above = _window(len(ordered))
-    start = ordered[above]
-    table = np.quantile(ordered, 1.0 - PROBABILITIES)
-    if ordered[0] > start:  # otherwise more ties than spread: nothing to extrapolate from but the largest value itself
-        beyond = above / len(ordered) > PROBABILITIES
-        shown = PROBABILITIES[beyond] * len(ordered)
+    fallen = [np.sort(sample[np.isfinite(sample)])[::-1] for sample, _ in samples]
+    enough = [at for at, ordered in enumerate(fallen) if len(ordered) >= SAMPLE_MIN]
+    found: list[Numbers | None] = [None] * len(samples)
+    for at, prior in zip(enough, _priors((fallen[at], samples[at][1]) for at in enough), strict=True):
+        found[at] = _table(fallen[at], prior)
+    return found
+
+
+def _priors(ordered: Iterable[tuple[Numbers, float]]) -> list[Numbers | None]:
+    """For each sample, how likely the others make each shape; None where none of them can tell."""
+    fits = [(_fits(_believed(sample)), tells) for sample, tells in ordered]
+    telling = [(fit.shapes(), tells) for fit, tells in fits if fit is not None]
+    told = iter(priors(_SHAPES, *zip(*telling, strict=True)) if len(telling) > 1 else [None] * len(telling))
+    return [None if fit is None else next(told) for fit, _ in fits]
+
+
+def _table(ordered: Numbers, prior: Numbers | None) -> Numbers:
+    """The tail of one sample, given what others say of its shape."""
+    believed = _believed(ordered, prior)
+    table = np.quantile(believed, 1.0 - PROBABILITIES)
+    fits = _fits(believed, prior)
+    if fits is not None:
+        above = _window(len(believed))
+        beyond = above / len(believed) > PROBABILITIES
+        shown = PROBABILITIES[beyond] * len(believed)
         share = np.where(shown < 1.0, CAUTION, 1.0) * shown / above
-        table[beyond] = start + _Fits.of(ordered[:above] - start).exceeded_by(share)
+        table[beyond] = believed[above] + fits.exceeded_by(share)
     return np.maximum.accumulate(table)
 
 
+def _fits(believed: Numbers, prior: Numbers | None = None) -> _Fits | None:
+    """The tails that the largest values allow; None where there are more ties than spread: nothing tells but the
+    largest value itself."""
+    above = _window(len(believed))
+    start = believed[above]
+    return _Fits.of(believed[:above] - start, prior) if believed[0] > start else None
+
+
 def threshold(tail: Numbers, probability: float) -> float:
-    """The distance that healthy parts exceed with this probability. ``tail``: of ``tail_of``."""
+    """The distance that healthy parts exceed with this probability. ``tail``: of ``tails_of``."""
     at = -np.log(probability)
     return float(np.interp(at, -np.log(PROBABILITIES), tail))
 
@@ -97,16 +125,16 @@ def _window(size: int) -> int:
     return min(max(_EXCESSES_MIN, math.ceil(_WINDOW * size)), size // 4)
 
 
-def _doubtful(ordered: Numbers) -> int:
-    """How many of the largest values cannot be those of healthy parts; at most ``_SUSPECT`` of all are left out."""
+def _believed(ordered: Numbers, prior: Numbers | None = None) -> Numbers:
+    """Without those largest values that cannot be of healthy parts; at most ``_SUSPECT`` of all are left out."""
     suspect = math.ceil(_SUSPECT * len(ordered)) + 1
     above = suspect + _window(len(ordered))
     start, end = ordered[above], ordered[suspect]
     if end <= start:
-        return 0
-    fits = _Fits.of(ordered[suspect:above] - start, below=float(end - start))
+        return ordered
+    fits = _Fits.of(ordered[suspect:above] - start, prior, below=float(end - start))
     limit = start + fits.exceeded_by(np.array([_UNLIKELY / above]))[0]
-    return int(np.sum(ordered[:suspect] > limit))
+    return ordered[int(np.sum(ordered[:suspect] > limit)) :]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,8 +145,9 @@ class _Fits:
     unit: float
 
     @classmethod
-    def of(cls, excesses: Numbers, *, below: float = math.inf) -> _Fits:
-        """``excesses``: in falling order. ``below``: only those below this were told, and not how many more there are.
+    def of(cls, excesses: Numbers, prior: Numbers | None = None, *, below: float = math.inf) -> _Fits:
+        """``excesses``: in falling order. ``prior``: how likely each of ``_SHAPES`` is beforehand (None: all alike).
+        ``below``: only those below this were told, and not how many more there are.
 
         Many excesses are represented by some, evenly chosen, each with the weight of those that it stands for.
         """
@@ -130,7 +159,13 @@ class _Fits:
             told = 1.0 - _survival(*_grid(), np.array([below / unit]))[:, 0]
             log_density -= np.log(told)
         likely = np.exp(len(excesses) * (log_density - log_density.max()))
+        if prior is not None:
+            likely *= np.repeat(prior, len(_SCALES))
         return cls(likely / likely.sum(), unit)
+
+    def shapes(self) -> Numbers:
+        """How likely each of ``_SHAPES`` is, whatever the scale."""
+        return np.asarray(self.likely.reshape(len(_SHAPES), len(_SCALES)).sum(axis=1))
 
     def exceeded_by(self, share: Numbers) -> Numbers:
         """The excess that so small a ``share`` of the excesses goes beyond, predicted by all tails together."""
