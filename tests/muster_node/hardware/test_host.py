@@ -5,10 +5,11 @@ import os
 import pytest
 
 import muster_node.hardware
-from muster_node.hardware import host_inventory, open_hardware
+from muster_node.hardware import host, host_inventory, open_hardware
 from muster_node.hardware.host import HostHardware
 from muster_node.hardware.host_sensors import HostSensors
 from muster_node.hardware.seam import Device, Fact
+from muster_node.hardware.xid_log import last_time, parse_xids
 from muster_node.probes.inventory import Inventory
 
 
@@ -112,6 +113,25 @@ def test_counters(tree):
     assert absent["machine_checks", "node"].value is None
 
 
+@pytest.mark.parametrize(
+    ("label", "told"),
+    [
+        ("Inlet Temp", 24.5), ("System Ambient", 24.5), ("front panel", 24.5), ("Air Intake", 24.5),
+        ("Exhaust Temp", None), ("Confrontation", None), ("Package id 0", None),
+    ],
+)  # fmt: skip
+def test_the_inlet_is_known_by_its_label(tree, clock, label, told):
+    contents = {
+        "/sys/class/hwmon/hwmon0/name": "acpi_power_meter",
+        "/sys/class/hwmon/hwmon0/temp2_label": label,
+        "/sys/class/hwmon/hwmon0/temp2_input": 24500,
+        "/sys/class/hwmon/hwmon0/temp3_input": 50000,
+        "/sys/class/hwmon/hwmon0/temp4_label": "Inlet, which cannot be read",
+    }
+    inlets = [s for s in HostSensors(tree(contents), clock).read() if s.series == "inlet_temperature"]
+    assert [(s.device, s.unit, s.value) for s in inlets] == ([("node", "°C", told)] if told else [])
+
+
 def test_sensors_of_a_server(tree, clock):
     contents = {
         "/sys/class/hwmon/hwmon0/name": "coretemp",
@@ -180,3 +200,28 @@ def test_a_gpu_without_a_backend_is_skipped():
 
     with pytest.raises(Skip, match="no GPU backend"):
         HostHardware().compute(Device("gpu0", "gpu", 0))
+
+
+JOURNAL = """#!/bin/sh
+case " $* " in
+*" -k "*" short-monotonic "*) cat <<END
+[    0.000000] node-1 kernel: Linux version 6.8.0
+[  123.456789] node-1 kernel: NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.
+[  500.000001] node-1 kernel: systemd[1]: Started something.
+END
+;;
+*) echo "Nov 21 10:00:00 node-1 kernel: NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus." ;;
+esac
+"""
+
+
+def test_a_reader_without_privilege_learns_when_each_message_came(tmp_path, monkeypatch):
+    """Under dmesg_restrict only the journal is left; without its times an old error would count as a new one."""
+    for name, script in (("dmesg", "#!/bin/sh\nexit 1\n"), ("journalctl", JOURNAL), ("sudo", "#!/bin/sh\nexit 1\n")):
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(host, "_read_kmsg", lambda: None)
+    log = HostHardware().kernel_log()
+    assert [event.at for event in parse_xids(log)] == [123.456789]
+    assert last_time(log) == 500.000001

@@ -43,6 +43,18 @@ SWITCH = "[ 77.25] nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, 
             "Nov 21 10:00:00 n1 kernel: NVRM: Xid (PCI:0000:03:00): 62, ",
             XidEvent("xid", 62, "0000:03:00", "", "", None),
         ),
+        (  # journalctl -o short-monotonic
+            "[  123.456789] node-1 kernel: NVRM: Xid (PCI:0000:03:00): 79, GPU has fallen off the bus.",
+            XidEvent("xid", 79, "0000:03:00", "", "GPU has fallen off the bus.", 123.456789),
+        ),
+        (
+            "[5.5] NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, name=python3, Contained",
+            XidEvent("xid", 94, "0000:01:00", "", "pid=7194, name=python3, Contained (GPU-I:05)", 5.5),
+        ),
+        (
+            "[5.5] NVRM: Xid (PCI:0000:01:00 GPU-I:05 GPU-CI:01): 31, pid=<unknown>, name=<unknown>, ",
+            XidEvent("xid", 31, "0000:01:00", "", "(GPU-I:05 GPU-CI:01)", 5.5),
+        ),
     ],
 )
 def test_a_message_is_read(line: str, event: XidEvent) -> None:
@@ -56,6 +68,8 @@ def test_a_message_is_read(line: str, event: XidEvent) -> None:
         "NVRM: Xid (PCI:0000:66:00): abc, pid=2280636",
         "NVRM: GPU at PCI:0000:1b:00: GPU-5d1f",
         "NVRM: Xid (PCI:): 79, nobody",
+        "NVRM: Xid (PCI: GPU-I:05): 94, nobody",
+        "NVRM: Xid (PCI:0000:01:00GPU-I:05): 94, run together",
         "NVRM: Xid (PCI:0000:1b:00): 99999999, no such code",
         "[1.0] nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Severity 0 Engine instance 46 Sub-engine instance 00",
         "[1.0] nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Data {0x00140004, 0x00100000}",

@@ -1,6 +1,8 @@
 """A harness that runs one probe on this machine's real hardware, or on what the test gives."""
 
 import dataclasses
+import os
+import stat
 
 import pytest
 
@@ -58,3 +60,19 @@ def run_probe(tmp_path):
         return emitted
 
     return run
+
+
+@pytest.fixture
+def tool(tmp_path, monkeypatch):
+    """``tool("nvbandwidth", says)`` puts a program on the PATH that writes ``says``."""
+    bin_dir = tmp_path / "bin"
+    bin_dir.mkdir()
+    monkeypatch.setenv("PATH", f"{bin_dir}{os.pathsep}{os.environ['PATH']}")
+
+    def make(name, says="", script="cat"):
+        (bin_dir / f"{name}.txt").write_text(says)
+        path = bin_dir / name
+        path.write_text(f"#!/bin/sh\n{script} {bin_dir / name}.txt\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    return make

@@ -88,7 +88,9 @@ def test_a_proof_names_algorithm_protocol_transport_and_how_many_took_part():
 def test_what_switches_reduce_needs_no_channels():
     heads = [joined(rank, word="ncclCommInitRankConfig comm") for rank in range(8)]
     nvls = called("AllReduce") + chose("AllReduce", GIB, "NVLS", "SIMPLE")
-    assert proof("all_reduce", GIB, nvls, heads) == Proof("NVLS/SIMPLE, 8 GPUs")
+    assert proof("all_reduce", GIB, nvls, heads) == Proof("NVLS/SIMPLE, 8 GPUs", in_switch=True)
+    mixed = nvls + chose("AllReduce", GIB, "RING", "SIMPLE")
+    assert not proof("all_reduce", GIB, mixed).in_switch
     ring = called("AllReduce") + chose("AllReduce", GIB, "RING", "SIMPLE")
     assert proof("all_reduce", GIB, ring, heads) == Proof(why_not="8 of 8 ranks name no transport")
 

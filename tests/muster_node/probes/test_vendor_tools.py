@@ -3,78 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from types import SimpleNamespace
 
 import pytest
 
-from muster_node.hardware.seam import Device, Fact, RealClock, Sample
 from muster_node.probe import Skip
 from muster_node.probes import _tools
 from muster_node.probes._tools import BadOutput
 from muster_node.probes.dcgm_diag import DcgmDiag, Outcome, parse_dcgm_diag
 from muster_node.probes.ib_write_bw import IbWriteBw, parse_ib_write_bw
-from muster_node.probes.nccl_tests import NcclTests, parse_nccl_tests
+from muster_node.probes.nccl_tests import NcclTests
 from muster_node.probes.nvbandwidth import Nvbandwidth, parse_nvbandwidth
-
-NCCL_HEAD = """# nThread 1 nGpus 2 minBytes 8 maxBytes 8589934592 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1
-#
-# Using devices
-#  Rank  0 Group  0 Pid   4711 on     node-1 device  0 [0000:1b:00] NVIDIA H100 80GB HBM3
-#  Rank  1 Group  0 Pid   4711 on     node-1 device  1 [0000:43:00] NVIDIA H100 80GB HBM3
-node-1:4711:4720 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
-#                                                              out-of-place                       in-place
-#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
-"""
-NCCL_ROWS = """  8           2     float     sum      -1    21.35    0.00    0.00      0    21.10    0.00    0.00      0
-  4294967296    1073741824     float     sum      -1    16000  268.44  469.77      0    16010  268.27  469.47      0
-node-1:4711:4720 [0] NCCL INFO AllReduce: 8589934592 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}
-  8589934592    2147483648     float     sum      -1    31550  272.26  476.46      0    31560  272.18  476.31      0
-"""
-NCCL_TAIL = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 68.4048\n#\n"
-# Before 2.12 nccl-tests had no column "root", and wrote the error where the number of wrong values stands now.
-NCCL_OLD = (
-    "#   Rank  0 Pid 11 on localhost device  0 [0x00] A100-SXM4-40GB\n"
-    "#   Rank  1 Pid 11 on localhost device  1 [0x00] A100-SXM4-40GB\n"
-    "           0             0   float     sum    35.20    0.00    0.00    N/A    34.05    0.00    0.00    N/A\n"
-    "  1073741824     268435456   float     sum   8159.5  131.59  230.29    N/A   8176.5  131.32  229.81    N/A\n"
-) + NCCL_TAIL
-
-
-def test_nccl_tests_are_read_with_what_carried_the_bytes():
-    run = parse_nccl_tests(NCCL_HEAD + NCCL_ROWS + NCCL_TAIL)
-    assert run.busbw == {8: 0.0, 4294967296: 469.77, 8589934592: 476.46}
-    assert (run.wrong, run.ranks, run.transports, run.algorithm) == (0, 2, ("P2P/CUMEM",), "NVLS/SIMPLE")
-
-
-def test_older_nccl_tests_are_read_too():
-    run = parse_nccl_tests(NCCL_OLD)
-    assert (run.busbw, run.wrong, run.ranks, run.algorithm) == ({1073741824: 230.29}, 0, 2, "")
-
-
-def test_wrong_values_are_counted():
-    text = NCCL_HEAD + NCCL_ROWS + NCCL_TAIL.replace("0 OK", "3 FAILED")
-    assert parse_nccl_tests(text).wrong == 3
-    assert parse_nccl_tests(text.replace("3 FAILED", "0 FAILED")).wrong == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("", "no line of results"),
-        ("node-1: Test NCCL failure all_reduce.cu:44 'unhandled system error'", "no line of results"),
-        (NCCL_HEAD + NCCL_ROWS, "it breaks off after 3 sizes"),
-        (NCCL_HEAD + NCCL_ROWS + "# Avg bus bandwidth    : 68.4\n", "it did not check its payload"),
-        (NCCL_ROWS + NCCL_TAIL, "it does not tell which GPUs took part"),
-        (NCCL_HEAD + NCCL_ROWS.replace("476.46", "four") + NCCL_TAIL.replace("68.4048", "?"), "it breaks off"),
-    ],
-)
-def test_broken_nccl_output_is_refused(text, sentence):
-    with pytest.raises(BadOutput, match=sentence):
-        parse_nccl_tests(text)
-
+from tests.muster_node.probes.cooling_machine import Machine
 
 NVBANDWIDTH = """nvbandwidth Version: v0.6
 Built from Git version: v0.6
@@ -170,6 +110,58 @@ def test_dcgm_reports_are_read_in_all_their_shapes(text, outcomes):
     assert parse_dcgm_diag(text) == outcomes
 
 
+def gpu_says(gpu, status, *errors):
+    """A device's result as DCGM 4 writes it."""
+    said = {"warnings": [{"warning": error} for error in errors]} if errors else {}
+    return {"entity_group": "GPU", "entity_id": gpu, "status": status, **said}
+
+
+def dcgm_with_summary(summary, *results):
+    test = {"name": "memory", "results": list(results), "test_summary": summary}
+    return json.dumps({"DCGM Diagnostic": {"test_categories": [{"category": "Hardware", "tests": [test]}]}})
+
+
+ALONE = {"warning": "no hugepages"}
+
+
+@pytest.mark.parametrize(
+    ("results", "summary", "beyond"),
+    [
+        # What belongs to no device, and what a summary says otherwise than every device.
+        ([gpu_says(0, "Pass")], {"status": "Fail", "warnings": [ALONE]}, [("Fail", ("no hugepages",))]),
+        ([gpu_says(0, "Pass")], {"status": "Fail"}, [("Fail", ())]),
+        ([gpu_says(0, "Pass", "DBE")], {"status": "Fail", "warnings": [{"warning": "DBE"}]}, [("Fail", ())]),
+        ([gpu_says(0, "Fail", "DBE")], {"status": "Fail", "warnings": [{"warning": "DBE"}, ALONE]},
+         [("Fail", ("no hugepages",))]),
+        ([gpu_says(0, "Pass")], {"status": "Pass", "warnings": [ALONE]}, [("Pass", ("no hugepages",))]),
+        ([], {"status": "Pass"}, [("Pass", ())]),
+        # Nothing new.
+        ([gpu_says(0, "Pass"), gpu_says(1, "Skip")], {"status": "Pass"}, []),
+        ([gpu_says(0, "Fail", "DBE"), gpu_says(1, "Pass")], {"status": "Fail"}, []),
+        ([gpu_says(0, "Fail", "DBE")], {"status": "Fail", "warnings": [{"warning": " DBE "}]}, []),
+        # No summary at all.
+        ([gpu_says(0, "Pass")], None, [("no status", ())]),
+        ([gpu_says(0, "Pass")], "Pass", [("no status", ())]),
+        ([gpu_says(0, "Pass")], [{"status": "Pass"}], [("no status", ())]),
+        ([gpu_says(0, "Pass")], {"warnings": []}, [("no status", ())]),
+        ([gpu_says(0, "Pass")], {"status": ["Pass"]}, [("['Pass']", ())]),
+        ([gpu_says(0, "Pass")], {"status": "Pass", "warnings": 7}, [("Pass", ("7",))]),
+    ],
+)  # fmt: skip
+def test_what_a_summary_says_beyond_its_results_is_the_nodes(results, summary, beyond):
+    outcomes = parse_dcgm_diag(dcgm_with_summary(summary, *results))
+    assert [(each.status, each.errors) for each in outcomes[len(results) :]] == beyond
+    assert all(each.gpu is None for each in outcomes[len(results) :])
+
+
+@pytest.mark.parametrize("summary", [{"status": "Fail", "warnings": [ALONE]}, "Pass"])
+def test_a_summary_that_is_no_pass_fails_the_node_and_no_gpu(run_probe, tool, summary):
+    tool("dcgmi", dcgm_with_summary(summary, gpu_says(0, "Pass"), gpu_says(1, "Pass")))
+    run = run_probe(DcgmDiag, Machine())
+    assert run.one("dcgm_failures", "node", test="memory").value == 1
+    assert [run.one("dcgm_failures", gpu).value for gpu in ("gpu5", "gpu2")] == [0, 0]
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -209,59 +201,6 @@ def test_broken_ib_write_bw_output_is_refused(text):
         parse_ib_write_bw(text)
 
 
-class FastClock(RealClock):
-    """Sleeping takes no time, but the clock says it did."""
-
-    def __init__(self):
-        self.slept = 0.0
-
-    def now(self):
-        return self.slept
-
-    def sleep(self, seconds):
-        self.slept += seconds
-
-
-class Machine:
-    """Two GPUs that cool by a degree with every look, in slots that do not follow their addresses."""
-
-    simulated = False
-
-    def __init__(self, start_c=40.0, floor_c=30.0):
-        self.clock, self._c, self._floor = FastClock(), start_c, floor_c
-
-    def devices(self, kind):
-        return [Device("gpu5", "gpu", 5), Device("gpu2", "gpu", 2)]
-
-    def telemetry(self):
-        self._c = max(self._floor, self._c - 1.0)
-        return [Sample("temperature", "gpu5", "°C", self._c)]
-
-    def inventory(self):
-        return [
-            Fact("pci_address", "gpu5", "text", text="00000000:1B:00.0"),
-            Fact("pci_address", "gpu2", "text", text="00000000:43:00.0"),
-            Fact("nic_speed", "nic:mlx5_0", "Gb/s", 400.0),
-            Fact("ib_port_active", "nic:mlx5_0", "bool", 1.0),
-        ]
-
-
-@pytest.fixture
-def tool(tmp_path, monkeypatch):
-    """``tool("nvbandwidth", says)`` puts a program on the PATH that writes ``says``."""
-    bin_dir = tmp_path / "bin"
-    bin_dir.mkdir()
-    monkeypatch.setenv("PATH", f"{bin_dir}{os.pathsep}{os.environ['PATH']}")
-
-    def make(name, says="", script="cat"):
-        (bin_dir / f"{name}.txt").write_text(says)
-        path = bin_dir / name
-        path.write_text(f"#!/bin/sh\n{script} {bin_dir / name}.txt\n")
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
-
-    return make
-
-
 def test_nvbandwidth_names_gpus_by_slot_and_the_slowest_peer(run_probe, tool):
     tool("nvbandwidth", NVBANDWIDTH)
     run = run_probe(Nvbandwidth, Machine())
@@ -279,19 +218,6 @@ def test_one_gpu_with_slow_links_does_not_slow_the_figures_of_the_others(run_pro
     tool("nvbandwidth", "\n".join([f"Running {name}.", title, *lines, "", f"SUM {name} 1"]))
     run = run_probe(Nvbandwidth, Machine())
     assert [run.one("nvbandwidth_rate", f"gpu{gpu}", test=name).value for gpu in range(4)] == [370, 370, 370, 100]
-
-
-def test_nccl_tests_report_rate_proof_and_absent_gpus(run_probe, tool):
-    tool("all_reduce_perf", NCCL_HEAD + NCCL_ROWS + NCCL_TAIL)
-    run = run_probe(NcclTests, Machine(), ops=["all_reduce"])
-    assert run.one("nccl_busbw", op="all_reduce").value == 476.46
-    assert run.one("nccl_transport").text == "NVLS/SIMPLE; P2P/CUMEM"
-    assert run.one("nccl_absent_gpus").value == 0
-    tool(
-        "all_reduce_perf",
-        "\n".join(line for line in (NCCL_HEAD + NCCL_ROWS + NCCL_TAIL).splitlines() if "Rank  1" not in line),
-    )
-    assert run_probe(NcclTests, Machine(), ops=["all_reduce"]).one("nccl_absent_gpus").value == 1
 
 
 def test_dcgms_pass_with_an_error_inside_is_counted(run_probe, tool):

@@ -19,6 +19,12 @@ from muster_node.hardware.xid_log import XID, parse_xids
 from muster_node.probe import Skip
 
 _EDAC = "/sys/devices/system/edac/mc"
+_LOG_COMMANDS = (
+    ("dmesg",),
+    # With the kernel's own seconds since boot, as dmesg has them: what came before a stage is told by them.
+    ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic"),
+    ("sudo", "-n", "dmesg"),
+)
 
 
 class Accelerators(Protocol):
@@ -137,7 +143,7 @@ class HostHardware(Hardware):
         text = _read_kmsg()
         if text is not None:
             return host_parse.parse_kmsg(text)
-        for command in (["dmesg"], ["journalctl", "-k", "-b", "-q", "--no-pager"], ["sudo", "-n", "dmesg"]):
+        for command in _LOG_COMMANDS:
             output = output_of(command)
             if output:
                 return output.splitlines()

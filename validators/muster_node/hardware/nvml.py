@@ -7,6 +7,7 @@ hangs, it is the driver that does not answer, and nobody is asked any more.
 from __future__ import annotations
 
 import dataclasses
+import operator
 import os
 import queue
 import threading
@@ -20,6 +21,7 @@ HUNG_MAX = 2
 
 NO_FUNCTION = -1
 HUNG = -2
+UNREADABLE = -3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +33,20 @@ class Answer:
     code: int = 0
 
     def map(self, change: Callable[[Any], Any]) -> "Answer":
-        """The value changed, or the same refusal."""
-        return self if self.value is None else dataclasses.replace(self, value=change(self.value))
+        """The value changed, or the same refusal, or that the value is not what it should be.
+
+        The binding decodes texts inside a structure only when they are read, which is here.
+        """
+        if self.value is None:
+            return self
+        try:
+            return dataclasses.replace(self, value=change(self.value))
+        except Exception as error:
+            return _unreadable("an answer", error)
+
+
+def _unreadable(what: str, error: Exception) -> Answer:
+    return Answer(note="NVML: %s cannot be read (%s)" % (what, type(error).__name__), code=UNREADABLE)
 
 
 class _Worker:
@@ -72,7 +86,7 @@ class Nvml:
         self._hung: List[Tuple[Any, str]] = []
 
     def ask(self, function: str, *arguments: Any) -> Answer:
-        """One NVML call; an error, a missing function or a hang becomes an answer without a value."""
+        """One NVML call; an error of any kind, a missing function or a hang becomes an answer without a value."""
         try:
             call = getattr(self._binding, function)
         except AttributeError:
@@ -94,6 +108,8 @@ class Nvml:
                 return self.refusal(error)
             except AttributeError:  # a function that the driver's library lacks, in some bindings
                 return Answer(note="not supported by the NVML binding (%s)" % function, code=NO_FUNCTION)
+            except Exception as error:  # a text that is no UTF-8, or a structure that the binding does not know
+                return _unreadable("the answer of %s" % function, error)
 
     def _given_up(self, arguments: Tuple[Any, ...]) -> str:
         if len(self._hung) >= HUNG_MAX:
@@ -106,14 +122,10 @@ class Nvml:
         if identifier is None:
             return Answer(note=NOT_SUPPORTED)
         wanted = identifier if scope is None else (identifier, scope)
-        answer = self.ask("nvmlDeviceGetFieldValues", handle, [wanted])
-        if answer.value is None:
-            return answer
-        field = answer.value[0]
-        if field.nvmlReturn != 0:
-            return self.refusal(self._binding.NVMLError(field.nvmlReturn))
-        member = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")[field.valueType]
-        return Answer(getattr(field.value, member))
+        answer = self.ask("nvmlDeviceGetFieldValues", handle, [wanted]).map(operator.itemgetter(0))
+        if answer.value is not None and answer.value.nvmlReturn != 0:
+            return self.refusal(self._binding.NVMLError(answer.value.nvmlReturn))
+        return answer.map(_field_value)
 
     def refusal(self, error: Any) -> Answer:
         """An NVMLError as an answer."""
@@ -127,3 +139,11 @@ class Nvml:
     def constant(self, name: str, otherwise: Any) -> Any:
         """A constant or structure of the binding, ``otherwise`` where it has none of that name."""
         return getattr(self._binding, name, otherwise)
+
+
+_FIELD_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+
+
+def _field_value(field: Any) -> Any:
+    """Raises IndexError for a type that the binding does not know."""
+    return getattr(field.value, _FIELD_MEMBERS[field.valueType])

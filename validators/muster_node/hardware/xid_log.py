@@ -1,6 +1,7 @@
 """XID and SXID messages of the kernel log: a pure parser. What they mean is not decided here.
 
-XIDs are the GPU driver's errors ("NVRM: Xid (PCI:0000:1b:00): 79, ..."), SXIDs those of an NVSwitch ("nvidia-nvswitch3:
+XIDs are the GPU driver's errors ("NVRM: Xid (PCI:0000:1b:00): 79, ..."; of a part of a GPU under MIG
+"NVRM: Xid (PCI:0000:1b:00 GPU-I:05 GPU-CI:01): 94, ..."), SXIDs those of an NVSwitch ("nvidia-nvswitch3:
 SXid (PCI:0000:c1:00.0): 28006, Non-fatal, ..."). An SXID is followed by lines of detail under the same code; these are
 not errors of their own.
 """
@@ -15,7 +16,7 @@ XID = "xid"
 SXID = "sxid"
 
 _TIME = re.compile(r"^\s*\[\s*(\d+(?:\.\d+)?)\]")
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d{1,6})(?:,|$)\s*(.*)$")
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)((?:\s[^()]*)?)\): (\d{1,6})(?:,|$)\s*(.*)$")
 _SXID = re.compile(r"(nvidia-nvswitch\d+): SXid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d{1,6})(?:,|$)\s*(.*)$")
 _SXID_DETAIL = re.compile(r"(Severity \d|Data \{|Engine instance)")
 _NOBODY = re.compile(r"^pid='?<?unknown>?'?, name='?<?unknown>?'?,\s*")
@@ -52,8 +53,10 @@ def _parse(line: str) -> Optional[XidEvent]:
     at = float(stamp.group(1)) if stamp else None
     xid = _XID.search(line)
     if xid:
-        text = _NOBODY.sub("", xid.group(3).strip())
-        return XidEvent(XID, int(xid.group(2)), normal_pci(xid.group(1)), "", text, at)
+        address, instance, code, said = (part.strip() for part in xid.groups())
+        # Behind the driver's words, since policies match these from their beginning.
+        text = " ".join(filter(None, (_NOBODY.sub("", said), instance and "(%s)" % instance)))
+        return XidEvent(XID, int(code), normal_pci(address), "", text, at)
     sxid = _SXID.search(line)
     if sxid and not _SXID_DETAIL.match(sxid.group(4)):
         switch = sxid.group(1)[len("nvidia-") :]

@@ -69,10 +69,14 @@ def _name(told: str, names: Sequence[str]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Proof:
-    """``carried``: algorithm, protocol and transports, and how many took part; or why nothing is proven."""
+    """``carried``: algorithm, protocol and transports, and how many took part; or why nothing is proven.
+
+    ``in_switch``: the NVSwitches did all of it (NVLS), which rates of rings are not comparable with.
+    """
 
     carried: str = ""
     why_not: str = ""
+    in_switch: bool = False
 
 
 def prove(op: str, size: int, ranks: int, during: Said, until: Sequence[Said]) -> Proof:
@@ -85,17 +89,24 @@ def prove(op: str, size: int, ranks: int, during: Said, until: Sequence[Said]) -
         return Proof(why_not="%d of %d ranks say that they joined" % (len(complete), ranks))
     if not any((call, ranks) in during.calls for call in _CALLS[op]):
         return Proof(why_not="NCCL does not say that it was called for %s over %d ranks" % (op, ranks))
+    return carrier(op, size, ranks, during, until)
+
+
+def carrier(op: str, size: int, ranks: int, during: Said, until: Sequence[Said]) -> Proof:
+    """As ``prove``, where something else than NCCL's log tells what was called, and who took part."""
     algorithms = () if op in _POINT_TO_POINT else _chosen(op, size, ranks, during)
     if op not in _POINT_TO_POINT and not algorithms:
         return Proof(why_not="NCCL does not say by which algorithm %s of %d bytes ran" % (op, size))
     by_switch = bool(algorithms) and all(chosen.split("/")[0] in _IN_SWITCH for chosen in algorithms)
     silent = sum(1 for said in until if not said.transports)
     if silent and not by_switch:
+        if len(until) == 1:  # one log of all ranks
+            return Proof(why_not="NCCL does not say over which transport %s of %d bytes ran" % (op, size))
         return Proof(why_not="%d of %d ranks name no transport" % (silent, ranks))
     transports = sorted({transport for said in until for transport in said.transports})
     how = ", ".join(algorithms) or "point to point"
     over = " over %s" % ", ".join(transports) if transports and not by_switch else ""
-    return Proof(carried="%s%s, %d GPUs" % (how, over, ranks))
+    return Proof(carried="%s%s, %d GPUs" % (how, over, ranks), in_switch=by_switch)
 
 
 def _chosen(op: str, size: int, ranks: int, during: Said) -> Tuple[str, ...]:

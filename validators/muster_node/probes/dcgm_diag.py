@@ -1,6 +1,7 @@
 """NVIDIA's own diagnostics, where they are installed. DCGM's word is measured here, and judged by our criteria.
 
-A test that says PASS and names an error beside it is counted as such: that is not a pass.
+A test that says PASS and names an error beside it is counted as such: that is not a pass. DCGM 4 tells beside the
+results of the devices what came of a test as a whole, and errors that belong to no device: these are the node's.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from muster_node.probes._tools import COOL_PARAMS, BadOutput, cool_down, gpus_by
 
 PASS, SKIP = ("pass",), ("skip", "skipped", "not run", "notrun")
 ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
+NO_STATUS = "no status"
+SUMMARY = "test_summary"
 WORDS_MAX = 200
 
 
@@ -59,10 +62,32 @@ def _outcomes(report: Dict[str, Any]) -> Iterator[Outcome]:
     for category in _dicts(report.get("test_categories")):
         for test in _dicts(category.get("tests")):
             name = str(test.get("name", "unnamed"))
-            for result in _dicts(test.get("results")):
-                status = str(result.get("status", "no status"))
-                for gpu in _gpus(result):
-                    yield Outcome(name, gpu, status, _errors(result))
+            told = [
+                Outcome(name, gpu, _status(result), _errors(result))
+                for result in _dicts(test.get("results"))
+                for gpu in _gpus(result)
+            ]
+            yield from told
+            if SUMMARY in test:
+                yield from _beyond(told, name, test[SUMMARY])
+
+
+def _beyond(told: List[Outcome], name: str, summary: Any) -> Iterator[Outcome]:
+    """What DCGM 4 says of a test as a whole, for the node, where that is more than its results have told.
+
+    From some version on it lists the errors of the devices a second time. A summary that is no table has no status,
+    which is not a pass.
+    """
+    result = summary if isinstance(summary, dict) else {}
+    known = {error for outcome in told for error in outcome.errors}
+    errors = tuple(error for error in _errors(result) if error not in known)
+    whole = Outcome(name, None, _status(result), errors)
+    if errors or (whole.passed, whole.skipped) not in [(outcome.passed, outcome.skipped) for outcome in told]:
+        yield whole
+
+
+def _status(result: Dict[str, Any]) -> str:
+    return str(result.get("status", NO_STATUS))
 
 
 def _dicts(value: Any) -> List[Dict[str, Any]]:
