@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 from muster.records.xids import XidRecord, by_boot, part_of, recorded_xids
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Evidence
-from muster_criteria.xid import GRAVITY, Ruling, XidPolicy, rule
+from muster_criteria.xid import GRAVITY, Ruling, XidEvent, XidPolicy, XidSeverity, returning, rule
 from muster_criteria.xid_judge import events_of, returned
 
 
@@ -26,12 +27,19 @@ def returning_xids(node: str, result: StageResult | None, policy: XidPolicy | No
 
 
 @dataclasses.dataclass(frozen=True)
+class Ruled(Ruling):
+    """What a policy asked for in the end. ``boots``: in how many the error had come back, where that is why; else 0."""
+
+    boots: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class Replayed:
     """One recorded error under two policies; ``before`` is None where none was in force."""
 
     record: XidRecord
-    before: Ruling | None
-    after: Ruling
+    before: Ruled | None
+    after: Ruled
 
     @property
     def changed(self) -> bool:
@@ -48,9 +56,55 @@ class Replayed:
 
 
 def replay(records: Sequence[XidRecord], before: dict[str, XidPolicy | None], after: XidPolicy) -> list[Replayed]:
-    """Every recorded error under the policy that its SKU has now (``before``, by SKU) and under ``after``."""
-    return [
-        Replayed(record, None if policy is None else rule(record.event, policy), rule(record.event, after))
-        for record in records
-        for policy in (before.get(record.sku),)
-    ]
+    """Every recorded error under the policy that its SKU has now (``before``, by SKU) and under ``after``, in order.
+
+    Errors that come back escalate by what their machine had told until then, so ``records`` must be whole histories,
+    oldest first (see ``recorded_xids``).
+    """
+    machines: dict[tuple[str, bool], list[int]] = {}
+    for place, record in enumerate(records):
+        machines.setdefault((record.node, record.former), []).append(place)
+    found: dict[int, Replayed] = {}
+    for places in machines.values():
+        told = [records[place] for place in places]
+        policies = {sku: before.get(sku) for sku in {record.sku for record in told}}
+        then = {sku: _ruled(told, policy) for sku, policy in policies.items() if policy is not None}
+        for at, (place, now) in enumerate(zip(places, _ruled(told, after), strict=True)):
+            sku = records[place].sku
+            found[place] = Replayed(records[place], then[sku][at] if sku in then else None, now)
+    return [found[place] for place in range(len(records))]
+
+
+def _ruled(told: Sequence[XidRecord], policy: XidPolicy) -> list[Ruled]:
+    """What the policy says of each error of one machine, stage by stage, with what it knew when the stage ended."""
+    seen: dict[_Key, dict[str, dict[XidSeverity, XidEvent]]] = {}
+    often: dict[_Key, int] = {}
+    found: list[Ruled] = []
+    for _, group in itertools.groupby(told, lambda record: (record.dag_id, record.run_id, record.stage)):
+        stage = [(record, rule(record.event, policy)) for record in group]
+        for record, ruling in stage:
+            of_boot = seen.setdefault(_key(record), {}).setdefault(record.boot_id, {})
+            if ruling.severity not in of_boot:  # one message of a boot is as good as a thousand, and asked about once
+                of_boot[ruling.severity] = dataclasses.replace(record.event, pci=record.part)
+                often |= returning([events.values() for events in seen[_key(record)].values()], policy)
+        found += [_escalated(ruling, often.get(_key(record), 0), policy) for record, ruling in stage]
+    return found
+
+
+_Key = tuple[str, str, int]
+
+
+def _key(record: XidRecord) -> _Key:
+    """The key of ``returning``, where ``pci`` names the part."""
+    return record.part, record.event.kind, record.event.code
+
+
+def _escalated(ruling: Ruling, boots: int, policy: XidPolicy) -> Ruled:
+    """The ruling; the policy's escalation instead where the error came back, unless the ruling is graver anyway."""
+    said = Ruled(**vars(ruling))
+    last = policy.escalation
+    if not boots or GRAVITY[last.severity] > GRAVITY[ruling.severity]:
+        return said
+    source = policy.sources[last.source]
+    cited = f"XID policy {policy.cited}: {source.text} ({source.date.isoformat()})"
+    return dataclasses.replace(said, severity=last.severity, action=last.action, source=cited, boots=boots)

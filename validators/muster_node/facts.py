@@ -15,8 +15,16 @@ from typing import Any, Dict, List, Tuple
 import muster_node
 from muster_node.hardware.seam import Fact, Hardware
 
-FROM_FACTS = {"driver_version": "driver", "cuda_version": "cuda", "cpu_model": "cpu", "gpu_model": "gpu"}
+FROM_FACTS = {
+    "driver_version": "driver",
+    "cuda_version": "cuda",
+    "cpu_model": "cpu",
+    "gpu_model": "gpu",
+    "vbios": "vbios",
+}
 """Inventory facts that also belong to the environment of every result, and their names there."""
+OF_EACH_DEVICE = ("vbios",)
+"""Those that may differ between the devices of one node: the distinct ones, sorted, with "+" between them."""
 
 
 def agent_sha256() -> str:
@@ -52,7 +60,7 @@ def identity(hardware: Hardware, inventory: List[Fact]) -> Dict[str, Any]:
 
 
 def environment(inventory: List[Fact]) -> Dict[str, str]:
-    """kernel, os, python, muster, and where known torch, driver, cuda, cpu, gpu. PyTorch is not imported for it."""
+    """kernel, os, python, muster, and where known torch, driver, cuda, cpu, gpu, vbios. PyTorch is not imported."""
     found = {
         "kernel": platform.release(),
         "os": _os_name(),
@@ -63,11 +71,19 @@ def environment(inventory: List[Fact]) -> Dict[str, str]:
     torch = torch_version()
     if torch:
         found["torch"] = torch
+    for name, texts in _from_facts(inventory).items():
+        found[name] = ("+".join(sorted(set(texts))) if name in OF_EACH_DEVICE else texts[0])[:200]
+    return found
+
+
+def _from_facts(inventory: List[Fact]) -> Dict[str, List[str]]:
+    """What the inventory tells of each name of ``FROM_FACTS``, in its order, without devices that tell nothing."""
+    told: Dict[str, List[str]] = {}
     for fact in inventory:
         name = FROM_FACTS.get(fact.name)
         if name and fact.text:
-            found.setdefault(name, fact.text[:200])
-    return found
+            told.setdefault(name, []).append(fact.text)
+    return told
 
 
 def torch_version() -> str:

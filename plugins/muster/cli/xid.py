@@ -15,7 +15,7 @@ from muster.errors import MusterError
 from muster.settings import settings
 
 if TYPE_CHECKING:
-    from muster.xid_history import Replayed
+    from muster.xid_history import Replayed, Ruled
     from muster_criteria.xid import XidPolicy
 
 app = typer.Typer(no_args_is_help=True)
@@ -60,10 +60,12 @@ def replay_(
 
     if node:
         records.get_node(node)
-    recorded = recorded_xids(node=node, since=since.replace(tzinfo=datetime.UTC) if since else None)
+    recorded = recorded_xids(node=node)
     skus = sorted({record.sku for record in recorded})
     before = {sku: load(against) if against else _of_sku(sku) for sku in skus}
-    replayed = xid_history.replay(recorded, before, load(policy))
+    # What came before ``since`` is not shown, but an error that came back since then may have begun there.
+    first = (since or datetime.datetime.min).replace(tzinfo=datetime.UTC)
+    replayed = [each for each in xid_history.replay(recorded, before, load(policy)) if each.record.seen_at >= first]
     shown = [each for each in replayed if everything or each.changed]
     if json:
         show.as_json([_plain(each) for each in shown])
@@ -73,8 +75,7 @@ def replay_(
         [
             [show.when(each.record.seen_at), each.record.node, each.record.run_id, each.record.stage,
              each.record.event.device, each.record.event.name,
-             f"{each.before.severity} ({each.before.action})" if each.before else "no policy",
-             f"{each.after.severity} ({each.after.action})", each.after.meaning]
+             _asked(each.before) if each.before else "no policy", _asked(each.after), each.after.meaning]
             for each in shown
         ],
         empty="both policies agree on every error in the records" if replayed else "no XIDs are recorded",
@@ -94,6 +95,11 @@ def _summary(replayed: list[Replayed]) -> None:
     )
 
 
+def _asked(ruled: Ruled) -> str:
+    returned = f", back in {ruled.boots} boots" if ruled.boots else ""
+    return f"{ruled.severity} ({ruled.action}{returned})"
+
+
 def _plain(each: Replayed) -> dict[str, object]:
     record = each.record
     return {
@@ -102,6 +108,7 @@ def _plain(each: Replayed) -> dict[str, object]:
         "text": record.event.text, "count": record.event.count, "changed": each.changed,
         "before": None if each.before is None else [each.before.severity, each.before.action],
         "after": [each.after.severity, each.after.action], "meaning": each.after.meaning, "source": each.after.source,
+        "boots": [each.before.boots if each.before else 0, each.after.boots],
     }  # fmt: skip
 
 

@@ -17,7 +17,10 @@ from muster_criteria.xid_judge import EVENT, event_of
 
 @dataclasses.dataclass(frozen=True)
 class XidRecord:
-    """One XID as a stage of a run told it. ``part``: the GPU's serial where known, else its PCI address."""
+    """One XID as a stage of a run told it. ``part``: the GPU's serial where known, else its PCI address.
+
+    ``former``: it was told by a machine that bore the node's name before the one that bears it now.
+    """
 
     node: str
     sku: str
@@ -29,31 +32,31 @@ class XidRecord:
     part: str
     seen_at: datetime.datetime
     event: XidEvent
+    former: bool = False
 
 
-def recorded_xids(*, node: str = "", since: datetime.datetime | None = None) -> list[XidRecord]:
+def recorded_xids(*, node: str = "") -> list[XidRecord]:
     """All XIDs of verdicts that stand, oldest first; of one node, and of the machine that bears its name now."""
     query = (
-        select(MeasurementRow, StageRecord, Run)
+        select(MeasurementRow, StageRecord, Run, (Run.started_at < Node.machine_since).label("former"))
         .join(StageRecord, MeasurementRow.stage == StageRecord.id)
         .join(Run, StageRecord.run == Run.id)
+        .join(Node, Node.name == Run.node)
         .where(MeasurementRow.metric == EVENT, StageRecord.current)
         .order_by(StageRecord.recorded_at, MeasurementRow.id)
     )
     if node:
-        query = query.join(Node, Node.name == Run.node).where(Run.node == node, Run.started_at >= Node.machine_since)
-    if since is not None:
-        query = query.where(StageRecord.recorded_at >= since)
+        query = query.where(Run.node == node, Run.started_at >= Node.machine_since)
     with reading() as session:
         return [_record(*row) for row in session.execute(query)]
 
 
-def _record(row: MeasurementRow, stage: StageRecord, run: Run) -> XidRecord:
+def _record(row: MeasurementRow, stage: StageRecord, run: Run, former: bool) -> XidRecord:
     event = event_of(row.device, row.labels, row.text or "", row.samples)
     return XidRecord(
         node=run.node, sku=run.sku, dag_id=run.dag_id, run_id=run.run_id, stage=stage.stage, verdict=stage.verdict,
         boot_id=str(run.identity.get("boot_id", "")), part=part_of(event, run.identity), seen_at=stage.recorded_at,
-        event=event,
+        event=event, former=bool(former),
     )  # fmt: skip
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from muster import records
-from muster.xid_history import returning_xids
+from muster.cli.xid import load
+from muster.records.xids import recorded_xids
+from muster.xid_history import replay, returning_xids
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.skus import SHIPPED, load_sku
 from muster_node.contract import Measurement
@@ -95,6 +100,119 @@ def test_another_version_is_replayed_over_history(muster: Muster, tmp_path: Path
     assert "3 errors: 1 would be treated otherwise, 1 of them more gravely; all in all 1 MONITOR, 2 REBOOT" in out
     _, out, _ = muster("xid", "replay", "nvidia-xid")
     assert out.startswith("both policies agree on every error in the records")
+
+
+ESCALATION = "escalation: {boots: 3, severity: ISOLATE, action: inspect, from_severity: RESET, source: gpud}"
+
+
+@pytest.fixture
+def escalating(tmp_path: Path) -> Callable[..., str]:
+    """escalating(boots=2) is the path of a policy that is nvidia-xid but for its escalation."""
+
+    def _made(**keys: Any) -> str:
+        given = {"boots": 3, "severity": "ISOLATE", "action": "inspect", "from_severity": "RESET"} | keys
+        said = ", ".join(f"{key}: {value}" for key, value in given.items())
+        assert ESCALATION in POLICY.read_text()
+        path = tmp_path / "escalating.yaml"
+        path.write_text(POLICY.read_text().replace(ESCALATION, f"escalation: {{{said}, source: gpud}}"))
+        return str(path)
+
+    return _made
+
+
+def told_otherwise(muster: Muster, *args: str) -> list[tuple[str, list[str], list[str], list[int]]]:
+    status, out, err = muster("xid", "replay", *args, "--json")
+    assert status == 0, err
+    return [(each["run"][-3:], each["before"], each["after"], each["boots"]) for each in json.loads(out)]
+
+
+@pytest.mark.usefixtures("node")
+def test_a_policy_that_differs_only_in_its_escalation_is_seen_from_that_boot_on(
+    muster: Muster, escalating: Callable[..., str]
+) -> None:
+    """As it would have been ruled then: what came later has no say, and one boot's stages count once."""
+    for boot in ("b-1", "b-2", "b-3"):
+        record(boot, xid(119), xid(119, n=1), xid(63, n=2))
+    isolated = ["ISOLATE", "inspect"]
+    ruled = [each for each in told_otherwise(muster, "nvidia-xid", "--all") if each[1][0] != "IGNORE"]
+    usual = ruled[0][1]
+    assert (
+        ruled
+        == [("b-1", usual, usual, [0, 0])] * 2
+        + [("b-2", usual, usual, [0, 0])] * 2
+        + [("b-3", isolated, isolated, [3, 3])] * 2
+    )
+    assert usual[0] in ("REBOOT", "RESET")
+
+    sooner = escalating(boots=2)
+    assert told_otherwise(muster, sooner) == [("b-2", usual, isolated, [0, 2])] * 2
+    _, out, _ = muster("xid", "replay", sooner)
+    assert f"XID 119\t{usual[0]} ({usual[1]})\tISOLATE (inspect, back in 2 boots)" in out
+    assert "9 errors: 2 would be treated otherwise, 2 of them more gravely" in out
+    assert told_otherwise(muster, escalating(boots=4)) == [("b-3", isolated, usual, [3, 0])] * 2
+    assert told_otherwise(muster, escalating(action="rma")) == [("b-3", isolated, ["ISOLATE", "rma"], [3, 3])] * 2
+    assert told_otherwise(muster, escalating(boots=3)) == []
+
+
+@pytest.mark.usefixtures("node")
+def test_what_came_before_the_time_asked_for_still_counts(muster: Muster, escalating: Callable[..., str]) -> None:
+    record("b-1", xid(119))
+    between = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%S.%f}"
+    record("b-2", xid(119))
+
+    assert len(told_otherwise(muster, "nvidia-xid", "--all")) == 2
+    (later,) = told_otherwise(muster, escalating(boots=2), "--since", between)
+    assert (later[0], later[2][0], later[3]) == ("b-2", "ISOLATE", [0, 2])
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize(("serials", "escalates"), [(("s-1", "s-1"), True), (("s-1", "s-2"), False)])
+def test_another_gpu_in_the_slot_does_not_escalate(
+    muster: Muster, escalating: Callable[..., str], serials: tuple[str, str], escalates: bool
+) -> None:
+    record("b-1", xid(119), serial=serials[0])
+    record("b-2", xid(119), serial=serials[1])
+
+    assert bool(told_otherwise(muster, escalating(boots=2))) == escalates
+
+
+@pytest.mark.usefixtures("node")
+def test_one_node_does_not_escalate_for_another_nor_a_machine_for_the_one_before(
+    muster: Muster, escalating: Callable[..., str]
+) -> None:
+    record("b-1", xid(119))
+    record("b-2", xid(119))
+    recorded = recorded_xids()
+    assert [each.former for each in recorded] == [False, False]
+    policy = load(escalating(boots=2))
+    before = {"h100-sxm-8": policy}
+    of = {"same": {}, "another": {"node": "gpu-0002"}, "former": {"former": True}}
+    escalated = {
+        name: replay([dataclasses.replace(recorded[0], **fields), recorded[1]], before, policy)[1].after.boots
+        for name, fields in of.items()
+    }
+    assert escalated == {"same": 2, "another": 0, "former": 0}
+
+
+@pytest.mark.usefixtures("node")
+def test_errors_of_the_machine_that_bore_the_name_before_are_known_as_such() -> None:
+    record("b-1", xid(119))
+    records.replace_node("gpu-0001", "Ada", "new machine", host_key=fleet.host_key("new"))
+    record("b-2", xid(119))
+
+    assert [(each.boot_id, each.former) for each in recorded_xids()] == [("b-1", True), ("b-2", False)]
+    assert [each.boot_id for each in recorded_xids(node="gpu-0001")] == ["b-2"]
+
+
+@pytest.mark.usefixtures("node")
+def test_a_ruling_graver_than_the_escalation_stands(muster: Muster, escalating: Callable[..., str]) -> None:
+    for boot in ("b-1", "b-2"):
+        record(boot, xid(119))
+
+    usual = told_otherwise(muster, "nvidia-xid", "--all")[1][1]
+    assert told_otherwise(muster, escalating(boots=2, severity="MONITOR")) == []
+    (changed,) = told_otherwise(muster, escalating(boots=2, severity=usual[0], action="rma"))
+    assert changed[2] == [usual[0], "rma"]
 
 
 @pytest.mark.usefixtures("node")

@@ -85,7 +85,10 @@ class Cells:
 
 
 def cells_of(readings: Keyed, peers_min: int) -> pd.DataFrame:
-    """The cells that these readings make, one reading a device; those of fewer than ``peers_min`` are left out."""
+    """The cells that these readings make, one reading a device; those of fewer than ``peers_min`` are left out.
+
+    A node is not its own peer: over all slots, so many must stand in others than the node that has most of them.
+    """
     catalogue, slots = readings.catalogue, int(readings.slot.max(initial=0)) + 3
     parts = []
     groups = (
@@ -96,7 +99,8 @@ def cells_of(readings: Keyed, peers_min: int) -> pd.DataFrame:
     for code, names, slot in groups:
         number, distinct = pd.factorize((readings.series * max(len(names), 1) + code) * slots + slot + 2)
         median, count = medians(readings.value, number.astype(np.int64), len(distinct))
-        enough = (count >= peers_min) & (median > 0.0)
+        own = _most_of_one_node(number, readings.node, len(distinct)) if (slot == ANY_SLOT).all() else 0
+        enough = (count - own >= peers_min) & (median > 0.0)
         rest, at = np.divmod(distinct[enough], slots)
         series, group = np.divmod(rest, max(len(names), 1))
         columns: dict[str, object] = {
@@ -107,3 +111,11 @@ def cells_of(readings: Keyed, peers_min: int) -> pd.DataFrame:
         parts.append(pd.DataFrame(columns, columns=list(COLUMNS)))
     frame = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     return frame.sort_values(list(COLUMNS[:6]), ignore_index=True, kind="stable")
+
+
+def _most_of_one_node(cell: Codes, node: Codes, cells: int) -> Codes:
+    """How many readings of each cell are of the node that has most of them."""
+    pairs, of_pair = np.unique(cell * (int(node.max(initial=0)) + 1) + node, return_counts=True)
+    most: Codes = np.zeros(cells, dtype=np.int64)
+    np.maximum.at(most, pairs // (int(node.max(initial=0)) + 1), of_pair)
+    return most
