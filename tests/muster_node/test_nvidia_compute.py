@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,10 @@ from muster_node.hardware import nvidia_compute
 from muster_node.hardware.nvidia_compute import CudaCompute, Pace
 from muster_node.hardware.seam import Device, Transfer
 from muster_node.probe import Skip
+from muster_node.probes import _model_operations
+from muster_node.probes._exact import make_operands, multiply
+from muster_node.probes._products import Products
+from muster_node.probes._shared import right_operand
 
 GPU5 = Device("gpu5", "gpu", 5)
 
@@ -71,7 +76,9 @@ class Buffer:
 
 
 class Matrix:
-    """As much of a tensor as a product's dispatch looks at."""
+    """As much of a tensor as a product's dispatch looks at; ``copies`` counts those of all."""
+
+    copies = 0
 
     def __init__(self, dtype: str, by_columns: bool = False) -> None:
         self.dtype, self.by_columns = dtype, by_columns
@@ -83,6 +90,7 @@ class Matrix:
         return Matrix(self.dtype, not self.by_columns)
 
     def contiguous(self) -> Matrix:
+        Matrix.copies += 1
         return Matrix(self.dtype, False)
 
 
@@ -126,7 +134,7 @@ def _torch(**changes: Any) -> Any:
         float8_e5m2="fp8b",
         bfloat16="bf16",
         float32="fp32",
-        ones=lambda *shape, **how: None,
+        ones=lambda *shape, **how: calls.append(("ones",)) or "one",
         mm=mm,
         _int_mm=lambda a, b: calls.append(("_int_mm",)),
         _scaled_mm=scaled_mm,
@@ -212,8 +220,79 @@ def test_each_format_takes_its_own_product(torch: Any) -> None:
     compute.matmul(Matrix("fp8"), Matrix("fp8"), nominal=cube, out_dtype="fp32")
     compute.matmul(Matrix("bf16"), Matrix("bf16"), nominal=cube, out_dtype="fp32")
     compute.matmul(Matrix("bf16"), Matrix("bf16"), nominal=cube)
-    expected = [("_int_mm",), ("_scaled_mm", 1, "fp32"), ("mm", {"out_dtype": "fp32"}), ("mm", {})]
+    expected = [("_int_mm",), ("ones",), ("_scaled_mm", 1, "fp32"), ("mm", {"out_dtype": "fp32"}), ("mm", {})]
     assert torch.calls == expected
+
+
+@pytest.mark.parametrize(("by_columns", "copies"), [(True, 0), (False, 1)])
+def test_an_operand_that_lies_right_is_not_copied_within_a_product(
+    torch: Any, monkeypatch: pytest.MonkeyPatch, by_columns: bool, copies: int
+) -> None:
+    compute, right = _compute(), Matrix("fp8", by_columns)
+    for _ in range(3):
+        monkeypatch.setattr(Matrix, "copies", 0)
+        compute.matmul(Matrix("fp8"), right, nominal=(64, 64, 64))
+        assert Matrix.copies == copies
+    assert torch.calls == [("ones",), *[("_scaled_mm", 1, "bf16")] * 3]
+
+
+def _copies_in(work: Callable[[], object]) -> list[str]:
+    """The copies that PyTorch really makes meanwhile."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: list[str] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(operation.overloadpacket.__name__)
+            return operation(*args, **(kwargs or {}))
+
+    with Watch():
+        work()
+    return [name for name in seen if name in ("clone", "copy_", "_to_copy")]
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize("dtype", ["fp8", "int8", "bf16"])
+def test_the_probes_products_copy_no_operand(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch as real
+
+    fake = _torch()
+    fake.device = lambda kind, index: real.device("cpu")
+    for name in ("int8", "float8_e4m3fn", "float8_e5m2", "float32", "bfloat16"):
+        setattr(fake, name, getattr(real, name))
+    rights: list[Any] = []
+    for name in ("_int_mm", "_scaled_mm", "mm"):
+        setattr(fake, name, lambda a, b, **how: rights.append(b))
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    compute = _compute()
+    monkeypatch.setitem(sys.modules, "torch", real)
+    products = Products(real, compute, dtype, (32, 48, 64), 7, 0.0)
+    exact = make_operands(real, real.device("cpu"), dtype, (32, 48, 64), "full", 7)
+    monkeypatch.setitem(_model_operations.GEMM_SHAPES, "gpu", [(32, 48, 64)])
+    _, full_entropy = next(_model_operations.Operations(real, compute, 7).named([dtype]))
+    rights.clear()
+
+    def work() -> None:
+        products.block()
+        multiply(real, compute, exact, (32, 48, 64))
+        full_entropy()
+
+    assert _copies_in(work) == []
+    assert len(rights) == products.per_block + 2
+    assert {right.stride(0 if dtype != "bf16" else 1) for right in rights} == {1}
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize(("dtype", "fast"), [("float8_e4m3fn", 0), ("int8", 0), ("bfloat16", 1), ("float32", 1)])
+def test_only_the_layout_of_a_right_operand_changes(dtype: str, fast: int) -> None:
+    import torch as real
+
+    drawn = real.randn((48, 32), generator=real.Generator().manual_seed(3)).mul(8).to(getattr(real, dtype))
+    laid = right_operand(drawn)
+    assert laid.shape == drawn.shape
+    assert laid.stride(fast) == 1
+    assert bool((laid.float() == drawn.float()).all())
 
 
 def test_a_pytorch_without_wider_products_gives_its_own(torch: Any) -> None:

@@ -7,7 +7,7 @@ import pytest
 from muster_node.hardware import open_hardware
 from muster_node.hardware.cpu_compute import CpuCompute
 from muster_node.hardware.simulated import create_machine, open_simulated
-from muster_node.probes import _exact, exact_gemm
+from muster_node.probes import _exact, _exact_conditions, _exact_vector, exact_gemm
 from muster_node.probes._shared import FORMATS
 from muster_node.probes.exact_gemm import ExactGemm
 from tests.support.injector import OneDevice
@@ -105,14 +105,16 @@ def test_devices_are_soaked_once_before_they_are_tested_together(run_probe, tmp_
     """Whoever multiplies for a while without being checked is soaked; alone, before, a device is cold."""
     order = []
     honest = exact_gemm._Screen.__call__
-    monkeypatch.setattr(exact_gemm._Soak, "__call__", lambda self, worker: order.append("soaked") or self._seconds)
+    monkeypatch.setattr(
+        _exact_conditions.Soak, "__call__", lambda self, worker: order.append("soaked") or self._seconds
+    )
     monkeypatch.setattr(
         exact_gemm._Screen, "__call__", lambda self, worker: order.append(self._mode) or honest(self, worker)
     )
     create_machine(tmp_path / "node", seed=4)
     gpu = OneDevice(open_simulated(tmp_path / "node"))
     run_probe(ExactGemm, gpu, dtypes=["bf16", "fp64"], shapes=[SHAPE], rounds=1, soak_s=3.0)
-    assert order == ["alone", "soaked", "together", "alone", "together"]
+    assert order == ["alone", "alone", "soaked", "together", "together"]
 
 
 def test_soaking_lasts_as_long_as_it_should(run_probe):
@@ -169,7 +171,7 @@ def test_sums_stay_exact_and_results_normal(dtype, k):
         assert (k * limit * limit).bit_length() + 2 * high <= 16
 
 
-@pytest.mark.parametrize("span", exact_gemm.RANGES)
+@pytest.mark.parametrize("span", _exact_vector.RANGES)
 def test_scaling_sweeps_exponents_and_keeps_every_operand_exact(span):
     import torch
 

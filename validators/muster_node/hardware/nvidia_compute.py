@@ -41,6 +41,7 @@ class CudaCompute(Compute):
         self.torch_device = self._torch.device("cuda", self._index)
         self._pace, self._near = pace, near
         self._streams: List[Any] = []
+        self._one: Any = None  # the scale of fp8 products, made once: a kernel of its own within each would be timed
         # Partial sums in the operands' own precision would be neither exact nor what frameworks use for training.
         matmul = self._torch.backends.cuda.matmul
         matmul.allow_bf16_reduced_precision_reduction = False
@@ -59,10 +60,12 @@ class CudaCompute(Compute):
         if a.dtype == torch.int8:
             return torch._int_mm(a, b)
         if a.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
-            one = torch.ones((), device=self.torch_device, dtype=torch.float32)
-            # The fp8 kernels want the right operand column by column.
+            if self._one is None:
+                self._one = torch.ones((), device=self.torch_device, dtype=torch.float32)
+            # The fp8 kernels want the right operand column by column. Probes lay it out so when they make it.
             columns = b if b.stride(0) == 1 else b.t().contiguous().t()
-            return torch._scaled_mm(a, columns, scale_a=one, scale_b=one, out_dtype=out_dtype or torch.bfloat16)
+            scales = {"scale_a": self._one, "scale_b": self._one}
+            return torch._scaled_mm(a, columns, **scales, out_dtype=out_dtype or torch.bfloat16)
         if out_dtype is not None and out_dtype != a.dtype:
             with contextlib.suppress(TypeError):
                 return torch.mm(a, b, out_dtype=out_dtype)

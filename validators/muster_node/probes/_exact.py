@@ -11,7 +11,7 @@ import math
 from typing import Any, Callable, List, Tuple
 
 from muster_node.hardware.seam import Compute
-from muster_node.probes._shared import FORMATS
+from muster_node.probes._shared import FORMATS, right_operand
 
 _BIT_VIEWS = {8: "int64", 4: "int32", 2: "int16", 1: "int8"}
 _LIMB_BITS = 7  # a signed limb of 7 bits fits int8, and 2^17 products of two fit int32
@@ -74,7 +74,7 @@ def make_operands(torch: Any, device: Any, dtype: str, shape: Tuple[int, int, in
             (a.double() * power_of_two(torch, rows)[:, None]).to(target),
             (b.double() * power_of_two(torch, columns)[None, :]).to(target),
         )
-    return Operands(dtype, (a, b), (rows, columns), scaled)
+    return Operands(dtype, (a, b), (rows, columns), (scaled[0], right_operand(scaled[1])))
 
 
 def _integers(torch: Any, device: Any, generator: Any, size: Tuple[int, int], limit: int, span: str) -> Any:

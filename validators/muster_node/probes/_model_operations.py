@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from muster_node.cluster.transformer import Shape, Transformer
 from muster_node.hardware.seam import Compute
-from muster_node.probes._shared import FORMATS, seed_of
+from muster_node.probes._shared import FORMATS, right_operand, seed_of
 
 Operation = Callable[[], List[Any]]
 """Runs once and gives all that it computed."""
@@ -75,7 +75,7 @@ class Operations:
         a, b = (self._draw(side, size) for side, size in (("a", (m, k)), ("b", (k, n))))
         if dtype == "int8":
             a, b = ((x * 16).clamp(-127, 127) for x in (a, b))
-        a, b = a.to(target), b.to(target)
+        a, b = a.to(target), right_operand(b.to(target))
         return lambda: [self._compute.matmul(a, b, nominal=shape)]
 
     def _attention(self) -> Operation:

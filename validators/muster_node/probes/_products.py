@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, List, Optional, Tuple
 
 from muster_node.hardware.seam import Compute, Timing
-from muster_node.probes._shared import FORMATS, MIB
+from muster_node.probes._shared import FORMATS, MIB, right_operand
 
 BLOCK_S = {"cpu": 0.02, "gpu": 0.05}
 """So long a block is far above the clock's resolution and the cost of synchronising."""
+BUSY_BLOCK_S = 0.1
+"""So long a block keeps a GPU busy between two synchronisations, where heat is what counts."""
 _FLUSHES = 8
 _TINY_S = 1e-9
 
@@ -51,7 +53,7 @@ class Products:
             self._flush_s = timing.seconds / _FLUSHES
         with self._compute.timer() as timing:
             self._product()
-        self.per_block = max(1, round(BLOCK_S[self._compute.device.kind] / max(timing.seconds, _TINY_S)))
+        self.per_block = products_in(BLOCK_S[self._compute.device.kind], timing.seconds)
 
     def block(self) -> Timing:
         """``per_block`` products, one after another; the seconds are those of the products alone."""
@@ -78,6 +80,11 @@ class Products:
             self._compute.touch(self._flushed, nominal_bytes=self._flush_bytes)
 
 
+def products_in(seconds: float, each_s: float) -> int:
+    """How many products that take ``each_s`` device seconds each fill ``seconds``; at least one."""
+    return max(1, round(seconds / max(each_s, _TINY_S)))
+
+
 def normal_operands(torch: Any, compute: Compute, dtype: str, shape: Shape, seed: int) -> List[Any]:
     """Both factors of a product, of normal random numbers: zeros or ones would draw less power and so run faster."""
     m, n, k = shape
@@ -87,4 +94,5 @@ def normal_operands(torch: Any, compute: Compute, dtype: str, shape: Shape, seed
         torch.randn(compute.physical(*sides), generator=generator, device=compute.torch_device)
         for sides in ((m, k), (k, n))
     ]
-    return [x.to(target) if target.is_floating_point else (x * 40).clamp(-127, 127).to(target) for x in normals]
+    a, b = (x.to(target) if target.is_floating_point else (x * 40).clamp(-127, 127).to(target) for x in normals)
+    return [a, right_operand(b)]

@@ -1,7 +1,8 @@
 """Power pulses: bursts of products with rests as long as they, on all GPUs in phase or on every other one in turn.
 
 Steady load never asks a power supply for a step; bursts of 5 to 50 ms on all GPUs at once do (test-science 1.7 F). What
-each burst computes last is compared, bit by bit, with what the same product gave before the pulses.
+each burst computes last is compared, bit by bit, with what the same product gave before the pulses. Whether that was
+right is not asked here: ``exact_gemm`` pulses by the same ``Rhythm`` and compares every product with the exact answer.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import math
 import operator
 import threading
 from statistics import mean
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from muster_node.hardware.seam import Compute, Device, Hardware, Worker
+from muster_node.hardware.seam import Clock, Compute, Device, Hardware, Worker
 from muster_node.probe import Context, Metric, Param
+from muster_node.probes._products import products_in
 from muster_node.probes._shared import median, reason_of
 
 PATTERNS = ("in phase", "anti-phase")
@@ -32,6 +34,7 @@ METRICS = {
 _TICK_S = 0.1  # power at 10 Hz, where the sensor tells it so often
 _POWER = ("power_instant", "power")
 """Sensors of power, the quicker one first: NVML's usual reading is a mean over a second on most GPUs."""
+NO_BURST = "no burst came in time for its place"
 _LEAD_S = 0.05  # from the common start signal to the first burst: time for every thread to hear it
 
 Operands = Callable[[Compute], List[Any]]
@@ -47,20 +50,54 @@ class Pulsed:
     lost: str = ""
 
 
-class Pulsing:
-    """The work of one GPU: bursts of each width in turn, ``pulse_s`` in all.
+class Rhythm:
+    """When bursts begin: each width (ms) in turn for an equal part of ``seconds``, with rests as long as the bursts.
 
-    All GPUs go by one schedule; a burst that would come too late for its place in it is left out, never moved.
+    All GPUs go by one rhythm; a burst that would come too late for its place in it is left out, never moved.
     """
+
+    def __init__(self, clock: Clock, seconds: float, widths_ms: Sequence[float], pattern: str) -> None:
+        self._clock, self._each = clock, seconds / len(widths_ms)
+        self._widths = [width / 1000.0 for width in widths_ms]
+        self._anti_phase = pattern == PATTERNS[1]
+        self._begin: Optional[float] = None
+        self._lock = threading.Lock()
+
+    def widths(self, gpu: Device) -> Iterator[Tuple[float, Iterator[None]]]:
+        """(seconds of a burst, what waits for each moment at which one is to begin) for each width, on this GPU."""
+        begin, odd = self._agreed_begin(), gpu.index % 2 == 1
+        for number, width in enumerate(self._widths):
+            first = begin + number * self._each
+            yield width, self._places(first + (width if self._anti_phase and odd else 0.0), width, first + self._each)
+
+    def _agreed_begin(self) -> float:
+        """The same moment for all GPUs: whoever asks first sets it."""
+        with self._lock:
+            if self._begin is None:
+                self._begin = self._clock.now() + _LEAD_S
+            return self._begin
+
+    def _places(self, first: float, width: float, end: float) -> Iterator[None]:
+        """Waits for each moment at which a burst is to begin, until ``end``."""
+        place = 0
+        while True:
+            place = max(place, math.ceil((self._clock.now() - first) / (2.0 * width)))
+            begin = first + 2.0 * width * place
+            if begin + width > end:
+                return
+            self._clock.sleep(max(0.0, begin - self._clock.now()))
+            yield
+            place += 1
+
+
+class Pulsing:
+    """The work of one GPU: bursts of each width in turn, ``pulse_s`` in all, in the rhythm of all GPUs."""
 
     def __init__(self, torch: Any, context: Context, operands: Operands, pattern: str) -> None:
         params = context.params
         self._torch, self._hardware, self._operands = torch, context.hardware, operands
-        self._size, self._seconds = params["size"], params["pulse_s"]
-        self._widths = [width / 1000.0 for width in params["pulse_ms"]]
-        self._anti_phase = pattern == PATTERNS[1]
-        self._begin: Optional[float] = None
-        self._lock = threading.Lock()
+        self._size = params["size"]
+        self._rhythm = Rhythm(context.hardware.clock, params["pulse_s"], params["pulse_ms"], pattern)
 
     def __call__(self, worker: Worker) -> Pulsed:
         compute, pulsed = self._hardware.compute(worker.device), Pulsed()
@@ -72,7 +109,7 @@ class Pulsing:
         worker.ready()  # by those too that are lost, or nobody would begin
         if prepared is not None:
             try:
-                self._pulse(compute, prepared, worker.device.index % 2 == 1, pulsed)
+                self._pulse(compute, prepared, pulsed)
             except RuntimeError as error:
                 pulsed.lost = reason_of(error)
         return pulsed
@@ -85,34 +122,12 @@ class Pulsing:
             self._product(compute, a, b)
         return (a, b, reference), timing.seconds
 
-    def _agreed_begin(self) -> float:
-        """The same moment for all GPUs: whoever asks first sets it."""
-        with self._lock:
-            if self._begin is None:
-                self._begin = self._hardware.clock.now() + _LEAD_S
-            return self._begin
-
-    def _pulse(self, compute: Compute, prepared: Tuple[Tuple[Any, Any, Any], float], odd: bool, pulsed: Pulsed) -> None:
-        (matrices, product_s), begin = prepared, self._agreed_begin()
-        each = self._seconds / len(self._widths)
-        for number, width in enumerate(self._widths):
-            first = begin + number * each
-            places = self._places(first + (width if self._anti_phase and odd else 0.0), width, first + each)
+    def _pulse(self, compute: Compute, prepared: Tuple[Tuple[Any, Any, Any], float], pulsed: Pulsed) -> None:
+        matrices, product_s = prepared
+        for width, places in self._rhythm.widths(compute.device):
             with compute.timer():
-                pulses, wrong = self._bursts(compute, matrices, max(1, round(width / product_s)), places)
+                pulses, wrong = self._bursts(compute, matrices, products_in(width, product_s), places)
             pulsed.pulses, pulsed.mismatches = pulsed.pulses + pulses, pulsed.mismatches + wrong
-
-    def _places(self, first: float, width: float, end: float) -> Iterator[None]:
-        """Waits for each moment at which a burst is to begin, until ``end``."""
-        clock, place = self._hardware.clock, 0
-        while True:
-            place = max(place, math.ceil((clock.now() - first) / (2.0 * width)))
-            begin = first + 2.0 * width * place
-            if begin + width > end:
-                return
-            clock.sleep(max(0.0, begin - clock.now()))
-            yield
-            place += 1
 
     def _bursts(
         self, compute: Compute, matrices: Tuple[Any, Any, Any], products: int, places: Iterator[None]
@@ -178,7 +193,7 @@ def pulse(context: Context, torch: Any, gpus: List[Device], operands: Operands) 
 
 
 def _emit(context: Context, gpu: Device, pattern: str, pulsed: Pulsed, watch: _PowerWatch) -> None:
-    labels, note = {"pattern": pattern}, pulsed.lost or ("" if pulsed.pulses else "no burst came in time for its place")
+    labels, note = {"pattern": pattern}, pulsed.lost or ("" if pulsed.pulses else NO_BURST)
     for metric, count in (("pulses", pulsed.pulses), ("pulse_mismatches", pulsed.mismatches)):
         value = None if note else count
         context.emit(metric, gpu.id, value=value, labels=labels, samples=pulsed.pulses, note=note)

@@ -124,7 +124,7 @@ def cool_down(context: Context) -> str:
     give_up_at = clock.now() + context.params["cool_limit_s"]
     readings: List[float] = []
     while True:
-        hottest = _hottest(context.hardware)
+        hottest = max(gpu_temperatures(context.hardware).values(), default=None)
         if hottest is None:
             return "no temperature is told, so it was not waited for"
         if hottest <= context.params["cool_c"]:
@@ -136,15 +136,13 @@ def cool_down(context: Context) -> str:
         clock.sleep(TICK_S)
 
 
-def _hottest(hardware: Hardware) -> Optional[float]:
-    return max(
-        (
-            sample.value
-            for sample in hardware.telemetry()
-            if sample.series == "temperature" and sample.device.startswith("gpu") and sample.value is not None
-        ),
-        default=None,
-    )
+def gpu_temperatures(hardware: Hardware) -> Dict[str, float]:
+    """{"gpu3": °C} of the GPUs that tell how warm they are."""
+    return {
+        sample.device: sample.value
+        for sample in hardware.telemetry()
+        if sample.series == "temperature" and sample.device.startswith("gpu") and sample.value is not None
+    }
 
 
 def gpus_by_pci(hardware: Hardware) -> Dict[str, str]:

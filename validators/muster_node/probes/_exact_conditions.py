@@ -1,0 +1,79 @@
+"""What the exact products are tested under besides calm: the heat of a soak, and bursts of power.
+
+A fault may show on a warm GPU only, or only while the supply is asked for steps (test-science 1.2, 1.7 F).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+from muster_node.hardware.seam import Device, Worker
+from muster_node.probe import Context
+from muster_node.probes._exact_vector import Finding, Vector, heaviest
+from muster_node.probes._products import BUSY_BLOCK_S, products_in
+from muster_node.probes._pulses import Rhythm
+from muster_node.probes._shared import seed_of
+
+
+def tell_warmth(context: Context, device: Device, celsius: Optional[float], labels: Dict[str, str], note: str) -> None:
+    """How warm a GPU was when it began with products of a format under a condition; of other devices nothing."""
+    if device.kind == "gpu":
+        why = note if celsius is not None else note or "the GPU does not tell its temperature"
+        context.emit("gemm_start_temperature", device.id, value=celsius, labels=labels, note=why)
+
+
+class Soak:
+    """Products that nobody looks at, for as long as the plan says; the seconds that this took, 0 without the format."""
+
+    def __init__(self, torch: Any, context: Context, dtype: str) -> None:
+        self._torch, self._hardware, self._dtype = torch, context.hardware, dtype
+        self._seconds, self._shapes = context.params["soak_s"], context.params["shapes"]
+
+    def __call__(self, worker: Worker) -> float:
+        """In blocks so long that the GPU hardly rests between them."""
+        compute, clock = self._hardware.compute(worker.device), self._hardware.clock
+        worker.ready()
+        if not compute.supports(self._dtype):
+            return 0.0
+        shape = heaviest(self._shapes, worker.device.kind, self._dtype)
+        vector = Vector(self._torch, compute, self._dtype, shape, "full", 0)
+        end, products = clock.now() + self._seconds, 1
+        while clock.now() < end:
+            with compute.timer() as timing:
+                vector.raw(products)
+            products = products_in(BUSY_BLOCK_S, timing.seconds / products)
+        return float(self._seconds)
+
+
+class Pulsed:
+    """The work of one device: bursts of products in the rhythm of all, each product compared with the exact answer.
+
+    Comparing happens on the device within the burst; its result is read in the rest after it.
+    """
+
+    def __init__(self, torch: Any, context: Context, dtype: str, pattern: str) -> None:
+        self._torch, self._hardware, self._dtype, self._pattern = torch, context.hardware, dtype, pattern
+        self._params, self._seed = context.params, context.seed
+        self._rhythm = Rhythm(context.hardware.clock, self._params["pulse_s"], self._params["pulse_ms"], pattern)
+
+    def __call__(self, worker: Worker) -> Optional[Finding]:
+        """None without the format."""
+        compute, reruns = self._hardware.compute(worker.device), self._params["reruns"]
+        if not compute.supports(self._dtype):
+            worker.ready()
+            return None
+        finding = Finding("pulsed " + self._pattern)
+        shape = heaviest(self._params["shapes"], worker.device.kind, self._dtype)
+        seed = seed_of(self._seed, finding.mode, worker.device.id, self._dtype, shape)
+        vector = Vector(self._torch, compute, self._dtype, shape, "full", seed)
+        vector.check_first(reruns, finding)
+        with compute.timer() as once:
+            vector.raw(1)
+        worker.ready()
+        for width, places in self._rhythm.widths(worker.device):
+            products = products_in(width, once.seconds)
+            with compute.timer():
+                for _ in places:
+                    vector.check_burst(products, reruns, finding)
+                    finding.bursts += 1
+        return finding

@@ -1,0 +1,137 @@
+"""Products of one set of integer operands on one device, each compared in every element with the exact answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from muster_node.hardware.seam import Compute
+from muster_node.probes._exact import different_bits, fitting_shape, make_operands, multiply
+from muster_node.probes._product_check import ProductCheck
+from muster_node.probes._rerun import Rerun
+
+SHAPES = {
+    "cpu": [[256, 256, 256], [192, 320, 640]],
+    "gpu": [[1024, 1024, 1024], [4096, 4096, 16384], [2048, 2048, 13312]],
+}
+RANGES = ("full", "unit", "high", "sparse")
+EXAMPLES = 2
+"""Wrong products told in words."""
+BATCH = 8
+"""Products that wait together for their checks: few enough to hold, enough to keep a GPU busy."""
+_PLACES = 4  # wrong elements of each
+_HELD_BYTES = 2 << 30  # of products that a burst holds until they are checked; a longer one pauses for a moment
+
+Shape = Tuple[int, int, int]
+
+
+def heaviest(shapes: Optional[Sequence[Sequence[int]]], kind: str, dtype: str) -> Shape:
+    """The shape with the most work, of those given or that suit the kind of device: it takes the fewest launches.
+
+    Eight GPUs are fed by the threads of one process, which cannot queue small products as fast as they are done.
+    """
+    m, n, k = max(shapes or SHAPES[kind], key=math.prod)
+    return fitting_shape(dtype, (m, n, k))
+
+
+@dataclasses.dataclass
+class Pace:
+    """Device seconds that so many products of one shape took with all that checks them, and would have taken alone."""
+
+    products: int = 0
+    verified_s: float = 0.0
+    raw_s: float = 0.0
+
+
+@dataclasses.dataclass
+class Finding:
+    """What one worker found: products and elements, and the first few wrong ones in words."""
+
+    mode: str
+    products: int = 0
+    produced: int = 0
+    checked: int = 0
+    mismatches: int = 0
+    wrong_products: int = 0
+    examples: List[str] = dataclasses.field(default_factory=list)
+    wrong: List[Tuple[Shape, str, int]] = dataclasses.field(default_factory=list)  # shape, range and seed of operands
+    again: Rerun = dataclasses.field(default_factory=Rerun)
+    paces: Dict[Shape, Pace] = dataclasses.field(default_factory=dict)
+    bursts: int = 0
+
+
+class Vector:
+    """One set of operands, its exact answer, and the check against it, which serves any number of products."""
+
+    def __init__(self, torch: Any, compute: Compute, dtype: str, shape: Shape, span: str, seed: int) -> None:
+        self._torch, self._compute, self._shape = torch, compute, shape
+        self.origin = (shape, span, seed)
+        m, n, k = compute.physical(*shape)
+        self._operands = make_operands(torch, compute.torch_device, dtype, (m, n, k), span, seed)
+        self._told = "%dx%dx%d %s seed %d" % (m, n, k, span, seed)
+        # Which format the product comes in is up to the device, and decides how the exact answer is rounded.
+        self._first = self._multiply()
+        self._expected = self._operands.expected(torch, self._first.dtype)
+        self._check = ProductCheck(torch, self._expected, seed)
+
+    def raw(self, products: int) -> None:
+        """Multiply and look at nothing."""
+        for _ in range(products):
+            self._multiply()
+
+    def check_first(self, reruns: int, finding: Finding) -> None:
+        """Check the product that came with the operands."""
+        self._settle([(self._first, self._differs(self._first))], reruns, finding)
+
+    def check(self, products: int, reruns: int, finding: Finding, batch_size: int = BATCH) -> None:
+        """Multiply so many times and check every element of every product, waiting for the device once a batch."""
+        while products:
+            batch = []
+            for _ in range(min(products, batch_size)):
+                product = self._multiply()
+                batch.append((product, self._differs(product)))
+            self._settle(batch, reruns, finding)
+            products -= len(batch)
+
+    def check_burst(self, products: int, reruns: int, finding: Finding) -> None:
+        """As ``check``, without a pause for as long as memory allows."""
+        held = _HELD_BYTES // (self._expected.numel() * self._expected.element_size())
+        self.check(products, reruns, finding, max(BATCH, held))
+
+    def is_wrong(self) -> bool:
+        """Multiply once more and look at every element."""
+        return bool(different_bits(self._torch, self._multiply(), self._expected).any())
+
+    def _multiply(self) -> Any:
+        return multiply(self._torch, self._compute, self._operands, self._shape)
+
+    def _differs(self, product: Any) -> Any:
+        m, n, _ = self._shape
+        return self._check.differs(self._compute.touch(product, nominal_bytes=m * n * product.element_size()))
+
+    def _settle(self, batch: List[Tuple[Any, Any]], reruns: int, finding: Finding) -> None:
+        flags = self._torch.stack([differs for _, differs in batch]).tolist()
+        for (product, _), wrong in zip(batch, flags):
+            finding.products += 1
+            finding.produced += product.numel()
+            finding.checked += self._expected.numel()
+            if wrong:
+                self._tell(product, reruns, finding)
+
+    def _tell(self, product: Any, reruns: int, finding: Finding) -> None:
+        """Count the wrong elements of a product that the check objects to, and compute it again."""
+        wrong = different_bits(self._torch, product, self._expected)
+        count = int(wrong.sum())
+        # The check itself runs on the device: if only its sums were wrong, that is a fault of the device as well.
+        finding.mismatches += count or 1
+        finding.wrong_products += 1
+        if len(finding.examples) >= EXAMPLES:
+            return
+        again = sum(self.is_wrong() for _ in range(reruns))
+        finding.again = Rerun(finding.again.runs + reruns, finding.again.wrong + again)
+        finding.wrong.append(self.origin)
+        places = [tuple(place) for place in wrong.nonzero()[:_PLACES].tolist()]
+        seen = ["(%d,%d) is %r, exact %r" % (*p, product[p].item(), self._expected[p].item()) for p in places]
+        what = "%d elements, %s" % (count, ", ".join(seen)) if count else "its check sums alone"
+        finding.examples.append("%s: %s, again in %d of %d reruns" % (self._told, what, again, reruns))
