@@ -42,6 +42,7 @@ def test_a_healthy_board_is_told_in_full() -> None:
     counters = list(gpus.counters())
     assert value_of(counters, "throttle_time", reason="sw_power_cap") == 5.0
     assert value_of(counters, "throttle_time", reason="hw_thermal") == 0.25
+    assert value_of(counters, "row_remap_corrected") == value_of(counters, "row_remap_uncorrected") == 0
 
 
 def test_sensors_are_told_in_our_units() -> None:
@@ -51,6 +52,7 @@ def test_sensors_are_told_in_our_units() -> None:
         "temperature": 64.0,
         "hbm_temperature": 71.0,
         "thermal_margin": 25.0,
+        "hbm_margin": 23.0,
         "power": 699.5,
         "power_instant": 699.5,
         "clock": 1635.0,
@@ -162,11 +164,47 @@ def test_a_field_may_refuse_by_itself() -> None:
     assert "hbm_temperature" not in {s.series for s in NvidiaGpus(nvml).telemetry()}
 
 
-@pytest.mark.parametrize(("margin", "told"), [(23, {25.0}), (0, set()), (-4, set())])
-def test_margin_without_a_threshold_comes_from_tlimit_unless_it_is_garbage(margin: int, told: set[float]) -> None:
-    nvml = FakeNvml(nvmlDeviceGetMarginTemperature=margin)
-    nvml.refuse["nvmlDeviceGetTemperatureThreshold"] = pynvml.NVML_ERROR_NOT_SUPPORTED
-    assert {s.value for s in NvidiaGpus(nvml).telemetry() if s.series == "thermal_margin"} == told
+SLOWDOWN_FIELD = pynvml.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT
+MEMORY_FIELD = pynvml.NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT
+
+
+def _margins(nvml: FakeNvml) -> dict[str, float | None]:
+    """Margins of the core and of memory, None where none is told."""
+    samples = {s.series: s.value for s in NvidiaGpus(nvml).telemetry() if s.device == "gpu0"}
+    return {series: samples.get(series) for series in ("thermal_margin", "hbm_margin")}
+
+
+@pytest.mark.parametrize(
+    ("margin", "core", "memory"), [(23, 25.0, 23.0), (1, 3.0, 1.0), (0, 36.0, 29.0), (-4, 36.0, 29.0)]
+)
+def test_margins_come_from_tlimit_and_where_that_is_garbage_from_thresholds(
+    margin: int, core: float, memory: float
+) -> None:
+    thresholds = {1: 100, 2: 100}
+    nvml = FakeNvml(
+        nvmlDeviceGetMarginTemperature=margin, nvmlDeviceGetTemperatureThreshold=lambda handle, kind: thresholds[kind]
+    )
+    assert _margins(nvml) == {"thermal_margin": core, "hbm_margin": memory}
+
+
+@pytest.mark.parametrize(
+    ("unsupported", "core", "memory"),
+    [
+        ([], 25.0, 23.0),
+        (["nvmlDeviceGetTemperatureThreshold"], 25.0, 23.0),
+        (["nvmlDeviceGetMarginTemperature"], 25.0, 23.0),
+        ([f"field {MEMORY_FIELD}"], 25.0, 23.0),
+        ([f"field {MEMORY_FIELD}", "nvmlDeviceGetTemperatureThreshold"], 25.0, None),
+        ([f"field {SLOWDOWN_FIELD}", "nvmlDeviceGetTemperatureThreshold"], None, 23.0),
+        (["nvmlDeviceGetMarginTemperature", "nvmlDeviceGetTemperatureThreshold"], None, None),
+    ],
+)
+def test_a_margin_that_is_not_supported_is_not_told_and_never_zero(
+    unsupported: list[str], core: float | None, memory: float | None
+) -> None:
+    nvml = FakeNvml()
+    nvml.refuse = dict.fromkeys(unsupported, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    assert _margins(nvml) == {"thermal_margin": core, "hbm_margin": memory}
 
 
 def test_processes_are_sentences_and_leave_this_one_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,10 @@ def test_a_refused_call_is_told_and_costs_nothing_else(call: str, error: str) ->
     readings = {(s.series, s.device): (s.value, s.state) for s in gpus.telemetry()}
     assert 0.0 not in {value for value, _ in readings.values()}
     lost = {key for key in {(s.series, s.device) for s in healthy.telemetry()} if key not in readings}
-    assert len({series for series, _ in lost}) <= 2
+    if call == "nvmlDeviceGetFieldValues":
+        assert {series for series, _ in lost} == {"hbm_temperature", "hbm_margin", "power_instant"}
+    else:
+        assert len({series for series, _ in lost}) <= 2
 
 
 def _on_this_board(fact: Fact) -> bool:
@@ -216,7 +219,7 @@ def _sequence(monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[str, tuple[An
 def test_every_function_that_our_code_names_is_called_and_none_past_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, _ = _sequence(monkeypatch)
     # These are asked only where others refuse.
-    otherwise = {"nvmlDeviceGetMarginTemperature"}
+    otherwise = {"nvmlDeviceGetTemperatureThreshold"}
     assert {name for name, _ in calls} == {*CALLS, "nvmlInit"} - otherwise
     for path in sorted(Path(nvml.__file__).parent.glob("*.py")):
         called = {node.func.attr for node in ast.walk(ast.parse(path.read_text())) if _is_method(node)}
@@ -278,3 +281,71 @@ def _check(function: str, arguments: tuple[Any, ...], error: str, told: Told, he
 def _ends_the_links(function: str, error: str, key: Any) -> bool:
     """NVML says of a link past the last that it is not supported: there, fewer links are told."""
     return (function, error, key[0]) == ("nvmlDeviceGetNvLinkState", "NotSupported", "nvlink_active")
+
+
+NO_TEXT = b"\xff\xfe"
+
+
+@pytest.mark.parametrize(
+    ("call", "fact"),
+    [("nvmlDeviceGetSerial", "gpu_serial"), ("nvmlDeviceGetVbiosVersion", "vbios"), ("nvmlDeviceGetName", "gpu_model")],
+)
+def test_a_text_that_cannot_be_decoded_costs_only_itself(call: str, fact: str) -> None:
+    def fifth_is_garbled(handle: int) -> str:
+        return NO_TEXT.decode() if handle == 5 else "as usual"
+
+    told = keyed(facts_of(NvidiaGpus(FakeNvml(**{call: fifth_is_garbled}))))
+    healthy = keyed(facts_of(NvidiaGpus(FakeNvml(**{call: "as usual"}))))
+    spoilt = (fact, "gpu1", ())  # NVML index 5 sits in slot 1
+    assert {key for key in healthy if told[key] != healthy[key]} == {spoilt}
+    note = f"NVML: the answer of {call} cannot be read (UnicodeDecodeError)"
+    assert (told[spoilt].text, told[spoilt].note) == (None, note)
+
+
+def test_a_structure_whose_text_cannot_be_decoded_costs_only_itself() -> None:
+    """The binding decodes the address where it is read, not where it is asked for."""
+    garbled = pynvml.nvmlPciInfo_t()
+    garbled.busId = NO_TEXT
+    told, healthy = (
+        keyed(facts_of(NvidiaGpus(FakeNvml(nvmlDeviceGetPciInfo=answer))))
+        for answer in (lambda handle: garbled, FakeNvml().answers["nvmlDeviceGetPciInfo"])
+    )
+    assert {key[0] for key in healthy if told[key] != healthy[key]} == {"pci_address"}
+    assert told["pci_address", "gpu0", ()].note == "NVML: an answer cannot be read (UnicodeDecodeError)"
+
+
+def test_a_call_that_raises_anything_at_all_is_no_good_inforom() -> None:
+    """NVML says nothing of a valid one, so that an answer without a value and without an error would pass for it."""
+
+    def raises(handle: int) -> None:
+        raise ValueError("of no kind that was expected")
+
+    facts = list(NvidiaGpus(FakeNvml(nvmlDeviceValidateInforom=raises)).inventory())
+    found = [fact for fact in facts if fact.name == "inforom_valid"]
+    note = "NVML: the answer of nvmlDeviceValidateInforom cannot be read (ValueError)"
+    assert {(fact.value, fact.note) for fact in found} == {(None, note)}
+
+
+@pytest.mark.parametrize("kind", [7, 4711])
+def test_a_field_of_unknown_type_costs_only_itself(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    field = pynvml.NVML_FI_DEV_MEMORY_TEMP
+    answer = FakeNvml._field
+
+    def of_unknown_type(self: FakeNvml, wanted: Any) -> Any:
+        told = answer(self, wanted)
+        told.valueType = kind if wanted == field else told.valueType
+        return told
+
+    healthy = {(s.series, s.device): s for s in NvidiaGpus(FakeNvml()).telemetry()}
+    monkeypatch.setattr(FakeNvml, "_field", of_unknown_type)
+    gpus = NvidiaGpus(FakeNvml())
+    assert {(s.series, s.device): s for s in gpus.telemetry()} == {
+        key: sample for key, sample in healthy.items() if key[0] != "hbm_temperature"
+    }
+    told = gpus._nvml.field(0, "NVML_FI_DEV_MEMORY_TEMP")
+    assert (told.value, told.note) == (None, "NVML: an answer cannot be read (IndexError)")
+
+
+def test_a_sensor_that_tells_no_number_costs_only_itself() -> None:
+    series = {s.series for s in NvidiaGpus(FakeNvml(nvmlDeviceGetFanSpeed="fast")).telemetry()}
+    assert series == {s.series for s in NvidiaGpus(FakeNvml()).telemetry()} - {"fan"}

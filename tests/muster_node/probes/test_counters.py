@@ -11,7 +11,7 @@ import pytest
 from muster_node.hardware.seam import Device, Fact, Hardware
 from muster_node.hardware.sysfs import NOT_SUPPORTED
 from muster_node.probe import Context
-from muster_node.probes._counters import METRICS, Counters
+from muster_node.probes._counters import HOST, METRICS, Counters
 from tests.muster_node.simulated.winding import WoundClock
 
 GPU = Device("gpu3", "gpu", 3)
@@ -38,7 +38,7 @@ def _added(before: list[Fact], after: list[Fact], seconds: float = 60.0) -> dict
 
     def emit(metric: str, device: str, **more: Any) -> None:
         assert metric in METRICS
-        told[metric, device, (more.get("labels") or {}).get("kind", "")] = more
+        told[metric, device, next(iter((more.get("labels") or {}).values()), "")] = more
 
     hardware: Hardware = machine
     counters.emit(Context(hardware, {}, 1, Path(), emit, lambda sentence: None), [GPU])
@@ -104,3 +104,56 @@ def test_what_is_not_told_is_told_as_such() -> None:
     assert told["pcie_replay_delta", "gpu3", ""] == {"value": None, "note": "NVML: GPU is lost"}
     assert told["pcie_replay_rate", "gpu3", ""]["value"] is None
     assert told["xid_delta", "node", ""] == {"value": None, "note": "this counter is not told here"}
+
+
+def _host(checks: float | None, corrected: float = 0.0, uncorrected: float = 0.0) -> list[Fact]:
+    note = "" if checks is not None else NOT_SUPPORTED
+    return [
+        Fact("machine_checks", "node", "count", checks, note=note),
+        Fact("edac_corrected", "node", "count", corrected),
+        Fact("edac_uncorrected", "node", "count", uncorrected),
+    ]
+
+
+def test_the_hosts_own_counters_are_differenced_too() -> None:
+    told = _added(_host(1.0, 5.0, 0.0), _host(3.0, 5.0, 1.0))
+    assert [told[name, "node", ""]["value"] for name in HOST] == [2, 0, 1]
+
+
+def test_a_host_that_does_not_count_is_no_host_without_errors() -> None:
+    told = _added(_host(None), _host(None))
+    assert told["machine_checks", "node", ""] == {"value": None, "note": NOT_SUPPORTED}
+    assert told["cpu_throttle_events_delta", "node", ""]["value"] is None
+    assert told["cpu_throttle_events_delta", "node", ""]["note"] == "this counter is not told here"
+
+
+def test_throttle_events_of_cpus_are_summed_and_the_hot_ones_named() -> None:
+    def events(*counts: float) -> list[Fact]:
+        return [Fact("cpu_throttle_events", f"cpu{cpu}", "count", count) for cpu, count in enumerate(counts)]
+
+    told = _added(events(4.0, 0.0, 9.0), events(4.0, 3.0, 10.0))["cpu_throttle_events_delta", "node", ""]
+    assert (told["value"], told["note"], told["samples"]) == (4, "cpu1: 3; cpu2: 1", 3)
+
+
+def test_throttle_time_is_told_by_reason() -> None:
+    def spent(reason: str, seconds: float | None) -> Fact:
+        note = "" if seconds is not None else NOT_SUPPORTED
+        return Fact("throttle_time", "gpu3", "s", seconds, labels={"reason": reason}, note=note)
+
+    before = [spent("sw_power_cap", 10.0), spent("hw_thermal", 0.5), spent("sw_thermal", None)]
+    told = _added(before, [spent("sw_power_cap", 70.0), spent("hw_thermal", 0.5), spent("sw_thermal", None)])
+    assert told["throttle_time_delta", "gpu3", "sw_power_cap"]["value"] == 60.0
+    assert told["throttle_time_delta", "gpu3", "hw_thermal"]["value"] == 0.0
+    assert told["throttle_time_delta", "gpu3", "sw_thermal"] == {
+        "value": None, "labels": {"reason": "sw_thermal"}, "note": NOT_SUPPORTED,
+    }  # fmt: skip
+    assert _added([], [])["throttle_time_delta", "gpu3", ""]["value"] is None
+
+
+def test_rows_remapped_meanwhile_are_told() -> None:
+    def rows(uncorrected: float) -> list[Fact]:
+        return [Fact("row_remap_uncorrected", "gpu3", "count", uncorrected)]
+
+    told = _added(rows(2.0), rows(3.0))
+    assert told["row_remap_uncorrected_delta", "gpu3", ""]["value"] == 1
+    assert told["row_remap_corrected_delta", "gpu3", ""]["value"] is None

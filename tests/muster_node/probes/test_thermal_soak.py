@@ -55,6 +55,53 @@ def test_what_sensors_tell_under_load(run_probe):
     assert not run.all("thermal_margin")
 
 
+def test_without_a_cool_down_or_a_settled_temperature_the_reason_is_told(run_probe):
+    run = run_probe(ThermalSoak, Instrumented(), seconds=1.0, interval_s=0.1)
+    cooling, steady = run.one("cooldown_constant", "cpu0"), run.one("time_to_steady", "cpu0")
+    assert (cooling.value, cooling.note) == (None, "the plan asks for no cool-down")
+    assert steady.value is None
+    assert "not steady" in steady.note
+    assert not run.all("hbm_gradient")
+    assert not run.all("hbm_margin")
+
+
+def test_without_an_inlet_thermal_resistance_says_so(run_probe):
+    class Sealed(Instrumented):
+        def telemetry(self):
+            return [sample for sample in super().telemetry() if sample.series != "inlet_temperature"]
+
+    resistance = run_probe(ThermalSoak, Sealed(), seconds=0.5, interval_s=0.1).one("thermal_resistance", "cpu0")
+    assert resistance.value is None
+    assert "air that comes in" in resistance.note
+
+
+class Memory(Instrumented):
+    """With memory on top of its core, which names a limit only if ``limited``."""
+
+    limited = True
+
+    def telemetry(self):
+        yield from super().telemetry()
+        yield Sample("hbm_temperature", "cpu0", "°C", value=60.0 + 1.5 * self.readings)
+        if self.limited:
+            yield Sample("hbm_margin", "cpu0", "°C", value=30.0 - self.readings)
+
+
+def test_memory_is_told_against_its_core_once_settled(run_probe):
+    hardware = Memory()
+    run = run_probe(ThermalSoak, hardware, seconds=1.0, interval_s=0.1, settle=0.5)
+    settled = range(int(0.5 * hardware.readings) + 1, hardware.readings + 1)
+    assert run.one("hbm_gradient", "cpu0").value == pytest.approx(0.5 * sum(settled) / len(settled))
+    assert run.one("hbm_margin", "cpu0").value == 30.0 - hardware.readings
+
+
+def test_a_limit_of_memory_that_is_not_named_is_not_supported_and_not_zero(run_probe):
+    hardware = Memory()
+    hardware.limited = False
+    margin = run_probe(ThermalSoak, hardware, seconds=0.5, interval_s=0.1).one("hbm_margin", "cpu0")
+    assert (margin.value, margin.note) == (None, "not supported")
+
+
 def test_time_in_a_state_runs_from_reading_to_reading():
     times = iter([0.0, 1.0, 3.0, 3.5])
     record = Record(lambda: next(times))

@@ -11,7 +11,9 @@ import pytest
 
 from muster_node.hardware.seam import Hardware
 from muster_node.hardware.simulated import create_machine, open_simulated
+from muster_node.hardware.simulated.hardware import SimulatedHardware
 from muster_node.probe import Context, Probe, Skip, resolve_params
+from muster_node.probes import _counters
 from muster_node.probes.exact_gemm import ExactGemm
 from muster_node.probes.gemm_rate import GemmRate
 from muster_node.probes.gpu_burn import GpuBurn
@@ -93,13 +95,30 @@ def test_thermal_soak_names_the_gpu_that_throttles(faulty: Hardware, tmp_path: P
     assert set(values["temperature_max", ""]) == set(values["hbm_temperature_max", ""]) == set(hot)
 
 
+def test_thermal_soak_tells_how_each_gpu_settles_and_cools(healthy: Hardware, tmp_path: Path) -> None:
+    """Against the machine as built: its time constant, and each memory's own place above its core."""
+    values = measure(healthy, ThermalSoak, tmp_path, seconds=500.0, settle=0.6, cooldown_s=150.0)
+    assert isinstance(healthy, SimulatedHardware)
+    model, built = healthy.machine.model, {f"gpu{gpu.slot}": gpu for gpu in healthy.machine.gpus}
+    # Two sensors that tell whole degrees: half a degree each.
+    offsets = {device: pytest.approx(gpu.hbm_offset_c, abs=1.0) for device, gpu in built.items()}
+    assert values["hbm_gradient", ""] == offsets
+    constants, settling = values["cooldown_constant", ""], values["time_to_steady", ""]
+    assert constants == dict.fromkeys(built, pytest.approx(model.core_seconds, rel=0.25))
+    assert all(2 * model.core_seconds < seconds < 300 for seconds in settling.values())
+    hottest = values["hbm_temperature_max", ""]
+    assert values["hbm_margin", ""] == {device: model.hbm_max_c - at for device, at in hottest.items()}
+
+
 def test_gpu_burn_of_a_healthy_node_is_flat(healthy: Hardware, tmp_path: Path) -> None:
     values = measure(healthy, GpuBurn, tmp_path, seconds=300.0)
     assert len(values["burn_rate", ""]) == 8
     assert all(abs(drop) < 5 for drop in values["burn_rate_drop", ""].values())
     assert all(600 < rate < 794.5 for rate in values["burn_rate", ""].values())
-    for metric in ("ecc_uncorrected_delta", "ecc_corrected_delta", "pcie_replay_delta", "xid_delta"):
-        assert set(values[metric, ""].values()) == {0.0}
+    still = {*_counters.DELTAS, *_counters.HOST_METRICS, "xid_delta"}
+    assert {metric: set(values[metric, ""].values()) for metric in still} == {metric: {0.0} for metric in still}
+    assert set(values["throttle_time_delta", "hw_thermal"].values()) == {0.0}
+    assert min(values["throttle_time_delta", "sw_power_cap"].values()) > 0
 
 
 def test_gpu_burn_counts_what_grows_under_load(tmp_path: Path) -> None:
@@ -108,6 +127,7 @@ def test_gpu_burn_counts_what_grows_under_load(tmp_path: Path) -> None:
     growing = {device: count for device, count in values["ecc_uncorrected_delta", ""].items() if count}
     assert list(growing) == ["gpu2"]
     assert values["xid_delta", ""]["node"] == growing["gpu2"]
+    assert values["row_remap_uncorrected_delta", ""]["gpu2"] == growing["gpu2"]
 
 
 def test_gpu_burn_needs_a_gpu(healthy: Hardware, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

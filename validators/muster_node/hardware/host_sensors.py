@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from typing import Dict, Iterator, List, Tuple
 
 from muster_node.hardware import host_parse as parse
@@ -17,6 +18,8 @@ _CPU = "/sys/devices/system/cpu"
 _HWMON = "/sys/class/hwmon"
 _RAPL = "/sys/class/powercap"
 _CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")  # hwmon drivers of CPU dies
+_INLET = re.compile(r"\b(inlet|intake|ambient|front)\b", re.IGNORECASE)
+"""hwmon's labels of the air that comes in. Most servers tell it to their BMC only: then there is none here."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +27,7 @@ class _Paths:
     """Where this machine's sensors are, found once: looking for them at every reading would cost more than reading."""
 
     temperature: List[str]
+    inlet: List[str]
     energy: List[str]
     clock: Dict[str, str]
     throttle: Dict[str, str]
@@ -52,10 +56,12 @@ class HostSensors:
         yield Sample("load", "node", "count", value=os.getloadavg()[0])
 
     def _temperatures(self) -> Iterator[Sample]:
-        millidegrees = [self._files.number(path) for path in self._paths.temperature]
-        known = [value / 1000.0 for value in millidegrees if value is not None]
-        if known:
-            yield Sample("temperature", "node", "°C", value=max(known))
+        """The hottest CPU die, and the hottest of the air that comes in."""
+        for series, paths in (("temperature", self._paths.temperature), ("inlet_temperature", self._paths.inlet)):
+            millidegrees = [self._files.number(path) for path in paths]
+            known = [value / 1000.0 for value in millidegrees if value is not None]
+            if known:
+                yield Sample(series, "node", "°C", value=max(known))
 
     def _power(self) -> Iterator[Sample]:
         watts, now = [], self._clock.now()
@@ -108,6 +114,7 @@ def _find(files: Files) -> _Paths:
     cpus = [name for name in files.names(_CPU, "cpu[0-9]*") if name[3:].isdigit()]
     return _Paths(
         temperature=list(_temperature_paths(files)),
+        inlet=list(_inlet_paths(files)),
         energy=[_RAPL + "/" + name for name in files.names(_RAPL) if _is_package(files, name)],
         clock=_present(files, cpus, "cpufreq/scaling_cur_freq"),
         throttle=_present(files, cpus, "thermal_throttle/core_throttle_count"),
@@ -138,3 +145,11 @@ def _temperature_paths(files: Files) -> Iterator[str]:
             base = "/sys/class/thermal/%s/" % zone
             if files.text(base + "type") in ("x86_pkg_temp", "cpu-thermal", "cpu_thermal"):
                 yield base + "temp"
+
+
+def _inlet_paths(files: Files) -> Iterator[str]:
+    for chip in files.names(_HWMON):
+        for label in files.names(_HWMON + "/" + chip, "temp*_label"):
+            path = "%s/%s/%s" % (_HWMON, chip, label)
+            if _INLET.search(files.text(path)):
+                yield path.replace("_label", "_input")

@@ -42,6 +42,19 @@ _THROTTLE_FIELDS = (
 
 
 @dataclasses.dataclass(frozen=True)
+class _Limit:
+    """A temperature at which clocks are taken back: its offset in T.Limit, and its threshold, with NVML's number."""
+
+    field: str
+    threshold: str
+    otherwise: int
+
+
+_SLOWDOWN = _Limit("NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT", "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN", 1)
+_MEMORY_MAX = _Limit("NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT", "NVML_TEMPERATURE_THRESHOLD_MEM_MAX", 2)
+
+
+@dataclasses.dataclass(frozen=True)
 class _Gpu:
     device: Device
     handle: Any
@@ -75,9 +88,12 @@ class NvidiaGpus:
             yield from self._gpu_facts(gpu)
 
     def counters(self) -> Iterator[Fact]:
-        """ECC, PCIe replay and throttle time of every GPU."""
+        """ECC, row remaps, PCIe replay and throttle time of every GPU."""
         for gpu in self._gpus:
             yield from self._ecc_facts(gpu)
+            remap = self._ask("nvmlDeviceGetRemappedRows", gpu.handle)
+            yield self._number("row_remap_corrected", gpu, "count", remap.map(operator.itemgetter(0)))
+            yield self._number("row_remap_uncorrected", gpu, "count", remap.map(operator.itemgetter(1)))
             yield self._number("pcie_replay", gpu, "count", self._ask("nvmlDeviceGetPcieReplayCounter", gpu.handle))
             yield from Links(self._nvml, gpu.handle, gpu.device.id).errors()
             for reason, field in _THROTTLE_FIELDS:
@@ -93,10 +109,13 @@ class NvidiaGpus:
             # The usual reading is a mean over a second on most GPUs; this one, where there is one, is of the moment.
             instant = self._nvml.field(gpu.handle, "NVML_FI_DEV_POWER_INSTANT")
             busy = self._ask("nvmlDeviceGetUtilizationRates", gpu.handle).map(lambda rates: rates.gpu)
+            hbm = self._nvml.field(gpu.handle, "NVML_FI_DEV_MEMORY_TEMP")
+            spared = self._ask("nvmlDeviceGetMarginTemperature", gpu.handle)
             readings = (
                 ("temperature", "°C", core),
-                ("hbm_temperature", "°C", self._nvml.field(gpu.handle, "NVML_FI_DEV_MEMORY_TEMP")),
-                ("thermal_margin", "°C", self._margin(gpu, core)),
+                ("hbm_temperature", "°C", hbm),
+                ("thermal_margin", "°C", self._margin(gpu, spared, _SLOWDOWN, core)),
+                ("hbm_margin", "°C", self._margin(gpu, spared, _MEMORY_MAX, hbm)),
                 ("power", "W", watts),
                 ("power_instant", "W", instant.map(lambda milliwatts: milliwatts / 1000.0)),
                 ("clock", "MHz", clock),
@@ -104,7 +123,7 @@ class NvidiaGpus:
                 ("fan", "%", self._ask("nvmlDeviceGetFanSpeed", gpu.handle)),
             )
             for series, unit, answer in readings:
-                if answer.value is not None:
+                if _usable(answer):
                     yield Sample(series, gpu.device.id, unit, float(answer.value))
             throttle = self._throttle(gpu).value
             if throttle is not None:
@@ -256,20 +275,20 @@ class NvidiaGpus:
             return Answer(0)
         return answer if answer.code else Answer(1)
 
-    def _margin(self, gpu: _Gpu, core: Answer) -> Answer:
-        """°C left to the hardware's slowdown: by its threshold, else by the T.Limit margin and its slowdown offset.
+    def _margin(self, gpu: _Gpu, spared: Answer, limit: _Limit, reading: Answer) -> Answer:
+        """°C left to a limit: by the T.Limit margin (``spared``) and the limit's own offset, else by its threshold.
 
+        T.Limit first, since new drivers report margins in place of ceilings.
         Margins of zero and less are dropped: some H100 drivers return them as garbage (test-science 4.2).
         """
-        slowdown = self._constant("NVML_TEMPERATURE_THRESHOLD_SLOWDOWN", 1)
-        limit = self._ask("nvmlDeviceGetTemperatureThreshold", gpu.handle, slowdown)
-        if limit.value and core.value is not None:
-            return Answer(limit.value - core.value)
-        margin = self._ask("nvmlDeviceGetMarginTemperature", gpu.handle)
-        offset = self._nvml.field(gpu.handle, "NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT")
-        if margin.value is None or margin.value <= 0 or offset.value is None:
-            return Answer(note=margin.note or NOT_SUPPORTED)
-        return Answer(margin.value - offset.value)
+        offset = self._nvml.field(gpu.handle, limit.field)
+        if spared.value is not None and spared.value > 0 and offset.value is not None:
+            return Answer(spared.value - offset.value)
+        kind = self._constant(limit.threshold, limit.otherwise)
+        threshold = self._ask("nvmlDeviceGetTemperatureThreshold", gpu.handle, kind)
+        if threshold.value and reading.value is not None:
+            return Answer(threshold.value - reading.value)
+        return Answer(note=threshold.note or reading.note or NOT_SUPPORTED)
 
     def _throttle(self, gpu: _Gpu) -> Answer:
         """The most harmful reason that holds the clock down now, or "none"."""
@@ -280,7 +299,7 @@ class NvidiaGpus:
         return next(held, "none")
 
     def _number(self, name: str, gpu: _Gpu, unit: str, answer: Answer, labels: Optional[Dict[str, str]] = None) -> Fact:
-        usable = isinstance(answer.value, (int, float)) and math.isfinite(answer.value)
+        usable = _usable(answer)
         value = float(answer.value) if usable else None
         note = answer.note if usable else answer.note or "NVML gave no number"
         return Fact(name, gpu.device.id, unit, value, labels=labels or {}, note=note)
@@ -291,6 +310,11 @@ class NvidiaGpus:
     def _text(self, name: str, device: str, function: str, *arguments: Any) -> Fact:
         answer = self._ask(function, *arguments)
         return Fact(name, device, "text", text=None if answer.value is None else str(answer.value), note=answer.note)
+
+
+def _usable(answer: Answer) -> bool:
+    """Whether it is a number."""
+    return isinstance(answer.value, (int, float)) and math.isfinite(answer.value)
 
 
 def slots_of(modules: Sequence[Tuple[int, Optional[int]]]) -> List[int]:

@@ -1,4 +1,4 @@
-"""Error counters of GPUs, links and ports, read before a load and after it, and told as what was added meanwhile.
+"""Error counters of host, GPUs, links and ports, read before a load and after it, told as what was added meanwhile.
 
 A counter that is not told at both ends is told as such and never as zero; aggregate ECC counters are written too late
 to be differenced.
@@ -15,7 +15,19 @@ DELTAS = {
     "ecc_uncorrected_delta": "ecc_uncorrected",
     "ecc_corrected_delta": "ecc_corrected",
     "pcie_replay_delta": "pcie_replay",
+    "row_remap_corrected_delta": "row_remap_corrected",
+    "row_remap_uncorrected_delta": "row_remap_uncorrected",
 }
+HOST = ("machine_checks", "edac_corrected", "edac_uncorrected")
+HOST_METRICS = {
+    "machine_checks": Metric("count", "machine-check events during the load"),
+    "edac_corrected": Metric("count", "errors of the host's memory corrected during the load"),
+    "edac_uncorrected": Metric("count", "errors of the host's memory not corrected during the load"),
+    "cpu_throttle_events_delta": Metric(
+        "count", "thermal-throttle events during the load, over all CPUs (threads of a core tell the same ones)"
+    ),
+}
+"""What a probe declares that tells those of the host only; the first three are named as every burn names them."""
 METRICS = {
     "ecc_uncorrected_delta": Metric("count", "uncorrected ECC errors during the load"),
     "ecc_corrected_delta": Metric("count", "corrected ECC errors during the load"),
@@ -24,6 +36,10 @@ METRICS = {
     "nvlink_errors_delta": Metric("count", "NVLink errors during the load, by kind, over all links"),
     "ib_errors_delta": Metric("count", "errors of an InfiniBand or RoCE port during the load, over all its counters"),
     "xid_delta": Metric("count", "XID messages in the kernel log during the load"),
+    "row_remap_corrected_delta": Metric("count", "rows remapped for corrected errors during the load"),
+    "row_remap_uncorrected_delta": Metric("count", "rows remapped for uncorrected errors during the load"),
+    "throttle_time_delta": Metric("s", "time spent throttled during the load, by reason"),
+    **HOST_METRICS,
 }
 """What a probe declares that tells them."""
 
@@ -31,7 +47,7 @@ _UNTOLD = "this counter is not told here"
 _NAMED = 4
 
 Key = Tuple[str, str, str, str]
-"""Counter, device, and kind and part ("link 3", "symbol_error") where a device has several."""
+"""Counter, device, and kind (or reason) and part ("link 3", "symbol_error") where a device has several."""
 
 
 class Counters:
@@ -51,10 +67,34 @@ class Counters:
                 context.emit(metric, gpu.id, value=value, note=note)
                 if counter == "pcie_replay" and minutes > 0:
                     context.emit("pcie_replay_rate", gpu.id, value=value and value / minutes, note=note)
+            self._emit_throttled(context, after, gpu)
         value, note = self._added(after, ("xid_count", "node", "", ""))
         context.emit("xid_delta", "node", value=value, note=note)
         self._emit_sums(context, after, "nvlink_errors", by_kind=True)
         self._emit_sums(context, after, "ib_errors", by_kind=False)
+        self._emit_host(context, after)
+
+    def emit_host(self, context: Context) -> None:
+        """Tell what was added since to the counters of the host only: ``HOST_METRICS``."""
+        self._emit_host(context, _cumulative(self._hardware.counters()))
+
+    def _emit_host(self, context: Context, after: Dict[Key, Fact]) -> None:
+        for counter in HOST:
+            value, note = self._added(after, (counter, "node", "", ""))
+            context.emit(counter, "node", value=value, note=note)
+        cpus = {key[1]: key for key in self._keys(after, "cpu_throttle_events")}
+        self._emit_sum(context, after, "cpu_throttle_events_delta", "node", cpus)
+
+    def _emit_throttled(self, context: Context, after: Dict[Key, Fact], gpu: Device) -> None:
+        keys = [key for key in self._keys(after, "throttle_time") if key[1] == gpu.id]
+        for key in keys or [("throttle_time", gpu.id, "", "")]:
+            value, note = self._added(after, key)
+            labels = {"reason": key[2]} if key[2] else {}
+            context.emit("throttle_time_delta", gpu.id, value=value, labels=labels, note=note)
+
+    def _keys(self, after: Dict[Key, Fact], counter: str) -> List[Key]:
+        """All of a counter that were told at either end."""
+        return sorted(key for key in {*self._before, *after} if key[0] == counter)
 
     def _added(self, after: Dict[Key, Fact], key: Key) -> Tuple[Optional[float], str]:
         begun, ended = self._before.get(key), after.get(key)
@@ -65,23 +105,34 @@ class Counters:
 
     def _emit_sums(self, context: Context, after: Dict[Key, Fact], counter: str, by_kind: bool) -> None:
         """One sum for each device (and kind of error); the note names the parts that it came from."""
-        groups: Dict[Tuple[str, str], List[Key]] = {}
-        for key in sorted({*self._before, *after}):
-            if key[0] == counter:
-                groups.setdefault((key[1], key[2] if by_kind else ""), []).append(key)
-        for (device, kind), keys in groups.items():
-            added = {key[3] or key[2]: self._added(after, key) for key in keys}
-            known = {part: value for part, (value, _) in added.items() if value is not None}
-            grown = ["%s: %.0f" % (part, value) for part, value in known.items() if value]
-            refusals = ["%s: %s" % (part, note) for part, (_, note) in added.items() if note]
-            context.emit(
-                counter + "_delta",
-                device,
-                value=sum(known.values()) if known else None,
-                labels={"kind": kind} if kind else {},
-                samples=len(known),
-                note="; ".join((grown or refusals)[:_NAMED]),
-            )
+        groups: Dict[Tuple[str, str], Dict[str, Key]] = {}
+        for key in self._keys(after, counter):
+            groups.setdefault((key[1], key[2] if by_kind else ""), {})[key[3] or key[2]] = key
+        for (device, kind), parts in groups.items():
+            self._emit_sum(context, after, counter + "_delta", device, parts, {"kind": kind} if kind else None)
+
+    def _emit_sum(
+        self,
+        context: Context,
+        after: Dict[Key, Fact],
+        metric: str,
+        device: str,
+        parts: Dict[str, Key],
+        labels: Optional[Dict[str, str]] = None,
+    ) -> None:
+        """What all parts (name → counter) added together; without a part that is told, no number."""
+        added = {part: self._added(after, key) for part, key in parts.items()}
+        known = {part: value for part, (value, _) in added.items() if value is not None}
+        grown = ["%s: %.0f" % (part, value) for part, value in known.items() if value]
+        refusals = ["%s: %s" % (part, note) for part, (_, note) in added.items() if note]
+        context.emit(
+            metric,
+            device,
+            value=sum(known.values()) if known else None,
+            labels=labels or {},
+            samples=len(known),
+            note="; ".join((grown or refusals)[:_NAMED]) if parts else _UNTOLD,
+        )
 
 
 def _cumulative(facts: Iterable[Fact]) -> Dict[Key, Fact]:
@@ -91,4 +142,5 @@ def _cumulative(facts: Iterable[Fact]) -> Dict[Key, Fact]:
 def _key(fact: Fact) -> Key:
     link = fact.labels.get("link")
     part = "" if link is None else "link " + link
-    return fact.name, fact.device, fact.labels.get("kind") or fact.labels.get("counter", ""), part
+    kinds = (fact.labels.get(label, "") for label in ("kind", "counter", "reason"))
+    return fact.name, fact.device, next((kind for kind in kinds if kind), ""), part

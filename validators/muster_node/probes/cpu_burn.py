@@ -5,16 +5,15 @@ Throughput is kept window by window, so that a core that slows down as the machi
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, List, Optional
 
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.host_parse import hardware_errors
-from muster_node.hardware.seam import Hardware
 from muster_node.probe import Context, Metric, Param, Probe, Skip
+from muster_node.probes._counters import HOST_METRICS, Counters
 from muster_node.probes._host_load import HostBurn, HostBurning, emit_memory
 from muster_node.probes._shared import drop_percent, median, spread
 
-COUNTERS = ("machine_checks", "edac_corrected", "edac_uncorrected")
 _PROGRESS_S = 10.0
 
 
@@ -33,9 +32,7 @@ class CpuBurn(Probe):
         "burn_rate": Metric("GFLOPS", "median rate of a logical CPU over the burn, memory checks left out"),
         "burn_rate_drop": Metric("%", "how much lower the last third of the burn is than the first"),
         "burn_rate_spread": Metric("%", "(fastest − slowest) / median of the CPUs' rates"),
-        "machine_checks": Metric("count", "machine-check events during the burn"),
-        "edac_corrected": Metric("count", "memory errors corrected during the burn"),
-        "edac_uncorrected": Metric("count", "memory errors not corrected during the burn"),
+        **HOST_METRICS,
         "kernel_errors": Metric("count", "kernel messages about failing hardware during the burn"),
         "memory_burn_mismatches": Metric("count", "words of memory that did not hold what was written"),
     }
@@ -48,7 +45,7 @@ class CpuBurn(Probe):
         devices = hardware.devices("cpu")
         if not devices:
             raise Skip("this machine offers no CPU to burn")
-        counters, log = _counters(hardware), hardware.kernel_log()
+        counters, log = Counters(hardware), hardware.kernel_log()
         start, last = hardware.clock.now(), [0.0]
 
         def tick() -> None:
@@ -67,7 +64,8 @@ class CpuBurn(Probe):
             note = "" if drop is not None else "the burn was too short"
             context.emit("burn_rate_drop", device.id, value=drop, samples=samples, note=note)
         _emit_whole(context, burns)
-        _emit_errors(context, counters, log)
+        counters.emit_host(context)
+        _emit_kernel_errors(context, log)
 
 
 def _burning(torch: Any, context: Context) -> HostBurning:
@@ -83,15 +81,7 @@ def _emit_whole(context: Context, burns: List[HostBurn]) -> None:
     emit_memory(context, burns)
 
 
-def _emit_errors(context: Context, before: Dict[str, Any], log_before: Optional[List[str]]) -> None:
-    after = _counters(context.hardware)
-    for name in COUNTERS:
-        old, new = before.get(name), after.get(name)
-        note = new.note if new is not None else "not supported"
-        if old is None or new is None or old.value is None or new.value is None:
-            context.emit(name, "node", value=None, note=note or "not supported")
-        else:
-            context.emit(name, "node", value=new.value - old.value)
+def _emit_kernel_errors(context: Context, log_before: Optional[List[str]]) -> None:
     log_after = context.hardware.kernel_log()
     if log_before is None or log_after is None:
         context.emit("kernel_errors", "node", value=None, note="the kernel log cannot be read: no privilege")
@@ -99,7 +89,3 @@ def _emit_errors(context: Context, before: Dict[str, Any], log_before: Optional[
     known_lines = set(log_before)
     errors = hardware_errors([line for line in log_after if line not in known_lines])
     context.emit("kernel_errors", "node", value=len(errors), note="; ".join(errors[:3]))
-
-
-def _counters(hardware: Hardware) -> Dict[str, Any]:
-    return {fact.name: fact for fact in hardware.counters() if fact.device == "node"}

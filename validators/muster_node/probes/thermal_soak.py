@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import collections
 from statistics import mean
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Hardware, Sample, Worker
+from muster_node.hardware.sysfs import NOT_SUPPORTED
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.probes._shared import best_devices, drop_percent, median, seed_of, spread
+from muster_node.probes._thermal import cooldown_constant, time_to_steady
 
 _SIZES = {"cpu": 512, "gpu": 8192}
 _DTYPES = {"cpu": "float32", "gpu": "bfloat16"}
@@ -22,6 +24,7 @@ _WINDOWS = 30
 _WINDOW_MIN_S = 0.1
 
 Series = Dict[Tuple[str, str], List[float]]
+"""(series, device) → readings, or the moments at which they were taken."""
 
 
 class ThermalSoak(Probe):
@@ -34,11 +37,18 @@ class ThermalSoak(Probe):
         "seconds": Param(60.0, "how long to load, in seconds of the hardware's clock"),
         "interval_s": Param(1.0, "how often sensors are read"),
         "settle": Param(0.0, "share of the soak at its start that means and medians leave out"),
+        "cooldown_s": Param(0.0, "how long to go on reading sensors once the load has ended; 0: not at all"),
     }
     metrics = {
         "temperature_max": Metric("°C", "hottest reading"),
         "hbm_temperature_max": Metric("°C", "hottest reading of GPU memory"),
         "thermal_margin": Metric("°C", "smallest distance to the slowdown temperature that the device itself names"),
+        "hbm_margin": Metric("°C", "smallest distance of GPU memory to the limit that the device itself names"),
+        "hbm_gradient": Metric("°C", "memory temperature less core temperature, settled means"),
+        "time_to_steady": Metric(
+            "s", "from the load's start until the temperature stays within 1 °C of its settled mean"
+        ),
+        "cooldown_constant": Metric("s", "time constant of an exponential fitted to the temperature after the load"),
         "thermal_resistance": Metric("°C/W", "(temperature − inlet) / power, means"),
         "clock_median": Metric("MHz", "median clock"),
         "clock_drop": Metric("%", "how much lower the clock is in the last third than in the first"),
@@ -64,15 +74,18 @@ class ThermalSoak(Probe):
 
         before = _throttle_counters(hardware)
         with hardware.loading(devices):
-            rates = hardware.at_once(devices, _Soaking(torch, context), tick, context.params["interval_s"])
+            soaked = hardware.at_once(devices, _Soaking(torch, context), tick, context.params["interval_s"])
         record.count(before, _throttle_counters(hardware))
-        for device, windows in zip(devices, rates):
+        cooling = _cool_down(context)
+        for device, windows in zip(devices, (each.rates for each in soaked)):
             samples = len(windows)
             context.emit("soak_rate", device.id, value=median(windows), samples=samples, spread=spread(windows))
             drop = drop_percent(windows)
             note = "" if drop is not None else "the soak was too short"
             context.emit("soak_rate_drop", device.id, value=drop, samples=samples, note=note)
         summarise(context, record)
+        _settling(context, record, min(each.began for each in soaked))
+        _cooling(context, record, cooling)
 
 
 class Record:
@@ -82,6 +95,7 @@ class Record:
         self._now = now
         self._last: Dict[str, float] = {}
         self.series: Series = collections.defaultdict(list)
+        self.times: Series = collections.defaultdict(list)
         self.throttled: Dict[str, Dict[str, float]] = {}
 
     def add(self, samples: List[Sample]) -> None:
@@ -94,12 +108,25 @@ class Record:
                 self._last[sample.device] = now
             elif sample.value is not None:
                 self.series[sample.series, sample.device].append(sample.value)
+                self.times[sample.series, sample.device].append(now)
 
     def count(self, before: Dict[Tuple[str, str], float], after: Dict[Tuple[str, str], float]) -> None:
         """Let the device's own throttle counters overrule what readings caught of it, where it has them."""
         for (device, reason), seconds in after.items():
             if (device, reason) in before:
                 self.throttled.setdefault(device, {})[reason] = seconds - before[device, reason]
+
+
+def _cool_down(context: Context) -> Record:
+    """What the sensors tell after the load, for as long as the plan asks: nothing, where it asks for no time."""
+    clock = context.hardware.clock
+    record, end = Record(clock.now), clock.now() + context.params["cooldown_s"]
+    if context.params["cooldown_s"]:
+        context.progress("cooling down for %.0f s" % context.params["cooldown_s"])
+    while clock.now() < end:
+        record.add(list(context.hardware.telemetry()))
+        clock.sleep(context.params["interval_s"])
+    return record
 
 
 def _throttle_counters(hardware: Hardware) -> Dict[Tuple[str, str], float]:
@@ -122,8 +149,8 @@ def summarise(context: Context, record: Record) -> None:
             context.emit("temperature_max", device, value=max(values), samples=count)
         elif series == "hbm_temperature":
             context.emit("hbm_temperature_max", device, value=max(values), samples=count)
-        elif series == "thermal_margin":
-            context.emit("thermal_margin", device, value=min(values), samples=count)
+        elif series in ("thermal_margin", "hbm_margin"):
+            context.emit(series, device, value=min(values), samples=count)
         elif series == "clock":
             context.emit("clock_median", device, value=median(late), samples=count, spread=spread(late))
             drop = drop_percent(late)
@@ -138,13 +165,49 @@ def summarise(context: Context, record: Record) -> None:
         elif series == "inlet_temperature":
             context.emit("inlet_temperature", device, value=median(late), samples=count)
     _resistances(context, steady)
+    _memory(context, steady)
     for device, times in sorted(record.throttled.items()):
         for reason in sorted({*REASONS, *times} - {"none"}):
             context.emit("throttle_time", device, value=times.get(reason, 0.0), labels={"reason": reason})
 
 
 def _steady(values: List[float], settle: float) -> List[float]:
-    return values[int(settle * len(values)) :] or values
+    return values[_settled_from(values, settle) :]
+
+
+def _settled_from(values: List[float], settle: float) -> int:
+    """The place of the first reading that counts as settled: the first of all, where none would be left."""
+    place = int(settle * len(values))
+    return place if place < len(values) else 0
+
+
+def _memory(context: Context, steady: Series) -> None:
+    """How GPU memory lies to its core, and that a device which tells its temperature names no limit for it."""
+    for (series, device), memory in sorted(steady.items()):
+        core = steady.get(("temperature", device))
+        if series == "hbm_temperature" and core:
+            context.emit("hbm_gradient", device, value=mean(memory) - mean(core), samples=len(memory))
+        if series == "hbm_temperature" and ("hbm_margin", device) not in steady:
+            context.emit("hbm_margin", device, note=NOT_SUPPORTED)
+
+
+def _settling(context: Context, record: Record, began: float) -> None:
+    for (series, device), values in sorted(record.series.items()):
+        if series == "temperature":
+            settled_from = _settled_from(values, context.params["settle"])
+            value, note = time_to_steady(record.times[series, device], values, began, settled_from)
+            context.emit("time_to_steady", device, value=value, samples=len(values), note=note)
+
+
+def _cooling(context: Context, record: Record, cooling: Record) -> None:
+    """Of every device whose temperature was told under load: a sensor that has gone since is missed."""
+    for series, device in sorted(record.series):
+        if series == "temperature":
+            values = cooling.series[series, device]
+            value, note = cooldown_constant(cooling.times[series, device], values)
+            if not context.params["cooldown_s"]:
+                note = "the plan asks for no cool-down"
+            context.emit("cooldown_constant", device, value=value, samples=len(values), note=note)
 
 
 def _resistances(context: Context, steady: Series) -> None:
@@ -152,19 +215,27 @@ def _resistances(context: Context, steady: Series) -> None:
     inlet = steady.get(("inlet_temperature", "node"))
     for (series, device), power in sorted(steady.items()):
         temperature = steady.get(("temperature", device))
-        if series == "power" and inlet and temperature and mean(power) > 0:
-            value = (mean(temperature) - mean(inlet)) / mean(power)
-            context.emit("thermal_resistance", device, value=value, samples=len(power))
+        if series == "power" and temperature and mean(power) > 0:
+            value = (mean(temperature) - mean(inlet)) / mean(power) if inlet else None
+            note = "" if inlet else "no sensor that this node reads itself tells the air that comes in"
+            context.emit("thermal_resistance", device, value=value, samples=len(power), note=note)
+
+
+class _Soaked(NamedTuple):
+    """When the load began, by the hardware's clock, and its rates window by window, in the unit of its kind."""
+
+    began: float
+    rates: List[float]
 
 
 class _Soaking:
-    """The work of one device: products without a pause; rates window by window, in the unit of its kind."""
+    """The work of one device: products without a pause."""
 
     def __init__(self, torch: Any, context: Context) -> None:
         self._torch, self._hardware = torch, context.hardware
         self._seconds, self._seed = context.params["seconds"], context.seed
 
-    def __call__(self, worker: Worker) -> List[float]:
+    def __call__(self, worker: Worker) -> _Soaked:
         torch, clock, kind = self._torch, self._hardware.clock, worker.device.kind
         compute = self._hardware.compute(worker.device)
         size = _SIZES[kind]
@@ -178,7 +249,8 @@ class _Soaking:
         window = max(_WINDOW_MIN_S, self._seconds / _WINDOWS)
         rates: List[float] = []
         worker.ready()
-        end = clock.now() + self._seconds
+        began = clock.now()
+        end = began + self._seconds
         while not rates or clock.now() < end:
             until, products, busy = clock.now() + window, 0, 0.0
             while not products or clock.now() < until:
@@ -187,4 +259,4 @@ class _Soaking:
                         compute.matmul(a, b, nominal=(size, size, size))
                 products, busy = products + 4, busy + timing.seconds
             rates.append(2.0 * size**3 * products / busy / _GIGA[kind])
-        return rates
+        return _Soaked(began, rates)

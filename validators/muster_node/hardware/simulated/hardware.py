@@ -91,6 +91,7 @@ class SimulatedHardware(Hardware):
                 Sample("temperature", device, "°C", core),
                 Sample("hbm_temperature", device, "°C", float(round(gpu.hbm_c))),
                 Sample("thermal_margin", device, "°C", self.machine.model.slowdown_c - core),
+                Sample("hbm_margin", device, "°C", self.machine.model.hbm_max_c - round(gpu.hbm_c)),
                 Sample("power", device, "W", round(power, 1)),
                 Sample("clock", device, "MHz", _CLOCK_STEP_MHZ * math.floor(gpu.clock_mhz / _CLOCK_STEP_MHZ)),
                 Sample("utilisation", device, "%", 100.0 if gpu.busy else 0.0),

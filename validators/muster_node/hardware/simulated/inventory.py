@@ -29,16 +29,21 @@ def inventory(machine: Machine, state: State, known: Collection[int]) -> List[Fa
 
 
 def counters(machine: Machine, state: State, known: Collection[int]) -> List[Fact]:
-    """Cumulative counters: ECC, PCIe replay, NVLink errors and throttle time of GPUs, those of ports and node."""
+    """Cumulative counters: ECC, row remaps, replays, NVLink errors and throttle time of GPUs, those of ports and host.
+
+    No defect is one of the host's CPUs or memory, so theirs stand still.
+    """
     facts = [
         Fact(name, "node", "count", 0.0)
         for name in ("machine_checks", "edac_corrected", "edac_uncorrected", "kernel_errors")
     ]
+    facts += [Fact("cpu_throttle_events", "cpu%d" % cpu, "count", 0.0) for cpu in range(machine.model.cpu_threads)]
     facts.append(Fact("xid_count", "node", "count", xid_count(state)))
     facts += fabric.port_errors(state)
     for slot in known:
         built, gpu, device = machine.gpus[slot], state.gpus[slot], "gpu%d" % slot
-        own = [*_ecc_facts(built, gpu), _replays(machine, device, gpu), *fabric.nvlink_errors(machine, built, gpu)]
+        own = [*_ecc_facts(built, gpu), *_remapped(built, gpu), _replays(machine, device, gpu)]
+        own += fabric.nvlink_errors(machine, built, gpu)
         own += [
             Fact("throttle_time", device, "s", gpu.throttled_s[reason], labels={"reason": reason})
             for reason in THROTTLE_REASONS
@@ -160,15 +165,18 @@ def _repair_facts(built: Gpu, gpu: GpuState) -> List[Fact]:
     numbers = {
         ("row_remap_pending", "bool"): waiting > 0 and not failed,
         ("row_remap_failed", "bool"): failed,
-        ("row_remap_corrected", "count"): built.waiting_rows,
-        ("row_remap_uncorrected", "count"): int(gpu.uncorrectable),
     }
-    facts = [Fact(name, device, unit, float(value)) for (name, unit), value in numbers.items()]
+    facts = [Fact(name, device, unit, float(value)) for (name, unit), value in numbers.items()] + _remapped(built, gpu)
     worst = "none" if built.spare_rows < 1 else "max" if built.spare_rows == SPARE_ROWS else "high"
     return facts + [
         Fact("row_remap_banks", device, "count", float(spare == worst), labels={"spare": spare})
         for spare in ("high", "partial", "low", "none")
     ]
+
+
+def _remapped(built: Gpu, gpu: GpuState) -> List[Fact]:
+    counts = {"row_remap_corrected": built.waiting_rows, "row_remap_uncorrected": int(gpu.uncorrectable)}
+    return [Fact(name, "gpu%d" % built.slot, "count", float(count)) for name, count in counts.items()]
 
 
 def _text(name: str, device: str, text: str) -> Fact:

@@ -40,6 +40,7 @@ class Model:
     hbm_offset_c: float
     preheat_per_w: float
     gpu_max_c: float
+    hbm_max_c: float
     slowdown_c: float
     slowdown_release_c: float
     inlet_c: float
@@ -77,10 +78,10 @@ class Model:
         return self.coolant_c if self.liquid else self.inlet_c
 
 
-# Slowdown 89 °C and GPU max-op 87 °C: 700 W Hopper, NVML/DCGM thresholds (test-science 4.2). The best published bf16
-# GEMM on an H100 SXM is 794.5 TFLOPS on the best shape of a good part, fp8 8192³ 1290 (reference-figures 1): a typical
-# part of ours does 0.94 of that. HBM copy 2.90 TB/s (reference-figures 2), 26,562 MB/s an NVLink and direction
-# (reference-figures 6).
+# Slowdown 89 °C and GPU max-op 87 °C: 700 W Hopper, NVML/DCGM thresholds; HBM throttles at 95 °C, here of every model
+# (test-science 4.2). The best published bf16 GEMM on an H100 SXM is 794.5 TFLOPS on the best shape of a good part, fp8
+# 8192³ 1290 (reference-figures 1): a typical part of ours does 0.94 of that. HBM copy 2.90 TB/s (reference-figures 2),
+# 26,562 MB/s an NVLink and direction (reference-figures 6).
 _H100 = Model(
     gpu_model="NVIDIA H100 80GB HBM3",
     gpu_count=8,
@@ -109,6 +110,7 @@ _H100 = Model(
     hbm_offset_c=9.0,
     preheat_per_w=0.003,
     gpu_max_c=87.0,
+    hbm_max_c=95.0,
     slowdown_c=89.0,
     slowdown_release_c=84.0,
     inlet_c=24.0,
@@ -182,6 +184,7 @@ _B200 = dataclasses.replace(
     rated_core_c=64.0,
     thermal_resistance=0.040,
     gpu_max_c=87.0,
+    hbm_max_c=95.0,
     slowdown_c=90.0,
     slowdown_release_c=85.0,
     nvlink_generation=5,
@@ -228,6 +231,7 @@ _GB200 = dataclasses.replace(
     hbm_seconds=30.0,
     preheat_per_w=0.0,
     gpu_max_c=85.0,
+    hbm_max_c=95.0,
     slowdown_c=87.0,
     slowdown_release_c=83.0,
     liquid=True,

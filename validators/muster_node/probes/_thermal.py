@@ -1,0 +1,79 @@
+"""What temperatures of a soak tell of its cooling: when they settled, and how fast they fall once the load has ended.
+
+Series in, figures out; where a series does not carry a figure, why not. Definitions: test-science 4.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import mean
+from typing import List, Optional, Sequence, Tuple
+
+from muster_node.probes._shared import median
+
+STEADY_C = 1.0
+"""°C about the settled mean within which a temperature counts as steady: sensors tell whole degrees."""
+FEWEST_READINGS = 10
+LEAST_FALL_C = 5.0
+"""A fall of less than this is too few steps of a sensor that tells whole degrees."""
+CONSTANTS_WATCHED = 2.0
+"""So many time constants must have been watched: before that, where the fall would end is a guess."""
+_NEIGHBOURS = 2
+_GRID = 60
+_REFINEMENTS = 2
+
+Figure = Tuple[Optional[float], str]
+"""A value; or None, and why there is none."""
+
+
+def time_to_steady(times: Sequence[float], readings: Sequence[float], began: float, settled_from: int) -> Figure:
+    """Seconds from ``began`` until readings (°C) stay within 1 °C of the mean of those from ``settled_from`` on.
+
+    Each counts as the median of itself and two on either side, so that one odd reading unsettles nothing. Raises
+    ValueError for no readings.
+    """
+    settled = mean(readings[settled_from:])
+    smooth = [median(readings[max(0, place - _NEIGHBOURS) : place + _NEIGHBOURS + 1]) for place in range(len(readings))]
+    outside = [place for place, reading in enumerate(smooth) if abs(reading - settled) > STEADY_C]
+    first = outside[-1] + 1 if outside else 0
+    if first > settled_from:
+        return None, "not steady: more than %g °C from its mean within the part that should be settled" % STEADY_C
+    return max(0.0, times[first] - began), ""
+
+
+def cooldown_constant(times: Sequence[float], readings: Sequence[float]) -> Figure:
+    """Time constant in s of the exponential that fits readings (°C) after a load best, by least squares."""
+    watched = times[-1] - times[0] if times else 0.0
+    if len(readings) < FEWEST_READINGS or watched <= 0:
+        return None, "%d readings of the cool-down are too few" % len(readings)
+    fall = readings[0] - readings[-1]
+    if fall < LEAST_FALL_C:
+        return None, "it cooled by %.0f °C only, too little to fit" % fall
+    shortest = watched / (len(times) - 1)
+    constant = _best_constant(times, readings, shortest / 2.0, watched)
+    if constant * CONSTANTS_WATCHED > watched:
+        return None, "watched for %.0f s, less than %g time constants" % (watched, CONSTANTS_WATCHED)
+    if constant < shortest:
+        return None, "it cools faster than it is read"
+    return constant, ""
+
+
+def _best_constant(times: Sequence[float], readings: Sequence[float], low: float, high: float) -> float:
+    """By a search in equal ratios, then again between the neighbours of the best."""
+    best = low
+    for _ in range(1 + _REFINEMENTS):
+        ratio = (high / low) ** (1.0 / _GRID)
+        grid = [low * ratio**step for step in range(_GRID + 1)]
+        place = min(range(len(grid)), key=lambda step: _residual(times, readings, grid[step]))
+        best = grid[place]
+        low, high = grid[max(0, place - 1)], grid[min(_GRID, place + 1)]
+    return best
+
+
+def _residual(times: Sequence[float], readings: Sequence[float], constant: float) -> float:
+    """What the best line through readings against exp(−t/constant) leaves of their squares."""
+    shapes: List[float] = [math.exp((times[0] - moment) / constant) for moment in times]
+    middle, level = mean(shapes), mean(readings)
+    together = sum((shape - middle) * (reading - level) for shape, reading in zip(shapes, readings))
+    slope = together / sum((shape - middle) ** 2 for shape in shapes)
+    return sum((reading - level - slope * (shape - middle)) ** 2 for shape, reading in zip(shapes, readings))
