@@ -12,7 +12,7 @@ from muster_criteria import judge as judging
 from muster_criteria.limits import Limit
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Judgement
-from muster_criteria.programme import needs, stage_probes
+from muster_criteria.programme import needs, source_units, stage_probes
 from muster_criteria.rules import violations
 from muster_criteria.skus import Sku, load_sku
 
@@ -94,8 +94,9 @@ def value_of(metric: str, kind: str, labels: dict[str, str]) -> float:
 
 
 def units_of(sku: Sku) -> dict[tuple[str, str], str]:
-    """Units that the limits expect; what no limit judges may be in any."""
-    return {(limit.metric, limit.device): limit.unit for limit in sku.all_limits if limit.key != "spread_at_most"}
+    """Units that the limits and derivations expect; what neither takes may be in any."""
+    limits = {(limit.metric, limit.device): limit.unit for limit in sku.all_limits if limit.key != "spread_at_most"}
+    return source_units(sku.programme) | limits
 
 
 def measurement(

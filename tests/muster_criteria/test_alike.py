@@ -9,6 +9,7 @@ import pytest
 from muster_criteria.alike import Neighbour, beside_others, groups_of, symptom, why_held
 from muster_criteria.model import (
     COMMON_CAUSE,
+    XID,
     Action,
     Coverage,
     FaultClass,
@@ -25,6 +26,11 @@ SLOW = Finding(
     measurements=("gemm_rate:gemm_rate@gpu3",),
 )  # fmt: skip
 WRONG = dataclasses.replace(SLOW, rule="exactly", metric="gemm_mismatches", device="gpu1")
+
+
+LOST = dataclasses.replace(
+    SLOW, rule=XID, metric="xid", labels=(("code", "79"), ("kind", "xid"), ("when", "during")), measurements=()
+)
 
 
 def judgement(*findings: Finding) -> Judgement:
@@ -114,3 +120,13 @@ def test_devices_alike_within_a_node_are_no_group_and_hold_nothing_by_themselves
 def test_groups_are_named_by_what_is_known() -> None:
     assert groups_of("r1", {"kernel": "6.8", "driver": "570", "torch": None}) == RACK
     assert groups_of("", {}) == {}
+
+
+def test_messages_of_a_driver_are_alike_by_their_code() -> None:
+    """Two nodes that lost a GPU are no company for one whose memory failed."""
+    memory = dataclasses.replace(LOST, labels=(("code", "48"), ("kind", "xid"), ("when", "during")))
+    lost = [neighbour(name, symptom(LOST)) for name in ("a", "b")]
+
+    assert not why_held(beside_others(judgement(memory), "this", RACK, lost).findings)
+    held = beside_others(judgement(LOST), "this", RACK, lost)
+    assert "fail alike in xid 79 (a and b before this one)" in why_held(held.findings)

@@ -354,10 +354,11 @@ def test_readings_of_a_result_know_slot_kind_and_group() -> None:
             self.labels = (("dtype", "bf16"),)
 
     rows = [Row("gpu3", 700.0), Row("node", 1.0), Row("gpu4", None), Row("gpu5", float("nan"))]
-    found = readings_of(rows, node="n", at=DAY * DAY_S, run="r", sku="h100", environment={"driver": "570"}, zone="z")
+    said = {"driver": "570", "vbios": "96"}
+    found = readings_of(rows, node="n", at=DAY * DAY_S, run="r", sku="h100", environment=said, zone="z")
 
     assert found[["device", "kind", "slot"]].to_numpy().tolist() == [["gpu3", "gpu", 3], ["node", "node", -1]]
-    assert set(found["group"]) == {"h100|vbios=|driver=570|cuda=|torch=|zone=z"}
+    assert set(found["group"]) == {"h100|vbios=96|driver=570|cuda=|torch=|zone=z"}
     assert set(found["at"]) == {DAY}
     assert labels_of(labels_text({"b": "2", "a": "1"})) == (("a", "1"), ("b", "2"))
 

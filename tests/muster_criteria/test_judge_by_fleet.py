@@ -209,6 +209,34 @@ def test_derived_rows_divide_by_the_same_devices_clock(case: MakeCase, h100: Sku
     assert len(per_clock) == 8
 
 
+@pytest.mark.parametrize(
+    ("metric", "value", "unit", "wanted", "lost"),
+    [
+        ("clock_median", 1.62, "GHz", "MHz", {"soak_rate_per_clock", "power_per_clock"}),
+        ("soak_rate", 0.74, "PFLOPS", "TFLOPS", {"soak_rate_per_clock"}),
+        ("power_mean", 0.69, "kW", "W", {"power_per_clock"}),
+    ],
+)
+def test_nothing_is_derived_from_a_row_in_another_unit_and_it_counts_as_not_measured(
+    case: MakeCase, references: References, metric: str, value: float, unit: str, wanted: str, lost: set[str]
+) -> None:
+    spoilt = case("thermal")
+    rows = derived(rows_of(spoilt.result(), spoilt.sku), spoilt.sku.programme.derive)
+    assert {row.metric for row in rows if row.device == "gpu3"} == {"soak_rate_per_clock", "power_per_clock"}
+    for row in spoilt.rows(metric, "gpu3"):
+        row |= {"value": value, "unit": unit}
+
+    rows = derived(rows_of(spoilt.result(), spoilt.sku), spoilt.sku.programme.derive)
+    made = {row.metric for row in rows if row.device == "gpu3"}
+    assert made == {"soak_rate_per_clock", "power_per_clock"} - lost
+    for judgement in (spoilt.judge(references=references), spoilt.judge()):
+        assert judgement.verdict is Verdict.INCONCLUSIVE
+        assert not judgement.findings
+        assert judgement.coverage.missing == (
+            f"{metric} on gpu3: reported in {unit}, but the programme takes it in {wanted}",
+        )
+
+
 @pytest.mark.parametrize("odd", [0.0, -1.0, 1e18, -1e18, 1e-300])
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_odd_figures_neither_raise_nor_pass(case: MakeCase, references: References, odd: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import random
 from pathlib import Path
@@ -124,6 +125,12 @@ def test_what_was_learned_is_in_force_with_its_provenance_and_changes_the_revisi
     ]  # fmt: skip
     assert floors[0].source.startswith("learned from 128 devices in 16 healthy nodes: median 7")
     assert floors[0].stack == "driver=570.1"
+
+
+def test_floors_learned_on_a_stack_that_nobody_told_are_in_force_and_say_so(tmp_path: Path) -> None:
+    written(dataclasses.replace(learn(fleet(16), ()), stack=""), tmp_path)
+    sku = load_sku("h200-sxm-8", [tmp_path])
+    assert {limit.stack for limit in sku.limits if limit.source.startswith("learned")} == {"not stated"}
 
 
 def test_the_highest_number_is_in_force_and_takes_the_place_of_the_skus_own(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def linted(folder: Path, sku: str, **keys: Any) -> list[str]:
     """What the lint says of a SKU file whose floor of this metric is given by ``keys``."""
     path = folder / f"{sku}.yaml"
     raw = yaml.safe_load(path.read_text())
-    entry = {"device": "gpu", "source": "somebody's floor", "date": "2026-11-21"} | keys
+    entry = {"device": "gpu", "source": "somebody's floor", "date": "2026-11-21", "stack": "not stated"} | keys
     labels = entry.get("labels", {})
     raw["limits"] = [
         limit
@@ -88,6 +88,46 @@ def test_a_figure_above_its_own_peak_is_refused(folder: Path) -> None:
     path = folder / "h100-sxm-8.yaml"
     path.write_text(path.read_text().replace("best: 2900", "best: 29000"))
     assert [problem.message for problem in lint_sku(path)] == ["the best of 29000 GB/s is above the peak of 3350 GB/s"]
+
+
+BF16 = {"metric": "gemm_rate", "labels": {"dtype": "bf16"}, "unit": "TFLOPS", "floor": 596}
+NO_STACK = (
+    'is a measured rate without a stack: give driver, CUDA and libraries as its source states them, or "not stated"'
+)
+
+
+@pytest.mark.parametrize(
+    ("stack", "said"), [("driver 570.124, CUDA 12.8", []), ("not stated", []), (" ", [NO_STACK]), ("", [NO_STACK])]
+)
+def test_a_floor_on_a_rate_names_its_stack(folder: Path, stack: str, said: list[str]) -> None:
+    assert linted(folder, "h100-sxm-8", **BF16, stack=stack) == said
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({**BF16, "floor": None, "ceiling": 700, "breach": "warn"}, [NO_STACK]),
+        ({**BF16, "floor": None, "ceiling": 990, "breach": "void", "labels": {"dtype": "int8"}}, []),
+        ({**BF16, "floor": {"times": 0.5, "metric": "gemm_rate_alone"}}, []),
+        ({**BF16, "floor": None, "siblings_at_least": 0.5}, []),
+        ({**BF16, "metric": "gemm_rate_per_clock", "unit": "TFLOPS/GHz"}, [NO_STACK]),
+        ({"metric": "thermal_margin", "unit": "°C", "floor": 3}, []),
+        ({"metric": "ecc_corrected_delta", "unit": "count", "ceiling": 100}, []),
+    ],
+)
+def test_only_measured_rates_are_asked_for_it(folder: Path, keys: dict[str, Any], said: list[str]) -> None:
+    assert linted(folder, "b200-sxm-8", **keys, stack="") == said
+
+
+def test_a_best_has_a_stack_and_a_peak_alone_has_none(folder: Path) -> None:
+    path = folder / "h100-sxm-8.yaml"
+    raw = yaml.safe_load(path.read_text())
+    first, second = raw["figures"][:2]
+    del first["stack"], second["stack"], second["best"]
+    path.write_text(yaml.safe_dump(raw, allow_unicode=True))
+    assert [str(problem) for problem in lint_sku(path)] == [
+        f"h100-sxm-8.yaml: figures.0 (gemm_rate[dtype=bf16]): {NO_STACK}."
+    ]
 
 
 def test_a_family_that_is_not_there_is_named(folder: Path) -> None:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from muster_criteria.judge import judge
 from muster_criteria.limits import Limit, Times, kind_of
 from muster_criteria.measured import BadResult
-from muster_criteria.model import Judgement, Verdict
+from muster_criteria.model import FaultClass, Judgement, Verdict
 from muster_criteria.rules import violations
-from muster_criteria.skus import STAGES
-from tests.muster_criteria.nodes import Case, MakeCase
+from muster_criteria.skus import STAGES, list_skus
+from tests.muster_criteria.nodes import Case, MakeCase, healthy_raw, shipped
 
 GRAVITY = [Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL, Verdict.INCONCLUSIVE, Verdict.FAIL]
 WHERE = st.tuples(st.sampled_from(STAGES), st.sampled_from(["cpu-generic", "h100-sxm-8"]))
@@ -144,14 +144,49 @@ def test_an_absurd_figure_in_the_bad_direction_never_passes(case: MakeCase, wher
     assert verdict_of(spoilt).verdict is not Verdict.PASS
 
 
-@settings(max_examples=60, deadline=None)
-@given(seed=SEEDS)
-def test_an_absurdly_good_rate_never_passes(case: MakeCase, seed: int) -> None:
-    spoilt = case("performance")
-    rates = [row for row in required_rows(spoilt) if row["metric"] in ("gemm_rate", "memory_bandwidth")]
-    random.Random(seed).choice(rates)["value"] = 1e18
+def too_good(spoilt: Case) -> list[tuple[list[dict[str, Any]], float]]:
+    """The rows of each metric that the programme compares, by labels, and the better direction."""
+    found: dict[Any, tuple[list[dict[str, Any]], float]] = {}
+    for each in spoilt.sku.programme.compare:
+        compared = [row for row in spoilt.rows(each.metric) if each.judged and row["unit"] == each.unit]
+        for row in compared:
+            key = (each.metric, *sorted(row["labels"].items()))
+            found.setdefault(key, ([], 1.0 if each.worse == "lower" else -1.0))[0].append(row)
+    return list(found.values())
 
-    assert verdict_of(spoilt).verdict is Verdict.INCONCLUSIVE
+
+@settings(max_examples=200, deadline=None)
+@given(stage=st.sampled_from(STAGES), seed=SEEDS, absurd=st.sampled_from([2.01, 100.0, 1e12]))
+def test_an_absurdly_good_figure_never_passes(case: MakeCase, stage: str, seed: int, absurd: float) -> None:
+    """Of one device, whatever is known of its model: its siblings know better."""
+    spoilt, dice = case(stage), random.Random(seed)
+    spoilt.add("thermal_soak", "thermal_resistance", "gpu0", 0.06, "°C/W")
+    measured = too_good(spoilt)
+    rows, better = dice.choice(measured)
+    row = dice.choice(rows)
+    row["value"] = row["value"] * absurd if better > 0 else dice.choice([0.0, -absurd])
+
+    judgement = verdict_of(spoilt)
+
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert any(
+        (each.device, each.metric) == (row["device"], row["metric"]) and each.fault_class is FaultClass.SOFTWARE
+        for each in judgement.findings
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=SEEDS, name=st.sampled_from([name for name in list_skus() if name != "cpu-generic"]))
+def test_beyond_its_peak_nothing_passes_though_all_siblings_agree(seed: int, name: str) -> None:
+    spoilt = Case(shipped(name), healthy_raw(shipped(name), "performance"))
+    ceilings = [limit for limit in spoilt.sku.all_limits if limit.breach == "void" and limit.key == "ceiling"]
+    limit = random.Random(seed).choice([limit for limit in ceilings if list(spoilt.rows(limit.metric, **limit.labels))])
+    spoilt.set(limit.metric, value=1e17, **limit.labels)
+
+    judgement = verdict_of(spoilt)
+
+    assert judgement.verdict is not Verdict.PASS
+    assert sum(each.metric == limit.metric and each.rule == "ceiling" for each in judgement.findings) >= 4
 
 
 @settings(max_examples=150, deadline=None)

@@ -43,7 +43,7 @@ def judged(made: Case, references: References, sku: Sku, *repeats: StageResult, 
 
 
 def test_a_doubt_of_the_fleet_asks_for_the_probe_once_more(case: MakeCase, references: References, h100: Sku) -> None:
-    judgement = judged(slowed(case("performance"), 0.035), references, h100)
+    judgement = judged(slowed(case("performance"), 0.029), references, h100)
     assert judgement.verdict is Verdict.WARN
     assert judgement.repeat == ("memory_bandwidth",)
     assert {(each.device, each.action) for each in judgement.findings} == {("gpu3", Action.RETEST)}
@@ -53,7 +53,7 @@ def test_a_second_reading_is_the_last_that_is_asked_for_and_both_are_told(
     case: MakeCase, references: References, h100: Sku
 ) -> None:
     again = alone(case("performance"), "memory_bandwidth")
-    judgement = judged(slowed(case("performance"), 0.035), references, h100, again)
+    judgement = judged(slowed(case("performance"), 0.029), references, h100, again)
     assert judgement.verdict is Verdict.WARN
     assert judgement.repeat == ()
     assert {each.action for each in judgement.findings} == {Action.NONE}
@@ -103,7 +103,7 @@ def test_only_what_the_programme_names_is_run_again(case: MakeCase, references: 
         "performance": plan.model_copy(update={"probes": {**plan.probes, "memory_bandwidth": use}}),
     }
     strict = h100.model_copy(update={"programme": h100.programme.model_copy(update={"stages": stages})})
-    made = slowed(case("performance"), 0.035)
+    made = slowed(case("performance"), 0.029)
     judgement = judged(dataclasses.replace(made, sku=strict), references, strict)
     assert judgement.verdict is Verdict.WARN
     assert judgement.repeat == ()

@@ -212,5 +212,5 @@ def test_a_device_that_is_missing_and_one_too_many(case: MakeCase) -> None:
 
 
 def test_the_rules_are_few_whatever_the_metrics() -> None:
-    assert len({rule.column for rule in RULES}) == len(RULES) == 36
+    assert len({rule.column for rule in RULES}) == len(RULES) == 37
     assert all(rule.claim for rule in RULES)

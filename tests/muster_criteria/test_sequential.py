@@ -7,10 +7,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from muster_criteria.fleet.readings import readings_of
+from muster_criteria.fleet.readings import readings_of, together
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import Action, Judgement, Severity, Verdict
-from muster_criteria.retests import arranged
+from muster_criteria.retests import arranged, repeated_rows
 from muster_criteria.skus import lint_sku, load_sku
 from tests.muster_criteria.nodes import Case, MakeCase
 
@@ -21,17 +21,16 @@ GOOD, JUST_GOOD, JUST_BAD, BAD = 475.0, 430.0, 429.999, 400.0
 
 def busbw(case: MakeCase, value: float) -> Case:
     return case("performance", SKU, "short").add(
-        "nccl_tests", "nccl_busbw", "node", value, "GB/s", labels={"op": "all_reduce"}
+        "nccl_tests", "nccl_busbw", "node", value, "GB/s", labels={"op": "all_reduce", "nvls": "on"}
     )
 
 
 def runs(*values: float, metric: str = "nccl_busbw", unit: str = "GB/s", **labels: str) -> pd.DataFrame:
     """Readings of other runs, in order."""
-    from muster_criteria.fleet.readings import together
 
     def one(number: int, value: float) -> pd.DataFrame:
         told = Measured(probe="nccl_tests", metric=metric, device="node", unit=unit, value=value,
-                        labels=labels or {"op": "all_reduce"})  # fmt: skip
+                        labels=labels or {"op": "all_reduce", "nvls": "on"})  # fmt: skip
         return readings_of([told], node="node-1", at=float(number) - 1e3, run=f"run-{number}", sku=SKU, environment={})
 
     return together([one(number, value) for number, value in enumerate(values)])
@@ -127,8 +126,6 @@ def test_a_run_in_another_unit_or_of_another_device_is_no_repeat(case: MakeCase)
 
 def test_the_order_of_devices_and_rows_of_other_runs_changes_nothing(case: MakeCase) -> None:
     other = runs(*[BAD] * 3, op="all_gather")
-    from muster_criteria.fleet.readings import together
-
     told = runs(BAD, GOOD)
     assert busbw(case, GOOD).judge(repeats=together([told, other])) == busbw(case, GOOD).judge(
         repeats=together([other, told])
@@ -159,3 +156,70 @@ def test_a_stage_is_judged_by_its_last_whole_result_and_the_others_are_repeats(c
     assert others == (first, again), "a failure that was seen is not forgotten by measuring all anew"
     assert of([(Verdict.FAIL, first)], second) == (second, ()), "after a verdict, and a Clear, it begins afresh"
     assert of([(Verdict.WARN, first)], again)[1] == (again,), "the fleet asks for a second reading after a WARN"
+
+
+LINK = {"test": "host_to_device_memcpy_ce"}
+"""Of nvbandwidth, whose floor is 45.9 GB/s."""
+
+
+def link(case: MakeCase, value: float | None) -> Case:
+    """A whole result with nvbandwidth's rate of one GPU, or without nvbandwidth."""
+    made = case("performance", SKU, "short")
+    if value is None:
+        return made.end("nvbandwidth", "skipped", "nvbandwidth is not installed")
+    return made.add("nvbandwidth", "nvbandwidth_rate", "gpu3", value, "GB/s", labels=LINK)
+
+
+def after(case: MakeCase, last: float | None, *before: float) -> Judgement:
+    """The last whole result, judged with those before it."""
+    others = [link(case, value).result() for value in before]
+    told = [
+        readings_of(repeated_rows(each, load_sku(SKU)), node="node-1", at=float(number) - 1e3, run=f"run-{number}",
+                    sku=SKU, environment={})
+        for number, each in enumerate(others)
+    ]  # fmt: skip
+    return link(case, last).judge(repeats=together(told), others=others)
+
+
+def links(judgement: Judgement) -> list[str]:
+    return [each.observed for each in judgement.findings if each.metric == "nvbandwidth_rate"]
+
+
+def test_a_failure_is_not_forgotten_because_the_next_run_did_not_measure_it(case: MakeCase) -> None:
+    judgement = after(case, None, 45.899)
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert judgement.repeat == ("nvbandwidth",)
+    assert "gpu3 undecided, to be measured again: nvbandwidth_rate" in " ".join(judgement.coverage.missing)
+    assert links(judgement) == ["45.899 GB/s; 1 of 1 runs failed: 45.90 GB/s (failed)"]
+
+
+def test_what_only_earlier_runs_measured_and_was_well_is_not_asked_for(case: MakeCase) -> None:
+    judgement = after(case, None, 45.9)
+    assert not links(judgement)
+    assert judgement.repeat == ()
+
+
+def test_all_runs_are_weighed_and_listed_whichever_result_is_judged(case: MakeCase) -> None:
+    (observed,) = links(after(case, None, 30.0, 51.0))
+    assert observed.endswith("1 of 2 runs failed: 30 GB/s (failed), 51 GB/s")
+    assert after(case, None, 30.0, 51.0).verdict is Verdict.INCONCLUSIVE
+
+    convicted = after(case, None, 30.0, 51.0, 31.0)
+    assert convicted.verdict is Verdict.FAIL
+    (observed,) = links(convicted)
+    assert observed.endswith("2 of 3 runs failed: 30 GB/s (failed), 51 GB/s, 31 GB/s (failed)")
+
+    acquitted = after(case, None, 30.0, *[51.0] * 21)
+    assert acquitted.repeat == ()
+    (finding,) = (each for each in acquitted.findings if each.metric == "nvbandwidth_rate")
+    assert (finding.severity, finding.action) == (Severity.WARNING, Action.NONE)
+
+
+def test_a_failure_is_not_forgotten_because_the_next_run_reported_it_in_another_unit(case: MakeCase) -> None:
+    others = [link(case, 30.0).result()]
+    told = readings_of(repeated_rows(others[0], load_sku(SKU)), node="node-1", at=0.0, run="run", sku=SKU,
+                       environment={})  # fmt: skip
+    again = case("performance", SKU, "short").add("nvbandwidth", "nvbandwidth_rate", "gpu3", 51e3, "MB/s", labels=LINK)
+    judgement = again.judge(repeats=told, others=others)
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert judgement.repeat == ("nvbandwidth",)

@@ -260,3 +260,25 @@ def test_values_by_level() -> None:
     assert at_level([1, 2], "demo") == [1, 2]
     assert at_level({"dtype": "bf16"}, "demo") == {"dtype": "bf16"}
     assert load_sku("cpu-generic").inventory[0].date <= datetime.date.today()
+
+
+@pytest.mark.parametrize("key", ["of_unit", "per_unit"])
+def test_a_derivation_says_the_units_of_what_it_is_made_of(folder: Path, key: str) -> None:
+    path = folder / "programmes" / "gpu-node.yaml"
+    raw = yaml.safe_load(path.read_text())
+    derivation = raw["derive"][0]
+    told = dict(derivation)
+
+    del derivation[key]
+    path.write_text(yaml.safe_dump(raw, allow_unicode=True))
+    assert [str(each) for each in lint_sku("h100-sxm-8", [folder])] == [
+        f"programmes/gpu-node.yaml: derive.0.{key}: is missing."
+    ]
+    with pytest.raises(SkuError, match=f"derive.0.{key}"):
+        load_sku("h100-sxm-8", [folder])
+
+    raw["derive"][0] = {**told, key: "kHz"}
+    path.write_text(yaml.safe_dump(raw, allow_unicode=True))
+    metric = told[key.removesuffix("_unit")]
+    (problem,) = lint_sku("h100-sxm-8", [folder])
+    assert problem.message == f"takes {metric} in kHz, but probes report it in {told[key]}"

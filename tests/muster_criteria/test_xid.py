@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from muster_criteria.model import Action, Severity, Verdict
+from muster_criteria.model import COMMON_CAUSE, XID, Action, Severity, Verdict
 from muster_criteria.skus import SHIPPED, SkuError, load_sku
 from muster_criteria.xid import (
     BadPolicy,
@@ -268,3 +268,34 @@ def test_what_is_gone_now_or_no_hardware_error_does_not_escalate(policy: XidPoli
     assert returned([[event(119)]] * 3, [], policy) == ()
     assert returning([[event(31)]] * 9, policy) == {}
     assert returning([[event(119)], [event(119, pci="0000:5e:00")], [event(119)]], policy) == {}
+
+
+@pytest.mark.parametrize(("gpus", "together"), [(5, False), (6, True)])
+def test_a_message_about_most_of_the_gpus_is_first_of_all_no_gpus_fault(
+    case: MakeCase, gpus: int, together: bool
+) -> None:
+    spoilt = case("burn_in")
+    for number in range(gpus):
+        labels = {"kind": "xid", "code": "119", "pci": f"0000:1{number}:00", "at": "2000.0", "n": str(number)}
+        spoilt.add("xids", "xid", f"gpu{number}", "GSP timeout", "text", labels=labels)
+    judged = spoilt.set("xid_total", value=float(gpus)).judge()
+    causes = [each for each in judged.findings if each.rule == COMMON_CAUSE]
+    devices = [each for each in judged.findings if each.rule == XID]
+
+    assert judged.verdict is Verdict.FAIL
+    assert [each.metric for each in causes] == (["xid 119"] if together else [])
+    assert [each.measurements for each in devices] == [
+        (f"xids:xid[at=2000.0,code=119,kind=xid,n={number},pci=0000:1{number}:00]@gpu{number}",)
+        for number in range(gpus)
+    ]
+    assert all((each.confidence < 0.5) is together for each in devices)
+
+
+def test_messages_of_different_codes_have_no_common_cause(case: MakeCase) -> None:
+    spoilt = case("burn_in")
+    for number, code in enumerate((48, 63, 74, 79, 95, 119, 120, 140)):
+        labels = {"kind": "xid", "code": str(code), "pci": f"0000:1{number}:00", "at": "2000.0", "n": str(number)}
+        spoilt.add("xids", "xid", f"gpu{number}", "a message", "text", labels=labels)
+    judged = spoilt.set("xid_total", value=8.0).judge()
+
+    assert not [each for each in judged.findings if each.rule == COMMON_CAUSE]

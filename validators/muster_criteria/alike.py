@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from muster_criteria.fleet.causes import BLAME, GROUP_SHARE, NODES_MIN, REMEDY
 from muster_criteria.fleet_findings import CONVICTED, HELD
-from muster_criteria.model import COMMON_CAUSE, FaultClass, Finding, Judgement, Severity
+from muster_criteria.model import COMMON_CAUSE, XID, FaultClass, Finding, Judgement, Severity, subject
 from muster_criteria.rules import KINDS
 from muster_criteria.suspicion import METRICS as CORRUPTION
 from muster_criteria.words import listed
@@ -44,7 +44,7 @@ def symptom(finding: Finding) -> str:
         return ""
     if finding.metric in CORRUPTION:
         return ""
-    return finding.metric if finding.rule in KINDS else f"{finding.metric} {finding.rule}"
+    return subject(finding) if finding.rule in (*KINDS, XID) else f"{finding.metric} {finding.rule}"
 
 
 def beside_others(judgement: Judgement, node: str, groups: Mapping[str, str], others: Iterable[Neighbour]) -> Judgement:

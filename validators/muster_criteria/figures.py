@@ -19,11 +19,16 @@ SCALE = {
 }
 """Units of rates: how many bytes or operations a second one of them is."""
 
+NOT_STATED = "not stated"
+"""The ``stack`` of a figure whose source does not say which software it was measured with."""
+
 
 class Figure(Written):
-    """The best that is known of one metric. It judges nobody: the lint checks floors against it.
+    """The best that is known of one metric. It convicts nobody: the lint checks floors against it.
 
-    ``best``: the best published or measured on this model. ``peak``: what physics allows. Labels as in a limit.
+    ``best``: the best published or measured on this model. ``peak``: what physics allows; a measurement beyond it is
+    void (see ``peaks``). Labels as in a limit.
+    ``stack``: driver, CUDA, libraries and container of ``best`` as the source states them, or "not stated".
     """
 
     metric: str

@@ -14,9 +14,19 @@ from muster_criteria.fleet.single import FLEET_PROBE, Runs
 from muster_criteria.fleet_findings import fleet_finding
 from muster_criteria.goldens import GOLDEN
 from muster_criteria.limits import Limit, Times, labelled
-from muster_criteria.model import COMMON_CAUSE, Action, Evidence, FaultClass, Finding, Severity, measurement_reference
+from muster_criteria.model import (
+    COMMON_CAUSE,
+    XID,
+    Action,
+    Evidence,
+    FaultClass,
+    Finding,
+    Severity,
+    measurement_reference,
+)
+from muster_criteria.plausible import plausible_finding
 from muster_criteria.rows import natural
-from muster_criteria.rules import FLEET_KINDS, KINDS, SEVERITY, Rule, Violations
+from muster_criteria.rules import FLEET_KINDS, KINDS, SEVERITY, VOID_KINDS, Rule, Violations
 from muster_criteria.skus import Sku
 from muster_criteria.words import figure
 
@@ -76,7 +86,7 @@ def evidence_finding(evidence: Evidence) -> Finding:
 def _importance(finding: Finding) -> tuple[Any, ...]:
     return (
         _ORDER[finding.severity],
-        (COMMON_CAUSE, *KINDS, GOLDEN).index(finding.rule),
+        (COMMON_CAUSE, *KINDS, GOLDEN, XID).index(finding.rule),
         natural(finding.device),
         finding.metric,
         finding.labels,
@@ -91,6 +101,8 @@ def _finding(frame: pd.DataFrame, row: pd.Series, rule: Rule, sku: Sku, runs: Se
         of = frame[behind(frame, row, comparison, sku)]
         columns = zip(of["probe"], of["metric"], of["device"], of["labels"], strict=True)
         return fleet_finding(row, rule, comparison, tuple(measurement_reference(*each) for each in columns), runs)
+    if rule.kind in VOID_KINDS:
+        return plausible_finding(row, rule, sku.programme.compare[int(row[f"{rule.column}_by"])].worse)
     return limit_finding(row, rule, sku)
 
 

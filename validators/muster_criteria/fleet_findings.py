@@ -12,7 +12,7 @@ from muster_criteria.fleet.budget import NODE_RULES
 from muster_criteria.fleet.causes import DEVICE_SHARE, DEVICES_MIN
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.limits import kind_of, labelled
-from muster_criteria.model import COMMON_CAUSE, Action, FaultClass, Finding, Severity
+from muster_criteria.model import COMMON_CAUSE, Action, FaultClass, Finding, Severity, subject
 from muster_criteria.rules import FLEET_KINDS, SEVERITY, Rule
 from muster_criteria.words import figure, listed
 
@@ -104,7 +104,7 @@ def corroborated(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def with_common_causes(findings: Iterable[Finding], devices: Mapping[str, int]) -> list[Finding]:
-    """The findings, with one more for each metric in which most devices of a kind fail alike.
+    """The findings, with one more for each metric (or driver message) in which most devices of a kind fail alike.
 
     The node still fails, but no device is convicted until software, the golden reference and the facility are ruled
     out: the devices' own findings then ask for that, and are believed the less. ``devices``: how many of each kind.
@@ -113,7 +113,7 @@ def with_common_causes(findings: Iterable[Finding], devices: Mapping[str, int]) 
     failing: dict[tuple[str, str], set[str]] = {}
     for each in given:
         if each.severity is Severity.CRITICAL:
-            failing.setdefault((kind_of(each.device), each.metric), set()).add(each.device)
+            failing.setdefault((kind_of(each.device), subject(each)), set()).add(each.device)
     common = {
         (kind, metric): sorted(alike)
         for (kind, metric), alike in failing.items()
@@ -122,7 +122,7 @@ def with_common_causes(findings: Iterable[Finding], devices: Mapping[str, int]) 
     causes = [_cause(kind, metric, alike, given) for (kind, metric), alike in sorted(common.items())]
     kept = [
         dataclasses.replace(each, confidence=min(each.confidence, HELD), action=Action.FIX_SOFTWARE)
-        if each.severity is Severity.CRITICAL and (kind_of(each.device), each.metric) in common
+        if each.severity is Severity.CRITICAL and (kind_of(each.device), subject(each)) in common
         else each
         for each in given
     ]
@@ -130,7 +130,7 @@ def with_common_causes(findings: Iterable[Finding], devices: Mapping[str, int]) 
 
 
 def _cause(kind: str, metric: str, alike: Sequence[str], findings: Sequence[Finding]) -> Finding:
-    of = [each for each in findings if each.metric == metric and each.device in alike]
+    of = [each for each in findings if subject(each) == metric and each.device in alike]
     return Finding(
         rule=COMMON_CAUSE,
         metric=metric,

@@ -4,7 +4,7 @@ Everything is computed column-wise before Great Expectations sees it. Columns: t
 share_of_floor, share_of_ceiling; siblings_median, siblings_count, siblings_distance; peers_median, peers_count,
 peers_distance, history_median and drift (empty where there is no fleet to compare with); and for each rule ``<rule>``:
 its margin (negative: broken, NaN: it says nothing here), ``<rule>_at``: the threshold in the row's unit, ``<rule>_by``:
-the SKU's limit, or the programme's comparison for the fleet's rules.
+the SKU's limit, or the programme's comparison for the fleet's rules and for what is plausible.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from muster_criteria import plausible
+from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.single import REFERENCE_COLUMNS
 from muster_criteria.limits import INVENTORY_KEYS, Limit, Times, kind_of
+from muster_criteria.programme import source_units
 from muster_criteria.rows import PRESENCE, Labels, Row
 from muster_criteria.rules import RULES, Rule
 from muster_criteria.skus import Sku
@@ -39,11 +42,12 @@ def build_frame(rows: Sequence[Row], sku: Sku, stage: str, fleet: Mapping[str, N
     for index, positions in applications:
         margins.apply(sku.all_limits[index], index, positions)
     margins.expected_devices(sku)
+    margins.plausible(sku.programme.compare, compared["peers_median"])
     return pd.concat([frame, pd.DataFrame(compared, index=frame.index), margins.as_frame()], axis=1)
 
 
 def _applications(rows: Sequence[Row], sku: Sku, stage: str) -> tuple[list[tuple[int, Positions]], dict[int, str]]:
-    """Which limit judges which rows, and the rows whose unit is not the limit's (position → what it should be).
+    """Which limit judges which rows, and the rows whose unit is not the limit's or the programme's (position → why).
 
     Decided once per distinct (metric, kind, labels, unit), however many devices there are.
     """
@@ -52,14 +56,18 @@ def _applications(rows: Sequence[Row], sku: Sku, stage: str) -> tuple[list[tuple
         groups.setdefault((row.metric, kind_of(row.device), row.labels, row.unit), []).append(position)
     applications: list[tuple[int, Positions]] = []
     mixed: dict[int, str] = {}
+    told = source_units(sku.programme)
     for (metric, kind, labels, unit), members in groups.items():
+        if (wanted := told.get((metric, kind), unit)) != unit:
+            mixed |= dict.fromkeys(members, f"reported in {unit}, but the programme takes it in {wanted}")
         for index, limit in enumerate(sku.all_limits):
             if (limit.stages and stage not in limit.stages) or not limit.applies_to(metric, kind, dict(labels)):
                 continue
             if limit.key == "spread_at_most" or limit.unit == unit:
                 applications.append((index, np.array(members, dtype=np.intp)))
             else:
-                mixed |= dict.fromkeys(members, limit.unit)
+                why = f"reported in {unit}, but the SKU file judges it in {limit.unit}"
+                mixed |= dict.fromkeys(members, why)
     return applications, mixed
 
 
@@ -68,9 +76,7 @@ def _plain(rows: Sequence[Row], mixed: dict[int, str]) -> pd.DataFrame:
         return np.nan if row.value is None or position in mixed else row.value
 
     def note(position: int, row: Row) -> str:
-        if position in mixed:
-            return f"reported in {row.unit}, but the SKU file judges it in {mixed[position]}"
-        return row.note
+        return mixed.get(position, row.note)
 
     frame = pd.DataFrame(
         {
@@ -132,6 +138,17 @@ class _Margins:
         column = Rule("expected_devices", "fail").column
         self._at[column][rows] = expected
         self._margin[column][rows] = -np.abs(self._values[rows] - expected)
+
+    def plausible(self, comparisons: Sequence[Comparison], peers_median: Numbers) -> None:
+        """What the programme compares: none may be better than any healthy part (see ``plausible``)."""
+        column, usual = Rule("plausible", "void").column, plausible.usual_of(self._frame, peers_median)
+        of = pd.MultiIndex.from_frame(self._frame[["metric", "kind", "unit"]])
+        for index, each in enumerate(comparisons):
+            if not each.judged:
+                continue
+            rows = np.flatnonzero((of == (each.metric, each.device, each.unit)) & ~np.isnan(self._values))
+            at, margin = plausible.margins(self._values[rows], usual[rows], each.worse)
+            self._at[column][rows], self._margin[column][rows], self._by[column][rows] = at, margin, index
 
     def as_frame(self) -> pd.DataFrame:
         """Shares of floor and ceiling, and the three columns of each rule that says anything."""

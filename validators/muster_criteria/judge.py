@@ -10,7 +10,6 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-import numpy as np
 import pandas as pd
 
 from muster_criteria.coverage import Void, nothing_measured, tally
@@ -25,12 +24,11 @@ from muster_criteria.model import Coverage, Evidence, Finding, Judgement, Observ
 from muster_criteria.observations import observations_of
 from muster_criteria.retests import doubted, repeated_rows
 from muster_criteria.rows import Row, rows_of
-from muster_criteria.rules import Evaluate, applicable
+from muster_criteria.rules import VOID_KINDS, Evaluate, applicable
 from muster_criteria.sequential import is_noisy, sequential_probes, weigh
 from muster_criteria.skus import Sku
 from muster_criteria.suite import unexpected_rows
 from muster_criteria.suspicion import confirmed
-from muster_criteria.words import figure
 from muster_criteria.xid_judge import judge_xids
 
 __all__ = ["Evidence", "judge", "overall"]
@@ -68,8 +66,6 @@ OVERALL = (
 )
 
 REASON_MAX = 400
-IMPLAUSIBLE = 10.0
-"""Times the peers' median beyond which a rate is no measurement. Chosen here: no healthy part is twice another."""
 
 
 def judge(
@@ -187,25 +183,26 @@ def _examine(
     rules = applicable(frame)
     broken = evaluate(frame, rules)
     found = findings_of(frame, rules, broken, sku, fleet.runs if fleet else None)
-    weighed = weigh(frame, found, sku, result, repeats)
+    weighed = weigh(frame, found, sku, result, repeats, others)
     breaking = weighed.breaking
     void = _void_rows(frame, breaking, sku)
     counted = tally(result, frame, void, sku, stage, level)
     if not rules and not counted.missing:
         counted.unjudged.append("the whole stage: no rule says anything of what was measured")
     told = [_held_back(item.finding) if item.position in void else item.finding for item in breaking]
+    told += weighed.elsewhere
     told += _only_in_repeats(others, told, sku, evaluate)
     told = [*confirmed(told, rows), *golden_findings(result, goldens)]
     devices = collections.Counter(frame.drop_duplicates("device")["kind"])
-    findings = in_order(with_common_causes(corroborated(told), devices))
-    observations = observations_of(frame, {item.position for item in breaking}, sku)
     xids = judge_xids(result, sku.xid_policy)
+    findings = in_order(with_common_causes([*corroborated(told), *xids.findings], devices))
+    observations = observations_of(frame, {item.position for item in breaking}, sku)
     for sentence in (*weighed.asked, *xids.missing):
         counted.miss(sentence)
     return _Examined(
         counted.coverage(),
         (*result.notes, *counted.notes),
-        (*findings, *xids.findings),
+        findings,
         observations,
         tuple(sorted({*weighed.probes, *doubted(frame, breaking, sku, result)})),
     )
@@ -251,32 +248,18 @@ def _compared(rows: Sequence[Row], result: StageResult, sku: Sku, references: Re
 
 def _void_rows(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku) -> dict[int, Void]:
     """Rows that say nothing of their device: by their own value, or because of another measurement's."""
-    void = _beyond_belief(frame, sku)
+    void: dict[int, Void] = {}
     for item in breaking:
         if item.rule.breach != "void":
             continue
         void[item.position] = Void(item.finding.summary.rstrip("."), itself=True)
+        if item.rule.kind in VOID_KINDS:
+            continue
         limit = sku.all_limits[int(frame[f"{item.rule.column}_by"].iloc[item.position])]
         for position in frame.index[frame["metric"].isin(limit.voids)]:
             why = f"says nothing, since {item.finding.metric} is {item.finding.observed}"
             void.setdefault(position, Void(why, itself=False))
     return void
-
-
-def _beyond_belief(frame: pd.DataFrame, sku: Sku) -> dict[int, Void]:
-    """Rows that are better than anything their peers have ever been: where no physical peak is known, this is one."""
-    better_above = [each.metric for each in sku.programme.compare if each.worse == "lower"]
-    peers = frame["peers_median"]
-    beyond = frame["metric"].isin(better_above) & (peers > 0.0) & (frame["value"] > IMPLAUSIBLE * peers)
-    return {
-        int(position): Void(
-            f"{frame['device'].iloc[position]} measured something else: {frame['metric'].iloc[position]} is "
-            f"{figure(frame['value'].iloc[position], frame['unit'].iloc[position])}, more than {IMPLAUSIBLE:g} times "
-            f"what its peers reach",
-            itself=True,
-        )
-        for position in np.flatnonzero(beyond)
-    }
 
 
 def _held_back(finding: Finding) -> Finding:

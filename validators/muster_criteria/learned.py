@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
+from muster_criteria.figures import NOT_STATED
 from muster_criteria.limits import Limit, Written, as_tuple, labelled
 from muster_criteria.skus import BadLesson
 
@@ -136,7 +137,10 @@ def floors_of(file: LearnedFile) -> list[tuple[str, Learned]]:
 
 
 def with_learned(limits: Sequence[dict[str, Any]], file: LearnedFile) -> list[dict[str, Any]]:
-    """A SKU's limits with the learned floors in place of its own on the same metric, device and labels."""
+    """A SKU's limits with the learned floors in place of its own on the same metric, device and labels.
+
+    A fleet whose nodes do not tell their stack teaches floors all the same: theirs is "not stated".
+    """
     replaced = {_key(limit) for limit in file.limits}
     kept = [
         each
@@ -144,7 +148,8 @@ def with_learned(limits: Sequence[dict[str, Any]], file: LearnedFile) -> list[di
         if not isinstance(each.get("floor"), (int, float))
         or (each.get("metric"), each.get("device"), tuple(sorted((each.get("labels") or {}).items()))) not in replaced
     ]
-    return [*kept, *(limit.model_dump(mode="python", exclude_defaults=True) for limit in file.limits)]
+    learned = (limit.model_dump(mode="python", exclude_defaults=True) for limit in file.limits)
+    return [*kept, *({"stack": NOT_STATED} | limit for limit in learned)]
 
 
 def _key(limit: Limit) -> tuple[str, str, tuple[tuple[str, str], ...]]:

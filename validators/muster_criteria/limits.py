@@ -52,8 +52,8 @@ class Limit(Written):
     ``spread_at_most`` is about the spread of a measurement's repeats, (p95 − p5) / median, in %.
     ``stages``: only there (empty: wherever it is measured). ``voids``: other metrics of the stage that say nothing
     either while this limit is broken. ``meaning`` is the half sentence an operator reads first ("computes wrong
-    results"). ``source`` says where the number comes from, ``date`` when it was taken from there, ``stack`` under which
-    conditions it holds.
+    results"). ``source`` says where the number comes from, ``date`` when it was taken from there, ``stack`` with which
+    software (driver, CUDA, libraries, container, as the source states them) and under which conditions it holds.
     """
 
     metric: str

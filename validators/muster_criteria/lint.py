@@ -22,6 +22,7 @@ def problems_of(sku: Sku, declared: Mapping[str, Declared] | None = None) -> lis
         *_contradictions(sku),
         *_unknown_metrics(sku, probes),
         *_programme_problems(sku, probes),
+        *_derivation_problems(sku, probes),
         *_unmet_sensors(sku, probes),
         *figure_problems(sku),
     ]
@@ -69,7 +70,8 @@ def _overlap(one: Limit, other: Limit) -> bool:
 
 
 def _unknown_metrics(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
-    for key, limit in _entries(sku):
+    peaks = ((f"figures ({limit.name})", limit) for limit in sku.peaks)
+    for key, limit in itertools.chain(_entries(sku), peaks):
         if limit.key == "spread_at_most":
             if limit.unit != "%":
                 yield Problem(sku.file, key, f"the unit is {limit.unit}, but a spread is judged in %")
@@ -108,6 +110,20 @@ def _programme_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Pr
         for level in LEVELS:
             if not any(level in use.levels and _required_at(use.require, level) for use in plan.probes.values()):
                 yield Problem(file, f"stages.{stage}", f"requires nothing at level {level}, so it could never pass")
+
+
+def _derivation_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
+    """What is derived must be made of what probes report, in their units."""
+    file = f"programmes/{sku.programme.programme}.yaml"
+    for index, each in enumerate(sku.programme.derive):
+        key = f"derive.{index} ({each.metric})"
+        for metric, unit in ((each.of, each.of_unit), (each.per, each.per_unit)):
+            units = {probe.unit(metric, each.device) for probe in probes.values() if metric in probe.units}
+            if not units:
+                yield Problem(file, key, f"no probe measures {metric}, which it is made of")
+            elif unit not in units:
+                said = " or ".join(sorted(units))
+                yield Problem(file, key, f"takes {metric} in {unit}, but probes report it in {said}")
 
 
 def _not_noise(sku: Sku, file: str, key: str, probe: Declared) -> Iterator[Problem]:

@@ -1,11 +1,17 @@
-"""Floors that cannot be right: above what was ever measured, far below it, with nothing to check them by, borrowed."""
+"""Floors that cannot be right: above what was ever measured, far below it, with nothing to check them by, borrowed.
+
+And measured rates that do not say with which software (``stack``) they were measured. Which those are, the entry says:
+a figure's ``best``, and a ``floor`` or ``ceiling`` on a rate. Not asked are entries that no software has a part in: the
+inventory, data-sheet and physical peaks (a figure with a ``peak`` alone, a limit whose breach is ``void``), counts and
+temperatures, and shares, be they of siblings, of repeats or of another measurement, which run on the node's own stack.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from muster_criteria.figures import SCALE, Figure, in_base_units
+from muster_criteria.figures import NOT_STATED, SCALE, Figure, in_base_units
 from muster_criteria.limits import Limit
 from muster_criteria.skus import Problem, Sku
 
@@ -13,20 +19,28 @@ FLOORS = ("floor", "at_least")
 LEAST_SHARE = 0.5
 """A floor below this share of the best known figure lets half a device pass: a slip of the pen, or of the unit."""
 
+RATES = (*SCALE, "TFLOPS/GHz")
+"""Units of what software has a part in; the rate per clock has no other unit to be converted to."""
+
 _MODEL = re.compile(r"\b(?:GB|GH|MI|[ABHLV])\d{2,3}[SX]?\b")
 """What the makers' model names look like: H100, GB200, L40S, MI300X."""
 
 
 def figure_problems(sku: Sku) -> Iterator[Problem]:
-    """Everything that is wrong with the floors of a SKU by its figures, and whatever was taken from another model."""
+    """What is wrong with the floors of a SKU by its figures, what was taken from another model, what has no stack."""
     for section, limit, key in _limits(sku):
         if limit.key in FLOORS and limit.number is not None and limit.unit in SCALE and section == "limits":
             for message in _against_figures(sku, limit, limit.number):
                 yield Problem(sku.file, key, message)
         if limit.number is not None:
             yield from _borrowed(sku, key, limit.source)
+        if section == "limits" and _is_measured(limit):
+            yield from _without_stack(sku, key, limit.stack)
     for index, figure in enumerate(sku.figures):
-        yield from _borrowed(sku, f"figures.{index} ({figure.name})", figure.source)
+        key = f"figures.{index} ({figure.name})"
+        yield from _borrowed(sku, key, figure.source)
+        if figure.best is not None:
+            yield from _without_stack(sku, key, figure.stack)
 
 
 def _limits(sku: Sku) -> Iterator[tuple[str, Limit, str]]:
@@ -73,3 +87,14 @@ def _borrowed(sku: Sku, key: str, source: str) -> Iterator[Problem]:
     if sku.names and named and not named & set(sku.names):
         models, own = ", ".join(sorted(named)), " or ".join(sku.names)
         yield Problem(sku.file, key, f"is borrowed: its source speaks of {models}, not of {own}")
+
+
+def _is_measured(limit: Limit) -> bool:
+    absolute = limit.key in ("floor", "ceiling") and limit.number is not None
+    return absolute and limit.breach != "void" and limit.unit in RATES
+
+
+def _without_stack(sku: Sku, key: str, stack: str) -> Iterator[Problem]:
+    if not stack.strip():
+        wanted = f'driver, CUDA and libraries as its source states them, or "{NOT_STATED}"'
+        yield Problem(sku.file, key, f"is a measured rate without a stack: give {wanted}")

@@ -61,6 +61,9 @@ class Action(enum.StrEnum):
 COMMON_CAUSE = "common_cause"
 """The rule of a finding that names what devices which fail alike at once have in common; reports tell it first."""
 
+XID = "xid"
+"""The rule of a finding about a driver's message (XID or SXID); its labels say of which kind and code."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
@@ -89,6 +92,12 @@ class Finding:
     waived: str = ""
     measurements: tuple[str, ...] = ()
     """The figures behind it, as ``measurement_reference`` names them."""
+
+
+def subject(finding: Finding) -> str:
+    """What devices that fail alike have in common: the metric, of a driver's message kind and code ("xid 79")."""
+    said = dict(finding.labels)
+    return f"{said['kind']} {said['code']}" if finding.rule == XID and "code" in said else finding.metric
 
 
 def measurement_reference(probe: str, metric: str, device: str, labels: tuple[tuple[str, str], ...] = ()) -> str:

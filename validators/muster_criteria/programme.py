@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from muster_criteria.skus import LEVELS, STAGES, ProbeUse, Requirement, Sensor, Sku, SkuError
+from muster_criteria.skus import LEVELS, STAGES, ProbeUse, Programme, Requirement, Sensor, Sku, SkuError
 
 __all__ = [
     "LEVELS",
@@ -85,6 +85,14 @@ def needs(sku: Sku, stage: str, level: str) -> tuple[Need, ...]:
         for labels in _label_sets(requirement)
         if not any(absent.covers(requirement.metric, dict(labels)) for absent in sku.absent)
     )
+
+
+def source_units(programme: Programme) -> dict[tuple[str, str], str]:
+    """(metric, kind of device) → the only unit in which the programme derives other metrics from it."""
+    units: dict[tuple[str, str], str] = {}
+    for each in programme.derive:
+        units |= {(each.of, each.device): each.of_unit, (each.per, each.device): each.per_unit}
+    return units
 
 
 def promised(need: Need) -> bool:

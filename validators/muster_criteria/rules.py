@@ -35,12 +35,16 @@ KINDS = {
     "cusum": "No device moves away from its own past, visit by visit",
     "node_peers": "All devices of a node together are like their peers",
     "node_drift": "All devices of a node together are like at its earlier visits",
+    "plausible": "No figure is better than a part of its kind can be",
 }
 """Each kind of rule with what it claims. Order is the order in which findings of one device are told."""
 
 
 FLEET_KINDS = ("peers", "siblings", "drift", "cusum", "node_peers", "node_drift")
 """Rules by which the fleet judges (see ``fleet``): their ``_by`` is the comparison in the programme, not a limit."""
+
+VOID_KINDS = ("plausible",)
+"""Rules that convict nobody and only void; their ``_by`` is the comparison in the programme too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +66,10 @@ class Rule:
 
 
 RULES = tuple(
-    Rule(kind, breach) for breach in BREACHES for kind in KINDS if breach != "void" or kind not in FLEET_KINDS
+    Rule(kind, breach)
+    for breach in BREACHES
+    for kind in KINDS
+    if (kind not in FLEET_KINDS if breach == "void" else kind not in VOID_KINDS)
 )
 
 Violations = Mapping[str, Sequence[int]]

@@ -8,7 +8,7 @@ limits and the fleet's rules convict as ever. Every run is listed in the finding
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -16,10 +16,12 @@ import pandas as pd
 from muster_criteria.findings import Breaking, limit_finding
 from muster_criteria.fleet.readings import day_of, labels_text
 from muster_criteria.fleet.sprt import Decision, Sprt
+from muster_criteria.frame import build_frame
 from muster_criteria.limits import labelled
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Action, Finding, Severity
 from muster_criteria.programme import stage_probes
+from muster_criteria.retests import repeated_rows
 from muster_criteria.rules import Rule
 from muster_criteria.skus import Sku
 from muster_criteria.words import figure
@@ -35,9 +37,12 @@ ACQUITTED, UNDECIDED = 0.05, 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Weighed:
-    """What the runs amount to. ``asked``: a sentence for each device to be measured again; ``probes``: by what."""
+    """What the runs amount to. ``elsewhere``: findings of what only other runs measured; ``asked``: a sentence for each
+    device to be measured again; ``probes``: by what.
+    """
 
     breaking: tuple[Breaking, ...]
+    elsewhere: tuple[Finding, ...] = ()
     asked: tuple[str, ...] = ()
     probes: tuple[str, ...] = ()
 
@@ -53,38 +58,63 @@ def weigh(
     sku: Sku,
     result: StageResult,
     repeats: pd.DataFrame | None,
+    others: Sequence[StageResult] = (),
 ) -> Weighed:
     """The findings, those of noisy limits weighed over all runs, in the order in which they began.
 
-    ``repeats``: readings of the other runs of the same test (see ``fleet.readings``); ``frame`` is of ``result``.
+    ``frame`` is of ``result``; ``others``: the other results of the same test, oldest first, and ``repeats`` the
+    readings in them (see ``fleet.readings``).
     """
     noisy = sequential_probes(sku, result.stage, result.level)
     if not noisy:
         return Weighed(tuple(breaking))
-    others = _others(repeats)
+    ran = _runs(frame, result, noisy, repeats)
     own = {(item.rule.column, item.position): item for item in breaking}
     kept = [item for item in breaking if not (item.rule.breach == "fail" and is_noisy(frame, item, noisy))]
+    elsewhere: list[Finding] = []
     asked: list[str] = []
     probes: set[str] = set()
-    for rule in (Rule(kind, "fail") for kind in NOISY):
-        if rule.column not in frame.columns:
+    for rule, of, position in _judged([frame, *_frames(others, sku)], noisy):
+        row = of.iloc[position]
+        runs = ran.get(_key(row)) or [float(row["value"])]
+        failed = [_fails(value, rule.kind, float(row[f"{rule.column}_at"])) for value in runs]
+        if not any(failed):
             continue
-        for position in np.flatnonzero(frame["probe"].isin(noisy) & frame[rule.column].notna()):
-            row = frame.iloc[int(position)]
-            own_run = (day_of(result.started_at), float(row["value"]))
-            runs = [value for _, value in sorted([*others.get(_key(row), ()), own_run])]
-            failed = [_fails(value, rule.kind, float(row[f"{rule.column}_at"])) for value in runs]
-            if not any(failed):
+        decision = Sprt().decide(failed)
+        item = own.get((rule.column, position)) if of is frame else None
+        told = _told(item.finding if item else limit_finding(row, rule, sku), row, runs, failed, decision)
+        if of is frame:
+            kept.append(Breaking(position, rule, told))
+        else:
+            elsewhere.append(told)
+        if decision == "repeat":
+            asked.append(told.summary.rstrip("."))
+            probes |= {str(row["probe"])} if len(runs) < RUNS_MAX else set()
+    return Weighed(tuple(kept), tuple(elsewhere), tuple(asked), tuple(sorted(probes)))
+
+
+def _frames(others: Sequence[StageResult], sku: Sku) -> Iterator[pd.DataFrame]:
+    """What each other run measured, the newest first."""
+    for other in reversed(others):
+        if rows := repeated_rows(other, sku):
+            yield build_frame(rows, sku, other.stage)
+
+
+def _judged(frames: Sequence[pd.DataFrame], noisy: Sequence[str]) -> Iterator[tuple[Rule, pd.DataFrame, int]]:
+    """Each noisy rule of each measurement once, in the first frame that judges it by that rule, and its position there.
+
+    A run that did not measure something again does not excuse what an earlier one saw of it.
+    """
+    for rule in (Rule(kind, "fail") for kind in NOISY):
+        seen: set[_Key] = set()
+        for frame in frames:
+            if rule.column not in frame.columns:
                 continue
-            decision = Sprt().decide(failed)
-            item = own.get((rule.column, int(position)))
-            finding = item.finding if item else limit_finding(row, rule, sku)
-            told = _told(finding, row, runs, failed, decision)
-            kept.append(Breaking(int(position), rule, told))
-            if decision == "repeat":
-                asked.append(told.summary.rstrip("."))
-                probes |= {str(row["probe"])} if len(runs) < RUNS_MAX else set()
-    return Weighed(tuple(kept), tuple(asked), tuple(sorted(probes)))
+            for position in np.flatnonzero(frame["probe"].isin(noisy) & frame[rule.column].notna()):
+                key = _key(frame.iloc[int(position)])
+                if key not in seen:
+                    seen.add(key)
+                    yield rule, frame, int(position)
 
 
 def is_noisy(frame: pd.DataFrame, item: Breaking, noisy: Sequence[str]) -> bool:
@@ -99,16 +129,20 @@ def _key(row: pd.Series) -> _Key:
     return str(row["device"]), str(row["metric"]), labels_text(row["labels"]), str(row["unit"])
 
 
-def _others(repeats: pd.DataFrame | None) -> dict[_Key, list[tuple[float, float]]]:
-    """(when, value) of each other run, by what was measured."""
+def _runs(
+    frame: pd.DataFrame, result: StageResult, noisy: Sequence[str], repeats: pd.DataFrame | None
+) -> dict[_Key, list[float]]:
+    """What each run of a noisy probe gave, by what was measured, in the order in which the runs began."""
     found: dict[_Key, list[tuple[float, float]]] = {}
-    if repeats is None:
-        return found
-    columns = (repeats[name].astype(str) for name in ("device", "metric", "labels", "unit"))
-    for *key, at, value in zip(*columns, repeats["at"], repeats["value"], strict=True):
-        if np.isfinite(value):
-            found.setdefault((key[0], key[1], key[2], key[3]), []).append((float(at), float(value)))
-    return found
+    if repeats is not None:
+        columns = (repeats[name].astype(str) for name in ("device", "metric", "labels", "unit"))
+        for *key, at, value in zip(*columns, repeats["at"], repeats["value"], strict=True):
+            if np.isfinite(value):
+                found.setdefault((key[0], key[1], key[2], key[3]), []).append((float(at), float(value)))
+    for position in np.flatnonzero(frame["probe"].isin(noisy) & np.isfinite(frame["value"])):
+        row = frame.iloc[int(position)]
+        found.setdefault(_key(row), []).append((day_of(result.started_at), float(row["value"])))
+    return {key: [value for _, value in sorted(runs)] for key, runs in found.items()}
 
 
 def _fails(value: float, kind: str, at: float) -> bool:

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BeforeValidator, Field, FiniteFloat, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, FiniteFloat, PrivateAttr, ValidationError, model_validator
 
 from muster_criteria.figures import Absent, Figure
 from muster_criteria.fleet.comparisons import Comparison, Derivation
 from muster_criteria.limits import Limit, Written, as_tuple
+from muster_criteria.peaks import peaks_of
 from muster_criteria.xid import BadPolicy, XidPolicy, find_policy, parse_policy
 
 if TYPE_CHECKING:
@@ -167,6 +168,12 @@ class Sku(Written):
     absent: Annotated[tuple[Absent, ...], BeforeValidator(as_tuple)] = ()
     file: str
     digest: str
+    _peaks: tuple[Limit, ...] = PrivateAttr(())
+
+    @model_validator(mode="after")
+    def _with_peaks(self) -> Sku:
+        self._peaks = peaks_of(self.figures, self.inventory, self.limits)
+        return self
 
     @property
     def name(self) -> str:
@@ -180,8 +187,13 @@ class Sku(Written):
 
     @property
     def all_limits(self) -> tuple[Limit, ...]:
-        """Inventory expectations and limits together."""
-        return self.inventory + self.limits
+        """Inventory expectations, limits, and what physics allows beside them."""
+        return self.inventory + self.limits + self.peaks
+
+    @property
+    def peaks(self) -> tuple[Limit, ...]:
+        """The void ceilings that follow from what the file says (see ``peaks``)."""
+        return self._peaks
 
     def stage(self, stage: str) -> StagePlan:
         """The programme's plan of a stage. Raises SkuError where it has none."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from muster_criteria.measured import Measured, StageResult
-from muster_criteria.model import Evidence, FaultClass, Finding, Severity
+from muster_criteria.model import XID, Evidence, FaultClass, Finding, Severity, measurement_reference
 from muster_criteria.rows import natural
 from muster_criteria.words import listed
 from muster_criteria.xid import Ruling, XidEvent, XidPolicy, XidSeverity, returning, rule
@@ -55,13 +55,17 @@ def judge_xids(result: StageResult, policy: XidPolicy | None) -> XidJudgement:
     if policy is None:
         return XidJudgement()
     began = next((each.value for each in result.measurements if each.metric == BEGAN and each.value is not None), None)
-    groups: dict[tuple[str, str, int, XidSeverity, bool], list[tuple[XidEvent, Ruling]]] = {}
-    for event in events_of(result.measurements):
+    groups: dict[tuple[str, str, int, XidSeverity, bool], list[tuple[XidEvent, Ruling, str]]] = {}
+    said = [each for each in result.measurements if each.metric == EVENT]
+    for event, measured in zip(events_of(result.measurements), said, strict=True):
         ruling = rule(event, policy)
         during = began is None or event.at is None or event.at > began
-        groups.setdefault((event.device, event.kind, event.code, ruling.severity, during), []).append((event, ruling))
+        key = (event.device, event.kind, event.code, ruling.severity, during)
+        groups.setdefault(key, []).append((event, ruling, _reference(measured)))
     found = [
-        _finding([event for event, _ in group], group[0][1], during)
+        _finding(
+            [event for event, _, _ in group], group[0][1], during, tuple(dict.fromkeys(each for *_, each in group))
+        )
         for (_, _, _, severity, during), group in groups.items()
         if severity is not XidSeverity.IGNORE
     ]
@@ -141,14 +145,19 @@ def _untold(result: StageResult) -> Iterable[str]:
                 yield f"XIDs of {each.device}: {each.value:.0f} messages are counted, but only {told} are told"
 
 
-def _finding(events: Sequence[XidEvent], ruling: Ruling, during: bool) -> Finding:
+def _reference(said: Measured) -> str:
+    labels = tuple((key, str(value)) for key, value in said.labels.items())
+    return measurement_reference(said.probe, said.metric, said.device, labels)
+
+
+def _finding(events: Sequence[XidEvent], ruling: Ruling, during: bool, measurements: tuple[str, ...]) -> Finding:
     first = events[0]
     count = sum(event.count for event in events)
     times = f", {count} times" if count > 1 else ""
     when = "during this stage" if during else "before this stage"
     severity = (DURING if during else BEFORE)[ruling.severity]
     return Finding(
-        rule="xid",
+        rule=XID,
         metric=EVENT,
         device=first.device,
         severity=severity,
@@ -159,6 +168,7 @@ def _finding(events: Sequence[XidEvent], ruling: Ruling, during: bool) -> Findin
         source=ruling.source,
         summary=f"{first.device} logged {first.name} {when}{times} ({ruling.meaning}): {ruling.severity}.",
         labels=(("code", str(first.code)), ("kind", first.kind), ("when", "during" if during else "before")),
+        measurements=measurements,
     )
 
 

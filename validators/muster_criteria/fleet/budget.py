@@ -26,7 +26,7 @@ NODE_RULES = ("node_peers", "node_drift")
 OWN_PAST = ("drift", "node_drift")
 """Rules that compare a device, or a node, with what it was at its visits before: there is no lottery, only noise."""
 SHARES: dict[str, dict[Spread, tuple[float, float]]] = {
-    "peers": {"low": (0.05, 0.30), "lottery": (0.20, 0.01)},
+    "peers": {"low": (0.05, 0.32), "lottery": (0.20, 0.01)},
     "siblings": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},
     "drift": {"low": (0.01, 0.04), "lottery": (0.01, 0.02)},
     "cusum": {"low": (0.005, 0.0), "lottery": (0.005, 0.0)},

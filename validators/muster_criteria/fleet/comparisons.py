@@ -47,13 +47,16 @@ class Comparison(Written):
 class Derivation(Written):
     """A metric made from two others of the same device and labels: ``times`` × ``of`` / ``per`` ^ ``power``.
 
-    What varies with the clock that a part drew in the lottery cancels, and what is left hardly varies.
+    What varies with the clock that a part drew in the lottery cancels, and what is left hardly varies. ``of_unit`` and
+    ``per_unit``: the only units in which the two are taken; what is reported in another is no measurement of them.
     """
 
     metric: str
     device: Kind
     unit: str
     of: str
+    of_unit: str
     per: str
+    per_unit: str
     power: FiniteFloat = 1.0
     times: FiniteFloat = 1.0

@@ -18,6 +18,7 @@ from muster_criteria.fleet.readings import labels_of, labels_text, readings_of, 
 from muster_criteria.fleet.references import References
 from muster_criteria.fleet.thresholds import Thresholds
 from muster_criteria.fleet.verdicts import Ruled, ruled
+from muster_criteria.limits import kind_of
 from muster_criteria.rows import Row
 
 FLEET_PROBE = "fleet"
@@ -50,14 +51,16 @@ class Compared:
 def derived(rows: Sequence[Row], derivations: Sequence[Derivation]) -> list[Row]:
     """The rows that these derivations make of others, of the same device; labels are the numerator's.
 
-    What a row is divided by carries the same labels, or none at all.
+    What a row is divided by carries the same labels, or none at all. Nothing is made of a row in another unit.
     """
     known = {(row.metric, row.device, row.labels): row for row in rows if row.value is not None and not row.refused}
     made = []
     for each in derivations:
         for (metric, device, labels), row in known.items():
             per = known.get((each.per, device, labels)) or known.get((each.per, device, ()))
-            if metric != each.of or device.rstrip("0123456789") != each.device or per is None or not per.value:
+            if (metric, kind_of(device), row.unit) != (each.of, each.device, each.of_unit):
+                continue
+            if per is None or per.unit != each.per_unit or not per.value:
                 continue
             value = each.times * float(row.value or 0.0) / float(per.value) ** each.power
             note = f"{each.of} by {each.per}"
