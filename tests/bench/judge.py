@@ -1,9 +1,10 @@
 """How long judging a fleet takes: N nodes × 8 GPUs × 60 metrics against frozen references, and one node against them.
 
 Run as ``python -m tests.bench.judge [--nodes N] [--seed S]``. The fleet's numbers are made up (no physics), with one
-reading in a thousand slowed by 10 %. Each size is judged in a process of its own, so that its peak memory is that of
-judging: the readings of the day, the snapshot and four earlier visits of every device are read from files. Seconds are
-CPU seconds of all its threads together, which on one idle core is what a clock on the wall would show.
+reading in a thousand slowed by 10 %; every metric has a floor and a ceiling besides peers, siblings and history. Each
+size is judged in a process of its own, so that its peak memory is that of judging: the day's readings, the snapshot and
+four earlier visits of every device are read from files. Seconds are CPU seconds of all its threads together, which on
+one idle core is what a clock on the wall would show.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from muster_criteria.fleet.history import History, build_history
 from muster_criteria.fleet.readings import DAY_S, together
 from muster_criteria.fleet.snapshot import Snapshot, build_snapshot
 from muster_criteria.fleet.sweep import sweep
+from muster_criteria.limits import Limit
+from muster_criteria.skus import Sku, load_sku
 from tests.muster_criteria.fleet_readings import DAY, Fleet
 
 METRICS = 60
@@ -71,14 +74,28 @@ def together_of_names(parts: list[pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(joined)
 
 
+def sku_of(fleet: Fleet) -> Sku:
+    """The fleet's SKU: a floor at half, and a ceiling at twice, of what is usual for each metric."""
+    limits = [
+        Limit.model_validate(
+            {"metric": each.metric, "device": "gpu", "unit": each.unit, key: number, "breach": breach,
+             "meaning": "is far off", "source": "made up for this benchmark", "date": "2026-01-01"}
+        )
+        for each in fleet.comparisons
+        for key, number, breach in (("floor", 50.0, "fail"), ("ceiling", 200.0, "void"))
+    ]  # fmt: skip
+    return load_sku("h100-sxm-8").model_copy(update={"inventory": (), "limits": tuple(limits)})
+
+
 def measure(folder: Path) -> dict[str, float]:
     """Judge what ``prepare`` wrote: CPU seconds, peak memory in MB, and CPU seconds for one node."""
-    comparisons = Fleet(1, METRICS).comparisons
+    fleet = Fleet(1, METRICS)
+    comparisons, skus = fleet.comparisons, {"sku": sku_of(fleet)}
     today = pd.read_feather(folder / "today.feather")
     history = History(pd.read_feather(folder / "history.feather"))
     raw = (folder / "snapshot").read_bytes()
     began = time.process_time()
-    found = sweep(today, Snapshot.from_bytes(raw), history, comparisons)
+    found = sweep(today, Snapshot.from_bytes(raw), history, comparisons, skus=skus)
     seconds = time.process_time() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
     verdicts = found.verdicts["verdict"].value_counts()
@@ -87,7 +104,7 @@ def measure(folder: Path) -> dict[str, float]:
     one = one.assign(**{each: one[each].cat.remove_unused_categories() for each in ("node", "run")})
     of_one = History(history.of(name).series.assign(node=lambda rows: rows["node"].cat.remove_unused_categories()))
     began = time.process_time()
-    alone = sweep(one, Snapshot.from_bytes(raw), of_one, comparisons)
+    alone = sweep(one, Snapshot.from_bytes(raw), of_one, comparisons, skus=skus)
     one_s = time.process_time() - began
     assert alone.verdicts["verdict"].loc[name] == found.verdicts["verdict"].loc[name], "alone and in the fleet differ"
     return {

@@ -35,6 +35,7 @@ figures:
     best: 900
     source: "any CPU: for a test"
     date: 2026-11-21
+    stack: not stated
 limits:
   - metric: disk_write_rate
     device: disk
@@ -45,6 +46,7 @@ limits:
     meaning: writes too slowly
     source: "derived: for a test"
     date: 2026-11-21
+    stack: not stated
 """
 
 
