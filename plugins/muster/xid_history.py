@@ -105,6 +105,5 @@ def _escalated(ruling: Ruling, boots: int, policy: XidPolicy) -> Ruled:
     last = policy.escalation
     if not boots or GRAVITY[last.severity] > GRAVITY[ruling.severity]:
         return said
-    source = policy.sources[last.source]
-    cited = f"XID policy {policy.cited}: {source.text} ({source.date.isoformat()})"
+    cited = policy.citing(last.source)
     return dataclasses.replace(said, severity=last.severity, action=last.action, source=cited, boots=boots)

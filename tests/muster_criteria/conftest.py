@@ -18,6 +18,7 @@ from muster_criteria.fleet.snapshot import build_snapshot
 from muster_criteria.limits import Limit
 from muster_criteria.rows import rows_of
 from muster_criteria.skus import Sku, load_sku
+from tests.muster_criteria.frozen_fleet import Frozen
 from tests.muster_criteria.nodes import Case, MakeCase, healthy_raw
 
 NODES = 60
@@ -34,6 +35,12 @@ def cpu_generic() -> Sku:
 @pytest.fixture(scope="session")
 def h100() -> Sku:
     return load_sku("h100-sxm-8")
+
+
+@pytest.fixture(scope="session")
+def frozen() -> Frozen:
+    """A made-up fleet's references, and what it measures today."""
+    return Frozen()
 
 
 @pytest.fixture(scope="session")

@@ -1,86 +1,20 @@
-"""The sweep: each rule just inside and just outside, masking, common causes, repeats, and what must never happen."""
+"""The sweep: each rule just inside and just outside, masking, common causes, and repeats."""
 
 from __future__ import annotations
-
-import copy
-import dataclasses
-import datetime
-import random
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from muster_criteria.fleet.budget import STANDARD
 from muster_criteria.fleet.history import History, build_history
 from muster_criteria.fleet.keyed import keyed
-from muster_criteria.fleet.readings import DAY_S, as_readings, labels_of, labels_text, readings_of, together
-from muster_criteria.fleet.snapshot import Snapshot, build_snapshot
-from muster_criteria.fleet.sweep import Sweep, sweep
+from muster_criteria.fleet.readings import as_readings, together
+from muster_criteria.fleet.snapshot import build_snapshot
+from muster_criteria.fleet.sweep import sweep
 from muster_criteria.fleet.thresholds import Thresholds
 from tests.muster_criteria.fleet_readings import DAY, Fleet, scaled
-
-FLEET = Fleet(nodes=120, metrics=6, seed=7)
-EARLIER = tuple(DAY - 10 * visit for visit in range(5, 0, -1))
-GRAVITY = ["PASS", "WARN", "RETEST", "FAIL"]
-NODE = "node-00007"
-
-
-def at(day: float) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(day * DAY_S, datetime.UTC)
-
-
-class Frozen:
-    """A fleet's references, and what it measures today."""
-
-    def __init__(self) -> None:
-        readings = FLEET.visits(*EARLIER, DAY)
-        self.earlier = readings[readings["at"] < DAY].reset_index(drop=True)
-        self.today = readings[readings["at"] == DAY].reset_index(drop=True)
-        self.snapshot = build_snapshot(self.earlier, at(DAY - 1), FLEET.comparisons)
-        self.history = build_history(self.earlier, self.snapshot, FLEET.comparisons)
-
-    def straying(self, times: float) -> Frozen:
-        """The same, of a fleet whose single readings stray so much further."""
-        other, tails = copy.copy(self), self.snapshot.tails.copy()
-        tails.loc[tails["repeats"] == 1, [name for name in tails if name.startswith("q")]] *= times
-        other.snapshot = dataclasses.replace(self.snapshot, tails=tails)
-        return other
-
-    def sweep(self, today: pd.DataFrame, history: History | None = None, **more: Any) -> Sweep:
-        return sweep(today, self.snapshot, history, FLEET.comparisons, **more)
-
-    def of_node(self, node: str = NODE) -> pd.DataFrame:
-        return self.today[self.today["node"] == node].reset_index(drop=True)
-
-    def usual(self, metric: str, slot: int) -> float:
-        cells = self.snapshot.cells
-        found = cells[(cells["metric"] == metric) & (cells["slot"] == slot) & cells["group"].str.startswith("sku|")]
-        return float(found["median"].iloc[0])
-
-
-@pytest.fixture(scope="module")
-def frozen() -> Frozen:
-    return Frozen()
-
-
-def told(found: Sweep, **where: str) -> set[tuple[str, str]]:
-    """(rule, breach) of the findings about these."""
-    rows = found.findings
-    for name, said in where.items():
-        rows = rows[rows[name] == said]
-    return set(zip(rows["rule"], rows["breach"], strict=True))
-
-
-def level(frozen: Frozen, node: str = NODE) -> pd.DataFrame:
-    """Today's readings of a node, each exactly as usual for its slot."""
-    rows = frozen.of_node(node)
-    usual = [frozen.usual(metric, slot) for metric, slot in zip(rows["metric"], rows["slot"], strict=True)]
-    return rows.assign(value=usual)
-
+from tests.muster_criteria.frozen_fleet import EARLIER, FLEET, NODE, Frozen, at, level, told
 
 UNCERTAIN = float(np.sqrt(1.0 + np.pi / 2.0 / FLEET.nodes))
 """What the peers' median being of so many widens their thresholds by."""
@@ -297,117 +231,3 @@ def test_seven_peers_judge_nobody() -> None:
         readings = readings[readings["device"] == "gpu0"].reset_index(drop=True)
         snapshot = build_snapshot(readings, at(DAY), few.comparisons)
         assert set(sweep(readings, snapshot, None, few.comparisons).verdicts["verdict"]) == {said}
-
-
-def test_another_unit_is_not_compared(frozen: Frozen) -> None:
-    today = level(frozen).assign(unit=pd.Categorical(["GFLOPS"] * len(level(frozen))))
-
-    assert set(frozen.sweep(today).verdicts["verdict"]) == {"NONE"}
-
-
-def test_nodes_under_suspicion_are_left_out_of_the_snapshot(frozen: Frozen) -> None:
-    poisoned = scaled(frozen.earlier, 0.5, node=NODE)
-    without = build_snapshot(poisoned, at(DAY - 1), FLEET.comparisons, exclude={NODE})
-    clean = build_snapshot(
-        frozen.earlier[frozen.earlier["node"] != NODE], at(DAY - 1), FLEET.comparisons, exclude=frozenset()
-    )
-
-    assert without.version == clean.version
-    assert without.nodes == FLEET.nodes - 1
-    assert without.version != build_snapshot(poisoned, at(DAY - 1), FLEET.comparisons).version
-
-
-def test_the_same_readings_make_the_same_version_whatever_their_order(frozen: Frozen) -> None:
-    mixed = frozen.earlier.sample(frac=1.0, random_state=5)
-
-    assert build_snapshot(mixed, at(DAY - 1), FLEET.comparisons).version == frozen.snapshot.version
-    assert build_snapshot(frozen.earlier, at(DAY), FLEET.comparisons).version != frozen.snapshot.version
-
-
-def test_a_snapshot_and_a_history_come_back_as_they_were(frozen: Frozen) -> None:
-    raw = frozen.snapshot.to_bytes()
-    back = Snapshot.from_bytes(raw)
-    assert (back.version, back.to_bytes()) == (frozen.snapshot.version, raw)
-    assert History.from_bytes(frozen.history.to_bytes()).series.equals(frozen.history.series)
-    for odd in (b"", b"nonsense", raw[:-20]):
-        with pytest.raises(ValueError, match="cannot be read"):
-            Snapshot.from_bytes(odd)
-        with pytest.raises(ValueError, match="cannot be read"):
-            History.from_bytes(odd)
-
-
-def test_one_node_alone_is_told_what_it_is_told_in_the_fleet(frozen: Frozen) -> None:
-    today = scaled(frozen.today, 0.93, node=NODE, device="gpu3")
-    whole, alone = (
-        frozen.sweep(today, frozen.history),
-        frozen.sweep(today[today["node"] == NODE].reset_index(drop=True), frozen.history.of(NODE)),
-    )
-
-    of_node = whole.findings[whole.findings["node"] == NODE].reset_index(drop=True)
-    pd.testing.assert_frame_equal(of_node, alone.findings, check_dtype=False)
-
-
-def test_readings_of_a_result_know_slot_kind_and_group() -> None:
-    class Row:
-        def __init__(self, device: str, value: float | None) -> None:
-            self.device, self.value, self.metric, self.unit = device, value, "gemm_rate", "TFLOPS"
-            self.labels = (("dtype", "bf16"),)
-
-    rows = [Row("gpu3", 700.0), Row("node", 1.0), Row("gpu4", None), Row("gpu5", float("nan"))]
-    said = {"driver": "570", "vbios": "96"}
-    found = readings_of(rows, node="n", at=DAY * DAY_S, run="r", sku="h100", environment=said, zone="z")
-
-    assert found[["device", "kind", "slot"]].to_numpy().tolist() == [["gpu3", "gpu", 3], ["node", "node", -1]]
-    assert set(found["group"]) == {"h100|vbios=96|driver=570|cuda=|torch=|zone=z"}
-    assert set(found["at"]) == {DAY}
-    assert labels_of(labels_text({"b": "2", "a": "1"})) == (("a", "1"), ("b", "2"))
-
-
-@settings(max_examples=12, deadline=None)
-@given(seed=st.integers(0, 2**32), factor=st.floats(0.01, 0.999))
-def test_worsening_a_device_never_improves_its_verdict(frozen: Frozen, seed: int, factor: float) -> None:
-    """References frozen: siblings of that metric included, whose median one of eight can move a little."""
-    dice = random.Random(seed)
-    where = {"device": f"gpu{dice.randrange(8)}", "metric": dice.choice(["work_0", "clock_1"])}
-    before = scaled(frozen.of_node(), dice.uniform(0.85, 1.1), **where)
-    worse = scaled(before, factor, **where)
-    verdicts = [frozen.sweep(today, frozen.history.of(NODE)).verdicts.loc[NODE, "verdict"] for today in (before, worse)]
-
-    assert GRAVITY.index(verdicts[1]) >= GRAVITY.index(verdicts[0])
-
-
-@settings(max_examples=5, deadline=None)
-@given(seed=st.integers(0, 2**32))
-def test_the_order_of_rows_changes_nothing(frozen: Frozen, seed: int) -> None:
-    today = scaled(frozen.of_node(), 0.9, device="gpu3", metric="work_0")
-    straight = frozen.sweep(today, frozen.history)
-    mixed = frozen.sweep(today.sample(frac=1.0, random_state=seed % 2**31), frozen.history)
-
-    pd.testing.assert_frame_equal(straight.findings, mixed.findings)
-    pd.testing.assert_frame_equal(straight.verdicts, mixed.verdicts)
-
-
-ODD = st.sampled_from([np.nan, np.inf, -np.inf, 0.0, -1.0, 1e300, -1e300, 5e-324])
-
-
-@settings(max_examples=12, deadline=None)
-@pytest.mark.filterwarnings("error::RuntimeWarning")
-@given(odd=ODD, seed=st.integers(0, 2**32), how_many=st.integers(1, 48))
-def test_absurd_numbers_never_raise_and_spare_nobody(frozen: Frozen, odd: float, seed: int, how_many: int) -> None:
-    today = scaled(frozen.of_node(), 0.7, device="gpu3", metric="work_0")
-    others = np.flatnonzero(~((today["device"] == "gpu3") & (today["metric"] == "work_0")).to_numpy())
-    chosen = np.random.default_rng(seed).choice(others, min(how_many, len(others)), replace=False)
-    value = today["value"].to_numpy().copy()
-    value[chosen] = odd
-    found = frozen.sweep(today.assign(value=value), frozen.history)
-
-    assert found.verdicts.loc[NODE, "verdict"] == "FAIL"
-
-
-def test_nothing_measured_is_nothing_judged(frozen: Frozen) -> None:
-    nothing = as_readings(frozen.today.iloc[:0].astype({"node": str}))
-
-    assert len(frozen.sweep(nothing, frozen.history).verdicts) == 0
-    empty = frozen.of_node().assign(value=np.nan)
-    assert frozen.sweep(empty, frozen.history).verdicts["verdict"].tolist() == ["NONE"]
-    assert frozen.sweep(empty, frozen.history, skus={}).verdicts["verdict"].tolist() == ["NONE"]

@@ -8,7 +8,7 @@ import pytest
 
 from muster_criteria.fleet.budget import STANDARD
 from muster_criteria.fleet.cells import sku_wide
-from muster_criteria.fleet.readings import DAY_S, group_of, readings_of, together
+from muster_criteria.fleet.readings import DAY_S, group_of, labels_of, labels_text, readings_of, together
 from muster_criteria.fleet.references import References
 from muster_criteria.fleet.snapshot import build_snapshot
 from muster_criteria.model import Verdict
@@ -60,3 +60,19 @@ def test_a_node_is_not_its_own_eight_peers(case: MakeCase, h100: Sku, nodes: int
     cells = build_snapshot(together(readings), made_at, h100.programme.compare).cells
 
     assert (len(cells) > 0) is compared
+
+
+def test_readings_of_a_result_know_slot_kind_and_group() -> None:
+    class Row:
+        def __init__(self, device: str, value: float | None) -> None:
+            self.device, self.value, self.metric, self.unit = device, value, "gemm_rate", "TFLOPS"
+            self.labels = (("dtype", "bf16"),)
+
+    rows = [Row("gpu3", 700.0), Row("node", 1.0), Row("gpu4", None), Row("gpu5", float("nan"))]
+    said = {"driver": "570", "vbios": "96"}
+    found = readings_of(rows, node="n", at=DAY * DAY_S, run="r", sku="h100", environment=said, zone="z")
+
+    assert found[["device", "kind", "slot"]].to_numpy().tolist() == [["gpu3", "gpu", 3], ["node", "node", -1]]
+    assert set(found["group"]) == {"h100|vbios=96|driver=570|cuda=|torch=|zone=z"}
+    assert set(found["at"]) == {DAY}
+    assert labels_of(labels_text({"b": "2", "a": "1"})) == (("a", "1"), ("b", "2"))

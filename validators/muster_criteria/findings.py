@@ -25,8 +25,9 @@ from muster_criteria.model import (
     measurement_reference,
 )
 from muster_criteria.plausible import plausible_finding
+from muster_criteria.row_findings import row_finding
 from muster_criteria.rows import natural
-from muster_criteria.rules import FLEET_KINDS, KINDS, SEVERITY, VOID_KINDS, Rule, Violations
+from muster_criteria.rules import FLEET_KINDS, KINDS, VOID_KINDS, Rule, Violations
 from muster_criteria.skus import Sku
 from muster_criteria.words import figure
 
@@ -110,21 +111,16 @@ def limit_finding(row: pd.Series, rule: Rule, sku: Sku) -> Finding:
     """What is said of a row by the limit that ``rule`` holds it to."""
     limit = sku.all_limits[int(row[f"{rule.column}_by"])]
     observed, expected = observed_text(row, limit), expected_text(row, limit, float(row[f"{rule.column}_at"]))
-    name = labelled(row["metric"], dict(row["labels"]))
-    lead = f"{row['device']} {limit.meaning}" if limit.meaning else row["device"]
-    return Finding(
-        rule=rule.kind,
-        metric=row["metric"],
-        device=row["device"],
-        severity=SEVERITY[rule.breach],
+    return row_finding(
+        row,
+        rule,
         fault_class=limit.fault,
         action=limit.action,
-        observed=f"{observed}{_detail(row['note'])}",
+        lead=f"{row['device']} {limit.meaning}" if limit.meaning else row["device"],
+        observed=observed,
         expected=expected,
         source=f"{limit.source} ({limit.date.isoformat()})",
-        summary=f"{lead}: {name} is {observed}, expected {expected}.",
-        labels=row["labels"],
-        measurements=(measurement_reference(row["probe"], row["metric"], row["device"], row["labels"]),),
+        detail=_detail(row["note"]),
     )
 
 

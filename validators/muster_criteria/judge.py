@@ -183,7 +183,8 @@ def _examine(
     rules = applicable(frame)
     broken = evaluate(frame, rules)
     found = findings_of(frame, rules, broken, sku, fleet.runs if fleet else None)
-    weighed = weigh(frame, found, sku, result, repeats, others)
+    ran = [(each, build_frame(of, sku, each.stage)) for each in others if (of := repeated_rows(each, sku))]
+    weighed = weigh(frame, found, sku, result, repeats, [other for _, other in ran])
     breaking = weighed.breaking
     void = _void_rows(frame, breaking, sku)
     counted = tally(result, frame, void, sku, stage, level)
@@ -191,7 +192,7 @@ def _examine(
         counted.unjudged.append("the whole stage: no rule says anything of what was measured")
     told = [_held_back(item.finding) if item.position in void else item.finding for item in breaking]
     told += weighed.elsewhere
-    told += _only_in_repeats(others, told, sku, evaluate)
+    told += _only_in_repeats(ran, told, sku, evaluate)
     told = [*confirmed(told, rows), *golden_findings(result, goldens)]
     devices = collections.Counter(frame.drop_duplicates("device")["kind"])
     xids = judge_xids(result, sku.xid_policy)
@@ -209,16 +210,15 @@ def _examine(
 
 
 def _only_in_repeats(
-    others: Sequence[StageResult], told: Sequence[Finding], sku: Sku, evaluate: Evaluate
+    ran: Sequence[tuple[StageResult, pd.DataFrame]], told: Sequence[Finding], sku: Sku, evaluate: Evaluate
 ) -> list[Finding]:
-    """What breaks a SKU's limit in another run of the test, and not in the one that is judged: it counts as much."""
+    """What breaks a SKU's limit in another run of the test, and not in the one that is judged: it counts as much.
+
+    ``ran``: the other runs, each with the frame of what it measured.
+    """
     known = {(each.rule, each.metric, each.device, each.labels) for each in told}
     found: list[Finding] = []
-    for result in others:
-        rows = repeated_rows(result, sku)
-        if not rows:
-            continue
-        frame = build_frame(rows, sku, result.stage)
+    for result, frame in ran:
         rules = applicable(frame)
         breaking = findings_of(frame, rules, evaluate(frame, rules), sku)
         void, noisy = _void_rows(frame, breaking, sku), sequential_probes(sku, result.stage, result.level)

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from muster_criteria.fleet.comparisons import Worse
-from muster_criteria.limits import labelled
-from muster_criteria.model import Action, FaultClass, Finding, measurement_reference
+from muster_criteria.model import Action, FaultClass, Finding
 from muster_criteria.peaks import MEANING
-from muster_criteria.rules import SEVERITY, Rule
+from muster_criteria.row_findings import row_finding
+from muster_criteria.rules import Rule
 from muster_criteria.words import figure
 
 Numbers = npt.NDArray[np.float64]
@@ -51,18 +51,13 @@ def plausible_finding(row: pd.Series, rule: Rule, worse: Worse) -> Finding:
     times, sign = (RATE_MOST, "≤") if worse == "lower" else (LEAST, "≥")
     told = f"{sign} {figure(at, row['unit'])} ({times:g} × the median of its {whose})"
     expected = told if at > 0.0 and row["value"] > 0.0 else "more than zero"
-    name = labelled(row["metric"], dict(row["labels"]))
-    return Finding(
-        rule=rule.kind,
-        metric=row["metric"],
-        device=row["device"],
-        severity=SEVERITY[rule.breach],
+    return row_finding(
+        row,
+        rule,
         fault_class=FaultClass.SOFTWARE,
         action=Action.FIX_SOFTWARE,
+        lead=f"{row['device']} {MEANING}",
         observed=observed,
         expected=expected,
         source="chosen here: no healthy part is so much better than another, and none is better than perfect",
-        summary=f"{row['device']} {MEANING}: {name} is {observed}, expected {expected}.",
-        labels=row["labels"],
-        measurements=(measurement_reference(row["probe"], row["metric"], row["device"], row["labels"]),),
     )

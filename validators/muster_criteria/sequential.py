@@ -16,12 +16,10 @@ import pandas as pd
 from muster_criteria.findings import Breaking, limit_finding
 from muster_criteria.fleet.readings import day_of, labels_text
 from muster_criteria.fleet.sprt import Decision, Sprt
-from muster_criteria.frame import build_frame
 from muster_criteria.limits import labelled
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Action, Finding, Severity
 from muster_criteria.programme import stage_probes
-from muster_criteria.retests import repeated_rows
 from muster_criteria.rules import Rule
 from muster_criteria.skus import Sku
 from muster_criteria.words import figure
@@ -58,12 +56,12 @@ def weigh(
     sku: Sku,
     result: StageResult,
     repeats: pd.DataFrame | None,
-    others: Sequence[StageResult] = (),
+    others: Sequence[pd.DataFrame] = (),
 ) -> Weighed:
     """The findings, those of noisy limits weighed over all runs, in the order in which they began.
 
-    ``frame`` is of ``result``; ``others``: the other results of the same test, oldest first, and ``repeats`` the
-    readings in them (see ``fleet.readings``).
+    ``frame`` is of ``result``; ``others``: those of the other results of the same test, oldest first, and ``repeats``
+    the readings in them (see ``fleet.readings``).
     """
     noisy = sequential_probes(sku, result.stage, result.level)
     if not noisy:
@@ -74,7 +72,7 @@ def weigh(
     elsewhere: list[Finding] = []
     asked: list[str] = []
     probes: set[str] = set()
-    for rule, of, position in _judged([frame, *_frames(others, sku)], noisy):
+    for rule, of, position in _judged([frame, *reversed(others)], noisy):
         row = of.iloc[position]
         runs = ran.get(_key(row)) or [float(row["value"])]
         failed = [_fails(value, rule.kind, float(row[f"{rule.column}_at"])) for value in runs]
@@ -91,13 +89,6 @@ def weigh(
             asked.append(told.summary.rstrip("."))
             probes |= {str(row["probe"])} if len(runs) < RUNS_MAX else set()
     return Weighed(tuple(kept), tuple(elsewhere), tuple(asked), tuple(sorted(probes)))
-
-
-def _frames(others: Sequence[StageResult], sku: Sku) -> Iterator[pd.DataFrame]:
-    """What each other run measured, the newest first."""
-    for other in reversed(others):
-        if rows := repeated_rows(other, sku):
-            yield build_frame(rows, sku, other.stage)
 
 
 def _judged(frames: Sequence[pd.DataFrame], noisy: Sequence[str]) -> Iterator[tuple[Rule, pd.DataFrame, int]]:

@@ -154,6 +154,11 @@ class XidPolicy(Written):
         """How a ruling cites the policy: "nvidia-xid 2026.1"."""
         return f"{self.policy} {self.version}"
 
+    def citing(self, source: str) -> str:
+        """What a ruling gives as its source, by the name of one of ``sources``."""
+        said = self.sources[source]
+        return f"XID policy {self.cited}: {said.text} ({said.date.isoformat()})"
+
     def entry(self, kind: str, code: int) -> Entry | Unknown:
         """What the table says of a code."""
         for entry in self.entries:
@@ -229,8 +234,7 @@ def rule(event: XidEvent, policy: XidPolicy) -> Ruling:
     """What the policy says of one event."""
     entry = policy.entry(event.kind, event.code)
     case = next((case for case in entry.cases if _fits(case, event.text)), None)
-    source = policy.sources[entry.source]
-    said = f"XID policy {policy.cited}: {source.text} ({source.date.isoformat()})"
+    said = policy.citing(entry.source)
     if case is None:
         return Ruling(entry.severity, entry.action, entry.fault, entry.meaning, said)
     meaning = f"{entry.meaning}: {case.meaning}" if case.meaning else entry.meaning

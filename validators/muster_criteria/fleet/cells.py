@@ -90,16 +90,17 @@ def cells_of(readings: Keyed, peers_min: int) -> pd.DataFrame:
     A node is not its own peer: over all slots, so many must stand in others than the node that has most of them.
     """
     catalogue, slots = readings.catalogue, int(readings.slot.max(initial=0)) + 3
+    any_slot: Codes = np.full(len(readings), ANY_SLOT)
     parts = []
     groups = (
         (readings.group, readings.groups, readings.slot),
         (readings.sku, [sku_wide(name) for name in readings.skus], readings.slot),
-        (readings.sku, [sku_wide(name) for name in readings.skus], np.full(len(readings), ANY_SLOT)),
+        (readings.sku, [sku_wide(name) for name in readings.skus], any_slot),
     )
     for code, names, slot in groups:
         number, distinct = pd.factorize((readings.series * max(len(names), 1) + code) * slots + slot + 2)
         median, count = medians(readings.value, number.astype(np.int64), len(distinct))
-        own = _most_of_one_node(number, readings.node, len(distinct)) if (slot == ANY_SLOT).all() else 0
+        own = _most_of_one_node(number, readings.node, len(distinct)) if slot is any_slot else 0
         enough = (count - own >= peers_min) & (median > 0.0)
         rest, at = np.divmod(distinct[enough], slots)
         series, group = np.divmod(rest, max(len(names), 1))
@@ -115,7 +116,8 @@ def cells_of(readings: Keyed, peers_min: int) -> pd.DataFrame:
 
 def _most_of_one_node(cell: Codes, node: Codes, cells: int) -> Codes:
     """How many readings of each cell are of the node that has most of them."""
-    pairs, of_pair = np.unique(cell * (int(node.max(initial=0)) + 1) + node, return_counts=True)
+    nodes = int(node.max(initial=0)) + 1
+    pairs, of_pair = np.unique(cell * nodes + node, return_counts=True)
     most: Codes = np.zeros(cells, dtype=np.int64)
-    np.maximum.at(most, pairs // (int(node.max(initial=0)) + 1), of_pair)
+    np.maximum.at(most, pairs // nodes, of_pair)
     return most

@@ -178,22 +178,21 @@ def _tails(sample: _Sample, of: Keyed, budget: Budget) -> Iterator[tuple[object,
     for _, sku_name, kind, metric, labels, unit, found in _scales(sample, of, budget):
         scale[skus[sku_name], numbers[kind, metric, labels, unit]] = found  # type: ignore[index]
     scales = scale[sample.sku, sample.series]
-    metrics = {each.key[:2]: each for each in of.catalogue}
-    kinds = {(kind, ""): at for at, kind in enumerate(dict.fromkeys(kind for kind, _ in metrics))}
-    number = {key: at for at, key in enumerate(metrics)}
-    metric_of = np.array([number[each.key[:2]] for each in of.catalogue] or [0])[sample.series]
-    kind_of = np.array([kinds[each.key[0], ""] for each in of.catalogue] or [0])[sample.series]
+    series_of = {each.key[:2]: each for each in of.catalogue}
+    metrics, kinds = list(series_of), list(dict.fromkeys((kind, "") for kind, _ in series_of))
+    metric_of = np.array([metrics.index(each.key[:2]) for each in of.catalogue] or [0])[sample.series]
+    kind_of = np.array([kinds.index((each.key[0], "")) for each in of.catalogue] or [0])[sample.series]
     for repeats, values in ((1, sample.latest / scales), (2, sample.milder / scales)):
         alike: dict[tuple[int, str, str], list[tuple[tuple[str, str], Numbers]]] = {}
         for (sku, which), rows in _by(sample.sku, metric_of):
-            key, series = list(metrics.items())[which]
-            alike.setdefault((sku, key[0], series.comparison.spread), []).append((key, values[rows]))
+            key = metrics[which]
+            alike.setdefault((sku, key[0], series_of[key].comparison.spread), []).append((key, values[rows]))
         for (sku, _, _), pools in alike.items():
-            tails = tails_of([(values, min(1.0, metrics[key].weight)) for key, values in pools])
+            tails = tails_of([(values, min(1.0, series_of[key].weight)) for key, values in pools])
             yield from _rows(sample.rule, repeats, of.skus[sku], pools, tails)
         for (sku, which), rows in _by(sample.sku, kind_of):
-            pools = [(list(kinds)[which], values[rows])]
-            yield from _rows(sample.rule, repeats, of.skus[sku], pools, tails_of([(values[rows], 1.0)]))
+            tails = tails_of([(values[rows], 1.0)])
+            yield from _rows(sample.rule, repeats, of.skus[sku], [(kinds[which], values[rows])], tails)
 
 
 def _rows(

@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -73,12 +73,14 @@ def tails_of(samples: Sequence[tuple[Numbers, float]]) -> list[Numbers | None]:
     fallen = [np.sort(sample[np.isfinite(sample)])[::-1] for sample, _ in samples]
     enough = [at for at, ordered in enumerate(fallen) if len(ordered) >= SAMPLE_MIN]
     found: list[Numbers | None] = [None] * len(samples)
-    for at, prior in zip(enough, _priors((fallen[at], samples[at][1]) for at in enough), strict=True):
+    alone: list[Numbers | None] = [None] * len(enough)
+    known = _priors([(fallen[at], samples[at][1]) for at in enough]) if len(enough) > 1 else alone
+    for at, prior in zip(enough, known, strict=True):
         found[at] = _table(fallen[at], prior)
     return found
 
 
-def _priors(ordered: Iterable[tuple[Numbers, float]]) -> list[Numbers | None]:
+def _priors(ordered: Sequence[tuple[Numbers, float]]) -> list[Numbers | None]:
     """For each sample, how likely the others make each shape; None where none of them can tell."""
     fits = [(_fits(_believed(sample)), tells) for sample, tells in ordered]
     telling = [(fit.shapes(), tells) for fit, tells in fits if fit is not None]

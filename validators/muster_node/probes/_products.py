@@ -10,7 +10,7 @@ from muster_node.probes._shared import FORMATS, MIB, right_operand
 BLOCK_S = {"cpu": 0.02, "gpu": 0.05}
 """So long a block is far above the clock's resolution and the cost of synchronising."""
 BUSY_BLOCK_S = 0.1
-"""So long a block keeps a GPU busy between two synchronisations, where heat is what counts."""
+"""So long a block keeps a GPU busy between two synchronisations, and so short a one shows a dip."""
 _FLUSHES = 8
 _TINY_S = 1e-9
 

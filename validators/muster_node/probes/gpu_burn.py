@@ -15,10 +15,9 @@ from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Compute, Device, Sample, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.probes import _counters, _host_load, _pulses, _settings
-from muster_node.probes._products import normal_operands
+from muster_node.probes._products import BUSY_BLOCK_S, normal_operands, products_in
 from muster_node.probes._shared import drop_percent, median, precision_of, reason_of, seed_of, spread
 
-_BLOCK_S = 0.1  # long enough to keep the GPU busy between two synchronisations, short enough to see a dip
 _TERA = 1e12
 _LOOK_S = 5.0  # the agent records the sensors; this is for the last words of a GPU that goes
 _HOST_MARGIN_S = 600.0  # by when the host's load ends by itself, should the GPUs' hang
@@ -156,7 +155,7 @@ class _Burn:
                 burned.rates.append(rate)
                 if timing.mean_clock_mhz:
                     burned.per_ghz.append(rate / (timing.mean_clock_mhz / 1000.0))
-            products = max(2, round(_BLOCK_S * products / timing.seconds))
+            products = max(2, products_in(BUSY_BLOCK_S, timing.seconds / products))
 
     def operands(self, compute: Compute) -> List[Any]:
         """Both factors, of random numbers: their power is that of real work."""
