@@ -71,11 +71,12 @@ def make_limit() -> Callable[..., Limit]:
 @pytest.fixture(scope="session")
 def references(case: MakeCase, h100: Sku) -> References:
     """Peers and every node's own history, of healthy results that differ by noise (0.4 %) and lottery (1.75 %)."""
-    rng = np.random.default_rng(11)
-    healthy = case("performance").result()
-    lottery = 1.0 + 0.0175 * rng.standard_normal((NODES, 8))
+    draws = {"performance": np.random.default_rng(11), "burn_in": np.random.default_rng(12)}
+    results = {stage: case(stage).result() for stage in draws}
+    lottery = 1.0 + 0.0175 * draws["performance"].standard_normal((NODES, 8))
     drawn = {each.metric for each in h100.programme.compare if each.spread == "lottery"}
-    rows = rows_of(healthy, h100)
+    rows = [(row, draws[stage]) for stage, result in results.items() for row in rows_of(result, h100)]
+    environment = results["performance"].environment
     parts = []
     for visit in range(EARLIER):
         for node in range(NODES):
@@ -86,14 +87,12 @@ def references(case: MakeCase, h100: Sku) -> References:
                     * (1.0 + 0.004 * rng.standard_normal())
                     * (lottery[node, int(row.device[3:])] if row.metric in drawn else 1.0),
                 )
-                for row in rows
+                for row, rng in rows
                 if row.value is not None and row.device.startswith("gpu") and row.metric != "device_present"
             ]
             at = (DAY - 10 * (EARLIER - visit)) * DAY_S
             name = f"node-{node}"
-            parts.append(
-                readings_of(noisy, node=name, at=at, run=f"r{visit}", sku=h100.name, environment=healthy.environment)
-            )
+            parts.append(readings_of(noisy, node=name, at=at, run=f"r{visit}", sku=h100.name, environment=environment))
     readings = together(parts)
     made_at = datetime.datetime.fromtimestamp(DAY * DAY_S, datetime.UTC)
     snapshot = build_snapshot(readings, made_at, h100.programme.compare)

@@ -8,16 +8,20 @@ from typing import Any
 
 import pytest
 
+from muster_criteria.fleet.references import References
 from muster_criteria.judge import judge, overall
 from muster_criteria.model import Action, Coverage, Evidence, FaultClass, Judgement, Severity, Verdict
 from muster_criteria.skus import LEVELS, STAGES, Sku
 from tests.muster_criteria.nodes import MakeCase
 
 SKUS = ("cpu-generic", "h100-sxm-8")
+NEED_OTHERS = [("h100-sxm-8", "burn_in"), ("h100-sxm-8", "performance")]
+"""Stages with figures that no limit is published for: peers or a past judge them."""
 
 
-@pytest.mark.parametrize("sku", SKUS)
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    ("sku", "stage"), [(sku, stage) for sku in SKUS for stage in STAGES if (sku, stage) not in NEED_OTHERS]
+)
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_healthy_node_passes_every_stage_with_full_coverage(case: MakeCase, sku: str, stage: str, level: str) -> None:
     judgement = case(stage, sku, level).judge()
@@ -28,6 +32,44 @@ def test_a_healthy_node_passes_every_stage_with_full_coverage(case: MakeCase, sk
     assert judgement.reason == (
         f"All {judgement.coverage.required} required measurements were taken and are within their limits."
     )
+
+
+@pytest.mark.parametrize(("sku", "stage"), NEED_OTHERS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_siblings_alone_could_judge_is_provisional(case: MakeCase, sku: str, stage: str, level: str) -> None:
+    """All GPUs of a node may be slow alike, and siblings never notice."""
+    judgement = case(stage, sku, level).judge()
+
+    assert judgement.verdict is Verdict.PROVISIONAL
+    assert not judgement.findings
+    assert not judgement.coverage.missing
+    assert judgement.reason.endswith(": no limit, no peers and no history to judge it by.")
+    assert len(judgement.coverage.unjudged) % 8 == 0
+
+
+def test_a_provisional_verdict_names_each_figure_once(case: MakeCase) -> None:
+    assert case("burn_in").judge().reason == (
+        "Not judged (16 of 95 required): burn_rate and burn_rate_per_clock: "
+        "no limit, no peers and no history to judge it by."
+    )
+
+
+@pytest.mark.parametrize(("sku", "stage"), NEED_OTHERS)
+def test_peers_judge_what_siblings_cannot(case: MakeCase, sku: str, stage: str, references: References) -> None:
+    judgement = case(stage, sku).judge(references=references)
+
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+    assert judgement.coverage.full
+
+
+def test_a_node_slow_as_a_whole_never_passes_for_want_of_peers(case: MakeCase, references: References) -> None:
+    """Each of its GPUs at nine tenths in a figure without a limit: nothing to judge it by, and then convicted."""
+    spoilt = case("performance")
+    for row in spoilt.rows("peer_bandwidth"):
+        row["value"] *= 0.9
+
+    assert spoilt.judge().verdict is Verdict.PROVISIONAL
+    assert spoilt.judge(references=references).verdict is not Verdict.PASS
 
 
 def test_a_critical_finding_fails_even_where_coverage_is_partial(case: MakeCase) -> None:

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from muster_criteria.fleet.readings import readings_of, together
+from muster_criteria.fleet.references import References
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import Action, Judgement, Severity, Verdict
 from muster_criteria.retests import arranged, repeated_rows
@@ -36,10 +37,10 @@ def runs(*values: float, metric: str = "nccl_busbw", unit: str = "GB/s", **label
     return together([one(number, value) for number, value in enumerate(values)])
 
 
-def judged(case: MakeCase, *values: float) -> Judgement:
+def judged(case: MakeCase, *values: float, references: References | None = None) -> Judgement:
     """The last value is this result's; those before are other runs."""
     *others, last = values
-    return busbw(case, last).judge(repeats=runs(*others) if others else None)
+    return busbw(case, last).judge(repeats=runs(*others) if others else None, references=references)
 
 
 @pytest.mark.parametrize(
@@ -57,8 +58,10 @@ def judged(case: MakeCase, *values: float) -> Judgement:
         ([*[GOOD] * 9, BAD], Verdict.WARN),
     ],
 )
-def test_each_boundary_just_inside_and_just_outside(case: MakeCase, values: list[float], verdict: Verdict) -> None:
-    judgement = judged(case, *values)
+def test_each_boundary_just_inside_and_just_outside(
+    case: MakeCase, references: References, values: list[float], verdict: Verdict
+) -> None:
+    judgement = judged(case, *values, references=references)
     assert judgement.verdict is verdict
     assert judgement.repeat == (("nccl_tests",) if verdict is Verdict.INCONCLUSIVE else ())
 

@@ -46,7 +46,9 @@ def test_great_expectations_gives_the_same_judgements(case: MakeCase, stage: str
 
     assert judgement.verdict is Verdict.FAIL
     assert judgement == spoilt.judge()
-    assert case(stage).judge(evaluate=unexpected_rows).verdict is Verdict.PASS
+    healthy = case(stage).judge(evaluate=unexpected_rows)
+    assert healthy == case(stage).judge()
+    assert not healthy.findings
 
 
 def test_one_expectation_for_each_rule_with_its_gravity_and_claim() -> None:

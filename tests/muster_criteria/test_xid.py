@@ -199,13 +199,13 @@ def logged(case: Case, code: int, text: str = "", *, at: float = 200.0, began: f
 def test_when_it_happened_matters(
     case: MakeCase, code: int, at: float, verdict: Verdict, severity: Severity | None
 ) -> None:
-    judgement = logged(case("burn_in"), code, at=at).judge()
+    judgement = logged(case("thermal"), code, at=at).judge()
     assert judgement.verdict is verdict, judgement.reason
     assert [finding.severity for finding in judgement.findings] == ([] if severity is None else [severity])
 
 
 def test_a_finding_names_code_device_address_text_and_what_to_do(case: MakeCase) -> None:
-    finding = logged(case("burn_in"), 79, "GPU has fallen off the bus.", count=2).judge().findings[0]
+    finding = logged(case("thermal"), 79, "GPU has fallen off the bus.", count=2).judge().findings[0]
     assert (finding.rule, finding.device, finding.action, finding.fault_class) == ("xid", "gpu3", "reboot", "pcie")
     assert finding.summary == (
         "gpu3 logged XID 79 during this stage, 2 times (the GPU has fallen off the bus): REBOOT."
@@ -216,7 +216,7 @@ def test_a_finding_names_code_device_address_text_and_what_to_do(case: MakeCase)
 
 @pytest.mark.parametrize(("known", "device"), [("00000000:1B:00.0", "gpu3"), ("00000000:5D:00.0", "node")])
 def test_a_gpu_that_was_lost_is_named_by_where_it_was_before_the_load(case: MakeCase, known: str, device: str) -> None:
-    lost = logged(case("burn_in"), 79)
+    lost = logged(case("thermal"), 79)
     for row in lost.rows("xid"):
         row["device"] = "node"
     lost.add("inventory", "pci_address", "gpu3", known, "text")
@@ -224,19 +224,19 @@ def test_a_gpu_that_was_lost_is_named_by_where_it_was_before_the_load(case: Make
 
 
 def test_without_a_time_an_error_counts_as_the_stages_own(case: MakeCase) -> None:
-    spoilt = logged(case("burn_in"), 31, at=50.0)
+    spoilt = logged(case("thermal"), 31, at=50.0)
     spoilt.drop("kernel_log_time")
     assert spoilt.judge().verdict is Verdict.WARN
 
 
 def test_messages_that_are_counted_but_not_told_are_missing(case: MakeCase) -> None:
-    judgement = logged(case("burn_in"), 63).set("xid_total", value=3.0).judge()
+    judgement = logged(case("thermal"), 63).set("xid_total", value=3.0).judge()
     assert judgement.verdict is Verdict.INCONCLUSIVE
     assert "XIDs of node: 3 messages are counted, but only 1 are told" in judgement.reason
 
 
 def test_a_sku_without_a_policy_rules_on_none(case: MakeCase) -> None:
-    spoilt = logged(case("burn_in"), 79)
+    spoilt = logged(case("thermal"), 79)
     spoilt.sku = spoilt.sku.model_copy(update={"xid_policy": None})
     assert spoilt.judge().verdict is Verdict.PASS
 
@@ -274,7 +274,7 @@ def test_what_is_gone_now_or_no_hardware_error_does_not_escalate(policy: XidPoli
 def test_a_message_about_most_of_the_gpus_is_first_of_all_no_gpus_fault(
     case: MakeCase, gpus: int, together: bool
 ) -> None:
-    spoilt = case("burn_in")
+    spoilt = case("thermal")
     for number in range(gpus):
         labels = {"kind": "xid", "code": "119", "pci": f"0000:1{number}:00", "at": "2000.0", "n": str(number)}
         spoilt.add("xids", "xid", f"gpu{number}", "GSP timeout", "text", labels=labels)
@@ -292,7 +292,7 @@ def test_a_message_about_most_of_the_gpus_is_first_of_all_no_gpus_fault(
 
 
 def test_messages_of_different_codes_have_no_common_cause(case: MakeCase) -> None:
-    spoilt = case("burn_in")
+    spoilt = case("thermal")
     for number, code in enumerate((48, 63, 74, 79, 95, 119, 120, 140)):
         labels = {"kind": "xid", "code": str(code), "pci": f"0000:1{number}:00", "at": "2000.0", "n": str(number)}
         spoilt.add("xids", "xid", f"gpu{number}", "a message", "text", labels=labels)

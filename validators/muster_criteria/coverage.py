@@ -18,6 +18,8 @@ from muster_criteria.words import listed
 
 COUNTED_BY = {"cpu": "cpu_threads", "core": "cpu_cores", "gpu": "gpu_count"}
 """Where the SKU leaves the number of a kind of device to the machine: the inventory metric that tells it."""
+UNJUDGED = "no limit, no peers and no history to judge it by"
+"""Said of each required figure that is held against nothing outside its own node."""
 DEVICES_MAX = 4096
 """No machine has more of one kind; a count beyond is not believed."""
 
@@ -142,7 +144,7 @@ class _Requirements:
         columns = zip(frame["probe"], frame["metric"], frame["device"], frame["labels"], strict=True)
         for position, (probe, metric, device, labels) in enumerate(columns):
             self._rows.setdefault((probe, metric), {}).setdefault(device, []).append((set(labels), position))
-        judging = [rule.column for rule in RULES if rule.breach != "void" and rule.column in frame.columns]
+        judging = [rule.column for rule in RULES if rule.judges and rule.column in frame.columns]
         self._judged = frame[judging].notna().any(axis=1).to_numpy()
         self._usable = frame["usable"].to_numpy()
         self._absent = set(frame.loc[(frame["metric"] == PRESENCE) & (frame["value"] == 0), "device"])
@@ -186,7 +188,7 @@ class _Requirements:
         else:
             self._counted.required += 1
             if need.requirement.judged and not all(self._judged[at] for at in positions):
-                self._counted.unjudged.append(f"{where}: no limit, no peers and no history to judge it by")
+                self._counted.unjudged.append(f"{where}: {UNJUDGED}")
 
     def _miss(self, need: Need, sentence: str) -> None:
         self.missed_by.add(need.probe)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pandas as pd
 
-from muster_criteria.coverage import Void, nothing_measured, tally
+from muster_criteria.coverage import UNJUDGED, Void, nothing_measured, tally
 from muster_criteria.findings import Breaking, evidence_finding, findings_of, in_order
 from muster_criteria.fleet.references import References
 from muster_criteria.fleet.single import Compared, compare, derived
@@ -29,6 +29,7 @@ from muster_criteria.sequential import is_noisy, sequential_probes, weigh
 from muster_criteria.skus import Sku
 from muster_criteria.suite import unexpected_rows
 from muster_criteria.suspicion import confirmed
+from muster_criteria.words import listed
 from muster_criteria.xid_judge import judge_xids
 
 __all__ = ["Evidence", "judge", "overall"]
@@ -286,8 +287,9 @@ def _reason(verdict: Verdict, findings: Sequence[Finding], coverage: Coverage) -
         count = f"Not measured ({len(coverage.missing)} of {coverage.required} required): "
         return _first_of([count + sentence for sentence in coverage.missing])
     if verdict is Verdict.PROVISIONAL:
+        figures = dict.fromkeys(sentence.partition(" on ")[0] for sentence in coverage.unjudged)
         count = f"Not judged ({len(coverage.unjudged)} of {coverage.required} required): "
-        return _first_of([count + sentence for sentence in coverage.unjudged])
+        return f"{count}{_cut(listed(list(figures), most=8))}: {UNJUDGED}."
     return f"All {coverage.required} required measurements were taken and are within their limits."
 
 

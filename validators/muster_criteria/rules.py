@@ -46,6 +46,10 @@ FLEET_KINDS = ("peers", "siblings", "drift", "cusum", "node_peers", "node_drift"
 VOID_KINDS = ("plausible",)
 """Rules that convict nobody and only void; their ``_by`` is the comparison in the programme too."""
 
+AMONG_ITSELF = ("siblings_at_least", "siblings_at_most", "spread_at_most", "siblings")
+"""Rules by which a node is compared with nothing but itself. They convict, but all parts slow alike satisfy them, so a
+figure that nothing else looks at is not judged."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
@@ -58,6 +62,11 @@ class Rule:
     def column(self) -> str:
         """The frame's column that holds the rule's margins."""
         return f"{self.kind}_{self.breach}"
+
+    @property
+    def judges(self) -> bool:
+        """Whether a figure that satisfies the rule has been judged: held against something outside its own node."""
+        return self.breach != "void" and self.kind not in AMONG_ITSELF
 
     @property
     def claim(self) -> str:

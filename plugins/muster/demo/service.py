@@ -20,9 +20,9 @@ from muster.settings import settings
 from muster.standing import SAYS_NOTHING
 
 BLOCK_DAG, ADMISSION_DAG = "cluster_qualification", "admission"
-PICK_DAG, REVALIDATION_DAG = "idle_revalidation", "node_revalidation"
+STATISTICS_DAG, PICK_DAG, REVALIDATION_DAG = "peer_statistics", "idle_revalidation", "node_revalidation"
 TASK = "ask"
-DAGS = (BLOCK_DAG, ADMISSION_DAG, PICK_DAG, REVALIDATION_DAG)
+DAGS = (BLOCK_DAG, ADMISSION_DAG, STATISTICS_DAG, PICK_DAG, REVALIDATION_DAG)
 
 ACTOR = "demo-operator"
 """Who answers in a person's place: a login of its own, so that the records never take its word for a person's."""
@@ -105,10 +105,9 @@ class ServiceStory:
         self._watch(ADMISSION_DAG)
         self.follow(self.approver.look)
         serving = [node.name for node in records.list_nodes(states=(State.PRODUCTION,)) if node.name in nodes]
-        run_id = "now__demo"
-        trigger_once(self.client, PICK_DAG, run_id, {"level": self.level})
-        self.watcher.runs += [Run(node, True, PICK_DAG, run_id) for node in serving]
-        self.follow(_nothing)
+        # On its first day a fleet has no peers; from here on its nodes are judged by one another.
+        self._trigger(STATISTICS_DAG, {}, serving)
+        self._trigger(PICK_DAG, {"level": self.level}, serving)
         self._watch(REVALIDATION_DAG)
         self.follow(_nothing)
 
@@ -117,6 +116,13 @@ class ServiceStory:
             run_id = runid.run_id(f"block-{number}", reason)
             trigger_once(self.client, BLOCK_DAG, run_id, {"nodes": list(block), "level": self.level, "reason": reason})
             self.watcher.runs += [Run(node, True, BLOCK_DAG, run_id) for node in block]
+        self.follow(_nothing)
+
+    def _trigger(self, dag_id: str, conf: Mapping[str, object], nodes: Sequence[str]) -> None:
+        """Run a DAG that is about all of them at once, and wait for its end."""
+        run_id = "now__demo"
+        trigger_once(self.client, dag_id, run_id, conf)
+        self.watcher.runs += [Run(node, True, dag_id, run_id) for node in nodes]
         self.follow(_nothing)
 
     def _watch(self, dag_id: str) -> None:
