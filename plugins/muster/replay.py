@@ -92,6 +92,7 @@ def _again(run: RunRecord, stage: StageReport, as_of: str, find: Callable[[str],
         goldens=known,
         repeats=again,
         others=others,
+        previous_faults=records.previous_faults(result, run.node, run.run_id, before=kept.recorded_at),
     )
     judged = records.beside_neighbours(judged, run.node, result.environment, before=kept.recorded_at)
     return Replayed(said, records.waived_at(run.node, judged, kept.recorded_at))

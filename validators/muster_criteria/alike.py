@@ -11,8 +11,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster_criteria.fleet.causes import BLAME, GROUP_SHARE, NODES_MIN, REMEDY
-from muster_criteria.fleet_findings import CONVICTED, HELD
-from muster_criteria.model import COMMON_CAUSE, XID, FaultClass, Finding, Judgement, Severity, subject
+from muster_criteria.fleet_findings import CONVICTED
+from muster_criteria.model import COMMON_CAUSE, HELD, XID, FaultClass, Finding, Judgement, Severity, subject
 from muster_criteria.rules import KINDS
 from muster_criteria.suspicion import METRICS as CORRUPTION
 from muster_criteria.words import listed

@@ -12,14 +12,13 @@ from muster_criteria.fleet.budget import NODE_RULES
 from muster_criteria.fleet.causes import DEVICE_SHARE, DEVICES_MIN
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.limits import kind_of, labelled
-from muster_criteria.model import COMMON_CAUSE, Action, FaultClass, Finding, Severity, subject
+from muster_criteria.model import COMMON_CAUSE, HELD, Action, FaultClass, Finding, Severity, subject
 from muster_criteria.rules import FLEET_KINDS, SEVERITY, Rule
 from muster_criteria.words import figure, listed
 
-CONVICTED, CONFIRMED, DOUBTED, HELD, ACQUITTED = 0.95, 0.99, 0.5, 0.3, 0.05
+CONVICTED, CONFIRMED, DOUBTED, ACQUITTED = 0.95, 0.99, 0.5, 0.05
 """Confidence of a finding by the fleet: beyond the budget's threshold; beyond it by several rules or readings; worth a
-retest; held back, since its siblings fail alike; odd in one reading, and not in the other. Chosen here: an order, not
-probabilities that were measured."""
+retest; odd in one reading, and not in the other. Chosen here: an order, not probabilities that were measured."""
 
 _DOUBT = (": to be measured again", ": seen again, but too little to convict")
 """What is said of one doubtful reading, and of several."""

@@ -2,7 +2,8 @@
 
 Everything is computed column-wise before Great Expectations sees it. Columns: those of ``rows.Row``, kind, usable;
 share_of_floor, share_of_ceiling; siblings_median, siblings_count, siblings_distance; peers_median, peers_count,
-peers_distance, history_median and drift (empty where there is no fleet to compare with); and for each rule ``<rule>``:
+peers_distance, history_median and drift (empty where there is no fleet to compare with); previous_faults (how many
+earlier runs convicted the part; it decides nothing, and is told with what is found); and for each rule ``<rule>``:
 its margin (negative: broken, NaN: it says nothing here), ``<rule>_at``: the threshold in the row's unit, ``<rule>_by``:
 the SKU's limit, or the programme's comparison for the fleet's rules and for what is plausible.
 """
@@ -10,6 +11,7 @@ the SKU's limit, or the programme's comparison for the fleet's rules and for wha
 from __future__ import annotations
 
 import re
+import types
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -27,16 +29,26 @@ from muster_criteria.skus import Sku
 
 Numbers = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.intp]
+NONE_BEFORE: Mapping[str, int] = types.MappingProxyType({})
+"""No part was ever convicted."""
 
 
-def build_frame(rows: Sequence[Row], sku: Sku, stage: str, fleet: Mapping[str, Numbers] | None = None) -> pd.DataFrame:
+def build_frame(
+    rows: Sequence[Row],
+    sku: Sku,
+    stage: str,
+    fleet: Mapping[str, Numbers] | None = None,
+    previous_faults: Mapping[str, int] = NONE_BEFORE,
+) -> pd.DataFrame:
     """The frame of these rows under this SKU's limits for the stage, indexed 0…n−1 in the rows' order.
 
     ``fleet``: the columns of the fleet's rules (see ``fleet.single``), where there is one to compare with.
+    ``previous_faults``: {device: earlier runs that convicted the part which sits there}.
     """
     applications, mixed = _applications(rows, sku, stage)
     frame = _plain(rows, mixed)
     _add_siblings(frame)
+    frame["previous_faults"] = np.array([previous_faults.get(row.device, 0) for row in rows], dtype=np.int64)
     compared = dict(fleet) if fleet is not None else {name: np.full(len(rows), np.nan) for name in REFERENCE_COLUMNS}
     margins = _Margins(frame)
     for index, positions in applications:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pandas as pd
 
@@ -17,11 +17,12 @@ from muster_criteria.findings import Breaking, evidence_finding, findings_of, in
 from muster_criteria.fleet.references import References
 from muster_criteria.fleet.single import Compared, compare, derived
 from muster_criteria.fleet_findings import corroborated, with_common_causes
-from muster_criteria.frame import build_frame
+from muster_criteria.frame import NONE_BEFORE, build_frame
 from muster_criteria.goldens import Goldens, golden_findings
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Coverage, Evidence, Finding, Judgement, Observation, Severity, Verdict
 from muster_criteria.observations import observations_of
+from muster_criteria.past_faults import with_past
 from muster_criteria.retests import doubted, repeated_rows
 from muster_criteria.rows import Row, rows_of
 from muster_criteria.rules import VOID_KINDS, Evaluate, applicable
@@ -82,6 +83,7 @@ def judge(
     goldens: Goldens | None = None,
     repeats: pd.DataFrame | None = None,
     others: Sequence[StageResult] = (),
+    previous_faults: Mapping[str, int] = NONE_BEFORE,
     evaluate: Evaluate = unexpected_rows,
 ) -> Judgement:
     """Judge one stage of one run. Never raises.
@@ -91,6 +93,7 @@ def judge(
     for when there is no result to say so. ``references``: the frozen peers and the node's history, by which the metrics
     that the programme compares are judged beside the SKU's limits. ``goldens``: the bits that the fleet agreed on.
     ``others``: the other results of the same test (see ``retests.arranged``), and ``repeats`` the readings in them.
+    ``previous_faults``: {device: how many earlier runs convicted the part that sits there}.
     ``evaluate`` finds the rows that break each rule: Great Expectations.
     """
     established = [evidence_finding(item) for item in evidence]
@@ -101,7 +104,8 @@ def judge(
             raise _NoResult(
                 f"the result is of stage {result.stage} at level {result.level}, not of {stage} at level {level}"
             )
-        seen = _examine(result, sku, stage, level, references, goldens or Goldens(), repeats, others, evaluate)
+        known = _Known(references, goldens or Goldens(), repeats, tuple(others), previous_faults)
+        seen = _examine(result, sku, stage, level, known, evaluate)
     except _NoResult as error:
         seen = _Examined(*_uncounted(sku, stage, level, str(error)))
     except Exception as error:  # whatever is wrong with the judge must not become a pass, nor a lost run
@@ -145,6 +149,17 @@ def overall(judgements: Iterable[Judgement], required_stages: Sequence[str]) -> 
 
 
 @dataclasses.dataclass(frozen=True)
+class _Known:
+    """What is known beside the result and its SKU (see ``judge``)."""
+
+    references: References | None
+    goldens: Goldens
+    repeats: pd.DataFrame | None
+    others: tuple[StageResult, ...]
+    previous_faults: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
 class _Examined:
     """What a result says, before it is summed up to a verdict. ``repeat``: the probes that must be run once more."""
 
@@ -171,21 +186,19 @@ def _examine(
     sku: Sku,
     stage: str,
     level: str,
-    references: References | None,
-    goldens: Goldens,
-    repeats: pd.DataFrame | None,
-    others: Sequence[StageResult],
+    known: _Known,
     evaluate: Evaluate,
 ) -> _Examined:
     rows = rows_of(result, sku)
     rows += derived(rows, sku.programme.derive)
-    fleet = _compared(rows, result, sku, references)
-    frame = build_frame(fleet.rows, sku, stage, fleet.columns) if fleet else build_frame(rows, sku, stage)
+    fleet = _compared(rows, result, sku, known.references)
+    given, columns = (fleet.rows, fleet.columns) if fleet else (rows, None)
+    frame = build_frame(given, sku, stage, columns, known.previous_faults)
     rules = applicable(frame)
     broken = evaluate(frame, rules)
     found = findings_of(frame, rules, broken, sku, fleet.runs if fleet else None)
-    ran = [(each, build_frame(of, sku, each.stage)) for each in others if (of := repeated_rows(each, sku))]
-    weighed = weigh(frame, found, sku, result, repeats, [other for _, other in ran])
+    ran = [(each, build_frame(of, sku, each.stage)) for each in known.others if (of := repeated_rows(each, sku))]
+    weighed = weigh(frame, found, sku, result, known.repeats, [other for _, other in ran])
     breaking = weighed.breaking
     void = _void_rows(frame, breaking, sku)
     counted = tally(result, frame, void, sku, stage, level)
@@ -194,10 +207,10 @@ def _examine(
     told = [_held_back(item.finding) if item.position in void else item.finding for item in breaking]
     told += weighed.elsewhere
     told += _only_in_repeats(ran, told, sku, evaluate)
-    told = [*confirmed(told, rows), *golden_findings(result, goldens)]
+    told = [*confirmed(told, rows), *golden_findings(result, known.goldens)]
     devices = collections.Counter(frame.drop_duplicates("device")["kind"])
     xids = judge_xids(result, sku.xid_policy)
-    findings = in_order(with_common_causes([*corroborated(told), *xids.findings], devices))
+    findings = in_order(with_common_causes(with_past([*corroborated(told), *xids.findings], frame), devices))
     observations = observations_of(frame, {item.position for item in breaking}, sku)
     for sentence in (*weighed.asked, *xids.missing):
         counted.miss(sentence)

@@ -61,6 +61,9 @@ class Action(enum.StrEnum):
 COMMON_CAUSE = "common_cause"
 """The rule of a finding that names what devices which fail alike at once have in common; reports tell it first."""
 
+HELD = 0.3
+"""Confidence, at most, of a finding that convicts nobody yet, since others failed alike."""
+
 XID = "xid"
 """The rule of a finding about a driver's message (XID or SXID); its labels say of which kind and code."""
 

@@ -287,6 +287,7 @@ class MusterStageOperator(SSHRemoteJobOperator):
             repeats=again,
             others=others,
             goldens=records.goldens_for(result, work.run.run_id, simulated=work.node.simulated) if result else None,
+            previous_faults=records.previous_faults(result, work.node.name, work.run.run_id) if result else {},
         )
         if result:
             judgement = records.beside_neighbours(judgement, work.node.name, result.environment)

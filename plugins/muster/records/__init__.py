@@ -25,6 +25,7 @@ from muster.records.nodes import (
 )
 from muster.records.outbox import outbox_add, outbox_failed, outbox_pending, outbox_sent
 from muster.records.parts import node_parts, part_history, part_runs
+from muster.records.past_faults import previous_faults
 from muster.records.peers import keep_snapshot, last_change, latest_snapshot, list_snapshots, load_snapshot
 from muster.records.reporting import run_report
 from muster.records.retention import apply_retention
@@ -135,6 +136,7 @@ __all__ = [
     "outbox_sent",
     "part_history",
     "part_runs",
+    "previous_faults",
     "record_approval",
     "record_job",
     "record_stage",

@@ -55,6 +55,17 @@ def part_runs(serial: str) -> list[RunRecord]:
         ]
 
 
+def kind_of_slot(slot: str) -> str:
+    """What kind of part sits there: "gpu" of "gpu3", "nic" of "nic:mlx5_0"."""
+    return re.sub(r"\d+$", "", slot.partition(":")[0])
+
+
+def real_serials(told: Mapping[str, str | None]) -> dict[str, str]:
+    """{slot: serial} as firmware tells them, without what it says where nobody set one."""
+    stripped = {slot: (serial or "").strip() for slot, serial in told.items()}
+    return {slot: serial for slot, serial in stripped.items() if not _FILLERS.fullmatch(serial)}
+
+
 def clear_places(session: Session, node: str) -> None:
     """Note that no part sits in the node any more."""
     open_ones = select(Placement).where(Placement.node == node, Placement.until.is_(None))
@@ -69,7 +80,7 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
     Slots that are not mentioned keep their part: a sensor that is silent today is no proof that the part is gone.
     Raises DifferentMachine if the chassis has another serial than before.
     """
-    serials = {slot: serial.strip() for slot, serial in serials.items() if not _FILLERS.fullmatch(serial.strip())}
+    serials = real_serials(serials)
     known = current_serials(session, node)
     for slot in CHASSIS:
         if slot in known and serials.get(slot, known[slot]) != known[slot]:
@@ -107,7 +118,7 @@ def sits_now(session: Session, kind: str, serial: str) -> tuple[str, str] | None
 
 def _place_one(session: Session, node: str, slot: str, serial: str, previous: str | None) -> list[str]:
     moment = _rows.now()
-    kind = re.sub(r"\d+$", "", slot.partition(":")[0])
+    kind = kind_of_slot(slot)
     part = session.scalar(select(Part).where(Part.kind == kind, Part.serial == serial))
     if part is None:
         part = Part(kind=kind, serial=serial, first_seen=moment)
