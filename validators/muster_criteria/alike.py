@@ -19,7 +19,7 @@ from muster_criteria.words import listed
 
 IMAGE = ("kernel", "driver", "cuda", "torch")
 """What of a result's environment makes an image: kernel, driver and libraries."""
-_GROUPED = "by"
+GROUPED = "by"
 """The label of a common cause among nodes; one within a node has none."""
 
 
@@ -96,7 +96,7 @@ def _cause(
             f"{count} of {tested} nodes of {by} {group} that were tested lately fail alike in {name} ({listed(alike)} "
             f"before this one): first of all a {fault} problem; no device is convicted until that is ruled out."
         ),
-        labels=((_GROUPED, by), ("name", group)),
+        labels=((GROUPED, by), ("name", group)),
         confidence=CONVICTED,
         measurements=tuple(
             dict.fromkeys(each for finding in findings if symptom(finding) == name for each in finding.measurements)
@@ -108,7 +108,7 @@ def why_held(findings: Iterable[Finding]) -> str:
     """Why a node with these findings is held rather than convicted; "" where any of them is its own."""
     given = list(findings)
     causes = [
-        each for each in given if each.rule == COMMON_CAUSE and dict(each.labels).get(_GROUPED) and not each.waived
+        each for each in given if each.rule == COMMON_CAUSE and dict(each.labels).get(GROUPED) and not each.waived
     ]
     explained = {each.metric for each in causes}
     # What never waits has no symptom, and so is nobody's but its own.

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from muster.lifecycle import State
 from muster.records import _rows
 from muster.records.engine import reading
 from muster.records.models import FindingRow, Node, Run, StageRecord
 from muster.records.reporting import finding_of
 from muster.settings import settings
-from muster_criteria.model import Finding, Judgement, Verdict
+from muster_criteria.model import COMMON_CAUSE, Finding, Judgement, Verdict
 
 if TYPE_CHECKING:
     from muster_criteria.alike import Neighbour
@@ -59,6 +60,36 @@ def held_together(session: Session, run: Run) -> str:
         )
     )  # fmt: skip
     return why_held(finding_of(each) for each in session.scalars(query))
+
+
+def tell_convicted(session: Session, run: Run) -> None:
+    """Write on each quarantined node that fails alike what came to light since: it was convicted before it could be.
+
+    It stays where it is, since only a person takes a node out of quarantine; but nobody should return its parts.
+    """
+    from muster_criteria.alike import GROUPED
+
+    own, until = _rows.node_row(session, run.node), _rows.now()
+    since = until - datetime.timedelta(hours=settings().common_cause_hours)
+    causes = (
+        select(StageRecord.stage, FindingRow)
+        .join(FindingRow, FindingRow.stage == StageRecord.id)
+        .where(StageRecord.run == run.id, StageRecord.current, FindingRow.rule == COMMON_CAUSE)
+    )
+    sentences: dict[str, str] = {}
+    for stage, row in session.execute(causes):
+        by, name = row.labels.get(GROUPED, ""), row.labels.get("name", "")
+        for other in _tested(session, own, stage, since, until):
+            if by and other.groups.get(by) == name and row.metric in other.failing:
+                sentences.setdefault(
+                    other.node,
+                    f"{run.node} failed alike in {row.metric} since: first of all a {row.fault_class} problem of {by} "
+                    f"{name}; return no device before that is ruled out",
+                )
+    evidence = {"common_cause": f"{run.dag_id}/{run.run_id}"}
+    for node, sentence in sentences.items():
+        if (state := State(_rows.node_row(session, node).state)) is State.QUARANTINE:
+            _rows.write_event(session, node, state, state, "muster", sentence, evidence)
 
 
 @dataclasses.dataclass

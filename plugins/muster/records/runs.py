@@ -12,7 +12,7 @@ from muster import lifecycle
 from muster.errors import IllegalMove, LeaseLost
 from muster.lifecycle import STAGES, Evidence, State
 from muster.records import _rows, withdrawals
-from muster.records.alike import held_together
+from muster.records.alike import held_together, tell_convicted
 from muster.records.engine import reading, writing
 from muster.records.models import Job, Node, Run, StageRecord
 from muster.records.suspects import cleared
@@ -249,6 +249,7 @@ def _close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
         end = end.hold(current, why) if why else end
     if State.QUARANTINE in end.path and verdict is Verdict.FAIL and (why := held_together(session, run)):
         end = end.hold(current, why)
+        tell_convicted(session, run)
     evidence = Evidence(
         run=f"{run.dag_id}/{run.run_id}",
         run_over=verdict in (Verdict.INCONCLUSIVE, Verdict.SKIPPED),

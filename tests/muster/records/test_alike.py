@@ -57,6 +57,20 @@ class TestAlike:
         assert (cause.rule, dict(cause.labels)) == (COMMON_CAUSE, {"by": "rack", "name": "r1"})
         assert "which is held" in records.node_events("c")[-1].reason
 
+    def test_those_convicted_before_it_came_to_light_are_told(self) -> None:
+        visit("a"), visit("b")
+        visit("elsewhere", rack="r2", kernel="6.8"), visit("corrupt", found=WRONG)
+        before = {name: len(records.node_events(name)) for name in ("a", "b", "elsewhere", "corrupt")}
+        visit("c", kernel="6.7")
+        told = {name: records.node_events(name)[count:] for name, count in before.items()}
+        assert {name: len(events) for name, events in told.items()} == {"a": 1, "b": 1, "elsewhere": 0, "corrupt": 0}
+        (event,) = told["a"]
+        assert (event.from_state, event.to_state) == (State.QUARANTINE, State.QUARANTINE)
+        assert event.reason == (
+            "c failed alike in gemm_rate since: first of all a facility problem of rack r1; "
+            "return no device before that is ruled out"
+        )
+
     @pytest.mark.parametrize(("hours", "state"), [(23.9, State.REGISTERED), (24.1, State.QUARANTINE)])
     def test_only_what_was_found_within_the_window_counts(self, hours: float, state: State) -> None:
         visit("a"), visit("b")
