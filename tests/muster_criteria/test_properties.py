@@ -148,7 +148,8 @@ def too_good(spoilt: Case) -> list[tuple[list[dict[str, Any]], float]]:
     """The rows of each metric that the programme compares, by labels, and the better direction."""
     found: dict[Any, tuple[list[dict[str, Any]], float]] = {}
     for each in spoilt.sku.programme.compare:
-        compared = [row for row in spoilt.rows(each.metric) if each.judged and row["unit"] == each.unit]
+        rows = [row for row in spoilt.rows(each.metric) if kind_of(row["device"]) == each.device]
+        compared = [row for row in rows if each.judged and row["unit"] == each.unit]
         for row in compared:
             key = (each.metric, *sorted(row["labels"].items()))
             found.setdefault(key, ([], 1.0 if each.worse == "lower" else -1.0))[0].append(row)

@@ -6,9 +6,11 @@ import pytest
 
 from muster_node.hardware import open_hardware
 from muster_node.hardware.cpu_compute import CpuCompute
+from muster_node.hardware.host import HostHardware
 from muster_node.hardware.seam import Device
 from muster_node.hardware.simulated import create_machine, open_simulated
 from muster_node.probe import Skip
+from muster_node.probes import memory_bandwidth
 from muster_node.probes._patterns import PATTERNS, Region, described, sequences
 from muster_node.probes.memory_bandwidth import MemoryBandwidth
 from muster_node.probes.memory_pattern import MemoryPattern
@@ -214,6 +216,36 @@ def test_bandwidth(run_probe):
         rate = run.one("memory_bandwidth", "memory", op=op)
         assert 0.5 < rate.value < 5000
         assert rate.samples >= 5
+
+
+class GpuThatIsACpu(HostHardware):
+    """The machine, whose first CPU passes for a GPU too."""
+
+    def devices(self, kind):
+        return [Device("gpu0", "gpu", 0)] if kind == "gpu" else super().devices(kind)
+
+    def compute(self, device):
+        return super().compute(super().devices("cpu")[0] if device.kind == "gpu" else device)
+
+
+def test_a_node_with_gpus_has_memory_of_its_own_too(run_probe):
+    run = run_probe(MemoryBandwidth, GpuThatIsACpu(), seconds=0.1, array_mib=64)
+    assert {row.device for row in run} == {"gpu0", "memory"}
+    assert all(row.value > 0.5 for row in run)
+
+
+def test_host_memory_that_cannot_be_measured_costs_no_gpu_its_figure(run_probe, monkeypatch):
+    def full(context, torch, devices):
+        if devices[0].kind == "cpu":
+            raise Skip("half of the free memory is too little")
+        return measure(context, torch, devices)
+
+    measure = memory_bandwidth._measure
+    monkeypatch.setattr(memory_bandwidth, "_measure", full)
+    run = run_probe(MemoryBandwidth, GpuThatIsACpu(), seconds=0.1, array_mib=64)
+    assert run.one("memory_bandwidth", "gpu0", op="copy").value > 0.5
+    told = run.one("memory_bandwidth", "memory", op="copy")
+    assert (told.value, told.note) == (None, "half of the free memory is too little")
 
 
 def test_bandwidth_counts_what_really_moves(run_probe, monkeypatch):

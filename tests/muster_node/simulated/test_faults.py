@@ -35,10 +35,10 @@ def test_what_is_drawn_is_found_on_its_device() -> None:
         assert outcome.accused == (), (SEED, outcome)
 
 
-def test_a_healthy_node_that_is_drawn_passes() -> None:
+def test_a_healthy_node_that_is_drawn_is_well_as_far_as_it_can_be_judged_without_peers() -> None:
     dice = random.Random(SEED)
     outcome = examine(Case(dice.choice(list(MODELS)), dice.randrange(10**6)))
-    assert outcome.verdict is Verdict.PASS, (SEED, outcome)
+    assert outcome.verdict is Verdict.PROVISIONAL, (SEED, outcome)
     assert outcome.accused == ()
 
 
@@ -73,15 +73,14 @@ def test_a_tray_that_has_lost_one_of_four_gpus_still_names_what_is_wrong_with_th
     assert "gpu1" not in {device for device, _, _ in named}, SEED
 
 
-def test_what_has_no_published_figure_is_provisional_without_siblings() -> None:
-    """No memory rate of a B200 is known: siblings judge it, and where they may not, nobody does and nothing passes."""
+def test_what_has_no_published_figure_is_provisional_though_siblings_agree() -> None:
+    """No memory rate of a B200 is known: siblings may convict by it, but eight slow alike satisfy them."""
     sku = load_sku("b200-sxm-8")
     with machine_room() as room:
         create_machine(room / "node", "b200-sxm-8", SEED, speed=SPEED, kernel_edge=KERNEL_EDGE)
         result = run_stage(room / "node", sku, "performance", "demo", SEED)
-    assert judge(result, sku, "performance", "demo").verdict is Verdict.PASS
-    limits = tuple(limit for limit in sku.limits if not limit.key.startswith("siblings_"))
-    alone = judge(result, sku.model_copy(update={"limits": limits}), "performance", "demo")
+    alone = judge(result, sku, "performance", "demo")
     assert alone.verdict is Verdict.PROVISIONAL
+    assert not alone.findings
     assert any("memory_bandwidth" in sentence for sentence in alone.coverage.unjudged)
     assert not any("gemm_rate[dtype=bf16]" in sentence for sentence in alone.coverage.unjudged)

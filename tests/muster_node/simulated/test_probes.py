@@ -14,6 +14,7 @@ from muster_node.hardware.simulated import create_machine, open_simulated
 from muster_node.hardware.simulated.hardware import SimulatedHardware
 from muster_node.probe import Context, Probe, Skip, resolve_params
 from muster_node.probes import _counters
+from muster_node.probes.disk import Disk
 from muster_node.probes.exact_gemm import ExactGemm
 from muster_node.probes.gemm_rate import GemmRate
 from muster_node.probes.gpu_burn import GpuBurn
@@ -184,8 +185,17 @@ def test_memory_probes_serve_gpus(tmp_path: Path) -> None:
     assert set(tested["memory_mismatches", "random"].values()) == {0}
     for op in ("copy", "triad"):
         rates = measure(hardware, MemoryBandwidth, tmp_path, seconds=0.05)["memory_bandwidth", op]
+        assert rates.pop("memory") is None, "what is simulated has no host"
         assert rates["gpu7"] / statistics.median(rates.values()) == pytest.approx(0.80, abs=0.03)
         assert all(2700 < rate < 2900 for device, rate in rates.items() if device != "gpu7")
+
+
+def test_a_simulated_machine_has_no_disk_and_says_so(tmp_path: Path) -> None:
+    create_machine(tmp_path / "node")
+    measured = measure(open_simulated(tmp_path / "node"), Disk, tmp_path)
+    assert {(metric, *devices.items()) for (metric, _), devices in measured.items()} == {
+        (metric, ("disk:scratch", None)) for metric in Disk.metrics
+    }
 
 
 def test_throttle_time_is_the_devices_own_count(

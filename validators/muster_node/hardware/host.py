@@ -13,7 +13,17 @@ from muster_node.hardware.cpu_workers import run_pinned
 from muster_node.hardware.host_inventory import fact
 from muster_node.hardware.host_sensors import HostSensors
 from muster_node.hardware.host_usage import usage
-from muster_node.hardware.seam import Compute, Device, Fact, Hardware, RealClock, Sample, Usage, Worker
+from muster_node.hardware.seam import (
+    SCRATCH_DISK,
+    Compute,
+    Device,
+    Fact,
+    Hardware,
+    RealClock,
+    Sample,
+    Usage,
+    Worker,
+)
 from muster_node.hardware.sysfs import NO_PRIVILEGE, NOT_SUPPORTED, Files, output_of
 from muster_node.hardware.xid_log import XID, parse_xids
 from muster_node.probe import Skip
@@ -70,6 +80,8 @@ class HostHardware(Hardware):
             return [Device("cpu%d" % cpu, "cpu", cpu) for cpu in self._allowed]
         if kind == "core":
             return self._cores()
+        if kind == "disk":
+            return [SCRATCH_DISK]
         if kind == "gpu" and self._accelerators is not None:
             return self._accelerators.devices()
         return []

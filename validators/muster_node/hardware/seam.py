@@ -27,6 +27,10 @@ class Device:
     index: int
 
 
+SCRATCH_DISK = Device("disk:scratch", "disk", 0)
+"""The disk that scratch files lie on."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Fact:
     """One item of the inventory or one cumulative counter; value (number) or text, or neither with a note."""
@@ -189,7 +193,7 @@ class Hardware(abc.ABC):
     @abc.abstractmethod
     def devices(self, kind: str) -> List[Device]:
         """Devices of a kind that answer, in slot order: "cpu" (every logical CPU), "core" (of these, one for each
-        physical core), "gpu"."""
+        physical core), "gpu", "disk" (the one that scratch files lie on)."""
 
     @abc.abstractmethod
     def boot_id(self) -> str:

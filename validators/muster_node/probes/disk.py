@@ -15,11 +15,10 @@ import pathlib
 import random
 from typing import Iterator, List, Tuple
 
-from muster_node.hardware.seam import Clock
+from muster_node.hardware.seam import SCRATCH_DISK, Clock
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.probes._shared import MIB, seed_of, spread
 
-DEVICE = "disk:scratch"
 _BLOCK = 4 * MIB
 
 
@@ -41,6 +40,10 @@ class Disk(Probe):
 
     def run(self, context: Context) -> None:
         """Measure. Raises Skip where less than twice the file's size is free or the directory cannot be written."""
+        if not context.hardware.devices("disk"):
+            for metric in self.metrics:
+                context.emit(metric, SCRATCH_DISK.id, samples=0, note="the machine has no disk of its own")
+            return
         directory = pathlib.Path(context.params["directory"] or context.scratch)
         blocks = max(1, int(context.params["mib"]) * MIB // _BLOCK)
         check_room(directory, blocks * _BLOCK)
@@ -59,8 +62,8 @@ class Disk(Probe):
         for metric, times in (("disk_write_rate", written), ("disk_read_rate", read)):
             rates = [_BLOCK / 1e6 / seconds for seconds in times.blocks]
             value = blocks * _BLOCK / 1e6 / (sum(times.blocks) + times.flush)
-            context.emit(metric, DEVICE, value=value, samples=blocks, spread=spread(rates), note=note)
-        context.emit("disk_mismatches", DEVICE, value=wrong, samples=blocks)
+            context.emit(metric, SCRATCH_DISK.id, value=value, samples=blocks, spread=spread(rates), note=note)
+        context.emit("disk_mismatches", SCRATCH_DISK.id, value=wrong, samples=blocks)
 
 
 @dataclasses.dataclass(frozen=True)

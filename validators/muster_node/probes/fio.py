@@ -12,10 +12,11 @@ import os
 import pathlib
 from typing import Any, Dict, List, Optional
 
+from muster_node.hardware.seam import SCRATCH_DISK
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.probes._shared import MIB
 from muster_node.probes._tools import BadOutput, real_only, run_tool
-from muster_node.probes.disk import DEVICE, check_room
+from muster_node.probes.disk import check_room
 
 TESTS = {
     "write 1M": ("write", "1M", 8),
@@ -120,7 +121,7 @@ def _measured(context: Context, path: pathlib.Path, test: str) -> FioRun:
 
 def _emit(context: Context, test: str, found: FioRun) -> None:
     labels = {"test": test}
-    context.emit("fio_rate", DEVICE, value=found.bytes_per_s / 1e6, labels=labels)
-    context.emit("fio_iops", DEVICE, value=found.iops, labels=labels)
+    context.emit("fio_rate", SCRATCH_DISK.id, value=found.bytes_per_s / 1e6, labels=labels)
+    context.emit("fio_iops", SCRATCH_DISK.id, value=found.iops, labels=labels)
     note = "" if found.p99_ms is not None else "fio told no percentiles"
-    context.emit("fio_latency_p99", DEVICE, value=found.p99_ms, labels=labels, note=note)
+    context.emit("fio_latency_p99", SCRATCH_DISK.id, value=found.p99_ms, labels=labels, note=note)

@@ -1,4 +1,4 @@
-"""How fast memory moves: copy and triad by STREAM's way of counting, on all cores at once or on each GPU.
+"""How fast memory moves: copy and triad by STREAM's way of counting, on each GPU, then on all cores at once.
 
 Arrays hold at least four times the last-level cache together, as STREAM asks. Bytes are those that the program reads
 and writes (copy 2, triad 3 for each element); what a cache fetches before a write is not counted.
@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List
 
 from muster_node.hardware.cpu_compute import require_torch
-from muster_node.hardware.seam import Compute, Worker
+from muster_node.hardware.seam import Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.probes._shared import MIB, best_devices, median, spread
+from muster_node.probes._shared import MIB, median, spread
 
 _ELEMENT = 8  # float64, as in STREAM
 _LLC_TIMES = 4
@@ -29,31 +29,43 @@ class MemoryBandwidth(Probe):
 
     name = "memory_bandwidth"
     stage = "performance"
-    doc = "Memory bandwidth by copy and triad, all cores or GPUs at work"
+    doc = "Memory bandwidth by copy and triad, all GPUs at work, then all cores"
     params = {
         "seconds": Param(1.0, "timed work for each operation, in device seconds"),
         "array_mib": Param(
-            None, "size of each of the three arrays in MiB, per machine or GPU; None: well beyond caches"
+            None, "size of each of the three arrays in MiB, of the machine and of each GPU; None: well beyond caches"
         ),
     }
     metrics = {"memory_bandwidth": Metric("GB/s", "bytes read and written per second")}
     needs = ("torch",)
 
     def run(self, context: Context) -> None:
-        """Measure. Raises Skip where the arrays do not fit into half of the free memory."""
+        """Measure. Raises Skip where the arrays do not fit into half of the free memory of what there is to measure."""
         torch = require_torch()
         gpus = context.hardware.devices("gpu")
-        devices = gpus or context.hardware.devices("core") or best_devices(context.hardware)
-        array_bytes = MIB * (context.params["array_mib"] or _array_mib(context, devices[0].kind))
-        context.progress("copy and triad on %s" % ", ".join(device.id for device in devices))
-        with context.hardware.loading(devices):
-            found = context.hardware.at_once(devices, _Streaming(torch, context, array_bytes))
+        cores = context.hardware.devices("core") or context.hardware.devices("cpu")
+        for device, rates in zip(gpus, _measure(context, torch, gpus)):
+            for op in _BYTES_PER_ELEMENT:
+                _emit(context, device.id, op, rates[op])
+        try:
+            together, why_not = _measure(context, torch, cores), "the machine tells of no CPU"
+        except Skip as skip:
+            if not gpus:
+                raise
+            together, why_not = [], str(skip)
         for op in _BYTES_PER_ELEMENT:
-            if gpus:
-                for device, rates in zip(devices, found):
-                    _emit(context, device.id, op, rates[op])
-            else:
-                _emit(context, "memory", op, [sum(passes) for passes in zip(*(rates[op] for rates in found))])
+            passes = [sum(each) for each in zip(*(rates[op] for rates in together))]
+            _emit(context, "memory", op, passes, why_not)
+
+
+def _measure(context: Context, torch: Any, devices: List[Device]) -> List[Dict[str, List[float]]]:
+    """Each device's rates by operation, pass by pass, all at work at once."""
+    if not devices:
+        return []
+    array_bytes = MIB * (context.params["array_mib"] or _array_mib(context, devices[0].kind))
+    context.progress("copy and triad on %s" % ", ".join(device.id for device in devices))
+    with context.hardware.loading(devices):
+        return context.hardware.at_once(devices, _Streaming(torch, context, array_bytes))
 
 
 def _array_mib(context: Context, kind: str) -> float:
@@ -61,14 +73,15 @@ def _array_mib(context: Context, kind: str) -> float:
     return max(_ARRAY_MIB[kind], _LLC_TIMES * llc[0] if llc and kind == "cpu" else 0)
 
 
-def _emit(context: Context, device: str, op: str, rates: List[float]) -> None:
+def _emit(context: Context, device: str, op: str, rates: List[float], why_not: str = "") -> None:
     context.emit(
         "memory_bandwidth",
         device,
-        value=median(rates),
+        value=median(rates) if rates else None,
         labels={"op": op},
         samples=len(rates),
-        spread=spread(rates),
+        spread=spread(rates) if rates else None,
+        note="" if rates else why_not,
     )
 
 
