@@ -55,7 +55,10 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
         case Verdict.WARN:
             closing = "Settle what is found below, or approve the node by name with a reason."
         case Verdict.PROVISIONAL:
-            closing = "Some figures had nothing to be judged by: see “not judged” below, or approve the node by name."
+            closing = (
+                "Some figures had nothing to be judged by (“not judged” below): a named person decides on the node, "
+                "or a test once eight peers or earlier visits are known."
+            )
         case Verdict.INCONCLUSIVE | Verdict.SKIPPED if report.state_after == "revalidation":
             closing = "It is out of service until it passes. Remove the cause; it is tested again within the hour."
         case Verdict.INCONCLUSIVE:

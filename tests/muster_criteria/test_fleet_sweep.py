@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -65,6 +67,36 @@ def test_a_distance_below_three_percent_convicts_nobody_however_odd_it_is(frozen
         one = scaled(level(frozen), 1.0 - share, metric="work_0", device="gpu3")
 
         assert {breach for _, breach in told(frozen.sweep(one))} == breaches
+
+
+def test_what_follows_the_lottery_is_told_where_it_is_rare_and_no_sooner(frozen: Frozen) -> None:
+    """A robust z of 3.5 alone, which one healthy node in ten shows somewhere, is not enough."""
+    catalogue = keyed(frozen.today, FLEET.comparisons).catalogue
+    series = [each.key[1] for each in catalogue].index("clock_0")
+    limits = Thresholds(frozen.snapshot, STANDARD, ["sku"], catalogue)
+    odd, scale = limits.odd("siblings")[0, series], limits.scale("siblings")[0, series]
+    assert odd > 1.1 * STANDARD.retest_z * scale
+    for share, told_of in ((odd * 0.98, False), (odd * 1.02, True)):
+        one = scaled(level(frozen), 1.0 - share, metric="clock_0", device="gpu3")
+        rules = {rule for rule, _ in told(frozen.sweep(one), device="gpu3", metric="clock_0")}
+        assert ("siblings" in rules) is told_of
+
+
+def test_a_scale_learned_from_few_is_believed_the_less(frozen: Frozen) -> None:
+    """Without a tail a Gaussian lottery is taken for granted, and its scale for as uncertain as it is."""
+    catalogue = keyed(frozen.today, FLEET.comparisons).catalogue
+    series = [each.key[1] for each in catalogue].index("clock_0")
+
+    def odd(size: int) -> float:
+        few = dataclasses.replace(
+            frozen.snapshot, tails=frozen.snapshot.tails.iloc[:0], scales=frozen.snapshot.scales.assign(size=size)
+        )
+        limits = Thresholds(few, STANDARD, ["sku"], catalogue)
+        return float(limits.odd("peers")[0, series] / limits.scale("peers")[0, series])
+
+    assert odd(8) > 2.0 * odd(64)
+    assert odd(64) > 1.02 * odd(100_000)
+    assert odd(100_000) == pytest.approx(max(3.5, odd(10_000_000)), rel=1e-3)
 
 
 def test_two_readings_convict_of_which_one_comes_to_three_percent(frozen: Frozen) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from muster_criteria.fleet.budget import NODE_RULES
+from muster_criteria.fleet.budget import COMPARED, NODE_RULES
 from muster_criteria.fleet.causes import DEVICE_SHARE, DEVICES_MIN
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.limits import kind_of, labelled
@@ -22,6 +22,8 @@ retest; odd in one reading, and not in the other. Chosen here: an order, not pro
 
 _DOUBT = (": to be measured again", ": seen again, but too little to convict")
 """What is said of one doubtful reading, and of several."""
+_RARE = ": rare among healthy ones, but too little to convict"
+"""What is said of what follows the lottery, of which a second reading tells the same."""
 
 _REFERENCE = {
     "peers": "the median of {count} peers",
@@ -57,17 +59,19 @@ def fleet_finding(
     else:
         meaning = comparison.meaning or "is unlike its peers"
     acquitted = not convicted and row[f"{column}_acquitted"] == 1.0
-    what = "" if convicted else ": not seen again" if acquitted else _DOUBT[repeats > 1]
+    drawn = comparison.spread == "lottery" and rule.kind in COMPARED
+    doubt = _RARE if drawn else _DOUBT[repeats > 1]
+    what = "" if convicted else ": not seen again" if acquitted else doubt
     return Finding(
         rule=rule.kind,
         metric=row["metric"],
         device=row["device"],
         severity=SEVERITY[rule.breach],
         fault_class=FaultClass.SOFTWARE if of_node else comparison.fault,
-        action=_action(convicted, acquitted, of_node, comparison),
+        action=_action(convicted or (drawn and not acquitted), acquitted, of_node, comparison),
         observed=observed,
         expected=expected,
-        source=fleet_source(rule.kind, rule.breach),
+        source=fleet_source(rule.kind, rule.breach, comparison),
         summary=f"{row['device']} {meaning}: {name} is {observed}, {100.0 * share:.1f} % off {reference}{what}.",
         labels=row["labels"],
         confidence=ACQUITTED if acquitted else DOUBTED if not convicted else CONFIRMED if repeats > 1 else CONVICTED,
@@ -81,10 +85,12 @@ def _action(convicted: bool, acquitted: bool, of_node: bool, comparison: Compari
     return Action.FIX_SOFTWARE if of_node else comparison.action
 
 
-def fleet_source(kind: str, breach: str) -> str:
+def fleet_source(kind: str, breach: str, comparison: Comparison) -> str:
     """Where the thresholds of the fleet's rules come from."""
     if breach == "fail":
         return f"{kind}: the fleet's empirical tail, at 1 healthy node failed in 1,000 visits; at least 3 % effect"
+    if comparison.spread == "lottery" and kind in COMPARED:
+        return f"{kind}: the fleet's empirical tail, at 1 healthy node told in 100 visits, and robust z above 3.5"
     return f"{kind}: robust z above 3.5 (Iglewicz and Hoaglin) and at least 2.5 % effect; a retest, no conviction"
 
 

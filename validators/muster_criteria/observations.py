@@ -69,7 +69,7 @@ def _shown(
             if kind in FLEET_KINDS:
                 above = at > frame[f"{column}_expected"].to_numpy()
                 for row in np.flatnonzero(np.isnan(shown) & np.isfinite(at) & (above == upper)):
-                    shown[row], by[int(row)] = at[row], fleet_source(kind, breach)
+                    shown[row], by[int(row)] = at[row], fleet_source(kind, breach, sku.programme.compare[int(who[row])])
                 continue
             for row in np.flatnonzero(np.isnan(shown) & ~np.isnan(at)):
                 limit = sku.all_limits[who[row]] if who[row] >= 0 else None

@@ -29,6 +29,8 @@ def _healthy(rows: Sequence[Row]) -> str:
         lines.append([label, *(_in_thousand(count) for count in counts)])
     retested = [f"{1000 * by_visit[visit].retested.rate:.1f}" for visit in VISITS]
     lines.append(["(measured twice by Muster)", *retested])
+    warned = [f"{1000 * by_visit[visit].warned.rate:.1f}" for visit in VISITS]
+    lines.append(["(told as odd by Muster, a person called)", *warned])
     return _markdown(lines)
 
 

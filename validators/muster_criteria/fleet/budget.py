@@ -25,6 +25,8 @@ NODE_RULES = ("node_peers", "node_drift")
 """Rules about the node's own level: all its devices alike, which is no device's fault."""
 OWN_PAST = ("drift", "node_drift")
 """Rules that compare a device, or a node, with what it was at its visits before: there is no lottery, only noise."""
+COMPARED = ("peers", "siblings")
+"""Rules that compare a part with others, which the lottery tells apart."""
 SHARES: dict[str, dict[Spread, tuple[float, float]]] = {
     "peers": {"low": (0.05, 0.32), "lottery": (0.20, 0.01)},
     "siblings": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},
@@ -51,11 +53,14 @@ class Budget:
     ``healthy_fail_per_visit``: probability. ``effect_min``: share; a smaller distance never convicts. ``retest_z``:
     robust z beyond which a retest is asked for (Iglewicz and Hoaglin: 3.5), never a conviction; ``retest_min``: share
     from which one is, less than ``effect_min`` by some run-to-run noise (0.3–0.5 %), which may hide what is there.
+    ``healthy_warn_per_visit``: how often a healthy node may be told as odd by what follows the lottery: no retest can
+    settle that, so a person is called. Chosen here: ten times what may be failed.
     ``mad_floor``: share of the median below which a MAD is not believed. ``peers_min``: fewer peers judge nobody.
     ``visits_min``: earlier visits that a device's own history needs. ``cusum_k``: reference value in σ.
     """
 
     healthy_fail_per_visit: float = 1e-3
+    healthy_warn_per_visit: float = 1e-2
     effect_min: float = 0.03
     retest_min: float = 0.025
     retest_z: float = 3.5
@@ -73,6 +78,10 @@ class Budget:
         """
         shares = SHARES if has_past else SHARES_WITHOUT_PAST
         return self.healthy_fail_per_visit * shares[rule][spread][confirmed] * share
+
+    def warning(self, share: float) -> float:
+        """Probability with which each of the rules that compare parts may tell a series of the lottery as odd."""
+        return self.healthy_warn_per_visit * share / len(COMPARED)
 
 
 STANDARD = Budget()

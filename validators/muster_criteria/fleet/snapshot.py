@@ -22,7 +22,7 @@ from muster_criteria.fleet.budget import STANDARD, Budget
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.strays import SCALES, TAILS, learn
 
-SCHEMA = "muster.snapshot/4"
+SCHEMA = "muster.snapshot/5"
 _TABLES = {"cells": cells_module.COLUMNS, "scales": SCALES, "tails": TAILS, "slopes": explained.COLUMNS}
 
 

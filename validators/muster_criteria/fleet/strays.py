@@ -18,8 +18,9 @@ from muster_criteria.fleet.tails import PROBABILITIES, tails_of
 from muster_criteria.fleet.timeline import Matrix, Timeline, row_medians, timeline
 
 SERIES = ("kind", "metric", "labels", "unit")
-SCALES = ("rule", "sku", *SERIES, "scale")
-"""``scale``: 1.4826 × MAD of the rule's distances over all devices of the SKU, as a share; never below its floor."""
+SCALES = ("rule", "sku", *SERIES, "scale", "size")
+"""``scale``: 1.4826 × MAD of the rule's distances over all devices of the SKU, as a share; never below its floor.
+``size``: of how many distances."""
 TAILS = ("rule", "repeats", "sku", "kind", "metric", "size", *(f"q{at}" for at in range(len(PROBABILITIES))))
 """Distances in scales that healthy devices exceed with each of ``tails.PROBABILITIES``, pooled over a metric's labels,
 or over all metrics of a kind (``metric`` empty) for those with too few. ``repeats`` 2: the milder of two visits."""
@@ -167,7 +168,7 @@ def _scales(sample: _Sample, of: Keyed, budget: Budget) -> Iterator[tuple[object
         values = values[np.isfinite(values)]
         if len(values) >= budget.peers_min:
             mad = float(np.median(np.abs(values - np.median(values))))
-            yield (sample.rule, of.skus[sku], *of.catalogue[series].key, max(floor, GAUSSIAN_MAD * mad))
+            yield (sample.rule, of.skus[sku], *of.catalogue[series].key, max(floor, GAUSSIAN_MAD * mad), len(values))
 
 
 def _tails(sample: _Sample, of: Keyed, budget: Budget) -> Iterator[tuple[object, ...]]:
@@ -175,7 +176,7 @@ def _tails(sample: _Sample, of: Keyed, budget: Budget) -> Iterator[tuple[object,
     scale = np.full((max(len(of.skus), 1), max(len(of.catalogue), 1)), np.nan)
     skus = {name: at for at, name in enumerate(of.skus)}
     numbers = {each.key: at for at, each in enumerate(of.catalogue)}
-    for _, sku_name, kind, metric, labels, unit, found in _scales(sample, of, budget):
+    for _, sku_name, kind, metric, labels, unit, found, _ in _scales(sample, of, budget):
         scale[skus[sku_name], numbers[kind, metric, labels, unit]] = found  # type: ignore[index]
     scales = scale[sample.sku, sample.series]
     series_of = {each.key[:2]: each for each in of.catalogue}

@@ -9,11 +9,16 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import stdtrit
 
-from muster_criteria.fleet.budget import Budget, cusum_limit
+from muster_criteria.fleet.budget import COMPARED, Budget, cusum_limit
 from muster_criteria.fleet.keyed import Codes, Numbers, Series
 from muster_criteria.fleet.snapshot import Snapshot
 from muster_criteria.fleet.tails import PROBABILITIES, threshold
+
+MAD_EFFICIENCY = 0.37
+"""Of the MAD as an estimate of a Gaussian's scale (P. Rousseeuw and C. Croux, Alternatives to the Median Absolute
+Deviation, 1993)."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,10 +55,17 @@ class Thresholds:
         return np.array([distinct[p] for p in spent])
 
     @functools.cached_property
-    def _scales(self) -> dict[tuple[str, ...], float]:
-        columns = ("rule", "sku", "kind", "metric", "labels", "unit", "scale")
+    def _scales(self) -> dict[tuple[str, ...], tuple[float, int]]:
+        columns = ("rule", "sku", "kind", "metric", "labels", "unit", "scale", "size")
         rows = zip(*(self.snapshot.scales[name] for name in columns), strict=True)
-        return {tuple(row[:-1]): float(row[-1]) for row in rows}
+        return {tuple(row[:-2]): (float(row[-2]), int(row[-1])) for row in rows}
+
+    def _learned(self, rule: str, at: int) -> Numbers:
+        """One figure of the rule's scales for each (SKU, series); NaN where none was learned."""
+        nothing = (np.nan, np.nan)
+        return np.array(
+            [[self._scales.get((rule, sku, *each.key), nothing)[at] for each in self.catalogue] for sku in self.skus]
+        ).reshape(len(self.skus), len(self.catalogue))
 
     @functools.cached_property
     def _tails(self) -> dict[tuple[str, int, str, str, str], Numbers]:
@@ -77,9 +89,7 @@ class Thresholds:
     @functools.cache  # noqa: B019
     def scale(self, rule: str) -> Numbers:
         """The rule's scale for each (SKU, series), as a share; NaN where none was learned."""
-        return np.array(
-            [[self._scales.get((rule, sku, *each.key), np.nan) for each in self.catalogue] for sku in self.skus]
-        ).reshape(len(self.skus), len(self.catalogue))
+        return self._learned(rule, 0)
 
     @functools.cache  # noqa: B019
     def critical(self, rule: str, repeats: int = 1, *, has_past: bool = True) -> Numbers:
@@ -95,8 +105,25 @@ class Thresholds:
 
     @functools.cache  # noqa: B019
     def odd(self, rule: str) -> Numbers:
-        """What asks for a retest: a robust z beyond the budget's."""
-        return np.asarray(self.scale(rule) * self.budget.retest_z)
+        """What asks for a retest, or is told as odd: a robust z beyond the budget's.
+
+        What follows the lottery must be rare besides: by the peers' tail, or, while that is unknown, for a Gaussian
+        lottery whose scale is known from so few (a MAD of n values is as uncertain as a standard deviation of
+        ``MAD_EFFICIENCY`` × n, and what lies beyond follows Student's t).
+        """
+        odd = np.asarray(self.scale(rule) * self.budget.retest_z)
+        if rule not in COMPARED or not self.snapshot.lottery:
+            return odd
+        sizes = self._learned(rule, 1)
+        for row, sku in enumerate(self.skus):
+            for column, series in enumerate(self.catalogue):
+                if series.comparison.spread == "lottery" and np.isfinite(sizes[row, column]):
+                    spend = self.budget.warning(series.weight / self.snapshot.lottery)
+                    tail = self.tail(rule, 1, sku, series)
+                    freedom = MAD_EFFICIENCY * sizes[row, column]
+                    rare = stdtrit(freedom, 1.0 - spend) if tail is None else threshold(tail, spend)
+                    odd[row, column] = max(odd[row, column], self.scale(rule)[row, column] * rare)
+        return odd
 
     def second(self, rule: str, repeats: Codes, sku: Codes, series: Codes) -> Numbers:
         """As ``critical``, for the second worst of each item's ``repeats`` readings; infinite where there is one."""
