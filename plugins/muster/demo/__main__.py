@@ -16,9 +16,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, help="draws which node and which GPU has which fault (default: at random)")
     parser.add_argument("--exit", action="store_true", help="end when all is done; status 0 only if all is right")
-    parser.add_argument(
-        "--ask", action="store_true", help="let no node into production by itself: ask about each (the demo answers)"
-    )
     parser.add_argument("--directory", type=pathlib.Path, help="where to work, emptied first (default: .demo here)")
     parser.add_argument("--time-limit", type=float, default=TIME_LIMIT_S, help="give up after this many seconds")
     return parser.parse_args(argv)
@@ -26,4 +23,4 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 if __name__ == "__main__":
     chosen = parse()
-    sys.exit(main(chosen.seed, chosen.exit, chosen.directory, chosen.time_limit, chosen.ask))
+    sys.exit(main(chosen.seed, chosen.exit, chosen.directory, chosen.time_limit))

@@ -36,7 +36,6 @@ from muster_reports.model import RunReport
 
 DAG_ID = "node_qualification"
 LEVEL = "demo"
-USUAL_LEVEL = "standard"
 REASON = "demo"
 TIME_LIMIT_S = 1800.0
 """For machines far slower than one with two quiet cores, which needs a fifth of it."""
@@ -63,7 +62,6 @@ class Options:
     exit_after: bool
     directory: pathlib.Path
     time_limit_s: float = TIME_LIMIT_S
-    ask: bool = False
 
 
 def main(
@@ -71,21 +69,19 @@ def main(
     exit_after: bool = False,
     directory: pathlib.Path | None = None,
     time_limit_s: float = TIME_LIMIT_S,
-    ask: bool = False,
 ) -> int:
     """Run the demo; returns the exit status: 0 only if every fault was found and nothing else was failed, and every
     healthy simulated node entered production, one of them tested again there.
 
     Works in ``directory`` (default: .demo here), which it empties first. Without ``exit_after`` Airflow stays up
-    until somebody stops it. With ``ask`` no node enters production by itself: a person is asked about each, and the
-    demo answers if nobody else does. No process outlives the call.
+    until somebody stops it. Nobody knows yet what is usual in so young a fleet, so a person is asked about each node
+    before it enters production, and the demo answers if nobody else does. No process outlives the call.
     """
     options = Options(
         seed=secrets.randbelow(10_000) if seed is None else seed,
         exit_after=exit_after,
         directory=(directory or pathlib.Path(".demo")).resolve(),
         time_limit_s=time_limit_s,
-        ask=ask,
     )
     return custody.keep(lambda: run(options))
 
@@ -321,8 +317,7 @@ def muster_settings(place: Workdir, login: Login, keys: Keys, options: Options) 
         "MUSTER_MAIL_FROM": "muster@localhost",
         "MUSTER_POLL_SECONDS": "1",
         "MUSTER_RETRY_SECONDS": "5",
-        # Nothing in the demo is as thorough as a fleet asks for, so by the usual setting everybody is asked about.
-        "MUSTER_ADMISSION_LEVEL": USUAL_LEVEL if options.ask else LEVEL,
+        "MUSTER_ADMISSION_LEVEL": LEVEL,
         # A question that the demo fails to answer is not to hang it; one that it leaves to the user is.
         "MUSTER_APPROVAL_HOURS": "0.1" if options.exit_after else "24",
         "MUSTER_REVALIDATION_LEVEL": LEVEL,
