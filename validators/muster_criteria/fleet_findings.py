@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from muster_criteria.fleet.budget import COMPARED, NODE_RULES
+from muster_criteria.fleet.budget import NODE_RULES, follows_lottery
 from muster_criteria.fleet.causes import DEVICE_SHARE, DEVICES_MIN
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.limits import kind_of, labelled
@@ -59,7 +59,7 @@ def fleet_finding(
     else:
         meaning = comparison.meaning or "is unlike its peers"
     acquitted = not convicted and row[f"{column}_acquitted"] == 1.0
-    drawn = comparison.spread == "lottery" and rule.kind in COMPARED
+    drawn = follows_lottery(rule.kind, comparison.spread)
     doubt = _RARE if drawn else _DOUBT[repeats > 1]
     what = "" if convicted else ": not seen again" if acquitted else doubt
     return Finding(
@@ -68,7 +68,7 @@ def fleet_finding(
         device=row["device"],
         severity=SEVERITY[rule.breach],
         fault_class=FaultClass.SOFTWARE if of_node else comparison.fault,
-        action=_action(convicted or (drawn and not acquitted), acquitted, of_node, comparison),
+        action=_action(convicted or drawn, acquitted, of_node, comparison),
         observed=observed,
         expected=expected,
         source=fleet_source(rule.kind, rule.breach, comparison),
@@ -79,9 +79,12 @@ def fleet_finding(
     )
 
 
-def _action(convicted: bool, acquitted: bool, of_node: bool, comparison: Comparison) -> Action:
-    if not convicted:
-        return Action.NONE if acquitted else Action.RETEST
+def _action(settled: bool, acquitted: bool, of_node: bool, comparison: Comparison) -> Action:
+    """``settled``: a second reading would tell nothing new."""
+    if acquitted:
+        return Action.NONE
+    if not settled:
+        return Action.RETEST
     return Action.FIX_SOFTWARE if of_node else comparison.action
 
 
@@ -89,7 +92,7 @@ def fleet_source(kind: str, breach: str, comparison: Comparison) -> str:
     """Where the thresholds of the fleet's rules come from."""
     if breach == "fail":
         return f"{kind}: the fleet's empirical tail, at 1 healthy node failed in 1,000 visits; at least 3 % effect"
-    if comparison.spread == "lottery" and kind in COMPARED:
+    if follows_lottery(kind, comparison.spread):
         return f"{kind}: the fleet's empirical tail, at 1 healthy node told in 100 visits, and robust z above 3.5"
     return f"{kind}: robust z above 3.5 (Iglewicz and Hoaglin) and at least 2.5 % effect; a retest, no conviction"
 

@@ -203,7 +203,7 @@ def _examine(
     void = _void_rows(frame, breaking, sku)
     counted = tally(result, frame, void, sku, stage, level)
     if not rules and not counted.missing:
-        counted.unjudged.append("the whole stage: no rule says anything of what was measured")
+        counted.unjudged.append(f"the whole stage: {UNJUDGED}")
     told = [_held_back(item.finding) if item.position in void else item.finding for item in breaking]
     told += weighed.elsewhere
     told += _only_in_repeats(ran, told, sku, evaluate)
@@ -300,7 +300,9 @@ def _reason(verdict: Verdict, findings: Sequence[Finding], coverage: Coverage) -
         count = f"Not measured ({len(coverage.missing)} of {coverage.required} required): "
         return _first_of([count + sentence for sentence in coverage.missing])
     if verdict is Verdict.PROVISIONAL:
-        figures = dict.fromkeys(sentence.partition(" on ")[0] for sentence in coverage.unjudged)
+        figures = dict.fromkeys(
+            sentence.removesuffix(f": {UNJUDGED}").partition(" on ")[0] for sentence in coverage.unjudged
+        )
         count = f"Not judged ({len(coverage.unjudged)} of {coverage.required} required): "
         return f"{count}{_cut(listed(list(figures), most=8))}: {UNJUDGED}."
     return f"All {coverage.required} required measurements were taken and are within their limits."

@@ -14,6 +14,7 @@ from muster.records import _rows
 from muster.records.engine import reading
 from muster.records.models import Part, Placement, Run
 from muster.records.values import PlacementRecord, RunRecord
+from muster_criteria.limits import kind_of
 
 CHASSIS = ("system", "board")
 """The parts whose serial makes a machine this machine; any other part may be swapped."""
@@ -53,11 +54,6 @@ def part_runs(serial: str) -> list[RunRecord]:
         return [
             _rows.to_run(row) for row in session.scalars(select(Run).where(Run.id.in_(ids)).order_by(Run.id.desc()))
         ]
-
-
-def kind_of_slot(slot: str) -> str:
-    """What kind of part sits there: "gpu" of "gpu3", "nic" of "nic:mlx5_0"."""
-    return re.sub(r"\d+$", "", slot.partition(":")[0])
 
 
 def real_serials(told: Mapping[str, str | None]) -> dict[str, str]:
@@ -118,7 +114,7 @@ def sits_now(session: Session, kind: str, serial: str) -> tuple[str, str] | None
 
 def _place_one(session: Session, node: str, slot: str, serial: str, previous: str | None) -> list[str]:
     moment = _rows.now()
-    kind = kind_of_slot(slot)
+    kind = kind_of(slot)
     part = session.scalar(select(Part).where(Part.kind == kind, Part.serial == serial))
     if part is None:
         part = Part(kind=kind, serial=serial, first_seen=moment)

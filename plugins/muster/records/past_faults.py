@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 from muster.records import _rows
 from muster.records.engine import reading
 from muster.records.models import FindingRow, Node, Part, Placement, Run, StageRecord
-from muster.records.parts import kind_of_slot, real_serials, serials_at
+from muster.records.parts import real_serials, serials_at
+from muster_criteria.limits import kind_of
 from muster_criteria.model import COMMON_CAUSE, HELD, Severity
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _of_parts(
     session: Session, convicted: Select[str, str, int, datetime.datetime], serials: Mapping[str, str]
 ) -> Iterator[tuple[str, int]]:
     """(device as it is called now, run) of each conviction of a part with a serial, wherever it sat then."""
-    now = {(kind_of_slot(slot), serial): slot for slot, serial in serials.items()}
+    now = {(kind_of(slot), serial): slot for slot, serial in serials.items()}
     places = select(Part.kind, Part.serial, Placement.node, Placement.slot, Placement.since, Placement.until)
     places = places.join(Part, Placement.part_id == Part.id).where(tuple_(Part.kind, Part.serial).in_(list(now)))
     sat = list(session.execute(places)) if now else []

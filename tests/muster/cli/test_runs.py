@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -176,14 +175,11 @@ class TestSmallCommands:
 
     def test_help_is_there_at_once(self) -> None:
         """The command line must not wait for Airflow, Great Expectations or the database to be imported."""
-        heavy = ("airflow", "great_expectations", "sqlalchemy", "pandas", "paramiko", "httpx")
+        heavy = ("airflow", "great_expectations", "sqlalchemy", "pandas", "numpy", "paramiko", "httpx", "jinja2")
         code = (
             "import sys; sys.argv = ['muster', '--help']\nfrom muster.cli import main\ntry: main()\n"
             f"finally: print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"
         )
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert "qualify" in done.stdout
         assert done.stderr == "[]\n"
-        assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0

@@ -27,6 +27,13 @@ OWN_PAST = ("drift", "node_drift")
 """Rules that compare a device, or a node, with what it was at its visits before: there is no lottery, only noise."""
 COMPARED = ("peers", "siblings")
 """Rules that compare a part with others, which the lottery tells apart."""
+
+
+def follows_lottery(rule: str, spread: Spread) -> bool:
+    """Whether the lottery is in what ``rule`` compares: then a second reading tells the same, and settles nothing."""
+    return spread == "lottery" and rule in COMPARED
+
+
 SHARES: dict[str, dict[Spread, tuple[float, float]]] = {
     "peers": {"low": (0.05, 0.32), "lottery": (0.20, 0.01)},
     "siblings": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},
@@ -79,7 +86,7 @@ class Budget:
         shares = SHARES if has_past else SHARES_WITHOUT_PAST
         return self.healthy_fail_per_visit * shares[rule][spread][confirmed] * share
 
-    def warning(self, share: float) -> float:
+    def warn_part(self, share: float) -> float:
         """Probability with which each of the rules that compare parts may tell a series of the lottery as odd."""
         return self.healthy_warn_per_visit * share / len(COMPARED)
 

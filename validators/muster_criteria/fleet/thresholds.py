@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from muster_criteria.fleet.budget import COMPARED, Budget, cusum_limit
+from muster_criteria.fleet.budget import Budget, cusum_limit, follows_lottery
 from muster_criteria.fleet.keyed import Codes, Numbers, Series
 from muster_criteria.fleet.snapshot import Snapshot
 from muster_criteria.fleet.tails import PROBABILITIES, threshold
@@ -112,13 +112,13 @@ class Thresholds:
         ``MAD_EFFICIENCY`` × n, and what lies beyond follows Student's t).
         """
         odd = np.asarray(self.scale(rule) * self.budget.retest_z)
-        if rule not in COMPARED or not self.snapshot.lottery:
+        if not self.snapshot.lottery:
             return odd
         sizes = self._learned(rule, 1)
         for row, sku in enumerate(self.skus):
             for column, series in enumerate(self.catalogue):
-                if series.comparison.spread == "lottery" and np.isfinite(sizes[row, column]):
-                    spend = self.budget.warning(series.weight / self.snapshot.lottery)
+                if follows_lottery(rule, series.comparison.spread) and np.isfinite(sizes[row, column]):
+                    spend = self.budget.warn_part(series.weight / self.snapshot.lottery)
                     tail = self.tail(rule, 1, sku, series)
                     freedom = MAD_EFFICIENCY * sizes[row, column]
                     rare = stdtrit(freedom, 1.0 - spend) if tail is None else threshold(tail, spend)
