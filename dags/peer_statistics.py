@@ -1,4 +1,7 @@
-"""Every hour: works out anew what is usual among nodes of one model; each verdict cites the snapshot behind it."""
+"""Every hour: works out anew what is usual among nodes of one model; each verdict cites the snapshot behind it.
+
+Nodes that were judged before anybody knew what is usual are then judged again by what they measured.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import datetime
 
 from airflow.sdk import DAG, task
 
-from muster.operators import statistics
+from muster.operators import statistics, unsettled
 
 with DAG(
     dag_id="peer_statistics",
@@ -26,4 +29,9 @@ with DAG(
         """Make a snapshot for every model and level whose nodes were tested or moved since the last one."""
         return statistics.recompute()
 
-    recompute()
+    @task(retries=2, retry_delay=datetime.timedelta(seconds=30))
+    def speak_again() -> dict[str, str]:
+        """Judge qualified nodes whose verdict is PROVISIONAL by the newest snapshot; what it settles is mailed."""
+        return unsettled.speak_again()
+
+    recompute() >> speak_again()

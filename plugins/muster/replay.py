@@ -17,7 +17,7 @@ from muster.lifecycle import STAGES
 from muster.records import RunRecord, raw
 from muster.references import with_history
 from muster.settings import settings
-from muster_criteria.measured import parse_result
+from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Evidence, Finding, Judgement
 from muster_criteria.skus import Sku, SkuError, load_sku
 from muster_reports.model import StageReport
@@ -31,11 +31,15 @@ EVIDENCE = "evidence"
 
 @dataclasses.dataclass(frozen=True)
 class Replayed:
-    """One stage judged again; ``replayed`` is None where it could not be, and ``why_not`` says why."""
+    """One stage judged again; ``replayed`` is None where it could not be, and ``why_not`` says why.
+
+    ``result``: what it was judged by.
+    """
 
     recorded: Judgement
     replayed: Judgement | None
     why_not: str = ""
+    result: StageResult | None = None
 
     @property
     def differences(self) -> tuple[str, ...]:
@@ -95,7 +99,7 @@ def _again(run: RunRecord, stage: StageReport, as_of: str, find: Callable[[str],
         previous_faults=records.previous_faults(result, run.node, run.run_id, before=kept.recorded_at),
     )
     judged = records.beside_neighbours(judged, run.node, result.environment, before=kept.recorded_at)
-    return Replayed(said, records.waived_at(run.node, judged, kept.recorded_at))
+    return Replayed(said, records.waived_at(run.node, judged, kept.recorded_at), result=result)
 
 
 def differences(recorded: Judgement, replayed: Judgement) -> Iterator[str]:

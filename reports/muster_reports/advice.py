@@ -38,6 +38,8 @@ ADVICE = {
     Action.INSPECT: "inspect",
 }
 
+_UNJUDGED = "Some figures had nothing to be judged by (“not judged” below)"
+
 HELD_BACK = frozenset({"quarantine", "triage", "repair", "rma", "retired"})
 
 
@@ -54,11 +56,13 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
             closing = "Nothing to do." if not steps else ""
         case Verdict.WARN:
             closing = "Settle what is found below, or approve the node by name with a reason."
-        case Verdict.PROVISIONAL:
+        case Verdict.PROVISIONAL if report.state_after == "qualified":
             closing = (
-                "Some figures had nothing to be judged by (“not judged” below): a named person decides on the node, "
-                "or a test once eight peers or earlier visits are known."
+                f"{_UNJUDGED}. It is judged again by itself within an hour of eight peers being known; "
+                "until then a named person decides on it."
             )
+        case Verdict.PROVISIONAL:
+            closing = f"{_UNJUDGED}: a named person decides on it, or its next test once eight peers are known."
         case Verdict.INCONCLUSIVE | Verdict.SKIPPED if report.state_after == "revalidation":
             closing = "It is out of service until it passes. Remove the cause; it is tested again within the hour."
         case Verdict.INCONCLUSIVE:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
-from muster_criteria.model import Judgement
+from muster_criteria.model import UNJUDGED, Judgement
 from muster_reports.limits import NAME_MAX, Limits, cut
 from muster_reports.model import RunReport
 from muster_reports.text import clean, merge_devices, plural
@@ -89,8 +89,9 @@ def _coverage_cautions(judgement: Judgement, limits: Limits) -> Iterable[Caution
         yield Caution(f"{stage}: {lacking} not measured:", *items)
     if coverage.judged < coverage.measured:
         plain = f"{coverage.measured - coverage.judged} of {plural(coverage.measured, 'measured figure')}"
-        items = cut(merge_devices(coverage.unjudged), limits.first_screen)
-        yield Caution(f"{stage}: {plain} not judged, having no floor, peers or history:", *items)
+        named = (sentence.removesuffix(f": {UNJUDGED}") for sentence in coverage.unjudged)
+        items = cut(merge_devices(named), limits.first_screen)
+        yield Caution(f"{stage}: {plain} not judged, having no limit, peers or history:", *items)
 
 
 def covered(report: RunReport) -> str:

@@ -273,6 +273,15 @@ def test_a_simulated_stage_passed_off_as_real_turns_it_red() -> None:
     assert not fleet.score().ok
 
 
+def test_a_verdict_that_peers_changed_has_a_mail_of_its_own() -> None:
+    fleet = Fleet()
+    node = fleet.healthy().node
+    fleet.services[node] = dataclasses.replace(fleet.services[node], judged_again=1)
+    assert not fleet.score().ok
+    fleet.mails.append(mail(node))
+    assert fleet.score().ok
+
+
 def test_a_lost_or_doubled_or_unmarked_mail_turns_it_red() -> None:
     for spoil in (
         lambda mails: mails.pop(),

@@ -131,12 +131,12 @@ def test_the_story_follows_every_run_that_its_steps_bring_about(monkeypatch: pyt
     story = Lives(monkeypatch, Verdict.PASS)
     story.tell()
     assert story.triggered == [
-        ("cluster_qualification", "block-1__demo", ["n1", "n2"]), ("peer_statistics", "now__demo", []),
+        ("peer_statistics", "now__demo", []), ("cluster_qualification", "block-1__demo", ["n1", "n2"]),
         ("idle_revalidation", "now__demo", []),
     ]  # fmt: skip
     assert [(run.node, run.dag_id) for run in story.watcher.runs] == [
-        ("n1", "cluster_qualification"), ("n2", "cluster_qualification"), ("n1", "admission"),
-        ("n1", "peer_statistics"), ("n1", "idle_revalidation"), ("n1", "node_revalidation"),
+        ("n1", "peer_statistics"), ("n2", "peer_statistics"), ("n1", "cluster_qualification"),
+        ("n2", "cluster_qualification"), ("n1", "admission"), ("n1", "idle_revalidation"), ("n1", "node_revalidation"),
     ]  # fmt: skip
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from muster import records
-from muster.errors import MusterError, UnknownRevision, UnknownSnapshot
-from muster.operators import statistics
+from muster.errors import LeaseHeld, MusterError, UnknownRevision, UnknownSnapshot
+from muster.lifecycle import STAGES
+from muster.operators import statistics, unsettled, upkeep
 from muster.references import metrics, references
 from muster.replay import NO_PEERS, differences, replay
 from muster_criteria.judge import judge
@@ -224,3 +226,67 @@ def test_what_two_judgements_say_differently() -> None:
         f"found now (critical): {fleet.FINDING.summary}",
         "required: 1 → 2",
     ]
+
+
+def newcomer(sku: Sku, name: str, slow: dict[str, float] | None = None) -> str:
+    """A node that qualified when nobody knew any peers; gives its run."""
+    records.add_node(fleet.new_node(name, sku=SKU))
+    lease = fleet.begin(name, f"{name}__new")
+    for stage in STAGES:
+        if stage != STAGE:
+            fleet.do_stage(lease, stage)
+            continue
+        result, raw = measured(sku, name, name, slow or {})
+        records.begin_stage(lease.dag_id, lease.run_id, stage)
+        records.record_stage(lease.dag_id, lease.run_id, result, judge(result, sku, STAGE, LEVEL), raw)
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "Nobody knows.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    return lease.run_id
+
+
+def test_peers_settle_what_nobody_could_judge(
+    judged: str, sku: Sku, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.com")
+    monkeypatch.setattr(upkeep, "deliver_mail", lambda key: (0, 1))
+    well, odd = newcomer(sku, "well"), newcomer(sku, "odd", {"gpu3": 0.93})
+    assert records.get_run(DAG, well).verdict is Verdict.PROVISIONAL
+    said = unsettled.speak_again()
+    assert said["well"].startswith("PASS: All 5 stages passed, ")
+    assert said["odd"].startswith("WARN: ")
+    assert (records.get_run(DAG, well).verdict, records.get_run(DAG, odd).verdict) == (Verdict.PASS, Verdict.WARN)
+    found = [each.finding for each in records.open_findings("odd") if each.finding.metric == SLOW]
+    assert ("gpu3", "peers") in {(finding.device, finding.rule) for finding in found}
+    assert [mail.key.split("/")[1] for mail in records.outbox_pending()] == [odd, well]
+    (again,) = replay(records.get_run(DAG, well), stage=STAGE)
+    assert again.differences == (), "it can be replayed like every verdict"
+    assert unsettled.speak_again() == {}
+
+
+def test_without_new_peers_nothing_is_said(judged: str, sku: Sku, monkeypatch: pytest.MonkeyPatch) -> None:
+    newcomer(sku, "well")
+    monkeypatch.setattr(records, "latest_snapshot", lambda *_, **__: None)
+    assert unsettled.speak_again() == {}
+    assert records.get_run(DAG, "well__new").verdict is Verdict.PROVISIONAL
+
+
+def test_one_node_that_cannot_be_judged_again_keeps_no_other_from_it(
+    judged: str, sku: Sku, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newcomer(sku, "broken")
+    newcomer(sku, "taken")
+    newcomer(sku, "well")
+    said = records.speak_again
+
+    def speak_again(run: records.RunRecord, *spoken: Any) -> records.RunRecord:
+        if run.node == "taken":
+            raise LeaseHeld("taken is held by run x")
+        if run.node == "broken":
+            raise UnknownRevision("no revision 9 is kept")
+        return said(run, *spoken)
+
+    monkeypatch.setattr(records, "speak_again", speak_again)
+    with pytest.raises(AirflowFailException, match=r"^not judged again were broken: no revision 9 is kept$"):
+        unsettled.speak_again()
+    assert records.get_run(DAG, "well__new").verdict is Verdict.PASS
+    assert records.get_run(DAG, "taken__new").verdict is Verdict.PROVISIONAL

@@ -99,7 +99,7 @@ def test_the_first_screen_warns_of_everything_that_weakens_the_verdict(samples: 
     assert said[0] == ("The in-use guard was overruled (--force): rack 12 is drained, user asleep <3", ())
     assert said[1][0] == "Waivers stand for this node:"
     assert said[2] == ("Not everything ran to its end:", ("performance: nvbandwidth skipped",))
-    assert said[3][0] == "performance: 8 of 24 measured figures not judged, having no floor, peers or history:"
+    assert said[3][0] == "performance: 8 of 24 measured figures not judged, having no limit, peers or history:"
     assert said[3][1] == ("memory_bandwidth[op=copy] on gpu0–gpu7: no floor",)
     said = [(caution.sentence, caution.items, caution.more) for caution in build(samples["missing_gpu"], FULL).cautions]
     assert said[0][0] == "intake: 5 of 42 required figures not measured:"

@@ -9,7 +9,7 @@ import pandas as pd
 
 from muster_criteria.limits import labelled
 from muster_criteria.measured import ProbeEnd, StageResult
-from muster_criteria.model import Coverage
+from muster_criteria.model import UNJUDGED, Coverage
 from muster_criteria.programme import Need, needs, promised, stage_probes
 from muster_criteria.rows import PRESENCE, PRESENCE_PROBE, natural
 from muster_criteria.rules import RULES
@@ -18,8 +18,6 @@ from muster_criteria.words import listed
 
 COUNTED_BY = {"cpu": "cpu_threads", "core": "cpu_cores", "gpu": "gpu_count"}
 """Where the SKU leaves the number of a kind of device to the machine: the inventory metric that tells it."""
-UNJUDGED = "no limit, no peers and no history to judge it by"
-"""Said of each required figure that is held against nothing outside its own node."""
 DEVICES_MAX = 4096
 """No machine has more of one kind; a count beyond is not believed."""
 

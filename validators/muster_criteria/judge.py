@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pandas as pd
 
-from muster_criteria.coverage import UNJUDGED, Void, nothing_measured, tally
+from muster_criteria.coverage import Void, nothing_measured, tally
 from muster_criteria.findings import Breaking, evidence_finding, findings_of, in_order
 from muster_criteria.fleet.references import References
 from muster_criteria.fleet.single import Compared, compare, derived
@@ -20,7 +20,7 @@ from muster_criteria.fleet_findings import corroborated, with_common_causes
 from muster_criteria.frame import NONE_BEFORE, build_frame
 from muster_criteria.goldens import Goldens, golden_findings
 from muster_criteria.measured import StageResult
-from muster_criteria.model import Coverage, Evidence, Finding, Judgement, Observation, Severity, Verdict
+from muster_criteria.model import UNJUDGED, Coverage, Evidence, Finding, Judgement, Observation, Severity, Verdict
 from muster_criteria.observations import observations_of
 from muster_criteria.past_faults import with_past
 from muster_criteria.retests import doubted, repeated_rows

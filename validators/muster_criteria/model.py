@@ -61,6 +61,9 @@ class Action(enum.StrEnum):
 COMMON_CAUSE = "common_cause"
 """The rule of a finding that names what devices which fail alike at once have in common; reports tell it first."""
 
+UNJUDGED = "no limit, no peers and no history to judge it by"
+"""Said of each required figure that is held against nothing outside its own node."""
+
 HELD = 0.3
 """Confidence, at most, of a finding that convicts nobody yet, since others failed alike."""
 

@@ -251,7 +251,7 @@ class Demo:
         """Show what Muster found, then what the examiner says of it."""
         reports = [report for run in runs if (report := finished(run)) is not None]
         services = {member.name: service_of(member.name) for member in members}
-        expected = len(reports) + sum(len(each.reports) for each in services.values())
+        expected = len(reports) + sum(len(each.reports) + each.judged_again for each in services.values())
         deadline = time.monotonic() + MAIL_S
         while len(mails := read_mails(self.place.mail)) < expected and time.monotonic() < deadline:
             time.sleep(0.5)

@@ -49,7 +49,8 @@ class Service:
     """How a node came into service, and what became of it there.
 
     ``state`` is where it stands at the end. ``entered_by``: on whose word it entered production ("muster" for the gate,
-    "" if it never did), and ``on_full_pass`` whether a full-coverage PASS stands behind that.
+    "" if it never did), and ``on_full_pass`` whether a full-coverage PASS stands behind that. ``judged_again``: how
+    often a verdict changed when peers came to be known.
     """
 
     node: str
@@ -59,6 +60,7 @@ class Service:
     approvals: tuple[ApprovalRecord, ...] = ()
     validations: tuple[RunReport, ...] = ()
     revalidations: tuple[RunReport, ...] = ()
+    judged_again: int = 0
 
     @property
     def reports(self) -> tuple[RunReport, ...]:
@@ -121,7 +123,7 @@ def score(
     host: str,
     simulated: Sequence[str],
 ) -> Score:
-    """Examine a finished demo: one qualification a node (``host`` and each of ``simulated``), one mail a run."""
+    """Examine a finished demo: one qualification a node (``host`` and each of ``simulated``), one mail a verdict."""
     faults = {fault.node: fault for fault in planted}
     of_node = {report.node: report for report in reports}
     checks: list[Check] = []
@@ -138,7 +140,7 @@ def score(
             checks.append(_check_never_served(served, REMOVED if fault else QUALIFIED))
         runs = (report, *served.reports)
         checks.append(_check_marking(node, runs, simulated=node in simulated))
-        checks.append(_check_mails(node, len(runs), mails, simulated=node in simulated))
+        checks.append(_check_mails(node, len(runs) + served.judged_again, mails, simulated=node in simulated))
     again = [served.node for served in services.values() if served.revalidated]
     checks.append(
         Check(
@@ -213,17 +215,18 @@ def _check_marking(node: str, runs: Sequence[RunReport], *, simulated: bool) -> 
     return Check(wrong == 0, f"{node} must be marked {word} throughout: {wrong} of {len(marks)} marks are wrong")
 
 
-def _check_mails(node: str, runs: int, mails: Sequence[Mail], *, simulated: bool) -> Check:
-    """Exactly one mail tells of each run, and says so if it was simulated."""
+def _check_mails(node: str, verdicts: int, mails: Sequence[Mail], *, simulated: bool) -> Check:
+    """Exactly one mail tells of each verdict on a run, and says so if it was simulated."""
     mine = [mail for mail in mails if node in mail.subject]
-    if len(mine) != runs:
-        return Check(False, f"{node} must have one mail in the sink for each of {runs} runs: there are {len(mine)}")
+    expected = f"{node} must have one mail for each of {verdicts} verdicts"
+    if len(mine) != verdicts:
+        return Check(False, f"{expected} in the sink: there are {len(mine)}")
     marked = [(SIMULATED in mail.subject.lower(), SIMULATED in mail.text.lower()) for mail in mine]
     if simulated and not all(subject and text for subject, text in marked):
         return Check(False, f"every mail on {node} must say in subject and text that it is simulated")
     if not simulated and any(subject for subject, _text in marked):
         return Check(False, f"no mail on {node} must be marked simulated")
-    return Check(True, f"{node} must have one mail for each of {runs} runs, marked as its hardware is")
+    return Check(True, f"{expected}, marked as its hardware is")
 
 
 def _list(findings: Sequence[Finding]) -> str:

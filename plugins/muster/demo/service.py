@@ -95,9 +95,11 @@ class ServiceStory:
         self.level = level
 
     def tell(self, nodes: Sequence[str]) -> None:
-        """Validate the nodes together, have the questions about them answered, and revalidate one in production."""
+        """Judge the nodes by one another, validate them together, have questions answered, revalidate one of them."""
         for dag_id in DAGS:
             patiently(functools.partial(self.client.unpause, dag_id))
+        # On its first day a fleet has no peers; from here on its nodes are judged by one another.
+        self._trigger(STATISTICS_DAG, {}, nodes)
         self._validate(nodes, "demo")
         # On a machine that others use as well, members may miss each other; nothing is said of them then.
         if len(doubtful := [node for node in nodes if in_doubt(service_of(node))]) > 1:
@@ -105,8 +107,6 @@ class ServiceStory:
         self._watch(ADMISSION_DAG)
         self.follow(self.approver.look)
         serving = [node.name for node in records.list_nodes(states=(State.PRODUCTION,)) if node.name in nodes]
-        # On its first day a fleet has no peers; from here on its nodes are judged by one another.
-        self._trigger(STATISTICS_DAG, {}, serving)
         self._trigger(PICK_DAG, {"level": self.level}, serving)
         self._watch(REVALIDATION_DAG)
         self.follow(_nothing)
@@ -178,6 +178,7 @@ def service_of(node: str) -> Service:
         if run.dag_id in reports:
             reports[run.dag_id].append(records.run_report(run.dag_id, run.run_id, node=node))
     evidence: Mapping[str, Any] = entries[-1].evidence if entries else {}
+    again = [event.evidence for event in records.node_events(node) if "judged_again" in event.evidence]
     return Service(
         node=node,
         state=str(records.get_node(node).state),
@@ -186,4 +187,5 @@ def service_of(node: str) -> Service:
         approvals=tuple(records.approvals(node)),
         validations=tuple(reports[BLOCK_DAG]),
         revalidations=tuple(reports[REVALIDATION_DAG]),
+        judged_again=sum(said["verdict"] != said["before"] for said in again),
     )

@@ -7,6 +7,7 @@ DatabaseNotReady, in one sentence, if the database is away or not at this versio
 from __future__ import annotations
 
 from muster.records.adoption import adopt_nodes, replace_node, verify_node
+from muster.records.again import speak_again, unsettled
 from muster.records.alike import beside_neighbours
 from muster.records.engine import dispose, rehearsal, upgrade
 from muster.records.export import export_run
@@ -147,10 +148,12 @@ __all__ = [
     "revoke_waiver",
     "run_report",
     "run_stages",
+    "speak_again",
     "sweep_leases",
     "touch_contact",
     "typical_duration_s",
     "under_suspicion",
+    "unsettled",
     "upgrade",
     "verify_node",
     "waive_finding",

@@ -100,7 +100,7 @@ def finish_run(dag_id: str, run_id: str, verdict: Verdict, headline: str, *, nod
         run.verdict, run.headline, run.ended_at = str(verdict), headline, _rows.now()
         session.flush()
         if _rows.holds(session, row.name, dag_id, run_id):
-            _close(session, run, row, verdict)
+            close(session, run, row, verdict)
         run.state_after = row.state
         return _rows.to_run(run)
 
@@ -235,7 +235,8 @@ def _qualified_in_full(session: Session, node: Node) -> bool:
     )
 
 
-def _close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
+def close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
+    """Move the node as the end of the run asks, unless that is held back. The node is locked, and the run's alone."""
     full = _full_coverage(session, run)
     if node.shadow:
         # A short suite that passes says less than the qualification which this node never went through.

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, insert, update
+from sqlalchemy import delete, insert, inspect, update
 from sqlalchemy.orm import Session
 
 from muster.lifecycle import State
@@ -73,6 +73,40 @@ def record_stage(
             goldens.observe(session, run, result, simulated=row.simulated)
         _store_bytes(session, stage, raw, telemetry, chassis)
     return swapped
+
+
+def say_again(
+    session: Session, run: Run, node: Node, former: StageRecord, result: StageResult, said: Judgement
+) -> None:
+    """Let ``said`` stand instead of ``former``, which is kept; ``result``: what both rest on.
+
+    When it was measured, the bytes and the charts stay as they are.
+    """
+    said = apply_waivers(session, node, said)
+    keep_revision(session, said.sku, said.sku_version)
+    former.current = False
+    session.flush()
+    stage = _again(former, said)
+    session.add(stage)
+    session.flush()
+    _store_rows(session, stage, run.node, result, said)
+    suspects.mark(session, run, said)
+    session.execute(update(Artifact).where(Artifact.stage == former.id).values(stage=stage.id))
+
+
+def _again(former: StageRecord, judgement: Judgement) -> StageRecord:
+    """The stage's row once more, with what is said of it now."""
+    same = {column.key: getattr(former, column.key) for column in inspect(StageRecord).column_attrs}
+    del same["id"]
+    coverage = judgement.coverage
+    first = f"First {former.verdict}. Spoken again on {_rows.now():%Y-%m-%d %H:%M} UTC, by peers known since."
+    said = {
+        "current": True, "verdict": str(judgement.verdict), "reason": judgement.reason,
+        "required": coverage.required, "measured": coverage.measured, "judged": coverage.judged,
+        "missing": list(coverage.missing), "unjudged": list(coverage.unjudged), "notes": [*judgement.notes, first],
+        "sku": judgement.sku, "sku_version": judgement.sku_version, "snapshot": judgement.snapshot,
+    }  # fmt: skip
+    return StageRecord(**{**same, **said})
 
 
 def _observe(session: Session, run: Run, node: Node, result: StageResult) -> list[str]:

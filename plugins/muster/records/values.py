@@ -149,6 +149,8 @@ class StageVerdict:
     recorded_at: datetime.datetime
     dag_id: str
     run_id: str
+    snapshot: str = ""
+    """The version of the peer statistics that it was spoken by."""
 
 
 @dataclasses.dataclass(frozen=True)

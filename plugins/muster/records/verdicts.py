@@ -112,7 +112,7 @@ def standing_verdicts(session: Session, node: Node) -> list[tuple[int, StageVerd
         StageVerdict(
             stage.stage, stage.level, Verdict(stage.verdict),
             stage.required > 0 and stage.required == stage.measured == stage.judged,
-            stage.reason, stage.recorded_at, run.dag_id, run.run_id,
+            stage.reason, stage.recorded_at, run.dag_id, run.run_id, stage.snapshot,
         ): stage.id
         for stage, run in session.execute(query)
     }  # fmt: skip

@@ -1,0 +1,104 @@
+"""PROVISIONAL verdicts spoken again: what they move, what is kept, and what stands in the way."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from muster import records
+from muster.errors import IllegalMove, LeaseHeld
+from muster.lifecycle import STAGES, State
+from muster.records import raw
+from muster_criteria.model import Coverage, Judgement, Verdict
+from tests.muster import fleet
+
+NODE, OPEN = "gpu-0001", "performance"
+UNJUDGED = Coverage(2, 2, 1, (), ("burn_rate on gpu0: nothing to judge it by",))
+
+
+@pytest.fixture
+def waiting(fleet_db: str) -> records.RunRecord:
+    """A node that qualified with one stage PROVISIONAL; gives the run."""
+    records.add_node(fleet.new_node(NODE))
+    return provisional("new")
+
+
+def provisional(name: str) -> records.RunRecord:
+    lease = fleet.begin(NODE, f"{NODE}__{name}")
+    for stage in STAGES:
+        if stage == OPEN:
+            fleet.do_stage(lease, stage, Verdict.PROVISIONAL, coverage=UNJUDGED)
+        else:
+            fleet.do_stage(lease, stage)
+    run = records.finish_run(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "Not judged: burn_rate.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    return run
+
+
+def again(run: records.RunRecord, verdict: Verdict, stage: str = OPEN) -> records.RunRecord:
+    result, _ = fleet.result(stage, node=NODE)
+    found = (fleet.finding(),) if verdict is Verdict.FAIL else ()
+    said: Judgement = dataclasses.replace(fleet.judgement(stage, verdict, findings=found), snapshot="abc")
+    return records.speak_again(run, [(result, said)], verdict, f"{verdict} now.")
+
+
+def test_what_nobody_could_judge_waits_until_a_run_takes_the_node(waiting: records.RunRecord) -> None:
+    (said,) = records.unsettled()[NODE]
+    assert (said.stage, said.verdict, said.run_id) == (OPEN, Verdict.PROVISIONAL, waiting.run_id)
+    fleet.begin(NODE, f"{NODE}__next")
+    assert records.unsettled() == {}
+
+
+def test_a_pass_stands_instead_and_the_node_stays(waiting: records.RunRecord) -> None:
+    before = {said.stage: said for said in records.latest_verdicts(NODE)}[OPEN]
+    sent = raw.sent(waiting.dag_id, waiting.run_id, OPEN)
+    run = again(waiting, Verdict.PASS)
+    assert (run.verdict, run.headline, run.state_after) == (Verdict.PASS, "PASS now.", State.QUALIFIED)
+    assert run.ended_at == waiting.ended_at, "it was measured when it was"
+    said = {said.stage: said for said in records.latest_verdicts(NODE)}[OPEN]
+    assert (said.verdict, said.full_coverage, said.snapshot) == (Verdict.PASS, True, "abc")
+    assert said.recorded_at == before.recorded_at
+    assert records.unsettled() == {}
+    assert raw.sent(waiting.dag_id, waiting.run_id, OPEN) == sent, "what the node sent is still there"
+    report = records.run_report(waiting.dag_id, waiting.run_id)
+    (stage,) = (stage for stage in report.stages if stage.judgement.stage == OPEN)
+    assert stage.judgement.notes[-1].startswith("First PROVISIONAL. Spoken again on ")
+    assert stage.judgement.observations
+    event = records.node_events(NODE)[-1]
+    assert event.reason == f"run {waiting.run_id} was judged again, by peers known since: {OPEN} PASS"
+
+
+def test_a_fail_takes_the_node_out(waiting: records.RunRecord) -> None:
+    run = again(waiting, Verdict.FAIL)
+    assert run.state_after == records.get_node(NODE).state == State.QUARANTINE
+    assert [each.finding.device for each in records.open_findings(NODE)] == ["gpu3"]
+
+
+def test_a_warning_is_an_open_finding(waiting: records.RunRecord) -> None:
+    assert again(waiting, Verdict.WARN).state_after is State.QUALIFIED
+    assert records.get_run(waiting.dag_id, waiting.run_id).verdict is Verdict.WARN
+
+
+def test_a_node_that_a_run_holds_is_that_runs(waiting: records.RunRecord) -> None:
+    fleet.begin(NODE, f"{NODE}__next")
+    with pytest.raises(LeaseHeld, match=f"is held by run {NODE}__next of {fleet.DAG}"):
+        again(waiting, Verdict.PASS)
+    assert records.get_run(waiting.dag_id, waiting.run_id).verdict is Verdict.PROVISIONAL
+
+
+def test_a_node_that_a_person_moved_stays_where_it_was_put(waiting: records.RunRecord) -> None:
+    records.move_node(NODE, State.PRODUCTION, "ada", "we need it")
+    assert records.unsettled() == {}
+    with pytest.raises(IllegalMove, match="has moved to production since"):
+        again(waiting, Verdict.FAIL)
+    assert records.get_node(NODE).state is State.PRODUCTION
+
+
+def test_only_what_stands_and_is_provisional_is_spoken_again(waiting: records.RunRecord) -> None:
+    with pytest.raises(IllegalMove, match=r"intake of run .* is PROVISIONAL no more"):
+        again(waiting, Verdict.PASS, "intake")
+    later = provisional("later")
+    with pytest.raises(IllegalMove, match=f"{OPEN} of run {waiting.run_id} is PROVISIONAL no more"):
+        again(waiting, Verdict.PASS)
+    assert again(later, Verdict.PASS).verdict is Verdict.PASS
