@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.bench.accuracy import baselines as tests_to_beat
-from tests.bench.accuracy.bars import FALSE_FAILS, TUNED, figures, missed, worse_than
-from tests.bench.accuracy.counting import Count
+from tests.bench.accuracy.bars import FALSE_FAILS, TUNED, figures, missed, worse_in_these_fleets, worse_than
+from tests.bench.accuracy.counting import Count, limits_over
 from tests.bench.accuracy.devices import Hall
-from tests.bench.accuracy.evaluation import Row, Size, evaluate, rows_of
+from tests.bench.accuracy.evaluation import MUSTER, Row, Size, evaluate, rows_of
 from tests.bench.accuracy.fleet import CELLS, HEALTHY, Cell, Trials, draw_fleet, draw_trials
 from tests.bench.accuracy.report import tables
 from tests.bench.accuracy.verdicts import Verdicts, shows
@@ -27,6 +27,7 @@ GOOD: dict[str, Any] = {
     "false_fail_upper95": 0.0014,
     "localisation_min": 0.99,
     "worse_than_baseline": [],
+    "worse_in_these_fleets": [],
     "trials_per_cell_min": 1000,
     "healthy_judgements": 20_000,
 }
@@ -48,7 +49,13 @@ def _row(cell: Cell, visit: str, hits: int, others: int = 0, located: int | None
         retested=Count(0, 1000),
         minutes=float(hits),
         others=dict.fromkeys((*TUNED, "75 % of figure"), Count(others, 1000)),
+        by_fleet={MUSTER: _parts(hits), **dict.fromkeys(TUNED, _parts(others))},
     )
+
+
+def _parts(hits: int) -> tuple[Count, ...]:
+    """So many of 1,000, over ten fleets as evenly as can be."""
+    return tuple(Count(hits // 10 + (fleet < hits % 10), 100) for fleet in range(10))
 
 
 @pytest.mark.parametrize(
@@ -93,6 +100,21 @@ def test_tuned_baselines_convict_for_nothing_below_three_percent(healthy: tuple[
     limits = tests_to_beat.tune(tests_to_beat.healthy_halves(fleet.today.readings, lots), FALSE_FAILS)
     assert min(limits["share of mean"].values()) == 0.03
     assert min(limits["own history"].values()) == 0.03
+
+
+def test_what_is_kept_of_a_sample_is_enough_for_its_rare_values() -> None:
+    rng = np.random.default_rng(4)
+    worst = {"rate": rng.standard_t(4, 50_000), "clock": rng.normal(0.0, 3.0, 50_000)}
+    sample = tests_to_beat.Sample.of(worst)
+    assert sample.nodes == 50_000
+    assert len(sample.worst["rate"]) < 0.05 * sample.nodes
+    for key, values in worst.items():
+        for share in (1e-3, 1e-4, 1e-6):
+            expected = np.quantile(values, 1.0 - share, method="weibull")
+            assert sample.exceeded_by(sample.worst[key], share) == pytest.approx(expected)
+    limits = {"rate": 6.0, "clock": 9.0}
+    beyond = (worst["rate"] > 6.0) | (worst["clock"] > 9.0)
+    assert sample.failed(limits) == beyond.mean() > 0.0
 
 
 def test_untuned_minus_five_percent_fails_most_healthy_nodes_and_75_percent_of_a_figure_none(
@@ -155,7 +177,7 @@ def test_figures_take_the_minimum_over_the_classes_that_a_bar_is_about() -> None
     assert found["recall_discrete"] == 1.0
     assert found["false_fail_rate"] == 0.001
     assert found["false_fail_upper95"] == pytest.approx(0.00556, rel=0.01)
-    assert found["localisation_min"] == pytest.approx(985 / 991)
+    assert found["localisation_min"] == pytest.approx((300 + 985) / (300 + 991)), "of a class, all severities together"
     assert found["healthy_judgements"] == 2000
     assert list(found) == list(GOOD)
 
@@ -179,9 +201,25 @@ def test_each_missed_bar_has_its_sentence(key: str, value: object) -> None:
 
 def test_worse_is_what_chance_does_not_explain() -> None:
     cell = _cell("slow clock", "−8 %")
-    assert worse_than(_row(cell, "first", 500, others=550)) is None
-    assert worse_than(_row(cell, "first", 500, others=570)) == "share of mean"
+    assert worse_than(_row(cell, "first", 500, others=560)) is None
+    assert worse_than(_row(cell, "first", 500, others=580)) == "share of mean"
     assert worse_than(_row(cell, "first", 999, others=1000)) is None
+    lucky = tuple(Count(100 if fleet < 5 else 0, 100) for fleet in range(10))
+    row = _row(cell, "first", 500, others=700)
+    assert worse_than(row) == "share of mean"
+    by_luck = dataclasses.replace(row, by_fleet={**row.by_fleet, MUSTER: lucky})
+    assert worse_than(by_luck) is None
+    assert worse_in_these_fleets(by_luck) == "share of mean"
+
+
+def test_limits_over_fleets_are_wider_by_what_the_fleets_differ() -> None:
+    alike = limits_over(_parts(500))
+    assert alike[0] < Count(500, 1000).low
+    assert alike[1] > Count(500, 1000).high
+    apart = limits_over([Count(40 + 20 * (fleet % 2), 100) for fleet in range(10)])
+    assert apart[1] - apart[0] > 1.5 * (alike[1] - alike[0])
+    assert limits_over([Count(500, 1000)]) == (Count(500, 1000).low, Count(500, 1000).high)
+    assert limits_over([Count(0, 10)] * 3) == (0.0, Count(0, 30).high)
 
 
 def test_the_table_has_a_line_for_each_class_and_severity_and_one_for_each_judge() -> None:

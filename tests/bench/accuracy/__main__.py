@@ -42,7 +42,8 @@ def _set_up(seed: int, size: Size) -> str:
     return (
         f"Simulated, seed {seed}: {size.fleets} fleets of {size.fleet_nodes:,} nodes with eight GPUs each. For each "
         f"kind of visit {size.trials:,} trials in each line and {size.healthy:,} healthy nodes, shared by the fleets; "
-        f"Muster's false fails are counted on {size.tuning:,} more, and the tuned tests are given as many. "
+        f"Muster's false fails are counted on {size.tuning:,} more, and the tuned tests are given as many. Limits in "
+        "the table are of all trials together; (worse): a tuned test finds more, beyond the intervals over the fleets. "
         "Smaller fleets know less of their tails and find less."
     )
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tests.bench.accuracy.evaluation import Row
+from tests.bench.accuracy.counting import Count, limits_over
+from tests.bench.accuracy.evaluation import MUSTER, Row
 
 RECALL = 0.99
 FALSE_FAILS = 1e-3
 LOCALISATION = 0.99
-LOCATED_FROM = 0.1
-"""Where fewer are found, chance convictions of healthy GPUs weigh too much to say anything of localisation."""
 TRIALS, HEALTHY = 1000, 20_000
 LOW_SPREAD, HISTORY, FIRST_VISIT = 0.05, 0.05, 0.12
 TUNED = ("share of mean", "share of figure", "own history")
@@ -39,17 +38,31 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
         "recall_discrete": _least(row.shown.rate for row in faulty if _is(row, "discrete") and row.shown.of),
         "false_fail_rate": worst.found.rate,
         "false_fail_upper95": worst.found.high,
-        "localisation_min": _least(row.located.rate for row in faulty if row.found.rate >= LOCATED_FROM),
-        "worse_than_baseline": [_named(row) for row in faulty if worse_than(row)],
+        "localisation_min": _least(located.rate for located in _located(faulty) if located.of),
+        "worse_than_baseline": [_named(row, than) for row in faulty if (than := worse_than(row))],
+        "worse_in_these_fleets": [_named(row, than) for row in faulty if (than := worse_in_these_fleets(row))],
         "trials_per_cell_min": min(row.found.of for row in faulty),
         "healthy_judgements": sum(row.found.of for row in healthy),
     }
 
 
 def worse_than(row: Row) -> str | None:
-    """The best of the tuned baselines, where its 95 % interval lies wholly above Muster's; else None."""
-    best = max(TUNED, key=lambda name: row.others[name].rate)
+    """The best of the tuned baselines, where its 95 % interval lies wholly above Muster's; else None.
+
+    Intervals over the fleets, since those over all trials alone would take the fleets' luck for skill.
+    """
+    best = _best(row)
+    return best if limits_over(row.by_fleet[MUSTER])[1] < limits_over(row.by_fleet[best])[0] else None
+
+
+def worse_in_these_fleets(row: Row) -> str | None:
+    """The same of these very fleets, whose luck with their tails counts for or against Muster. No bar."""
+    best = _best(row)
     return best if row.found.high < row.others[best].low else None
+
+
+def _best(row: Row) -> str:
+    return max(TUNED, key=lambda name: row.others[name].rate)
 
 
 def missed(found: dict[str, Any]) -> list[str]:
@@ -68,6 +81,15 @@ def missed(found: dict[str, Any]) -> list[str]:
     return [f"{key} is {found[key]}, but should be {demand}." for key, holds, demand in bars if not holds(found[key])]
 
 
+def _located(faulty: Iterable[Row]) -> Iterable[Count]:
+    """Of each class at each kind of visit, all severities together: of hardly any node failed, chance would decide."""
+    classes: dict[tuple[str, str], Count] = {}
+    for row in faulty:
+        key = (row.cell.fault.name if row.cell.fault else "", row.visit)
+        classes[key] = classes.get(key, Count()) + row.located
+    return classes.values()
+
+
 def _is(row: Row, group: str | tuple[str, ...], effect: float = 0.0) -> bool:
     fault, severity = row.cell.fault, row.cell.severity
     if fault is None or severity is None or fault.group not in ((group,) if isinstance(group, str) else group):
@@ -79,6 +101,7 @@ def _least(rates: Iterable[float]) -> float | None:
     return min(rates, default=None)
 
 
-def _named(row: Row) -> str:
+def _named(row: Row, than: str) -> str:
     name, label = (row.cell.fault.name, row.cell.severity.label) if row.cell.fault and row.cell.severity else ("", "")
-    return f"{name} {label}, {row.visit} visit: {row.found.rate:.3f} against {worse_than(row)}".replace(" ,", ",")
+    cell = f"{name} {label}".strip()
+    return f"{cell}, {row.visit} visit: {row.found.rate:.3f} against {than}, {row.others[than].rate:.3f}"

@@ -81,26 +81,55 @@ Worst = Mapping[str, Array]
 """Key of a metric → the distance of each node's worst GPU."""
 
 
-Halves = Mapping[str, tuple[Worst, Worst]]
-"""Name of a baseline → distances of the nodes that limits are taken from, and of those on which they are tried."""
+KEPT, KEPT_MIN = 0.02, 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """So many healthy ``nodes``, and the distances of those among the worst ``KEPT`` of their lot in any metric.
+
+    Limits fail one node in 1,000, so millions of nodes are needed to know one well, and those near it are enough.
+    """
+
+    nodes: int
+    worst: Worst
+
+    @classmethod
+    def of(cls, worst: Worst) -> Sample:
+        """The sample that one lot of nodes makes."""
+        nodes = len(next(iter(worst.values())))
+        rank = max(int(nodes * (1.0 - KEPT)) - KEPT_MIN, 0)
+        kept = np.any([values >= np.partition(values, rank)[rank] for values in worst.values()], axis=0)
+        return cls(nodes, {key: values[kept] for key, values in worst.items()})
+
+    def exceeded_by(self, values: Array, share: float) -> float:
+        """What another value like these exceeds with this probability (Weibull's plotting positions).
+
+        ``values``: of the nodes kept.
+        """
+        fallen = np.sort(values)[::-1]
+        return float(np.interp(share * (self.nodes + 1), np.arange(1, len(fallen) + 1), fallen))
+
+    def failed(self, limits: Mapping[str, float]) -> float:
+        """The share of nodes of which a metric is beyond its limit."""
+        return float(np.sum(np.any([values > limits[key] for key, values in self.worst.items()], axis=0))) / self.nodes
+
+
+Halves = Mapping[str, tuple[Sample, Sample]]
+"""Name of a baseline → the nodes that limits are taken from, and those on which they are tried."""
 
 
 def healthy_halves(fleet: Readings, draws: Iterable[Trials]) -> Halves:
-    """How far healthy nodes that have earlier visits are from each test's reference. ``draws``: two lots or more."""
+    """How far healthy nodes are from each test's reference. ``draws``: lots, two or more of them with earlier visits,
+    without which a device has no history of its own.
+    """
     references = {"share of mean": fleet_mean(fleet), "share of figure": sku_figure, "own history": own_mean}
-    worst: dict[str, list[Worst]] = {name: [] for name in references}
+    samples: dict[str, list[Sample]] = {name: [] for name in references}
     for trials in draws:
         for name, reference in references.items():
-            worst[name].append(_worst(trials, reference))
-    return {name: (_joined(lots[: len(lots) // 2]), _joined(lots[len(lots) // 2 :])) for name, lots in worst.items()}
-
-
-def pooled(fleets: Iterable[Halves]) -> Halves:
-    """The halves of several fleets together."""
-    lots = list(fleets)
-    return {
-        name: (_joined([each[name][0] for each in lots]), _joined([each[name][1] for each in lots])) for name in lots[0]
-    }
+            if worst := _worst(trials, reference):
+                samples[name].append(Sample.of(worst))
+    return {name: (_joined(lots[::2]), _joined(lots[1::2])) for name, lots in samples.items()}
 
 
 def tune(healthy: Halves, false_fails: float) -> Limits:
@@ -128,32 +157,25 @@ def baselines(fleet: Readings, tuned: Limits) -> tuple[Baseline, ...]:
     )
 
 
-def tuned_alike(healthy: Worst, false_fails: float) -> dict[str, float]:
+def tuned_alike(healthy: Sample, false_fails: float) -> dict[str, float]:
     """One limit for all metrics, such that the worst metric of a healthy node is beyond it as often as allowed."""
-    return _alike(_exceeded_by(np.max(list(healthy.values()), axis=0), false_fails))
+    return _alike(healthy.exceeded_by(np.max(list(healthy.worst.values()), axis=0), false_fails))
 
 
-def tuned_each(sample: Worst, others: Worst, false_fails: float) -> dict[str, float]:
+def tuned_each(sample: Sample, others: Sample, false_fails: float) -> dict[str, float]:
     """A limit for each metric, exceeded by the same share of healthy nodes each: as many as are allowed together.
 
     Limits are those of ``sample``; together they fail as many of ``others`` as is allowed, or fewer.
     """
 
     def limits(share: float) -> dict[str, float]:
-        return {key: max(EFFECT_MIN, _exceeded_by(values, share)) for key, values in sample.items()}
+        return {key: max(EFFECT_MIN, sample.exceeded_by(values, share)) for key, values in sample.worst.items()}
 
     low, high = 0.0, false_fails
     for _ in range(_BISECTIONS):
         share = (low + high) / 2.0
-        beyond = limits(share)
-        failed = np.mean(np.any([values > beyond[key] for key, values in others.items()], axis=0))
-        low, high = (low, share) if failed > false_fails else (share, high)
+        low, high = (low, share) if others.failed(limits(share)) > false_fails else (share, high)
     return limits(low)
-
-
-def _exceeded_by(values: Array, share: float) -> float:
-    """What another value like these exceeds with this probability (Weibull's plotting positions)."""
-    return float(np.quantile(values, 1.0 - share, method="weibull"))
 
 
 def _worst(healthy: Trials, reference: Reference) -> Worst:
@@ -162,8 +184,11 @@ def _worst(healthy: Trials, reference: Reference) -> Worst:
     return {key: np.asarray(distance.max(axis=1)) for key, distance in found.items() if distance is not None}
 
 
-def _joined(lots: Sequence[Worst]) -> Worst:
-    return {key: np.concatenate([lot[key] for lot in lots]) for key in lots[0]}
+def _joined(lots: Sequence[Sample]) -> Sample:
+    keys = lots[0].worst
+    return Sample(
+        sum(lot.nodes for lot in lots), {key: np.concatenate([lot.worst[key] for lot in lots]) for key in keys}
+    )
 
 
 def _alike(limit: float) -> dict[str, float]:

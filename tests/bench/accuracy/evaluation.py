@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tests.bench.accuracy.baselines import Halves, Limits, baselines, healthy_halves, pooled, tune
+from tests.bench.accuracy.baselines import Halves, Limits, baselines, healthy_halves, tune
 from tests.bench.accuracy.counting import Count
 from tests.bench.accuracy.devices import Hall
 from tests.bench.accuracy.fleet import (
@@ -26,7 +26,8 @@ from tests.bench.accuracy.verdicts import Flags, Verdicts, shows
 VISITS = ("first", "later")
 """First: no earlier visits. Later: three visits behind it, healthy at all of them."""
 
-TUNING_LOTS = 12
+MUSTER = "Muster"
+LOTS, LOTS_WITH_PAST = 120, 12
 
 Judge = Callable[[Trials], Verdicts]
 NewJudge = Callable[[Trials], Judge]
@@ -41,8 +42,9 @@ class Size:
     no number of trials against it shows that: hence several fleets.
 
     ``tuning``: further healthy nodes for each kind of visit, of which Muster fails some; its false fails count those
-    too. The baselines are tuned to fail as many at such a visit, of ``TUNING_LOTS`` times as many of all fleets: limits
-    that were tuned fleet by fleet failed up to half as many again or as few, which is luck and not skill.
+    too. The baselines are tuned to fail as many at such a visit, of ``LOTS`` times as many, some of them with earlier
+    visits. With a tenth of these, one metric's limit failed half as many again as another's that is spread alike, and
+    which one found more of the faults of 3 % was luck and not skill.
     """
 
     trials: int = 1000
@@ -63,7 +65,8 @@ class Row:
     ``found``: nodes failed. ``shown``: the same among those in which a discrete fault showed at all. ``located``: of
     the nodes failed, those of which no GPU was accused but the faulty. ``warned``: nodes not failed, of which something
     was said. ``retested``: nodes measured once more. ``minutes``: of load until the fault was known, all nodes failed
-    together. ``others``: nodes that each baseline failed.
+    together. ``others``: nodes that each baseline failed. ``by_fleet``: nodes failed by Muster (``MUSTER``) and by each
+    baseline, of each fleet.
     """
 
     cell: Cell
@@ -75,6 +78,7 @@ class Row:
     retested: Count
     minutes: float
     others: Mapping[str, Count]
+    by_fleet: Mapping[str, tuple[Count, ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def mean_minutes(self) -> float:
@@ -94,6 +98,7 @@ class Row:
             self.retested + other.retested,
             self.minutes + other.minutes,
             {name: count + other.others[name] for name, count in self.others.items()},
+            {name: (*counts, *other.by_fleet[name]) for name, counts in self.by_fleet.items()},
         )
 
 
@@ -115,11 +120,11 @@ def evaluate(seed: int, size: Size, new_judge: NewJudge, cells: Sequence[Cell] =
     for visit in VISITS:
         hits = sum(_failed(rng, fleet, lot, visit) for rng, fleet in zip(rngs, fleets, strict=True))
         false_fails[visit] = Count(hits, lot * size.fleets)
-    healthy = pooled(_halves(rng, fleet, lot) for rng, fleet in zip(rngs, fleets, strict=True))
-    limits = {visit: tune(healthy, max(failed.hits, 1) / failed.of) for visit, failed in false_fails.items()}
     total: dict[tuple[Cell, str], Row] = {}
     for rng, fleet in zip(rngs, fleets, strict=True):
-        for visit, tuned in limits.items():
+        healthy = _halves(rng, fleet, lot)
+        for visit, failed in false_fails.items():
+            tuned = tune(healthy, max(failed.hits, 1) / failed.of)
             for row in _against(rng, size, fleet, visit, tuned, cells):
                 key = (row.cell, row.visit)
                 total[key] = total[key] + row if key in total else row
@@ -146,8 +151,9 @@ def _failed(rng: np.random.Generator, fleet: _Compared, nodes: int, visit: str) 
 
 
 def _halves(rng: np.random.Generator, fleet: _Compared, nodes: int) -> Halves:
-    """Healthy nodes of a fleet that its baselines may be tuned by, in ``TUNING_LOTS`` lots of so many."""
-    draws = (draw_trials(rng, fleet.hall, [(HEALTHY, nodes)], EARLIER_VISITS) for _ in range(TUNING_LOTS))
+    """Healthy nodes of a fleet that its baselines may be tuned by, in lots of so many."""
+    earlier = (EARLIER_VISITS if lot < LOTS_WITH_PAST else 0 for lot in range(LOTS))
+    draws = (draw_trials(rng, fleet.hall, [(HEALTHY, nodes)], visits, repeat=False) for visits in earlier)
     return healthy_halves(fleet.readings, draws)
 
 
@@ -176,14 +182,16 @@ def rows_of(trials: Trials, visit: str, verdicts: Verdicts, rivals: Mapping[str,
         def count(flags: Flags, among: Flags = mine) -> Count:
             return Count(int(np.count_nonzero(flags & among)), int(np.count_nonzero(among)))
 
+        found, others = count(verdicts.failed), {name: count(rival.failed) for name, rival in rivals.items()}
         yield Row(
             cell,
             visit,
-            found=count(verdicts.failed),
+            found=found,
             shown=count(verdicts.failed, mine & showed),
             located=count(right, mine & verdicts.failed),
             warned=count(verdicts.warned),
             retested=count(verdicts.retested),
             minutes=float(minutes[mine].sum()),
-            others={name: count(rival.failed) for name, rival in rivals.items()},
+            others=others,
+            by_fleet={name: (counted,) for name, counted in {MUSTER: found, **others}.items()},
         )

@@ -79,8 +79,13 @@ def draw_fleet(rng: np.random.Generator, hall: Hall, nodes: int = FLEET_NODES) -
     return draw_trials(rng, hall, [(HEALTHY, nodes - len(faulty)), *((cell, 1) for cell in faulty)], FLEET_VISITS - 1)
 
 
-def draw_trials(rng: np.random.Generator, hall: Hall, sizes: Sequence[tuple[Cell, int]], earlier: int) -> Trials:
-    """So many nodes of each cell, placed anywhere in the hall, after ``earlier`` visits at which all were healthy."""
+def draw_trials(
+    rng: np.random.Generator, hall: Hall, sizes: Sequence[tuple[Cell, int]], earlier: int, *, repeat: bool = True
+) -> Trials:
+    """So many nodes of each cell, placed anywhere in the hall, after ``earlier`` visits at which all were healthy.
+
+    Without ``repeat``, a retest tells today's measurement once more.
+    """
     sound = [build(rng, count) for _, count in sizes]
     parts, hits = [], []
     for (cell, count), devices in zip(sizes, sound, strict=True):
@@ -94,7 +99,7 @@ def draw_trials(rng: np.random.Generator, hall: Hall, sizes: Sequence[tuple[Cell
     before, now = Devices.joined(sound), Devices.joined(parts)
     places = hall.fill(rng, len(now))
     past = [_visit(rng, hall, before, places, TODAY - WEEK * (earlier - number)) for number in range(earlier)]
-    today, again = _twice(rng, hall, now, places)
+    today, again = _twice(rng, hall, now, places, repeat)
     return Trials(
         cells=tuple(cell for cell, _ in sizes),
         cell=np.repeat(np.arange(len(sizes)), [count for _, count in sizes]),
@@ -110,8 +115,9 @@ def _visit(rng: np.random.Generator, hall: Hall, devices: Devices, places: Place
     return Visit(day + hour / 24.0, measure(rng, devices, places, inlet))
 
 
-def _twice(rng: np.random.Generator, hall: Hall, devices: Devices, places: Places) -> tuple[Visit, Visit]:
-    """Two measurements an hour apart: the same inlet, each with run-to-run noise of its own."""
+def _twice(rng: np.random.Generator, hall: Hall, devices: Devices, places: Places, repeat: bool) -> tuple[Visit, Visit]:
+    """Two measurements an hour apart: the same inlet, each with run-to-run noise of its own, if one is repeated."""
     hour, inlet = hall.inlet(rng, places)
-    first, second = (measure(rng, devices, places, inlet) for _ in range(2))
+    first = measure(rng, devices, places, inlet)
+    second = measure(rng, devices, places, inlet) if repeat else first
     return Visit(TODAY + hour / 24.0, first), Visit(TODAY + (hour + 1.0) / 24.0, second)

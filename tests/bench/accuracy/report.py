@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tests.bench.accuracy.bars import TUNED, worse_than
 from tests.bench.accuracy.counting import Count
-from tests.bench.accuracy.evaluation import VISITS, Row
+from tests.bench.accuracy.evaluation import MUSTER, VISITS, Row
 
 HEAD = (
     "fault", "severity", "first visit", "best baseline", "later visits", "best baseline", "right GPU", "minutes",
@@ -21,10 +21,10 @@ def tables(rows: Sequence[Row]) -> str:
 
 def _healthy(rows: Sequence[Row]) -> str:
     by_visit = {row.visit: row for row in rows if row.cell.fault is None}
-    names = ["Muster", *next(iter(by_visit.values())).others]
+    names = [MUSTER, *next(iter(by_visit.values())).others]
     lines = [["healthy nodes failed, in 1,000", *(f"{visit} visit" for visit in VISITS)]]
     for name in names:
-        counts = [by_visit[visit].found if name == "Muster" else by_visit[visit].others[name] for visit in VISITS]
+        counts = [by_visit[visit].found if name == MUSTER else by_visit[visit].others[name] for visit in VISITS]
         label = f"{name}, tuned" if name in TUNED else name
         lines.append([label, *(_in_thousand(count) for count in counts)])
     retested = [f"{1000 * by_visit[visit].retested.rate:.1f}" for visit in VISITS]

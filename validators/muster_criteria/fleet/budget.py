@@ -35,7 +35,7 @@ def follows_lottery(rule: str, spread: Spread) -> bool:
 
 
 SHARES: dict[str, dict[Spread, tuple[float, float]]] = {
-    "peers": {"low": (0.05, 0.32), "lottery": (0.20, 0.01)},
+    "peers": {"low": (0.05, 0.31), "lottery": (0.20, 0.01)},
     "siblings": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},
     "drift": {"low": (0.01, 0.04), "lottery": (0.01, 0.02)},
     "cusum": {"low": (0.005, 0.0), "lottery": (0.005, 0.0)},
@@ -48,7 +48,7 @@ _NOTHING: dict[Spread, tuple[float, float]] = {"low": (0.0, 0.0), "lottery": (0.
 SHARES_WITHOUT_PAST: dict[str, dict[Spread, tuple[float, float]]] = {
     **SHARES,
     **dict.fromkeys(ABOUT_PAST, _NOTHING),
-    "peers": {**SHARES["peers"], "lottery": (0.45, 0.01)},
+    "peers": {**SHARES["peers"], "lottery": (0.47, 0.01)},
 }
 """The same for a device that has not the visits behind it that its own past needs."""
 

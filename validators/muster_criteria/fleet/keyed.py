@@ -25,7 +25,7 @@ Name = TypeVar("Name", str, SeriesKey)
 
 INDEX_UNIT = "1"
 LOW_INDEX_WEIGHT = 0.1
-MEMBER_WEIGHT, INDEX_WEIGHT, GIVEN_WEIGHT, ALONE_WEIGHT = 0.1, 1.0, 12.0, 3.0
+MEMBER_WEIGHT, INDEX_WEIGHT, GIVEN_WEIGHT, ALONE_WEIGHT = 0.1, 1.0, 12.0, 4.5
 """Of series that follow the lottery."""
 
 
