@@ -99,7 +99,7 @@ def _again(former: StageRecord, judgement: Judgement) -> StageRecord:
     same = {column.key: getattr(former, column.key) for column in inspect(StageRecord).column_attrs}
     del same["id"]
     coverage = judgement.coverage
-    first = f"First {former.verdict}. Spoken again on {_rows.now():%Y-%m-%d %H:%M} UTC, by peers known since."
+    first = f"{former.verdict} at first; judged again on {_rows.now():%Y-%m-%d %H:%M} UTC, by peers known since."
     said = {
         "current": True, "verdict": str(judgement.verdict), "reason": judgement.reason,
         "required": coverage.required, "measured": coverage.measured, "judged": coverage.judged,

@@ -63,7 +63,7 @@ def test_a_pass_stands_instead_and_the_node_stays(waiting: records.RunRecord) ->
     assert raw.sent(waiting.dag_id, waiting.run_id, OPEN) == sent, "what the node sent is still there"
     report = records.run_report(waiting.dag_id, waiting.run_id)
     (stage,) = (stage for stage in report.stages if stage.judgement.stage == OPEN)
-    assert stage.judgement.notes[-1].startswith("First PROVISIONAL. Spoken again on ")
+    assert stage.judgement.notes[-1].startswith("PROVISIONAL at first; judged again on ")
     assert stage.judgement.observations
     event = records.node_events(NODE)[-1]
     assert event.reason == f"run {waiting.run_id} was judged again, by peers known since: {OPEN} PASS"
