@@ -7,6 +7,7 @@ as the judge is. Where a difference is found although both are those that were r
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -47,12 +48,15 @@ class Replayed:
         return () if self.replayed is None else tuple(differences(self.recorded, self.replayed))
 
 
-def replay(run: RunRecord, *, as_of: str = "", skus: str = "", stage: str = "") -> list[Replayed]:
+def replay(
+    run: RunRecord, *, as_of: str = "", skus: str = "", stage: str = "", waived_at: datetime.datetime | None = None
+) -> list[Replayed]:
     """Judge the run's stages (or ``stage`` alone) again.
 
     ``as_of``: the version of a peer snapshot, or ``NO_PEERS``; the one that each verdict cites, if not given. ``skus``:
-    a revision that is kept, or a folder of SKU files; the one that each verdict cites, if not given. Raises
-    UnknownSnapshot, UnknownRevision, MusterError.
+    a revision that is kept, or a folder of SKU files; the one that each verdict cites, if not given. ``waived_at``: the
+    waivers of which moment count; of when each verdict was recorded, if not given. Raises UnknownSnapshot,
+    UnknownRevision, MusterError.
     """
     report = records.run_report(run.dag_id, run.run_id, node=run.node)
     chosen = [each for each in report.stages if not stage or each.judgement.stage == stage]
@@ -60,10 +64,16 @@ def replay(run: RunRecord, *, as_of: str = "", skus: str = "", stage: str = "") 
         told = ", ".join(each.judgement.stage for each in report.stages) or "none"
         raise MusterError(f"run {run.run_id} has no verdict {f'on stage {stage!r}' if stage else 'at all'}: has {told}")
     find = _finder(run.sku, skus)
-    return [_again(run, each, as_of, find) for each in chosen]
+    return [_again(run, each, as_of, find, waived_at) for each in chosen]
 
 
-def _again(run: RunRecord, stage: StageReport, as_of: str, find: Callable[[str], Sku]) -> Replayed:
+def _again(
+    run: RunRecord,
+    stage: StageReport,
+    as_of: str,
+    find: Callable[[str], Sku],
+    waived_at: datetime.datetime | None,
+) -> Replayed:
     from muster_criteria.judge import judge
 
     said = stage.judgement
@@ -99,7 +109,7 @@ def _again(run: RunRecord, stage: StageReport, as_of: str, find: Callable[[str],
         previous_faults=records.previous_faults(result, run.node, run.run_id, before=kept.recorded_at),
     )
     judged = records.beside_neighbours(judged, run.node, result.environment, before=kept.recorded_at)
-    return Replayed(said, records.waived_at(run.node, judged, kept.recorded_at), result=result)
+    return Replayed(said, records.waived_at(run.node, judged, waived_at or kept.recorded_at), result=result)
 
 
 def differences(recorded: Judgement, replayed: Judgement) -> Iterator[str]:

@@ -38,7 +38,7 @@ ADVICE = {
     Action.INSPECT: "inspect",
 }
 
-_UNJUDGED = "Some figures had nothing to be judged by (“not judged” below)"
+_SOME_UNJUDGED = "Some figures had nothing to be judged by (“not judged” below)"
 
 HELD_BACK = frozenset({"quarantine", "triage", "repair", "rma", "retired"})
 
@@ -58,11 +58,11 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
             closing = "Settle what is found below, or approve the node by name with a reason."
         case Verdict.PROVISIONAL if report.state_after == "qualified":
             closing = (
-                f"{_UNJUDGED}. It is judged again by itself within an hour of eight peers being known; "
+                f"{_SOME_UNJUDGED}. It is judged again by itself within an hour of eight peers being known; "
                 "until then a named person decides on it."
             )
         case Verdict.PROVISIONAL:
-            closing = f"{_UNJUDGED}: a named person decides on it, or its next test once eight peers are known."
+            closing = f"{_SOME_UNJUDGED}: a named person decides on it, or its next test once eight peers are known."
         case Verdict.INCONCLUSIVE | Verdict.SKIPPED if report.state_after == "revalidation":
             closing = "It is out of service until it passes. Remove the cause; it is tested again within the hour."
         case Verdict.INCONCLUSIVE:

@@ -48,8 +48,7 @@ def _row(cell: Cell, visit: str, hits: int, others: int = 0, located: int | None
         warned=Count(),
         retested=Count(0, 1000),
         minutes=float(hits),
-        others=dict.fromkeys((*TUNED, "75 % of figure"), Count(others, 1000)),
-        by_fleet={MUSTER: _parts(hits), **dict.fromkeys(TUNED, _parts(others))},
+        by_fleet={MUSTER: _parts(hits), **dict.fromkeys((*TUNED, "75 % of figure"), _parts(others))},
     )
 
 

@@ -115,11 +115,12 @@ def test_a_slow_rank_is_convicted_and_the_others_pass(
     meeting: Meeting,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Who waits for whom is told by the real network and scheduler: steps long enough to stand out from those.
+    # Who waits for whom is told by the real network and scheduler, here of a machine that runs three ranks and other
+    # tests on a few cores: steps and a fault that stand out from those.
     steps = {TRAINING: {"step_s": 3.0, "steps": 3}}
     monkeypatch.setattr(member, "cluster_calls", functools.partial(cluster_plan.cluster_calls, overrides=steps))
     names = ("n1", "n2", "n3")
-    nodes.build({"n2": [{"kind": "slow_gemm", "gpu": 0}]}, names)
+    nodes.build({"n2": [{"kind": "slow_gemm", "gpu": 0, "share": 0.5}]}, names)
     states, run_id = validate(names)
     assert verdicts(run_id, names) == {"n1": Verdict.PASS, "n2": Verdict.FAIL, "n3": Verdict.PASS}
     assert "gpu0" in records.get_run(DAG_ID, run_id, node="n2").headline

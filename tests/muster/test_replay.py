@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import random
 import shutil
@@ -226,6 +227,24 @@ def test_what_two_judgements_say_differently() -> None:
         f"found now (critical): {fleet.FINDING.summary}",
         "required: 1 → 2",
     ]
+
+
+def test_what_is_said_now_is_by_the_waivers_of_now(judged: str, sku: Sku) -> None:
+    failed = visited("n0", sku, "worse", slow={"gpu3": 0.6})
+    assert failed.verdict is Verdict.FAIL
+    run = records.find_run("n0__worse")
+    until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
+    (stage,) = records.run_report(DAG, run.run_id).stages
+    for finding in stage.judgement.findings:
+        records.waive_finding(finding.id, until, "Ada", "it goes back next week")
+    (then,), (now,), (over,) = (
+        replay(run),
+        replay(run, waived_at=datetime.datetime.now(datetime.UTC)),
+        replay(run, waived_at=until),
+    )
+    assert [each.replayed and each.replayed.verdict for each in (then, now, over)] == [
+        Verdict.FAIL, Verdict.WARN, Verdict.FAIL
+    ]  # fmt: skip
 
 
 def newcomer(sku: Sku, name: str, slow: dict[str, float] | None = None) -> str:

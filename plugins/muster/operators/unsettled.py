@@ -6,6 +6,7 @@ there are peers: of most that they are well, and of some that they are not.
 
 from __future__ import annotations
 
+import datetime
 import logging
 from collections.abc import Iterator, Sequence
 
@@ -64,11 +65,15 @@ def _speak_again(run: RunRecord, verdicts: Sequence[StageVerdict]) -> RunRecord 
 
 
 def _settled(run: RunRecord, verdicts: Sequence[StageVerdict]) -> Iterator[tuple[StageResult, Judgement]]:
-    """Each stage of which the newest snapshot says more than PROVISIONAL, with the result that it was judged by."""
+    """Each stage of which the newest snapshot says more than PROVISIONAL, with the result that it was judged by.
+
+    By the waivers of this moment, since it is now that it is said.
+    """
+    now = datetime.datetime.now(datetime.UTC)
     for said in verdicts:
         latest = records.latest_snapshot(run.sku, said.level, simulated=run.simulated)
         if latest is None or latest.version == said.snapshot:
             continue
-        for again in replay(run, as_of=latest.version, stage=said.stage):
+        for again in replay(run, as_of=latest.version, stage=said.stage, waived_at=now):
             if again.result is not None and again.replayed is not None and again.replayed.verdict in SETTLED:
                 yield again.result, again.replayed

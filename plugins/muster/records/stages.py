@@ -98,15 +98,9 @@ def _again(former: StageRecord, judgement: Judgement) -> StageRecord:
     """The stage's row once more, with what is said of it now."""
     same = {column.key: getattr(former, column.key) for column in inspect(StageRecord).column_attrs}
     del same["id"]
-    coverage = judgement.coverage
     first = f"{former.verdict} at first; judged again on {_rows.now():%Y-%m-%d %H:%M} UTC, by peers known since."
-    said = {
-        "current": True, "verdict": str(judgement.verdict), "reason": judgement.reason,
-        "required": coverage.required, "measured": coverage.measured, "judged": coverage.judged,
-        "missing": list(coverage.missing), "unjudged": list(coverage.unjudged), "notes": [*judgement.notes, first],
-        "sku": judgement.sku, "sku_version": judgement.sku_version, "snapshot": judgement.snapshot,
-    }  # fmt: skip
-    return StageRecord(**{**same, **said})
+    said = _said(judgement)
+    return StageRecord(**{**same, **said, "current": True, "notes": [*said["notes"], first]})
 
 
 def _observe(session: Session, run: Run, node: Node, result: StageResult) -> list[str]:
@@ -136,23 +130,29 @@ def _stage_row(
     telemetry: bytes | None,
     attempts: int,
 ) -> StageRecord:
-    coverage = judgement.coverage
     return StageRecord(
-        run=run.id, stage=judgement.stage, level=judgement.level, current=True,
-        verdict=str(judgement.verdict), reason=judgement.reason,
-        required=coverage.required, measured=coverage.measured, judged=coverage.judged,
-        missing=list(coverage.missing), unjudged=list(coverage.unjudged),
-        sku=judgement.sku, sku_version=judgement.sku_version,
+        run=run.id, stage=judgement.stage, level=judgement.level, current=True, **_said(judgement),
         simulated=judgement.simulated or (result is not None and result.simulated),
-        notes=list(judgement.notes), attempts=attempts, recorded_at=_rows.now(),
+        attempts=attempts, recorded_at=_rows.now(),
         started_at=_moment(result.started_at) if result else None,
         ended_at=_moment(result.ended_at) if result else None,
         job_end=result.end if result else "", partial=result.partial if result else False,
         agent_sha256=result.agent_sha256 if result else "",
         probes=[[each.probe, each.status, each.reason] for each in result.probes] if result else [],
         aggregates=[each.model_dump(mode="json") for each in result.telemetry] if result else [],
-        result_sha256=_sha256(raw), telemetry_sha256=_sha256(telemetry), snapshot=judgement.snapshot,
+        result_sha256=_sha256(raw), telemetry_sha256=_sha256(telemetry),
     )  # fmt: skip
+
+
+def _said(judgement: Judgement) -> dict[str, Any]:
+    """The columns of a stage's row that tell what was said of it, and by what."""
+    coverage = judgement.coverage
+    return {
+        "verdict": str(judgement.verdict), "reason": judgement.reason, "notes": list(judgement.notes),
+        "required": coverage.required, "measured": coverage.measured, "judged": coverage.judged,
+        "missing": list(coverage.missing), "unjudged": list(coverage.unjudged),
+        "sku": judgement.sku, "sku_version": judgement.sku_version, "snapshot": judgement.snapshot,
+    }  # fmt: skip
 
 
 def _supersede(session: Session, run: Run, stage: StageRecord) -> None:

@@ -51,17 +51,18 @@ def worse_than(row: Row) -> str | None:
 
     Intervals over the fleets, since those over all trials alone would take the fleets' luck for skill.
     """
-    best = _best(row)
+    best = best_rival(row)
     return best if limits_over(row.by_fleet[MUSTER])[1] < limits_over(row.by_fleet[best])[0] else None
 
 
 def worse_in_these_fleets(row: Row) -> str | None:
     """The same of these very fleets, whose luck with their tails counts for or against Muster. No bar."""
-    best = _best(row)
+    best = best_rival(row)
     return best if row.found.high < row.others[best].low else None
 
 
-def _best(row: Row) -> str:
+def best_rival(row: Row) -> str:
+    """The tuned baseline that finds most of this row's nodes."""
     return max(TUNED, key=lambda name: row.others[name].rate)
 
 

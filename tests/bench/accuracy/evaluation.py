@@ -65,8 +65,7 @@ class Row:
     ``found``: nodes failed. ``shown``: the same among those in which a discrete fault showed at all. ``located``: of
     the nodes failed, those of which no GPU was accused but the faulty. ``warned``: nodes not failed, of which something
     was said. ``retested``: nodes measured once more. ``minutes``: of load until the fault was known, all nodes failed
-    together. ``others``: nodes that each baseline failed. ``by_fleet``: nodes failed by Muster (``MUSTER``) and by each
-    baseline, of each fleet.
+    together. ``by_fleet``: nodes failed by Muster (``MUSTER``) and by each baseline, of each fleet.
     """
 
     cell: Cell
@@ -77,8 +76,12 @@ class Row:
     warned: Count
     retested: Count
     minutes: float
-    others: Mapping[str, Count]
-    by_fleet: Mapping[str, tuple[Count, ...]] = dataclasses.field(default_factory=dict)
+    by_fleet: Mapping[str, tuple[Count, ...]]
+
+    @property
+    def others(self) -> dict[str, Count]:
+        """Nodes that each baseline failed."""
+        return {name: sum(counts, Count()) for name, counts in self.by_fleet.items() if name != MUSTER}
 
     @property
     def mean_minutes(self) -> float:
@@ -97,7 +100,6 @@ class Row:
             self.warned + other.warned,
             self.retested + other.retested,
             self.minutes + other.minutes,
-            {name: count + other.others[name] for name, count in self.others.items()},
             {name: (*counts, *other.by_fleet[name]) for name, counts in self.by_fleet.items()},
         )
 
@@ -182,16 +184,14 @@ def rows_of(trials: Trials, visit: str, verdicts: Verdicts, rivals: Mapping[str,
         def count(flags: Flags, among: Flags = mine) -> Count:
             return Count(int(np.count_nonzero(flags & among)), int(np.count_nonzero(among)))
 
-        found, others = count(verdicts.failed), {name: count(rival.failed) for name, rival in rivals.items()}
         yield Row(
             cell,
             visit,
-            found=found,
+            found=count(verdicts.failed),
             shown=count(verdicts.failed, mine & showed),
             located=count(right, mine & verdicts.failed),
             warned=count(verdicts.warned),
             retested=count(verdicts.retested),
             minutes=float(minutes[mine].sum()),
-            others=others,
-            by_fleet={name: (counted,) for name, counted in {MUSTER: found, **others}.items()},
+            by_fleet={name: (count(each.failed),) for name, each in {MUSTER: verdicts, **rivals}.items()},
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tests.bench.accuracy.bars import TUNED, worse_than
+from tests.bench.accuracy.bars import TUNED, best_rival, worse_than
 from tests.bench.accuracy.counting import Count
 from tests.bench.accuracy.evaluation import MUSTER, VISITS, Row
 
@@ -57,8 +57,7 @@ def _recall(row: Row) -> str:
 
 
 def _rival(row: Row) -> str:
-    best = max(TUNED, key=lambda name: row.others[name].rate)
-    return f"{row.others[best].rate:.3f}"
+    return f"{row.others[best_rival(row)].rate:.3f}"
 
 
 def _in_thousand(count: Count) -> str:

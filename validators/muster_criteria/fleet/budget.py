@@ -28,12 +28,6 @@ OWN_PAST = ("drift", "node_drift")
 COMPARED = ("peers", "siblings")
 """Rules that compare a part with others, which the lottery tells apart."""
 
-
-def follows_lottery(rule: str, spread: Spread) -> bool:
-    """Whether the lottery is in what ``rule`` compares: then a second reading tells the same, and settles nothing."""
-    return spread == "lottery" and rule in COMPARED
-
-
 SHARES: dict[str, dict[Spread, tuple[float, float]]] = {
     "peers": {"low": (0.05, 0.31), "lottery": (0.20, 0.01)},
     "siblings": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},
@@ -51,6 +45,11 @@ SHARES_WITHOUT_PAST: dict[str, dict[Spread, tuple[float, float]]] = {
     "peers": {**SHARES["peers"], "lottery": (0.47, 0.01)},
 }
 """The same for a device that has not the visits behind it that its own past needs."""
+
+
+def follows_lottery(rule: str, spread: Spread) -> bool:
+    """Whether the lottery is in what ``rule`` compares: then a second reading tells the same, and settles nothing."""
+    return spread == "lottery" and rule in COMPARED
 
 
 @dataclasses.dataclass(frozen=True)
