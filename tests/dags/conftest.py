@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -41,7 +42,10 @@ def airflow_db() -> None:
     """Airflow's metadata database, with our DAGs in it."""
     from airflow.utils.db import initdb
 
+    # It sets an alarm of its own and ends all alarms with it: pytest-timeout's too.
+    left = signal.getitimer(signal.ITIMER_REAL)
     initdb()
+    signal.setitimer(signal.ITIMER_REAL, *left)
 
 
 @contextlib.contextmanager

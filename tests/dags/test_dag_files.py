@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -34,6 +35,14 @@ def parsed() -> dict:
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert "ANSWER" in done.stdout, done.stderr[-3000:]
     return json.loads(done.stdout.partition("ANSWER")[2])
+
+
+def test_a_test_that_runs_a_dag_still_has_its_time_limit(airflow_db: None) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    before = signal.getitimer(signal.ITIMER_REAL)[0]
+    DagBag(str(airflow_home.ROOT / "dags"))
+    assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] < before
 
 
 def test_every_file_is_a_dag(parsed: dict) -> None:

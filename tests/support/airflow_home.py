@@ -22,6 +22,8 @@ if MINE not in os.environ:
     os.environ.update(
         {
             "AIRFLOW_HOME": str(HOME),
+            # With a limit Airflow takes the process's alarm clock, and pytest-timeout's with it: hangs would last.
+            "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "0",
             "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
