@@ -25,10 +25,10 @@ export ALLOW_MISSING TORCH_INDEX
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
-	@echo '  make demo ARGS="--exit --seed 7" runs unattended; make test ARGS="tests/demo -k table" runs some tests'
+	@echo '  make demo ARGS="--exit --seed 7" runs unattended; make test ARGS="tests/muster_demo -k table" runs some tests'
 
 demo: $(NODE_TORCH) ## the main job: a small fleet goes through its qualification; Ctrl-C ends it
-	@$(BIN)/python -m muster.demo $(ARGS)
+	@$(BIN)/python -m muster_demo $(ARGS)
 
 # Much of the suite waits for servers that it starts: three processes share it, a file at a time, the slow files first.
 PROCESSES ?= 3
@@ -63,10 +63,10 @@ $(INSTALLED): requirements.txt pyproject.toml
 
 # PyTorch is the node's, not the controller's: any interpreter here that has it will do for the demo's nodes.
 $(NODE_TORCH): $(INSTALLED)
-	@$(BIN)/python -m muster.demo.pytorch
+	@$(BIN)/python -m muster_demo.pytorch
 	@touch $@
 
 # The tests run probes in their own process, so they need it in this environment.
 $(TEST_TORCH): $(INSTALLED)
-	@$(BIN)/python -m muster.demo.pytorch --here
+	@$(BIN)/python -m muster_demo.pytorch --here
 	@touch $@

@@ -9,7 +9,8 @@ import datetime
 
 from airflow.sdk import DAG, task
 
-from muster.operators import statistics, unsettled
+from muster.operators import provisional as unsettled
+from muster.operators import statistics
 
 with DAG(
     dag_id="peer_statistics",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.plugins_manager import AirflowPlugin
 
-from muster import listeners
+from muster.integration import listeners
 
 
 class MusterPlugin(AirflowPlugin):

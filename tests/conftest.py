@@ -38,7 +38,7 @@ SERVICES: dict[str, tuple[str, Callable[[], bool], str]] = {
     "needs_postgresql": ("postgresql", _has_postgresql, "apt-get install postgresql"),
     "needs_redis": ("redis-server", lambda: shutil.which("redis-server") is not None, "apt-get install redis-server"),
     "needs_podman": ("podman", lambda: shutil.which("podman") is not None, "apt-get install podman runc"),
-    "needs_torch": ("torch", _has_torch, "python -m muster.demo.pytorch --here"),
+    "needs_torch": ("torch", _has_torch, "python -m muster_demo.pytorch --here"),
 }
 """Marker: (package, whether it is there, how to get it)."""
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from muster_node.cluster.exchange import OPS
 from muster_node.hardware.seam import Hardware
-from muster_node.hardware.simulated import create_machine, open_simulated
 from muster_node.probe import Probe
 from muster_node.probes._patterns import PATTERNS
 from muster_node.probes._shared import best_devices
@@ -19,6 +18,7 @@ from muster_node.probes.collectives import Collectives
 from muster_node.probes.exact_gemm import ExactGemm
 from muster_node.probes.memory_pattern import MemoryPattern
 from muster_node.probes.transfers import Transfers
+from muster_simulator import create_machine, open_simulated
 from tests.support.injector import Injector, OneDevice, WithPeers
 
 MEMORY, BLOCK_MOVE = "memory", "block_move"

@@ -25,13 +25,13 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from muster_criteria.judge import overall
 from muster_criteria.model import Finding, Severity, Verdict
-from muster_criteria.skus import STAGES, load_sku
-from muster_node import strays
-from muster_node.hardware.simulated import create_machine
-from muster_node.hardware.simulated.defects import DEFECTS
-from muster_node.hardware.simulated.models import MODELS
+from muster_criteria.sku_files.skus import STAGES, load_sku
+from muster_criteria.stage.judge import overall
+from muster_node.agent import orphans as strays
+from muster_simulator import create_machine
+from muster_simulator.defects import DEFECTS
+from muster_simulator.models import MODELS
 from tests.support.in_process import machine_room, qualify
 
 LEVEL = "demo"

@@ -31,11 +31,11 @@ from unittest import mock  # noqa: E402
 import psutil  # noqa: E402
 
 from muster import records  # noqa: E402
-from muster.airflow_api import AirflowClient  # noqa: E402
-from muster.demo import custody  # noqa: E402
-from muster.demo.services import ServiceFailed, Supervisor, base_environment  # noqa: E402
 from muster.errors import UnknownRun  # noqa: E402
+from muster.integration.airflow_api import AirflowClient  # noqa: E402
 from muster_criteria.model import Verdict  # noqa: E402
+from muster_demo import custody  # noqa: E402
+from muster_demo.services import ServiceFailed, Supervisor, base_environment  # noqa: E402
 from tests.bench.processes import cpu_seconds  # noqa: E402
 from tests.support import celery_airflow, postgresql  # noqa: E402
 from tests.support.celery_airflow import TRIGGERERS, WORKERS, CeleryStack  # noqa: E402
@@ -241,7 +241,7 @@ def mailed(folder: Path) -> list[str]:
 def start_mail(supervisor: Supervisor, folder: Path, environment: Mapping[str, str]) -> str:
     """Start a mail sink; gives the Airflow connection to it."""
     port = folder / "mail.port"
-    command = [sys.executable, "-m", "muster.demo.mailsink", str(folder / "mails"), str(port)]
+    command = [sys.executable, "-m", "muster_demo.mailsink", str(folder / "mails"), str(port)]
     supervisor.start("mail", command, environment)
     supervisor.wait_until("the mail sink", port.exists, 30)
     extra = {"disable_ssl": True, "disable_tls": True, "retry_limit": 0, "timeout": 5}

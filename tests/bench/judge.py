@@ -26,8 +26,8 @@ from muster_criteria.fleet.history import History, build_history
 from muster_criteria.fleet.readings import DAY_S, together
 from muster_criteria.fleet.snapshot import Snapshot, build_snapshot
 from muster_criteria.fleet.sweep import sweep
-from muster_criteria.limits import Limit
-from muster_criteria.skus import Sku, load_sku
+from muster_criteria.sku_files.limits import Limit
+from muster_criteria.sku_files.skus import Sku, load_sku
 from tests.muster_criteria.fleet_readings import DAY, Fleet
 
 METRICS = 60

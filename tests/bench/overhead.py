@@ -28,10 +28,10 @@ from typing import Any  # noqa: E402
 import psutil  # noqa: E402
 
 from muster import records  # noqa: E402
-from muster.airflow_api import AirflowClient  # noqa: E402
-from muster.demo.services import Supervisor  # noqa: E402
-from muster.demo.stack import Stack, airflow_settings, migrate, new_login, write_password  # noqa: E402
+from muster.integration.airflow_api import AirflowClient  # noqa: E402
 from muster_criteria.model import Verdict  # noqa: E402
+from muster_demo.services import Supervisor  # noqa: E402
+from muster_demo.stack import Stack, airflow_settings, migrate, new_login, write_password  # noqa: E402
 from tests.bench.processes import StepSampler, cpu_seconds  # noqa: E402
 from tests.support import sshd, standin  # noqa: E402
 
@@ -227,9 +227,9 @@ def gx_import_seconds() -> float:
 
 def gx_seconds_per_verdict() -> float:
     """Median seconds of judging one stage of an 8-GPU node, everything imported."""
-    from muster_criteria.judge import judge
     from muster_criteria.measured import parse_result
-    from muster_criteria.skus import load_sku
+    from muster_criteria.sku_files.skus import load_sku
+    from muster_criteria.stage.judge import judge
     from tests.muster_criteria.nodes import healthy_raw
 
     sku = load_sku("h100-sxm-8")

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from muster_criteria.skus import load_sku
-from muster_node.registry import discover
+from muster_criteria.sku_files.skus import load_sku
+from muster_node.agent.registry import discover
 from tests.bench import accuracy
 from tests.bench.accuracy.devices import GPUS, Devices, Hall, Places, build
 from tests.bench.accuracy.draws import run_noise, student

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from muster_criteria.model import Action, FaultClass, Finding, Severity, Verdict
-from muster_node.hardware.simulated.defects import DEFECTS
-from muster_node.hardware.simulated.models import MODELS
+from muster_simulator.defects import DEFECTS
+from muster_simulator.models import MODELS
 from tests.bench.faults import (
     FAULTS,
     Case,

@@ -17,7 +17,7 @@ from muster import records
 from muster.operators import block, member
 from muster.remote import jobs
 from muster_criteria.model import Verdict
-from muster_node.hardware.simulated import create_machine
+from muster_simulator import create_machine
 from tests.support import airflow_home, lives, sshd
 
 DAG_ID = "cluster_qualification"

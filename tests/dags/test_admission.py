@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from muster import records
-from muster.lifecycle import State
+from muster.lifecycle.transitions import State
 from muster.operators import admission
 from tests.support import lives
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from muster import records, replay
-from muster.agentfile import AgentFile
-from muster.bmc import Login
+from muster import records
+from muster.enrolment.bmc import Login
+from muster.judging import reevaluate as replay
 from muster.operators import stage
 from muster.remote import redfish
+from muster.remote.zipapp import AgentFile
 from muster_criteria.model import FaultClass, Verdict
 from tests.dags.conftest import NODE
 from tests.support import airflow_home, bmc, sshd, standin
@@ -130,8 +131,8 @@ def test_a_bmc_that_does_not_answer_is_told_and_neither_passes_nor_fails_the_nod
 
 
 def pass_intake(monkeypatch: pytest.MonkeyPatch) -> None:
-    from muster_criteria import judge as judging
     from muster_criteria.model import Coverage, Judgement
+    from muster_criteria.stage import judge as judging
 
     real = judging.judge
 

@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from muster import records
-from muster.lifecycle import State
+from muster.lifecycle.transitions import State
 from muster.operators import member
-from muster_criteria import cluster_plan
-from muster_criteria.cluster_model import COLLECTIVES, TRAINING
+from muster_criteria.cluster import plan as cluster_plan
+from muster_criteria.cluster.model import COLLECTIVES, TRAINING
 from muster_criteria.model import Verdict
 from tests.dags.blocks import DAG_ID, NAMES, Meeting, Nodes, validate, verdicts
 from tests.dags.test_cluster_runs import meeting, nodes  # noqa: F401 - fixtures

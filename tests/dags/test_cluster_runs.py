@@ -11,10 +11,10 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from muster import records
-from muster.lifecycle import State
+from muster.lifecycle.transitions import State
 from muster.operators import block
 from muster.remote import hooks
-from muster_criteria import cluster_plan
+from muster_criteria.cluster import plan as cluster_plan
 from muster_criteria.model import Verdict
 from tests.dags.blocks import DAG_ID, NAMES, Meeting, Nodes, validate, verdicts
 from tests.dags.conftest import Mailbox

@@ -13,7 +13,16 @@ import pytest
 
 from tests.support import airflow_home
 
-HEAVY = ["great_expectations", "pandas", "numpy", "torch", "matplotlib", "pyarrow", "muster_criteria.judge", "alembic"]
+HEAVY = [
+    "great_expectations",
+    "pandas",
+    "numpy",
+    "torch",
+    "matplotlib",
+    "pyarrow",
+    "muster_criteria.stage.judge",
+    "alembic",
+]
 
 PARSE = """
 import json, sys

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from muster import records
-from muster.lifecycle import State
+from muster.lifecycle.transitions import State
 from muster.operators import arrival
 from tests.dags import blocks, conftest
 from tests.dags.blocks import NAMES, Nodes

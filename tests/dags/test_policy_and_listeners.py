@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from muster import listeners, policy, records
+from muster import records
+from muster.integration import listeners, policy
 from tests.support import airflow_home
 
 
@@ -70,7 +71,7 @@ def test_airflow_loads_our_policy_by_its_entry_point(preload: str, warm: bool) -
     code += "print('PLUGINS', [str(p) for p in m().get_plugins()], 'GX', 'great_expectations' in sys.modules)"
     env = {**os.environ, "MUSTER_PRELOAD": preload}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
-    assert "muster.policy" in done.stdout
+    assert "muster.integration.policy" in done.stdout
     assert f"GX {warm}" in done.stdout
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from muster import records
-from muster.agentfile import AgentFile
-from muster.lifecycle import State
+from muster.lifecycle.transitions import State
 from muster.operators import qualification, stage, upkeep
 from muster.remote import attempt, hooks
-from muster_criteria import judge as judging
+from muster.remote.zipapp import AgentFile
 from muster_criteria.model import Action, Coverage, Evidence, FaultClass, Finding, Judgement, Severity, Verdict
+from muster_criteria.stage import judge as judging
 from tests.dags.conftest import NODE, Mailbox
 from tests.support import airflow_home, sshd, standin
 
@@ -183,7 +183,7 @@ def test_a_node_lost_twice_while_its_neighbour_answers_fails(
     node: sshd.Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes away under load, comes back, is measured anew, and goes away again."""
-    from muster_criteria import programme
+    from muster_criteria.sku_files import programme
 
     monkeypatch.setattr(stage, "GRACE_S", 0.0)
     monkeypatch.setattr(hooks, "RETRY_SECONDS", 0.1)

@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 from muster import records
-from muster.airflow_api import AirflowClient
-from muster.demo.stack import Stack
 from muster.errors import AlreadyTriggered
-from muster.lifecycle import State
+from muster.integration.airflow_api import AirflowClient
+from muster.lifecycle.transitions import State
 from muster_criteria.model import Verdict
+from muster_demo.stack import Stack
 from tests.dags.conftest import NODE, Mailbox
 from tests.support import live_airflow, sshd
 

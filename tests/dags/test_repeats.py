@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from muster import records, replay
-from muster.agentfile import AgentFile
+from muster import records
+from muster.judging import reevaluate as replay
 from muster.operators import stage
 from muster.remote import attempt
-from muster_criteria import judge as judging
+from muster.remote.zipapp import AgentFile
 from muster_criteria.model import Coverage, Judgement, Verdict
+from muster_criteria.stage import judge as judging
 from muster_node.contract import Plan
 from tests.dags.conftest import NODE
 from tests.support import airflow_home, sshd, standin

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from muster import listeners, policy, records
+from muster import records
 from muster.errors import MusterError
-from muster.lifecycle import State
+from muster.integration import listeners, policy
+from muster.lifecycle.transitions import State
 from muster.operators import block, qualification, revalidation, upkeep
 from tests.muster.fleet import host_key
 from tests.support import lives

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 
 from muster import records
-from muster.lifecycle import STAGES
+from muster.lifecycle.transitions import STAGES
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import (
     Action,

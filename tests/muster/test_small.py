@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from muster import records
 from muster.admission.backend import Allocation, backend
 from muster.errors import BadSettings
-from muster.lifecycle import State
-from muster.runid import run_id, slug
+from muster.integration.runid import run_id, slug
+from muster.lifecycle.transitions import State
 from muster.settings import settings, shown
 from tests.muster import fleet
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from muster_criteria.cluster import MemberResult
+from muster_criteria.cluster.judge import MemberResult
 from muster_criteria.measured import parse_result
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")

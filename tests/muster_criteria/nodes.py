@@ -8,13 +8,13 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from muster_criteria import judge as judging
-from muster_criteria.limits import Limit
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Judgement
-from muster_criteria.programme import needs, source_units, stage_probes
-from muster_criteria.rules import violations
-from muster_criteria.skus import Sku, load_sku
+from muster_criteria.sku_files.limits import Limit
+from muster_criteria.sku_files.programme import needs, source_units, stage_probes
+from muster_criteria.sku_files.skus import Sku, load_sku
+from muster_criteria.stage import judge as judging
+from muster_criteria.stage.rules import violations
 
 CPUS = 4
 

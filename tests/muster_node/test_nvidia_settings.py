@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from muster_node.gpu_settings import put_back, settings
+from muster_node.agent.gpu_settings import put_back, settings
 from muster_node.hardware.host import HostHardware
 from muster_node.hardware.nvidia import NvidiaGpus
 from tests.muster_node.nvml_standin import FakeNvml

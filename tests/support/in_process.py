@@ -13,17 +13,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from muster_criteria.judge import judge
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Judgement
-from muster_criteria.programme import stage_calls
-from muster_criteria.skus import STAGES, Sku
-from muster_node import child, contract, registry
+from muster_criteria.sku_files.programme import stage_calls
+from muster_criteria.sku_files.skus import STAGES, Sku
+from muster_criteria.stage.judge import judge
+from muster_node import contract
+from muster_node.agent import child, registry
+from muster_node.agent.probe_run import Listener
+from muster_node.agent.result import encode
 from muster_node.contract import Measurement, ProbeCall, ProbeOutcome, Result
-from muster_node.hardware.simulated import open_simulated
 from muster_node.probe import Probe
-from muster_node.probe_run import Listener
-from muster_node.result import encode
+from muster_simulator import open_simulated
 
 MEMORY = Path("/dev/shm")
 

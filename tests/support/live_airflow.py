@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from muster.airflow_api import RUN_OVER, AirflowClient
-from muster.demo.services import Supervisor
-from muster.demo.stack import Stack, airflow_settings, migrate, new_login, write_password
+from muster.integration.airflow_api import RUN_OVER, AirflowClient
+from muster_demo.services import Supervisor
+from muster_demo.stack import Stack, airflow_settings, migrate, new_login, write_password
 from tests.support import airflow_home, orphans
 
 MARKS = (pytest.mark.airflow, pytest.mark.needs_sshd, pytest.mark.needs_torch, pytest.mark.timeout(900))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster import records
-from muster.lifecycle import STAGES, State
+from muster.lifecycle.transitions import STAGES, State
 from muster_criteria.model import Coverage, Judgement, Verdict
 
 PERSON = "Petra"

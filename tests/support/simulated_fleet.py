@@ -2,7 +2,7 @@
 
 The nodes keep their own diary: whoever starts the node side there writes down the stage and the job before anything
 else. Their intake lasts until the test opens the gate, so that any number of nodes wait at the same time.
-Run as ``python -m tests.support.simulated_fleet CONFIG.json…``, one ``muster.demo.sshserver.Config`` a node.
+Run as ``python -m tests.support.simulated_fleet CONFIG.json…``, one ``muster_demo.sshserver.Config`` a node.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import IO
 
 from muster import records
-from muster.demo.hosts import Keys, make_client_keys, make_key
-from muster.demo.services import Supervisor
-from muster.demo.sshserver import Config, serve
-from muster_node.hardware.simulated import create_machine
+from muster_demo.hosts import Keys, make_client_keys, make_key
+from muster_demo.services import Supervisor
+from muster_demo.sshserver import Config, serve
+from muster_simulator import create_machine
 
 SERVICE = "nodes"
 LISTENING_S = 60.0

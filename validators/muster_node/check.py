@@ -10,7 +10,8 @@ import subprocess
 import sys
 from typing import Callable, Dict, List, Optional, Tuple, Type
 
-from muster_node import facts, jobdir, privilege
+from muster_node import privilege
+from muster_node.agent import facts, jobdir
 from muster_node.bounded import bounded
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Probe

@@ -12,7 +12,9 @@ import sys
 from typing import Any, Callable, Dict, NoReturn, Optional, Sequence
 
 import muster_node
-from muster_node import agent, check, child, contract, facts, fence, jobdir, registry
+from muster_node import check, contract
+from muster_node.agent import child, facts, fence, jobdir, registry
+from muster_node.agent import job as agent
 from muster_node.bounded import bounded
 from muster_node.hardware.seam import Hardware
 

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from muster.lifecycle import State
+from muster.lifecycle.transitions import State
 
 if TYPE_CHECKING:
     from muster.records import NodeRecord

@@ -6,9 +6,9 @@ import datetime
 
 from muster import records
 from muster.admission.backend import backend
-from muster.admission.gate import Admit, Decision, Limits, Refuse, decide
 from muster.errors import IllegalMove
-from muster.lifecycle import Evidence, State
+from muster.lifecycle.gate import Admit, Decision, Limits, Refuse, decide
+from muster.lifecycle.transitions import Evidence, State
 from muster.records import NodeRecord
 from muster.settings import settings
 

@@ -34,7 +34,7 @@ def upgrade() -> None:
 @sku_app.command("list")
 def sku_list(json: AsJson = False) -> None:
     """List the hardware models that can be tested."""
-    from muster_criteria.skus import SkuError, list_skus, load_sku
+    from muster_criteria.sku_files.skus import SkuError, list_skus, load_sku
 
     rows: list[dict[str, str]] = []
     for name in list_skus(settings().sku_folders):
@@ -52,7 +52,7 @@ def sku_list(json: AsJson = False) -> None:
 @sku_app.command("show")
 def sku_show(name: Annotated[str, typer.Argument(help="The SKU.")]) -> None:
     """Show a hardware model's file."""
-    from muster_criteria.skus import SkuError, find_sku
+    from muster_criteria.sku_files.skus import SkuError, find_sku
 
     try:
         path = find_sku(name, settings().sku_folders)
@@ -67,7 +67,7 @@ def sku_lint(
     names: Annotated[list[str] | None, typer.Argument(help="SKUs or files; default: all.")] = None,
 ) -> None:
     """Say everything that is wrong in SKU files: negative limits, missing sources, contradictions, …"""
-    from muster_criteria.skus import SkuError, lint_sku, list_skus
+    from muster_criteria.sku_files.skus import SkuError, lint_sku, list_skus
 
     wrong = 0
     listed = names or list_skus(settings().sku_folders)
@@ -100,7 +100,7 @@ def settings_show(json: AsJson = False) -> None:
 def sweep(dry_run: DryRun = False) -> None:
     """Free the leases of runs that are over, and delete what the retention settings no longer keep."""
     from muster import records
-    from muster.airflow_api import RUN_OVER, AirflowClient
+    from muster.integration.airflow_api import RUN_OVER, AirflowClient
 
     leases = records.live_leases()
     if leases:
@@ -124,4 +124,4 @@ def demo(context: typer.Context) -> None:
     import sys
 
     sys.argv = ["muster demo", *context.args]
-    runpy.run_module("muster.demo", run_name="__main__")
+    runpy.run_module("muster_demo", run_name="__main__")

@@ -11,7 +11,7 @@ from muster.cli import show
 from muster.cli.dry import DryRun, rehearsed, risks
 from muster.cli.node import AsJson, AsWho, Name
 from muster.errors import MusterError
-from muster.lifecycle import State
+from muster.lifecycle.transitions import State
 from muster.settings import settings
 
 Reason = Annotated[str, typer.Option(help="Why; it stays in the node's history.")]
@@ -29,9 +29,10 @@ def adopt(
     In shadow mode a node is judged and reported, but never drained: what is found changes nothing, until it passes in
     full, or a person verifies it (`muster node verify`).
     """
-    from muster import inventory, records
-    from muster.enrolment import pinned, skus
-    from muster.planning.preview import risks_of_move
+    from muster import records
+    from muster.enrolment import inventory
+    from muster.enrolment.known import pinned, skus
+    from muster.lifecycle.preview import risks_of_move
 
     if not names and file is None:
         raise MusterError("name the nodes to adopt, or give an inventory: --file fleet.yaml")
@@ -69,7 +70,7 @@ def replace(
     What was found before stays with the old machine's serials: see `muster node part SERIAL`.
     """
     from muster import records
-    from muster.planning.preview import risks_of_move
+    from muster.lifecycle.preview import risks_of_move
     from muster.remote.ssh import scan_host_key
 
     before = records.get_node(name)

@@ -69,8 +69,8 @@ def target(node: str, port: int, user: str, launch: str) -> Target:
 
 def check(node: Target) -> list[Item]:
     """Everything that the node side looks at there, what is missing first. Raises MusterError if it cannot be asked."""
-    from muster.agentfile import build_agent
     from muster.remote import jobs, launch, ssh
+    from muster.remote.zipapp import build_agent
 
     agent = build_agent(settings().home / "agents")
     client = ssh.connect(node, timeout=settings().ssh_timeout_s)

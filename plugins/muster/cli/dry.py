@@ -13,7 +13,7 @@ from muster.errors import MusterError
 from muster.settings import settings
 
 if TYPE_CHECKING:
-    from muster.planning.preview import StagePlan
+    from muster.lifecycle.preview import StagePlan
     from muster.records import NodeRecord
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what it would do, and what may come of it; do nothing.")]
@@ -41,9 +41,9 @@ def risks(of: str, sentences: Iterable[str]) -> None:
 def qualification(nodes: Sequence[str], dag: str, level: str, reason: str, force_reason: str) -> bool:
     """Say what qualifying the nodes would do, without asking Airflow anything; whether none would be refused."""
     from muster import records
-    from muster.planning import preview
-    from muster.runid import run_id
-    from muster_criteria.skus import SkuError, load_sku
+    from muster.integration.runid import run_id
+    from muster.lifecycle import preview
+    from muster_criteria.sku_files.skus import SkuError, load_sku
 
     known = [records.get_node(name) for name in nodes]
     well = True
@@ -70,7 +70,7 @@ def _rehearse(
     """Say the risks, and whether the run would get the node: what ``claim`` asks, in a transaction that is undone."""
     from muster import records
     from muster.admission.backend import backend
-    from muster.planning import preview
+    from muster.lifecycle import preview
     from muster.remote.launch import parse_launch
 
     try:
@@ -91,7 +91,7 @@ def _rehearse(
 
 
 def _show_plans(plans: tuple[StagePlan, ...]) -> None:
-    from muster.planning.preview import spell
+    from muster.lifecycle.preview import spell
 
     rows = [
         [plan.stage, probe.probe, spell(probe.timed_s) if probe.timed_s else "", spell(probe.timeout_s),

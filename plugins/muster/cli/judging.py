@@ -11,7 +11,7 @@ from muster.cli.node import AsJson
 from muster.cli.run import OfNode
 
 if TYPE_CHECKING:
-    from muster.replay import Replayed
+    from muster.judging.reevaluate import Replayed
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -31,7 +31,7 @@ def judge(
 ) -> None:
     """Speak a run's verdicts again from the stored results, and say what differs. Nothing is recorded or moved."""
     from muster import records
-    from muster.replay import replay
+    from muster.judging.reevaluate import replay
 
     run = records.find_run(run_id, node=node)
     replayed = replay(run, as_of=as_of, skus=skus, stage=stage)

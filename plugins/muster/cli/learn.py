@@ -14,8 +14,8 @@ from muster.errors import MusterError
 from muster.settings import settings
 
 if TYPE_CHECKING:
-    from muster_criteria.learned import Learned, LearnedFile, Lesson
-    from muster_criteria.skus import Sku
+    from muster_criteria.sku_files.learned import Learned, LearnedFile, Lesson
+    from muster_criteria.sku_files.skus import Sku
 
 
 def learn(
@@ -26,8 +26,8 @@ def learn(
     dry_run: DryRun = False,
 ) -> None:
     """Derive floors from measured healthy nodes (16 at least), robustly, and write them as the next revision."""
-    from muster_criteria.learned import FOLDER, as_file, newest, read_learned
-    from muster_criteria.skus import BadLesson, SkuError, load_sku
+    from muster_criteria.sku_files.learned import FOLDER, as_file, newest, read_learned
+    from muster_criteria.sku_files.skus import BadLesson, SkuError, load_sku
 
     folder = into or next(iter(settings().sku_folders), None)
     if folder is None:
@@ -55,8 +55,8 @@ def learn(
 
 def _lesson(sku: Sku, level: str, stack: str, last: LearnedFile | None) -> Lesson:
     from muster import records
-    from muster_criteria import learn as learning
-    from muster_criteria.learned import floors_of
+    from muster_criteria.sku_files import learn as learning
+    from muster_criteria.sku_files.learned import floors_of
 
     metrics = sorted({limit.metric for limit in sku.limits if limit.unit in learning.RATE_UNITS})
     readings = records.fleet_readings(sku.name, level, metrics, simulated=False, visits=1)
@@ -88,7 +88,7 @@ def _row(each: Learned) -> list[object]:
 
 def _write_checked(path: Path, text: str, name: str, search: list[Path]) -> None:
     """Write a revision that is not there yet, and take it back if the SKU does not hold together with it."""
-    from muster_criteria.skus import lint_sku
+    from muster_criteria.sku_files.skus import lint_sku
 
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -11,7 +11,7 @@ import typer
 from muster.cli import show
 from muster.cli.dry import DryRun, rehearsed, risks
 from muster.errors import MusterError
-from muster.lifecycle import State
+from muster.lifecycle.transitions import State
 from muster.settings import settings
 
 if TYPE_CHECKING:
@@ -46,8 +46,9 @@ def add(
         "rack": rack, "pool": pool, "work_dir": work_dir, "launch": launch, "labels": ";".join(label or ()),
         "bmc": bmc,
     }  # fmt: skip
-    from muster import inventory, records
-    from muster.enrolment import pinned, skus
+    from muster import records
+    from muster.enrolment import inventory
+    from muster.enrolment.known import pinned, skus
 
     found = pinned(inventory.one(row, skus()))
     with rehearsed(dry_run):
@@ -61,8 +62,9 @@ def import_(
     dry_run: DryRun = False,
 ) -> None:
     """Enrol all nodes of an inventory, or none if any line of it is bad."""
-    from muster import inventory, records
-    from muster.enrolment import pinned, skus
+    from muster import records
+    from muster.enrolment import inventory
+    from muster.enrolment.known import pinned, skus
 
     found = pinned(inventory.load(file, skus()))
     with rehearsed(dry_run):
@@ -164,7 +166,7 @@ def move(
 ) -> None:
     """Move a node on somebody's own decision."""
     from muster import records
-    from muster.planning.preview import risks_of_move
+    from muster.lifecycle.preview import risks_of_move
 
     if not reason.strip():
         raise MusterError("a move needs a reason: --reason 'why'")

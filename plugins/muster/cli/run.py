@@ -14,7 +14,7 @@ from muster.errors import MusterError
 from muster.settings import settings
 
 if TYPE_CHECKING:
-    from muster.airflow_api import AirflowClient
+    from muster.integration.airflow_api import AirflowClient
     from muster.records import RunRecord
 
 DAG = "node_qualification"
@@ -39,8 +39,8 @@ def qualify(
 ) -> None:
     """Test nodes: one DAG run each, from intake to qualified."""
     from muster import records
-    from muster.airflow_api import AirflowClient
-    from muster.runid import run_id
+    from muster.integration.airflow_api import AirflowClient
+    from muster.integration.runid import run_id
 
     if level not in LEVELS:
         raise MusterError(f"there is no level {level!r}: give one of {', '.join(LEVELS)}")
@@ -151,7 +151,7 @@ def export(
 
 def _watch(airflow: AirflowClient, runs: dict[str, str]) -> bool:
     """Follow the runs to their ends; whether all of them went well."""
-    from muster.airflow_api import RUN_OVER
+    from muster.integration.airflow_api import RUN_OVER
 
     pending, seen = dict(runs), dict.fromkeys(runs, "")
     while pending:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from muster.errors import MusterError
-from muster.lifecycle import is_person
+from muster.lifecycle.transitions import is_person
 from muster.settings import settings
 
 if TYPE_CHECKING:

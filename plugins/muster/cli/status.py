@@ -10,7 +10,7 @@ from muster.cli import show
 from muster.cli.adoption import Reason, given
 from muster.cli.dry import DryRun, rehearsed, risks
 from muster.cli.node import AsJson, AsWho, Name
-from muster.lifecycle import State
+from muster.lifecycle.transitions import State
 
 
 def status(json: AsJson = False) -> None:

@@ -15,8 +15,8 @@ from muster.errors import MusterError
 from muster.settings import settings
 
 if TYPE_CHECKING:
-    from muster.xid_history import Replayed, Ruled
-    from muster_criteria.xid import XidPolicy
+    from muster.judging.xid_history import Replayed, Ruled
+    from muster_criteria.xid.policy import XidPolicy
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -55,7 +55,8 @@ def replay_(
     json: AsJson = False,
 ) -> None:
     """Say what another policy would have done about every XID in the records. Changes nothing."""
-    from muster import records, xid_history
+    from muster import records
+    from muster.judging import xid_history
     from muster.records.xids import recorded_xids
 
     if node:
@@ -114,8 +115,8 @@ def _plain(each: Replayed) -> dict[str, object]:
 
 def load(named: str) -> XidPolicy:
     """A policy by name, or by its file's path. Raises MusterError."""
-    from muster_criteria.skus import SHIPPED
-    from muster_criteria.xid import BadPolicy, find_policy, parse_policy
+    from muster_criteria.sku_files.skus import SHIPPED
+    from muster_criteria.xid.policy import BadPolicy, find_policy, parse_policy
 
     is_file = named.endswith((".yaml", ".yml")) or "/" in named
     try:
@@ -128,7 +129,7 @@ def load(named: str) -> XidPolicy:
 
 
 def _of_sku(name: str) -> XidPolicy | None:
-    from muster_criteria.skus import SkuError, load_sku
+    from muster_criteria.sku_files.skus import SkuError, load_sku
 
     try:
         return load_sku(name, settings().sku_folders).xid_policy

@@ -18,9 +18,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from muster import records
 from muster.admission import entry
-from muster.admission.gate import Admit, Refuse
 from muster.errors import IllegalMove, LeaseHeld, MusterError
-from muster.lifecycle import State
+from muster.lifecycle.gate import Admit, Refuse
+from muster.lifecycle.transitions import State
 from muster.settings import settings
 
 if TYPE_CHECKING:

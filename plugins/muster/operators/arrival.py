@@ -16,8 +16,9 @@ from typing import Any, Literal
 import pydantic
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
-from muster import records, runid
+from muster import records
 from muster.errors import BadInventory, MusterError, UnknownNode
+from muster.integration import runid
 from muster.operators import claims
 from muster.records.nodes import NAME
 
@@ -107,7 +108,8 @@ def receive(
 
 
 def _enrol(arrival: Arrival, line: Mapping[str, Any]) -> None:
-    from muster import enrolment, inventory
+    from muster.enrolment import inventory
+    from muster.enrolment import known as enrolment
 
     try:
         described = inventory.described({**line, "name": arrival.node}, enrolment.skus())

@@ -15,20 +15,21 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from muster import records, runid
+from muster import records
 from muster.admission import entry
 from muster.admission.backend import backend
-from muster.admission.gate import Admit
 from muster.errors import DatabaseNotReady, MusterError
-from muster.lifecycle import CLUSTER_STAGES, State
+from muster.integration import runid
+from muster.lifecycle.gate import Admit
+from muster.lifecycle.transitions import CLUSTER_STAGES, State
 from muster.records import NodeRecord, raw
 from muster.remote import attempt, jobs
 from muster.remote.hooks import NodeSSHHook
 from muster.remote.launch import parse_launch
 from muster.settings import settings
-from muster_criteria import programme
 from muster_criteria.model import Judgement, Severity, Verdict
-from muster_criteria.skus import Sku, SkuError, load_sku
+from muster_criteria.sku_files import programme
+from muster_criteria.sku_files.skus import Sku, SkuError, load_sku
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +113,7 @@ def judge(dag_id: str, run_id: str, members: Sequence[str]) -> dict[str, dict[st
 
     A convicted member goes to quarantine at once, whatever becomes of the others.
     """
-    from muster_criteria.cluster import MemberResult, convict
+    from muster_criteria.cluster.judge import MemberResult, convict
 
     heard = {name: _heard(dag_id, run_id, name) for name in members}
     skus = {name: load_sku(records.get_node(name).sku, settings().sku_folders) for name in members}

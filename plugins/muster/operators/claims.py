@@ -13,8 +13,8 @@ from muster.errors import DatabaseNotReady, MusterError
 from muster.records import NodeRecord
 from muster.remote.launch import parse_launch
 from muster.settings import settings
-from muster_criteria import programme
-from muster_criteria.skus import SkuError, load_sku
+from muster_criteria.sku_files import programme
+from muster_criteria.sku_files.skus import SkuError, load_sku
 
 
 @contextlib.contextmanager

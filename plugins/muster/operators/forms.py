@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from muster_criteria.programme import LEVELS
+from muster_criteria.sku_files.programme import LEVELS
 
 HOW_THOROUGHLY = "How thoroughly: **demo** seconds, **short** minutes, **standard** the usual, **long** hours."
 

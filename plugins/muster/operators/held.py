@@ -11,10 +11,11 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from muster import records, runid
+from muster import records
 from muster.admission.backend import backend
 from muster.errors import IllegalMove, LeaseHeld, MusterError
-from muster.lifecycle import State
+from muster.integration import runid
+from muster.lifecycle.transitions import State
 from muster.operators.admission import MARKDOWN, answered
 from muster_criteria.model import Severity
 

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from muster import records
-from muster.agentfile import build_agent
 from muster.errors import LeaseLost, MusterError
-from muster.lifecycle import CLUSTER_STAGES
+from muster.lifecycle.transitions import CLUSTER_STAGES
 from muster.operators.stage import MusterStageOperator, Work
 from muster.records import JobRecord, NodeRecord
 from muster.remote import attempt, jobs
 from muster.remote.attempt import Ended
+from muster.remote.zipapp import build_agent
 from muster.settings import settings
-from muster_criteria.cluster_model import Measurements
-from muster_criteria.cluster_plan import cluster_calls, cluster_deadline_s
-from muster_criteria.cluster_presence import accused
+from muster_criteria.cluster.model import Measurements
+from muster_criteria.cluster.plan import cluster_calls, cluster_deadline_s
+from muster_criteria.cluster.presence import accused
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Coverage, Judgement, Verdict
-from muster_criteria.skus import load_sku
+from muster_criteria.sku_files.skus import load_sku
 
 if TYPE_CHECKING:
     import paramiko
@@ -117,7 +117,7 @@ class MusterMemberOperator(MusterStageOperator):
 
     def _judge(self, work: Work, end: Ended, collected: jobs.Collected) -> tuple[Judgement, str]:
         """Record what the member sent, not judged yet; only what befell the machine itself counts already."""
-        from muster_criteria.findings import evidence_finding
+        from muster_criteria.stage.findings import evidence_finding
 
         result, bad = attempt.checked_result(collected.result, work.plan)
         for note in collected.notes:

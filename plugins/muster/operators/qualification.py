@@ -20,9 +20,9 @@ from muster.operators import claims, mailing
 from muster.remote import attempt, jobs
 from muster.remote.hooks import NodeSSHHook
 from muster.settings import settings
-from muster_criteria import programme
 from muster_criteria.model import Verdict
-from muster_criteria.skus import SkuError
+from muster_criteria.sku_files import programme
+from muster_criteria.sku_files.skus import SkuError
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any
 
 def conclude(dag_id: str, run_id: str) -> dict[str, str]:
     """Put the stages' verdicts together, close the run and move its node; a run that did not qualify it fails here."""
-    from muster_criteria.judge import overall
+    from muster_criteria.stage.judge import overall
 
     try:
         run = records.get_run(dag_id, run_id)

@@ -12,15 +12,16 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from muster import records, runid
+from muster import records
 from muster.admission.backend import Idle, backend
 from muster.errors import LeaseHeld, MusterError, UnknownRun
-from muster.lifecycle import SERVING, State
+from muster.integration import runid
+from muster.lifecycle import selection as planning
+from muster.lifecycle.transitions import SERVING, State
 from muster.operators import claims, qualification
-from muster.planning import idle as planning
 from muster.records import NodeRecord
 from muster.settings import settings
-from muster_criteria import programme
+from muster_criteria.sku_files import programme
 
 log = logging.getLogger(__name__)
 

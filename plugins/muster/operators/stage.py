@@ -16,24 +16,25 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.providers.ssh.operators.ssh_remote_job import SSHRemoteJobOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from muster import records, repeats
-from muster.agentfile import AgentFile, build_agent
-from muster.chassis import Chassis, joined, with_earlier
+from muster import records
 from muster.errors import DifferentMachine, IllegalMove, LeaseLost, MusterError, UnknownRun
-from muster.policy import DEFAULT_POOL, LOAD_STAGES
+from muster.integration.policy import DEFAULT_POOL, LOAD_STAGES
+from muster.judging import repeats
+from muster.judging.chassis import Chassis, joined, with_earlier
+from muster.judging.references import references
+from muster.judging.xid_history import returning_xids
 from muster.records import JobRecord, NodeRecord, RunRecord
-from muster.references import references
 from muster.remote import attempt, jobs, launch, redfish, ssh
 from muster.remote.attempt import Ended, Kind, Next
 from muster.remote.hooks import NodeAddress, NodeSSHHook
 from muster.remote.neighbours import lost_jobs, reachable_neighbours
 from muster.remote.trigger import MusterJobTrigger
 from muster.remote.watch import Watch
+from muster.remote.zipapp import AgentFile, build_agent
 from muster.settings import settings
-from muster.xid_history import returning_xids
-from muster_criteria import programme
 from muster_criteria.model import Judgement, Verdict
-from muster_criteria.skus import Sku, SkuError, load_sku
+from muster_criteria.sku_files import programme
+from muster_criteria.sku_files.skus import Sku, SkuError, load_sku
 from muster_node.contract import Plan
 
 if TYPE_CHECKING:
@@ -255,7 +256,7 @@ class MusterStageOperator(SSHRemoteJobOperator):
 
     def _judge(self, work: Work, end: Ended, collected: jobs.Collected) -> tuple[Judgement, str]:
         """Judge and record; gives the judgement, and the result's own word for how the job ended."""
-        from muster_criteria.judge import judge
+        from muster_criteria.stage.judge import judge
 
         sent, bad = attempt.checked_result(collected.result, work.plan)
         for note in collected.notes:

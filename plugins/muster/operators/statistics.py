@@ -7,10 +7,10 @@ import logging
 
 from muster import records
 from muster.errors import UnknownSnapshot
+from muster.judging.references import metrics
 from muster.records import SnapshotRecord
-from muster.references import metrics
 from muster.settings import settings
-from muster_criteria.skus import LEVELS, Sku, SkuError, load_sku
+from muster_criteria.sku_files.skus import LEVELS, Sku, SkuError, load_sku
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
-from muster import lifecycle
 from muster.errors import IllegalMove, UnknownNode, UnknownRun
-from muster.lifecycle import SERVING, Evidence, State
+from muster.lifecycle import transitions as lifecycle
+from muster.lifecycle.transitions import SERVING, Evidence, State
 from muster.records.models import Event, Lease, Node, Run
 from muster.records.values import EventRecord, LeaseRecord, NodeRecord, RunRecord
 from muster_criteria.model import Verdict

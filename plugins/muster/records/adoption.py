@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.errors import BadInventory, BadNode, IllegalMove, LeaseHeld, MusterError, SameMachine
-from muster.lifecycle import Evidence, Need, State
+from muster.lifecycle.transitions import Evidence, Need, State
 from muster.records import _rows
 from muster.records.engine import writing
 from muster.records.models import Node, Part, Placement, Run

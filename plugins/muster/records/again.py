@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from muster.errors import IllegalMove, LeaseHeld
-from muster.lifecycle import STAGES, State
+from muster.lifecycle.transitions import STAGES, State
 from muster.records import _rows
 from muster.records.engine import reading, writing
 from muster.records.models import Lease, Node, Run, StageRecord

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from muster.lifecycle import State
+from muster.lifecycle.transitions import State
 from muster.records import _rows
 from muster.records.engine import reading
 from muster.records.models import FindingRow, Node, Run, StageRecord
@@ -19,7 +19,7 @@ from muster.settings import settings
 from muster_criteria.model import COMMON_CAUSE, Finding, Judgement, Verdict
 
 if TYPE_CHECKING:
-    from muster_criteria.alike import Neighbour
+    from muster_criteria.context.alike import Neighbour
 
 _LOOKED_AT = tuple(str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL, Verdict.FAIL))
 """Verdicts that say something of the node: what stayed inconclusive neither failed nor did well."""
@@ -37,7 +37,7 @@ def beside_neighbours(
     Real and simulated nodes are never told apart by each other. Raises UnknownNode.
     """
     # Imported where it is used: it brings pandas, and every task process parses a DAG file that loads these records.
-    from muster_criteria.alike import beside_others, groups_of, symptom
+    from muster_criteria.context.alike import beside_others, groups_of, symptom
 
     if judgement.verdict is not Verdict.FAIL or not any(symptom(each) for each in judgement.findings):
         return judgement
@@ -52,7 +52,7 @@ def beside_neighbours(
 
 def held_together(session: Session, run: Run) -> str:
     """Why the run's FAIL convicts nobody yet: all that it rests on is shared with other nodes. Else ""."""
-    from muster_criteria.alike import why_held
+    from muster_criteria.context.alike import why_held
 
     query = (
         select(FindingRow).join(StageRecord, StageRecord.id == FindingRow.stage).where(
@@ -67,7 +67,7 @@ def tell_convicted(session: Session, run: Run) -> None:
 
     It stays where it is, since only a person takes a node out of quarantine; but nobody should return its parts.
     """
-    from muster_criteria.alike import GROUPED
+    from muster_criteria.context.alike import GROUPED
 
     own, until = _rows.node_row(session, run.node), _rows.now()
     since = until - datetime.timedelta(hours=settings().common_cause_hours)
@@ -105,7 +105,7 @@ def _tested(
     session: Session, own: Node, stage: str, since: datetime.datetime, until: datetime.datetime
 ) -> list[Neighbour]:
     """All other nodes that were judged in that stage in the window, each by its latest verdict there."""
-    from muster_criteria.alike import Neighbour, groups_of, symptom
+    from muster_criteria.context.alike import Neighbour, groups_of, symptom
 
     query = (
         select(StageRecord.id, Run.node, Node.rack, Run.environment)

@@ -11,15 +11,15 @@ from sqlalchemy import ColumnElement, func, insert, or_, select, text
 from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove, UnknownGolden
-from muster.lifecycle import is_person
+from muster.lifecycle.transitions import is_person
 from muster.records import _rows
 from muster.records.bits import DigestRow, GoldenRow
 from muster.records.engine import reading, writing
 from muster.records.models import Run
 from muster.records.parts import current_serials
 from muster.records.suspects import suspect_subjects
-from muster_criteria.goldens import Golden, Goldens, Sighting, given, golden_id, standing
-from muster_criteria.waivers import subject_of
+from muster_criteria.context.goldens import Golden, Goldens, Sighting, given, golden_id, standing
+from muster_criteria.context.waivers import subject_of
 
 if TYPE_CHECKING:
     from muster_criteria.measured import StageResult

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.errors import LeaseHeld
-from muster.lifecycle import IN_FLIGHT, Evidence, State
+from muster.lifecycle.transitions import IN_FLIGHT, Evidence, State
 from muster.records import _rows
 from muster.records.engine import reading, writing
 from muster.records.models import Lease, Run

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement, Row, Select, Text, cast, func, select
 from sqlalchemy.orm import Session
 
-from muster.lifecycle import State
+from muster.lifecycle.transitions import State
 from muster.records import _rows
 from muster.records.engine import reading
 from muster.records.models import FindingRow, MeasurementRow, Node, Placement, Run, StageRecord

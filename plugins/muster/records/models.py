@@ -136,7 +136,7 @@ class Run(Base):
 class Job(Base):
     """One detached job on a node: a stage of a run, and which generation of it (a user's Clear makes a new one).
 
-    ``chassis``: what the node's BMC told before it, as ``muster.chassis.Chassis`` writes it; empty without a BMC.
+    ``chassis``: the BMC's readings before it, as written by ``muster.judging.chassis.Chassis``; empty without a BMC.
     ``again``: the probes that are to be run once more after it, before anything is decided.
     """
 
@@ -306,7 +306,7 @@ class PeerSnapshot(Base):
 
 
 class SkuRevision(Base):
-    """All that a SKU's files said when a verdict was spoken by them, as JSON of ``muster_criteria.skus.Sku``."""
+    """The contents of a SKU's files that a verdict cites, as JSON of ``muster_criteria.sku_files.skus.Sku``."""
 
     __tablename__ = "sku_revisions"
 

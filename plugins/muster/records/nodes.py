@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, MusterError, SameMachine, at
-from muster.lifecycle import Evidence, State
+from muster.lifecycle.transitions import Evidence, State
 from muster.records import _rows
 from muster.records.engine import reading, writing
 from muster.records.models import Event, Node

@@ -14,7 +14,7 @@ from muster.records import _rows
 from muster.records.engine import reading
 from muster.records.models import Part, Placement, Run
 from muster.records.values import PlacementRecord, RunRecord
-from muster_criteria.limits import kind_of
+from muster_criteria.sku_files.limits import kind_of
 
 CHASSIS = ("system", "board")
 """The parts whose serial makes a machine this machine; any other part may be swapped."""

@@ -18,7 +18,7 @@ from muster_criteria.model import Verdict
 class Sent:
     """The bytes behind a stage's standing verdict, and when it was spoken; None for what was never had, or is gone.
 
-    ``chassis``: what the node's BMC told, as ``muster.chassis.Chassis`` writes it.
+    ``chassis``: what the node's BMC told, as ``muster.judging.chassis.Chassis`` writes it.
     """
 
     result: bytes | None = None

@@ -9,12 +9,13 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from muster import lifecycle
-from muster.lifecycle import State
+from muster.lifecycle import transitions as lifecycle
+from muster.lifecycle.transitions import State
 from muster.records import _rows, charts
 from muster.records.engine import reading
 from muster.records.models import FindingRow, Job, MeasurementRow, Node, Run, StageRecord
 from muster.records.waivers import holding, machine_of
+from muster_criteria.context.waivers import concerns
 from muster_criteria.model import (
     Action,
     Coverage,
@@ -25,7 +26,6 @@ from muster_criteria.model import (
     Severity,
     Verdict,
 )
-from muster_criteria.waivers import concerns
 from muster_reports.model import RunReport, StageReport
 
 

@@ -8,9 +8,10 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from muster import lifecycle
 from muster.errors import IllegalMove, LeaseLost
-from muster.lifecycle import STAGES, Evidence, State
+from muster.lifecycle import transitions as lifecycle
+from muster.lifecycle.current import thoroughness
+from muster.lifecycle.transitions import STAGES, Evidence, State
 from muster.records import _rows, withdrawals
 from muster.records.alike import held_together, tell_convicted
 from muster.records.engine import reading, writing
@@ -19,7 +20,6 @@ from muster.records.suspects import cleared
 from muster.records.values import JobRecord, NodeRecord, RunRecord, StageSummary
 from muster.records.verdicts import standing_verdicts
 from muster.settings import settings
-from muster.standing import thoroughness
 from muster_criteria.model import Verdict
 
 RECENT = 20

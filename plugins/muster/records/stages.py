@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import delete, insert, inspect, update
 from sqlalchemy.orm import Session
 
-from muster.lifecycle import State
+from muster.lifecycle.transitions import State
 from muster.records import _rows, charts, goldens, suspects
 from muster.records.engine import writing
 from muster.records.models import Artifact, FindingRow, MeasurementRow, Node, Run, StageRecord

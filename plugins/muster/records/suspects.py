@@ -20,9 +20,9 @@ from muster.records.models import Node, Part, Placement, Run
 from muster.records.parts import current_serials
 from muster.records.values import OpenFinding
 from muster.records.waivers import as_waived_now
+from muster_criteria.context.suspicion import makes_suspect
+from muster_criteria.context.waivers import subject_of
 from muster_criteria.model import Action, FaultClass, Finding, Judgement, Severity
-from muster_criteria.suspicion import makes_suspect
-from muster_criteria.waivers import subject_of
 
 
 def mark(session: Session, run: Run, judgement: Judgement) -> None:

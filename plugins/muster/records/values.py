@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from muster.lifecycle import State
+from muster.lifecycle.transitions import State
 from muster_criteria.model import Finding, Verdict
 
 
@@ -17,7 +17,7 @@ class NewNode:
 
     ``host_key`` is "type base64", as in known_hosts. ``user`` empty means the SSH connection's. ``launch`` says how
     the node side is started ({"kind": "host", …}; empty: the host's python). ``serials`` {slot: serial}, where known.
-    ``bmc``: as ``muster.bmc.Bmc`` has it, so without secrets; empty: none is known.
+    ``bmc``: as ``muster.enrolment.bmc.Bmc`` has it, so without secrets; empty: none is known.
     """
 
     name: str
@@ -119,7 +119,7 @@ class JobRecord:
     node: str = ""
     """Needed only where the run tests several nodes."""
     chassis: str = ""
-    """What the node's BMC told before it, as ``muster.chassis.Chassis`` writes it."""
+    """What the node's BMC told before it, as ``muster.judging.chassis.Chassis`` writes it."""
     again: tuple[str, ...] = ()
     """The probes that are to be run once more after it, before anything is decided."""
 

@@ -8,7 +8,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove
-from muster.lifecycle import State, is_person
+from muster.lifecycle.current import standing
+from muster.lifecycle.transitions import State, is_person
 from muster.records import _rows
 from muster.records.engine import reading, writing
 from muster.records.models import Event, FindingRow, Node, Run, StageRecord
@@ -16,14 +17,14 @@ from muster.records.reporting import finding_of
 from muster.records.suspects import suspects_on
 from muster.records.values import ApprovalRecord, OpenFinding, StageVerdict
 from muster.records.waivers import as_waived_now
-from muster.standing import standing
 from muster_criteria.model import Verdict
 
 
 def latest_verdicts(node: str) -> list[StageVerdict]:
     """The verdicts that stand on the machine which bears the name now, of every stage, oldest first.
 
-    Several of one stage may stand: a short one does not end a thorough one (``muster.standing``). Raises UnknownNode.
+    Several of one stage may stand: a short one does not end a thorough one (``muster.lifecycle.current``).
+    Raises UnknownNode.
     """
     with reading() as session:
         return [verdict for _, verdict in standing_verdicts(session, _rows.node_row(session, node))]

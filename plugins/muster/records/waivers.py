@@ -10,14 +10,14 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from muster.errors import BadWaiver, UnknownFinding
-from muster.lifecycle import State, is_person
+from muster.lifecycle.transitions import State, is_person
 from muster.records import _rows
 from muster.records.engine import reading, writing
 from muster.records.models import FindingRow, Node, Run, StageRecord, WaiverRow
 from muster.records.parts import current_serials, serials_at, sits_now
-from muster_criteria import waivers
+from muster_criteria.context import waivers
+from muster_criteria.context.waivers import Machine, Waiver
 from muster_criteria.model import Finding, Judgement
-from muster_criteria.waivers import Machine, Waiver
 
 
 def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason: str) -> Waiver:

@@ -8,9 +8,9 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove
-from muster.lifecycle import SERVING, State, is_person
-from muster.planning import breaker as planning
-from muster.planning.breaker import Breaker, Limits
+from muster.lifecycle import breaker as planning
+from muster.lifecycle.breaker import Breaker, Limits
+from muster.lifecycle.transitions import SERVING, State, is_person
 from muster.records import _rows
 from muster.records.engine import reading, writing
 from muster.records.models import Event, Node

@@ -11,8 +11,8 @@ from sqlalchemy import select
 
 from muster.records.engine import reading
 from muster.records.models import MeasurementRow, Node, Run, StageRecord
-from muster_criteria.xid import XidEvent
-from muster_criteria.xid_judge import EVENT, event_of
+from muster_criteria.xid.judge import EVENT, event_of
+from muster_criteria.xid.policy import XidEvent
 
 
 @dataclasses.dataclass(frozen=True)

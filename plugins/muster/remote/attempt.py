@@ -14,7 +14,7 @@ from muster.records.values import JobRecord
 from muster.remote.jobs import Look, State
 from muster_criteria.measured import BadResult, StageResult, parse_result
 from muster_criteria.model import Evidence, Verdict
-from muster_criteria.programme import CallSpec
+from muster_criteria.sku_files.programme import CallSpec
 from muster_node.contract import EXIT_BAD_PLAN, EXIT_NO_RESULT, Plan, ProbeCall
 
 # States of a job in the records.

@@ -7,9 +7,9 @@ import pytest
 from muster import records
 from muster.admission.backend import RecordOnly
 from muster.admission.entry import admit, admit_by, decide_now
-from muster.admission.gate import Admit, NeedsPerson, Refuse
 from muster.errors import IllegalMove
-from muster.lifecycle import CLUSTER_STAGES, Evidence, State
+from muster.lifecycle.gate import Admit, NeedsPerson, Refuse
+from muster.lifecycle.transitions import CLUSTER_STAGES, Evidence, State
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 

@@ -12,13 +12,13 @@ import pytest
 from sqlalchemy import text
 
 from muster import records
-from muster.airflow_api import AirflowClient
-from muster.lifecycle import State
+from muster.integration.airflow_api import AirflowClient
+from muster.lifecycle.transitions import State
 from muster.records.engine import reading
 from muster.records.models import Base
 from muster_criteria.model import Verdict
 from tests.muster import fleet
-from tests.muster.test_airflow_api import Airflow
+from tests.muster.integration.test_airflow_api import Airflow
 
 Muster = Callable[..., "tuple[int, str, str]"]
 

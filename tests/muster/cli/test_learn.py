@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster import records
-from muster_criteria.skus import load_sku
+from muster_criteria.sku_files.skus import load_sku
 from muster_node.contract import Measurement
 from tests.muster import fleet
 from tests.support import airflow_home

@@ -10,7 +10,7 @@ import pytest
 
 from muster import records
 from muster.cli import check as checking
-from muster.lifecycle import State
+from muster.lifecycle.transitions import State
 from tests.muster import fleet
 from tests.support import airflow_home, sshd
 

@@ -6,7 +6,7 @@ import pytest
 
 from muster import records
 from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, LeaseHeld, SameMachine
-from muster.lifecycle import STAGES, Evidence, State
+from muster.lifecycle.transitions import STAGES, Evidence, State
 from muster_criteria.model import Coverage, Verdict
 from tests.muster import fleet
 

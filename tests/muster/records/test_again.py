@@ -8,7 +8,7 @@ import pytest
 
 from muster import records
 from muster.errors import IllegalMove, LeaseHeld
-from muster.lifecycle import STAGES, State
+from muster.lifecycle.transitions import STAGES, State
 from muster.records import raw
 from muster_criteria.model import Coverage, Judgement, Verdict
 from tests.muster import fleet

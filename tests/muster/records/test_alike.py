@@ -8,7 +8,7 @@ import datetime
 import pytest
 
 from muster import records
-from muster.lifecycle import State
+from muster.lifecycle.transitions import State
 from muster.records.engine import writing
 from muster.records.models import StageRecord
 from muster_criteria.model import COMMON_CAUSE, Finding, Verdict

@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from muster import records
-from muster.chassis import Chassis
+from muster.judging.chassis import Chassis
 from muster.records import raw
 from tests.muster import fleet
 

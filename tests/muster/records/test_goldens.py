@@ -11,13 +11,13 @@ import pytest
 
 from muster import records
 from muster.errors import IllegalMove, UnknownGolden
-from muster.replay import NO_PEERS, replay
-from muster_criteria.goldens import golden_id
-from muster_criteria.judge import judge
+from muster.judging.reevaluate import NO_PEERS, replay
+from muster_criteria.context.goldens import golden_id
 from muster_criteria.measured import parse_result
 from muster_criteria.model import Action, Finding, Judgement, Severity, Verdict
-from muster_criteria.rules import violations
-from muster_criteria.skus import Sku, load_sku
+from muster_criteria.sku_files.skus import Sku, load_sku
+from muster_criteria.stage.judge import judge
+from muster_criteria.stage.rules import violations
 from tests.muster import fleet
 from tests.muster.cli.conftest import muster  # noqa: F401 - a fixture
 from tests.muster_criteria.nodes import healthy_raw, measurement

@@ -11,7 +11,7 @@ import pytest
 
 from muster import records
 from muster.errors import LeaseHeld, LeaseLost, UnknownNode
-from muster.lifecycle import State
+from muster.lifecycle.transitions import State
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 

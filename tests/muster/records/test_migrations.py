@@ -11,10 +11,10 @@ from alembic.config import Config
 from sqlalchemy import text
 
 from muster import records
-from muster.lifecycle import State
+from muster.lifecycle.transitions import State
 from muster.records import engine
+from muster_criteria.context.waivers import finding_id
 from muster_criteria.model import Verdict
-from muster_criteria.waivers import finding_id
 from tests.muster import fleet
 from tests.muster.conftest import POSTGRESQL
 

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from muster import records
 from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, SameMachine, UnknownNode
-from muster.lifecycle import Evidence, State
+from muster.lifecycle.transitions import Evidence, State
 from muster.records.engine import writing
 from muster_criteria.model import Coverage, Verdict
 from tests.muster import fleet

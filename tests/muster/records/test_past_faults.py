@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from muster import records
-from muster.lifecycle import State
+from muster.lifecycle.transitions import State
 from muster_criteria.model import COMMON_CAUSE, HELD, Finding, Severity, Verdict
 from tests.muster import fleet
 

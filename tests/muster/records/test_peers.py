@@ -12,10 +12,10 @@ import pytest
 
 from muster import records
 from muster.errors import UnknownRevision, UnknownSnapshot
-from muster.lifecycle import STAGES, State
+from muster.lifecycle.transitions import STAGES, State
 from muster.settings import settings
 from muster_criteria.model import Action, Severity, Verdict
-from muster_criteria.skus import load_sku
+from muster_criteria.sku_files.skus import load_sku
 from muster_node.contract import Measurement
 from tests.muster import fleet
 

@@ -6,7 +6,7 @@ import pytest
 
 from muster import records
 from muster.errors import IllegalMove, UnknownNode, UnknownRun
-from muster.lifecycle import STAGES, State
+from muster.lifecycle.transitions import STAGES, State
 from muster.records import JobRecord
 from muster_criteria.model import Coverage, Verdict
 from tests.muster import fleet

@@ -16,8 +16,8 @@ from muster.errors import MusterError
 from muster.records.charts import BYTES, DEVICES, POINTS, chart_series
 from muster.records.engine import reading
 from muster.records.models import Artifact, MeasurementRow, StageRecord
+from muster_criteria.context.waivers import finding_id
 from muster_criteria.model import Verdict
-from muster_criteria.waivers import finding_id
 from muster_node.contract import Measurement
 from tests.muster import fleet
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from muster import records
 from muster.errors import MusterError
-from muster.lifecycle import IN_FLIGHT, STAGES, Evidence, State
+from muster.lifecycle.transitions import IN_FLIGHT, STAGES, Evidence, State
 from muster_criteria.model import Coverage, Verdict
 from tests.muster import fleet
 

@@ -9,9 +9,9 @@ import pytest
 
 from muster import records
 from muster.admission.entry import admit_by, decide_now
-from muster.admission.gate import NeedsPerson, Refuse
 from muster.errors import BadWaiver, IllegalMove
-from muster.lifecycle import CLUSTER_STAGES, STAGES, State
+from muster.lifecycle.gate import NeedsPerson, Refuse
+from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
 from muster_criteria.model import Action, Finding, Severity, Verdict
 from tests.muster import fleet
 

@@ -12,12 +12,12 @@ from sqlalchemy.exc import DBAPIError
 
 from muster import records
 from muster.errors import DifferentMachine, IllegalMove, LeaseHeld, UnknownNode, UnknownRun
-from muster.lifecycle import CLUSTER_STAGES, STAGES, State
+from muster.lifecycle.current import SAYS_NOTHING, standing, thoroughness
+from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
 from muster.records import StageVerdict
 from muster.records.engine import writing
-from muster.standing import SAYS_NOTHING, standing, thoroughness
 from muster_criteria.model import Verdict
-from muster_criteria.skus import LEVELS
+from muster_criteria.sku_files.skus import LEVELS
 from tests.muster import fleet
 
 NODE = "gpu-0001"

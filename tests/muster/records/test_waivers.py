@@ -8,7 +8,7 @@ import pytest
 
 from muster import records
 from muster.errors import BadWaiver, UnknownFinding
-from muster.lifecycle import STAGES, State
+from muster.lifecycle.transitions import STAGES, State
 from muster_criteria.model import Severity, Verdict
 from tests.muster import fleet
 

@@ -9,7 +9,7 @@ import pytest
 
 from muster import records
 from muster.errors import IllegalMove
-from muster.lifecycle import STAGES, State
+from muster.lifecycle.transitions import STAGES, State
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 

@@ -28,10 +28,10 @@ from typing import Any
 import paramiko
 import pytest
 
-from muster.agentfile import AgentFile, build_agent
 from muster.remote import jobs, launch
 from muster.remote.hooks import NodeAddress
 from muster.remote.trigger import MusterJobTrigger
+from muster.remote.zipapp import AgentFile, build_agent
 from muster_criteria.measured import parse_result
 from muster_node.contract import EXIT_OF_END, Plan, ProbeCall
 from tests.support import sshd

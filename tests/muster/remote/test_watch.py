@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from muster import records
-from muster.bmc import Login
-from muster.chassis import Chassis, reading
+from muster.enrolment.bmc import Login
+from muster.judging.chassis import Chassis, reading
 from muster.records import JobRecord
 from muster.remote import redfish
 from muster.remote.watch import Watch

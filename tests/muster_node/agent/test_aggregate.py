@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster_node.aggregate import ACCURACY, BINS_MAX, SMALLEST, Histogram, NumberSeries, StateSeries
+from muster_node.agent.aggregate import ACCURACY, BINS_MAX, SMALLEST, Histogram, NumberSeries, StateSeries
 
 SENSIBLE = st.floats(min_value=-1e4, max_value=1e4).map(lambda value: round(value, 3))
 START = 1.8e9

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from muster_node import guard
+from muster_node.agent import guard
 from muster_node.hardware.seam import Usage
 from tests.muster_node.agent.harness import MAIN, Node, alive, call, plan, wait_for
 

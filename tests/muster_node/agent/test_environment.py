@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from muster_criteria.fleet.readings import group_of
-from muster_node import facts
+from muster_node.agent import facts
 from muster_node.hardware import SIMULATED_ENV
 from muster_node.hardware.seam import Fact
-from muster_node.hardware.simulated import create_machine, open_simulated
+from muster_simulator import create_machine, open_simulated
 from tests.muster_node.agent.harness import Node, plan
 
 OLD, NEW = "96.00.74.00.01", "96.00.A5.00.01"

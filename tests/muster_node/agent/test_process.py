@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from muster_node import contract, facts, probe_run, process, strays
-from muster_node.process import CappedLog, run_child
+from muster_node import contract
+from muster_node.agent import facts, probe_run, process
+from muster_node.agent import orphans as strays
+from muster_node.agent.process import CappedLog, run_child
 
 
 def run(code: str, tmp_path: Path, timeout_s: float = 10.0) -> tuple[process.ChildEnd, list[bytes], CappedLog]:

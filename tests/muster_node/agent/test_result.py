@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster_node import agent, jobdir
+from muster_node.agent import job as agent
+from muster_node.agent import jobdir
+from muster_node.agent.jobdir import Console, JobDir, Progress
+from muster_node.agent.result import encode
 from muster_node.contract import Aggregate, Measurement, Plan, Result
-from muster_node.jobdir import Console, JobDir, Progress
-from muster_node.result import encode
 from tests.muster_node.agent.harness import MAIN, call, plan
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from muster_node.gpu_settings import FILE, LEFT_BEHIND_MAX_S
+from muster_node.agent.gpu_settings import FILE, LEFT_BEHIND_MAX_S
 from tests.muster_node.agent.harness import Node, call, plan
 
 WHAT = "gpu0 power_limit: 700 W before, 500 W after; "

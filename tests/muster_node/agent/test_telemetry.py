@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from muster_node import telemetry
-from muster_node.aggregate import ACCURACY
+from muster_node.agent import telemetry
+from muster_node.agent.aggregate import ACCURACY
+from muster_node.agent.telemetry import Recorder, Sampler
 from muster_node.hardware.seam import Clock, Sample
-from muster_node.telemetry import Recorder, Sampler
 from tests.muster_node.agent.harness import Node, call, plan
 
 TWO_DAYS = Path(__file__).parent / "fakes" / "two_days.py"

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import muster_node
-from muster import agentfile
-from muster.agentfile import build_agent
+from muster.remote import zipapp as agentfile
+from muster.remote.zipapp import build_agent
 from muster_criteria.measured import parse_result
 from muster_node import contract
 from tests.muster_node.agent.harness import call, plan

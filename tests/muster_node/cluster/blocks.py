@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from muster_node.contract import Plan, ProbeCall
-from muster_node.hardware.simulated import create_machine
+from muster_simulator import create_machine
 from tests.muster_node.agent.harness import Ended, Node, Running, wait_for
 
 AGENT = [sys.executable, "-m", "muster_node"]

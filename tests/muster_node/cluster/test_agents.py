@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster_criteria.cluster import ClusterJudgement, MemberResult, convict
+from muster_criteria.cluster.judge import ClusterJudgement, MemberResult, convict
 from muster_criteria.model import Verdict
 from tests.muster_node.agent.harness import Ended
 from tests.muster_node.cluster.blocks import Block

@@ -12,7 +12,7 @@ from muster_node.hardware.seam import Device, Fact, Hardware
 from muster_node.hardware.sysfs import NOT_SUPPORTED
 from muster_node.probe import Context
 from muster_node.probes._counters import HOST, METRICS, Counters
-from tests.muster_node.simulated.winding import WoundClock
+from tests.muster_simulator.winding import WoundClock
 
 GPU = Device("gpu3", "gpu", 3)
 

@@ -6,10 +6,10 @@ import pytest
 
 from muster_node.hardware import open_hardware
 from muster_node.hardware.cpu_compute import CpuCompute
-from muster_node.hardware.simulated import create_machine, open_simulated
 from muster_node.probes import _exact, _exact_conditions, _exact_vector, exact_gemm
 from muster_node.probes._shared import FORMATS
 from muster_node.probes.exact_gemm import ExactGemm
+from muster_simulator import create_machine, open_simulated
 from tests.support.injector import OneDevice
 
 pytestmark = pytest.mark.needs_torch

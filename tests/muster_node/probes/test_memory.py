@@ -8,12 +8,12 @@ from muster_node.hardware import open_hardware
 from muster_node.hardware.cpu_compute import CpuCompute
 from muster_node.hardware.host import HostHardware
 from muster_node.hardware.seam import Device
-from muster_node.hardware.simulated import create_machine, open_simulated
 from muster_node.probe import Skip
 from muster_node.probes import memory_bandwidth
 from muster_node.probes._patterns import PATTERNS, Region, described, sequences
 from muster_node.probes.memory_bandwidth import MemoryBandwidth
 from muster_node.probes.memory_pattern import MemoryPattern
+from muster_simulator import create_machine, open_simulated
 from tests.support.injector import KINDS, Injector, OneDevice
 
 pytestmark = pytest.mark.needs_torch

@@ -18,8 +18,8 @@ from muster_criteria.fleet.readings import labels_of, labels_text, readings_of, 
 from muster_criteria.fleet.references import References
 from muster_criteria.fleet.thresholds import Thresholds
 from muster_criteria.fleet.verdicts import Ruled, ruled
-from muster_criteria.limits import kind_of
-from muster_criteria.rows import Row
+from muster_criteria.sku_files.limits import kind_of
+from muster_criteria.stage.rows import Row
 
 FLEET_PROBE = "fleet"
 """The probe of rows that no probe measured: family indices, and a node's own level."""

@@ -20,7 +20,7 @@ from muster_criteria.fleet import cells as cells_module
 from muster_criteria.fleet import explained
 from muster_criteria.fleet.budget import STANDARD, Budget
 from muster_criteria.fleet.comparisons import Comparison
-from muster_criteria.fleet.strays import SCALES, TAILS, learn
+from muster_criteria.fleet.outliers import SCALES, TAILS, learn
 
 SCHEMA = "muster.snapshot/5"
 _TABLES = {"cells": cells_module.COLUMNS, "scales": SCALES, "tails": TAILS, "slopes": explained.COLUMNS}

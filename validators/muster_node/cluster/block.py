@@ -7,9 +7,9 @@ import hashlib
 import json
 from typing import Any, Dict, Mapping, Tuple
 
-from muster_node import facts
+from muster_node.agent import facts
+from muster_node.agent.probe_run import LABEL
 from muster_node.probe import Metric, Param
-from muster_node.probe_run import LABEL
 
 PORT_MAX = 65535
 

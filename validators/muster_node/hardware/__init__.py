@@ -17,7 +17,7 @@ def open_hardware() -> "Hardware":
     """The machine this process runs on: simulated if the environment says so, else this very host."""
     directory = os.environ.get(SIMULATED_ENV)
     if directory:
-        from muster_node.hardware.simulated import open_simulated
+        from muster_simulator import open_simulated
 
         return open_simulated(pathlib.Path(directory))
     from muster_node.hardware.host import open_host

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_node.gpu_settings import Settings, changes
+from muster_node.agent.gpu_settings import Settings, changes
 from muster_node.probe import Context, Metric
 
 METRICS = {

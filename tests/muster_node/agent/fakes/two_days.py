@@ -13,10 +13,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[3] / "validators"))
 
+from muster_node.agent.result import encode  # noqa: E402
+from muster_node.agent.telemetry import Recorder  # noqa: E402
 from muster_node.contract import Result  # noqa: E402
 from muster_node.hardware.seam import Sample  # noqa: E402
-from muster_node.result import encode  # noqa: E402
-from muster_node.telemetry import Recorder  # noqa: E402
 
 HOURS = 48
 START = 1_800_000_000.0

@@ -43,7 +43,7 @@ def upgrade() -> None:
 
 
 def name_findings() -> None:
-    """As ``muster_criteria.waivers.finding_id`` did when this was written: migrations do not change with the code."""
+    """The findings' ids, as ``muster_criteria.context.waivers.finding_id`` computed them then."""
     columns: list[sa.ColumnClause[Any]] = [
         sa.column(name) for name in ("id", "node", "rule", "metric", "device", "labels", "finding_id")
     ]

@@ -1,0 +1,1 @@
+"""Nodes and BMCs as people and provisioning systems describe them, validated."""

@@ -1,0 +1,276 @@
+"""Inventories from outside: YAML or CSV with hundreds of nodes, read all or nothing, a sentence for each bad line."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+import yaml
+from pydantic_core import PydanticCustomError
+
+from muster.enrolment.bmc import BadBmc, parse_bmc
+from muster.errors import BadInventory, MusterError, at
+from muster.records.nodes import HOST_KEY, NAME
+from muster.records.values import NewNode
+
+SCANS = 32
+"""Host keys scanned at a time: enough to wait for many hosts at once, few enough for any firewall's patience."""
+
+
+class _Bad(str):
+    """A sentence on a line that cannot even be read."""
+
+
+def _matching(pattern: re.Pattern[str]) -> pydantic.AfterValidator:
+    def check(text: str) -> str:
+        if not pattern.fullmatch(text):
+            raise PydanticCustomError("pattern", "does not look like one")
+        return text
+
+    return pydantic.AfterValidator(check)
+
+
+class InventoryNode(pydantic.BaseModel):
+    """One node as an inventory describes it; ``host_key`` empty means: the one that answers at enrolment is pinned."""
+
+    model_config = pydantic.ConfigDict(
+        extra="forbid", frozen=True, str_strip_whitespace=True, coerce_numbers_to_str=True
+    )
+
+    name: Annotated[str, _matching(NAME)]
+    host: Annotated[str, pydantic.Field(pattern=r"^[^\s/@]+$")]
+    sku: Annotated[str, pydantic.Field(min_length=1)]
+    port: Annotated[int, pydantic.Field(ge=1, le=65535)] = 22
+    user: str = ""
+    host_key: Annotated[str, _matching(HOST_KEY)] = ""
+    rack: str = ""
+    pool: str = ""
+    work_dir: Annotated[str, pydantic.Field(min_length=1)] = "~/.muster"
+    launch: dict[str, Any] = pydantic.Field(default_factory=dict)
+    labels: dict[str, str] = pydantic.Field(default_factory=dict)
+    bmc: dict[str, Any] = pydantic.Field(default_factory=dict)
+    simulated: bool = False
+
+    @pydantic.field_validator("launch")
+    @classmethod
+    def _launchable(cls, launch: dict[str, Any]) -> dict[str, Any]:
+        from muster.remote.launch import parse_launch
+
+        try:
+            parse_launch(launch)
+        except MusterError as error:
+            raise ValueError(str(error)) from None
+        return launch
+
+    @pydantic.field_validator("bmc")
+    @classmethod
+    def _askable(cls, bmc: dict[str, Any]) -> dict[str, Any]:
+        try:
+            parse_bmc(bmc)
+        except BadBmc as error:
+            raise ValueError(str(error)) from None
+        return bmc
+
+    def pinned(self, host_key: str) -> NewNode:
+        """The node to enrol, under this host key."""
+        return NewNode(**{**self.model_dump(), "host_key": host_key})
+
+
+_JSON = {"launch": '{"kind": "venv", "path": "/opt/venv"}', "bmc": '{"url": "https://10.0.0.7", "connection": "bmc"}'}
+"""Cells of CSV that hold JSON, each with an example."""
+
+_WHAT_TO_DO = {
+    "name": "use up to 63 letters, digits, '.', '-' and single '_', beginning with a letter or digit",
+    "host": "give a host name or an address, without user, port or blanks",
+    "port": "give a number from 1 to 65535",
+    "sku": "give one of those in `muster sku list`",
+    "host_key": "give 'TYPE BASE64' as in known_hosts, or leave it out to pin the one that answers",
+    "launch": "see the README on how the node side is launched",
+    "labels": "give names with texts: {team: training}",
+    "bmc": "give its url, and a connection or a user with password_env: {url: https://10.0.0.7, connection: bmc}",
+    "simulated": "give true or false",
+}
+
+
+def load(path: Path, known_skus: Collection[str] | None = None) -> list[tuple[str, InventoryNode]]:
+    """The nodes of an inventory, each with where it stands ("fleet.yaml:12").
+
+    ``*.csv`` is CSV with a header line; anything else YAML with a list ``nodes``. ``known_skus``, if given, are those
+    that may be named. Raises BadInventory with one sentence per bad line, and MusterError if the file cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise MusterError(f"the inventory {path} cannot be read: {reason}; give a YAML or CSV file in UTF-8") from None
+    lines = _from_csv(path, text) if path.suffix.lower() == ".csv" else _from_yaml(path, text)
+    nodes = _checked(lines, known_skus)
+    if not nodes:
+        raise BadInventory([f"{path}:1: there are no nodes in it; list them under `nodes:`, or one per line of CSV"])
+    return nodes
+
+
+def one(cells: Mapping[str, Any], known_skus: Collection[str] | None = None) -> list[tuple[str, InventoryNode]]:
+    """A single node from the command line, its cells written as in CSV; like ``load``."""
+    return _checked([("", _row(cells))], known_skus)
+
+
+def described(line: Mapping[str, Any], known_skus: Collection[str] | None = None) -> list[tuple[str, InventoryNode]]:
+    """A single node as a program describes it, with typed values; like ``load``."""
+    return _checked([("", dict(line))], known_skus)
+
+
+def _checked(lines: Iterable[tuple[str, Any]], known_skus: Collection[str] | None) -> list[tuple[str, InventoryNode]]:
+    problems: list[str] = []
+    nodes: list[tuple[str, InventoryNode]] = []
+    for where, raw in lines:
+        if isinstance(raw, _Bad):
+            problems.append(at(where, raw))
+            continue
+        try:
+            nodes.append((where, InventoryNode.model_validate(raw)))
+        except pydantic.ValidationError as error:
+            problems.extend(at(where, sentence) for sentence in _sentences(error))
+    problems.extend(_clashes(nodes))
+    if known_skus is not None:
+        for where, node in nodes:
+            if node.sku not in known_skus:
+                problems.append(at(where, f"unknown SKU {node.sku!r}{_closest(node.sku, known_skus)}"))
+    if problems:
+        raise BadInventory(sorted(problems, key=_line_of))
+    return nodes
+
+
+def pin(
+    nodes: Iterable[tuple[str, InventoryNode]], scan: Callable[[str, int], str], at_once: int = SCANS
+) -> list[tuple[str, NewNode]]:
+    """The same nodes, each with a host key: its own, or the one that ``scan(host, port)`` finds answering now.
+
+    Raises BadInventory with one sentence for each host that cannot be scanned.
+    """
+    listed = list(nodes)
+
+    def scanned(node: InventoryNode) -> str | MusterError:
+        try:
+            return node.host_key or scan(node.host, node.port)
+        except MusterError as error:
+            return error
+
+    with ThreadPoolExecutor(max_workers=at_once) as workers:
+        keys = list(workers.map(scanned, [node for _, node in listed]))
+    found = zip(listed, keys, strict=True)
+    problems = [at(where, str(key)) for (where, _), key in found if isinstance(key, MusterError)]
+    if problems:
+        raise BadInventory(problems)
+    return [(where, node.pinned(str(key))) for (where, node), key in zip(listed, keys, strict=True)]
+
+
+def _from_yaml(path: Path, text: str) -> Iterator[tuple[str, Any]]:
+    try:
+        root = yaml.compose(text, yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else 1
+        what = getattr(error, "problem", None) or str(error)
+        raise BadInventory([f"{path}:{line}: this is not YAML ({what}); correct it there or just above"]) from None
+    listed = _entry(root, "nodes")
+    if not isinstance(listed, yaml.SequenceNode):
+        raise BadInventory([f"{path}:1: there is no list `nodes`; write `nodes:` and one `- name: …` for each"])
+    for node in listed.value:
+        where = f"{path}:{node.start_mark.line + 1}"
+        if not isinstance(node, yaml.MappingNode):
+            yield where, _Bad("this is no node; write `- name: …` with host and sku")
+            continue
+        keys = [key.value for key, _ in node.value]
+        twice = sorted({str(key) for key in keys if keys.count(key) > 1})
+        if twice:
+            yield where, _Bad(f"{twice[0]} is given twice; keep one")
+            continue
+        try:
+            yield where, yaml.SafeLoader("").construct_document(node)
+        except yaml.YAMLError as error:
+            yield where, _Bad(f"this cannot be used ({getattr(error, 'problem', error)}); write plain values")
+
+
+def _entry(root: yaml.Node | None, name: str) -> yaml.Node | None:
+    if not isinstance(root, yaml.MappingNode):
+        return None
+    return next((value for key, value in root.value if key.value == name), None)
+
+
+def _from_csv(path: Path, text: str) -> Iterator[tuple[str, Any]]:
+    reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    for row in reader:
+        where = f"{path}:{reader.line_num}"
+        extra = row.pop(None, None)
+        if extra:
+            yield where, _Bad("there are more cells than the header names; quote those with commas in them")
+            continue
+        if any(value and value.strip() for value in row.values()):
+            yield where, _row({key.strip(): value for key, value in row.items()})
+
+
+def _row(cells: Mapping[str, Any]) -> dict[str, Any] | _Bad:
+    filled = {key: value.strip() if isinstance(value, str) else value for key, value in cells.items()}
+    read = {key: _cell(key, value) for key, value in filled.items() if value not in ("", None)}
+    return next((value for value in read.values() if isinstance(value, _Bad)), read)
+
+
+def _cell(key: str, value: Any) -> Any:
+    if key == "labels":
+        pairs = [pair.partition("=") for pair in value.split(";") if pair.strip()]
+        if not all(equals for _, equals, _ in pairs):
+            return _Bad(f"labels {value!r} cannot be read; write team=training;row=3")
+        return {name.strip(): text.strip() for name, _, text in pairs}
+    if key in _JSON:
+        try:
+            return json.loads(value)
+        except ValueError:
+            return _Bad(f"{key} {value!r} is not JSON; write {_JSON[key]}")
+    return value
+
+
+def _sentences(error: pydantic.ValidationError) -> Iterator[str]:
+    for problem in error.errors():
+        field = str(problem["loc"][0]) if problem["loc"] else ""
+        if problem["type"] == "missing":
+            yield f"{field} is missing; {_WHAT_TO_DO.get(field, 'add it')}"
+        elif problem["type"] == "extra_forbidden":
+            yield f"unknown key {field!r}{_closest(field, InventoryNode.model_fields)}"
+        elif problem["type"] == "value_error":
+            yield problem["msg"].removeprefix("Value error, ")
+        else:
+            advice = _WHAT_TO_DO.get(field, problem["msg"])
+            yield f"{field} {problem['input']!r} cannot be used; {advice}"
+
+
+def _closest(word: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
+
+
+def _clashes(nodes: Iterable[tuple[str, InventoryNode]]) -> Iterator[str]:
+    """Two lines under one name, or at one address, are one machine or a slip of the pen: both must be settled."""
+    seen: dict[tuple[str, ...], str] = {}
+    for where, node in nodes:
+        addresses = (("name", node.name), ("address", f"{node.host}:{node.port}"), ("host key", node.host_key))
+        for kind, value in addresses:
+            if not value:
+                continue
+            first = seen.setdefault((kind, value), where)
+            if first != where:
+                yield f"{where}: the {kind} {value} stands at {first} already; remove one of them"
+                break
+
+
+def _line_of(problem: str) -> tuple[str, int]:
+    path, _, _ = problem.partition(": ")
+    file, _, line = path.rpartition(":")
+    return file, int(line) if line.isdigit() else 0

@@ -1,0 +1,23 @@
+"""Whoever enrols nodes, at the command line or by an event, knows the same hardware models and pins keys alike."""
+
+from __future__ import annotations
+
+from muster.enrolment import inventory
+from muster.enrolment.inventory import InventoryNode
+from muster.records import NewNode
+from muster.settings import settings
+
+
+def pinned(nodes: list[tuple[str, InventoryNode]]) -> list[tuple[str, NewNode]]:
+    """The nodes to enrol, each under its host key or the one that answers now. Raises BadInventory."""
+    from muster.remote.ssh import scan_host_key
+
+    timeout = settings().ssh_timeout_s
+    return inventory.pin(nodes, lambda host, port: scan_host_key(host, port, timeout))
+
+
+def skus() -> list[str]:
+    """The hardware models that a node can be enrolled as."""
+    from muster_criteria.sku_files.skus import list_skus
+
+    return list_skus(settings().sku_folders)

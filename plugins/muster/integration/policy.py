@@ -1,0 +1,92 @@
+"""Our ``airflow.policy`` entry point: warm imports for task processes, and the pool in which a node is loaded.
+
+Airflow imports this module in every process it has, so it costs nothing but where it pays: in the scheduler and in
+Celery workers, whose task processes are forks and find the imports done. A fleet's own ``airflow_local_settings.py``
+stays theirs, and wins.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from airflow import settings as airflow_settings
+from airflow.policies import hookimpl
+
+if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+
+log = logging.getLogger(__name__)
+
+DAG_ID = "node_qualification"
+
+POOLED = frozenset({DAG_ID, "node_revalidation"})
+"""DAGs whose runs load one node, and may name the pool in which they do."""
+
+HOLDERS = POOLED | {"cluster_qualification", "admission", "held_verdict"}
+"""DAGs whose runs hold nodes, which are free as soon as their run is over."""
+
+LOAD_STAGES = frozenset({"burn_in", "integrity", "performance", "thermal"})
+"""Tasks that put a node under load, and so count against a rack's watts."""
+
+DEFAULT_POOL = "muster_burn"
+
+PRELOAD = (
+    "muster_criteria.stage.suite",  # first: it quietens Great Expectations
+    "great_expectations",
+    "pandas",
+    "pyarrow.pandas_compat",
+    "matplotlib.backends.backend_agg",
+    "paramiko",
+    "asyncssh",
+    "muster.records",
+    "muster_criteria.stage.judge",
+    "muster_reports.mail",
+    "muster.integration.warm",
+)
+"""Imported where task processes are forked from. None of them may import Airflow, which is itself being imported."""
+
+
+def forks_tasks(argv: Sequence[str]) -> bool:
+    """Whether a process with these arguments forks task processes: ``airflow scheduler``, ``airflow celery worker``."""
+    words = [word for word in argv[1:] if not word.startswith("-")]
+    return words[:1] == ["scheduler"] or words[:2] == ["celery", "worker"]
+
+
+def preload(modules: Sequence[str] = PRELOAD) -> dict[str, float]:
+    """Import ``modules``; gives the seconds that each took. What is missing is logged and left out."""
+    took = {}
+    for name in modules:
+        began = time.monotonic()
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # a broken extra must not keep Airflow from starting
+            log.warning("Muster could not preload %s, so judging tasks will be slower: %s", name, error)
+        took[name] = time.monotonic() - began
+    return took
+
+
+@hookimpl
+def task_instance_mutation_hook(task_instance: TaskInstance, dag_run: DagRun | None) -> None:
+    """Put a node's load stages into the pool that the run's conf names (its rack's, its PDU's); opens no session."""
+    if task_instance.dag_id not in POOLED or dag_run is None or task_instance.task_id not in LOAD_STAGES:
+        return
+    pool = (dag_run.conf or {}).get("pool")
+    if isinstance(pool, str) and pool:
+        task_instance.pool = pool
+
+
+if os.environ.get("MUSTER_PRELOAD", "auto") == "1" or (
+    os.environ.get("MUSTER_PRELOAD", "auto") == "auto" and forks_tasks(sys.argv)
+):
+    log.info("Muster preloaded %s", ", ".join(f"{name} ({s:.1f} s)" for name, s in preload().items()))
+
+# Airflow 3.3 clears this flag only where there is an airflow_local_settings.py; while it is set, task instances are
+# made without asking the hooks of entry points.
+airflow_settings.task_instance_mutation_hook.is_noop = False  # type: ignore[attr-defined]

@@ -1,0 +1,1 @@
+"""From stored results to the judge's input: references, repeated runs, BMC readings, re-evaluation."""

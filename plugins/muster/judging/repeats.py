@@ -1,0 +1,70 @@
+"""Other runs of some of a stage's probes, as the records have them: what the judge weighs beside the stage's result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from muster import records
+from muster.records import raw
+from muster_criteria.measured import BadResult, StageResult, parse_result
+from muster_criteria.model import Verdict
+from muster_criteria.sku_files.skus import Sku
+
+if TYPE_CHECKING:
+    import datetime
+
+    import pandas as pd
+
+    from muster.records import NodeRecord, RunRecord
+
+
+def arranged(
+    run: RunRecord, sku: Sku, now: StageResult, *, before: datetime.datetime | None = None
+) -> tuple[StageResult, tuple[StageResult, ...]]:
+    """(the result that the stage is judged by, the other results of the same test in this run), oldest first.
+
+    ``now``: the result that has just come; ``before``: only what was recorded until then counts (now).
+    """
+    from muster_criteria.stage import retests
+
+    if not retests.repeatable(sku, now.stage, run.level):
+        return now, ()
+    # The same result again, after a worker died between recording and telling, is no other run.
+    attempts = [each for each in _earlier(run, now.stage, before) if each[1].job_id != now.job_id]
+    return retests.arranged(attempts, now, sku, now.stage, run.level)
+
+
+def _earlier(run: RunRecord, stage: str, before: datetime.datetime | None) -> list[tuple[Verdict, StageResult]]:
+    found = []
+    for each in raw.attempts(run.dag_id, run.run_id, stage, node=run.node, before=before):
+        try:
+            found.append((each.verdict, parse_result(each.result)))
+        except BadResult:  # it was no measurement then either
+            continue
+    return found
+
+
+def readings(others: tuple[StageResult, ...], sku: Sku, node: NodeRecord) -> pd.DataFrame | None:
+    """What the repeatable probes of these results measured, each run by its job; None where there is nothing."""
+    from muster_criteria.fleet.readings import readings_of, together
+    from muster_criteria.stage.retests import repeated_rows
+
+    frames = [
+        readings_of(
+            repeated_rows(each, sku),
+            node=node.name,
+            at=each.started_at,
+            run=each.job_id,
+            sku=sku.name,
+            environment=each.environment,
+            zone=str(node.labels.get(records.ZONE, "")),
+        )
+        for each in others
+    ]
+    return together(frames) if any(len(frame) for frame in frames) else None
+
+
+def may_go_on(result: StageResult, probes: tuple[str, ...]) -> bool:
+    """Whether one more run of ``probes`` can tell anything new: the last one did, and nothing cut it short."""
+    told = {each.probe for each in result.measurements if each.value is not None}
+    return bool(probes) and result.end == "completed" and not result.partial and set(probes) <= told

@@ -1,0 +1,102 @@
+"""The circuit breaker: when tests take nodes out of production faster than hardware breaks, the tests are suspected.
+
+Pure. It counts the nodes that left service in a sliding window without a person's word; past its limit, verdicts that
+would take out another one are held and a person is called. First qualifications never count: they serve nobody yet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+from muster.lifecycle.transitions import SERVING, is_person
+
+if TYPE_CHECKING:
+    from muster.records.values import EventRecord
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """How many withdrawals are borne: in ``window`` at most ``share`` (0 to 1) of the fleet, and at most ``nodes``.
+
+    Fleets smaller than ``fleet`` nodes have no breaker: one broken node of four would open it.
+    """
+
+    window: datetime.timedelta
+    share: float
+    nodes: int
+    fleet: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Breaker:
+    """Where the breaker stands. ``withdrawn``: the nodes taken out of service in the window; ``fleet``: how many there
+    were with them; ``allowed``: how many may be out, None in a fleet too small for a breaker (of ``least`` and more).
+    """
+
+    withdrawn: tuple[str, ...]
+    fleet: int
+    allowed: int | None
+    window: datetime.timedelta
+    least: int
+
+    @property
+    def open(self) -> bool:
+        """Whether the next verdict that would withdraw a node is held."""
+        return self.allowed is not None and len(self.withdrawn) >= self.allowed
+
+    @property
+    def sentence(self) -> str:
+        """Where it stands, in one sentence."""
+        hours = f"{self.window.total_seconds() / 3600:g} hours"
+        if self.allowed is None:
+            return (
+                f"it has nothing to say in a fleet of {self.fleet} nodes in service: it counts from {self.least} on, "
+                "since one broken node of a few would open it"
+            )
+        counted = f"{len(self.withdrawn)} of {self.fleet} nodes were withdrawn from production in the last {hours}"
+        if self.open:
+            return f"{counted}, and no more than {self.allowed} may be"
+        return f"{counted}, and {self.allowed} may be"
+
+    @property
+    def state(self) -> str:
+        """Open, closed, or on: the latter where the fleet is too small for it to say anything."""
+        return "on" if self.allowed is None else "open" if self.open else "closed"
+
+    @property
+    def why(self) -> str:
+        """Why a verdict is held, or a node not taken out for a test; "" while it is closed."""
+        return f"the circuit breaker is open: {self.sentence}" if self.open else ""
+
+
+def withdrawals(events: Iterable[EventRecord], now: datetime.datetime, window: datetime.timedelta) -> tuple[str, ...]:
+    """The nodes that left service within ``window`` before ``now`` on anything but a person's word, by name.
+
+    A node that left twice is one node; one that came back has left all the same.
+    """
+    return tuple(
+        sorted(
+            {
+                event.node
+                for event in events
+                if now - window < event.at <= now
+                and event.from_state in SERVING
+                and event.to_state not in SERVING
+                and not is_person(event.evidence.get("person"))
+            }
+        )
+    )
+
+
+def state(
+    events: Iterable[EventRecord], in_service: Collection[str], now: datetime.datetime, limits: Limits
+) -> Breaker:
+    """The breaker of a fleet with these lifecycle events, of which ``in_service`` serve now or are being retested."""
+    withdrawn = withdrawals(events, now, limits.window)
+    fleet = len({*in_service, *withdrawn})
+    allowed = min(math.floor(fleet * limits.share), limits.nodes) if fleet >= limits.fleet else None
+    return Breaker(withdrawn, fleet, allowed, limits.window, limits.fleet)

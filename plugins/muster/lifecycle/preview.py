@@ -1,0 +1,117 @@
+"""What a test of nodes would do, worked out without doing it: probes with their time limits, time, risks. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING
+
+from muster.lifecycle.transitions import IN_FLIGHT, SERVING, State
+from muster_criteria.sku_files import programme
+from muster_criteria.sku_files.declarations import declared_probes
+
+if TYPE_CHECKING:
+    from muster.admission.backend import Allocation
+    from muster.records.values import NodeRecord
+    from muster_criteria.sku_files.skus import Sku
+
+OUT_OF_SERVICE = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA, State.RETIRED})
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbePlan:
+    """One probe of a stage: its time limit (s), whether it loads the machine, and for how long at least (s)."""
+
+    probe: str
+    timeout_s: float
+    loads: bool
+    timed_s: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class StagePlan:
+    """One stage: its probes in order, the time (s) after which its job ends, and whether its FAIL ends the run."""
+
+    stage: str
+    probes: tuple[ProbePlan, ...]
+    deadline_s: float
+    blocking: bool
+
+
+def stage_plans(sku: Sku, level: str) -> tuple[StagePlan, ...]:
+    """What each stage runs on such a node at that level. Raises SkuError if the programme has no such level."""
+    declared, counted = declared_probes(), sku.devices.get("gpu")
+    # Where only the machine knows how many devices it has, one is the least.
+    devices = counted if isinstance(counted, int) and counted else 1
+    return tuple(
+        StagePlan(
+            stage,
+            tuple(
+                ProbePlan(
+                    call.probe,
+                    call.timeout_s,
+                    declared[call.probe].loads,
+                    declared[call.probe].timed_s(call.params, devices),
+                )
+                for call in programme.stage_calls(sku, stage, level, seed=0)
+            ),
+            programme.stage_deadline_s(sku, stage, level),
+            programme.blocking(sku, stage),
+        )
+        for stage in programme.STAGES
+    )
+
+
+def time_needed(plans: tuple[StagePlan, ...], usual_s: float | None, nodes: int, at_once: int) -> str:
+    """How long the test of ``nodes`` such nodes takes, ``at_once`` at a time; ``usual_s`` (s): what it usually took."""
+    longest_s = sum(plan.deadline_s for plan in plans)
+    rounds = math.ceil(nodes / at_once)
+    most = f"at most {spell(longest_s * rounds)} unless a stage has to be repeated"
+    usual = f"about {spell(usual_s * rounds)}, as the latest such runs took" if usual_s is not None else ""
+    timed_s = sum(probe.timed_s for plan in plans for probe in plan.probes)
+    load = f"at least {spell(timed_s * rounds)} under load" if timed_s else ""
+    told = "; ".join(filter(None, (load, usual, most if usual else f"{most} (none like it is recorded yet)")))
+    return told if nodes == 1 else f"{told}; {nodes} nodes, {min(nodes, at_once)} at a time"
+
+
+def risks_of_test(node: NodeRecord, plans: tuple[StagePlan, ...], allocation: Allocation) -> tuple[str, ...]:
+    """What may come of testing the node now, gravest first."""
+    loading = [plan.stage for plan in plans if any(probe.loads for probe in plan.probes)]
+    risks = [f"full load in {', '.join(loading)}"] if loading else []
+    if allocation.allocated:
+        risks.insert(0, f"it is in use: {allocation.by}; whoever uses it shares the machine with the load")
+    if node.shadow:
+        risks.append("in shadow mode it stays in production, whatever is found")
+    elif node.state in SERVING:
+        risks.append(
+            "it leaves production while it is tested, and returns only on a full-coverage PASS; a FAIL puts it into "
+            "quarantine"
+        )
+    else:
+        risks.append("a FAIL puts it into quarantine")
+    return tuple(risks)
+
+
+def risks_of_move(before: State, after: State, *, shadow: bool = False) -> tuple[str, ...]:
+    """What a person should know before moving a node from ``before`` to ``after``."""
+    risks = []
+    if after is State.PRODUCTION and before not in SERVING:
+        adopted = ", in shadow mode: it serves whatever is found" if shadow else ""
+        risks.append(f"it enters production on a person's word, without a full-coverage PASS{adopted}")
+    if before in SERVING and after not in SERVING:
+        risks.append("it leaves production")
+    if after is State.RETIRED:
+        risks.append("it is never used again under this name")
+    elif after in OUT_OF_SERVICE and before not in OUT_OF_SERVICE:
+        risks.append(f"it is not tested while it is in {after}")
+    if before in IN_FLIGHT | {State.REVALIDATION}:
+        risks.append("a run that is at work on it cannot go on")
+    return tuple(risks)
+
+
+def spell(seconds: float) -> str:
+    """A time in the unit that suits it: "45 s", "12 min", "3 h 20 min"."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

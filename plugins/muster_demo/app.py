@@ -1,0 +1,337 @@
+"""The demo from start to end: services, fleet, onboarding, live progress, verdicts, and the examiner's last word."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import secrets
+import sys
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.markup import escape
+
+from muster import records
+from muster.errors import MusterError, UnknownRun
+from muster.integration.airflow_api import AirflowClient
+from muster.integration.runid import run_id
+from muster.lifecycle.transitions import State
+from muster_demo import custody, fleet, service
+from muster_demo.draw import draw_faults, load_answers, save_answers
+from muster_demo.hosts import Hosts, Keys, make_client_keys
+from muster_demo.outcome import read_mails, show_approvals, show_breaker, show_score, show_verdicts
+from muster_demo.pytorch import find_interpreter
+from muster_demo.scoring import Score, score
+from muster_demo.service import ACTOR, Approver, ServiceStory, service_of
+from muster_demo.services import ServiceFailed, Supervisor, base_environment
+from muster_demo.stack import Login, Stack, airflow_settings, migrate, new_login, write_password
+from muster_demo.table import SERVICE, Progress, clock
+from muster_demo.watch import LOOK_EVERY_S, Run, Watcher, patiently, trigger_once
+from muster_demo.workdir import Busy, Workdir
+from muster_reports.model import RunReport
+
+DAG_ID = "node_qualification"
+LEVEL = "demo"
+REASON = "demo"
+TIME_LIMIT_S = 1800.0
+"""For machines far slower than one with two quiet cores, which needs a fifth of it."""
+
+MAIL_S = 60.0
+PATIENCE_S = 60.0
+"""How long a question waits for the user before the demo answers it; with ``--exit`` nobody is there to wait for."""
+
+HOST_IN_USE = "the demo's own controller runs on this machine as well"
+"""Why this machine is tested although its guard finds it in use; stands in its report, as any such reason does."""
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+
+
+class DemoFailed(Exception):
+    """The demo cannot go on; the message is what a user needs to know."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the user asked for."""
+
+    seed: int
+    exit_after: bool
+    directory: pathlib.Path
+    time_limit_s: float = TIME_LIMIT_S
+
+
+def main(
+    seed: int | None = None,
+    exit_after: bool = False,
+    directory: pathlib.Path | None = None,
+    time_limit_s: float = TIME_LIMIT_S,
+) -> int:
+    """Run the demo; returns the exit status: 0 only if every fault was found and nothing else was failed, and every
+    healthy simulated node entered production, one of them tested again there.
+
+    Works in ``directory`` (default: .demo here), which it empties first. Without ``exit_after`` Airflow stays up
+    until somebody stops it. Nobody knows yet what is usual in so young a fleet, so a person is asked about each node
+    before it enters production, and the demo answers if nobody else does. No process outlives the call.
+    """
+    options = Options(
+        seed=secrets.randbelow(10_000) if seed is None else seed,
+        exit_after=exit_after,
+        directory=(directory or pathlib.Path(".demo")).resolve(),
+        time_limit_s=time_limit_s,
+    )
+    return custody.keep(lambda: run(options))
+
+
+def run(options: Options) -> int:
+    """The demo proper; its descendants are ended by custody's keeper whatever happens here."""
+    console = make_console()
+    place = Workdir(options.directory)
+    supervisor = Supervisor(place.logs)
+    try:
+        with place.claim():
+            try:
+                return Demo(options, place, supervisor, console).run()
+            finally:
+                supervisor.stop(patience_s=3.0)
+    except (Busy, DemoFailed, ServiceFailed, MusterError) as error:
+        console.print(f"[bold red]The demo failed:[/] {escape(str(error))}", soft_wrap=True)
+        return 1
+
+
+def make_console() -> Console:
+    """A console for stdout; a log file has no width of its own, and folded tables are hard to read in one."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=160)
+
+
+class Demo:
+    """One demo. Each step says what it does and how long it took."""
+
+    def __init__(self, options: Options, place: Workdir, supervisor: Supervisor, console: Console) -> None:
+        self.options = options
+        self.place = place
+        self.supervisor = supervisor
+        self.console = console
+        self.began = time.monotonic()
+        self.actor_password = secrets.token_urlsafe(9)
+
+    def say(self, sentence: str) -> None:
+        """One line with the time elapsed."""
+        self.console.print(f"[dim]\\[{clock(self.elapsed()):>5}][/] {sentence}", soft_wrap=True)
+
+    def elapsed(self) -> float:
+        """Seconds since the demo began."""
+        return time.monotonic() - self.began
+
+    def run(self) -> int:
+        """All of it; returns the exit status."""
+        if not (REPOSITORY / "dags").is_dir():
+            raise DemoFailed(f"there are no DAGs in {REPOSITORY / 'dags'}: run the demo from a clone of the repository")
+        python = find_interpreter()
+        if python is None:
+            raise DemoFailed("no python3 here can import torch: 'make demo' installs it")
+        self.say(f"Muster demo, seed {self.options.seed} (--seed {self.options.seed} plants the same faults again)")
+        keys = make_client_keys(self.place.root / "keys")
+        stack = self.start_services(keys)
+        members = self.start_fleet(keys)
+        self.enrol(members, python)
+        stack.wait_ready(DAG_ID)
+        login = "" if self.options.exit_after else f", login {stack.login.username}, password {stack.login.password}"
+        self.say(f"Airflow is up: {stack.login.url}{escape(login)}")
+        client = AirflowClient(stack.login.url, stack.login.username, stack.login.password)
+        runs = self.trigger(members, client)
+        watcher = Watcher(runs, client)
+        with Progress(self.console) as progress:
+            self.follow(watcher, progress)
+        self.serve(stack, client)
+        result = self.conclude(members, runs)
+        if not self.options.exit_after:
+            self.ask_about(members[0], client)
+            self.linger(stack.login)
+        return 0 if result.ok else 1
+
+    def start_services(self, keys: Keys) -> Stack:
+        """The mail sink, then Airflow, which goes on starting while the fleet is built."""
+        port_file = self.place.root / "mail.port"
+        base = base_environment(self.place.mark)
+        self.supervisor.start(
+            "mail", [sys.executable, "-m", "muster_demo.mailsink", str(self.place.mail), str(port_file)], base
+        )
+        login = new_login()
+        for username, password in ((login.username, login.password), (ACTOR, self.actor_password)):
+            write_password(self.place.airflow, username, password)
+        self.supervisor.wait_until("the mail sink", port_file.exists, 30)
+        mine = muster_settings(self.place, login, keys, self.options)
+        os.environ.update(mine)
+        environment = {
+            **base,
+            **mine,
+            **connections(keys, int(port_file.read_text())),
+            **airflow_settings(login, self.place.airflow, REPOSITORY / "dags", REPOSITORY / "plugins"),
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{login.username}:admin,{ACTOR}:user",
+        }
+        self.say("Starting Airflow (SQLite, one machine) and a mail sink")
+        migrate(environment, self.place.logs / "migrate.log")
+        stack = Stack(self.supervisor, environment, login)
+        stack.start()
+        return stack
+
+    def start_fleet(self, keys: Keys) -> list[fleet.Member]:
+        """Plant the faults and start every node's SSH server."""
+        faults = draw_faults(self.options.seed)
+        save_answers(self.place.answers, self.options.seed, faults)
+        self.place.nodes.mkdir()
+        fleet.build_machines(self.place.nodes, self.options.seed, faults)
+        members = fleet.start_servers(Hosts(self.supervisor, self.place.nodes, keys, self.place.mark), self.place.nodes)
+        host = members[0]
+        self.say(f"{host.name} is this machine, reached over SSH by {host.server}; SKU {host.sku}, truly measured")
+        self.say(
+            f"{len(members) - 1} simulated nodes ({fleet.SIMULATED_SKU}), each an SSH server with a host key of its "
+            f"own; {len(faults)} of them have a fault"
+        )
+        return members
+
+    def enrol(self, members: list[fleet.Member], python: str) -> None:
+        """Enter the fleet in the records."""
+        records.upgrade()
+        added = [records.add_node(fleet.describe(member, python)) for member in members]
+        self.say(f"{added.count('added')} nodes enrolled, host keys pinned")
+
+    def trigger(self, members: list[fleet.Member], client: AirflowClient) -> list[Run]:
+        """Start one qualification a node, this machine's first."""
+        patiently(lambda: client.ensure_pool(fleet.POOL, 1))
+        patiently(lambda: client.unpause(DAG_ID))
+        runs = [Run(member.name, member.simulated, DAG_ID, run_id(member.name, REASON)) for member in members]
+        for run in runs:
+            conf = {"node": run.node, "level": LEVEL, "reason": REASON, "pool": fleet.POOL}
+            if not run.simulated:
+                conf["force_reason"] = HOST_IN_USE
+            trigger_once(client, run.dag_id, run.run_id, conf)
+        self.say(f"{len(runs)} qualifications triggered; one node at a time measures, and the others wait")
+        return runs
+
+    def serve(self, stack: Stack, client: AirflowClient) -> None:
+        """Take what qualified of the simulated nodes into production, and test one of them again there."""
+        names = [node.name for node in records.list_nodes(states=(State.QUALIFIED,)) if node.simulated]
+        if len(names) < 2:
+            self.say(f"{len(names)} simulated nodes qualified: too few for a block, so none enters production")
+            return
+        self.say(f"{', '.join(names)} qualified: now they are validated together, and go into production")
+        actor = AirflowClient(stack.login.url, ACTOR, self.actor_password)
+        approver = Approver(actor, 0.0 if self.options.exit_after else PATIENCE_S, self.say)
+        watcher = Watcher([], client, service.words)
+        with Progress(self.console, SERVICE) as progress:
+            follow = functools.partial(self.follow, watcher, progress)
+            ServiceStory(watcher, approver, follow, level=LEVEL).tell(names)
+
+    def follow(self, watcher: Watcher, progress: Progress, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Show progress until every run is over, doing ``meanwhile`` at each look.
+
+        Raises DemoFailed when time is up, naming what hangs.
+        """
+        while True:
+            self.supervisor.check()
+            meanwhile()
+            rows = watcher.look()
+            progress.show(rows, self.elapsed())
+            if all(row.done for row in rows):
+                return
+            if self.elapsed() > self.options.time_limit_s:
+                raise DemoFailed(
+                    f"not done within {clock(self.options.time_limit_s)}; still unfinished: {watcher.hanging()}. "
+                    f"The logs are in {self.place.logs} and {self.place.airflow / 'logs'}."
+                )
+            time.sleep(LOOK_EVERY_S)
+
+    def conclude(self, members: list[fleet.Member], runs: list[Run]) -> Score:
+        """Show what Muster found, then what the examiner says of it."""
+        reports = [report for run in runs if (report := finished(run)) is not None]
+        services = {member.name: service_of(member.name) for member in members}
+        expected = len(reports) + sum(len(each.reports) + each.judged_again for each in services.values())
+        deadline = time.monotonic() + MAIL_S
+        while len(mails := read_mails(self.place.mail)) < expected and time.monotonic() < deadline:
+            time.sleep(0.5)
+        show_verdicts(self.console, reports, services)
+        show_breaker(self.console, records.breaker(simulated=True))
+        show_approvals(self.console, services.values(), ACTOR)
+        host, *simulated = members
+        result = score(
+            reports,
+            services,
+            load_answers(self.place.answers),
+            mails,
+            host=host.name,
+            simulated=tuple(member.name for member in simulated),
+        )
+        show_score(self.console, result)
+        self.say(f"Reports: {self.place.mail} (the .html files open in a browser; .eml are the mails as sent)")
+        self.say(f"Elapsed: {clock(self.elapsed())}")
+        return result
+
+    def ask_about(self, host: fleet.Member, client: AirflowClient) -> None:
+        """Leave it to the user alone whether the real machine enters production, if it qualified."""
+        if records.get_node(host.name).state is not State.QUALIFIED:
+            return
+        asked = run_id(host.name, REASON)
+        conf = {"node": host.name, "level": LEVEL, "reason": "the demo asks its user"}
+        trigger_once(client, service.ADMISSION_DAG, asked, conf)
+        self.say(
+            f"Whether {host.name}, the real one, enters production is for you to say: {service.question_page(asked)}"
+        )
+
+    def linger(self, login: Login) -> None:
+        """Leave Airflow up until somebody stops the demo."""
+        self.console.print(
+            f"\nAirflow: [bold]{login.url}[/]  login [bold]{login.username}[/]  password "
+            f"[bold]{escape(login.password)}[/]\nCtrl-C ends everything."
+        )
+        try:
+            while True:
+                self.supervisor.check()
+                time.sleep(1)
+        except custody.Stopped:
+            self.console.print("Stopping")
+
+
+def finished(run: Run) -> RunReport | None:
+    """The run's report; None where the run never came as far as the records."""
+    try:
+        return records.run_report(run.dag_id, run.run_id)
+    except UnknownRun:
+        return None
+
+
+def muster_settings(place: Workdir, login: Login, keys: Keys, options: Options) -> dict[str, str]:
+    """Muster's own settings, for the controller's processes and for this one."""
+    return {
+        "MUSTER_HOME": str(place.controller),
+        "MUSTER_SSH_KEY_FILE": str(keys.private),
+        "MUSTER_AIRFLOW_URL": login.url,
+        "MUSTER_AIRFLOW_USERNAME": login.username,
+        "MUSTER_AIRFLOW_PASSWORD": login.password,
+        "MUSTER_MAIL_TO": "fleet-operators@localhost",
+        "MUSTER_MAIL_FROM": "muster@localhost",
+        "MUSTER_POLL_SECONDS": "1",
+        "MUSTER_RETRY_SECONDS": "5",
+        "MUSTER_ADMISSION_LEVEL": LEVEL,
+        # A question that the demo fails to answer is not to hang it; one that it leaves to the user is.
+        "MUSTER_APPROVAL_HOURS": "0.1" if options.exit_after else "24",
+        "MUSTER_REVALIDATION_LEVEL": LEVEL,
+        "MUSTER_REVALIDATION_AFTER_HOURS": "0",
+    }
+
+
+def connections(keys: Keys, smtp_port: int) -> dict[str, str]:
+    """Airflow's connections to the nodes and to the mail sink."""
+    ssh = {"conn_type": "ssh", "extra": {"key_file": str(keys.private), "look_for_keys": False}}
+    smtp = {
+        "conn_type": "smtp",
+        "host": "127.0.0.1",
+        "port": smtp_port,
+        "extra": {"disable_ssl": True, "disable_tls": True, "from_email": "muster@localhost"},
+    }
+    return {"AIRFLOW_CONN_MUSTER_SSH": json.dumps(ssh), "AIRFLOW_CONN_SMTP_DEFAULT": json.dumps(smtp)}

@@ -1,0 +1,113 @@
+"""The end of the demo on screen: what Muster found and why, and what the examiner says of it."""
+
+from __future__ import annotations
+
+import email
+import email.policy
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from muster.lifecycle.breaker import Breaker
+from muster.lifecycle.transitions import is_person
+from muster_demo.scoring import Mail, Score, Service, critical_findings
+from muster_demo.table import SERVICE, STYLES, production_word
+from muster_reports.model import RunReport
+
+
+def read_mails(folder: pathlib.Path) -> list[Mail]:
+    """The mails in the sink."""
+    mails = []
+    for path in sorted(folder.glob("*.eml")):
+        message = email.message_from_bytes(path.read_bytes(), policy=email.policy.default)
+        body = message.get_body(("plain",))
+        mails.append(Mail(str(message["Subject"]), str(body.get_content()) if body is not None else ""))
+    return mails
+
+
+def build_verdicts(reports: Sequence[RunReport], services: Mapping[str, Service]) -> Table:
+    """One row a node: what each part of its life said, where it is, and each finding that failed it, in its words."""
+    table = Table(title="What Muster says", title_justify="left", title_style="bold", show_lines=True)
+    for column in ("node", "hardware", *SERVICE, "now"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for report in reports:
+        served = services[report.node]
+        findings = [finding for each in (report, *served.reports) for finding in critical_findings(each)]
+        why = "\n".join(dict.fromkeys(finding.summary for finding in findings)) or report.headline
+        told = words_of(report, served)
+        table.add_row(
+            report.node,
+            f"{report.sku}, {'simulated' if report.simulated else 'real'}",
+            *(Text(told[column], STYLES.get(told[column], "")) for column in SERVICE),
+            Text(served.state, STYLES.get(served.state, "")),
+            Text(why),
+        )
+    return table
+
+
+def words_of(report: RunReport, served: Service) -> dict[str, str]:
+    """A word for each column of ``SERVICE``, "" where the node did not come so far."""
+    return {
+        "tests": report.verdict.value,
+        "cluster": _last(served.validations),
+        "production": production_word(served.entered_by),
+        "revalidation": _last(served.revalidations),
+    }
+
+
+def _last(runs: Sequence[RunReport]) -> str:
+    return runs[-1].verdict.value if runs else ""
+
+
+def show_verdicts(console: Console, reports: Sequence[RunReport], services: Mapping[str, Service]) -> None:
+    """Print the verdict table."""
+    console.print()
+    console.print(build_verdicts(reports, services))
+
+
+def show_breaker(console: Console, breaker: Breaker) -> None:
+    """Print where the circuit breaker of the demo's simulated fleet stands: it is on, whatever it has to say."""
+    console.print(Text(f"Circuit breaker: {breaker.state}: {breaker.sentence}.", "dim"))
+
+
+def approvals_told(services: Iterable[Service], actor: str) -> list[str]:
+    """On whose word each node entered production, a sentence each; ``actor`` is the demo's own."""
+    told = []
+    for served in services:
+        if not served.entered_by:
+            continue
+        if not is_person(served.entered_by):
+            told.append(f"{served.node} entered production by itself, on a full-coverage PASS alone and with others.")
+            continue
+        reason = next((said.reason for said in served.approvals if said.person == served.entered_by), "")
+        whose = " That is the demo answering itself, not a person." if served.entered_by == actor else ""
+        told.append(f"{served.node} was admitted by {served.entered_by} (“{reason}”).{whose}")
+    return told
+
+
+def show_approvals(console: Console, services: Iterable[Service], actor: str) -> None:
+    """Print on whose word nodes entered production."""
+    console.print()
+    for sentence in approvals_told(services, actor):
+        console.print(Text(sentence), soft_wrap=True)
+
+
+def show_score(console: Console, result: Score) -> None:
+    """Print every check that failed, or that all of them hold."""
+    wrong = [check for check in result.checks if not check.ok]
+    console.print()
+    if not wrong:
+        console.print(
+            f"[bold green]All {len(result.checks)} checks hold:[/] every planted fault was found on the right GPU for "
+            "the right reason, nothing else was failed, and every healthy simulated node serves, one of them tested "
+            "again since.",
+            soft_wrap=True,
+        )
+        return
+    console.print(f"[bold red]{len(wrong)} of {len(result.checks)} checks do not hold:[/]")
+    for check in wrong:
+        console.print(Text(f"  {check.sentence}"), soft_wrap=True)

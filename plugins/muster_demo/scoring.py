@@ -1,0 +1,234 @@
+"""The demo's own examiner: compares what Muster said with what was planted. Pure; nothing else reads the answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from muster.lifecycle.transitions import is_person
+from muster.records.values import ApprovalRecord
+from muster_criteria.model import Finding, Severity, Verdict
+from muster_demo.draw import Planted
+from muster_reports.model import RunReport
+
+HEALTHY = frozenset({Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL})
+"""Verdicts under which a node without a fault is not failed. On its first day no peer or history judges everything."""
+
+QUALIFIED = "qualified"
+SERVES = "production"
+REMOVED = "quarantine"
+SIMULATED = "simulated"
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """What counts as having found a kind of fault: a critical finding on the GPU with one of these metrics or rules."""
+
+    metrics: frozenset[str]
+    rules: frozenset[str] = frozenset()
+    node_metrics: frozenset[str] = frozenset()
+    """Metrics of the whole node that this fault rightly breaks as well."""
+
+    def names(self, finding: Finding) -> bool:
+        """Whether a finding is of this kind, wherever it is."""
+        return finding.metric in self.metrics or finding.rule in self.rules
+
+
+EVIDENCE: Mapping[str, Evidence] = {
+    "missing_gpu": Evidence(
+        metrics=frozenset(), rules=frozenset({"expected_devices"}), node_metrics=frozenset({"gpu_count"})
+    ),
+    "sdc": Evidence(metrics=frozenset({"gemm_mismatches", "memory_mismatches"})),
+    "throttle": Evidence(metrics=frozenset({"throttle_time", "clock_drop"})),
+    "slow_gemm": Evidence(metrics=frozenset({"gemm_rate", "gemm_rate_per_clock", "burn_rate_per_clock"})),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Service:
+    """How a node came into service, and what became of it there.
+
+    ``state`` is where it stands at the end. ``entered_by``: on whose word it entered production ("muster" for the gate,
+    "" if it never did), and ``on_full_pass`` whether a full-coverage PASS stands behind that. ``judged_again``: how
+    often a verdict changed when peers came to be known.
+    """
+
+    node: str
+    state: str
+    entered_by: str = ""
+    on_full_pass: bool = False
+    approvals: tuple[ApprovalRecord, ...] = ()
+    validations: tuple[RunReport, ...] = ()
+    revalidations: tuple[RunReport, ...] = ()
+    judged_again: int = 0
+
+    @property
+    def reports(self) -> tuple[RunReport, ...]:
+        """Every run after its qualification."""
+        return (*self.validations, *self.revalidations)
+
+    @property
+    def revalidated(self) -> bool:
+        """Whether it was tested again while it served, and went on serving."""
+        return self.state == SERVES and any(
+            report.verdict is Verdict.PASS and (report.state_before, report.state_after) == (SERVES, SERVES)
+            for report in self.revalidations
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Mail:
+    """A mail in the sink, as far as scoring cares."""
+
+    subject: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One thing that had to be so; ``sentence`` says what was expected and, where it is not so, what was found."""
+
+    ok: bool
+    sentence: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """All checks; the demo succeeds only if every one holds."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is right."""
+        return bool(self.checks) and all(check.ok for check in self.checks)
+
+
+def critical_findings(report: RunReport) -> list[Finding]:
+    """Findings that failed the node, in the order of its stages."""
+    return [
+        finding
+        for stage in report.stages
+        for finding in stage.judgement.findings
+        if finding.severity is Severity.CRITICAL
+    ]
+
+
+def score(
+    reports: Sequence[RunReport],
+    services: Mapping[str, Service],
+    planted: Iterable[Planted],
+    mails: Sequence[Mail],
+    *,
+    host: str,
+    simulated: Sequence[str],
+) -> Score:
+    """Examine a finished demo: one qualification a node (``host`` and each of ``simulated``), one mail a verdict."""
+    faults = {fault.node: fault for fault in planted}
+    of_node = {report.node: report for report in reports}
+    checks: list[Check] = []
+    for node in (host, *simulated):
+        report = of_node.get(node)
+        if report is None:
+            checks.append(Check(False, f"{node} has no finished run"))
+            continue
+        fault, served = faults.get(node), services.get(node, Service(node, "nowhere"))
+        checks.append(_check_fault(report, fault) if fault else _check_healthy(report))
+        if node in simulated and not fault:
+            checks.append(_check_served(served))
+        else:
+            checks.append(_check_never_served(served, REMOVED if fault else QUALIFIED))
+        runs = (report, *served.reports)
+        checks.append(_check_marking(node, runs, simulated=node in simulated))
+        checks.append(_check_mails(node, len(runs) + served.judged_again, mails, simulated=node in simulated))
+    again = [served.node for served in services.values() if served.revalidated]
+    checks.append(
+        Check(
+            bool(again),
+            "a node in production must be tested again, pass, and go on serving: "
+            f"{', '.join(again) or 'there is none that did'}",
+        )
+    )
+    checks.append(
+        Check(len(reports) == len(of_node) == 1 + len(simulated), f"one run a node: {len(reports)} runs finished")
+    )
+    return Score(tuple(checks))
+
+
+def _check_fault(report: RunReport, fault: Planted) -> Check:
+    """The node failed, by the right kind of finding on the right GPU, and no other GPU was accused."""
+    expected = f"{report.node} must fail for {fault.kind} on {fault.device}"
+    evidence = EVIDENCE[fault.kind]
+    findings = critical_findings(report)
+    if report.verdict is not Verdict.FAIL or report.state_after != REMOVED:
+        return Check(False, f"{expected}, but its verdict is {report.verdict} and it went to {report.state_after}")
+    if not any(finding.device == fault.device and evidence.names(finding) for finding in findings):
+        return Check(False, f"{expected}, but was failed for {_list(findings)}")
+    accused = [finding for finding in findings if not _belongs(finding, fault, evidence)]
+    if accused:
+        return Check(False, f"{expected} and nothing else, but was also failed for {_list(accused)}")
+    return Check(True, expected)
+
+
+def _belongs(finding: Finding, fault: Planted, evidence: Evidence) -> bool:
+    return finding.device == fault.device or (finding.device == "node" and finding.metric in evidence.node_metrics)
+
+
+def _check_healthy(report: RunReport) -> Check:
+    expected = f"{report.node} must not fail, and become {QUALIFIED}"
+    findings = critical_findings(report)
+    if report.verdict in HEALTHY and report.state_after == QUALIFIED and not findings:
+        return Check(True, expected)
+    what = f"; findings: {_list(findings)}" if findings else ""
+    return Check(False, f"{expected}, but its verdict is {report.verdict} and it went to {report.state_after}{what}")
+
+
+def _check_served(served: Service) -> Check:
+    """It is in production, on a full-coverage PASS or a named person's word, after a validation beside others."""
+    expected = f"{served.node} must be validated with others, enter production and be there at the end"
+    if not any(report.verdict in (Verdict.PASS, Verdict.WARN) for report in served.validations):
+        said = ", ".join(f"{report.verdict}: {report.headline}" for report in served.validations)
+        return Check(False, f"{expected}, but its validation with others says {said or 'nothing'}")
+    if served.state != SERVES or not served.entered_by:
+        return Check(False, f"{expected}, but it is in {served.state}")
+    if is_person(served.entered_by):
+        vouched = any(said.person == served.entered_by and said.reason.strip() for said in served.approvals)
+        return Check(vouched, f"{expected}: {served.entered_by} admitted it, which must be recorded with a reason")
+    return Check(served.on_full_pass, f"{expected}: on a full-coverage PASS, since no person admitted it")
+
+
+def _check_never_served(served: Service, where: str) -> Check:
+    expected = f"{served.node} must never have been in production, and end in {where}"
+    found = f"it entered on the word of {served.entered_by}, and" if served.entered_by else "it"
+    if served.state == where and not served.entered_by:
+        return Check(True, expected)
+    return Check(False, f"{expected}, but {found} is in {served.state}")
+
+
+def _check_marking(node: str, runs: Sequence[RunReport], *, simulated: bool) -> Check:
+    """Each run and each of its stages say whether the hardware was simulated, and say it truly."""
+    word = "simulated" if simulated else "real"
+    marks = [
+        mark for report in runs for mark in (report.simulated, *(stage.judgement.simulated for stage in report.stages))
+    ]
+    wrong = sum(mark is not simulated for mark in marks)
+    return Check(wrong == 0, f"{node} must be marked {word} throughout: {wrong} of {len(marks)} marks are wrong")
+
+
+def _check_mails(node: str, verdicts: int, mails: Sequence[Mail], *, simulated: bool) -> Check:
+    """Exactly one mail tells of each verdict on a run, and says so if it was simulated."""
+    mine = [mail for mail in mails if node in mail.subject]
+    expected = f"{node} must have one mail for each of {verdicts} verdicts"
+    if len(mine) != verdicts:
+        return Check(False, f"{expected} in the sink: there are {len(mine)}")
+    marked = [(SIMULATED in mail.subject.lower(), SIMULATED in mail.text.lower()) for mail in mine]
+    if simulated and not all(subject and text for subject, text in marked):
+        return Check(False, f"every mail on {node} must say in subject and text that it is simulated")
+    if not simulated and any(subject for subject, _text in marked):
+        return Check(False, f"no mail on {node} must be marked simulated")
+    return Check(True, f"{expected}, marked as its hardware is")
+
+
+def _list(findings: Sequence[Finding]) -> str:
+    named = [f"{finding.metric} on {finding.device} ({finding.rule})" for finding in findings]
+    return ", ".join(named[:4]) + (f" and {len(named) - 4} more" if len(named) > 4 else "") or "nothing"

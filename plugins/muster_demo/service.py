@@ -1,0 +1,192 @@
+"""From qualified to production and back: the demo's blocks, its answers in a person's place, and its revalidation."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from muster import records
+from muster.errors import AirflowRefused
+from muster.integration import runid
+from muster.integration.airflow_api import AirflowClient
+from muster.lifecycle.current import SAYS_NOTHING
+from muster.lifecycle.transitions import SERVING, STAGES, State
+from muster.settings import settings
+from muster_demo.scoring import Service
+from muster_demo.table import production_word
+from muster_demo.watch import Run, Watcher, patiently, trigger_once
+
+BLOCK_DAG, ADMISSION_DAG = "cluster_qualification", "admission"
+STATISTICS_DAG, PICK_DAG, REVALIDATION_DAG = "peer_statistics", "idle_revalidation", "node_revalidation"
+TASK = "ask"
+DAGS = (BLOCK_DAG, ADMISSION_DAG, STATISTICS_DAG, PICK_DAG, REVALIDATION_DAG)
+
+ACTOR = "demo-operator"
+"""Who answers in a person's place: a login of its own, so that the records never take its word for a person's."""
+
+ANSWER = "Admit"
+ANSWER_REASON = "the demo answers its own questions: nobody has looked at this node"
+
+BLOCK_MOST = 4
+"""All members of a block compute at the same time, on one small machine."""
+
+
+def question_page(run_id: str) -> str:
+    """Where a run of the admission DAG is answered in Airflow's pages."""
+    return f"{settings().run_page(ADMISSION_DAG, run_id)}/tasks/{TASK}/required_actions"
+
+
+def blocks(nodes: Sequence[str]) -> list[tuple[str, ...]]:
+    """The nodes in blocks of two to four; one node alone is no block, and makes none."""
+    count = math.ceil(len(nodes) / BLOCK_MOST) if len(nodes) > 1 else 0
+    return [tuple(nodes[first::count]) for first in range(count)]
+
+
+@dataclasses.dataclass
+class Approver:
+    """Answers what a person is asked and nobody else has answered for ``patience_s`` (s), under the demo's own name."""
+
+    client: AirflowClient
+    patience_s: float
+    say: Callable[[str], None]
+    since: dict[str, float] = dataclasses.field(default_factory=dict)
+    """When each question was first seen, by run."""
+
+    def look(self) -> None:
+        """Tell of every new question, and answer those that have waited long enough."""
+        for asked in patiently(self._pending):
+            run_id = str(asked["task_instance"]["dag_run_id"])
+            if run_id not in self.since:
+                self.since[run_id] = time.monotonic()
+                self._tell(str(asked.get("subject") or run_id), run_id)
+            if time.monotonic() - self.since[run_id] >= self.patience_s:
+                patiently(functools.partial(self._answer, run_id))
+
+    def _pending(self) -> list[dict[str, Any]]:
+        return [asked for asked in self.client.hitl_pending() if asked["task_instance"]["dag_id"] == ADMISSION_DAG]
+
+    def _tell(self, subject: str, run_id: str) -> None:
+        if self.patience_s > 0:
+            page = question_page(run_id)
+            self.say(f"{subject} Answer within {self.patience_s:.0f} s at {page}, or {ACTOR} admits it for you")
+
+    def _answer(self, run_id: str) -> None:
+        try:
+            self.client.hitl_answer(ADMISSION_DAG, run_id, TASK, [ANSWER], {"reason": ANSWER_REASON})
+        except AirflowRefused:
+            # A person was quicker, and their word counts.
+            if any(asked["task_instance"]["dag_run_id"] == run_id for asked in self._pending()):
+                raise
+
+
+class ServiceStory:
+    """Takes qualified nodes into service step by step; ``follow`` waits until all runs of the watcher are over."""
+
+    def __init__(
+        self, watcher: Watcher, approver: Approver, follow: Callable[[Callable[[], None]], None], *, level: str
+    ) -> None:
+        self.watcher = watcher
+        self.client = watcher.client
+        self.approver = approver
+        self.follow = follow
+        self.level = level
+
+    def tell(self, nodes: Sequence[str]) -> None:
+        """Judge the nodes by one another, validate them together, have questions answered, revalidate one of them."""
+        for dag_id in DAGS:
+            patiently(functools.partial(self.client.unpause, dag_id))
+        # On its first day a fleet has no peers; from here on its nodes are judged by one another.
+        self._trigger(STATISTICS_DAG, {}, nodes)
+        self._validate(nodes, "demo")
+        # On a machine that others use as well, members may miss each other; nothing is said of them then.
+        if len(doubtful := [node for node in nodes if in_doubt(service_of(node))]) > 1:
+            self._validate(doubtful, "demo again")
+        self._watch(ADMISSION_DAG)
+        self.follow(self.approver.look)
+        serving = [node.name for node in records.list_nodes(states=(State.PRODUCTION,)) if node.name in nodes]
+        self._trigger(PICK_DAG, {"level": self.level}, serving)
+        self._watch(REVALIDATION_DAG)
+        self.follow(_nothing)
+
+    def _validate(self, nodes: Sequence[str], reason: str) -> None:
+        for number, block in enumerate(blocks(nodes), start=1):
+            run_id = runid.run_id(f"block-{number}", reason)
+            trigger_once(self.client, BLOCK_DAG, run_id, {"nodes": list(block), "level": self.level, "reason": reason})
+            self.watcher.runs += [Run(node, True, BLOCK_DAG, run_id) for node in block]
+        self.follow(_nothing)
+
+    def _trigger(self, dag_id: str, conf: Mapping[str, object], nodes: Sequence[str]) -> None:
+        """Run a DAG that is about all of them at once, and wait for its end."""
+        run_id = "now__demo"
+        trigger_once(self.client, dag_id, run_id, conf)
+        self.watcher.runs += [Run(node, True, dag_id, run_id) for node in nodes]
+        self.follow(_nothing)
+
+    def _watch(self, dag_id: str) -> None:
+        """Follow every run of a DAG whose runs name one node, whoever started it."""
+        runs = patiently(lambda: self.client.runs(dag_id))
+        self.watcher.runs += [Run(str(run["conf"]["node"]), True, dag_id, str(run["dag_run_id"])) for run in runs]
+
+
+def in_doubt(served: Service) -> bool:
+    """Whether the node's latest block said nothing of it."""
+    return bool(served.validations) and served.validations[-1].verdict in SAYS_NOTHING
+
+
+def _nothing() -> None:
+    """Nothing is to be done while these runs go on."""
+
+
+def words(run: Run, over: bool) -> dict[str, str]:
+    """What is to be said of a node in each column of ``table.SERVICE``."""
+    verdicts: dict[str, str] = {}
+    for each in records.list_runs(node=run.node):
+        verdicts.setdefault(each.dag_id, each.verdict.value if each.verdict else _at_work(each))
+    here = service_of(run.node)
+    production = production_word(here.entered_by)
+    if run.dag_id == ADMISSION_DAG and not production:
+        production = "kept out" if over else "asked"
+    told = {
+        "tests": verdicts.get("node_qualification", ""),
+        "cluster": verdicts.get(BLOCK_DAG, ""),
+        "production": production,
+        "revalidation": verdicts.get(REVALIDATION_DAG, ""),
+    }
+    return {column: word for column, word in told.items() if word}
+
+
+def _at_work(run: records.RunRecord) -> str:
+    """The stage of a revalidation of which a job was begun last; "running" for what has no such stages."""
+    if run.dag_id != REVALIDATION_DAG:
+        return "running"
+    begun = (stage for stage in reversed(STAGES) if records.get_job(run.dag_id, run.run_id, stage) is not None)
+    return next(begun, "running").replace("_", "-")
+
+
+def service_of(node: str) -> Service:
+    """How the node came into service, and what became of it there, by the records."""
+    entries = [
+        event
+        for event in records.node_events(node)
+        if event.to_state is State.PRODUCTION and event.from_state not in SERVING
+    ]
+    reports: dict[str, list[Any]] = {BLOCK_DAG: [], REVALIDATION_DAG: []}
+    for run in reversed(records.list_runs(node=node)):
+        if run.dag_id in reports:
+            reports[run.dag_id].append(records.run_report(run.dag_id, run.run_id, node=node))
+    evidence: Mapping[str, Any] = entries[-1].evidence if entries else {}
+    again = [event.evidence for event in records.node_events(node) if "judged_again" in event.evidence]
+    return Service(
+        node=node,
+        state=str(records.get_node(node).state),
+        entered_by=entries[-1].actor if entries else "",
+        on_full_pass=bool(evidence.get("full_coverage")),
+        approvals=tuple(records.approvals(node)),
+        validations=tuple(reports[BLOCK_DAG]),
+        revalidations=tuple(reports[REVALIDATION_DAG]),
+        judged_again=sum(said["verdict"] != said["before"] for said in again),
+    )

@@ -1,0 +1,148 @@
+"""The demo's own supervision: long-running child processes, each in its session, with a log file, ended together."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import psutil
+
+from muster_demo.custody import die_with_parent, end_all
+
+
+class ServiceFailed(Exception):
+    """A service ended or did not become ready; the message names it and its log."""
+
+
+@dataclasses.dataclass
+class Service:
+    """A running child process and where its output goes."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    log: pathlib.Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        """The process id; also its session and process group."""
+        return self.process.pid
+
+    def ended(self) -> bool:
+        """Whether the process is gone."""
+        return self.process.poll() is not None
+
+
+class Supervisor:
+    """Starts services and ends them all. Ends with them whatever they started in turn."""
+
+    def __init__(self, logs: pathlib.Path) -> None:
+        self.logs = logs
+        self.services: dict[str, Service] = {}
+        self._sessions: dict[str, list[int]] = {}
+
+    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Service:
+        """Start a service under a name that none running has; its output is appended to ``logs/NAME.log``."""
+        if name in self.services and not self.services[name].ended():
+            raise ValueError(f"a service called {name} is running already")
+        self.logs.mkdir(parents=True, exist_ok=True)
+        log = self.logs / f"{name}.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                list(command),
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+        service = Service(name, tuple(command), dict(environment), log, process)
+        self.services[name] = service
+        self._sessions.setdefault(name, []).append(service.pid)
+        return service
+
+    def restart(self, name: str, *, patience_s: float = 5.0) -> Service:
+        """End a service and start it again with the same command."""
+        service = self.services[name]
+        self.stop([name], patience_s=patience_s)
+        return self.start(name, service.command, service.environment)
+
+    def stop(self, names: Sequence[str] | None = None, *, patience_s: float = 5.0) -> None:
+        """End the named services, or all, and everything below them; returns when they are gone.
+
+        What a service left that was killed before goes too: it is still in that service's session.
+        """
+        chosen = {name: self.services[name] for name in (self.services if names is None else names)}
+        alive = [psutil.Process(service.pid) for service in chosen.values() if not service.ended()]
+        end_all(alive, patience_s=patience_s)
+        for service in chosen.values():
+            service.process.wait(timeout=10)
+        end_all(members({session for name in chosen for session in self._sessions.pop(name, [])}), patience_s=0)
+
+    def check(self) -> None:
+        """Raise ServiceFailed if any service has ended."""
+        for service in self.services.values():
+            if service.ended():
+                raise ServiceFailed(
+                    f"{service.name} ended with status {service.process.returncode}; its last words:\n"
+                    f"{tail(service.log)}(all of them: {service.log})"
+                )
+
+    def wait_until(self, what: str, ready: Callable[[], bool], timeout_s: float) -> None:
+        """Wait for ``ready()``, watching that every service lives. Raises ServiceFailed when one ends or time is up."""
+        deadline = time.monotonic() + timeout_s
+        while not ready():
+            self.check()
+            if time.monotonic() > deadline:
+                raise ServiceFailed(f"{what} did not come within {timeout_s:.0f} s; the logs are in {self.logs}")
+            time.sleep(0.2)
+
+
+def members(sessions: Collection[int]) -> list[psutil.Process]:
+    """The processes of sessions whose leaders are gone."""
+    found = []
+    for pid in psutil.pids():
+        try:
+            if pid not in sessions and os.getsid(pid) in sessions:
+                found.append(psutil.Process(pid))
+        except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+            continue
+    return found
+
+
+def tail(path: pathlib.Path, lines: int = 5) -> str:
+    """The last lines of a text file, for an error message."""
+    with path.open("rb") as log:
+        log.seek(max(0, path.stat().st_size - 4096))
+        return "".join(line + "\n" for line in log.read().decode(errors="replace").splitlines()[-lines:])
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def port_is_open(port: int) -> bool:
+    """Whether something listens on a port of the loopback interface."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def base_environment(mark: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment for children: the mark added, bytecode allowed, nobody's own Airflow settings."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name != "PYTHONDONTWRITEBYTECODE" and not name.startswith(("AIRFLOW", "MUSTER_", "_AIRFLOW"))
+    }
+    return {**kept, "PYTHONUNBUFFERED": "1", **mark}

@@ -1,0 +1,169 @@
+"""Airflow on its embedded defaults (SQLite, LocalExecutor, one machine), with each component a service of the demo.
+
+``airflow standalone`` would not restart a component that died, nor let a test kill one alone; hence services. The API
+server runs as two: people's half writes its audit log from the event loop, and would there wait for SQLite's lock while
+a task's request in the same process holds that lock and waits for the loop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import secrets
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import httpx
+
+from muster_demo.custody import die_with_parent
+from muster_demo.services import ServiceFailed, Supervisor, free_port, tail
+
+COMPONENTS = ("api-server", "execution-api", "scheduler", "dag-processor", "triggerer")
+PARALLELISM = 4
+"""More tasks at once lock SQLite, and then the scheduler dies."""
+
+SQLITE_PATIENCE_S = 30
+"""How long a component waits for another's transaction; SQLite's default of 5 s is short for a machine under load."""
+
+READY_S = 180.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Login:
+    """Where Airflow listens, for people and (on its own port) for tasks, and how to enter."""
+
+    port: int
+    execution_port: int
+    username: str
+    password: str
+
+    @property
+    def url(self) -> str:
+        """The address for people and the REST API."""
+        return f"http://127.0.0.1:{self.port}"
+
+
+def airflow_settings(login: Login, home: pathlib.Path, dags: pathlib.Path, plugins: pathlib.Path) -> dict[str, str]:
+    """Airflow's configuration as environment variables: quick to react, small, reachable from this machine only."""
+    database = f"{home / 'airflow.db'}?timeout={SQLITE_PATIENCE_S}"
+    return {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(plugins),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__PARALLELISM": str(PARALLELISM),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{login.execution_port}/execution/",
+        "AIRFLOW__CORE__FERNET_KEY": "",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{database}",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": f"sqlite+aiosqlite:///{database}",
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__API__BASE_URL": login.url,
+        "AIRFLOW__API__SECRET_KEY": secrets.token_urlsafe(32),
+        "AIRFLOW__API__INSTANCE_NAME": "Muster demo",
+        "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_urlsafe(64),
+        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.6",
+        "AIRFLOW__SCHEDULER__MAX_DAGRUNS_TO_CREATE_PER_LOOP": "4",
+        # A busy laptop may keep a task waiting for a while; that is no reason to fail it.
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
+        # A task process whose pipes close just before it ends is noticed only at its next heartbeat, and until then the
+        # scheduler may take a task that was already resumed for one that was killed.
+        "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+        "AIRFLOW__TRIGGERER__CAPACITY": "50",
+        "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+        # A file that was changed is read at once all the same; one that could not be read is tried again after this.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
+        "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
+    }
+
+
+def write_password(home: pathlib.Path, username: str, password: str) -> None:
+    """Preset a login that SimpleAuthManager would otherwise make up; others that were preset stay."""
+    home.mkdir(parents=True, exist_ok=True)
+    passwords = home / "passwords.json"
+    preset = json.loads(passwords.read_text()) if passwords.exists() else {}
+    passwords.touch(mode=0o600)
+    passwords.write_text(json.dumps({**preset, username: password}))
+
+
+def migrate(environment: Mapping[str, str], log: pathlib.Path) -> None:
+    """Create Airflow's metadata database. Raises ServiceFailed with its last words."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        ended = subprocess.run(
+            [sys.executable, "-m", "airflow", "db", "migrate"],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=die_with_parent,
+            check=False,
+        )
+    if ended.returncode != 0:
+        raise ServiceFailed(f"Airflow's database could not be made; its last words:\n{tail(log)}(all of them: {log})")
+
+
+class Stack:
+    """The components as services, and how to tell that they are ready."""
+
+    def __init__(self, supervisor: Supervisor, environment: Mapping[str, str], login: Login) -> None:
+        self.supervisor = supervisor
+        self.environment = dict(environment)
+        self.login = login
+
+    def start(self) -> None:
+        """Start all components at once; does not wait."""
+        for component in COMPONENTS:
+            self.supervisor.start(
+                component, [sys.executable, "-m", "airflow", *self._arguments(component)], self.environment
+            )
+
+    def _arguments(self, component: str) -> list[str]:
+        if component == "api-server":
+            return ["api-server", "--apps", "core", "--port", str(self.login.port)]
+        if component == "execution-api":
+            return ["api-server", "--apps", "execution", "--port", str(self.login.execution_port)]
+        if component == "dag-processor":
+            return [component]
+        # All logs lie on this machine's disk, so nobody has to serve them (and take a fixed port for it).
+        return [component, "--skip-serve-logs"]
+
+    def wait_ready(self, dag_id: str) -> None:
+        """Wait until every component is alive and the DAG can be triggered."""
+        self.supervisor.wait_until("Airflow", self._healthy, READY_S)
+        self.supervisor.wait_until(f"the DAG {dag_id}", lambda: self._knows(dag_id), READY_S)
+
+    def _healthy(self) -> bool:
+        """Whether Airflow's own health report says that scheduler, triggerer, DAG processor and database are well."""
+        try:
+            answer = httpx.get(f"{self.login.url}/api/v2/monitor/health", timeout=5)
+        except httpx.HTTPError:
+            return False
+        if answer.status_code != httpx.codes.OK:
+            return False
+        report = answer.json()
+        parts = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+        return all((report.get(part) or {}).get("status") == "healthy" for part in parts)
+
+    def token(self) -> str:
+        """A bearer token for the REST API."""
+        answer = httpx.post(
+            f"{self.login.url}/auth/token",
+            json={"username": self.login.username, "password": self.login.password},
+            timeout=30,
+        )
+        answer.raise_for_status()
+        return str(answer.json()["access_token"])
+
+    def _knows(self, dag_id: str) -> bool:
+        headers = {"Authorization": f"Bearer {self.token()}"}
+        answer = httpx.get(f"{self.login.url}/api/v2/dags/{dag_id}", headers=headers, timeout=30)
+        return answer.status_code == httpx.codes.OK
+
+
+def new_login() -> Login:
+    """Free ports of this machine and a fresh password."""
+    return Login(free_port(), free_port(), "admin", secrets.token_urlsafe(9))

@@ -1,0 +1,107 @@
+"""Looks at the runs while they go: verdicts, jobs and states from the fleet records, ends of runs from Airflow."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from muster import records
+from muster.errors import AirflowRefused, AirflowUnreachable, AlreadyTriggered, UnknownRun
+from muster.integration.airflow_api import RUN_OVER, AirflowClient
+from muster_demo.table import STAGES, Row
+
+LOOK_EVERY_S = 3.0
+PATIENCE_S = 60.0
+"""How long Airflow's API server may be too busy to answer, or stumble over SQLite's lock."""
+
+T = TypeVar("T")
+
+
+def patiently(ask: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
+    """What ``ask`` answers, asked again for a while as long as Airflow does not; then its own error."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return ask()
+        except (AirflowRefused, AirflowUnreachable):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1)
+
+
+def trigger_once(client: AirflowClient, dag_id: str, run_id: str, conf: Mapping[str, object]) -> None:
+    """Trigger a run, unless an earlier attempt did although its answer was lost; patient with a busy Airflow."""
+    with contextlib.suppress(AlreadyTriggered):
+        patiently(lambda: client.trigger(dag_id, run_id, conf, note="make demo"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One node's part in a DAG run."""
+
+    node: str
+    simulated: bool
+    dag_id: str
+    run_id: str
+
+
+class Watcher:
+    """Remembers which runs are over, so that Airflow is asked only while others are not. ``runs`` may grow.
+
+    ``words`` says what is to be shown of a run's node: a word for each column.
+    """
+
+    def __init__(
+        self, runs: Sequence[Run], client: AirflowClient, words: Callable[[Run, bool], Mapping[str, str]] | None = None
+    ) -> None:
+        self.runs = list(runs)
+        self.client = client
+        self.words = words or stage_words
+        self.over: dict[Run, str] = {}
+
+    def look(self) -> list[Row]:
+        """The nodes of the runs as they stand now, in the order of the runs; done are those with no run going on."""
+        states = {node.name: node.state.value for node in records.list_nodes()}
+        going = [run for run in self.runs if run not in self.over]
+        ended = {dag_id: self._ended(dag_id) for dag_id in {run.dag_id for run in going}}
+        self.over |= {run: ended[run.dag_id][run.run_id] for run in going if run.run_id in ended[run.dag_id]}
+        # The latest run of a node is the one to tell of.
+        latest = {run.node: run for run in self.runs}
+        busy = {run.node for run in self.runs if run not in self.over}
+        return [
+            Row(node, run.simulated, self.words(run, run in self.over), states.get(node, ""), node not in busy)
+            for node, run in latest.items()
+        ]
+
+    def hanging(self) -> str:
+        """Which runs are not over, and in which tasks they are."""
+        found = []
+        for run in self.runs:
+            if run not in self.over:
+                tasks = self.client.task_states(run.dag_id, run.run_id)
+                at = [f"{task} {state}" for task, state in tasks.items() if state not in ("none", "success", "skipped")]
+                found.append(f"{run.node} ({', '.join(at) or 'no task was started'})")
+        return "; ".join(found)
+
+    def _ended(self, dag_id: str) -> dict[str, str]:
+        """{run id: state} of the DAG's runs that are over: one question for all of them."""
+        runs = patiently(lambda: self.client.runs(dag_id))
+        return {run["dag_run_id"]: run["state"] for run in runs if run["state"] in RUN_OVER}
+
+
+def stage_words(run: Run, over: bool) -> dict[str, str]:
+    """What is to be said of each stage of a run: its verdict, or whether a job of it is on the node now."""
+    try:
+        verdicts = {each.stage: each.verdict.value for each in records.run_stages(run.dag_id, run.run_id)}
+    except UnknownRun:
+        return {}
+    words = {}
+    for stage in STAGES:
+        if stage in verdicts:
+            words[stage] = verdicts[stage]
+        elif not over and records.get_job(run.dag_id, run.run_id, stage) is not None:
+            words[stage] = "running"
+    return words

@@ -1,0 +1,157 @@
+"""The REST client against an API that answers as Airflow 3.3 does, in what it accepts and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from muster.errors import AirflowRefused, AirflowUnreachable, AlreadyTriggered
+from muster.integration.airflow_api import AirflowClient
+
+DAG_RUNS = "/api/v2/dags/node_qualification/dagRuns"
+
+
+class Airflow:
+    """Logs in Ada with a token that can expire, keeps runs and pools, and refuses what Airflow refuses."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, str] = {}
+        self.pools: dict[str, dict[str, object]] = {}
+        self.token = 0
+        self.conf: dict[str, dict[str, object]] = {}
+        self.log: list[str] = []
+        self.paused = False
+        self.on_tasks: Callable[[str], None] = lambda run: None
+        self.override: Callable[[httpx.Request], httpx.Response | None] = lambda request: None
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        path, body = request.url.path, json.loads(request.content or b"{}")
+        self.log.append(f"{request.method} {path}")
+        if path == "/auth/token":
+            if body != {"username": "ada", "password": "right"}:
+                return httpx.Response(401, json={"detail": "Invalid credentials"})
+            self.token += 1
+            return httpx.Response(201, json={"access_token": f"token-{self.token}"})
+        if request.headers.get("Authorization") != f"Bearer token-{self.token}":
+            return httpx.Response(401, json={"detail": "Not authenticated"})
+        return self.override(request) or self.answer(request.method, path, body)
+
+    def answer(self, method: str, path: str, body: dict[str, object]) -> httpx.Response:
+        if (method, path) == ("POST", DAG_RUNS):
+            run = str(body["dag_run_id"])
+            if run in self.runs:
+                return httpx.Response(409, json={"detail": {"reason": "Unique constraint violation"}})
+            assert body["logical_date"] is None
+            self.runs[run] = "queued"
+            self.conf[run] = dict(body["conf"])  # type: ignore[call-overload]
+            return httpx.Response(200, json={"dag_run_id": run, "state": "queued"})
+        if method == "GET" and path.endswith("/taskInstances"):
+            self.on_tasks(path.split("/")[-2])
+            return httpx.Response(
+                200, json={"task_instances": [{"task_id": "burn_in", "state": "deferred"}], "total_entries": 1}
+            )
+        if (method, path) == ("GET", DAG_RUNS.removesuffix("/dagRuns")):
+            return httpx.Response(200, json={"is_paused": self.paused})
+        if method == "GET" and path.startswith(DAG_RUNS):
+            run = path.removeprefix(DAG_RUNS + "/")
+            found = self.runs.get(run)
+            return httpx.Response(200, json={"state": found}) if found else httpx.Response(404, json={"detail": "none"})
+        if (method, path) == ("POST", "/api/v2/pools"):
+            name = str(body["name"])
+            status = 409 if name in self.pools else 201
+            if status == 201:
+                self.pools[name] = body
+            return httpx.Response(status, json={})
+        if method == "PATCH" and path.startswith("/api/v2/pools/"):
+            self.pools[path.rsplit("/", 1)[1]].update(body)
+            return httpx.Response(200, json={})
+        return httpx.Response(404, json={"detail": "The Dag with ID: `none` was not found"})
+
+
+@pytest.fixture
+def airflow() -> Airflow:
+    return Airflow()
+
+
+def client(airflow: Airflow, password: str = "right", **more: str) -> AirflowClient:
+    return AirflowClient("http://airflow", "ada", password, transport=httpx.MockTransport(airflow), **more)
+
+
+def test_a_run_is_triggered_once(airflow: Airflow) -> None:
+    with client(airflow) as session:
+        assert session.trigger("node_qualification", "gpu-1__new", {"node": "gpu-1"}, note="ticket 7") == "queued"
+        airflow.runs["gpu-1__new"] = "failed"
+        with pytest.raises(
+            AlreadyTriggered, match=r"run gpu-1__new of .* exists already \(failed\): give another reason"
+        ):
+            session.trigger("node_qualification", "gpu-1__new", {"node": "gpu-1"})
+        assert session.run_state("node_qualification", "gpu-1__new") == "failed"
+        assert session.run_state("node_qualification", "gpu-2__new") is None
+    assert airflow.log.count("POST /auth/token") == 1
+
+
+def test_an_expired_token_is_renewed(airflow: Airflow) -> None:
+    with client(airflow) as session:
+        session.run_state("node_qualification", "x")
+        airflow.token += 1
+        assert session.run_state("node_qualification", "x") is None
+        assert airflow.log.count("POST /auth/token") == 2
+
+
+def test_a_pool_is_made_or_changed_and_counts_deferred_tasks(airflow: Airflow) -> None:
+    with client(airflow) as session:
+        session.ensure_pool("rack-12", 4)
+        session.ensure_pool("rack-12", 6)
+    assert airflow.pools["rack-12"]["slots"] == 6
+    assert airflow.pools["rack-12"]["include_deferred"] is True
+
+
+def test_all_tasks_of_a_long_run_are_told(airflow: Airflow) -> None:
+    tasks = [{"task_id": f"t{n}", "map_index": -1, "state": "success"} for n in range(130)]
+    tasks += [{"task_id": "mapped", "map_index": 1, "state": None}]
+
+    def page(request: httpx.Request) -> httpx.Response:
+        offset, limit = int(request.url.params["offset"]), int(request.url.params["limit"])
+        return httpx.Response(200, json={"task_instances": tasks[offset : offset + limit], "total_entries": len(tasks)})
+
+    airflow.override = page
+    with client(airflow) as session:
+        states = session.task_states("node_qualification", "gpu-1__new")
+    assert len(states) == 131
+    assert states["mapped[1]"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (httpx.Response(403, json={"detail": "Forbidden"}), "does not allow .* to this user: ask for the permission"),
+        (httpx.Response(404, json={"detail": "The Dag was not found"}), "knows no such thing .*The Dag was not found"),
+        (httpx.Response(422, json={"detail": [{"msg": "level: not one of"}]}), "status 422: level: not one of"),
+        (httpx.Response(400, json={"detail": "Param node is required"}), "status 400: Param node is required"),
+        (httpx.Response(502, text="<html>\nBad gateway"), "status 502: <html> Bad gateway"),
+        (httpx.Response(500, json=["odd"]), "status 500"),
+    ],
+)
+def test_a_refusal_is_one_sentence(airflow: Airflow, answer: httpx.Response, sentence: str) -> None:
+    airflow.override = lambda request: answer
+    with client(airflow) as session, pytest.raises(AirflowRefused, match=sentence) as refused:
+        session.trigger("node_qualification", "x", {})
+    assert "\n" not in str(refused.value)
+
+
+def test_logins_that_do_not_work_are_told_apart(airflow: Airflow) -> None:
+    with pytest.raises(AirflowRefused, match="refuses the login of ada: check MUSTER_AIRFLOW_USERNAME"):
+        client(airflow, "wrong").unpause("x")
+    with pytest.raises(AirflowRefused, match="there is no login for Airflow"):
+        AirflowClient("http://airflow", transport=httpx.MockTransport(airflow)).unpause("x")
+    with pytest.raises(AirflowRefused, match="does not accept the token: set a fresh MUSTER_AIRFLOW_TOKEN"):
+        AirflowClient("http://airflow", token="old", transport=httpx.MockTransport(airflow)).unpause("x")
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://", "127.0.0.1:1"])
+def test_an_airflow_that_is_not_there_is_one_sentence(url: str) -> None:
+    with pytest.raises(AirflowUnreachable, match=r"does not answer .*: check MUSTER_AIRFLOW_URL"):
+        AirflowClient(url, "ada", "x").unpause("x")

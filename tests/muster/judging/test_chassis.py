@@ -1,0 +1,129 @@
+"""What a BMC told joined to a node's result: the worse of two readings, the true reason for silence, nothing lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.judging.chassis import PROBE, Chassis, joined, merged, reading
+from muster_criteria.measured import Measured, ProbeEnd, StageResult
+from tests.muster import fleet
+
+
+def chassis(*readings: Measured, trouble: str = "") -> Chassis:
+    return Chassis(readings, trouble)
+
+
+def fan(rpm: float | None, name: str = "Fan 1", device: str = "fan0") -> Measured:
+    return reading("fan_speed", device, rpm, None, name)
+
+
+def psu(state: str | None, name: str = "PSU 1", device: str = "psu0") -> Measured:
+    return reading("psu_state", device, None, state, name)
+
+
+def inlet(celsius: float | None, name: str = "Inlet") -> Measured:
+    return reading("inlet_temperature", "inlet", celsius, None, name)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "worse"),
+    [
+        (fan(8000), fan(0), 0),
+        (fan(0), fan(8000), 0),
+        (fan(None), fan(7000), 7000),
+        (fan(7000), fan(None), 7000),
+        (inlet(24), inlet(33), 33),
+        (inlet(33, "Inlet"), inlet(24, "Riser"), 33),
+        (psu("ok"), psu("warning"), "warning"),
+        (psu("critical"), psu("ok"), "critical"),
+        (psu("ok"), psu(None), "lost"),
+        (psu(None), psu("ok"), "ok"),
+        (psu("something new"), psu("ok"), "something new"),
+    ],
+)
+def test_of_two_readings_the_worse_counts(before: Measured, after: Measured, worse: float | str) -> None:
+    (told,) = merged(chassis(before), chassis(after)).readings
+    assert (told.value if told.text is None else told.text) == worse
+
+
+def test_a_supply_that_left_the_list_is_lost_and_the_others_keep_their_names() -> None:
+    before = chassis(psu("ok"), psu("ok", "PSU 2", "psu1"), psu("ok", "PSU 3", "psu2"))
+    after = chassis(psu("ok"), psu("ok", "PSU 3", "psu1"))
+    told = {each.device: each.text for each in merged(before, after).readings}
+    assert told == {"psu0": "ok", "psu1": "lost", "psu2": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "worse"),
+    [
+        (fan(8000), fan(0), 0),
+        (psu("ok"), psu("critical"), "critical"),
+        (psu("ok"), psu(None), "ok"),
+        (psu("ok"), fan(8000), "ok"),
+    ],
+)
+def test_while_the_load_goes_on_what_is_worse_counts_and_what_is_left_out_is_not_lost(
+    before: Measured, now: Measured, worse: float | str
+) -> None:
+    told = merged(chassis(before), chassis(now), meanwhile=True).readings[0]
+    assert (told.value if told.text is None else told.text) == worse
+
+
+def test_of_two_supplies_of_one_name_none_is_blamed_for_the_other_that_was_left_out() -> None:
+    before = chassis(psu("ok", "PSU"), psu("critical", "PSU", "psu1"))
+    told = merged(before, chassis(psu("critical", "PSU")), meanwhile=True).readings
+    assert [each.text for each in told] == ["ok", "critical"]
+
+
+def test_what_was_in_the_way_is_told_once() -> None:
+    both = merged(chassis(trouble="A"), chassis(trouble="B"))
+    assert merged(merged(both, chassis(trouble="A")), both).trouble == "A; B"
+
+
+def test_each_reading_counts_once() -> None:
+    first = merged(chassis(psu("ok"), fan(8000)), chassis(psu("ok"), fan(7000)), meanwhile=True)
+    assert [each.samples for each in merged(first, chassis(psu("ok"), fan(9000))).readings] == [3, 3]
+
+
+def test_a_bmc_that_told_once_has_told_and_its_silence_is_kept() -> None:
+    told = merged(chassis(fan(8000)), chassis(trouble="it went away"))
+    assert (told.readings, told.trouble) == ((fan(8000),), "it went away")
+    assert merged(None, chassis(fan(8000))) == chassis(fan(8000))
+    assert merged(chassis(trouble="no"), chassis(trouble="no")).trouble == "no"
+
+
+def test_what_it_told_travels_as_text() -> None:
+    told = chassis(fan(8000), psu(None), trouble="later silent")
+    assert Chassis.from_json(told.to_json()) == told
+    for broken in ("", "{}", '{"readings": [{"probe": 1}], "trouble": ""}', '{"readings": 3, "trouble": ""}'):
+        assert "cannot be read" in Chassis.from_json(broken).trouble
+
+
+def ends(result: StageResult) -> dict[str, tuple[str, str]]:
+    return {end.probe: (end.status, end.reason) for end in result.probes}
+
+
+def node_result(status: str = "") -> StageResult:
+    sent, _ = fleet.result("thermal")
+    if not status:
+        return sent
+    own = ProbeEnd(probe=PROBE, status=status, reason="ipmitool is not installed", started_at=1.0, duration_s=1.0)
+    return sent.model_copy(update={"probes": [*sent.probes, own]})
+
+
+def test_readings_stand_among_the_nodes_own_measurements_and_say_where_they_come_from() -> None:
+    sent = node_result()
+    both = joined(sent, chassis(fan(8000)))
+    assert [each.device for each in both.measurements] == ["gpu0", "fan0"]
+    assert both.measurements[-1].labels == {"source": "redfish"}
+    assert joined(sent, None) is sent
+
+
+def test_how_the_chassis_was_read_is_how_whoever_read_it_ended() -> None:
+    told, silent = chassis(fan(8000)), chassis(trouble="the BMC does not answer")
+    for status in ("", "skipped"):
+        assert ends(joined(node_result(status), told))[PROBE] == ("completed", "")
+        assert ends(joined(node_result(status), silent))[PROBE] == ("skipped", "the BMC does not answer")
+    for status in ("completed", "crashed", "timed_out"):
+        assert ends(joined(node_result(status), silent))[PROBE][0] == status
+    assert joined(node_result(), silent).notes == ["the BMC does not answer"]

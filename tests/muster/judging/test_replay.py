@@ -1,0 +1,312 @@
+"""A fleet that judges its nodes by its own records, and verdicts spoken again: as they were, or by something else."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from muster import records
+from muster.errors import LeaseHeld, MusterError, UnknownRevision, UnknownSnapshot
+from muster.judging.reevaluate import NO_PEERS, differences, replay
+from muster.judging.references import metrics, references
+from muster.lifecycle.transitions import STAGES
+from muster.operators import provisional as unsettled
+from muster.operators import statistics, upkeep
+from muster_criteria.measured import StageResult, parse_result
+from muster_criteria.model import Coverage, Judgement, Verdict
+from muster_criteria.sku_files.skus import SHIPPED, Sku, load_sku
+from muster_criteria.stage.judge import judge
+from tests.muster import fleet
+from tests.muster.cli.conftest import muster  # noqa: F401 - a fixture
+from tests.muster_criteria.nodes import healthy_raw
+
+SKU, STAGE, LEVEL = "h100-sxm-8", "performance", "demo"
+SLOW = "memory_bandwidth"
+NODES = 9
+DAG = fleet.DAG
+
+Muster = Callable[..., "tuple[int, str, str]"]
+
+
+@pytest.fixture(scope="module")
+def sku() -> Sku:
+    return load_sku(SKU)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, sku: Sku) -> Path:
+    """Nine healthy nodes after three visits each, and a snapshot made of them: worked out once."""
+    home = tmp_path_factory.mktemp("replayed")
+    shutil.copy(sqlite_template, home / "muster.db")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MUSTER_HOME", str(home))
+        patch.delenv("MUSTER_DATABASE_URL", raising=False)
+        for number in range(NODES):
+            records.add_node(fleet.new_node(f"n{number}", sku=SKU))
+        for visit in range(3):
+            for number in range(NODES):
+                visited(f"n{number}", sku, f"visit {visit}", said=passed(sku))
+        statistics.recompute()
+        records.dispose()
+    return home / "muster.db"
+
+
+@pytest.fixture
+def judged(template: Path, sqlite_db: str, muster_home: Path, sku: Sku) -> str:
+    """Such a fleet, in which gpu3 of n0 has become slow, though not below its floor; gives the run that found it."""
+    records.dispose()
+    shutil.copy(template, muster_home / "muster.db")
+    visited("n0", sku, "slow", slow={"gpu3": 0.93})
+    return "n0__slow"
+
+
+def passed(sku: Sku) -> Judgement:
+    """What is said of a visit that only has to be in the records."""
+    return Judgement(STAGE, LEVEL, Verdict.PASS, "by decree", Coverage(1, 1, 1), (), (), False, sku.name, sku.revision)
+
+
+def visited(
+    node: str, sku: Sku, run: str, slow: dict[str, float] | None = None, *, said: Judgement | None = None
+) -> Judgement:
+    """One more visit, judged by the records (unless it is ``said``) and recorded, as the stage's task does."""
+    result, raw = measured(sku, f"{node} {run}", node, slow or {})
+    lease = fleet.begin(node, f"{node}__{run}")
+    if said is None:
+        begun = dataclasses.replace(records.get_run(DAG, lease.run_id), level=LEVEL)
+        by = references(begun, records.get_node(node), sku, result)
+        said = judge(result, sku, STAGE, LEVEL, references=by)
+    records.record_stage(DAG, lease.run_id, result, said, raw)
+    records.finish_run(DAG, lease.run_id, Verdict.WARN, "so it is")
+    records.release_leases(DAG, lease.run_id, "over")
+    return said
+
+
+def measured(sku: Sku, seed: str, node: str, slow: dict[str, float]) -> tuple[StageResult, bytes]:
+    """A healthy result with half a percent of noise, in which some devices' memory is slower by a factor."""
+    chance = random.Random(seed)
+    raw: dict[str, Any] = healthy_raw(sku, STAGE, LEVEL) | {"node": node}
+    for figure in raw["measurements"]:
+        if figure["metric"] in metrics(sku) and figure["value"] is not None:
+            figure["value"] *= 1 + chance.gauss(0, 0.004)
+            figure["value"] *= slow.get(figure["device"], 1.0) if figure["metric"] == SLOW else 1.0
+    sent = json.dumps(raw).encode()
+    return parse_result(sent), sent
+
+
+def snapshot() -> str:
+    latest = records.latest_snapshot(SKU, LEVEL, simulated=False)
+    assert latest is not None
+    return latest.version
+
+
+def test_the_verdict_cites_the_snapshot_that_told_the_slow_gpu_from_its_peers(judged: str) -> None:
+    (stage,) = records.run_report(DAG, judged).stages
+    assert stage.judgement.snapshot == snapshot()
+    (kept,) = records.list_snapshots()
+    assert (kept.sku, kept.level, kept.nodes, kept.simulated) == (SKU, LEVEL, NODES, False)
+    blamed = [found for found in stage.judgement.findings if found.metric == SLOW and found.device == "gpu3"]
+    assert blamed
+    assert all(found.measurements and 0 < found.confidence <= 1 for found in blamed)
+
+
+def test_by_what_it_was_spoken_by_it_is_the_same_again(judged: str, sku: Sku) -> None:
+    statistics.recompute()
+    visited("n0", sku, "later")
+    (again,) = replay(records.find_run(judged))
+    assert again.replayed is not None
+    assert again.differences == ()
+    assert again.replayed.snapshot == again.recorded.snapshot
+    assert again.replayed.findings == again.recorded.findings
+
+
+def test_without_peers_nobody_would_have_known(judged: str) -> None:
+    (again,) = replay(records.find_run(judged), as_of=NO_PEERS)
+    assert any(sentence.startswith("no longer found") and "gpu3" in sentence for sentence in again.differences)
+    assert again.replayed is not None
+    assert again.replayed.snapshot == ""
+
+
+def test_by_other_sku_files_a_floor_may_be_broken(judged: str, tmp_path: Path) -> None:
+    folder = tmp_path / "skus"
+    shutil.copytree(SHIPPED, folder)
+    file = folder / f"{SKU}.yaml"
+    file.write_text(file.read_text().replace("floor: 2610", "floor: 2800"))
+    (again,) = replay(records.find_run(judged), skus=str(folder))
+    assert any(sentence.startswith("found now (critical): gpu3") for sentence in again.differences)
+    assert again.replayed is not None
+    assert again.replayed.sku_version != again.recorded.sku_version
+
+
+def test_what_cannot_be_replayed_is_told(judged: str, muster: Muster, tmp_path: Path) -> None:  # noqa: F811
+    run = records.find_run(judged)
+    with pytest.raises(UnknownSnapshot, match="no snapshot 'x' of real h100-sxm-8 nodes at level demo is kept"):
+        replay(run, as_of="x")
+    with pytest.raises(UnknownRevision, match=r"no revision '9' of SKU h100-sxm-8 is kept \(kept are "):
+        replay(run, skus="9")
+    with pytest.raises(UnknownRevision, match="there is no folder no/where"):
+        replay(run, skus="no/where")
+    with pytest.raises(UnknownRevision, match=r"there is no h100-sxm-8\.yaml in "):
+        replay(run, skus=str(tmp_path))
+    with pytest.raises(MusterError, match="has no verdict on stage 'thermal': has performance"):
+        replay(run, stage="thermal")
+    status, _, err = muster("judge", "nobody__ran")
+    assert status == 1
+    assert "no run 'nobody__ran' of any DAG is recorded" in err
+
+
+def test_a_result_that_is_kept_no_longer_is_not_guessed(judged: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = records.list_snapshots()[0].made_at.replace(year=2100)
+    records.apply_retention(later)
+    (again,) = replay(records.find_run(judged))
+    assert (again.replayed, again.differences) == (None, ())
+    assert again.why_not.startswith("what the node sent is not kept")
+
+
+def test_the_command_line_says_what_differs(judged: str, muster: Muster) -> None:  # noqa: F811
+    status, out, _ = muster("judge", judged)
+    assert status == 0
+    assert "performance: the same" in out
+    status, out, _ = muster("judge", judged, "--as-of", "none")
+    assert "performance: no longer found" in out
+    told = json.loads(muster("judge", judged, "--as-of", snapshot(), "--json")[1])
+    assert told[0]["differences"] == []
+    status, out, _ = muster("snapshots", "list")
+    assert snapshot() in out
+
+
+def test_statistics_are_made_anew_only_after_something_happened(judged: str, sku: Sku) -> None:
+    assert len(statistics.recompute()) == 1, "n0 was tested since"
+    assert statistics.recompute() == []
+    visited("n1", sku, "again")
+    assert len(statistics.recompute()) == 1
+
+
+def test_a_snapshot_that_cannot_be_read_stops_nobody_and_is_made_anew(
+    judged: str, sku: Sku, caplog: pytest.LogCaptureFixture
+) -> None:
+    statistics.recompute()
+    broken = dataclasses.replace(records.load_snapshot(snapshot(), SKU, LEVEL, simulated=False), version="broken")
+    broken = dataclasses.replace(broken, made_at=broken.made_at.replace(year=2100))
+    records.keep_snapshot(broken, SKU, LEVEL, simulated=False)
+    assert visited("n1", sku, "again").snapshot == ""
+    assert "judged without peers: snapshot broken cannot be used" in caplog.text
+    assert len(statistics.recompute()) == 1
+
+
+def test_where_nothing_is_compared_the_records_are_asked_nothing(
+    judged: str, sku: Sku, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "latest_snapshot", lambda *_, **__: pytest.fail("asked"))
+    bare = sku.model_copy(update={"programme": sku.programme.model_copy(update={"compare": (), "derive": ()})})
+    result, _ = measured(sku, "x", "n0", {})
+    run, node = records.find_run(judged), records.get_node("n0")
+    assert references(run, node, bare, result) is None
+    intake = parse_result(json.dumps(healthy_raw(sku, "intake", LEVEL)).encode())
+    assert references(run, node, sku, intake) is None
+
+
+def test_what_two_judgements_say_differently() -> None:
+    one = fleet.judgement(verdict=Verdict.FAIL, findings=(fleet.finding(), fleet.finding(device="gpu4")))
+    other = dataclasses.replace(
+        one, verdict=Verdict.WARN, reason="less bad", coverage=Coverage(2, 1, 1),
+        findings=(fleet.finding(observed="500 TFLOPS"), fleet.finding(device="gpu5")),
+    )  # fmt: skip
+    assert list(differences(one, one)) == []
+    assert list(differences(one, other)) == [
+        "verdict FAIL → WARN: less bad",
+        f"found otherwise (critical → critical): {fleet.FINDING.summary}",
+        f"no longer found (critical): {fleet.FINDING.summary}",
+        f"found now (critical): {fleet.FINDING.summary}",
+        "required: 1 → 2",
+    ]
+
+
+def test_what_is_said_now_is_by_the_waivers_of_now(judged: str, sku: Sku) -> None:
+    failed = visited("n0", sku, "worse", slow={"gpu3": 0.6})
+    assert failed.verdict is Verdict.FAIL
+    run = records.find_run("n0__worse")
+    until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
+    (stage,) = records.run_report(DAG, run.run_id).stages
+    for finding in stage.judgement.findings:
+        records.waive_finding(finding.id, until, "Ada", "it goes back next week")
+    (then,), (now,), (over,) = (
+        replay(run),
+        replay(run, waived_at=datetime.datetime.now(datetime.UTC)),
+        replay(run, waived_at=until),
+    )
+    assert [each.replayed and each.replayed.verdict for each in (then, now, over)] == [
+        Verdict.FAIL, Verdict.WARN, Verdict.FAIL
+    ]  # fmt: skip
+
+
+def newcomer(sku: Sku, name: str, slow: dict[str, float] | None = None) -> str:
+    """A node that qualified when nobody knew any peers; gives its run."""
+    records.add_node(fleet.new_node(name, sku=SKU))
+    lease = fleet.begin(name, f"{name}__new")
+    for stage in STAGES:
+        if stage != STAGE:
+            fleet.do_stage(lease, stage)
+            continue
+        result, raw = measured(sku, name, name, slow or {})
+        records.begin_stage(lease.dag_id, lease.run_id, stage)
+        records.record_stage(lease.dag_id, lease.run_id, result, judge(result, sku, STAGE, LEVEL), raw)
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "Nobody knows.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    return lease.run_id
+
+
+def test_peers_settle_what_nobody_could_judge(
+    judged: str, sku: Sku, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.com")
+    monkeypatch.setattr(upkeep, "deliver_mail", lambda key: (0, 1))
+    well, odd = newcomer(sku, "well"), newcomer(sku, "odd", {"gpu3": 0.93})
+    assert records.get_run(DAG, well).verdict is Verdict.PROVISIONAL
+    said = unsettled.speak_again()
+    assert said["well"].startswith("PASS: All 5 stages passed, ")
+    assert said["odd"].startswith("WARN: ")
+    assert (records.get_run(DAG, well).verdict, records.get_run(DAG, odd).verdict) == (Verdict.PASS, Verdict.WARN)
+    found = [each.finding for each in records.open_findings("odd") if each.finding.metric == SLOW]
+    assert ("gpu3", "peers") in {(finding.device, finding.rule) for finding in found}
+    assert [mail.key.split("/")[1] for mail in records.outbox_pending()] == [odd, well]
+    (again,) = replay(records.get_run(DAG, well), stage=STAGE)
+    assert again.differences == (), "it can be replayed like every verdict"
+    assert unsettled.speak_again() == {}
+
+
+def test_without_new_peers_nothing_is_said(judged: str, sku: Sku, monkeypatch: pytest.MonkeyPatch) -> None:
+    newcomer(sku, "well")
+    monkeypatch.setattr(records, "latest_snapshot", lambda *_, **__: None)
+    assert unsettled.speak_again() == {}
+    assert records.get_run(DAG, "well__new").verdict is Verdict.PROVISIONAL
+
+
+def test_one_node_that_cannot_be_judged_again_keeps_no_other_from_it(
+    judged: str, sku: Sku, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newcomer(sku, "broken")
+    newcomer(sku, "taken")
+    newcomer(sku, "well")
+    said = records.speak_again
+
+    def speak_again(run: records.RunRecord, *spoken: Any) -> records.RunRecord:
+        if run.node == "taken":
+            raise LeaseHeld("taken is held by run x")
+        if run.node == "broken":
+            raise UnknownRevision("no revision 9 is kept")
+        return said(run, *spoken)
+
+    monkeypatch.setattr(records, "speak_again", speak_again)
+    with pytest.raises(AirflowFailException, match=r"^not judged again were broken: no revision 9 is kept$"):
+        unsettled.speak_again()
+    assert records.get_run(DAG, "well__new").verdict is Verdict.PASS
+    assert records.get_run(DAG, "taken__new").verdict is Verdict.PROVISIONAL

@@ -1,0 +1,94 @@
+"""The pace of a block: who holds the others up is named, and a difference that is nobody's fault convicts nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster_criteria.cluster.judge import convict
+from muster_criteria.model import Verdict
+from tests.muster_criteria.cluster_results import OPS, Sent, block, members
+
+
+def slow(sent: dict[str, Sent], name: str, gpu: str = "gpu1", factor: float = 1.25) -> None:
+    """A slow GPU, and what it does to everybody: its node waits for nobody, all others for it."""
+    sent[name].compute[gpu] = factor
+    for other in sent.values():
+        other.wait = 0.001 if other.name == name else factor - 1.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data(), st.integers(3, 8))
+def test_one_slow_rank_is_always_the_one_convicted(data: Any, count: int) -> None:
+    sent = block(count)
+    name = data.draw(st.sampled_from(sorted(sent)))
+    slow(sent, name, factor=data.draw(st.floats(1.06, 5.0)))
+    judgement = convict(members(sent))
+    ((convicted, (finding,)),) = judgement.convicted.items()
+    assert (convicted, finding.rule, finding.device) == (name, "straggler", "gpu1")
+    assert set(judgement.cleared) == set(sent) - {name}
+
+
+def test_slow_without_anybody_waiting_for_it_only_warns() -> None:
+    sent = block(3)
+    slow(sent, "n1")
+    sent["n1"].wait = 0.3
+    judgement = convict(members(sent))
+    assert judgement.convicted == {}
+    (member,) = [member for member in judgement.members if member.verdict is not Verdict.PASS]
+    assert (member.name, member.verdict) == ("n1", Verdict.WARN)
+    assert "the others do not wait for it" in member.reason
+
+
+def test_in_a_pair_the_slower_one_is_a_suspect_only() -> None:
+    sent = block(2)
+    slow(sent, "n1")
+    (warned,) = [member for member in convict(members(sent)).members if member.verdict is not Verdict.PASS]
+    assert (warned.name, warned.verdict, warned.findings[0].confidence) == ("n1", Verdict.WARN, 0.5)
+
+
+def test_a_difference_that_every_step_shows_convicts_nobody() -> None:
+    sent = block(4)
+    slow(sent, "n1", factor=1.2)
+    for each in sent.values():
+        each.spread = 0.3
+    assert convict(members(sent)).verdict is Verdict.PASS
+
+
+def test_small_differences_warn_from_where_healthy_nodes_end() -> None:
+    verdicts = []
+    for factor in (1.035, 1.045, 1.055):
+        sent = block(4)
+        slow(sent, "n1", factor=factor)
+        verdicts.append(convict(members(sent)).verdict)
+    assert verdicts == [Verdict.PASS, Verdict.WARN, Verdict.FAIL]
+
+
+def test_a_single_device_may_differ_more_than_a_whole_node() -> None:
+    verdicts = []
+    for factor in (1.04, 1.08, 1.12):
+        sent = block(4, gpus=1)
+        slow(sent, "n1", "gpu0", factor)
+        verdicts.append(convict(members(sent)).verdict)
+    assert verdicts == [Verdict.PASS, Verdict.WARN, Verdict.FAIL]
+
+
+def test_different_models_are_not_compared() -> None:
+    sent = block(4)
+    for name in ("n2", "n3"):
+        sent[name].keys = dict.fromkeys(sent[name].gpus, "NVIDIA H200; PyTorch 2.13")
+        sent[name].digests = {at: text + " on H200" for at, text in sent[name].digests.items()}
+        sent[name].compute = dict.fromkeys(sent[name].gpus, 0.7)
+    assert convict(members(sent)).verdict is Verdict.PASS
+
+
+def test_who_comes_late_to_most_collectives_is_warned_of() -> None:
+    sent = block(3)
+    sent["n2"].lags = dict.fromkeys(OPS, 0.4)
+    judgement = convict(members(sent))
+    (member,) = [member for member in judgement.members if member.verdict is not Verdict.PASS]
+    assert (member.name, member.verdict, member.findings[0].rule) == ("n2", Verdict.WARN, "late")
+    sent["n2"].lags["all_reduce"] = sent["n2"].lags["all_gather"] = sent["n2"].lags["send_recv"] = 0.0
+    assert convict(members(sent)).verdict is Verdict.PASS

@@ -1,0 +1,132 @@
+"""Nodes that fail alike: the third of one rack is a common cause, just inside and just outside, and bits never wait."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from muster_criteria.context.alike import Neighbour, beside_others, groups_of, symptom, why_held
+from muster_criteria.model import (
+    COMMON_CAUSE,
+    XID,
+    Action,
+    Coverage,
+    FaultClass,
+    Finding,
+    Judgement,
+    Severity,
+    Verdict,
+)
+
+RACK = {"rack": "r1", "image": "kernel 6.8 driver 570"}
+SLOW = Finding(
+    rule="floor", metric="gemm_rate", device="gpu3", severity=Severity.CRITICAL, fault_class=FaultClass.GPU,
+    action=Action.RMA, observed="480 TFLOPS", expected="≥ 600 TFLOPS", source="s", summary="gpu3 is slow.",
+    measurements=("gemm_rate:gemm_rate@gpu3",),
+)  # fmt: skip
+WRONG = dataclasses.replace(SLOW, rule="exactly", metric="gemm_mismatches", device="gpu1")
+
+
+LOST = dataclasses.replace(
+    SLOW, rule=XID, metric="xid", labels=(("code", "79"), ("kind", "xid"), ("when", "during")), measurements=()
+)
+
+
+def judgement(*findings: Finding) -> Judgement:
+    return Judgement(
+        "performance", "short", Verdict.FAIL, "slow.", Coverage(1, 1, 1), findings or (SLOW,), (), False, "h100", "1"
+    )
+
+
+def neighbour(name: str, *failing: str, **groups: str) -> Neighbour:
+    return Neighbour(name, groups or {"rack": "r1"}, frozenset(failing))
+
+
+def others(alike: int, well: int) -> list[Neighbour]:
+    return [
+        *(neighbour(f"bad{number}", "gemm_rate") for number in range(alike)),
+        *(neighbour(f"good{number}") for number in range(well)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("alike", "well", "held"),
+    [
+        (1, 0, False),  # two nodes are a coincidence
+        (2, 0, True),
+        (2, 3, True),  # three of six: half
+        (2, 4, False),  # three of seven
+        (3, 4, True),
+        (0, 0, False),
+    ],
+)
+def test_the_third_node_alike_is_a_common_cause_just_inside_and_just_outside(alike: int, well: int, held: bool) -> None:
+    judged = beside_others(judgement(), "this", RACK, others(alike, well))
+    assert bool(why_held(judged.findings)) is held
+    assert judged.verdict is Verdict.FAIL, "the node does not pass"
+    if held:
+        cause, device = judged.findings
+        assert (cause.rule, cause.fault_class, cause.action) == (COMMON_CAUSE, FaultClass.FACILITY, Action.ASK_FACILITY)
+        assert f"{alike + 1} of {alike + well + 1} nodes of rack r1" in cause.summary
+        assert device.action is Action.ASK_FACILITY
+        assert device.confidence < SLOW.confidence
+        assert cause.measurements == SLOW.measurements
+    else:
+        assert judged == judgement()
+
+
+def test_nodes_of_another_rack_are_no_company_but_nodes_of_one_image_are_a_software_problem() -> None:
+    elsewhere = [neighbour(f"n{number}", "gemm_rate", rack="r2", image=RACK["image"]) for number in range(2)]
+    assert beside_others(judgement(), "this", {"rack": "r1"}, elsewhere) == judgement()
+    cause = beside_others(judgement(), "this", RACK, elsewhere).findings[0]
+    assert (cause.fault_class, cause.action) == (FaultClass.SOFTWARE, Action.FIX_SOFTWARE)
+
+
+def test_another_symptom_is_not_alike_and_a_fault_of_its_own_convicts_the_node() -> None:
+    company = others(2, 0)
+    hot = dataclasses.replace(SLOW, rule="ceiling", metric="temperature_max", device="gpu5")
+    assert beside_others(judgement(hot), "this", RACK, company) == judgement(hot)
+    both = beside_others(judgement(SLOW, hot), "this", RACK, company)
+    assert COMMON_CAUSE in {each.rule for each in both.findings}
+    assert why_held(both.findings) == ""
+    assert next(each for each in both.findings if each.device == "gpu5") == hot
+
+
+def test_corrupted_data_waits_for_nothing() -> None:
+    company = [neighbour(f"n{number}", "gemm_mismatches", "gemm_rate") for number in range(5)]
+    assert beside_others(judgement(WRONG), "this", RACK, company) == judgement(WRONG)
+    assert why_held(beside_others(judgement(SLOW, WRONG), "this", RACK, company).findings) == ""
+
+
+def test_the_node_itself_is_not_its_own_company() -> None:
+    again = [neighbour("this", "gemm_rate"), *others(1, 0)]
+    assert beside_others(judgement(), "this", RACK, again) == judgement()
+
+
+def test_what_is_waived_or_only_warns_has_no_symptom() -> None:
+    assert symptom(SLOW) == "gemm_rate"
+    assert symptom(dataclasses.replace(SLOW, waived="by ann")) == ""
+    assert symptom(dataclasses.replace(SLOW, severity=Severity.WARNING)) == ""
+    reboot = dataclasses.replace(SLOW, rule="uncommanded_reboot", metric="evidence", device="node")
+    assert symptom(reboot) == "evidence uncommanded_reboot", "what the controller saw is told apart by what it was"
+
+
+def test_devices_alike_within_a_node_are_no_group_and_hold_nothing_by_themselves() -> None:
+    within = dataclasses.replace(SLOW, rule=COMMON_CAUSE, device="node")
+    assert why_held([within, SLOW]) == ""
+
+
+def test_groups_are_named_by_what_is_known() -> None:
+    assert groups_of("r1", {"kernel": "6.8", "driver": "570", "torch": None}) == RACK
+    assert groups_of("", {}) == {}
+
+
+def test_messages_of_a_driver_are_alike_by_their_code() -> None:
+    """Two nodes that lost a GPU are no company for one whose memory failed."""
+    memory = dataclasses.replace(LOST, labels=(("code", "48"), ("kind", "xid"), ("when", "during")))
+    lost = [neighbour(name, symptom(LOST)) for name in ("a", "b")]
+
+    assert not why_held(beside_others(judgement(memory), "this", RACK, lost).findings)
+    held = beside_others(judgement(LOST), "this", RACK, lost)
+    assert "fail alike in xid 79 (a and b before this one)" in why_held(held.findings)

@@ -1,0 +1,150 @@
+"""Goldens: what is promoted, what holds a promotion, and what a device that gives other bits is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from typing import Any
+
+import pytest
+
+from muster_criteria.context.goldens import Golden, Goldens, Sighting, given, golden_id, standing
+from muster_criteria.model import COMMON_CAUSE, Action, FaultClass, Judgement, Severity, Verdict
+from tests.muster_criteria.nodes import Case, MakeCase
+
+KEY, OP = "driver=570; gpu_model=H100; torch=2.8", "attention"
+THEN = datetime.datetime(2026, 11, 20, 12, tzinfo=datetime.UTC)
+GPUS = [f"gpu{slot}" for slot in range(8)]
+
+
+def seen(subject: str, node: str, digest: str = "right", **changes: Any) -> Sighting:
+    identity = golden_id(KEY, OP, simulated=False)
+    made = Sighting(identity, KEY, OP, digest, subject, "gpu0", node, "dag/run", THEN)
+    return dataclasses.replace(made, **changes)
+
+
+def fleet_of(*subjects: tuple[str, str], digest: str = "right") -> list[Sighting]:
+    return [seen(subject, node, digest) for subject, node in subjects]
+
+
+THREE = fleet_of(("gpu 1", "a"), ("gpu 2", "b"), ("gpu 3", "c"))
+
+
+class TestPromotion:
+    def test_three_gpus_on_three_nodes_that_agree_make_a_golden(self) -> None:
+        assert standing(THREE).digest == "right"
+
+    @pytest.mark.parametrize(
+        "sightings",
+        [
+            [],
+            THREE[:2],
+            fleet_of(("gpu 1", "a"), ("gpu 2", "a"), ("gpu 3", "b"), ("gpu 4", "b")),
+            fleet_of(("gpu 1", "a"), ("gpu 1", "b"), ("gpu 1", "c")),
+        ],
+        ids=["nobody", "two", "four on two nodes", "one that was moved about"],
+    )
+    def test_fewer_do_not(self, sightings: list[Sighting]) -> None:
+        stands = standing(sightings)
+        assert not stands.digest
+        assert "have agreed" in stands.why_not
+
+    def test_one_dissent_holds_it_however_many_agree(self) -> None:
+        many = [seen(f"gpu {number}", f"n{number}") for number in range(50)]
+        stands = standing([*many, seen("gpu x", "x", "other")])
+        assert not stands.digest
+        assert stands.why_not == "held: devices disagree (right by 50 and other by 1)"
+
+    def test_a_device_that_once_gave_other_bits_dissents_for_ever(self) -> None:
+        assert standing([*THREE, seen("gpu 1", "a", "other")]).why_not.startswith("held")
+
+    def test_a_suspect_has_no_voice_neither_for_nor_against(self) -> None:
+        dissent = seen("gpu x", "x", "other")
+        assert standing([*THREE, dissent], {"gpu x"}).digest == "right"
+        assert not standing(THREE, {"gpu 2"}).digest
+
+    def test_real_and_simulated_and_every_part_of_the_key_are_kept_apart(self) -> None:
+        ids = {golden_id(key, op, simulated=False) for key in (KEY, f"{KEY}; vbios=2") for op in (OP, "softmax")}
+        ids.add(golden_id(KEY, OP, simulated=True))
+        assert len(ids) == 5
+
+
+def measured(case: MakeCase, **digests: str) -> Case:
+    """A healthy node whose GPUs gave these digests ("right", if not said otherwise)."""
+    made = case("integrity")
+    for gpu in GPUS:
+        made.add("full_entropy", "golden_key", gpu, KEY, "text")
+        made.add("full_entropy", "full_entropy_digest", gpu, digests.get(gpu, "right"), "text", labels={"op": OP})
+    return made
+
+
+GOLDEN = Golden(golden_id(KEY, OP, simulated=False), "right", THEN, ("gpu 1 on a", "gpu 2 on b", "gpu 3 on c"))
+PROMOTED = Goldens({GOLDEN.id: GOLDEN})
+
+
+def found(judgement: Judgement) -> list[tuple[str, Severity, FaultClass, Action]]:
+    return [(each.device, each.severity, each.fault_class, each.action) for each in judgement.findings]
+
+
+class TestJudging:
+    def test_a_node_that_gives_the_golden_passes(self, case: MakeCase) -> None:
+        judgement = measured(case).judge(goldens=PROMOTED)
+        assert judgement.verdict is Verdict.PASS
+        assert not judgement.findings
+
+    def test_a_device_that_differs_is_named_and_cites_the_golden(self, case: MakeCase) -> None:
+        judgement = measured(case, gpu5="wrong").judge(goldens=PROMOTED)
+        assert judgement.verdict is Verdict.FAIL
+        assert found(judgement) == [("gpu5", Severity.CRITICAL, FaultClass.GPU, Action.RMA)]
+        (finding,) = judgement.findings
+        assert finding.summary == (
+            "gpu5 computes other bits than the golden in attention: 3 devices agreed on another; confirmed by gpu0, "
+            "gpu1, gpu2, gpu3 and 3 more."
+        )
+        assert finding.source == (
+            f"golden {GOLDEN.id} of 2026-11-20 12:00 UTC, by gpu 1 on a, gpu 2 on b and gpu 3 on c"
+        )
+        assert finding.measurements == ("full_entropy:full_entropy_digest[op=attention]@gpu5",)
+
+    def test_without_siblings_that_gave_it_the_finding_is_unconfirmed(self, case: MakeCase) -> None:
+        alone = measured(case, gpu5="wrong")
+        alone.raw["measurements"] = [
+            row for row in alone.raw["measurements"]
+            if row["metric"] != "full_entropy_digest" or row["device"] in ("gpu4", "gpu5")
+        ]  # fmt: skip
+        (finding,) = alone.judge(goldens=PROMOTED).findings
+        assert finding.action is Action.RETEST
+        assert "unconfirmed" in finding.summary
+
+    def test_where_all_gpus_differ_alike_no_gpu_is_convicted(self, case: MakeCase) -> None:
+        judgement = measured(case, **dict.fromkeys(GPUS, "wrong")).judge(goldens=PROMOTED)
+        assert judgement.verdict is Verdict.FAIL
+        assert judgement.findings[0].rule == COMMON_CAUSE
+        assert {each.action for each in judgement.findings} == {Action.FIX_SOFTWARE}
+
+    def test_a_golden_says_nothing_of_another_key_or_of_simulated_nodes(self, case: MakeCase) -> None:
+        other = measured(case, gpu5="wrong")
+        for row in other.raw["measurements"]:
+            row["text"] = f"{KEY}; vbios=2" if row["metric"] == "golden_key" else row["text"]
+        assert not other.judge(goldens=PROMOTED).findings
+        simulated = measured(case, gpu5="wrong")
+        simulated.raw["simulated"] = True
+        assert not simulated.judge(goldens=PROMOTED).findings
+
+    def test_before_there_is_one_who_is_alone_is_warned_of_as_a_suspect(self, case: MakeCase) -> None:
+        judgement = measured(case, gpu5="wrong").judge(goldens=Goldens(seen=tuple(THREE[:2])))
+        assert judgement.verdict is Verdict.WARN
+        assert found(judgement) == [("gpu5", Severity.WARNING, FaultClass.GPU, Action.RETEST)]
+        assert judgement.findings[0].summary.startswith("gpu5 alone gives other bits than devices of other nodes")
+
+    def test_before_there_is_one_a_node_that_differs_as_a_whole_is_a_matter_of_software(self, case: MakeCase) -> None:
+        judgement = measured(case, **dict.fromkeys(GPUS, "wrong")).judge(goldens=Goldens(seen=tuple(THREE[:2])))
+        assert judgement.verdict is Verdict.WARN
+        assert found(judgement) == [("node", Severity.WARNING, FaultClass.SOFTWARE, Action.FIX_SOFTWARE)]
+
+    def test_the_first_of_a_kind_has_nothing_to_differ_from(self, case: MakeCase) -> None:
+        assert measured(case).judge(goldens=Goldens()).verdict is Verdict.PASS
+
+    def test_a_device_that_contradicts_itself_has_no_voice(self, case: MakeCase) -> None:
+        twice = measured(case).add("full_entropy", "full_entropy_digest", "gpu5", "x", "text", labels={"op": OP})
+        assert {each.device for each in given(twice.result())} == set(GPUS) - {"gpu5"}

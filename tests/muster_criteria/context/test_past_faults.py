@@ -1,0 +1,37 @@
+"""Earlier convictions of a part stand in the frame, are told with what is found on it, and decide nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from muster_criteria.stage.frame import build_frame
+from muster_criteria.stage.rows import rows_of
+from tests.muster_criteria.nodes import MakeCase
+
+
+def test_the_frame_says_of_each_device_how_often_it_failed(case: MakeCase) -> None:
+    healthy = case("thermal")
+    frame = build_frame(
+        rows_of(healthy.result(), healthy.sku), healthy.sku, "thermal", previous_faults={"gpu3": 2, "gpu99": 1}
+    )
+    by_device = frame.groupby("device")["previous_faults"].agg(["min", "max"])
+    assert set(by_device.loc["gpu3"]) == {2}
+    assert set(by_device.drop("gpu3")["max"]) == {0}
+
+
+def test_what_is_found_says_so_and_nothing_else_changes(case: MakeCase) -> None:
+    spoilt = case("thermal").set("temperature_max", "gpu3", value=95.0).set("temperature_max", "gpu4", value=95.0)
+    plain = spoilt.judge()
+    judgement = spoilt.judge(previous_faults={"gpu3": 2, "gpu4": 1, "gpu5": 7})
+
+    by_device = {each.device: each.summary for each in judgement.findings}
+    assert by_device["gpu3"].endswith(". It failed in 2 runs before.")
+    assert by_device["gpu4"].endswith(". It failed in 1 run before.")
+    assert "before" not in " ".join(each.summary for each in plain.findings)
+    without = [dataclasses.replace(each, summary="") for each in judgement.findings]
+    assert without == [dataclasses.replace(each, summary="") for each in plain.findings]
+    assert judgement.verdict is plain.verdict
+
+
+def test_a_past_alone_convicts_nobody(case: MakeCase) -> None:
+    assert case("thermal").judge(previous_faults={"gpu3": 9}) == case("thermal").judge()

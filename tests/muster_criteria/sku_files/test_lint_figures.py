@@ -1,0 +1,147 @@
+"""Floors that vendors and operators really ship, and that cannot be right: the lint objects to each, and says why."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from muster_criteria.sku_files.skus import SHIPPED, lint_sku, list_skus, load_sku
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copytree(SHIPPED, tmp_path / "skus")
+    return tmp_path / "skus"
+
+
+def linted(folder: Path, sku: str, **keys: Any) -> list[str]:
+    """What the lint says of a SKU file whose floor of this metric is given by ``keys``."""
+    path = folder / f"{sku}.yaml"
+    raw = yaml.safe_load(path.read_text())
+    entry = {"device": "gpu", "source": "somebody's floor", "date": "2026-11-21", "stack": "not stated"} | keys
+    labels = entry.get("labels", {})
+    raw["limits"] = [
+        limit
+        for limit in raw["limits"]
+        if (limit["metric"], limit.get("labels", {}), "floor" in limit) != (entry["metric"], labels, True)
+    ]
+    raw["limits"].append(entry)
+    path.write_text(yaml.safe_dump(raw, allow_unicode=True))
+    return [problem.message for problem in lint_sku(path)]
+
+
+def test_dcgms_h200_memory_floor_is_refused(folder: Path) -> None:
+    """2333 stands among figures in MB/s (diag-skus.yaml.in, device 2335), and is 3110 × 0.75 of something else."""
+    said = linted(folder, "h200-sxm-8", metric="memory_bandwidth", labels={"op": "copy"}, unit="MB/s", floor=2333)
+    assert "the unit is MB/s, but probes report memory_bandwidth in GB/s" in said
+    assert any("the floor of 2333 MB/s is 0.058 % of 4010 GB/s, the best known figure" in message for message in said)
+
+
+def test_the_same_floor_moved_to_the_right_unit_is_refused_still(folder: Path) -> None:
+    said = linted(folder, "h200-sxm-8", metric="memory_bandwidth", labels={"op": "copy"}, unit="GB/s", floor=2.333)
+    assert len(said) == 1
+    assert "the floor of 2.333 GB/s is 0.058 % of 4010 GB/s" in said[0]
+
+
+def test_a_floor_of_800_for_two_h100_nodes_is_refused(folder: Path) -> None:
+    """As shipped in an operator's multi-node suite: no two nodes with 400 GB/s of fabric each can reach it."""
+    labels = {"op": "all_reduce", "nodes": "2"}
+    said = linted(folder, "h100-sxm-8", metric="collective_busbw", device="node", labels=labels, unit="GB/s", floor=800)
+    assert any(message.startswith("the floor of 800 GB/s is above the physical peak of 750 GB/s") for message in said)
+
+
+ALL_REDUCE: dict[str, Any] = {"metric": "nccl_busbw", "device": "node", "labels": {"op": "all_reduce"}, "unit": "GB/s"}
+
+
+@pytest.mark.parametrize(
+    ("sku", "keys", "message"),
+    [
+        ("h100-sxm-8", {"metric": "gemm_rate", "labels": {"dtype": "bf16"}, "unit": "TFLOPS", "floor": 800},
+         r"the floor of 800 TFLOPS is above 794.5 TFLOPS, the best known figure"),
+        ("h100-sxm-8", {"metric": "gemm_rate", "labels": {"dtype": "bf16"}, "unit": "TFLOPS", "floor": 1200},
+         r"is above the physical peak of 989.4 TFLOPS"),
+        ("h100-sxm-8", {**ALL_REDUCE, "floor": 150},
+         r"the floor of 150 GB/s is 31 % of 478.87 GB/s, the best known figure"),
+        ("l40s-8", {**ALL_REDUCE, "floor": 20},
+         r"has no best known figure and no physical peak to be checked by: give one under figures"),
+        ("h200-sxm-8", {"metric": "gemm_rate", "labels": {"dtype": "bf16"}, "unit": "TFLOPS", "floor": 596,
+                        "source": "derived: 0.75 × 794.5 TFLOPS, the best of an H100"},
+         r"is borrowed: its source speaks of H100, not of H200"),
+    ],
+)  # fmt: skip
+def test_each_way_of_being_wrong_is_named(folder: Path, sku: str, keys: dict[str, Any], message: str) -> None:
+    said = linted(folder, sku, **keys)
+    assert any(message.lower() in each.lower() for each in said), said
+
+
+@pytest.mark.parametrize("floor", [398, 596, 794])
+def test_a_floor_between_half_the_best_and_the_best_is_well(folder: Path, floor: float) -> None:
+    said = linted(folder, "h100-sxm-8", metric="gemm_rate", labels={"dtype": "bf16"}, unit="TFLOPS", floor=floor)
+    assert said == []
+
+
+def test_a_figure_above_its_own_peak_is_refused(folder: Path) -> None:
+    path = folder / "h100-sxm-8.yaml"
+    path.write_text(path.read_text().replace("best: 2900", "best: 29000"))
+    assert [problem.message for problem in lint_sku(path)] == ["the best of 29000 GB/s is above the peak of 3350 GB/s"]
+
+
+BF16 = {"metric": "gemm_rate", "labels": {"dtype": "bf16"}, "unit": "TFLOPS", "floor": 596}
+NO_STACK = (
+    'is a measured rate without a stack: give driver, CUDA and libraries as its source states them, or "not stated"'
+)
+
+
+@pytest.mark.parametrize(
+    ("stack", "said"), [("driver 570.124, CUDA 12.8", []), ("not stated", []), (" ", [NO_STACK]), ("", [NO_STACK])]
+)
+def test_a_floor_on_a_rate_names_its_stack(folder: Path, stack: str, said: list[str]) -> None:
+    assert linted(folder, "h100-sxm-8", **BF16, stack=stack) == said
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({**BF16, "floor": None, "ceiling": 700, "breach": "warn"}, [NO_STACK]),
+        ({**BF16, "floor": None, "ceiling": 990, "breach": "void", "labels": {"dtype": "int8"}}, []),
+        ({**BF16, "floor": {"times": 0.5, "metric": "gemm_rate_alone"}}, []),
+        ({**BF16, "floor": None, "siblings_at_least": 0.5}, []),
+        ({**BF16, "metric": "gemm_rate_per_clock", "unit": "TFLOPS/GHz"}, [NO_STACK]),
+        ({"metric": "thermal_margin", "unit": "°C", "floor": 3}, []),
+        ({"metric": "ecc_corrected_delta", "unit": "count", "ceiling": 100}, []),
+    ],
+)
+def test_only_measured_rates_are_asked_for_it(folder: Path, keys: dict[str, Any], said: list[str]) -> None:
+    assert linted(folder, "b200-sxm-8", **keys, stack="") == said
+
+
+def test_a_best_has_a_stack_and_a_peak_alone_has_none(folder: Path) -> None:
+    path = folder / "h100-sxm-8.yaml"
+    raw = yaml.safe_load(path.read_text())
+    first, second = raw["figures"][:2]
+    del first["stack"], second["stack"], second["best"]
+    path.write_text(yaml.safe_dump(raw, allow_unicode=True))
+    assert [str(problem) for problem in lint_sku(path)] == [
+        f"h100-sxm-8.yaml: figures.0 (gemm_rate[dtype=bf16]): {NO_STACK}."
+    ]
+
+
+def test_a_family_that_is_not_there_is_named(folder: Path) -> None:
+    path = folder / "h100-sxm-8.yaml"
+    path.write_text(path.read_text().replace("includes: [nvidia-gpu, ", "includes: [nvidea-gpu, "))
+    assert [str(problem) for problem in lint_sku(path)] == [
+        "h100-sxm-8.yaml: includes: there is no family 'nvidea-gpu' in families/."
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in list_skus() if name != "cpu-generic"])
+def test_every_gpu_model_says_what_sources_call_it_and_shares_the_families(name: str) -> None:
+    sku = load_sku(name)
+    assert sku.names
+    assert {"gemm_mismatches", "memory_mismatches", "ecc_uncorrected_delta"} <= {limit.metric for limit in sku.limits}
+    assert {"gpu_model", "hbm_total", "power_limit"} <= {limit.metric for limit in sku.inventory}
+    assert any(limit.breach == "void" and limit.metric == "memory_bandwidth" for limit in sku.limits)

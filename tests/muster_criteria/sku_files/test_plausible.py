@@ -1,0 +1,91 @@
+"""Better than physics, or than any part of its kind: a finding, and no measurement."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster_criteria.fleet.references import References
+from muster_criteria.model import Action, FaultClass, Severity, Verdict
+from muster_criteria.sku_files.skus import list_skus
+from tests.muster_criteria.nodes import MakeCase, shipped
+
+
+@pytest.mark.parametrize(
+    ("metric", "labels", "inside", "outside"),
+    [
+        ("pcie_bandwidth", {"direction": "h2d"}, 63.0, 63.001),
+        ("pcie_bandwidth", {"direction": "both"}, 126.03, 126.04),
+        ("peer_bandwidth", {}, 478.116, 478.117),
+        ("gemm_rate_per_clock", {"dtype": "fp8"}, 1082.5, 1082.6),
+        ("gemm_rate_per_clock", {"dtype": "tf32"}, 270.6, 270.7),
+    ],
+)
+def test_beyond_its_physical_peak_no_figure_is_a_measurement(
+    case: MakeCase, metric: str, labels: dict[str, str], inside: float, outside: float
+) -> None:
+    def peaks(value: float) -> list[str]:
+        judgement = case("performance").set(metric, value=value, **labels).judge()
+        assert (judgement.verdict is Verdict.INCONCLUSIVE) == (value == outside)
+        return [each.summary for each in judgement.findings if (each.metric, each.rule) == (metric, "ceiling")]
+
+    assert peaks(inside) == []
+    told = peaks(outside)
+    assert len(told) == 8
+    assert all(f"gpu{slot} measured something else: {metric}" in said for slot, said in enumerate(told))
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "labels"), [("pcie_bandwidth", 500.0, {"direction": "h2d"}), ("peer_bandwidth", 1e17, {})]
+)
+def test_absurd_links_are_no_measurement_with_and_without_peers(
+    case: MakeCase, references: References, metric: str, value: float, labels: dict[str, str]
+) -> None:
+    for known in (references, None):
+        judgement = case("performance").set(metric, "gpu3", value=value, **labels).judge(references=known)
+        assert judgement.verdict is Verdict.INCONCLUSIVE
+        said = [
+            each for each in judgement.findings if each.metric == metric and each.fault_class is FaultClass.SOFTWARE
+        ]
+        assert {(each.device, each.severity, each.action) for each in said} == {
+            ("gpu3", Severity.WARNING, Action.FIX_SOFTWARE)
+        }
+
+
+@pytest.mark.parametrize(("value", "void"), [(0.0, True), (-0.065, True), (0.0059, True), (0.0061, False)])
+def test_a_resistance_of_nothing_is_no_measurement(case: MakeCase, value: float, void: bool) -> None:
+    spoilt = case("thermal")
+    for slot in range(8):
+        spoilt.add("thermal_soak", "thermal_resistance", f"gpu{slot}", value if slot == 3 else 0.06, "°C/W")
+    judgement = spoilt.judge()
+    found = [each for each in judgement.findings if each.rule == "plausible"]
+    assert [each.device for each in found] == ["gpu3"] * void
+    assert (judgement.verdict is Verdict.INCONCLUSIVE) == void
+    if value <= 0.0:
+        assert "gpu3 measured something else" in judgement.reason
+        assert found[0].expected == "more than zero"
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_a_true_zero_needs_neither_peers_nor_siblings(case: MakeCase, value: float) -> None:
+    alone = case("thermal").add("thermal_soak", "thermal_resistance", "gpu3", value, "°C/W")
+    assert [each.rule for each in alone.judge().findings] == ["plausible"]
+
+
+@pytest.mark.parametrize(("share", "void"), [(2.0, False), (2.01, True)])
+def test_no_part_is_twice_its_siblings(case: MakeCase, share: float, void: bool) -> None:
+    spoilt = case("thermal").set("power_mean", "gpu3", value=690.0 * share)
+    found = {each.metric for each in spoilt.judge().findings if each.rule == "plausible"}
+    assert found == ({"power_mean"} if void else set())
+
+
+@pytest.mark.parametrize("name", list_skus())
+def test_no_peak_that_follows_is_below_what_is_known_to_be_reached(name: str) -> None:
+    sku = shipped(name)
+    for peak in sku.peaks:
+        assert peak.breach == "void"
+        for figure in sku.figures:
+            if peak.applies_to(figure.metric, figure.device, figure.labels):
+                assert (figure.best or 0.0) < (peak.number or 0.0)
+        for limit in sku.limits:
+            if limit.key == "floor" and limit.number and peak.applies_to(limit.metric, limit.device, limit.labels):
+                assert limit.number < (peak.number or 0.0)

@@ -1,0 +1,92 @@
+"""The SKU files that come with Muster: true to the probes that there are, and every number with its papers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from muster_criteria.sku_files.declarations import declared_probes
+from muster_criteria.sku_files.limits import Limit
+from muster_criteria.sku_files.programme import needs, stage_calls, stage_deadline_s
+from muster_criteria.sku_files.skus import LEVELS, STAGES, lint_sku, list_skus
+from tests.muster_criteria.nodes import shipped
+
+NAMES = list_skus()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lint_finds_nothing(name: str) -> None:
+    assert [str(problem) for problem in lint_sku(name)] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_call_can_be_made_and_every_need_be_met(name: str, stage: str, level: str) -> None:
+    """Against the node's own declarations: probes, parameters, metrics, and units of what is judged."""
+    sku, probes = shipped(name), declared_probes()
+    calls = {call.probe: call for call in stage_calls(sku, stage, level, seed=7)}
+
+    for call in calls.values():
+        assert set(call.params) <= probes[call.probe].params
+        assert call.timeout_s > _seconds(call.params)
+    assert stage_deadline_s(sku, stage, level) > sum(call.timeout_s for call in calls.values())
+    for need in needs(sku, stage, level):
+        assert need.probe in calls
+        declared = probes[need.probe]
+        for limit in _limits_on(sku.all_limits, need.requirement.metric, need.requirement.devices):
+            assert limit.unit == declared.unit(limit.metric, limit.device)
+
+
+def _seconds(params: dict[str, Any]) -> float:
+    return float(params.get("seconds", 0.0)) + float(params.get("warmup_s", 0.0))
+
+
+def _limits_on(limits: tuple[Limit, ...], metric: str, devices: str) -> list[Limit]:
+    kind = re.sub(r"\d+$", "", devices.removeprefix("each ").partition(":")[0]).replace("core", "cpu")
+    judging = [limit for limit in limits if (limit.metric, limit.device) == (metric, kind)]
+    return [limit for limit in judging if limit.key != "spread_at_most"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_judged_need_has_a_limit(name: str) -> None:
+    """Otherwise a shipped SKU could never give more than PROVISIONAL."""
+    sku = shipped(name)
+    for stage in STAGES:
+        for need in needs(sku, stage, "long"):
+            if need.requirement.judged:
+                limits = _limits_on(sku.all_limits, need.requirement.metric, need.requirement.devices)
+                assert [limit for limit in limits if limit.breach != "void"], (stage, need.requirement.metric)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_floor_was_derived_from_is_said(name: str) -> None:
+    """A published best is a ceiling: whoever makes a floor of one says by which share, or that it was chosen."""
+    for limit in shipped(name).all_limits:
+        if limit.key in ("floor", "siblings_at_least") and limit.number not in (None, 0.0):
+            assert re.match(r"(derived|by definition|chosen here)", limit.source), limit.name
+
+
+def test_a_generic_cpu_is_promised_no_sensor_and_no_absolute_rate() -> None:
+    sku = shipped("cpu-generic")
+
+    assert not sku.sensors
+    assert not [
+        limit
+        for limit in sku.limits
+        if limit.number is not None
+        and limit.unit in ("GFLOPS", "GB/s", "MB/s")
+        and not limit.key.startswith("siblings")
+    ]
+    assert not [limit for limit in sku.limits if limit.metric == "temperature_max"]
+
+
+def test_the_h100_has_its_published_peaks_as_ceilings() -> None:
+    sku = shipped("h100-sxm-8")
+    peaks = {(limit.metric, limit.labels.get("dtype")): limit.number for limit in sku.limits if limit.breach == "void"}
+
+    assert peaks["gemm_rate", "bf16"] == 989
+    assert peaks["memory_bandwidth", None] == 3350
+    assert sku.devices == {"gpu": 8}

@@ -1,0 +1,284 @@
+"""SKU files: what is wrong in one is said in one sentence that names file and key, and nothing is loaded."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from muster_criteria.sku_files.skus import SHIPPED, SkuError, at_level, lint_sku, list_skus, load_sku
+
+Spoil = Callable[[dict[str, Any]], object]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A fleet's own folder with a copy of a shipped SKU to spoil."""
+    shutil.copytree(SHIPPED, tmp_path / "skus")
+    return tmp_path / "skus"
+
+
+def rewrite(folder: Path, spoil: Spoil, name: str = "h100-sxm-8") -> Path:
+    path = folder / f"{name}.yaml"
+    raw = yaml.safe_load(path.read_text())
+    spoil(raw)
+    path.write_text(yaml.safe_dump(raw, allow_unicode=True))
+    return path
+
+
+def limit_of(raw: dict[str, Any], metric: str, key: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(entry for entry in raw["limits"] if entry["metric"] == metric and key in entry)
+    return found
+
+
+def test_list_names_what_is_shipped_and_what_is_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("sku: mine")
+
+    shipped = ["a100-sxm-40gb-8", "a100-sxm-80gb-8", "b200-sxm-8", "cpu-generic", "gb200-nvl72", "h100-sxm-8"]
+    shipped += ["h200-sxm-8", "l40s-8", "mi300x-8"]
+    assert list_skus() == shipped
+    assert list_skus([tmp_path, tmp_path / "absent"]) == [*shipped, "mine"]
+
+
+def test_an_unknown_sku_names_those_there_are_and_the_nearest() -> None:
+    with pytest.raises(SkuError) as error:
+        load_sku("h100-smx-8")
+
+    known = ", ".join(list_skus())
+    assert str(error.value) == f"there is no SKU 'h100-smx-8': did you mean h100-sxm-8? Known are {known}."
+
+
+@pytest.mark.parametrize("name", ["../h100-sxm-8", "", "zzz", "programmes/gpu-node"])
+def test_a_name_cannot_leave_the_folders(name: str) -> None:
+    with pytest.raises(SkuError, match="there is no SKU"):
+        load_sku(name)
+
+
+def test_ones_own_folder_comes_first(folder: Path) -> None:
+    rewrite(folder, lambda raw: raw.update(title="ours"))
+
+    assert load_sku("h100-sxm-8", [folder]).title == "ours"
+    assert load_sku("h100-sxm-8").title != "ours"
+
+
+def test_the_revision_changes_with_the_file_and_with_its_programme(folder: Path) -> None:
+    before = load_sku("h100-sxm-8").revision
+    assert load_sku("h100-sxm-8", [folder]).revision == before
+
+    with (folder / "programmes" / "gpu-node.yaml").open("a") as file:
+        file.write("# changed\n")
+
+    assert load_sku("h100-sxm-8", [folder]).revision != before
+
+
+WRONG: list[tuple[str, Spoil, str]] = [
+    (
+        "a negative limit",
+        lambda raw: limit_of(raw, "gemm_rate", "floor").update(floor=-5),
+        r"h100-sxm-8.yaml: limits.\d+: floor is negative \(-5 TFLOPS\)",
+    ),
+    (
+        "no source",
+        lambda raw: limit_of(raw, "gemm_rate", "floor").pop("source"),
+        r"h100-sxm-8.yaml: limits.\d+.source: is missing; every number needs a unit, a source and a date",
+    ),
+    (
+        "no unit",
+        lambda raw: limit_of(raw, "gemm_rate", "floor").pop("unit"),
+        r"limits.\d+.unit: is missing; every number needs a unit, a source and a date",
+    ),
+    (
+        "no date",
+        lambda raw: limit_of(raw, "gemm_rate", "floor").pop("date"),
+        r"limits.\d+.date: is missing; every number",
+    ),
+    (
+        "a floor above the physical peak",
+        lambda raw: limit_of(raw, "gemm_rate", "floor").update(floor=1200),
+        r"limits.\d+ \(floor of gemm_rate\[dtype=bf16\]\): the floor of 1200 TFLOPS is above the physical peak of 989",
+    ),
+    (
+        "a floor above a ceiling",
+        lambda raw: raw["limits"].append(limit_of(raw, "temperature_max", "ceiling") | {"ceiling": None, "floor": 90}),
+        r"the floor of 90 °C is above the ceiling of 87 °C",
+    ),
+    (
+        "a wrong unit",
+        lambda raw: limit_of(raw, "memory_bandwidth", "floor").update(unit="MB/s"),
+        r"the unit is MB/s, but probes report memory_bandwidth in GB/s",
+    ),
+    (
+        "an unknown metric",
+        lambda raw: limit_of(raw, "gemm_rate", "floor").update(metric="gemm_rat"),
+        r"limits.\d+ \(floor of gemm_rat\[dtype=bf16\]\): no probe measures gemm_rat",
+    ),
+    (
+        "two keys in one limit",
+        lambda raw: limit_of(raw, "gemm_rate", "floor").update(ceiling=900),
+        r"limits.\d+: needs exactly one of floor, .*; it has floor, ceiling",
+    ),
+    (
+        "no key in a limit",
+        lambda raw: limit_of(raw, "gemm_rate", "floor").update(floor=None),
+        r"limits.\d+: needs exactly one of floor, .*; it has none",
+    ),
+    (
+        "a key that is not known",
+        lambda raw: limit_of(raw, "gemm_rate", "floor").update(flor=3),
+        r"limits.\d+.flor: is not a key that is known here",
+    ),
+    (
+        "an inventory key among the limits",
+        lambda raw: limit_of(raw, "gemm_rate", "floor").update(floor=None, at_least=5),
+        r"at_least does not belong in limits",
+    ),
+    (
+        "the same limit twice",
+        lambda raw: raw["limits"].append(limit_of(raw, "gemm_rate", "floor") | {"floor": 500}),
+        r"is given twice for breach fail",
+    ),
+    (
+        "a limit for a stage that there is not",
+        lambda raw: limit_of(raw, "gemm_rate", "floor").update(stages=["warm_up"]),
+        r"there is no stage warm_up \(there are intake, burn_in, integrity, performance, thermal\)",
+    ),
+    (
+        "a pattern that is none",
+        lambda raw: raw["inventory"][0].update(matches="("),
+        r"inventory.0.matches: not a regular expression",
+    ),
+    (
+        "a programme that there is not",
+        lambda raw: raw.update(programme="tpu-node"),
+        r"there is no programme 'tpu-node'",
+    ),
+    ("no programme", lambda raw: raw.pop("programme"), r"names no programme"),
+    (
+        "another name than the file's",
+        lambda raw: raw.update(sku="h200"),
+        r"says h200, but the file's name says h100-sxm-8",
+    ),
+    (
+        "a sensor that the programme never reads",
+        lambda raw: raw["sensors"][0].update(probe="gemm_rate"),
+        r"sensors.0 \(temperature_max\): the programme does not run gemm_rate in stage thermal",
+    ),
+    (
+        "a sensor that its probe does not read",
+        lambda raw: raw["sensors"][0].update(metric="gemm_rate"),
+        r"probe thermal_soak does not read gemm_rate",
+    ),
+    (
+        "a share that is none",
+        lambda raw: limit_of(raw, "gemm_rate", "floor").update(floor=None, siblings_at_least=1.2),
+        r"siblings_at_least: ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spoil", "message"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
+def test_what_is_wrong_is_said_in_one_sentence(folder: Path, spoil: Spoil, message: str) -> None:
+    path = rewrite(folder, spoil)
+
+    with pytest.raises(SkuError, match=message) as error:
+        load_sku("h100-sxm-8", [folder])
+
+    assert str(error.value).endswith(".")
+    assert "\n" not in str(error.value)
+    assert any(problem.file == "h100-sxm-8.yaml" for problem in lint_sku(path))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            lambda raw: raw["stages"]["burn_in"]["probes"].update(
+                gpu_brun=raw["stages"]["burn_in"]["probes"].pop("gpu_burn")
+            ),
+            r"programmes/gpu-node.yaml: stages.burn_in.probes.gpu_brun: there is no such probe",
+        ),
+        (
+            lambda raw: raw["stages"]["burn_in"]["probes"]["gpu_burn"]["params"].update(second=1),
+            r"stages.burn_in.probes.gpu_burn: the probe has no parameter second \(it has [a-z_, ]*\bseconds\b",
+        ),
+        (
+            lambda raw: raw["stages"]["burn_in"]["probes"]["gpu_burn"]["require"].append(
+                {"metric": "fan_max", "devices": "node"}
+            ),
+            r"requires fan_max, which the probe does not measure",
+        ),
+        (
+            lambda raw: raw["stages"]["burn_in"]["probes"]["gpu_burn"]["timeout_s"].pop("long"),
+            r"timeout_s says nothing for level long",
+        ),
+        (
+            lambda raw: [probe.update(require=[]) for probe in raw["stages"]["burn_in"]["probes"].values()],
+            r"stages.burn_in: requires nothing at level demo, so it could never pass",
+        ),
+        (lambda raw: raw["stages"].update(warm_up={"probes": {}}), r"stages.warm_up"),
+    ],
+)
+def test_a_wrong_programme_is_said_too(folder: Path, spoil: Spoil, message: str) -> None:
+    rewrite(folder, spoil, "programmes/gpu-node")
+
+    with pytest.raises(SkuError, match=message):
+        load_sku("h100-sxm-8", [folder])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "- a", "a: [", "sku: !!python/object/apply:os.system [ls]", "\x00", "a: 1\n" * 50_000]
+)
+def test_what_is_no_sku_file_is_said_too(tmp_path: Path, text: str) -> None:
+    (tmp_path / "odd.yaml").write_text(text)
+
+    with pytest.raises(SkuError, match=r"odd\.yaml"):
+        load_sku("odd", [tmp_path])
+
+
+def test_lint_tells_everything_at_once(folder: Path) -> None:
+    def spoil(raw: dict[str, Any]) -> None:
+        limit_of(raw, "gemm_rate", "floor").update(unit="GHz")
+        limit_of(raw, "temperature_max", "ceiling").update(metric="temp")
+
+    problems = lint_sku(rewrite(folder, spoil))
+
+    assert [problem.message for problem in problems] == [
+        "the unit is GHz, but probes report gemm_rate in TFLOPS",
+        "no probe measures temp",
+    ]
+    with pytest.raises(SkuError, match=r"\(1 more: run `muster sku lint`\)"):
+        load_sku("h100-sxm-8", [folder])
+
+
+def test_values_by_level() -> None:
+    assert at_level({"demo": 1, "short": 2, "standard": 3, "long": None}, "long") is None
+    assert at_level([1, 2], "demo") == [1, 2]
+    assert at_level({"dtype": "bf16"}, "demo") == {"dtype": "bf16"}
+    assert load_sku("cpu-generic").inventory[0].date <= datetime.date.today()
+
+
+@pytest.mark.parametrize("key", ["of_unit", "per_unit"])
+def test_a_derivation_says_the_units_of_what_it_is_made_of(folder: Path, key: str) -> None:
+    path = folder / "programmes" / "gpu-node.yaml"
+    raw = yaml.safe_load(path.read_text())
+    derivation = raw["derive"][0]
+    told = dict(derivation)
+
+    del derivation[key]
+    path.write_text(yaml.safe_dump(raw, allow_unicode=True))
+    assert [str(each) for each in lint_sku("h100-sxm-8", [folder])] == [
+        f"programmes/gpu-node.yaml: derive.0.{key}: is missing."
+    ]
+    with pytest.raises(SkuError, match=f"derive.0.{key}"):
+        load_sku("h100-sxm-8", [folder])
+
+    raw["derive"][0] = {**told, key: "kHz"}
+    path.write_text(yaml.safe_dump(raw, allow_unicode=True))
+    metric = told[key.removesuffix("_unit")]
+    (problem,) = lint_sku("h100-sxm-8", [folder])
+    assert problem.message == f"takes {metric} in kHz, but probes report it in {told[key]}"

@@ -1,0 +1,90 @@
+"""Fans, incoming air and power supplies under the judge: what fails, what only warns, and what says nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muster_criteria.model import FaultClass, Judgement, Verdict
+from muster_criteria.sku_files.skus import Sensor
+from tests.muster_criteria.nodes import Case, MakeCase
+
+SKUS = ["cpu-generic", "h100-sxm-8"]
+REDFISH, IPMI = {"source": "redfish"}, {"source": "ipmi"}
+
+
+def thermal(case: MakeCase, sku: str, metric: str, device: str, value: Any, unit: str, **labels: str) -> Judgement:
+    return case("thermal", sku).add("chassis", metric, device, value, unit, labels=labels or REDFISH).judge()
+
+
+@pytest.mark.parametrize("sku", SKUS)
+@pytest.mark.parametrize(
+    ("metric", "device", "unit", "well", "failed", "fault"),
+    [
+        ("fan_speed", "fan1", "RPM", 1.0, 0.999, FaultClass.COOLING),
+        ("fan_duty", "fan1", "%", 1.0, 0.999, FaultClass.COOLING),
+        ("fan_state", "fan1", "text", "ok", "critical", FaultClass.COOLING),
+        ("psu_state", "psu0", "text", "ok", "critical", FaultClass.PSU),
+        ("psu_state", "psu0", "text", "ok", "lost", FaultClass.PSU),
+    ],
+)
+def test_a_failed_fan_or_supply_is_a_finding_on_that_device(
+    case: MakeCase, sku: str, metric: str, device: str, unit: str, well: Any, failed: Any, fault: FaultClass
+) -> None:
+    assert thermal(case, sku, metric, device, well, unit).verdict is Verdict.PASS
+    judgement = thermal(case, sku, metric, device, failed, unit)
+    assert judgement.verdict is Verdict.FAIL
+    (finding,) = judgement.findings
+    assert (finding.device, finding.fault_class, dict(finding.labels)) == (device, fault, REDFISH)
+
+
+def test_what_the_bmc_only_worries_about_warns(case: MakeCase) -> None:
+    assert thermal(case, "cpu-generic", "psu_state", "psu1", "warning", "text").verdict is Verdict.WARN
+
+
+@pytest.mark.parametrize("sku", SKUS)
+@pytest.mark.parametrize("source", ["redfish", "ipmi"])
+def test_a_hot_inlet_is_inconclusive_and_convicts_nobody(case: MakeCase, sku: str, source: str) -> None:
+    hot = case("thermal", sku)
+    if sku != "cpu-generic":
+        hot.set("temperature_max", "gpu3", value=95.0)
+    warm = thermal(case, sku, "inlet_temperature", "inlet", 32.0, "°C", source=source)
+    judgement = hot.add("chassis", "inlet_temperature", "inlet", 32.1, "°C", labels={"source": source}).judge()
+
+    assert warm.verdict is Verdict.PASS
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert "inlet takes in air that is too hot" in judgement.reason
+    assert {str(finding.severity) for finding in judgement.findings} == {"warning"}
+
+
+def promised(case: MakeCase) -> Case:
+    """A SKU that promises an inlet sensor."""
+    made = case("thermal")
+    sensor = Sensor(stage="thermal", probe="chassis", metric="inlet_temperature", devices="inlet", judged=False)
+    made.sku = made.sku.model_copy(update={"sensors": (*made.sku.sensors, sensor)})
+    return made
+
+
+@pytest.mark.parametrize("source", [REDFISH, IPMI])
+def test_a_promised_sensor_may_come_from_either_side(case: MakeCase, source: dict[str, str]) -> None:
+    told = promised(case).add("chassis", "inlet_temperature", "inlet", 24.0, "°C", labels=source)
+    assert told.judge().verdict is Verdict.PASS
+
+
+def test_a_promised_sensor_that_nobody_read_is_missing_for_the_true_reason(case: MakeCase) -> None:
+    silent = promised(case).end("chassis", "skipped", "the BMC at https://b was not to be read: refused").judge()
+    assert silent.verdict is Verdict.INCONCLUSIVE
+    assert "inlet_temperature on inlet: the probe skipped: the BMC at https://b was not to be read" in silent.reason
+
+
+def test_a_sensor_that_nobody_promised_is_not_missed_but_told(case: MakeCase) -> None:
+    silent = case("thermal").end("chassis", "skipped", "the BMC at https://b was not to be read").judge()
+    assert silent.verdict is Verdict.PASS
+    assert any("the BMC at https://b was not to be read" in note for note in silent.notes)
+
+
+def test_a_fan_without_a_reading_neither_passes_nor_fails(case: MakeCase) -> None:
+    judgement = case("thermal").add("chassis", "fan_speed", "fan2", None, "RPM", note="not supported").judge()
+    assert judgement.verdict is Verdict.PASS
+    assert [seen.ok for seen in judgement.observations if seen.device == "fan2"] == [False]

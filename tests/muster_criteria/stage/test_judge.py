@@ -1,0 +1,299 @@
+"""The judge: the verdict table, evidence, and that nothing whatever makes it raise or pass on doubt."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from muster_criteria.fleet.references import References
+from muster_criteria.model import Action, Coverage, Evidence, FaultClass, Judgement, Severity, Verdict
+from muster_criteria.sku_files.skus import LEVELS, STAGES, Sku
+from muster_criteria.stage.judge import judge, overall
+from tests.muster_criteria.nodes import MakeCase
+
+SKUS = ("cpu-generic", "h100-sxm-8")
+NEED_OTHERS = [("h100-sxm-8", "burn_in"), ("h100-sxm-8", "performance")]
+"""Stages with figures that no limit is published for: peers or a past judge them."""
+
+
+@pytest.mark.parametrize(
+    ("sku", "stage"), [(sku, stage) for sku in SKUS for stage in STAGES if (sku, stage) not in NEED_OTHERS]
+)
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_healthy_node_passes_every_stage_with_full_coverage(case: MakeCase, sku: str, stage: str, level: str) -> None:
+    judgement = case(stage, sku, level).judge()
+
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+    assert judgement.coverage.full
+    assert not judgement.findings
+    assert judgement.reason == (
+        f"All {judgement.coverage.required} required measurements were taken and are within their limits."
+    )
+
+
+@pytest.mark.parametrize(("sku", "stage"), NEED_OTHERS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_siblings_alone_could_judge_is_provisional(case: MakeCase, sku: str, stage: str, level: str) -> None:
+    """All GPUs of a node may be slow alike, and siblings never notice."""
+    judgement = case(stage, sku, level).judge()
+
+    assert judgement.verdict is Verdict.PROVISIONAL
+    assert not judgement.findings
+    assert not judgement.coverage.missing
+    assert judgement.reason.endswith(": no limit, no peers and no history to judge it by.")
+    assert len(judgement.coverage.unjudged) % 8 == 0
+
+
+def test_a_provisional_verdict_names_each_figure_once(case: MakeCase) -> None:
+    assert case("burn_in").judge().reason == (
+        "Not judged (16 of 95 required): burn_rate and burn_rate_per_clock: "
+        "no limit, no peers and no history to judge it by."
+    )
+
+
+@pytest.mark.parametrize(("sku", "stage"), NEED_OTHERS)
+def test_peers_judge_what_siblings_cannot(case: MakeCase, sku: str, stage: str, references: References) -> None:
+    judgement = case(stage, sku).judge(references=references)
+
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+    assert judgement.coverage.full
+
+
+def test_a_node_slow_as_a_whole_never_passes_for_want_of_peers(case: MakeCase, references: References) -> None:
+    """Each of its GPUs at nine tenths in a figure without a limit: nothing to judge it by, and then convicted."""
+    spoilt = case("performance")
+    for row in spoilt.rows("peer_bandwidth"):
+        row["value"] *= 0.9
+
+    assert spoilt.judge().verdict is Verdict.PROVISIONAL
+    assert spoilt.judge(references=references).verdict is not Verdict.PASS
+
+
+def test_a_critical_finding_fails_even_where_coverage_is_partial(case: MakeCase) -> None:
+    spoilt = case("integrity").set("gemm_mismatches", "gpu5", value=4.0, dtype="bf16").end("memory_pattern", "crashed")
+
+    judgement = spoilt.judge()
+
+    assert judgement.verdict is Verdict.FAIL
+    assert judgement.coverage.missing
+    assert judgement.reason == ("gpu5 computes wrong results silently: gemm_mismatches[dtype=bf16] is 4, expected 0.")
+
+
+def test_missing_comes_before_warnings(case: MakeCase) -> None:
+    judgement = case("intake").set("persistence_mode", "gpu0", value=0.0).drop("vbios", "gpu1").judge()
+
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert judgement.reason == ("Not measured (1 of 160 required): vbios on gpu1: the probe did not report it.")
+    assert [finding.severity for finding in judgement.findings] == [Severity.WARNING]
+
+
+def test_a_warning_alone_warns(case: MakeCase) -> None:
+    judgement = case("intake", "cpu-generic").set("clock_synchronised", value=0.0).judge()
+
+    assert judgement.verdict is Verdict.WARN
+    assert judgement.reason == "node keeps time by itself: clock_synchronised is no, expected yes."
+
+
+def test_what_no_limit_judges_is_provisional(case: MakeCase) -> None:
+    judgement = case("burn_in", "cpu-generic").limited().judge()
+
+    assert judgement.verdict is Verdict.PROVISIONAL
+    assert judgement.coverage.measured == judgement.coverage.required
+    assert judgement.coverage.judged < judgement.coverage.required
+    assert "burn_rate_drop on cpu0: no limit, no peers and no history to judge it by" in judgement.coverage.unjudged
+
+
+def test_an_empty_requirement_is_never_a_pass(case: MakeCase) -> None:
+    spoilt = case("intake", "cpu-generic")
+    plan = spoilt.sku.programme.stages["intake"]
+    probes = {name: use.model_copy(update={"require": ()}) for name, use in plan.probes.items()}
+    stages = spoilt.sku.programme.stages | {"intake": plan.model_copy(update={"probes": probes})}
+    spoilt.sku = spoilt.sku.model_copy(update={"programme": spoilt.sku.programme.model_copy(update={"stages": stages})})
+
+    judgement = spoilt.judge()
+
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert "nothing required is nothing passed" in judgement.reason
+
+
+def test_told_but_never_judged_is_not_a_pass(case: MakeCase) -> None:
+    """A stage in which everything is only told, and no rule says anything, has judged nothing."""
+    spoilt = case("intake", "cpu-generic").limited()
+    use = spoilt.sku.programme.stages["intake"].probes["inventory"]
+    told = use.model_copy(update={"require": tuple(r.model_copy(update={"judged": False}) for r in use.require)})
+    plan = spoilt.sku.programme.stages["intake"].model_copy(update={"probes": {"inventory": told}})
+    stages = spoilt.sku.programme.stages | {"intake": plan}
+    spoilt.sku = spoilt.sku.model_copy(update={"programme": spoilt.sku.programme.model_copy(update={"stages": stages})})
+
+    assert spoilt.judge().verdict is Verdict.PROVISIONAL
+
+
+def test_no_result_is_inconclusive_and_says_why(h100: Sku) -> None:
+    judgement = judge(None, h100, "burn_in", "demo", why_missing="the node could not be reached", simulated=True)
+
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert judgement.reason.endswith("everything: the node could not be reached.")
+    assert judgement.coverage.measured == 0
+    assert not judgement.coverage.full
+    assert judgement.simulated
+
+
+@pytest.mark.parametrize(("stage", "level"), [("thermal", "demo"), ("burn_in", "long")])
+def test_a_result_of_another_stage_or_level_is_not_judged(case: MakeCase, stage: str, level: str) -> None:
+    judgement = case("burn_in").judge(stage=stage, level=level)
+
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert "the result is of stage burn_in at level demo" in judgement.reason
+
+
+@pytest.mark.parametrize(("stage", "level"), [("warp", "demo"), ("burn_in", "forever")])
+def test_a_stage_or_level_that_there_is_not_never_raises(h100: Sku, stage: str, level: str) -> None:
+    assert judge(None, h100, stage, level).verdict is Verdict.INCONCLUSIVE
+
+
+def test_evidence_of_the_controller_convicts_without_any_result(h100: Sku) -> None:
+    evidence = Evidence("uncommanded_reboot", "The node rebooted by itself under load.", action=Action.INSPECT)
+
+    judgement = judge(None, h100, "burn_in", "demo", why_missing="the job was gone", evidence=[evidence])
+
+    assert judgement.verdict is Verdict.FAIL
+    assert judgement.reason == "The node rebooted by itself under load."
+    assert [(f.rule, f.device, f.severity, f.fault_class) for f in judgement.findings] == [
+        ("uncommanded_reboot", "node", Severity.CRITICAL, FaultClass.NODE)
+    ]
+
+
+def test_evidence_convicts_beside_a_healthy_result(case: MakeCase) -> None:
+    evidence = [Evidence("lost_under_load_twice", "The node was lost under load twice.")]
+
+    assert case("burn_in").judge(evidence=evidence).verdict is Verdict.FAIL
+
+
+def test_a_judge_that_breaks_is_inconclusive(case: MakeCase) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no disk left")
+
+    judgement = case("burn_in").judge(evaluate=broken)
+
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert "the judge could not do its work (RuntimeError: no disk left)" in judgement.reason
+
+
+def test_simulated_follows_the_result_and_is_never_lost(case: MakeCase) -> None:
+    simulated = case("intake")
+    simulated.raw["simulated"] = True
+
+    assert simulated.judge().simulated
+    assert case("intake").judge(simulated=True).simulated
+    assert not case("intake").judge().simulated
+
+
+def test_the_judgement_cites_sku_and_revision(case: MakeCase, h100: Sku) -> None:
+    judgement = case("intake").judge()
+
+    assert (judgement.sku, judgement.sku_version) == ("h100-sxm-8", h100.revision)
+
+
+def test_better_than_physics_measured_something_else(case: MakeCase) -> None:
+    judgement = case("performance").set("gemm_rate", "gpu2", value=1400.0, dtype="bf16").judge()
+
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert (
+        "gpu2 is faster than it can be: gemm_rate[dtype=bf16] is 1,400 TFLOPS, expected ≤ 989 TFLOPS"
+        in (judgement.coverage.missing[0])
+    )
+    assert judgement.findings[0].fault_class is FaultClass.SOFTWARE
+
+
+def test_a_hot_inlet_convicts_nobody(case: MakeCase) -> None:
+    spoilt = case("thermal").set("throttle_time", "gpu2", value=30.0, reason="hw_thermal")
+    assert spoilt.judge().verdict is Verdict.FAIL
+
+    spoilt.add("thermal_soak", "inlet_temperature", "node", 38.0, "°C")
+    judgement = spoilt.judge()
+
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert judgement.reason.startswith("Not measured")
+    assert "inlet_temperature is 38 °C, expected ≤ 32 °C" in judgement.reason
+    assert not [finding for finding in judgement.findings if finding.severity is Severity.CRITICAL]
+
+
+def test_observations_stand_beside_their_limits(case: MakeCase) -> None:
+    judgement = case("performance").set("gemm_rate", "gpu6", value=500.0, dtype="bf16").judge()
+
+    rates = {o.device: o for o in judgement.observations if (o.metric, o.labels) == ("gemm_rate", (("dtype", "bf16"),))}
+    assert (rates["gpu6"].ok, rates["gpu6"].floor, rates["gpu6"].ceiling) == (False, 596.0, 989.0)
+    assert rates["gpu0"].ok
+    assert "794.5" in rates["gpu0"].source
+
+
+class TestOverall:
+    @staticmethod
+    def judged(stage: str, verdict: Verdict) -> Judgement:
+        coverage = Coverage(required=2, measured=2, judged=2)
+        return Judgement(stage, "demo", verdict, f"why {verdict}", coverage, (), (), False, "sku", "1")
+
+    def test_all_stages_passed(self) -> None:
+        verdict, headline = overall([self.judged(stage, Verdict.PASS) for stage in STAGES], STAGES)
+
+        assert verdict is Verdict.PASS
+        assert headline == "All 5 stages passed, 10 required measurements taken and judged."
+
+    @pytest.mark.parametrize(
+        ("first", "second", "expected"),
+        [
+            (Verdict.PASS, Verdict.WARN, Verdict.WARN),
+            (Verdict.WARN, Verdict.PROVISIONAL, Verdict.PROVISIONAL),
+            (Verdict.PROVISIONAL, Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE),
+            (Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.FAIL),
+            (Verdict.PASS, Verdict.SKIPPED, Verdict.INCONCLUSIVE),
+        ],
+    )
+    def test_the_gravest_counts(self, first: Verdict, second: Verdict, expected: Verdict) -> None:
+        for pair in ((first, second), (second, first)):
+            judgements = [
+                self.judged(stage, verdict) for stage, verdict in zip(("intake", "thermal"), pair, strict=True)
+            ]
+            assert overall(judgements, ("intake", "thermal"))[0] is expected
+
+    def test_a_stage_that_did_not_run_is_inconclusive_unless_another_failed(self) -> None:
+        passed, failed = self.judged("intake", Verdict.PASS), self.judged("intake", Verdict.FAIL)
+
+        assert overall([passed], ("intake", "thermal")) == (Verdict.INCONCLUSIVE, "thermal did not run.")
+        assert overall([failed], ("intake", "thermal")) == (Verdict.FAIL, "intake: why FAIL")
+
+    def test_the_headline_names_every_stage_that_failed(self) -> None:
+        failed = [self.judged(stage, Verdict.FAIL) for stage in ("performance", "thermal")]
+
+        _, headline = overall([self.judged("intake", Verdict.WARN), *failed], STAGES)
+
+        assert headline == "performance: why FAIL thermal: why FAIL"
+
+    def test_nothing_required_is_nothing_passed(self) -> None:
+        assert overall([], ())[0] is Verdict.INCONCLUSIVE
+        assert overall([self.judged("intake", Verdict.PASS)], ())[0] is Verdict.INCONCLUSIVE
+
+
+def test_importing_the_judge_imports_no_great_expectations() -> None:
+    """Great Expectations takes seconds to import; whoever only reads a SKU does not even need pandas."""
+    code = (
+        "import sys, muster_criteria.sku_files.skus, muster_criteria.sku_files.programme, muster_criteria.measured\n"
+        "assert 'pandas' not in sys.modules\n"
+        "import muster_criteria.stage.judge\n"
+        "assert 'great_expectations' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_permuted_rows_change_nothing(case: MakeCase) -> None:
+    spoilt = (
+        case("performance").set("gemm_rate", "gpu6", value=500.0, dtype="bf16").set("memory_bandwidth", value=2700.0)
+    )
+    straight = spoilt.judge()
+    spoilt.raw["measurements"].reverse()
+    spoilt.raw["probes"].reverse()
+
+    assert spoilt.judge() == straight

@@ -1,0 +1,263 @@
+"""What must hold for any result whatever: no raise, no pass on doubt, no verdict that improves by worsening.
+
+Rules are evaluated directly here, so that thousands of cases are affordable; test_suite shows that Great Expectations
+finds the same.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster_criteria.measured import BadResult
+from muster_criteria.model import FaultClass, Judgement, Verdict
+from muster_criteria.sku_files.limits import Limit, Times, kind_of
+from muster_criteria.sku_files.skus import STAGES, list_skus
+from muster_criteria.stage.judge import judge
+from muster_criteria.stage.rules import violations
+from tests.muster_criteria.nodes import Case, MakeCase, healthy_raw, shipped
+
+GRAVITY = [Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL, Verdict.INCONCLUSIVE, Verdict.FAIL]
+WHERE = st.tuples(st.sampled_from(STAGES), st.sampled_from(["cpu-generic", "h100-sxm-8"]))
+SEEDS = st.integers(0, 2**32)
+ODD = st.sampled_from(
+    [
+        None,
+        float("nan"),
+        float("inf"),
+        float("-inf"),
+        -1.0,
+        0.0,
+        1e18,
+        -1e18,
+        1e308,
+        5e-324,
+        True,
+        "",
+        "0",
+        "x" * 2000,
+        [],
+        {},
+    ]
+)
+
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+
+
+def verdict_of(spoilt: Case) -> Judgement:
+    """As the controller does it: a result that cannot be read is no result."""
+    try:
+        result = spoilt.result()
+    except BadResult as error:
+        return judge(None, spoilt.sku, spoilt.raw["stage"], spoilt.raw["level"], why_missing=str(error))
+    return judge(result, spoilt.sku, spoilt.raw["stage"], spoilt.raw["level"], evaluate=violations)
+
+
+def required_rows(spoilt: Case) -> list[dict[str, Any]]:
+    """All rows of a healthy case but what the inventory adds outside of intake; every one of them is required."""
+    return [row for row in spoilt.raw["measurements"] if row["probe"] != "inventory" or spoilt.raw["stage"] == "intake"]
+
+
+def limits_on(spoilt: Case, row: dict[str, Any]) -> list[Limit]:
+    """The limits that judge a row in this stage, those about plausibility left out."""
+    kind, stage = kind_of(row["device"]), spoilt.raw["stage"]
+    return [
+        limit
+        for limit in spoilt.sku.all_limits
+        if limit.applies_to(row["metric"], kind, row["labels"])
+        and limit.breach != "void"
+        and (not limit.stages or stage in limit.stages)
+        and limit.key != "spread_at_most"
+    ]
+
+
+def worse(spoilt: Case, row: dict[str, Any]) -> float:
+    """+1 where a higher value is worse, −1 where a lower one is, 0 where nothing simple says."""
+    limits = limits_on(spoilt, row)
+    if row["value"] is None or any(isinstance(getattr(limit, limit.key), Times) for limit in limits):
+        return 0.0
+    upwards = {limit.key in ("ceiling", "at_most", "siblings_at_most") or limit.number == 0.0 for limit in limits}
+    return (1.0 if upwards.pop() else -1.0) if len(upwards) == 1 else 0.0
+
+
+def spoil(spoilt: Case, dice: random.Random, but: str = "") -> None:
+    """Make some measurements somewhat worse or better, but none of the metric ``but``."""
+    for row in spoilt.raw["measurements"]:
+        if row["metric"] != but and row["value"] is not None and dice.random() < 0.05:
+            row["value"] = row["value"] * dice.choice([0.5, 0.85, 0.97, 1.05, 2.0]) + dice.choice([0.0, 0.0, 1.0])
+
+
+@settings(max_examples=150, deadline=None)
+@given(where=WHERE, odd=ODD, seed=SEEDS)
+def test_anything_odd_anywhere_never_raises(case: MakeCase, where: tuple[str, str], odd: Any, seed: int) -> None:
+    spoilt, dice = case(*where), random.Random(seed)
+    for row in dice.sample(spoilt.raw["measurements"], 3):
+        row[dice.choice(sorted(row))] = odd
+    spoilt.raw["probes"][0][dice.choice(["status", "probe", "duration_s"])] = dice.choice([odd, "crashed", 1.0])
+
+    judgement = verdict_of(spoilt)
+
+    assert judgement.reason.endswith(".")
+    assert "the judge could not do its work" not in judgement.reason
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    where=WHERE, seed=SEEDS, nothing=st.sampled_from([None, float("nan"), float("inf"), float("-inf"), [], "12", True])
+)
+def test_a_required_figure_that_is_none_never_passes(
+    case: MakeCase, where: tuple[str, str], seed: int, nothing: Any
+) -> None:
+    spoilt = case(*where)
+    row = random.Random(seed).choice([row for row in required_rows(spoilt) if row["value"] is not None])
+    row["value"] = nothing
+
+    assert verdict_of(spoilt).verdict in (Verdict.INCONCLUSIVE, Verdict.FAIL)
+
+
+@settings(max_examples=100, deadline=None)
+@given(where=WHERE, seed=SEEDS, key=st.sampled_from(["device", "metric", "probe"]))
+def test_a_required_figure_under_another_name_never_passes(
+    case: MakeCase, where: tuple[str, str], seed: int, key: str
+) -> None:
+    spoilt = case(*where)
+    row = random.Random(seed).choice(required_rows(spoilt))
+    row[key] = {"device": "pump0", "metric": "other", "probe": "other"}[key]
+
+    assert verdict_of(spoilt).verdict in (Verdict.INCONCLUSIVE, Verdict.FAIL)
+
+
+@settings(max_examples=100, deadline=None)
+@given(where=WHERE, seed=SEEDS)
+def test_an_absurd_figure_in_the_bad_direction_never_passes(case: MakeCase, where: tuple[str, str], seed: int) -> None:
+    spoilt = case(*where)
+    directed = [row for row in required_rows(spoilt) if worse(spoilt, row)]
+    if not directed:
+        return
+    row = random.Random(seed).choice(directed)
+    row["value"] = worse(spoilt, row) * 1e18
+
+    assert verdict_of(spoilt).verdict is not Verdict.PASS
+
+
+def too_good(spoilt: Case) -> list[tuple[list[dict[str, Any]], float]]:
+    """The rows of each metric that the programme compares, by labels, and the better direction."""
+    found: dict[Any, tuple[list[dict[str, Any]], float]] = {}
+    for each in spoilt.sku.programme.compare:
+        rows = [row for row in spoilt.rows(each.metric) if kind_of(row["device"]) == each.device]
+        compared = [row for row in rows if each.judged and row["unit"] == each.unit]
+        for row in compared:
+            key = (each.metric, *sorted(row["labels"].items()))
+            found.setdefault(key, ([], 1.0 if each.worse == "lower" else -1.0))[0].append(row)
+    return list(found.values())
+
+
+@settings(max_examples=200, deadline=None)
+@given(stage=st.sampled_from(STAGES), seed=SEEDS, absurd=st.sampled_from([2.01, 100.0, 1e12]))
+def test_an_absurdly_good_figure_never_passes(case: MakeCase, stage: str, seed: int, absurd: float) -> None:
+    """Of one device, whatever is known of its model: its siblings know better."""
+    spoilt, dice = case(stage), random.Random(seed)
+    spoilt.add("thermal_soak", "thermal_resistance", "gpu0", 0.06, "°C/W")
+    measured = too_good(spoilt)
+    rows, better = dice.choice(measured)
+    row = dice.choice(rows)
+    row["value"] = row["value"] * absurd if better > 0 else dice.choice([0.0, -absurd])
+
+    judgement = verdict_of(spoilt)
+
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert any(
+        (each.device, each.metric) == (row["device"], row["metric"]) and each.fault_class is FaultClass.SOFTWARE
+        for each in judgement.findings
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=SEEDS, name=st.sampled_from([name for name in list_skus() if name != "cpu-generic"]))
+def test_beyond_its_peak_nothing_passes_though_all_siblings_agree(seed: int, name: str) -> None:
+    spoilt = Case(shipped(name), healthy_raw(shipped(name), "performance"))
+    ceilings = [limit for limit in spoilt.sku.all_limits if limit.breach == "void" and limit.key == "ceiling"]
+    limit = random.Random(seed).choice([limit for limit in ceilings if list(spoilt.rows(limit.metric, **limit.labels))])
+    spoilt.set(limit.metric, value=1e17, **limit.labels)
+
+    judgement = verdict_of(spoilt)
+
+    assert judgement.verdict is not Verdict.PASS
+    assert sum(each.metric == limit.metric and each.rule == "ceiling" for each in judgement.findings) >= 4
+
+
+@settings(max_examples=150, deadline=None)
+@given(where=WHERE, seed=SEEDS, how_many=st.integers(1, 5))
+def test_removing_what_is_required_never_passes_and_never_acquits(
+    case: MakeCase, where: tuple[str, str], seed: int, how_many: int
+) -> None:
+    spoilt, dice = case(*where), random.Random(seed)
+    gone = {id(row) for row in dice.sample(required_rows(spoilt), min(how_many, len(required_rows(spoilt))))}
+    spoilt.raw["measurements"] = [row for row in spoilt.raw["measurements"] if id(row) not in gone]
+    assert verdict_of(spoilt).verdict in (Verdict.INCONCLUSIVE, Verdict.FAIL)
+
+    exact = [row for row in spoilt.raw["measurements"] if any(x.key == "exactly" for x in limits_on(spoilt, row))]
+    failing = [row for row in exact if all(limit.breach == "fail" for limit in limits_on(spoilt, row))]
+    if failing:
+        dice.choice(failing)["value"] = 1.0
+        assert verdict_of(spoilt).verdict is Verdict.FAIL
+
+
+@settings(max_examples=200, deadline=None)
+@given(where=WHERE, seed=SEEDS, factor=st.floats(1.0001, 1e6))
+def test_worsening_a_figure_never_improves_the_verdict(
+    case: MakeCase, where: tuple[str, str], seed: int, factor: float
+) -> None:
+    """References frozen: the other devices of that metric stay as they are, and one of eight does not move a median."""
+    spoilt, dice = case(*where), random.Random(seed)
+    directed = [row for row in required_rows(spoilt) if worse(spoilt, row)]
+    if not directed:
+        return
+    row = dice.choice(directed)
+    spoil(spoilt, dice, but=row["metric"])
+    first = verdict_of(spoilt).verdict
+    for _ in range(3):
+        step = abs(row["value"]) * (factor - 1.0) + dice.random()
+        row["value"] = max(-1e17, min(1e17, row["value"] + worse(spoilt, row) * step))
+        then = verdict_of(spoilt).verdict
+        assert GRAVITY.index(then) >= GRAVITY.index(first)
+        first = then
+
+
+@settings(max_examples=60, deadline=None)
+@given(where=WHERE, seed=SEEDS)
+def test_the_order_of_rows_changes_nothing(case: MakeCase, where: tuple[str, str], seed: int) -> None:
+    spoilt, dice = case(*where), random.Random(seed)
+    spoil(spoilt, dice)
+    straight = verdict_of(spoilt)
+    dice.shuffle(spoilt.raw["measurements"])
+    dice.shuffle(spoilt.raw["probes"])
+
+    assert verdict_of(spoilt) == straight
+
+
+@settings(max_examples=100, deadline=None)
+@given(where=WHERE, seed=SEEDS)
+def test_saying_it_twice_helps_nobody(case: MakeCase, where: tuple[str, str], seed: int) -> None:
+    spoilt, dice = case(*where), random.Random(seed)
+    row = dice.choice(required_rows(spoilt))
+    other = dict(row, **({"text": "other"} if row["value"] is None else {"value": row["value"] + 1.0}))
+    spoilt.raw["measurements"].insert(dice.randrange(len(spoilt.raw["measurements"])), other)
+
+    assert verdict_of(spoilt).verdict in (Verdict.INCONCLUSIVE, Verdict.FAIL)
+
+
+@settings(max_examples=100, deadline=None)
+@given(where=WHERE, seed=SEEDS, status=st.sampled_from(["skipped", "crashed", "timed_out"]))
+def test_a_probe_that_did_not_complete_never_passes(
+    case: MakeCase, where: tuple[str, str], seed: int, status: str
+) -> None:
+    spoilt = case(*where)
+    needed = sorted({row["probe"] for row in required_rows(spoilt)})
+    probe = random.Random(seed).choice(needed)
+
+    assert verdict_of(spoilt.end(probe, status, "why")).verdict is Verdict.INCONCLUSIVE

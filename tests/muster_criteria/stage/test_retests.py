@@ -1,0 +1,159 @@
+"""Second readings that the fleet asks for: of which probes, when, how they are told, what they may bring to light."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from muster_criteria.fleet.readings import readings_of
+from muster_criteria.fleet.references import References
+from muster_criteria.measured import StageResult
+from muster_criteria.model import Action, Judgement, Severity, Verdict
+from muster_criteria.sku_files.skus import Sku
+from muster_criteria.stage.retests import repeatable, repeated_rows
+from tests.muster_criteria.nodes import Case, MakeCase
+
+
+def slowed(made: Case, share: float, metric: str = "memory_bandwidth", device: str = "gpu3") -> Case:
+    for row in made.rows(metric, device):
+        row["value"] *= 1.0 - share
+    return made
+
+
+def alone(made: Case, probe: str) -> StageResult:
+    """A repeat: what one probe gives, and no other."""
+    made.raw["probes"] = [end for end in made.raw["probes"] if end["probe"] == probe]
+    made.raw["measurements"] = [row for row in made.raw["measurements"] if row["probe"] == probe]
+    return made.result()
+
+
+def judged(made: Case, references: References, sku: Sku, *repeats: StageResult, **more: Any) -> Judgement:
+    told = [
+        readings_of(repeated_rows(each, sku), node="node-1", at=float(number), run=f"again-{number}", sku=sku.name,
+                    environment=each.environment)
+        for number, each in enumerate(repeats)
+    ]  # fmt: skip
+    if told:
+        references = dataclasses.replace(references, repeats=told[0])
+        more |= {"repeats": told[0], "others": repeats}
+    return made.judge(references=references, **more)
+
+
+def test_a_doubt_of_the_fleet_asks_for_the_probe_once_more(case: MakeCase, references: References, h100: Sku) -> None:
+    judgement = judged(slowed(case("performance"), 0.029), references, h100)
+    assert judgement.verdict is Verdict.WARN
+    assert judgement.repeat == ("memory_bandwidth",)
+    assert {(each.device, each.action) for each in judgement.findings} == {("gpu3", Action.RETEST)}
+
+
+def test_a_second_reading_is_the_last_that_is_asked_for_and_both_are_told(
+    case: MakeCase, references: References, h100: Sku
+) -> None:
+    again = alone(case("performance"), "memory_bandwidth")
+    judgement = judged(slowed(case("performance"), 0.029), references, h100, again)
+    assert judgement.verdict is Verdict.WARN
+    assert judgement.repeat == ()
+    assert {each.action for each in judgement.findings} == {Action.NONE}
+    assert all(each.summary.endswith("not seen again.") for each in judgement.findings)
+    first = {each.device: each.value for each in judgement.observations if each.labels == (("op", "copy"),)}
+    told = next(each for each in judgement.findings if each.labels == (("op", "copy"),))
+    assert "2 runs: " in told.observed
+    assert f"{first['gpu3']:.0f}"[:3] in told.observed.replace(",", "").split("2 runs: ")[1]
+
+
+def test_what_is_odd_twice_and_not_enough_stays_in_doubt(case: MakeCase, references: References, h100: Sku) -> None:
+    again = alone(slowed(case("performance"), 0.028), "memory_bandwidth")
+    judgement = judged(slowed(case("performance"), 0.029), references, h100, again)
+    assert judgement.verdict is Verdict.WARN
+    assert judgement.repeat == ()
+    doubts = [each for each in judgement.findings if each.action is Action.RETEST]
+    assert doubts
+    assert all(each.summary.endswith("seen again, but too little to convict.") for each in doubts)
+
+
+def test_two_readings_alike_convict_and_point_at_the_measurements(
+    case: MakeCase, references: References, h100: Sku
+) -> None:
+    again = alone(slowed(case("performance"), 0.046), "memory_bandwidth")
+    judgement = judged(slowed(case("performance"), 0.045), references, h100, again)
+    assert judgement.verdict is Verdict.FAIL
+    assert judgement.repeat == ()
+    critical = [each for each in judgement.findings if each.severity is Severity.CRITICAL]
+    assert {each.device for each in critical} == {"gpu3"}
+    assert all("2 runs: " in each.observed for each in critical)
+
+
+def test_what_follows_the_lottery_is_not_measured_again(case: MakeCase, references: References, h100: Sku) -> None:
+    made = case("performance")
+    for metric in ("gemm_rate", "gemm_clock"):
+        slowed(made, 0.085, metric)
+    judgement = judged(made.limited(), dataclasses.replace(references, history=None), h100)
+    told = [each for each in judgement.findings if each.metric == "gemm_rate"]
+    assert told
+    for each in told:
+        assert each.severity is Severity.WARNING
+        assert each.action is Action.INSPECT
+        assert each.summary.endswith(": rare among healthy ones, but too little to convict.")
+        assert "1 healthy node told in 100 visits" in each.source
+    assert judgement.repeat == ()
+
+
+def test_what_the_lottery_does_to_healthy_parts_every_day_calls_nobody(
+    case: MakeCase, references: References, h100: Sku
+) -> None:
+    """Three and a half robust σ of eight siblings are common: a person called for each would stop listening."""
+    made = case("performance")
+    for metric in ("gemm_rate", "gemm_clock"):
+        slowed(made, 0.06, metric)
+    assert not judged(made.limited(), dataclasses.replace(references, history=None), h100).findings
+
+
+def test_only_what_the_programme_names_is_run_again(case: MakeCase, references: References, h100: Sku) -> None:
+    plan = h100.programme.stages["performance"]
+    use = plan.probes["memory_bandwidth"].model_copy(update={"retest": ()})
+    stages = {
+        **h100.programme.stages,
+        "performance": plan.model_copy(update={"probes": {**plan.probes, "memory_bandwidth": use}}),
+    }
+    strict = h100.model_copy(update={"programme": h100.programme.model_copy(update={"stages": stages})})
+    made = slowed(case("performance"), 0.029)
+    judgement = judged(dataclasses.replace(made, sku=strict), references, strict)
+    assert judgement.verdict is Verdict.WARN
+    assert judgement.repeat == ()
+
+
+def test_a_bit_that_only_the_repeat_got_wrong_convicts(case: MakeCase, references: References, h100: Sku) -> None:
+    wrong = case("performance")
+    for row in wrong.rows("transfer_mismatches", "gpu5"):
+        row["value"] = 1.0
+    made = slowed(case("performance"), 0.028, "pcie_bandwidth")
+    judgement = judged(made, references, h100, alone(wrong, "transfers"))
+    assert judgement.verdict is Verdict.FAIL
+    critical = [each for each in judgement.findings if each.severity is Severity.CRITICAL]
+    assert {(each.metric, each.device) for each in critical} == {("transfer_mismatches", "gpu5")}
+    assert all(each.observed.endswith("(in a repeat)") for each in critical)
+
+
+def test_a_probe_that_did_not_end_in_the_repeat_says_nothing(case: MakeCase, h100: Sku) -> None:
+    cut = case("performance")
+    for end in cut.raw["probes"]:
+        if end["probe"] == "memory_bandwidth":
+            end |= {"status": "crashed", "reason": "it crashed"}
+    assert repeated_rows(alone(cut, "memory_bandwidth"), h100) == []
+
+
+@pytest.mark.parametrize(
+    ("level", "stages"),
+    [
+        ("short", {"burn_in": {"gpu_burn"}, "thermal": {"thermal_soak"}}),
+        ("standard", {"burn_in": set(), "thermal": {"thermal_soak"}}),
+        ("long", {"burn_in": set(), "thermal": set()}),
+    ],
+)
+def test_hours_of_load_are_not_repeated(level: str, stages: Mapping[str, set[str]], h100: Sku) -> None:
+    for stage, probes in stages.items():
+        assert set(repeatable(h100, stage, level)) == probes
+    assert {"gemm_rate", "memory_bandwidth", "transfers"} <= set(repeatable(h100, "performance", level))

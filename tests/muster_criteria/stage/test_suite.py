@@ -1,0 +1,116 @@
+"""Great Expectations finds exactly the rows that the rules name, and whatever goes wrong in it is never a pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from muster_criteria.model import Verdict
+from muster_criteria.stage.rules import RULES, applicable, violations
+from muster_criteria.stage.suite import SuiteError, build_suite, unexpected_rows
+from tests.muster_criteria.nodes import MakeCase
+
+MARGINS = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True), st.sampled_from([0.0, -0.0, 5e-324, -5e-324, 1e300, float("nan")])
+)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), rows=st.integers(1, 12), rules=st.sets(st.sampled_from(RULES), min_size=1, max_size=3))
+def test_great_expectations_agrees_with_the_rules_on_any_margins(data: st.DataObject, rows: int, rules: Any) -> None:
+    columns = {
+        rule.column: data.draw(arrays.arrays(np.float64, rows, elements=MARGINS)) for rule in RULES if rule in rules
+    }
+    frame = pd.DataFrame(columns)
+    asked = applicable(frame)
+
+    found = unexpected_rows(frame, asked)
+
+    assert {column: sorted(at) for column, at in found.items()} == violations(frame, asked)
+
+
+@pytest.mark.parametrize("stage", ["intake", "burn_in", "integrity", "performance", "thermal"])
+def test_great_expectations_gives_the_same_judgements(case: MakeCase, stage: str) -> None:
+    spoilt = case(stage)
+    for row in spoilt.raw["measurements"]:
+        if row["device"] == "gpu5" and row["value"] is not None:
+            row["value"] = row["value"] * 0.8 + 0.5
+
+    judgement = spoilt.judge(evaluate=unexpected_rows)
+
+    assert judgement.verdict is Verdict.FAIL
+    assert judgement == spoilt.judge()
+    healthy = case(stage).judge(evaluate=unexpected_rows)
+    assert healthy == case(stage).judge()
+    assert not healthy.findings
+
+
+def test_one_expectation_for_each_rule_with_its_gravity_and_claim() -> None:
+    suite = build_suite(RULES, "all")
+
+    written = [(e["kwargs"]["column"], e["severity"], e["meta"]["claim"]) for e in suite.to_json_dict()["expectations"]]
+    severities = {"fail": "critical", "warn": "warning", "void": "warning"}
+    assert written == [(rule.column, severities[rule.breach], rule.claim) for rule in RULES]
+
+
+def test_no_rules_need_no_great_expectations() -> None:
+    assert unexpected_rows(pd.DataFrame(), ()) == {}
+
+
+def test_a_column_that_cannot_be_compared_is_an_error_not_a_pass() -> None:
+    rule = RULES[0]
+    frame = pd.DataFrame({rule.column: ["not", "numbers"]})
+
+    with pytest.raises(SuiteError, match=rule.column):
+        unexpected_rows(frame, (rule,))
+
+
+def test_a_column_that_is_not_there_is_an_error_not_a_pass(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyError):
+        unexpected_rows(pd.DataFrame({"other": [1.0]}), RULES[:1])
+
+
+def test_an_answer_that_is_left_out_is_an_error_not_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster_criteria.stage.suite.build_suite", lambda rules, name: build_suite(rules[:1], name))
+    frame = pd.DataFrame({rule.column: [1.0] for rule in RULES[:2]})
+
+    with pytest.raises(SuiteError, match=f"no answer for {RULES[1].column}"):
+        unexpected_rows(frame, RULES[:2])
+
+
+def test_great_expectations_that_raises_makes_the_verdict_inconclusive(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from great_expectations.core.batch_definition import BatchDefinition
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(BatchDefinition, "get_batch", broken)
+    judgement = case("burn_in").judge(evaluate=unexpected_rows)
+
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert "the judge could not do its work (OSError: no space left on device)" in judgement.reason
+
+
+def test_it_is_silent(case: MakeCase, capfd: pytest.CaptureFixture[str]) -> None:
+    case("performance").judge(evaluate=unexpected_rows)
+    capfd.readouterr()
+    case("performance").judge(evaluate=unexpected_rows)
+
+    assert "".join(capfd.readouterr()) == ""
+
+
+def test_every_frame_is_judged_by_its_own_rows(case: MakeCase) -> None:
+    """What takes frames is made once, and must keep nothing of the frame before."""
+    rules = RULES[:2]
+    for bad in ([], [0, 2], [1]):
+        frame = pd.DataFrame({rule.column: [1.0, 1.0, 1.0] for rule in rules})
+        frame.loc[bad, rules[1].column] = -1.0
+        assert unexpected_rows(frame, rules) == {rules[0].column: [], rules[1].column: bad}

@@ -1,0 +1,301 @@
+"""The XID policy: what the shipped table says, how it is read, and what becomes of a node's errors under it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from muster_criteria.model import COMMON_CAUSE, XID, Action, Severity, Verdict
+from muster_criteria.sku_files.skus import SHIPPED, SkuError, load_sku
+from muster_criteria.xid.judge import returned
+from muster_criteria.xid.policy import (
+    BadPolicy,
+    NvLink5,
+    XidEvent,
+    XidPolicy,
+    XidSeverity,
+    decode_nvlink5,
+    parse_policy,
+    returning,
+    rule,
+)
+from tests.muster_criteria.nodes import Case, MakeCase
+
+SHIPPED_POLICY = SHIPPED / "policies" / "nvidia-xid.yaml"
+IGNORE, MONITOR, RESET, REBOOT, ISOLATE = (
+    XidSeverity.IGNORE,
+    XidSeverity.MONITOR,
+    XidSeverity.RESET,
+    XidSeverity.REBOOT,
+    XidSeverity.ISOLATE,
+)
+
+
+@pytest.fixture(scope="module")
+def policy() -> XidPolicy:
+    return parse_policy(SHIPPED_POLICY.read_bytes(), SHIPPED_POLICY.name)
+
+
+def event(code: int, text: str = "", **more: Any) -> XidEvent:
+    return XidEvent(**({"kind": "xid", "code": code, "device": "gpu3", "pci": "0000:1b:00", "text": text} | more))
+
+
+def nvlink(unit: str, fatal: str, info: int, status: int) -> str:
+    return f"{unit} {fatal} XC0 i0 Link 08 ({info:#010x} {status:#010x} 0x00000000 0x00000000)"
+
+
+@pytest.mark.parametrize(
+    ("code", "severity", "action"),
+    [
+        (13, MONITOR, Action.RETEST),
+        (48, RESET, Action.RESET),
+        (54, ISOLATE, Action.RESEAT),
+        (63, IGNORE, Action.NONE),
+        (74, RESET, Action.RESET),
+        (79, REBOOT, Action.REBOOT),
+        (92, MONITOR, Action.INSPECT),
+        (94, MONITOR, Action.INSPECT),
+        (95, RESET, Action.RESET),
+        (109, RESET, Action.RESET),
+        (121, MONITOR, Action.INSPECT),
+        (4711, MONITOR, Action.INSPECT),
+    ],
+)
+def test_the_shipped_table_says(policy: XidPolicy, code: int, severity: XidSeverity, action: Action) -> None:
+    ruling = rule(event(code), policy)
+    assert (ruling.severity, ruling.action) == (severity, action)
+    assert ruling.source.startswith("XID policy nvidia-xid 2026.1: ")
+
+
+def test_where_others_disagree_the_table_says_whose_side_it_takes(policy: XidPolicy) -> None:
+    disputed = {code: entry for entry in policy.entries for code in entry.codes if entry.others}
+    assert {63, 92, 94, 109, 121} <= set(disputed)
+    assert all("'s: " in entry.why and len(entry.others) >= 3 for entry in disputed.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [
+        ("GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", RESET),
+        ("GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", REBOOT),
+        ("GPU recovery action changed from 0x0 (None) to 0x2 (OS Reboot)", REBOOT),
+        ("GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)", RESET),
+        ("GPU recovery action changed from 0x0 (None) to 0x3 (Drain P2P)", MONITOR),
+        ("GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", IGNORE),
+        ("something new", MONITOR),
+    ],
+)
+def test_xid_154_carries_its_own_verdict(policy: XidPolicy, text: str, severity: XidSeverity) -> None:
+    assert rule(event(154, text), policy).severity is severity
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "severity"),
+    [
+        (144, nvlink("SAW_MVB", "Nonfatal", 0x1, 0x4), IGNORE),
+        (144, nvlink("SAW_MVB", "Fatal", 0x1, 0x2), RESET),
+        (145, nvlink("RLW_REMAP", "Nonfatal", 0x4, 0x10), MONITOR),
+        (145, nvlink("RLW_REMAP", "Nonfatal", 0x4, 0x100), IGNORE),
+        (145, nvlink("RLW_TAGSTATE", "Fatal", 0x8, 0x20000), RESET),
+        (146, nvlink("TLW_RX/TLW_RX_PIPE0", "Fatal", 0xA, 0x4), RESET),
+        (147, nvlink("TREX", "Nonfatal", 0xE, 0x1), MONITOR),
+        (149, nvlink("NETIR_BER_EVENT", "Nonfatal", 0x13, 0x1), MONITOR),
+        (149, nvlink("NETIR_LINK_EVT", "Fatal", 0x02500011, 0x0), RESET),
+        (149, nvlink("NETIR_LINK_EVT/NETIR_LINK_DOWN", "Fatal", 0x26 << 20 | 0x11, 0x0), MONITOR),
+        (149, nvlink("NETIR_MFDE_EVENT", "Nonfatal", 0x14, 0x3), IGNORE),
+        (150, nvlink("MSE_WATCHDOG", "Fatal", 0x0, 0x0), RESET),
+        (145, nvlink("RLW_NEW_UNIT", "Fatal", 0x4, 0x7), RESET),
+        (145, nvlink("RLW_NEW_UNIT", "Nonfatal", 0x4, 0x7), MONITOR),
+        (149, "not written like the others", MONITOR),
+    ],
+)
+def test_nvlink_5_errors_go_by_unit_status_and_sub_code(
+    policy: XidPolicy, code: int, text: str, severity: XidSeverity
+) -> None:
+    assert rule(event(code, text), policy).severity is severity
+
+
+def test_nvlink_5_texts_are_decoded() -> None:
+    assert decode_nvlink5(nvlink("NETIR_LINK_EVT/NETIR_LINK_DOWN", "Fatal", 0x004505C6, 0x40)) == NvLink5(
+        frozenset({"NETIR_LINK_EVT", "NETIR_LINK_DOWN"}), fatal=True, link=8, subcode=4, status=0x40
+    )
+    assert decode_nvlink5("Link 8 is down") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"), [("Fatal, Link 30 LTSSM Fault Up", RESET), ("Non-fatal, Link 46", MONITOR), ("?", MONITOR)]
+)
+def test_sxids_go_by_the_drivers_own_word(policy: XidPolicy, text: str, severity: XidSeverity) -> None:
+    assert rule(event(28006, text, kind="sxid", device="nvswitch3"), policy).severity is severity
+
+
+BAD: list[tuple[str, Any, str]] = [
+    ("no severity", lambda raw: raw["entries"][0].pop("severity"), r"entries\.0\.severity: field required"),
+    ("no source", lambda raw: raw["entries"][0].pop("source"), r"entries\.0\.source: field required"),
+    ("an unknown source", lambda raw: raw["entries"][0].update(source="hearsay"), r"there is no source 'hearsay'"),
+    ("a source without date", lambda raw: raw["sources"]["aws"].pop("date"), r"sources\.aws\.date: field required"),
+    ("an unknown severity", lambda raw: raw["entries"][0].update(severity="PANIC"), r"entries\.0\.severity: input"),
+    ("a code twice", lambda raw: raw["entries"][0].update(codes=[79]), r"xid 79 is given twice"),
+    ("no codes", lambda raw: raw["entries"][0].update(codes=[]), r"entries\.0\.codes: "),
+    ("a key that is none", lambda raw: raw["entries"][0].update(sevrity="RESET"), r"entries\.0\.sevrity: "),
+    (
+        "a dispute without a side",
+        lambda raw: next(e for e in raw["entries"] if 63 in e["codes"]).pop("why"),
+        r"code 63 is disputed \(others\), but says not why this side is taken",
+    ),
+    (
+        "a pattern that is none",
+        lambda raw: next(e for e in raw["entries"] if 154 in e["codes"])["cases"][0].update(says="("),
+        r"cases\.0\.says: not a regular expression",
+    ),
+    ("no word on unknown codes", lambda raw: raw["unknown"].pop(), r"unknown must say"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "sentence"), [bad[1:] for bad in BAD], ids=[bad[0] for bad in BAD])
+def test_a_bad_table_is_one_clear_sentence(spoil: Any, sentence: str) -> None:
+    raw = yaml.safe_load(SHIPPED_POLICY.read_text())
+    spoil(raw)
+    with pytest.raises(BadPolicy, match=rf"^mine\.yaml: .*{sentence}.*\.$"):
+        parse_policy(yaml.safe_dump(raw).encode(), "mine.yaml")
+
+
+@pytest.mark.parametrize("text", [b"", b"- a", b"a: [", b"\xff\xfe", b"x" * 300_000])
+def test_what_is_no_table_is_one_sentence_too(text: bytes) -> None:
+    with pytest.raises(BadPolicy, match=r"^mine\.yaml: [^\n]+\.$"):
+        parse_policy(text, "mine.yaml")
+
+
+def test_a_policy_that_is_not_there_is_named_by_the_sku(tmp_path: Path) -> None:
+    raw = yaml.safe_load((SHIPPED / "h100-sxm-8.yaml").read_text()) | {"sku": "mine", "xid_policy": "nvidia-xyd"}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(raw))
+    with pytest.raises(SkuError, match=r"xid_policy: there is no XID policy 'nvidia-xyd': known are nvidia-xid\."):
+        load_sku("mine", [tmp_path])
+
+
+def logged(case: Case, code: int, text: str = "", *, at: float = 200.0, began: float = 100.0, count: int = 1) -> Case:
+    """A stage whose kernel log had come to ``began`` when it began, and which has one XID of ``at``."""
+    labels = {"kind": "xid", "code": str(code), "pci": "0000:1b:00", "at": f"{at:.6f}", "n": "0"}
+    case.add("inventory", "kernel_log_time", "node", began, "s")
+    case.add("xids", "xid", "gpu3", text or "what the driver wrote", "text", labels=labels, samples=count)
+    return case.set("xid_total", value=float(count))
+
+
+@pytest.mark.parametrize(
+    ("code", "at", "verdict", "severity"),
+    [
+        (79, 200.0, Verdict.FAIL, Severity.CRITICAL),
+        (79, 50.0, Verdict.FAIL, Severity.CRITICAL),
+        (119, 200.0, Verdict.FAIL, Severity.CRITICAL),
+        (119, 50.0, Verdict.WARN, Severity.WARNING),
+        (31, 200.0, Verdict.WARN, Severity.WARNING),
+        (31, 50.0, Verdict.PASS, Severity.INFO),
+        (63, 200.0, Verdict.PASS, None),
+    ],
+)
+def test_when_it_happened_matters(
+    case: MakeCase, code: int, at: float, verdict: Verdict, severity: Severity | None
+) -> None:
+    judgement = logged(case("thermal"), code, at=at).judge()
+    assert judgement.verdict is verdict, judgement.reason
+    assert [finding.severity for finding in judgement.findings] == ([] if severity is None else [severity])
+
+
+def test_a_finding_names_code_device_address_text_and_what_to_do(case: MakeCase) -> None:
+    finding = logged(case("thermal"), 79, "GPU has fallen off the bus.", count=2).judge().findings[0]
+    assert (finding.rule, finding.device, finding.action, finding.fault_class) == ("xid", "gpu3", "reboot", "pcie")
+    assert finding.summary == (
+        "gpu3 logged XID 79 during this stage, 2 times (the GPU has fallen off the bus): REBOOT."
+    )
+    assert finding.observed == "XID 79, 2 times (PCI 0000:1b:00, 200 s after boot): GPU has fallen off the bus."
+    assert dict(finding.labels) == {"code": "79", "kind": "xid", "when": "during"}
+
+
+@pytest.mark.parametrize(("known", "device"), [("00000000:1B:00.0", "gpu3"), ("00000000:5D:00.0", "node")])
+def test_a_gpu_that_was_lost_is_named_by_where_it_was_before_the_load(case: MakeCase, known: str, device: str) -> None:
+    lost = logged(case("thermal"), 79)
+    for row in lost.rows("xid"):
+        row["device"] = "node"
+    lost.add("inventory", "pci_address", "gpu3", known, "text")
+    assert lost.judge().findings[0].device == device
+
+
+def test_without_a_time_an_error_counts_as_the_stages_own(case: MakeCase) -> None:
+    spoilt = logged(case("thermal"), 31, at=50.0)
+    spoilt.drop("kernel_log_time")
+    assert spoilt.judge().verdict is Verdict.WARN
+
+
+def test_messages_that_are_counted_but_not_told_are_missing(case: MakeCase) -> None:
+    judgement = logged(case("thermal"), 63).set("xid_total", value=3.0).judge()
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert "XIDs of node: 3 messages are counted, but only 1 are told" in judgement.reason
+
+
+def test_a_sku_without_a_policy_rules_on_none(case: MakeCase) -> None:
+    spoilt = logged(case("thermal"), 79)
+    spoilt.sku = spoilt.sku.model_copy(update={"xid_policy": None})
+    assert spoilt.judge().verdict is Verdict.PASS
+
+
+def test_the_policy_is_part_of_what_a_verdict_cites(tmp_path: Path) -> None:
+    (tmp_path / "policies").mkdir()
+    text = SHIPPED_POLICY.read_text().replace('version: "2026.1"', 'version: "ours"')
+    (tmp_path / "policies" / "nvidia-xid.yaml").write_text(text)
+    ours = load_sku("h100-sxm-8", [tmp_path])
+    assert ours.xid_policy is not None
+    assert ours.xid_policy.version == "ours"
+    assert ours.revision != load_sku("h100-sxm-8").revision
+
+
+@pytest.mark.parametrize(("boots", "returns"), [(2, False), (3, True), (4, True)])
+def test_an_error_that_survives_two_reboots_is_isolated(policy: XidPolicy, boots: int, returns: bool) -> None:
+    history = [[event(119)]] * boots
+    evidence = returned(history, [event(119)], policy)
+    assert bool(evidence) is returns
+    if returns:
+        assert evidence[0].kind == "xid_returns"
+        assert evidence[0].sentence == (
+            f"gpu3: XID 119 (the GPU's system processor does not answer) has come back in {boots} boots, so restarting "
+            "does not mend it (ISOLATE, XID policy nvidia-xid 2026.1)."
+        )
+
+
+def test_what_is_gone_now_or_no_hardware_error_does_not_escalate(policy: XidPolicy) -> None:
+    assert returned([[event(119)]] * 3, [], policy) == ()
+    assert returning([[event(31)]] * 9, policy) == {}
+    assert returning([[event(119)], [event(119, pci="0000:5e:00")], [event(119)]], policy) == {}
+
+
+@pytest.mark.parametrize(("gpus", "together"), [(5, False), (6, True)])
+def test_a_message_about_most_of_the_gpus_is_first_of_all_no_gpus_fault(
+    case: MakeCase, gpus: int, together: bool
+) -> None:
+    spoilt = case("thermal")
+    for number in range(gpus):
+        labels = {"kind": "xid", "code": "119", "pci": f"0000:1{number}:00", "at": "2000.0", "n": str(number)}
+        spoilt.add("xids", "xid", f"gpu{number}", "GSP timeout", "text", labels=labels)
+    judged = spoilt.set("xid_total", value=float(gpus)).judge()
+    causes = [each for each in judged.findings if each.rule == COMMON_CAUSE]
+    devices = [each for each in judged.findings if each.rule == XID]
+
+    assert judged.verdict is Verdict.FAIL
+    assert [each.metric for each in causes] == (["xid 119"] if together else [])
+    assert [each.measurements for each in devices] == [
+        (f"xids:xid[at=2000.0,code=119,kind=xid,n={number},pci=0000:1{number}:00]@gpu{number}",)
+        for number in range(gpus)
+    ]
+    assert all((each.confidence < 0.5) is together for each in devices)
+
+
+def test_messages_of_different_codes_have_no_common_cause(case: MakeCase) -> None:
+    spoilt = case("thermal")
+    for number, code in enumerate((48, 63, 74, 79, 95, 119, 120, 140)):
+        labels = {"kind": "xid", "code": str(code), "pci": f"0000:1{number}:00", "at": "2000.0", "n": str(number)}
+        spoilt.add("xids", "xid", f"gpu{number}", "a message", "text", labels=labels)
+    judged = spoilt.set("xid_total", value=8.0).judge()
+
+    assert not [each for each in judged.findings if each.rule == COMMON_CAUSE]

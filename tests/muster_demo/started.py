@@ -1,0 +1,58 @@
+"""A demo as a user starts it: a process of its own, with an output and a directory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+STARTED_S = 180.0
+
+
+class Demo:
+    """A running demo, the file its output goes to, and the directory it works in."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self.directory = directory
+        self.output = directory.with_suffix(".out")
+        with self.output.open("wb") as stream:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "muster_demo", "--directory", str(directory), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def said(self) -> str:
+        return self.output.read_text()
+
+    def wait_for(self, words: str) -> None:
+        deadline = time.monotonic() + STARTED_S
+        while words not in self.said():
+            assert self.process.poll() is None, self.said()
+            assert time.monotonic() < deadline, self.said()
+            time.sleep(0.5)
+
+    def family(self) -> list[psutil.Process]:
+        keeper = psutil.Process(self.process.pid)
+        return [keeper, *keeper.children(recursive=True)]
+
+
+def alive(processes: list[psutil.Process]) -> list[str]:
+    """Who of them still runs; a zombie does not."""
+    deadline = time.monotonic() + 15
+    while True:
+        running = []
+        for process in processes:
+            try:
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    running.append(f"{process.pid} {' '.join(process.cmdline())}")
+            except psutil.NoSuchProcess:
+                continue
+        if not running or time.monotonic() > deadline:
+            return running
+        time.sleep(0.2)

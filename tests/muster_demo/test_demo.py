@@ -1,0 +1,60 @@
+"""The main job itself, unattended, as a user runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from muster import records
+from muster_demo import custody
+from muster_demo.draw import draw_faults, node_names
+from tests.muster_demo.started import Demo
+
+SEED = 1
+MAILS = 7 + 2 + 2 + 1
+"""One for each qualification, for each healthy node that is judged again by its peers, for each of them as a member of
+a block, and for the revalidation."""
+
+pytestmark = [pytest.mark.demo, pytest.mark.needs_torch, pytest.mark.early(1)]
+
+
+@pytest.mark.timeout(1900)
+def test_unattended_it_finds_every_fault_and_takes_everybody_else_into_service(
+    start: Callable[..., Demo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo, faults = start("--exit", "--seed", str(SEED)), draw_faults(SEED)
+    status = demo.process.wait()
+    said, directory = demo.said(), demo.directory
+    assert status == 0, said
+    assert "checks hold" in said
+    for fault in faults:
+        assert fault.node in said
+        assert fault.device in said
+    assert len(list((directory / "mail").glob("*.eml"))) == MAILS
+    for node in set(node_names()) - {fault.node for fault in faults}:
+        assert f"{node} entered production by itself" in said
+    assert custody.marked(str(directory)) == []
+    times = _busy_times(directory, monkeypatch)
+    host = [time for time in times if time[2]]
+    assert len(host) == 4
+    for begin, end, _real, what in host:
+        beside = [other for *when, real, other in times if not real and when[0] < end and when[1] > begin]
+        assert not beside, f"{what} was measured beside {', '.join(beside)}"
+
+
+def _busy_times(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float, bool, str]]:
+    """(begin, end, whether real, what) of every job that loaded a node, by the nodes' own results."""
+    monkeypatch.setenv("MUSTER_HOME", str(directory / "muster"))
+    records.dispose()
+    reports = [records.run_report(run.dag_id, run.run_id, node=run.node) for run in records.list_runs()]
+    records.dispose()
+    times = []
+    for report in reports:
+        for stage in report.stages:
+            if stage.judgement.stage != "intake" and stage.started_at is not None:
+                begin = stage.started_at.timestamp()
+                what = f"{report.node} {stage.judgement.stage}"
+                times.append((begin, begin + (stage.duration_s or 0.0), not report.simulated, what))
+    return times

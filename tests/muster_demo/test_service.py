@@ -1,0 +1,228 @@
+"""How the demo takes nodes into service: its blocks, its answers in a person's place, and what it tells of both."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster import records
+from muster.errors import AirflowRefused
+from muster.lifecycle.transitions import CLUSTER_STAGES, State, is_person
+from muster_criteria.model import Coverage, Judgement, Verdict
+from muster_demo import service, watch
+from muster_demo.outcome import approvals_told
+from muster_demo.scoring import Service
+from muster_demo.service import ACTOR, Approver, ServiceStory, blocks, service_of, words
+from muster_demo.watch import Run
+from tests.support import lives
+
+NODE = "sim-h100-1"
+QUESTION = "sim-h100-1__after-block-1"
+
+
+@given(st.integers(0, 40))
+def test_every_node_is_in_one_block_of_two_to_four_unless_it_is_alone(count: int) -> None:
+    nodes = [f"n{number}" for number in range(count)]
+    made = blocks(nodes)
+    assert sorted(node for block in made for node in block) == (sorted(nodes) if count > 1 else [])
+    assert all(2 <= len(block) <= 4 for block in made)
+
+
+class Airflow:
+    """Stands in for the API client: one question waits until it is answered. ``quicker``: a person answers first."""
+
+    def __init__(self, *, quicker: bool = False, refuses: bool = False) -> None:
+        self.waits = True
+        self.quicker, self.refuses = quicker, refuses
+        self.answers: list[tuple[Any, ...]] = []
+
+    def hitl_pending(self) -> list[dict[str, Any]]:
+        others = {"task_instance": {"dag_id": "somebody_elses", "dag_run_id": "r"}, "subject": "?"}
+        mine = {"task_instance": {"dag_id": "admission", "dag_run_id": QUESTION}, "subject": f"Admit {NODE}?"}
+        return [others, mine] if self.waits else [others]
+
+    def hitl_answer(self, *answer: Any) -> None:
+        if self.quicker or self.refuses:
+            self.waits = not self.quicker
+            raise AirflowRefused("it was answered already" if self.quicker else "this user may not")
+        self.answers.append(answer)
+        self.waits = False
+
+
+def approver(airflow: Airflow, patience_s: float, said: list[str]) -> Approver:
+    return Approver(airflow, patience_s, said.append)  # type: ignore[arg-type]
+
+
+def test_unattended_the_demo_answers_at_once_and_says_whose_word_it_is() -> None:
+    airflow, said = Airflow(), []
+    approver(airflow, 0.0, said).look()
+    (answer,) = airflow.answers
+    assert answer[:4] == ("admission", QUESTION, "ask", ["Admit"])
+    assert "the demo" in answer[4]["reason"]
+    assert is_person(ACTOR), "the records would take its word for nobody's"
+    assert said == []
+
+
+def test_a_user_is_told_once_where_to_answer_and_has_time_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(service.time, "monotonic", lambda: now[0])
+    airflow, said = Airflow(), []
+    asking = approver(airflow, 60.0, said)
+    for now[0] in (0.0, 30.0, 59.0):
+        asking.look()
+    assert airflow.answers == []
+    (sentence,) = said
+    assert f"/dags/admission/runs/{QUESTION}/tasks/ask/required_actions" in sentence
+    assert "60 s" in sentence
+    now[0] = 61.0
+    asking.look()
+    assert len(airflow.answers) == 1
+
+
+def test_a_user_who_was_quicker_has_the_last_word() -> None:
+    airflow = Airflow(quicker=True)
+    approver(airflow, 0.0, []).look()
+    assert airflow.answers == []
+
+
+def test_an_answer_that_is_refused_for_good_is_no_silent_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "patiently", lambda ask: watch.patiently(ask, 0.0))
+    with pytest.raises(AirflowRefused, match="this user may not"):
+        approver(Airflow(refuses=True), 0.0, []).look()
+
+
+class Lives:
+    """Stands in for Airflow and the records: blocks end with the verdicts given, in order, and PASS lets members in."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *verdicts: Verdict) -> None:
+        self.verdicts = list(verdicts)
+        self.triggered: list[tuple[str, str, list[str]]] = []
+        self.served: dict[str, Service] = {}
+        self.asked: list[str] = []
+        monkeypatch.setattr(service, "service_of", lambda node: self.served[node])
+        monkeypatch.setattr(service.records, "list_nodes", lambda states: [types.SimpleNamespace(name="n1")])
+        self.watcher = types.SimpleNamespace(runs=[], client=self)
+
+    def unpause(self, dag_id: str) -> None:
+        assert dag_id in service.DAGS
+
+    def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any], note: str) -> None:
+        self.triggered.append((dag_id, run_id, conf.get("nodes", [])))
+        verdict = self.verdicts.pop(0) if dag_id == "cluster_qualification" else None
+        for node in conf.get("nodes", ()):
+            self.served[node] = Service(node, "", validations=(types.SimpleNamespace(verdict=verdict),))  # type: ignore[arg-type]
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        self.asked.append(dag_id)
+        return [{"conf": {"node": "n1"}, "dag_run_id": f"n1__{dag_id}"}]
+
+    def tell(self) -> None:
+        approver = types.SimpleNamespace(look=None)
+        ServiceStory(self.watcher, approver, lambda meanwhile: None, level="demo").tell(["n1", "n2"])  # type: ignore[arg-type]
+
+
+def test_the_story_follows_every_run_that_its_steps_bring_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Lives(monkeypatch, Verdict.PASS)
+    story.tell()
+    assert story.triggered == [
+        ("peer_statistics", "now__demo", []), ("cluster_qualification", "block-1__demo", ["n1", "n2"]),
+        ("idle_revalidation", "now__demo", []),
+    ]  # fmt: skip
+    assert [(run.node, run.dag_id) for run in story.watcher.runs] == [
+        ("n1", "peer_statistics"), ("n2", "peer_statistics"), ("n1", "cluster_qualification"),
+        ("n2", "cluster_qualification"), ("n1", "admission"), ("n1", "idle_revalidation"), ("n1", "node_revalidation"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("said", [Verdict.INCONCLUSIVE, Verdict.SKIPPED])
+def test_a_block_that_said_nothing_is_tried_once_more_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, said: Verdict
+) -> None:
+    story = Lives(monkeypatch, said, said)
+    story.tell()
+    blocks_tried = [run_id for dag_id, run_id, _ in story.triggered if dag_id == "cluster_qualification"]
+    assert blocks_tried == ["block-1__demo", "block-1__demo-again"]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A simulated node that is qualified."""
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "demo")
+    monkeypatch.delenv("MUSTER_DATABASE_URL", raising=False)
+    records.dispose()
+    records.upgrade()
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "a" * 43
+    records.add_node(records.NewNode(NODE, "127.0.0.1", key, "h100-sxm-8", simulated=True))
+    lives.qualified(NODE)
+    yield
+    records.dispose()
+
+
+def validate(verdict: Verdict) -> Run:
+    """The node goes through a block, which holds it still."""
+    (stage,) = CLUSTER_STAGES
+    run = ("cluster_qualification", "block-1__demo")
+    records.acquire_lease(NODE, *run)
+    records.begin_run(*run, NODE, "demo", "demo", required_stages=CLUSTER_STAGES)
+    records.begin_stage(*run, stage)
+    said = Judgement(stage, "demo", verdict, "by decree", Coverage(1, 1, 1), (), (), True, "h100-sxm-8", "1")
+    records.record_stage(*run, None, said)
+    records.finish_run(*run, verdict, "by decree")
+    return Run(NODE, True, *run)
+
+
+def test_a_node_that_the_gate_admits_is_told_of_as_such(fleet: None) -> None:
+    from muster.admission import entry
+
+    run = validate(Verdict.PASS)
+    assert words(run, True) == {"tests": "PASS", "cluster": "PASS"}
+    entry.admit(NODE, run.dag_id, run.run_id)
+    assert words(run, True) == {"tests": "PASS", "cluster": "PASS", "production": "admitted"}
+    served = service_of(NODE)
+    assert (served.state, served.entered_by, served.on_full_pass) == ("production", "muster", True)
+    assert [report.state_after for report in served.reports] == ["production"]
+    (told,) = approvals_told([served], ACTOR)
+    assert "by itself" in told
+
+
+def test_a_node_that_the_demo_admits_is_told_of_as_the_demos_own_doing(fleet: None) -> None:
+    from muster.admission import entry
+
+    run = validate(Verdict.WARN)
+    records.release_leases(run.dag_id, run.run_id, "over")
+    asked = Run(NODE, True, "admission", QUESTION)
+    assert words(asked, False)["production"] == "asked"
+    assert words(asked, True)["production"] == "kept out"
+    assert service_of(NODE).entered_by == ""
+    entry.admit_by(NODE, ACTOR, service.ANSWER_REASON, option="Admit", link="http://airflow/hitl")
+    assert words(asked, True)["production"] == "approved"
+    served = service_of(NODE)
+    assert (served.entered_by, served.on_full_pass) == (ACTOR, False)
+    assert [said.person for said in served.approvals] == [ACTOR]
+    (told,) = approvals_told([served], ACTOR)
+    assert f"admitted by {ACTOR}" in told
+    assert "not a person" in told
+
+
+def test_coming_back_from_a_revalidation_is_not_entering_anew(fleet: None) -> None:
+    records.move_node(NODE, State.PRODUCTION, lives.PERSON, "it may")
+    run = ("node_revalidation", "again")
+    records.acquire_lease(NODE, *run)
+    records.begin_run(*run, NODE, "demo", "idle", required_stages=["intake"])
+    records.begin_stage(*run, "intake")
+    assert words(Run(NODE, True, *run), False)["revalidation"] == "running"
+    records.record_job(records.JobRecord(*run, "burn_in", "1", "running", "/jobs/1"))
+    assert words(Run(NODE, True, *run), False)["revalidation"] == "burn-in"
+    said = Judgement("intake", "demo", Verdict.PASS, "", Coverage(1, 1, 1), (), (), True, "h100-sxm-8", "1")
+    records.record_stage(*run, None, said)
+    records.finish_run(*run, Verdict.PASS, "well")
+    served = service_of(NODE)
+    assert served.revalidated
+    assert served.entered_by == lives.PERSON

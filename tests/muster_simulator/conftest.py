@@ -1,0 +1,26 @@
+"""Simulated machines under a clock that tests wind themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster_simulator import SimulatedHardware, create_machine
+from tests.muster_simulator.winding import WoundClock
+
+Build = Callable[..., SimulatedHardware]
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    """build(seed, *faults, model=…) -> the machine, under a wound clock."""
+
+    def _build(seed: int = 1, *faults: dict[str, Any], model: str = "h100-sxm-8") -> SimulatedHardware:
+        directory = tmp_path / f"node-{model}-{seed}"
+        create_machine(directory, model, seed, faults)
+        return SimulatedHardware(directory, WoundClock())
+
+    return _build

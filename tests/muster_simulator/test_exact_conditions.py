@@ -1,0 +1,245 @@
+"""Exact products cold, soaked and pulsed: each condition is what its name says, and in each a wrong bit is found."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster_node.hardware.seam import RealClock, Timing
+from muster_node.probe import Context, resolve_params
+from muster_node.probes import exact_gemm
+from muster_node.probes._exact_conditions import Soak
+from muster_node.probes._exact_vector import Vector, heaviest
+from muster_node.probes._products import BUSY_BLOCK_S
+from muster_node.probes._pulses import PATTERNS
+from muster_node.probes.exact_gemm import ExactGemm
+from muster_simulator import SimulatedHardware, create_machine
+from muster_simulator.compute import SimulatedCompute
+from tests.muster_simulator.conftest import Build
+from tests.muster_simulator.winding import reading, soak
+
+pytestmark = pytest.mark.needs_torch
+
+GPUS = [f"gpu{slot}" for slot in range(8)]
+SHAPE = [4096, 4096, 16384]
+PULSES = {"dtypes": ["bf16"], "shapes": [SHAPE], "rounds": 1, "modes": ["together"], "pulse_s": 1.0}
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """One measurement."""
+
+    metric: str
+    device: str
+    labels: dict[str, str]
+    value: float | None
+    note: str
+
+
+def _context(hardware: SimulatedHardware, scratch: Path, told: list[Told], **params: Any) -> Context:
+    def emit(metric: str, device: str, **said: Any) -> None:
+        assert metric in ExactGemm.metrics
+        told.append(Told(metric, device, said.get("labels") or {}, said.get("value"), said.get("note", "")))
+
+    return Context(hardware, resolve_params(ExactGemm, params), 5, scratch, emit, lambda sentence: None)
+
+
+def _run(hardware: SimulatedHardware, scratch: Path, **params: Any) -> list[Told]:
+    told: list[Told] = []
+    ExactGemm().run(_context(hardware, scratch, told, **params))
+    return told
+
+
+@pytest.fixture
+def steady(tmp_path: Path) -> SimulatedHardware:
+    """A machine whose clock is the host's: no GPU's waiting makes another one late."""
+    create_machine(tmp_path / "node", seed=4)
+    return SimulatedHardware(tmp_path / "node", RealClock())
+
+
+def _values(told: list[Told], metric: str, **labels: str) -> dict[str, float | None]:
+    return {one.device: one.value for one in told if one.metric == metric and labels.items() <= one.labels.items()}
+
+
+def _wrong_in_bursts(
+    monkeypatch: pytest.MonkeyPatch, gpu: str, wrong: Callable[[int], bool]
+) -> collections.Counter[str]:
+    """One bit of a GPU's products is wrong while it pulses, the same each time; ``wrong``: of the burst's how-manieth.
+
+    Returns how many products each GPU gave in its bursts, the reruns of wrong ones not counted.
+    """
+    burst, given = threading.local(), collections.Counter[str]()
+    check_burst, is_wrong, matmul = Vector.check_burst, Vector.is_wrong, SimulatedCompute.matmul
+
+    def bursting(self: Vector, *args: Any) -> None:
+        burst.products = 0
+        try:
+            check_burst(self, *args)
+        finally:
+            del burst.products
+
+    def resting(self: Vector) -> bool:
+        products = vars(burst).pop("products", None)
+        try:
+            return is_wrong(self)
+        finally:
+            if products is not None:
+                burst.products = products
+
+    def multiply(self: SimulatedCompute, *args: Any, **how: Any) -> Any:
+        product = matmul(self, *args, **how)
+        if hasattr(burst, "products"):
+            given[self.device.id] += 1
+            burst.products += 1
+            if self.device.id == gpu and wrong(burst.products):
+                product.view(-1).view(self._torch.int32)[7] ^= 1
+        return product
+
+    monkeypatch.setattr(Vector, "check_burst", bursting)
+    monkeypatch.setattr(Vector, "is_wrong", resting)
+    monkeypatch.setattr(SimulatedCompute, "matmul", multiply)
+    return given
+
+
+def test_a_healthy_node_passes_its_pulses_and_every_element_of_them_is_checked(
+    steady: SimulatedHardware, tmp_path: Path
+) -> None:
+    told = _run(steady, tmp_path, **PULSES)
+    assert _values(told, "gemm_mismatches") == dict.fromkeys(GPUS, 0)
+    assert _values(told, "gemm_checked_fraction") == dict.fromkeys(GPUS, 100.0)
+    for pattern in PATTERNS:
+        assert all(_values(told, "gemm_pulses", pattern=pattern).values())
+
+
+def test_a_repeatable_wrong_bit_that_only_pulses_bring_out_is_found(
+    steady: SimulatedHardware, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All products of all bursts are wrong alike, so that comparing them with one another shows nothing."""
+    given = _wrong_in_bursts(monkeypatch, "gpu2", lambda product: True)
+    told = _run(steady, tmp_path, **PULSES)
+    assert _values(told, "gemm_mismatches") == {**dict.fromkeys(GPUS, 0), "gpu2": given["gpu2"]}
+    (note,) = (one.note for one in told if (one.metric, one.device) == ("gemm_mismatches", "gpu2"))
+    assert "pulsed in phase and pulsed anti-phase" in note
+    assert "again in 0 of 10 reruns" in note
+
+
+def test_every_product_of_a_burst_is_checked_not_only_its_last(
+    steady: SimulatedHardware, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _wrong_in_bursts(monkeypatch, "gpu5", lambda product: product == 2)
+    told = _run(steady, tmp_path, **PULSES)
+    bursts = sum(_values(told, "gemm_pulses", pattern=pattern)["gpu5"] or 0 for pattern in PATTERNS)
+    assert _values(told, "gemm_mismatches") == {**dict.fromkeys(GPUS, 0), "gpu5": bursts}
+
+
+def test_without_seconds_for_it_nothing_pulses(build: Build, tmp_path: Path) -> None:
+    assert not _values(_run(build(4), tmp_path, **{**PULSES, "pulse_s": 0.0}), "gemm_pulses")
+
+
+def test_pulses_too_short_for_any_burst_are_told_and_not_counted(build: Build, tmp_path: Path) -> None:
+    told = _run(build(4), tmp_path, **{**PULSES, "pulse_s": 0.019, "pulse_ms": [20]})
+    assert _values(told, "gemm_pulses") == dict.fromkeys(GPUS, None)
+    assert {one.note for one in told if one.metric == "gemm_pulses"} == {"no burst came in time for its place"}
+
+
+def test_the_soak_keeps_a_gpu_busy_for_a_tenth_of_a_second_between_two_looks(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks: list[float] = []
+    honest = SimulatedCompute.timer
+
+    @contextlib.contextmanager
+    def timer(self: SimulatedCompute) -> Iterator[Timing]:
+        with honest(self) as timing:
+            yield timing
+        blocks.append(timing.seconds)
+
+    monkeypatch.setattr(SimulatedCompute, "timer", timer)
+    hardware, torch = build(4), pytest.importorskip("torch")
+    context = _context(hardware, tmp_path, [], soak_s=3.0)
+    begun = hardware.clock.now()
+    assert hardware.at_once(hardware.devices("gpu")[:1], Soak(torch, context, "bf16")) == [3.0]
+    assert 3.0 <= hardware.clock.now() - begun < 3.0 + 2 * BUSY_BLOCK_S
+    # The first block sizes the second one, which is the first at the clock under load.
+    assert 25 < len(blocks) < 40
+    assert all(0.9 * BUSY_BLOCK_S < block < 1.1 * BUSY_BLOCK_S for block in blocks[2:])
+
+
+def test_load_is_made_of_the_heaviest_products() -> None:
+    assert heaviest(None, "gpu", "bf16") == (4096, 4096, 16384)
+    assert heaviest(None, "gpu", "fp8") == (4096, 4096, 8192)
+    assert heaviest([[9, 9, 9], [8, 8, 8]], "cpu", "fp32") == (9, 9, 9)
+
+
+def _starts(told: list[Told], condition: str, dtype: str) -> list[float]:
+    found = _values(told, "gemm_start_temperature", condition=condition, dtype=dtype)
+    assert list(found) == GPUS
+    return [value for value in found.values() if value is not None]
+
+
+def test_cold_is_cold_after_a_burn_and_soaked_is_warm_and_both_are_told(tmp_path: Path) -> None:
+    create_machine(tmp_path / "node", seed=4)
+    hardware = SimulatedHardware(tmp_path / "node")
+    soak(hardware, 300.0)
+    assert min(reading(hardware, "temperature", gpu) for gpu in GPUS) > 50
+    told = _run(hardware, tmp_path, dtypes=["bf16", "fp64"], shapes=[SHAPE], rounds=1, soak_s=120.0, pulse_s=1.0)
+    for dtype in ("bf16", "fp64"):  # the second format too, whose turn was after the soak once
+        assert max(_starts(told, "cold", dtype)) <= 45
+        assert min(_starts(told, "soaked", dtype)) > 50
+        for pattern in PATTERNS:
+            assert min(_starts(told, "pulsed " + pattern, dtype)) > 50
+    assert not any(one.note for one in told if one.metric == "gemm_start_temperature")
+
+
+def test_the_wait_has_its_limit_and_what_was_not_cold_is_told(build: Build, tmp_path: Path) -> None:
+    hardware = build(4)
+    soak(hardware, 600.0)
+    told = _run(hardware, tmp_path, dtypes=["bf16"], shapes=[SHAPE], rounds=1, modes=["alone"], cool_limit_s=0.0)
+    assert min(_starts(told, "cold", "bf16")) > 45
+    notes = {one.note for one in told if one.metric == "gemm_start_temperature"}
+    assert len(notes) == 1
+    assert notes.pop().startswith("the hottest GPU was still at ")
+
+
+def test_nobody_waits_where_nothing_is_tested_cold(build: Build, tmp_path: Path) -> None:
+    """Level demo: all at once, as they are found."""
+    hardware = build(4)
+    soak(hardware, 600.0)
+    begun = hardware.clock.now()
+    told = _run(hardware, tmp_path, dtypes=["bf16"], shapes=[SHAPE], rounds=1, modes=["together"])
+    assert hardware.clock.now() - begun < 2
+    assert min(_starts(told, "as found", "bf16")) > 45
+
+
+def test_a_gpu_without_a_sensor_is_told_as_such(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware = build(4)
+    telemetry = hardware.telemetry
+    monkeypatch.setattr(hardware, "telemetry", lambda: [one for one in telemetry() if one.device != "gpu3"])
+    told = _run(hardware, tmp_path, dtypes=["bf16"], shapes=[SHAPE], rounds=1, modes=["alone"])
+    (untold,) = (one for one in told if one.metric == "gemm_start_temperature" and one.value is None)
+    assert (untold.device, untold.note) == ("gpu3", "the GPU does not tell its temperature")
+
+
+def test_what_was_wrong_while_cold_is_told_though_the_test_breaks_off_later(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(self: Soak, worker: Any) -> float:
+        worker.ready()
+        raise RuntimeError("CUDA error: GPU is lost")
+
+    monkeypatch.setattr(exact_gemm.Soak, "__call__", lost)
+    told: list[Told] = []
+    hardware = build(4, {"kind": "sdc", "gpu": 1})
+    context = _context(hardware, tmp_path, told, dtypes=["bf16"], shapes=[SHAPE], rounds=20, soak_s=9.0)
+    with pytest.raises(RuntimeError, match="GPU is lost"):
+        ExactGemm().run(context)
+    mismatches = _values(told, "gemm_mismatches")
+    assert list(mismatches) == ["gpu1"], "what was right until then does not acquit"
+    assert mismatches["gpu1"]

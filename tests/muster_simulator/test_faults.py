@@ -1,0 +1,86 @@
+"""A few simulated nodes drawn from a seed: what is planted is found, and a healthy node of each model passes.
+
+Another seed: FAULTS_SEED=7. All kinds of fault on all models, drawn anew each time: ``python -m tests.bench.faults``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from muster_criteria.model import Severity, Verdict
+from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.stage.judge import judge
+from muster_simulator import create_machine
+from muster_simulator.defects import DEFECTS
+from muster_simulator.models import MODELS
+from tests.bench.faults import FAULTS, KERNEL_EDGE, SPEED, Case, draw_fault, draw_pair, examine
+from tests.support.in_process import machine_room, run_stage
+
+pytestmark = [pytest.mark.needs_torch, pytest.mark.early(13)]
+SEED = int(os.environ.get("FAULTS_SEED", "1"))
+
+
+def test_what_is_drawn_is_found_on_its_device() -> None:
+    """One fault alone and one pair, each on a model of its own."""
+    dice = random.Random(SEED)
+    single, double = dice.sample(list(MODELS), 2)
+    kind = dice.choice([kind for kind in FAULTS if DEFECTS[kind].possible(MODELS[single])])
+    for model, faults in ((single, (draw_fault(kind, single, dice),)), (double, draw_pair(double, dice))):
+        outcome = examine(Case(model, dice.randrange(10**6), faults))
+        assert all(outcome.found), (SEED, outcome)
+        assert outcome.accused == (), (SEED, outcome)
+
+
+def test_a_healthy_node_that_is_drawn_is_well_as_far_as_it_can_be_judged_without_peers() -> None:
+    dice = random.Random(SEED)
+    outcome = examine(Case(dice.choice(list(MODELS)), dice.randrange(10**6)))
+    assert outcome.verdict is Verdict.PROVISIONAL, (SEED, outcome)
+    assert outcome.accused == ()
+
+
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_a_healthy_node_of_each_model_passes_its_own_skus_intake(model: str, tmp_path: Path) -> None:
+    """Model and SKU file are written independently of each other."""
+    create_machine(tmp_path / "node", model, SEED)
+    sku = load_sku(model)
+    judgement = judge(run_stage(tmp_path / "node", sku, "intake", "demo", SEED), sku, "intake", "demo")
+    assert judgement.verdict is Verdict.PASS, (SEED, judgement.reason)
+    assert judgement.simulated
+
+
+def test_a_tray_that_has_lost_one_of_four_gpus_still_names_what_is_wrong_with_the_others() -> None:
+    """The mildest that the bench draws, of what only siblings can tell: three are left, and one of them is bad."""
+    faults = [
+        {"kind": "missing_gpu", "gpu": 2},
+        {"kind": "slow_gemm", "gpu": 0, "share": 0.85},
+        {"kind": "hbm_slow", "gpu": 3, "share": 0.88},
+    ]
+    sku = load_sku("gb200-nvl72")
+    with machine_room() as room:
+        create_machine(room / "node", "gb200-nvl72", SEED, faults, speed=SPEED, kernel_edge=KERNEL_EDGE)
+        judgement = judge(run_stage(room / "node", sku, "performance", "demo", SEED), sku, "performance", "demo")
+    named = {(each.device, each.metric, each.severity) for each in judgement.findings}
+    assert named >= {
+        ("gpu2", "device_present", Severity.CRITICAL),
+        ("gpu0", "gemm_rate_per_clock", Severity.CRITICAL),
+        ("gpu3", "memory_bandwidth", Severity.WARNING),
+    }, (SEED, named)
+    assert {device for device, _, severity in named if severity is Severity.CRITICAL} == {"gpu0", "gpu2"}, SEED
+    assert "gpu1" not in {device for device, _, _ in named}, SEED
+
+
+def test_what_has_no_published_figure_is_provisional_though_siblings_agree() -> None:
+    """No memory rate of a B200 is known: siblings may convict by it, but eight slow alike satisfy them."""
+    sku = load_sku("b200-sxm-8")
+    with machine_room() as room:
+        create_machine(room / "node", "b200-sxm-8", SEED, speed=SPEED, kernel_edge=KERNEL_EDGE)
+        result = run_stage(room / "node", sku, "performance", "demo", SEED)
+    alone = judge(result, sku, "performance", "demo")
+    assert alone.verdict is Verdict.PROVISIONAL
+    assert not alone.findings
+    assert any("memory_bandwidth" in sentence for sentence in alone.coverage.unjudged)
+    assert not any("gemm_rate[dtype=bf16]" in sentence for sentence in alone.coverage.unjudged)

@@ -1,0 +1,100 @@
+"""GEMM rates of GPUs: what is told beside the rate, and what the flush and the search over shapes do to it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster_node.hardware.seam import Hardware
+from muster_node.probe import Context, resolve_params
+from muster_node.probes._products import Products
+from muster_node.probes.gemm_rate import SEARCHED, GemmRate
+from muster_simulator import create_machine, open_simulated
+from muster_simulator.compute import SimulatedCompute
+from tests.muster_simulator.test_probes import measure
+from tests.support.injector import OneDevice
+
+pytestmark = pytest.mark.needs_torch
+torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
+
+GPUS = [f"gpu{slot}" for slot in range(8)]
+SHORT = {"dtypes": ["bf16"], "seconds": 0.3, "warmup_s": 0.1, "alone_s": 0.1, "search_s": 0.1}
+
+
+def _machine(tmp_path: Path, *faults: dict[str, Any]) -> Hardware:
+    create_machine(tmp_path / "node", seed=4, faults=faults)
+    return open_simulated(tmp_path / "node")
+
+
+def test_everything_that_belongs_to_a_rate_is_told_of_every_gpu(tmp_path: Path) -> None:
+    values = measure(_machine(tmp_path), GemmRate, tmp_path, **SHORT)
+    for metric in (
+        "gemm_rate", "gemm_rate_p5", "gemm_rate_alone", "gemm_rate_per_clock", "gemm_clock", "gemm_power",
+        "gemm_sustained_to_burst", "gemm_rate_to_best",
+    ):  # fmt: skip
+        assert list(values[metric, "bf16"]) == GPUS
+    for gpu in GPUS:
+        assert values["gemm_rate_p5", "bf16"][gpu] <= values["gemm_rate", "bf16"][gpu] < 794.5
+        assert values["gemm_sustained_to_burst", "bf16"][gpu] == pytest.approx(100, abs=3)
+        # The model's GEMM is as fast in every shape; what is left is noise, and heat since the first block.
+        assert values["gemm_rate_to_best", "bf16"][gpu] == pytest.approx(99, abs=2)
+        assert 600 < values["gemm_power", "bf16"][gpu] < 710
+
+
+def test_what_is_not_asked_for_is_not_measured(tmp_path: Path) -> None:
+    values = measure(_machine(tmp_path), GemmRate, tmp_path, dtypes=["bf16"], seconds=0.1, warmup_s=0.0)
+    assert {metric for metric, _ in values} & {"gemm_rate_alone", "gemm_rate_to_best"} == set()
+    assert set(values["gemm_sustained_to_burst", "bf16"].values()) == {None}
+
+
+def test_the_flush_is_not_counted_as_work_and_slow_memory_does_not_slow_the_rate(tmp_path: Path) -> None:
+    per_clock = []
+    for faults in ((), ({"kind": "hbm_slow", "gpu": 0, "share": 0.5},)):
+        machine = OneDevice(_machine(tmp_path, *faults))
+        values = measure(machine, GemmRate, tmp_path, dtypes=["bf16"], seconds=0.5)
+        per_clock.append(values["gemm_rate_per_clock", "bf16"]["gpu0"])
+    assert per_clock[1] == pytest.approx(per_clock[0], rel=0.02)
+
+
+def test_each_product_finds_the_caches_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    diary: list[str] = []
+    for name in ("matmul", "touch"):
+        real = getattr(SimulatedCompute, name)
+
+        def noting(self: Any, *arguments: Any, real: Any = real, name: str = name, **how: Any) -> Any:
+            diary.append(name)
+            return real(self, *arguments, **how)
+
+        monkeypatch.setattr(SimulatedCompute, name, noting)
+    hardware = _machine(tmp_path)
+    compute = hardware.compute(hardware.devices("gpu")[0])
+    products = Products(torch, compute, "bf16", (8192, 8192, 8192), 1, 256)
+    diary.clear()
+    products.block()
+    assert diary == ["touch", "matmul"] * products.per_block
+
+
+def test_the_search_names_the_best_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that is a quarter faster in one shape: the rate is told as a share of what it reaches there."""
+    real, best = SimulatedCompute.matmul, SEARCHED[3]
+
+    def favouring(self: Any, a: Any, b: Any, *, nominal: Any, **how: Any) -> Any:
+        m, n, k = nominal
+        return real(self, a, b, nominal=(m, n, round(k / 1.25) if nominal == best else k), **how)
+
+    monkeypatch.setattr(SimulatedCompute, "matmul", favouring)
+    notes: dict[str, tuple[float, str]] = {}
+
+    def emit(metric: str, device: str, **said: Any) -> None:
+        if metric == "gemm_rate_to_best":
+            notes[device] = (said["value"], said["note"])
+
+    params = resolve_params(GemmRate, {**SHORT, "alone_s": 0})
+    GemmRate().run(Context(OneDevice(_machine(tmp_path)), params, 1, tmp_path, emit, lambda sentence: None))
+    share, note = notes["gpu0"]
+    assert share == pytest.approx(80, abs=2)
+    assert note.endswith("TFLOPS at 2048x2048x13312")

@@ -1,0 +1,253 @@
+"""The burn beside its steady load: pulses, the host's load, what was set, and a GPU that goes while it works."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import importlib
+import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster_node.agent.gpu_settings import settings
+from muster_node.hardware import open_hardware
+from muster_node.hardware.seam import Clock, Compute, Device, Fact, Hardware, Sample, Timing, Worker
+from muster_node.probe import Context, resolve_params
+from muster_node.probes._host_load import burning_beside, emit_beside
+from muster_node.probes._pulses import PATTERNS, Pulsing
+from muster_node.probes._settings import emit_changes
+from muster_node.probes.gpu_burn import GpuBurn
+from muster_simulator import create_machine, open_simulated
+from tests.muster_simulator.winding import WoundClock
+
+pytestmark = pytest.mark.needs_torch
+torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
+
+GPUS = [f"gpu{slot}" for slot in range(8)]
+PULSES = {"seconds": 20.0, "pulse_s": 100.0, "pulse_ms": [20, 50]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """One measurement."""
+
+    value: float | None
+    note: str
+    samples: int
+
+
+def _burn(hardware: Hardware, scratch: Path, **params: Any) -> dict[tuple[str, str, str], Told]:
+    """(metric, device, first label's value or "") -> what was told."""
+    told: dict[tuple[str, str, str], Told] = {}
+
+    def emit(metric: str, device: str, **said: Any) -> None:
+        assert metric in GpuBurn.metrics
+        variant = next(iter((said.get("labels") or {}).values()), "")
+        told[metric, device, variant] = Told(said.get("value"), said.get("note", ""), said.get("samples", 1))
+
+    GpuBurn().run(Context(hardware, resolve_params(GpuBurn, params), 5, scratch, emit, lambda sentence: None))
+    return told
+
+
+def _machine(tmp_path: Path, *faults: dict[str, Any]) -> Hardware:
+    create_machine(tmp_path / "node", seed=4, faults=faults)
+    return open_simulated(tmp_path / "node")
+
+
+def test_both_patterns_pulse_every_gpu_and_a_healthy_one_computes_the_same_throughout(tmp_path: Path) -> None:
+    told = _burn(_machine(tmp_path), tmp_path, **PULSES)
+    for pattern in PATTERNS:
+        for gpu in GPUS:
+            assert told["pulses", gpu, pattern].value
+            assert told["pulse_mismatches", gpu, pattern].value == 0
+            power = told["pulse_power_max", gpu, pattern]
+            assert power.value is not None
+            assert power.samples > 1
+            assert "readings a second of a power that may be a mean over time" in power.note
+            assert 0 < (told["pulse_power_mean", gpu, pattern].value or 0) <= power.value
+    assert {told["gpu_lost", gpu, ""].value for gpu in GPUS} == {0.0}
+
+
+def test_without_seconds_for_it_nothing_pulses(tmp_path: Path) -> None:
+    told = _burn(_machine(tmp_path), tmp_path, seconds=5.0)
+    assert not [metric for metric, *_ in told if metric.startswith("pulse")]
+
+
+def test_a_marginal_lane_shows_in_the_pulses(tmp_path: Path) -> None:
+    told = _burn(_machine(tmp_path, {"kind": "sdc", "gpu": 2}), tmp_path, **PULSES)
+    wrong = {gpu for pattern in PATTERNS for gpu in GPUS if told["pulse_mismatches", gpu, pattern].value}
+    assert wrong == {"gpu2"}
+
+
+def _gpu6_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Pulsing._product
+
+    def product(self: Pulsing, compute: Compute, a: Any, b: Any) -> Any:
+        if compute.device.id == "gpu6":
+            raise RuntimeError("CUDA error: GPU is lost\nCompile with TORCH_USE_CUDA_DSA")
+        return real(self, compute, a, b)
+
+    monkeypatch.setattr(Pulsing, "_product", product)
+
+
+def test_a_gpu_lost_in_the_pulses_is_told_as_lost_with_its_last_readings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hardware = _machine(tmp_path)
+    telemetry, started = hardware.telemetry, hardware.clock.now()
+    _gpu6_breaks_off(monkeypatch)
+
+    def silent_after_the_burn() -> list[Sample]:
+        gone = {"gpu6"} if hardware.clock.now() - started > PULSES["seconds"] else set()
+        return [sample for sample in telemetry() if sample.device not in gone]
+
+    monkeypatch.setattr(hardware, "telemetry", silent_after_the_burn)
+    told = _burn(hardware, tmp_path, **PULSES)
+    lost = told["gpu_lost", "gpu6", ""]
+    assert lost.value == 1.0
+    assert lost.note.startswith("lost under pulses in phase: CUDA error: GPU is lost; last seen at ")
+    assert told["pulse_mismatches", "gpu6", "in phase"] == Told(None, "CUDA error: GPU is lost", 0)
+    assert ("pulses", "gpu6", "anti-phase") not in told
+    assert told["pulses", "gpu5", "anti-phase"].value
+    assert told["burn_rate", "gpu6", ""].value
+
+
+def test_a_gpu_that_breaks_off_and_still_answers_is_not_called_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory that ran out, say: nothing was measured, and nobody is convicted."""
+    _gpu6_breaks_off(monkeypatch)
+    lost = _burn(_machine(tmp_path), tmp_path, **PULSES)["gpu_lost", "gpu6", ""]
+    assert lost.value is None
+    assert "CUDA error: GPU is lost" in lost.note
+
+
+class Recording(Compute):
+    """A device that notes when it is given each product; every product takes it ``takes`` seconds of the clock."""
+
+    def __init__(self, device: Device, clock: Clock, takes: float) -> None:
+        self.device, self.torch_device = device, torch.device("cpu")
+        self.given: list[float] = []
+        self._clock, self._takes = clock, takes
+
+    def physical(self, *shape: int) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def matmul(self, a: Any, b: Any, *, nominal: tuple[int, int, int], out_dtype: Any = None) -> Any:
+        self.given.append(round(self._clock.now(), 6))
+        self._clock.sleep(self._takes)
+        return torch.zeros(1)
+
+    def copy(self, target: Any, source: Any, *, nominal_bytes: int) -> None:
+        raise NotImplementedError
+
+    def touch(self, tensor: Any, *, nominal_bytes: int) -> Any:
+        raise NotImplementedError
+
+    def timer(self) -> Any:
+        return contextlib.nullcontext(Timing(seconds=0.005))
+
+    def free_memory(self) -> int:
+        raise NotImplementedError
+
+
+def _bursts(pattern: str, slot: int, widths: list[int], takes: float = 0.0) -> list[tuple[float, int]]:
+    """(begin in ms after the first, products) of each burst of 400 ms of pulses on one GPU."""
+    clock, device = WoundClock(), Device(f"gpu{slot}", "gpu", slot)
+    compute = Recording(device, clock, takes)
+    hardware = SimpleNamespace(clock=clock, compute=lambda _: compute)
+    params = resolve_params(GpuBurn, {"pulse_s": 0.4, "pulse_ms": widths})
+    context = Context(hardware, params, 1, Path(), lambda *_: None, lambda _: None)  # type: ignore[arg-type]
+    pulsed = Pulsing(torch, context, lambda _: [None, None], pattern)(Worker(device, 0, 1, lambda: None))
+    begins = collections.Counter(compute.given[2:])  # the first two lay out and size
+    assert pulsed.pulses == len(begins) or takes
+    start = 1000.0 + 2 * takes + 0.05  # laid out and sized, and heard by all
+    return [(round(1000 * (begin - start), 3), products) for begin, products in begins.items()]
+
+
+def test_bursts_are_as_wide_as_asked_and_rest_as_long() -> None:
+    assert _bursts("in phase", 0, [20, 50]) == [
+        (0, 4), (40, 4), (80, 4), (120, 4), (160, 4), (200, 10), (300, 10)
+    ]  # fmt: skip
+
+
+def test_in_phase_all_gpus_burst_together_and_in_anti_phase_every_other_one_while_the_rest_rest() -> None:
+    first = _bursts("in phase", 0, [50])
+    assert _bursts("in phase", 1, [50]) == _bursts("anti-phase", 2, [50]) == first
+    assert [begin for begin, _ in _bursts("anti-phase", 1, [50])] == [50 + begin for begin, _ in first]
+
+
+def test_a_burst_that_is_too_late_for_its_place_is_left_out_and_none_is_moved() -> None:
+    begins = [begin for begin, _ in _bursts("in phase", 0, [20], takes=0.03)][::4]
+    assert begins == [0, 120, 240, 360]
+
+
+def test_what_was_set_otherwise_is_told_in_words() -> None:
+    def facts(limit: float, clock: float, **more: Any) -> list[Fact]:
+        return [
+            Fact("power_limit", "gpu0", "W", limit),
+            Fact("application_clock", "gpu0", "MHz", clock, labels={"domain": "sm"}),
+            Fact("mig_mode", "gpu1", "bool", 0.0),
+            Fact("gpu_model", "gpu1", "text", text=str(clock)),
+            Fact("compute_mode", "gpu2", "text", **more),
+        ]
+
+    told: dict[str, tuple[float | None, str]] = {}
+
+    def emit(metric: str, device: str, value: float | None = None, note: str = "") -> None:
+        assert metric == "settings_changed"
+        told[device] = (value, note)
+
+    context = Context(None, {}, 1, Path(), emit, lambda _: None)  # type: ignore[arg-type]
+    before = settings(facts(700, 1980, text="default"))
+    emit_changes(context, before, settings(facts(650, 1410, note="GPU is lost")))
+    assert told == {
+        "gpu0": (
+            2,
+            "power_limit: 700 W before, 650 W after; application_clock (sm): 1980 MHz before, 1410 MHz after",
+        ),
+        "gpu1": (0, ""),
+        "gpu2": (None, "the GPU does not tell its settings any more"),
+    }
+
+
+def test_the_burn_tells_that_it_left_everything_as_it_was(tmp_path: Path) -> None:
+    told = _burn(_machine(tmp_path), tmp_path, seconds=5.0)
+    assert {told["settings_changed", gpu, ""] for gpu in GPUS} == {Told(0, "", 1)}
+    why = "there is no core to spare that could be loaded"  # CPU work is not modelled
+    assert told["memory_burn_mismatches", "memory", ""] == told["host_burn_rate", "node", ""] == Told(None, why, 1)
+
+
+def _beside(hardware: Hardware, scratch: Path, memory_gib: float) -> dict[str, Told]:
+    told: dict[str, Told] = {}
+
+    def emit(metric: str, device: str, **said: Any) -> None:
+        told[metric] = Told(said.get("value"), said.get("note", ""), said.get("samples", 1))
+
+    context = Context(hardware, {}, 1, scratch, emit, lambda _: None)
+    with burning_beside(context, torch, hardware.devices("core")[:1], memory_gib, 60.0) as burns:
+        assert burns is not None
+        assert not burns.done() or burns.exception()
+        hardware.clock.sleep(0.5)
+    emit_beside(context, burns)
+    return told
+
+
+def test_cores_work_and_check_memory_while_the_gpus_do_and_stop_with_them(tmp_path: Path) -> None:
+    hardware = open_hardware()
+    begun = hardware.clock.now()
+    told = _beside(hardware, tmp_path, 0.01)
+    assert hardware.clock.now() - begun < 30
+    assert told["host_burn_rate"].value
+    assert told["memory_burn_mismatches"].value == 0
+    assert told["memory_burn_mismatches"].samples >= 1
+
+
+def test_a_host_without_the_memory_to_check_is_told_and_costs_the_gpus_nothing(tmp_path: Path) -> None:
+    told = _beside(open_hardware(), tmp_path, 10**6)
+    assert told["memory_burn_mismatches"].value is None
+    assert "1000000.0 GiB to check while burning are not free" in told["memory_burn_mismatches"].note

@@ -1,0 +1,182 @@
+"""Copies between host, GPUs and peers: rates show what links lost, digests show what a copy changed."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster_node.hardware.seam import Hardware, Transfer
+from muster_node.probe import Context, Skip, resolve_params
+from muster_node.probes.transfers import HOST_DIRECTIONS, Transfers, blamed
+from muster_simulator import create_machine, open_simulated
+from muster_simulator.compute import SimulatedCompute
+from tests.muster_simulator.test_probes import Values, measure
+from tests.support.injector import KINDS, Injector, OneDevice
+
+pytestmark = pytest.mark.needs_torch
+GPUS = [f"gpu{slot}" for slot in range(8)]
+COPIES = {"mib": 1, "peer_mib": 1, "repeats": 1}
+
+
+def _machine(tmp_path: Path, *faults: dict[str, Any]) -> Hardware:
+    create_machine(tmp_path / "node", seed=4, faults=faults)
+    return open_simulated(tmp_path / "node")
+
+
+def _slow(rates: dict[str, float]) -> dict[str, float]:
+    """Devices beyond 2 % of the median, as shares of it."""
+    middle = statistics.median(rates.values())
+    return {device: rate / middle for device, rate in rates.items() if abs(rate / middle - 1) > 0.02}
+
+
+def _wrong(values: Values) -> dict[tuple[str, str], int]:
+    return {
+        (direction, device): count
+        for (metric, direction), found in values.items()
+        if metric == "transfer_mismatches"
+        for device, count in found.items()
+        if count
+    }
+
+
+def test_a_healthy_node_is_as_fast_as_its_model_and_loses_nothing(tmp_path: Path) -> None:
+    values = measure(_machine(tmp_path), Transfers, tmp_path)
+    for metric in ("pcie_bandwidth", "pcie_bandwidth_together"):
+        for direction in HOST_DIRECTIONS:
+            rates = values[metric, direction]
+            assert list(rates) == GPUS
+            assert not _slow(rates)
+        assert 45.9 < min(values[metric, "h2d"].values()) < max(values[metric, "h2d"].values()) < 63
+        assert 1.5 * 52 < min(values[metric, "both"].values()) < 2 * 63
+    assert list(values["peer_bandwidth", ""]) == GPUS
+    assert not _slow(values["peer_bandwidth", ""])
+    assert {peer for metric, peer in values if metric == "peer_pair_bandwidth"} == set(GPUS)
+    assert {direction for metric, direction in values if metric == "transfer_mismatches"} == {*HOST_DIRECTIONS, "peer"}
+    assert not _wrong(values)
+
+
+def test_a_narrow_pcie_link_and_a_lost_nvlink_show_on_their_gpus(tmp_path: Path) -> None:
+    hardware = _machine(tmp_path, {"kind": "pcie_width", "gpu": 2}, {"kind": "nvlink_down", "gpu": 5})
+    values = measure(hardware, Transfers, tmp_path)
+    for metric in ("pcie_bandwidth", "pcie_bandwidth_together"):
+        for direction in HOST_DIRECTIONS:
+            assert _slow(values[metric, direction]) == {"gpu2": pytest.approx(0.5, abs=0.01)}
+    assert _slow(values["peer_bandwidth", ""]) == {"gpu5": pytest.approx(17 / 18, abs=0.01)}
+    from_gpu5 = values["peer_pair_bandwidth", "gpu5"]
+    assert max(from_gpu5.values()) < 0.97 * min(values["peer_bandwidth", ""][gpu] for gpu in from_gpu5)
+    assert not _wrong(values)
+
+
+def test_gpus_without_any_nvlink_go_through_the_host_link(tmp_path: Path) -> None:
+    hardware = _machine(tmp_path, {"kind": "nvlink_down", "gpu": 1, "links": 18})
+    values = measure(hardware, Transfers, tmp_path, **COPIES)
+    assert values["peer_bandwidth", ""]["gpu1"] < 63
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_damage_on_the_way_to_or_from_the_host_is_counted(tmp_path: Path, kind: str) -> None:
+    machine = _machine(tmp_path)
+    for seed in range(4):
+        # Six kinds of copy, of which both ways at once makes two, each alone and with all GPUs, twice with the warm-up.
+        injector = Injector(kind, "transfer", 16, seed)
+        wrong = _wrong(measure(OneDevice(machine, injector), Transfers, tmp_path, **COPIES))
+        assert injector.changed
+        assert {device for _, device in wrong} == {"gpu0"}
+        assert sum(wrong.values()) == (16 if KINDS[kind].steady else 1)
+
+
+def test_a_gpu_that_sends_wrong_data_answers_for_it_and_those_who_receive_it_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = SimulatedCompute.transfer
+
+    def flips(self: SimulatedCompute, transfers: Sequence[Transfer], *, nominal_bytes: int) -> None:
+        real(self, transfers, nominal_bytes=nominal_bytes)
+        for one in transfers:
+            if one.peer is not None and one.peer.id == "gpu3":
+                one.target[1234] ^= 1 << 40
+
+    monkeypatch.setattr(SimulatedCompute, "transfer", flips)
+    told: dict[tuple[str, str], tuple[int, str, str]] = {}
+
+    def emit(metric: str, device: str, **said: Any) -> None:
+        if metric.endswith("_mismatches") and said["value"]:
+            told[metric, device] = (said["value"], next(iter(said["labels"].values())), said["note"])
+
+    params = resolve_params(Transfers, COPIES)
+    Transfers().run(Context(_machine(tmp_path), params, 1, tmp_path, emit, lambda sentence: None))
+    value, direction, note = told.pop(("transfer_mismatches", "gpu3"))
+    assert (value, direction) == (14, "peer")
+    assert note.startswith("gpu3 to gpu0; gpu3 to gpu1; ")
+    one_word = (2, "gpu3", "1 of 65536 words differ, the first at 0x2690")
+    assert told == {("peer_pair_mismatches", gpu): one_word for gpu in GPUS if gpu != "gpu3"}
+
+
+def test_a_pair_that_errs_only_together_is_put_down_to_both() -> None:
+    wrong = {(one, other): 0 for one in GPUS for other in GPUS if one != other}
+    assert set(blamed(wrong).values()) == {0}
+    wrong["gpu1", "gpu4"] = 3
+    assert {device: count for device, count in blamed(wrong).items() if count} == {"gpu1": 3, "gpu4": 3}
+    wrong["gpu1", "gpu5"] = wrong["gpu6", "gpu1"] = 2
+    assert {device: count for device, count in blamed(wrong).items() if count} == {"gpu1": 7}
+
+
+def test_a_copy_that_never_happened_is_not_taken_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier copy left in the buffer must not answer for a later one."""
+    monkeypatch.setattr(SimulatedCompute, "_link_rate", lambda *_: 1e9)
+    real, done = SimulatedCompute.transfer, set[int]()
+
+    def once(self: SimulatedCompute, transfers: Sequence[Transfer], *, nominal_bytes: int) -> None:
+        fresh = [one for one in transfers if id(one.target) not in done]
+        done.update(id(one.target) for one in fresh)
+        if fresh:
+            real(self, fresh, nominal_bytes=nominal_bytes)
+        else:
+            self._seconds += 1.0
+
+    monkeypatch.setattr(SimulatedCompute, "transfer", once)
+    wrong = _wrong(measure(OneDevice(_machine(tmp_path)), Transfers, tmp_path, **COPIES))
+    assert wrong == {("h2d", "gpu0"): 3, ("d2h", "gpu0"): 3, ("both", "gpu0"): 8}
+
+
+def test_a_gpu_that_goes_costs_its_own_copies_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = SimulatedCompute.transfer
+
+    def falls_off(self: SimulatedCompute, transfers: Sequence[Transfer], *, nominal_bytes: int) -> None:
+        if self.device.id == "gpu5":
+            raise RuntimeError("CUDA error: GPU is lost\nCompile with TORCH_USE_CUDA_DSA")
+        real(self, transfers, nominal_bytes=nominal_bytes)
+
+    monkeypatch.setattr(SimulatedCompute, "transfer", falls_off)
+    values = measure(_machine(tmp_path), Transfers, tmp_path, **COPIES)
+    for key in (("pcie_bandwidth", "h2d"), ("pcie_bandwidth_together", "both"), ("transfer_mismatches", "d2h")):
+        assert list(values[key]) == GPUS
+        assert [gpu for gpu, value in values[key].items() if value is None] == ["gpu5"]
+    assert [gpu for gpu, value in values["peer_bandwidth", ""].items() if value is None] == ["gpu5"]
+    assert values["transfer_mismatches", "peer"] == dict.fromkeys(GPUS)  # nobody has exchanged data with all peers
+
+
+def test_one_gpu_alone_has_no_peers_and_says_so(tmp_path: Path) -> None:
+    values = measure(OneDevice(_machine(tmp_path)), Transfers, tmp_path, **COPIES)
+    assert values["peer_bandwidth", ""] == {"gpu0": None}
+    assert ("transfer_mismatches", "peer") not in values
+
+
+def test_without_a_gpu_there_is_nothing_to_copy_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware = _machine(tmp_path)
+    monkeypatch.setattr(hardware, "devices", lambda kind: [])
+    with pytest.raises(Skip, match="no GPU that answers"):
+        measure(hardware, Transfers, tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_dead_cell_is_put_down_to_the_gpu_that_has_it_whatever_was_sent(tmp_path: Path, seed: int) -> None:
+    """Each sender's words would show it half of the time; with their complement beside them, each always does."""
+    create_machine(tmp_path / "node", seed=seed, faults=[{"kind": "stuck_bit", "gpu": 2}])
+    values = measure(open_simulated(tmp_path / "node"), Transfers, tmp_path, mib=1, peer_mib=1, repeats=1)
+    wrong = {device: count for device, count in values["transfer_mismatches", "peer"].items() if count}
+    assert wrong == {"gpu2": 7}

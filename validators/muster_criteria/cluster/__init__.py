@@ -1,0 +1,1 @@
+"""The verdict on a block of nodes: who was lost, who corrupts, who is slow."""

@@ -1,0 +1,189 @@
+"""The values of judging a block of nodes: what each member sent, and what is said of each and of the whole."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from muster_criteria.measured import Measured, StageResult
+from muster_criteria.model import Coverage, Finding, Judgement, Observation, Severity, Verdict
+from muster_criteria.stage.rows import natural
+
+T = TypeVar("T")
+
+STAGE = "cluster_validation"
+COLLECTIVES, TRAINING = "cluster_collectives", "cluster_training"
+"""The probes whose measurements are judged here."""
+
+GRAVITY = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.WARN, Verdict.PASS)
+
+
+@dataclasses.dataclass(frozen=True)
+class MemberResult:
+    """What came back from one member; ``result`` None: nothing usable, and ``why_missing`` says why.
+
+    ``devices`` is how many GPUs its SKU counts; None: as many as the member of the block that tested most, and on nodes
+    without GPUs as many as it has itself.
+    """
+
+    name: str
+    result: StageResult | None
+    why_missing: str = ""
+    devices: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class MemberVerdict:
+    """What is said of one member. ``missing``: it did not come up, or was lost to the others."""
+
+    name: str
+    verdict: Verdict
+    reason: str
+    coverage: Coverage
+    findings: tuple[Finding, ...]
+    missing: bool = False
+
+    def judgement(self, member: MemberResult, level: str, sku: str, sku_version: str) -> Judgement:
+        """The same as the judgement of a stage, for records and reports."""
+        result = member.result
+        broken = {(finding.metric, finding.device) for finding in self.findings}
+        measured = result.measurements if result is not None else []
+        return Judgement(
+            stage=STAGE,
+            level=level,
+            verdict=self.verdict,
+            reason=self.reason,
+            coverage=self.coverage,
+            findings=self.findings,
+            observations=tuple(_observation(row, broken) for row in measured if row.metric != "step_digest"),
+            simulated=result is not None and result.simulated,
+            sku=sku,
+            sku_version=sku_version,
+            notes=tuple(result.notes) if result is not None else (),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterJudgement:
+    """What is said of a block: its members sorted by name, and ``notes`` on what concerns all of them."""
+
+    members: tuple[MemberVerdict, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """The gravest verdict of any member; INCONCLUSIVE for a block without members."""
+        found = {member.verdict for member in self.members}
+        return next((verdict for verdict in GRAVITY if verdict in found), Verdict.INCONCLUSIVE)
+
+    @property
+    def convicted(self) -> dict[str, tuple[Finding, ...]]:
+        """Critical findings by member; each names its device."""
+        critical = {
+            member.name: tuple(finding for finding in member.findings if finding.severity is Severity.CRITICAL)
+            for member in self.members
+        }
+        return {name: findings for name, findings in critical.items() if findings}
+
+    @property
+    def cleared(self) -> tuple[str, ...]:
+        """Members that passed."""
+        return tuple(member.name for member in self.members if member.verdict is Verdict.PASS)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Members that did not come up, or were lost to the others."""
+        return tuple(member.name for member in self.members if member.missing)
+
+    @property
+    def inconclusive(self) -> dict[str, str]:
+        """Why nothing can be said, by member."""
+        return {member.name: member.reason for member in self.members if member.verdict is Verdict.INCONCLUSIVE}
+
+
+@dataclasses.dataclass
+class Case:
+    """What the parts of the judge have found so far. A doubt is a sentence on why a member cannot be passed."""
+
+    findings: dict[str, list[Finding]] = dataclasses.field(default_factory=dict)
+    doubts: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    missing: set[str] = dataclasses.field(default_factory=set)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def find(self, member: str, finding: Finding) -> None:
+        """One finding on a member."""
+        self.findings.setdefault(member, []).append(finding)
+
+    def doubt(self, members: Iterable[str], why: str) -> None:
+        """Why each of these members cannot be passed."""
+        for member in members:
+            told = self.doubts.setdefault(member, [])
+            if why not in told:
+                told.append(why)
+
+    def note(self, sentence: str) -> None:
+        """Something about the whole block."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+    def has_critical(self) -> bool:
+        """Whether anybody is convicted yet."""
+        return any(finding.severity is Severity.CRITICAL for found in self.findings.values() for finding in found)
+
+
+class Measurements:
+    """One member's measurements, found by probe and metric."""
+
+    def __init__(self, result: StageResult | None) -> None:
+        self._rows: dict[tuple[str, str], list[Measured]] = {}
+        for row in result.measurements if result is not None else ():
+            self._rows.setdefault((row.probe, row.metric), []).append(row)
+
+    def rows(self, probe: str, metric: str) -> Sequence[Measured]:
+        """All rows of one metric."""
+        return self._rows.get((probe, metric), ())
+
+    def value(self, probe: str, metric: str, device: str = "node", **labels: str) -> float | None:
+        """The one value with these labels; None where there is none, or several that differ."""
+        return _only({row.value for row in self._matching(probe, metric, device, labels)})
+
+    def text(self, probe: str, metric: str, device: str = "node") -> str | None:
+        """The one text; None where there is none, or several that differ."""
+        return _only({row.text for row in self._matching(probe, metric, device, {})})
+
+    def spread(self, probe: str, metric: str, device: str = "node") -> float:
+        """The spread of a metric's repeats; 0 where it is not told."""
+        return max((row.spread or 0.0 for row in self._matching(probe, metric, device, {})), default=0.0)
+
+    def devices(self, probe: str, metric: str) -> list[str]:
+        """The devices that report a metric, gpu2 before gpu10."""
+        return sorted({row.device for row in self.rows(probe, metric)}, key=natural)
+
+    def _matching(self, probe: str, metric: str, device: str, labels: Mapping[str, str]) -> list[Measured]:
+        return [
+            row for row in self.rows(probe, metric) if row.device == device and labels.items() <= row.labels.items()
+        ]
+
+
+def _only(values: set[T | None]) -> T | None:
+    return next(iter(values)) if len(values) == 1 else None
+
+
+def _observation(row: Measured, broken: set[tuple[str, str]]) -> Observation:
+    return Observation(
+        probe=row.probe,
+        metric=row.metric,
+        device=row.device,
+        unit=row.unit,
+        value=row.value,
+        text=row.text,
+        labels=tuple(sorted(row.labels.items())),
+        samples=row.samples,
+        spread=row.spread,
+        floor=None,
+        ceiling=None,
+        source="",
+        ok=(row.metric, row.device) not in broken,
+        note=row.note,
+    )

@@ -1,0 +1,144 @@
+"""Who holds the others up: the straggler computes longest and waits least; its victims show the opposite."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping
+
+from muster_criteria.cluster.model import COLLECTIVES, TRAINING, Case, Measurements
+from muster_criteria.model import Action, FaultClass, Finding, Severity
+from muster_criteria.words import figure
+
+PAIR_CONFIDENCE = 0.5
+LATE_S = 0.010
+"""Below this a host's scheduler alone makes a rank late."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """By how much more than the median of the others a node may compute, as a share."""
+
+    warn: float
+    fail: float
+
+
+WHOLE_NODES = Limits(0.04, 0.05)
+"""Muster's own starting point for balanced, fixed work where a node's slowest of several devices counts: these lie
+close together. Among 1,500 healthy nodes drawn by the simulation none was 4 % slower than the median of its block."""
+
+SINGLE_DEVICES = Limits(0.07, 0.10)
+"""Where one device stands for a node, the ordinary spread of devices shows: 6.5 % at most among the same 1,500."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """One member's step: seconds of compute and of waiting (medians), and the spread of its compute times."""
+
+    compute: float
+    wait: float
+    spread: float
+    devices: Mapping[str, float]
+    key: tuple[str, ...]
+
+
+def judge_pace(members: Mapping[str, Measurements], case: Case) -> None:
+    """Convict stragglers; warn of what is slow without holding anybody up, and of who comes late to collectives."""
+    paces = {name: pace for name, measured in members.items() if (pace := _pace(measured)) is not None}
+    for name, pace in paces.items():
+        others = [other for at, other in paces.items() if at != name and other.key == pace.key]
+        if others:
+            _judge_one(name, pace, others, case)
+    _judge_lateness(members, case)
+
+
+def _pace(measured: Measurements) -> Pace | None:
+    compute, wait = measured.value(TRAINING, "step_compute"), measured.value(TRAINING, "step_wait")
+    if compute is None or wait is None or compute <= 0:
+        return None
+    devices = {
+        row.device: row.value
+        for row in measured.rows(TRAINING, "step_compute")
+        if row.device != "node" and row.value is not None
+    }
+    keys = tuple(sorted({row.text or "" for row in measured.rows(TRAINING, "digest_key")}))
+    return Pace(compute, wait, measured.spread(TRAINING, "step_compute"), devices, keys)
+
+
+def _judge_one(name: str, pace: Pace, others: list[Pace], case: Case) -> None:
+    limits = WHOLE_NODES if len(pace.devices) > 1 else SINGLE_DEVICES
+    usual = statistics.median(other.compute for other in others)
+    excess, gap = pace.compute / usual - 1.0, pace.compute - usual
+    # A difference that the others show from step to step says nothing about a node.
+    if excess <= max(limits.warn, statistics.median(other.spread for other in others)):
+        return
+    holds_up = pace.wait < gap / 2 <= statistics.median(other.wait for other in others)
+    convicts = excess > limits.fail and holds_up and len(others) > 1
+    limit = limits.fail if convicts else limits.warn
+    device = _culprit(pace, others, limit)
+    waits = "and waits least" if holds_up else "though the others do not wait for it"
+    at_most = f"≤ {figure(usual * (1 + limit), 's')}"
+    observed = f"{figure(pace.compute, 's')} a step, {100 * excess:.1f} % more than the others, {waits}"
+    case.find(
+        name,
+        Finding(
+            rule="straggler",
+            metric="step_compute",
+            device=device,
+            severity=Severity.CRITICAL if convicts else Severity.WARNING,
+            fault_class=_fault(device, pace),
+            action=Action.INSPECT if convicts else Action.RETEST,
+            observed=observed,
+            expected=f"{at_most} ({100 * limit:g} % above the median of {len(others)} others)",
+            source="Muster's own starting point: a straggler computes longest and waits least for the same work",
+            summary=f"{device} holds the block up: it computes {observed}.",
+            confidence=1.0 if len(others) > 1 else PAIR_CONFIDENCE,
+        ),
+    )
+
+
+def _culprit(pace: Pace, others: list[Pace], limit: float) -> str:
+    """The device behind a slow node, if one of them stands out; else the node."""
+    usual = statistics.median([seconds for other in [pace, *others] for seconds in other.devices.values()] or [0.0])
+    slowest = max(pace.devices, key=lambda device: (pace.devices[device], device), default="node")
+    return slowest if usual > 0 and pace.devices[slowest] / usual - 1.0 > limit else "node"
+
+
+def _fault(device: str, pace: Pace) -> FaultClass:
+    kinds = {"gpu": FaultClass.GPU, "cpu": FaultClass.CPU}
+    return kinds.get(device.rstrip("0123456789"), FaultClass.NODE)
+
+
+def _judge_lateness(members: Mapping[str, Measurements], case: Case) -> None:
+    """Who comes late to most collectives, by more than these take: the host is slow, whatever its devices do."""
+    lags: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
+    for name, measured in members.items():
+        for row in measured.rows(COLLECTIVES, "arrival_lag"):
+            seconds = measured.value(COLLECTIVES, "collective_time", **row.labels)
+            if row.value is not None and seconds is not None:
+                key = (row.labels.get("op", ""), row.labels.get("bytes", ""))
+                lags.setdefault(key, {})[name] = (row.value, seconds)
+    for name in members:
+        late = [told[name] for told in lags.values() if name in told and _is_late(name, told)]
+        if lags and 2 * len(late) > len(lags):
+            lag, seconds = max(late)
+            observed = f"up to {figure(lag, 's')} late to collectives that take {figure(seconds, 's')}"
+            finding = Finding(
+                rule="late",
+                metric="arrival_lag",
+                device="node",
+                severity=Severity.WARNING,
+                fault_class=FaultClass.NODE,
+                action=Action.INSPECT,
+                observed=observed,
+                expected="to arrive with the others",
+                source=f"Muster's own starting point: later than the collective takes, {figure(LATE_S, 's')} at least",
+                summary=f"The node comes late to {len(late)} of {len(lags)} collectives: {observed}.",
+            )
+            case.find(name, finding)
+
+
+def _is_late(name: str, told: Mapping[str, tuple[float, float]]) -> bool:
+    lag, seconds = told[name]
+    next_lag = max((other for at, (other, _) in told.items() if at != name), default=0.0)
+    return lag > max(LATE_S, seconds, 2 * next_lag)

@@ -1,0 +1,123 @@
+"""Nodes that fail alike within a short time: one visit beside what was found lately in its rack and image. Pure.
+
+The third node of one rack that fails in the same thing is first of all a problem of the facility, of one image a
+problem of software or of the golden reference. The stage still fails, but conviction waits: no device is returned, and
+the node is held rather than quarantined. Corrupted data waits for nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from muster_criteria.context.suspicion import METRICS as CORRUPTION
+from muster_criteria.fleet.causes import BLAME, GROUP_SHARE, NODES_MIN, REMEDY
+from muster_criteria.model import COMMON_CAUSE, HELD, XID, FaultClass, Finding, Judgement, Severity, subject
+from muster_criteria.stage.fleet_findings import CONVICTED
+from muster_criteria.stage.rules import KINDS
+from muster_criteria.words import listed
+
+IMAGE = ("kernel", "driver", "cuda", "torch")
+"""What of a result's environment makes an image: kernel, driver and libraries."""
+GROUPED = "by"
+"""The label of a common cause among nodes; one within a node has none."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Neighbour:
+    """A node tested lately in the same stage: its groups ({"rack": "r1", "image": …}), and what it failed in."""
+
+    node: str
+    groups: Mapping[str, str]
+    failing: frozenset[str]
+
+
+def groups_of(rack: str, environment: Mapping[str, str | None]) -> dict[str, str]:
+    """The groups that a node belongs to, as {kind: name}; one that is not known is left out."""
+    image = " ".join(f"{name} {environment[name]}" for name in IMAGE if environment.get(name))
+    return {kind: name for kind, name in (("rack", rack), ("image", image)) if name}
+
+
+def symptom(finding: Finding) -> str:
+    """What nodes that fail alike have in common, "" of a finding that is no conviction, or never waits."""
+    if finding.severity is not Severity.CRITICAL or finding.waived or finding.rule == COMMON_CAUSE:
+        return ""
+    if finding.metric in CORRUPTION:
+        return ""
+    return subject(finding) if finding.rule in (*KINDS, XID) else f"{finding.metric} {finding.rule}"
+
+
+def beside_others(judgement: Judgement, node: str, groups: Mapping[str, str], others: Iterable[Neighbour]) -> Judgement:
+    """The judgement; with a common cause for each symptom that this node shares with others of its rack or image.
+
+    As in a sweep, the others must make it three nodes, and half of those of the group that were tested.
+    """
+    known = [each for each in others if each.node != node]
+    symptoms = {name for finding in judgement.findings if (name := symptom(finding))}
+    causes = [
+        cause
+        for name in sorted(symptoms)
+        for by, group in sorted(groups.items(), reverse=True)  # a rack before an image
+        if (cause := _cause(name, by, group, node, known, judgement.findings)) is not None
+    ]
+    if not causes:
+        return judgement
+    explained = {cause.metric for cause in causes}
+    action = {cause.metric: cause.action for cause in reversed(causes)}
+    held = tuple(
+        dataclasses.replace(each, confidence=min(each.confidence, HELD), action=action[symptom(each)])
+        if symptom(each) in explained
+        else each
+        for each in judgement.findings
+    )
+    return dataclasses.replace(judgement, findings=(*causes, *held))
+
+
+def _cause(
+    name: str, by: str, group: str, node: str, others: Sequence[Neighbour], findings: Sequence[Finding]
+) -> Finding | None:
+    of = [each for each in others if each.groups.get(by) == group]
+    alike = sorted(each.node for each in of if name in each.failing)
+    count, tested = len(alike) + 1, len(of) + 1
+    if count < NODES_MIN or count < GROUP_SHARE * tested:
+        return None
+    fault = BLAME.get(by, FaultClass.SOFTWARE)
+    return Finding(
+        rule=COMMON_CAUSE,
+        metric=name,
+        device="node",
+        severity=Severity.CRITICAL,
+        fault_class=fault,
+        action=REMEDY[fault],
+        observed=f"{listed([node, *alike])} fail alike",
+        expected="faults of nodes to come one at a time",
+        source=f"chosen here: {NODES_MIN} nodes and {100 * GROUP_SHARE:.0f} % of those tested are no coincidence",
+        summary=(
+            f"{count} of {tested} nodes of {by} {group} that were tested lately fail alike in {name} ({listed(alike)} "
+            f"before this one): first of all a {fault} problem; no device is convicted until that is ruled out."
+        ),
+        labels=((GROUPED, by), ("name", group)),
+        confidence=CONVICTED,
+        measurements=tuple(
+            dict.fromkeys(each for finding in findings if symptom(finding) == name for each in finding.measurements)
+        ),
+    )
+
+
+def why_held(findings: Iterable[Finding]) -> str:
+    """Why a node with these findings is held rather than convicted; "" where any of them is its own."""
+    given = list(findings)
+    causes = [
+        each for each in given if each.rule == COMMON_CAUSE and dict(each.labels).get(GROUPED) and not each.waived
+    ]
+    explained = {each.metric for each in causes}
+    # What never waits has no symptom, and so is nobody's but its own.
+    own = [
+        each
+        for each in given
+        if each.severity is Severity.CRITICAL
+        and not each.waived
+        and each.rule != COMMON_CAUSE
+        and symptom(each) not in explained
+    ]
+    return "" if own or not causes else causes[0].summary.rstrip(".")

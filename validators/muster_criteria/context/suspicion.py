@@ -1,0 +1,102 @@
+"""Silent data corruption: which findings make a part a suspect for life, and whether a rerun confirmed them. Pure.
+
+A reboot and a clean test clear nothing: a corrupting GPU has passed every offline test after a reboot, and corrupted
+again a month later (test-science 1.2).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from muster_criteria.context.goldens import DIGEST
+from muster_criteria.model import COMMON_CAUSE, Action, Finding, Severity
+from muster_criteria.sku_files.limits import kind_of
+from muster_criteria.stage.rows import Row, natural
+from muster_criteria.words import listed
+
+RERUNS = {
+    "gemm_mismatches": "gemm_rerun",
+    "full_entropy_mismatches": "full_entropy_rerun",
+    "memory_mismatches": "memory_rerun",
+}
+"""Metric of mismatches → the metric that tells how it went when they were run again, on the device of label ``on``."""
+
+METRICS = frozenset(
+    {*RERUNS, DIGEST, "round_trip_mismatches", "memory_burn_mismatches", "pulse_mismatches", "transfer_mismatches"}
+)
+"""A critical finding of one of these is silent data corruption."""
+
+PEERS_MIN = 2
+SIBLINGS = ("gpu", "cpu")
+"""Kinds of device that can vouch for each other; memory behind the host's cores is one."""
+CONFIRMED, UNCONFIRMED = 0.99, 0.9
+
+_Where = tuple[str, str, tuple[tuple[str, str], ...]]
+"""Metric, device and labels of reruns, without ``on``."""
+
+
+def makes_suspect(finding: Finding) -> bool:
+    """Whether the part that the finding names is a suspect from now on.
+
+    Where most siblings fail alike the fault is sought elsewhere first, and no part is a suspect for it yet.
+    """
+    return (
+        finding.severity is Severity.CRITICAL
+        and finding.metric in METRICS
+        and finding.rule != COMMON_CAUSE
+        and finding.action is not Action.FIX_SOFTWARE
+        and finding.device != "node"
+    )
+
+
+def confirmed(findings: Iterable[Finding], rows: Iterable[Row]) -> list[Finding]:
+    """The findings; those of mismatches that were run again say whether that confirmed them, and by whom."""
+    reruns: dict[_Where, list[Row]] = {}
+    for row in rows:
+        if row.metric in RERUNS.values() and row.value is not None and "on" in dict(row.labels):
+            labels = tuple(label for label in row.labels if label[0] != "on")
+            reruns.setdefault((row.metric, row.device, labels), []).append(row)
+    return [_told(each, reruns) for each in findings]
+
+
+def _told(finding: Finding, reruns: Mapping[_Where, Sequence[Row]]) -> Finding:
+    again = reruns.get((RERUNS.get(finding.metric, ""), finding.device, finding.labels), [])
+    if not again or finding.severity is not Severity.CRITICAL:
+        return finding
+    word, sure = _word(finding.device, again)
+    return dataclasses.replace(
+        finding,
+        summary=f"{finding.summary.rstrip('.')}; {'confirmed' if sure else 'unconfirmed'}: {word}.",
+        action=finding.action if sure else Action.RETEST,
+        confidence=min(finding.confidence, CONFIRMED if sure else UNCONFIRMED),
+    )
+
+
+def _word(device: str, again: Sequence[Row]) -> tuple[str, bool]:
+    """What came of the reruns, and whether that confirms the fault."""
+    own, peers = _own(device, again), _peers(device, again)
+    wrong, runs = sum(int(row.value or 0) for row in own), sum(row.samples for row in own)
+    clean, bad = ([on for on, row in peers.items() if bool(row.value) is spoilt] for spoilt in (False, True))
+    said = f"wrong again in {wrong} of {runs} reruns" if wrong else f"intermittent, right in {runs} reruns"
+    if bad:
+        return f"{said}, but {listed(bad)} got it wrong too", False
+    if kind_of(device) not in SIBLINGS:
+        return said, bool(wrong)
+    if len(clean) < PEERS_MIN:
+        return f"{said}, and fewer than two siblings could be asked: run it again on peers", False
+    return f"{said}, and {listed(clean)} got it right", bool(wrong)
+
+
+def _own(device: str, again: Sequence[Row]) -> list[Row]:
+    """Reruns where it was found: on the device itself, or on the cores that share the memory or node that it names."""
+    return [row for row in again if _on(row) == device or kind_of(_on(row)) != kind_of(device)]
+
+
+def _peers(device: str, again: Sequence[Row]) -> dict[str, Row]:
+    alike = [row for row in again if _on(row) != device and kind_of(_on(row)) == kind_of(device)]
+    return {_on(row): row for row in sorted(alike, key=lambda row: natural(_on(row)))}
+
+
+def _on(row: Row) -> str:
+    return dict(row.labels)["on"]

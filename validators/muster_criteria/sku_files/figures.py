@@ -1,0 +1,73 @@
+"""What is known of a hardware model beside its limits: best figures to check floors against, and what it lacks."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated
+
+from pydantic import Field, FiniteFloat, model_validator
+
+from muster_criteria.sku_files.limits import Kind, Written, labelled
+
+SCALE = {
+    "TB/s": 1e12,
+    "GB/s": 1e9,
+    "MB/s": 1e6,
+    "Gb/s": 1e9 / 8,
+    "TFLOPS": 1e12,
+    "GFLOPS": 1e9,
+}
+"""Units of rates: how many bytes or operations a second one of them is."""
+
+NOT_STATED = "not stated"
+"""The ``stack`` of a figure whose source does not say which software it was measured with."""
+
+
+class Figure(Written):
+    """The best that is known of one metric. It convicts nobody: the lint checks floors against it.
+
+    ``best``: the best published or measured on this model. ``peak``: what physics allows; a measurement beyond it is
+    void (see ``peaks``). Labels as in a limit.
+    ``stack``: driver, CUDA, libraries and container of ``best`` as the source states them, or "not stated".
+    """
+
+    metric: str
+    device: Kind
+    labels: dict[str, str] = Field(default_factory=dict)
+    unit: str
+    best: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    peak: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    source: Annotated[str, Field(min_length=8)]
+    date: datetime.date
+    stack: str = ""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Figure:
+        if self.best is None and self.peak is None:
+            raise ValueError("needs best or peak")
+        if self.best is not None and self.peak is not None and self.best > self.peak:
+            raise ValueError(f"the best of {self.best:g} {self.unit} is above the peak of {self.peak:g} {self.unit}")
+        return self
+
+    @property
+    def name(self) -> str:
+        """How messages call it: "gemm_rate[dtype=bf16]"."""
+        return labelled(self.metric, self.labels)
+
+
+class Absent(Written):
+    """A measurement that the programme asks for and that this model cannot give: no FP8 units, no NVLink."""
+
+    metric: str
+    labels: dict[str, str] = Field(default_factory=dict)
+    source: Annotated[str, Field(min_length=8)]
+    date: datetime.date
+
+    def covers(self, metric: str, labels: dict[str, str]) -> bool:
+        """Whether a requirement with these labels is one that the model cannot meet."""
+        return metric == self.metric and all(labels.get(key) == value for key, value in self.labels.items())
+
+
+def in_base_units(number: float, unit: str) -> float:
+    """A rate in bytes or operations a second; any other unit stays as it is."""
+    return number * SCALE.get(unit, 1.0)

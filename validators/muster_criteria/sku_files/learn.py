@@ -1,0 +1,144 @@
+"""Floors learned from healthy nodes: robust, from enough of them, on one stack, and never lowered in silence.
+
+Pure: readings (``fleet.readings``) and the SKU give a ``Lesson``; writing it down is ``learned``'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from muster_criteria.fleet.readings import labels_of
+from muster_criteria.sku_files.learned import Learned, Lesson
+from muster_criteria.sku_files.limits import labelled
+
+NODES_MIN = 16
+"""Fewer nodes are an anecdote (test-science 5: re-baseline on at least 16 nodes)."""
+FLEET_SHARE = 0.05
+"""On a changed stack, at least this share of the measured fleet too (test-science 5: 16 nodes or 5 %)."""
+Z_MAX, EFFECT_MIN = 3.5, 0.03
+"""A node so far below the others, by robust z and by effect, is left out: it may be what the floor is to catch."""
+MAD_TO_SIGMA, SIGMA_MIN = 1.4826, 0.005
+FAIL_SHARE, FAIL_SIGMAS = 0.90, 5.0
+WARN_SHARE, WARN_SIGMAS = 0.95, 3.5
+"""A floor is the lower of a share of the median (test-science 2.3) and of so many sigmas below it, and never above the
+slowest device that was counted as healthy."""
+LOWER_MAX = 0.02
+"""A floor that would sink by more than this against the last revision stands: somebody must want that."""
+RATE_UNITS = ("TFLOPS", "GFLOPS", "GB/s", "MB/s", "Gb/s", "TFLOPS/GHz")
+DIGITS = 4
+
+
+def stack_of(group: str) -> str:
+    """Firmware, driver and libraries of a peer group's key, without SKU and cooling zone."""
+    return ", ".join(part for part in group.split("|")[1:] if not part.startswith("zone=") and not part.endswith("="))
+
+
+def learn(readings: pd.DataFrame, before: Sequence[tuple[str, Learned]], stack: str = "") -> Lesson:
+    """Learn from the latest reading of each device.
+
+    ``before``: (stack, floors) of the last revision, if there is one. ``stack``: learn of this one; default: of the one
+    that most nodes run.
+    """
+    frame = readings[readings["unit"].isin(RATE_UNITS)].copy()
+    frame["stack"] = frame["group"].astype(str).map(stack_of)
+    counted = frame.groupby("stack")["node"].nunique().sort_values(ascending=False)
+    fleet = int(frame["node"].nunique())
+    chosen = stack or (str(counted.index[0]) if len(counted) else "")
+    nodes = int(counted.get(chosen, 0))
+    last = next((was for was, _ in before), chosen)
+    changed = last != chosen
+    least = max(NODES_MIN, math.ceil(FLEET_SHARE * fleet)) if changed else NODES_MIN
+    if nodes < least:
+        others = "; ".join(f"{count} run {name or 'an unknown stack'}" for name, count in counted.items())
+        why = f"{nodes} healthy nodes are measured on {chosen or 'any stack'}, and {least} are needed"
+        return Lesson(chosen, nodes, changed, refused=f"{why}{f' ({others})' if others else ''}")
+    learned, left_out, notes = [], set(), []
+    for (kind, metric, labels, unit), group in frame[frame["stack"] == chosen].groupby(
+        ["kind", "metric", "labels", "unit"], observed=True
+    ):
+        healthy, suspects = _healthy(group)
+        left_out |= suspects
+        name = labelled(str(metric), dict(labels_of(str(labels))))
+        if (count := int(healthy["node"].nunique())) < least:
+            notes.append(f"{name}: {count} nodes measured it, so no floor was learned")
+            continue
+        found = _floors(healthy, str(metric), str(kind), str(labels), str(unit))
+        kept = None if changed else _sunk(found, before)
+        if kept is not None:
+            notes.append(
+                f"{name}: the floor would sink from {kept.fail:g} to {found.fail:g} {unit}, so the old one stands"
+            )
+        learned.append(kept or found)
+    canary = changed and nodes < fleet / 2
+    notes += list(_slower(learned, before)) if changed else []
+    return Lesson(chosen, nodes, canary, tuple(learned), tuple(sorted(left_out)), tuple(notes))
+
+
+def _healthy(group: pd.DataFrame) -> tuple[pd.DataFrame, set[str]]:
+    """The readings without those of nodes that stand out below, dropped until none does; and these nodes' names."""
+    suspects: set[str] = set()
+    while True:
+        kept = group[~group["node"].isin(suspects)]
+        by_node = kept.groupby("node", observed=True)["value"].min()
+        middle = float(by_node.median())
+        sigma = _sigma(by_node.to_numpy(dtype=float), middle)
+        below = by_node[(middle - by_node > Z_MAX * sigma) & (middle - by_node > EFFECT_MIN * middle)]
+        if below.empty:
+            return kept, suspects
+        suspects |= {str(name) for name in below.index}
+
+
+def _sigma(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], middle: float) -> float:
+    return max(MAD_TO_SIGMA * float(np.median(np.abs(values - middle))), SIGMA_MIN * middle)
+
+
+def _floors(healthy: pd.DataFrame, metric: str, kind: str, labels: str, unit: str) -> Learned:
+    values = healthy["value"].to_numpy(dtype=float)
+    middle, slowest = float(np.median(values)), float(values.min())
+    sigma = _sigma(values, middle)
+    fail = min(FAIL_SHARE * middle, middle - FAIL_SIGMAS * sigma, slowest)
+    warn = min(WARN_SHARE * middle, middle - WARN_SIGMAS * sigma, slowest)
+    return Learned(
+        metric=metric,
+        kind=kind,
+        labels=labels_of(labels),
+        unit=unit,
+        fail=_rounded_down(fail),
+        warn=_rounded_down(warn),
+        median=middle,
+        spread=sigma / middle,
+        devices=len(healthy.drop_duplicates(["node", "device"])),
+        nodes=int(healthy["node"].nunique()),
+    )
+
+
+def _rounded_down(value: float) -> float:
+    """Four digits: more would say that a fleet is known better than it is."""
+    if value <= 0:
+        return 0.0
+    scale = 10.0 ** (DIGITS - 1 - math.floor(math.log10(value)))
+    return math.floor(value * scale) / scale
+
+
+def _sunk(found: Learned, before: Sequence[tuple[str, Learned]]) -> Learned | None:
+    """The floor of the last revision, if the new one lies more than a little below it."""
+    was = _same(found, before)
+    return was if was is not None and found.fail < (1.0 - LOWER_MAX) * was.fail else None
+
+
+def _same(found: Learned, before: Sequence[tuple[str, Learned]]) -> Learned | None:
+    key = (found.metric, found.kind, found.labels, found.unit)
+    return next((was for _, was in before if (was.metric, was.kind, was.labels, was.unit) == key), None)
+
+
+def _slower(learned: Sequence[Learned], before: Sequence[tuple[str, Learned]]) -> Iterator[str]:
+    """What a new stack costs: told, since its floors are its own."""
+    for found in learned:
+        was = _same(found, before)
+        if was is not None and found.fail < (1.0 - LOWER_MAX) * was.fail:
+            share = 100 * (1 - found.fail / was.fail)
+            yield f"{found.name}: the new stack's floor is {share:.1f} % below that of the one before"

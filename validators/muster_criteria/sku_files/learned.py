@@ -1,0 +1,195 @@
+"""Learned floors as files: ``learned/SKU-0001.yaml``, the next number for the next lesson, nothing overwritten.
+
+The highest number is in force. Its floors take the place of the SKU's own on the same metric, with their provenance.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BeforeValidator, Field, ValidationError
+
+from muster_criteria.sku_files.figures import NOT_STATED
+from muster_criteria.sku_files.limits import Limit, Written, as_tuple, labelled
+from muster_criteria.sku_files.skus import BadLesson
+
+FOLDER = "learned"
+LEARNED_BYTES_MAX = 500_000
+TOO_SLOW = "is slower than any healthy one of this fleet"
+SLOW = "is slower than healthy ones of this fleet usually are"
+"""What the two floors of a metric mean; a canary has the first only, and only warns by it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Learned:
+    """What was learned of one metric: its floors in ``unit``, and from what."""
+
+    metric: str
+    kind: str
+    labels: tuple[tuple[str, str], ...]
+    unit: str
+    fail: float
+    warn: float
+    median: float
+    spread: float
+    devices: int
+    nodes: int
+
+    @property
+    def name(self) -> str:
+        """ "gemm_rate[dtype=bf16]"."""
+        return labelled(self.metric, dict(self.labels))
+
+
+@dataclasses.dataclass(frozen=True)
+class Lesson:
+    """What a fleet teaches. ``canary``: the stack is new and most nodes do not run it yet, so floors only warn.
+
+    ``refused`` is the sentence that says why nothing may be learned, and is empty otherwise.
+    """
+
+    stack: str
+    nodes: int
+    canary: bool
+    learned: tuple[Learned, ...] = ()
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    refused: str = ""
+
+
+class Basis(Written):
+    """What a floor rests on: the median in the floor's unit, sigma as a share of it, devices and nodes counted."""
+
+    median: float
+    spread: float
+    devices: int
+    nodes: int
+
+
+class LearnedFile(Written):
+    """One revision. ``limits`` are the SKU file's, ``basis`` says of each ``fail`` floor in turn what it rests on."""
+
+    learned: str
+    revision: Annotated[int, Field(ge=1)]
+    date: datetime.date
+    level: str
+    stack: str
+    nodes: Annotated[int, Field(ge=1)]
+    canary: bool
+    left_out: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    limits: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)]
+    basis: Annotated[tuple[Basis, ...], BeforeValidator(as_tuple)]
+
+
+def newest(folders: Iterable[Path], sku: str) -> Path | None:
+    """The file in force: the highest number in the first folder that has any."""
+    for folder in folders:
+        numbered = sorted((_number(path, sku), path) for path in (Path(folder) / FOLDER).glob(f"{sku}-*.yaml"))
+        if found := [path for number, path in numbered if number]:
+            return found[-1]
+    return None
+
+
+def _number(path: Path, sku: str) -> int:
+    found = re.fullmatch(rf"{re.escape(sku)}-(\d{{4}})", path.stem)
+    return int(found[1]) if found else 0
+
+
+def read_learned(path: Path, sku: str) -> tuple[bytes, LearnedFile]:
+    """A revision with its bytes. Raises BadLesson."""
+    text = path.read_bytes()
+    where = f"{FOLDER}/{path.name}"
+    if len(text) > LEARNED_BYTES_MAX:
+        raise BadLesson(f"{where} is larger than {LEARNED_BYTES_MAX} bytes")
+    try:
+        file = LearnedFile.model_validate(yaml.safe_load(text))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise BadLesson(f"{where} is not YAML") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise BadLesson(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    if file.learned != sku:
+        raise BadLesson(f"{where} was learned for {file.learned}, not for {sku}")
+    return text, file
+
+
+def floors_of(file: LearnedFile) -> list[tuple[str, Learned]]:
+    """(stack, floor) of a revision, as ``learn`` takes what was known before."""
+    floors = [limit for limit in file.limits if limit.meaning == TOO_SLOW]
+    warns = {_key(limit): limit.number or 0.0 for limit in file.limits if limit.meaning == SLOW}
+    return [
+        (
+            file.stack,
+            Learned(
+                metric=limit.metric, kind=limit.device, labels=tuple(sorted(limit.labels.items())), unit=limit.unit,
+                fail=limit.number or 0.0, warn=warns.get(_key(limit), 0.0), median=basis.median, spread=basis.spread,
+                devices=basis.devices, nodes=basis.nodes,
+            ),
+        )
+        for limit, basis in zip(floors, file.basis, strict=False)
+    ]  # fmt: skip
+
+
+def with_learned(limits: Sequence[dict[str, Any]], file: LearnedFile) -> list[dict[str, Any]]:
+    """A SKU's limits with the learned floors in place of its own on the same metric, device and labels.
+
+    A fleet whose nodes do not tell their stack teaches floors all the same: theirs is "not stated".
+    """
+    replaced = {_key(limit) for limit in file.limits}
+    kept = [
+        each
+        for each in limits
+        if not isinstance(each.get("floor"), (int, float))
+        or (each.get("metric"), each.get("device"), tuple(sorted((each.get("labels") or {}).items()))) not in replaced
+    ]
+    learned = (limit.model_dump(mode="python", exclude_defaults=True) for limit in file.limits)
+    return [*kept, *({"stack": NOT_STATED} | limit for limit in learned)]
+
+
+def _key(limit: Limit) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+    return (limit.metric, limit.device, tuple(sorted(limit.labels.items())))
+
+
+def as_file(sku: str, lesson: Lesson, level: str, revision: int, today: datetime.date, like: Sequence[Limit]) -> str:
+    """A lesson as the YAML of a revision. ``like``: the SKU's limits, whose fault and action the floors share."""
+    limits: list[dict[str, Any]] = []
+    for found in lesson.learned:
+        for breach, floor, meaning in (
+            ("warn" if lesson.canary else "fail", found.fail, TOO_SLOW),
+            *([] if lesson.canary else [("warn", found.warn, SLOW)]),
+        ):
+            kin = next((limit for limit in like if (limit.metric, limit.device) == (found.metric, found.kind)), None)
+            limits.append(
+                {
+                    "metric": found.metric, "device": found.kind,
+                    **({"labels": dict(found.labels)} if found.labels else {}),
+                    "unit": found.unit, "floor": floor, "breach": breach,
+                    "fault": str(kin.fault) if kin else "gpu", "action": str(kin.action) if kin else "retest",
+                    "meaning": meaning, "source": _source(found, lesson.canary), "date": today, "stack": lesson.stack,
+                }
+            )  # fmt: skip
+    content = {
+        "learned": sku, "revision": revision, "date": today, "level": level, "stack": lesson.stack,
+        "nodes": lesson.nodes, "canary": lesson.canary, "left_out": list(lesson.left_out), "limits": limits,
+        "basis": [
+            {"median": float(f"{each.median:.6g}"), "spread": float(f"{each.spread:.4g}"), "devices": each.devices,
+             "nodes": each.nodes}
+            for each in lesson.learned
+        ],
+    }  # fmt: skip
+    head = "# Floors learned from this fleet's healthy nodes by `muster sku learn`; the next lesson is another file.\n"
+    return head + yaml.safe_dump(content, allow_unicode=True, sort_keys=False, width=120)
+
+
+def _source(found: Learned, canary: bool) -> str:
+    first = "as a canary " if canary else ""
+    return (
+        f"learned {first}from {found.devices} devices in {found.nodes} healthy nodes: median {found.median:.5g} "
+        f"{found.unit}, robust spread {100 * found.spread:.2g} %"
+    )

@@ -1,0 +1,147 @@
+"""What makes a SKU file wrong although it can be read: limits that contradict, names and units that no probe knows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+from muster_criteria.sku_files.declarations import Declared, declared_probes
+from muster_criteria.sku_files.figures import in_base_units
+from muster_criteria.sku_files.limits import INVENTORY_KEYS, LIMIT_KEYS, Limit, Times
+from muster_criteria.sku_files.lint_figures import FLOORS, figure_problems
+from muster_criteria.sku_files.skus import LEVELS, STAGES, Problem, Requirement, Sku
+
+CEILINGS = ("ceiling", "at_most")
+
+
+def problems_of(sku: Sku, declared: Mapping[str, Declared] | None = None) -> list[Problem]:
+    """Contradictions within a SKU, and whatever ``declared`` (default: the shipped probes) does not know."""
+    probes = declared_probes() if declared is None else declared
+    return [
+        *_misplaced(sku),
+        *_contradictions(sku),
+        *_unknown_metrics(sku, probes),
+        *_programme_problems(sku, probes),
+        *_derivation_problems(sku, probes),
+        *_unmet_sensors(sku, probes),
+        *figure_problems(sku),
+    ]
+
+
+def _entries(sku: Sku) -> Iterator[tuple[str, Limit]]:
+    for section in ("inventory", "limits"):
+        for index, limit in enumerate(getattr(sku, section)):
+            yield f"{section}.{index} ({limit.name})", limit
+
+
+def _misplaced(sku: Sku) -> Iterator[Problem]:
+    for section, allowed in (("inventory", INVENTORY_KEYS), ("limits", LIMIT_KEYS)):
+        for index, limit in enumerate(getattr(sku, section)):
+            if limit.key not in allowed:
+                message = f"{limit.key} does not belong in {section} (there: {', '.join(allowed)})"
+                yield Problem(sku.file, f"{section}.{index} ({limit.name})", message)
+
+
+def _contradictions(sku: Sku) -> Iterator[Problem]:
+    for (key, one), (_, other) in itertools.combinations(_entries(sku), 2):
+        if not _overlap(one, other):
+            continue
+        if one.key == other.key and one.breach == other.breach:
+            yield Problem(sku.file, key, f"is given twice for breach {one.breach}")
+        for low, high in ((one, other), (other, one)):
+            if low.key in FLOORS and high.key in CEILINGS and _above(low, high):
+                what = "physical peak" if high.breach == "void" else "ceiling"
+                message = f"the floor of {low.number:g} {low.unit} is above the {what} of {high.number:g} {high.unit}"
+                yield Problem(sku.file, key, message)
+
+
+def _above(low: Limit, high: Limit) -> bool:
+    if low.number is None or high.number is None:
+        return False
+    return in_base_units(low.number, low.unit) > in_base_units(high.number, high.unit)
+
+
+def _overlap(one: Limit, other: Limit) -> bool:
+    if one.stages and other.stages and not set(one.stages) & set(other.stages):
+        return False
+    return (one.metric, one.device) == (other.metric, other.device) and all(
+        one.labels[key] == other.labels[key] for key in one.labels.keys() & other.labels.keys()
+    )
+
+
+def _unknown_metrics(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
+    peaks = ((f"figures ({limit.name})", limit) for limit in sku.peaks)
+    for key, limit in itertools.chain(_entries(sku), peaks):
+        if limit.key == "spread_at_most":
+            if limit.unit != "%":
+                yield Problem(sku.file, key, f"the unit is {limit.unit}, but a spread is judged in %")
+            continue
+        units = {probe.unit(limit.metric, limit.device) for probe in probes.values() if limit.metric in probe.units}
+        if not units:
+            yield Problem(sku.file, key, f"no probe measures {limit.metric}")
+        elif limit.unit not in units:
+            said = " or ".join(sorted(units))
+            yield Problem(sku.file, key, f"the unit is {limit.unit}, but probes report {limit.metric} in {said}")
+        for stage in set(limit.stages) - set(STAGES):
+            yield Problem(sku.file, key, f"there is no stage {stage} (there are {', '.join(STAGES)})")
+        value = getattr(limit, limit.key)
+        if isinstance(value, Times) and not any(value.metric in probe.units for probe in probes.values()):
+            yield Problem(sku.file, key, f"no probe measures {value.metric}, which it refers to")
+
+
+def _programme_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
+    file = f"programmes/{sku.programme.programme}.yaml"
+    for stage, plan in sku.programme.stages.items():
+        for name, use in plan.probes.items():
+            key = f"stages.{stage}.probes.{name}"
+            probe = probes.get(name)
+            if probe is None:
+                known = ", ".join(sorted(probes)) or "none"
+                yield Problem(file, key, f"there is no such probe (known are {known})")
+                continue
+            for param in sorted(set(use.params) - probe.params):
+                known = ", ".join(sorted(probe.params)) or "none"
+                yield Problem(file, key, f"the probe has no parameter {param} (it has {known})")
+            if use.sequential:
+                yield from _not_noise(sku, file, key, probe)
+            for wanted in use.require:
+                if wanted.metric not in probe.units:
+                    yield Problem(file, key, f"requires {wanted.metric}, which the probe does not measure")
+        for level in LEVELS:
+            if not any(level in use.levels and _required_at(use.require, level) for use in plan.probes.values()):
+                yield Problem(file, f"stages.{stage}", f"requires nothing at level {level}, so it could never pass")
+
+
+def _derivation_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
+    """What is derived must be made of what probes report, in their units."""
+    file = f"programmes/{sku.programme.programme}.yaml"
+    for index, each in enumerate(sku.programme.derive):
+        key = f"derive.{index} ({each.metric})"
+        for metric, unit in ((each.of, each.of_unit), (each.per, each.per_unit)):
+            units = {probe.unit(metric, each.device) for probe in probes.values() if metric in probe.units}
+            if not units:
+                yield Problem(file, key, f"no probe measures {metric}, which it is made of")
+            elif unit not in units:
+                said = " or ".join(sorted(units))
+                yield Problem(file, key, f"takes {metric} in {unit}, but probes report it in {said}")
+
+
+def _not_noise(sku: Sku, file: str, key: str, probe: Declared) -> Iterator[Problem]:
+    """A test may be repeated for noise's sake only: no number of repeats undoes the lottery that a part drew."""
+    lottery = {each.metric for each in sku.programme.compare if each.spread == "lottery"}
+    for metric in sorted(lottery & set(probe.units)):
+        yield Problem(file, key, f"is sequential, but its {metric} follows the lottery, which no repeat undoes")
+
+
+def _required_at(require: Sequence[Requirement], level: str) -> bool:
+    return any(level in wanted.levels for wanted in require)
+
+
+def _unmet_sensors(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
+    for index, sensor in enumerate(sku.sensors):
+        key = f"sensors.{index} ({sensor.metric})"
+        plan = sku.programme.stages.get(sensor.stage)
+        if plan is None or sensor.probe not in plan.probes:
+            yield Problem(sku.file, key, f"the programme does not run {sensor.probe} in stage {sensor.stage}")
+        elif sensor.probe in probes and sensor.metric not in probes[sensor.probe].units:
+            yield Problem(sku.file, key, f"probe {sensor.probe} does not read {sensor.metric}")

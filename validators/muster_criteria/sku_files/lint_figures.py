@@ -1,0 +1,100 @@
+"""Floors that cannot be right: above what was ever measured, far below it, with nothing to check them by, borrowed.
+
+And measured rates that do not say with which software (``stack``) they were measured. Which those are, the entry says:
+a figure's ``best``, and a ``floor`` or ``ceiling`` on a rate. Not asked are entries that no software has a part in: the
+inventory, data-sheet and physical peaks (a figure with a ``peak`` alone, a limit whose breach is ``void``), counts and
+temperatures, and shares, be they of siblings, of repeats or of another measurement, which run on the node's own stack.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from muster_criteria.sku_files.figures import NOT_STATED, SCALE, Figure, in_base_units
+from muster_criteria.sku_files.limits import Limit
+from muster_criteria.sku_files.skus import Problem, Sku
+
+FLOORS = ("floor", "at_least")
+LEAST_SHARE = 0.5
+"""A floor below this share of the best known figure lets half a device pass: a slip of the pen, or of the unit."""
+
+RATES = (*SCALE, "TFLOPS/GHz")
+"""Units of what software has a part in; the rate per clock has no other unit to be converted to."""
+
+_MODEL = re.compile(r"\b(?:GB|GH|MI|[ABHLV])\d{2,3}[SX]?\b")
+"""What the makers' model names look like: H100, GB200, L40S, MI300X."""
+
+
+def figure_problems(sku: Sku) -> Iterator[Problem]:
+    """What is wrong with the floors of a SKU by its figures, what was taken from another model, what has no stack."""
+    for section, limit, key in _limits(sku):
+        if limit.key in FLOORS and limit.number is not None and limit.unit in SCALE and section == "limits":
+            for message in _against_figures(sku, limit, limit.number):
+                yield Problem(sku.file, key, message)
+        if limit.number is not None:
+            yield from _borrowed(sku, key, limit.source)
+        if section == "limits" and _is_measured(limit):
+            yield from _without_stack(sku, key, limit.stack)
+    for index, figure in enumerate(sku.figures):
+        key = f"figures.{index} ({figure.name})"
+        yield from _borrowed(sku, key, figure.source)
+        if figure.best is not None:
+            yield from _without_stack(sku, key, figure.stack)
+
+
+def _limits(sku: Sku) -> Iterator[tuple[str, Limit, str]]:
+    for section in ("inventory", "limits"):
+        for index, limit in enumerate(getattr(sku, section)):
+            yield section, limit, f"{section}.{index} ({limit.name})"
+
+
+def _against_figures(sku: Sku, limit: Limit, number: float) -> Iterator[str]:
+    figures = [figure for figure in sku.figures if _alike(figure, limit)]
+    floor, said = in_base_units(number, limit.unit), f"the floor of {number:g} {limit.unit}"
+    for figure in figures:
+        if figure.peak is not None and floor > in_base_units(figure.peak, figure.unit):
+            yield f"{said} is above the physical peak of {figure.peak:g} {figure.unit} ({figure.source})"
+        elif figure.best is not None:
+            best = in_base_units(figure.best, figure.unit)
+            known = f"{figure.best:g} {figure.unit}, the best known figure ({figure.source})"
+            if floor > best:
+                yield f"{said} is above {known}"
+            elif floor < LEAST_SHARE * best:
+                yield f"{said} is {100 * floor / best:.2g} % of {known}: less than half a device would pass it"
+    ceilings = (other for other in sku.limits if other.breach == "void" and other.key == "ceiling")
+    if not figures and not any(_same(other, limit) for other in ceilings):
+        yield f"{said} has no best known figure and no physical peak to be checked by: give one under figures"
+
+
+def _alike(figure: Figure, limit: Limit) -> bool:
+    return (figure.metric, figure.device) == (limit.metric, limit.device) and _labels_meet(figure.labels, limit.labels)
+
+
+def _same(ceiling: Limit, limit: Limit) -> bool:
+    return (ceiling.metric, ceiling.device) == (limit.metric, limit.device) and _labels_meet(
+        ceiling.labels, limit.labels
+    )
+
+
+def _labels_meet(one: dict[str, str], other: dict[str, str]) -> bool:
+    return all(one[key] == other[key] for key in one.keys() & other.keys())
+
+
+def _borrowed(sku: Sku, key: str, source: str) -> Iterator[Problem]:
+    """A number whose source speaks of other models only was taken from them."""
+    named = set(_MODEL.findall(source))
+    if sku.names and named and not named & set(sku.names):
+        models, own = ", ".join(sorted(named)), " or ".join(sku.names)
+        yield Problem(sku.file, key, f"is borrowed: its source speaks of {models}, not of {own}")
+
+
+def _is_measured(limit: Limit) -> bool:
+    absolute = limit.key in ("floor", "ceiling") and limit.number is not None
+    return absolute and limit.breach != "void" and limit.unit in RATES
+
+
+def _without_stack(sku: Sku, key: str, stack: str) -> Iterator[Problem]:
+    if not stack.strip():
+        wanted = f'driver, CUDA and libraries as its source states them, or "{NOT_STATED}"'
+        yield Problem(sku.file, key, f"is a measured rate without a stack: give {wanted}")

@@ -1,0 +1,63 @@
+"""Figures better than a part of its kind can be, where no physical peak is known: something else was measured.
+
+For the metrics that a programme compares, by the median of the peers, or of the siblings where there are no peers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from muster_criteria.fleet.comparisons import Worse
+from muster_criteria.model import Action, FaultClass, Finding
+from muster_criteria.sku_files.peaks import MEANING
+from muster_criteria.stage.row_findings import row_finding
+from muster_criteria.stage.rules import Rule
+from muster_criteria.words import figure
+
+Numbers = npt.NDArray[np.float64]
+
+RATE_MOST = 2.0
+"""Times the usual beyond which a rate is no measurement. Chosen here: no healthy part is twice another."""
+LEAST = 0.1
+"""Share of the usual below which what is better low (°C/W) is no measurement. Chosen here: sick parts may halve it."""
+SIBLINGS_MIN = 3
+"""From so many siblings on, their median outvotes one that measured something else."""
+
+
+def usual_of(frame: pd.DataFrame, peers_median: Numbers) -> Numbers:
+    """The median of each row's peers, or else of its siblings; NaN where neither says anything above zero."""
+    siblings = np.where(frame["siblings_count"] >= SIBLINGS_MIN, frame["siblings_median"], np.nan)
+    usual = np.where(peers_median > 0.0, peers_median, siblings)
+    return np.where(usual > 0.0, usual, np.nan)
+
+
+def margins(values: Numbers, usual: Numbers, worse: Worse) -> tuple[Numbers, Numbers]:
+    """(threshold, margin) of each value of a quantity with a true zero: negative where it is too good to be one.
+
+    Where more is worse, zero and less are so whatever is usual.
+    """
+    if worse == "lower":
+        return RATE_MOST * usual, RATE_MOST * usual - values
+    at = np.where(np.isnan(usual), 0.0, LEAST * usual)
+    return at, np.where(values > 0.0, values - at, np.minimum(values, -1.0))
+
+
+def plausible_finding(row: pd.Series, rule: Rule, worse: Worse) -> Finding:
+    """What is said of a row that is too good to be a measurement of its device."""
+    at, observed = float(row[f"{rule.column}_at"]), figure(row["value"], row["unit"])
+    whose = "peers" if row["peers_median"] > 0.0 else "siblings"
+    times, sign = (RATE_MOST, "≤") if worse == "lower" else (LEAST, "≥")
+    told = f"{sign} {figure(at, row['unit'])} ({times:g} × the median of its {whose})"
+    expected = told if at > 0.0 and row["value"] > 0.0 else "more than zero"
+    return row_finding(
+        row,
+        rule,
+        fault_class=FaultClass.SOFTWARE,
+        action=Action.FIX_SOFTWARE,
+        lead=f"{row['device']} {MEANING}",
+        observed=observed,
+        expected=expected,
+        source="chosen here: no healthy part is so much better than another, and none is better than perfect",
+    )

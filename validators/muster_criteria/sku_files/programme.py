@@ -1,0 +1,111 @@
+"""Which probes a stage runs at a level, with parameters, time limits and own seeds; and what it must have measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from muster_criteria.sku_files.skus import LEVELS, STAGES, ProbeUse, Programme, Requirement, Sensor, Sku, SkuError
+
+__all__ = [
+    "LEVELS",
+    "STAGES",
+    "CallSpec",
+    "Need",
+    "blocking",
+    "needs",
+    "stage_calls",
+    "stage_deadline_s",
+    "stage_probes",
+]
+
+START_AND_COLLECT_S = 60.0
+"""Added to the probes' time limits for the job's deadline: starting the agent, the in-use guard, writing the result."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CallSpec:
+    """One probe to run, with the seed that makes its data reproducible."""
+
+    probe: str
+    params: dict[str, Any]
+    timeout_s: float
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """One metric, with labels, that one probe must have measured on each device of ``requirement.devices``."""
+
+    probe: str
+    requirement: Requirement
+    labels: tuple[tuple[str, str], ...]
+
+
+def stage_calls(sku: Sku, stage: str, level: str, seed: int) -> tuple[CallSpec, ...]:
+    """The probes of a stage, in order. Raises SkuError for a stage or level that the programme does not have."""
+    return tuple(
+        CallSpec(probe, use.params_at(level), use.timeout_at(level), _seed(seed, stage, probe))
+        for probe, use in stage_probes(sku, stage, level).items()
+    )
+
+
+def stage_probes(sku: Sku, stage: str, level: str) -> dict[str, ProbeUse]:
+    """The probes that a stage uses at a level. Raises SkuError as ``stage_calls``."""
+    if level not in LEVELS:
+        raise SkuError(f"there is no level {level!r}: it is one of {', '.join(LEVELS)}.")
+    return {name: use for name, use in sku.stage(stage).probes.items() if level in use.levels}
+
+
+def stage_deadline_s(sku: Sku, stage: str, level: str) -> float:
+    """Seconds after which the node ends the job by itself: all probes' time limits, and starting and collecting."""
+    return START_AND_COLLECT_S + sum(use.timeout_at(level) for use in stage_probes(sku, stage, level).values())
+
+
+def blocking(sku: Sku, stage: str) -> bool:
+    """Whether a FAIL of this stage ends the run: nothing more is burnt on a node that is broken already."""
+    return sku.stage(stage).blocking
+
+
+def needs(sku: Sku, stage: str, level: str) -> tuple[Need, ...]:
+    """Everything that the stage must have measured at this level: the programme's part and the SKU's sensors, without
+    what the model cannot give.
+    """
+    wanted: list[tuple[str, Requirement]] = [
+        (probe, requirement) for probe, use in stage_probes(sku, stage, level).items() for requirement in use.require
+    ]
+    wanted += [(sensor.probe, sensor) for sensor in sku.sensors if sensor.stage == stage]
+    return tuple(
+        Need(probe, requirement, labels)
+        for probe, requirement in wanted
+        if level in requirement.levels
+        for labels in _label_sets(requirement)
+        if not any(absent.covers(requirement.metric, dict(labels)) for absent in sku.absent)
+    )
+
+
+def source_units(programme: Programme) -> dict[tuple[str, str], str]:
+    """(metric, kind of device) → the only unit in which the programme derives other metrics from it."""
+    units: dict[tuple[str, str], str] = {}
+    for each in programme.derive:
+        units |= {(each.of, each.device): each.of_unit, (each.per, each.device): each.per_unit}
+    return units
+
+
+def promised(need: Need) -> bool:
+    """Whether this is a sensor that the SKU promises, rather than work of the programme."""
+    return isinstance(need.requirement, Sensor)
+
+
+def _label_sets(requirement: Requirement) -> Iterator[tuple[tuple[str, str], ...]]:
+    keys = sorted(requirement.labels)
+    for values in itertools.product(*(requirement.labels[key] for key in keys)):
+        yield tuple(zip(keys, values, strict=True))
+
+
+def _seed(seed: int, stage: str, probe: str) -> int:
+    digest = hashlib.sha256(f"{seed}/{stage}/{probe}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF

@@ -1,0 +1,223 @@
+"""Coverage: what (SKU, stage, level) requires against what was measured and judged. The plan does not come into it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from muster_criteria.measured import ProbeEnd, StageResult
+from muster_criteria.model import UNJUDGED, Coverage
+from muster_criteria.sku_files.limits import labelled
+from muster_criteria.sku_files.programme import Need, needs, promised, stage_probes
+from muster_criteria.sku_files.skus import Sku
+from muster_criteria.stage.rows import PRESENCE, PRESENCE_PROBE, natural
+from muster_criteria.stage.rules import RULES
+from muster_criteria.words import listed
+
+COUNTED_BY = {"cpu": "cpu_threads", "core": "cpu_cores", "gpu": "gpu_count"}
+"""Where the SKU leaves the number of a kind of device to the machine: the inventory metric that tells it."""
+DEVICES_MAX = 4096
+"""No machine has more of one kind; a count beyond is not believed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Void:
+    """Why a row says nothing of its device; ``itself``: its own value is why, not another measurement's."""
+
+    why: str
+    itself: bool
+
+
+@dataclasses.dataclass
+class Tally:
+    """What coverage is made of: a sentence for each requirement that is missing or unjudged, and plain notes."""
+
+    required: int = 0
+    missing: list[str] = dataclasses.field(default_factory=list)
+    unjudged: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def miss(self, sentence: str) -> None:
+        """Count one more requirement, which was not met."""
+        self.required += 1
+        self.missing.append(sentence)
+
+    def coverage(self) -> Coverage:
+        """The tally as a value."""
+        measured = self.required - len(self.missing)
+        return Coverage(
+            required=self.required,
+            measured=measured,
+            judged=measured - len(self.unjudged),
+            missing=tuple(self.missing),
+            unjudged=tuple(self.unjudged),
+        )
+
+
+def nothing_measured(sku: Sku, stage: str, level: str, why: str) -> Coverage:
+    """Coverage where there is no result at all. Raises SkuError for a stage or level that there is not."""
+    wanted = len(needs(sku, stage, level))
+    return Coverage(required=max(1, wanted), measured=0, judged=0, missing=(f"everything: {why}",))
+
+
+def tally(
+    result: StageResult, frame: pd.DataFrame, void: Mapping[int, Void], sku: Sku, stage: str, level: str
+) -> Tally:
+    """Count everything that was required; ``void``: rows that say nothing of their device."""
+    counted = Tally()
+    if result.partial or result.end != "completed":
+        why = result.notes[0] if result.notes else "the node does not say why"
+        counted.miss(f"the rest of the job, which ended early ({result.end}): {why}")
+    ends = _ends(result.probes)
+    probes = stage_probes(sku, stage, level)
+    if PRESENCE_PROBE in probes:
+        _presence(frame, ends, sku, counted)
+    needed = {(need.probe, need.requirement.metric) for need in needs(sku, stage, level)}
+    for position, reason in sorted(void.items()):
+        if reason.itself and (frame["probe"].iloc[position], frame["metric"].iloc[position]) not in needed:
+            counted.miss(reason.why)
+    requirements = _Requirements(frame, void, ends, sku, counted)
+    for need in needs(sku, stage, level):
+        requirements.count(need)
+    requirements.finish()
+    if not counted.required:
+        counted.miss("anything at all: nothing is required here, and nothing required is nothing passed")
+    for probe in probes.keys() - requirements.missed_by:
+        if not _completed(ends.get(probe)):
+            _unfinished_probe(probe, ends.get(probe), bool(probes[probe].require), counted)
+    return counted
+
+
+def _ends(ends: Sequence[ProbeEnd]) -> dict[str, ProbeEnd]:
+    """How each probe ended; where it is told more than once, the end that is not completion."""
+    chosen: dict[str, ProbeEnd] = {}
+    for end in sorted(ends, key=lambda end: (end.status == "completed", end.status, end.reason)):
+        chosen.setdefault(end.probe, end)
+    return chosen
+
+
+def _completed(end: ProbeEnd | None) -> bool:
+    return end is not None and end.status == "completed"
+
+
+def _ended(end: ProbeEnd | None) -> str:
+    if end is None:
+        return "the probe did not run"
+    said = {"skipped": "skipped", "crashed": "crashed", "timed_out": "timed out", "completed": "completed"}[end.status]
+    return f"the probe {said}{f': {end.reason}' if end.reason else ''}".rstrip(".")
+
+
+def _unfinished_probe(probe: str, end: ProbeEnd | None, required: bool, counted: Tally) -> None:
+    sentence = f"{probe}: {_ended(end)}"
+    if end is not None and end.status == "skipped" and not required:
+        counted.notes.append(sentence)
+    else:
+        counted.miss(sentence)
+
+
+def _presence(frame: pd.DataFrame, ends: Mapping[str, ProbeEnd], sku: Sku, counted: Tally) -> None:
+    number = sku.devices.get("gpu")
+    if not isinstance(number, int) or number == 0:
+        return
+    answers = frame.loc[frame["metric"] == PRESENCE, "value"]
+    if answers.empty:
+        counted.miss(f"whether all {number} GPUs answer: {_ended(ends.get(PRESENCE_PROBE))}")
+    elif not answers.any():
+        counted.miss(f"all GPUs: none of the {number} answers, so first suspect the driver, then the baseboard")
+    else:
+        counted.required += number
+
+
+class _Requirements:
+    """Counts needs against the frame's rows."""
+
+    def __init__(
+        self, frame: pd.DataFrame, void: Mapping[int, Void], ends: Mapping[str, ProbeEnd], sku: Sku, counted: Tally
+    ) -> None:
+        self.missed_by: set[str] = set()
+        self._frame, self._void, self._ends, self._sku, self._counted = frame, void, ends, sku, counted
+        self._rows: dict[tuple[str, str], dict[str, list[tuple[set[tuple[str, str]], int]]]] = {}
+        columns = zip(frame["probe"], frame["metric"], frame["device"], frame["labels"], strict=True)
+        for position, (probe, metric, device, labels) in enumerate(columns):
+            self._rows.setdefault((probe, metric), {}).setdefault(device, []).append((set(labels), position))
+        judging = [rule.column for rule in RULES if rule.judges and rule.column in frame.columns]
+        self._judged = frame[judging].notna().any(axis=1).to_numpy()
+        self._usable = frame["usable"].to_numpy()
+        self._absent = set(frame.loc[(frame["metric"] == PRESENCE) & (frame["value"] == 0), "device"])
+        self._cpus = sorted(set(frame.loc[frame["kind"] == "cpu", "device"]), key=natural)
+        self._unreadable: dict[tuple[str, str], list[str]] = {}
+
+    def count(self, need: Need) -> None:
+        """Count one need on each of its devices."""
+        name = labelled(need.requirement.metric, dict(need.labels))
+        devices = self._devices(need)
+        if isinstance(devices, str):
+            self._miss(need, f"{name} on {need.requirement.devices}: {devices}")
+            return
+        for device in devices:
+            self._on(need, name, device)
+
+    def finish(self) -> None:
+        """Note what could not be read on this machine, one line for each reason."""
+        for (name, why), devices in sorted(self._unreadable.items()):
+            self._counted.notes.append(f"{name} on {listed(devices)}: {why}")
+
+    def _on(self, need: Need, name: str, device: str) -> None:
+        found = self._rows.get((need.probe, need.requirement.metric), {}).get(device, [])
+        positions = [position for labels, position in found if labels >= set(need.labels)]
+        where = f"{name} on {device}"
+        void = [position for position in positions if position in self._void]
+        empty = [at for at in positions if not self._usable[at]]
+        notes = sorted({str(self._frame["note"].iloc[at]) or "no value, and no word why" for at in empty})
+        honest = all(self._frame["note"].iloc[at] and not self._frame["refused"].iloc[at] for at in empty)
+        if not positions:
+            end = self._ends.get(need.probe)
+            absent = "the node has no such sensor" if promised(need) else "the probe did not report it"
+            why = "it does not answer" if device in self._absent else absent if _completed(end) else _ended(end)
+            self._miss(need, f"{where}: {why}")
+        elif void:
+            self._miss(need, f"{where}: {self._void[void[0]].why}")
+        elif notes and honest and need.requirement.where_readable and _completed(self._ends.get(need.probe)):
+            self._unreadable.setdefault((name, "; ".join(notes)), []).append(device)
+        elif notes:
+            self._miss(need, f"{where}: {'; '.join(notes)}")
+        else:
+            self._counted.required += 1
+            if need.requirement.judged and not all(self._judged[at] for at in positions):
+                self._counted.unjudged.append(f"{where}: {UNJUDGED}")
+
+    def _miss(self, need: Need, sentence: str) -> None:
+        self.missed_by.add(need.probe)
+        self._counted.miss(sentence)
+
+    def _devices(self, need: Need) -> list[str] | str:
+        """The devices of a need by name, or why they cannot be named."""
+        wanted = need.requirement.devices
+        if not wanted.startswith("each "):
+            return [wanted]
+        kind = wanted.removeprefix("each ")
+        number = self._number(kind)
+        if isinstance(number, str):
+            return number
+        if kind == "gpu":
+            return [f"gpu{slot}" for slot in range(number)]
+        seen = self._cpus
+        if kind == "core":
+            reported = self._rows.get((need.probe, need.requirement.metric), {})
+            seen = [device for device in seen if device in reported]
+        others = (f"cpu{n}" for n in range(DEVICES_MAX * 2) if f"cpu{n}" not in set(seen))
+        return seen + [next(others) for _ in range(number - len(seen))]
+
+    def _number(self, kind: str) -> int | str:
+        said = self._sku.devices.get(kind)  # type: ignore[call-overload]
+        if isinstance(said, int):
+            return said
+        if said is None:
+            return f"SKU {self._sku.name} does not say how many there are"
+        frame = self._frame
+        rows = frame[(frame["metric"] == COUNTED_BY[kind]) & (frame["device"] == "node") & frame["usable"]]
+        if rows.empty or not 1 <= rows["value"].min() <= DEVICES_MAX:
+            return f"the inventory does not say how many there are ({COUNTED_BY[kind]})"
+        return int(rows["value"].max())

@@ -1,0 +1,204 @@
+"""Findings: each row that broke a rule, said so that an operator can act on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from muster_criteria.context.goldens import GOLDEN
+from muster_criteria.fleet.comparisons import Comparison
+from muster_criteria.fleet.keyed import given_name
+from muster_criteria.fleet.single import FLEET_PROBE, Runs
+from muster_criteria.model import (
+    COMMON_CAUSE,
+    XID,
+    Action,
+    Evidence,
+    FaultClass,
+    Finding,
+    Severity,
+    measurement_reference,
+)
+from muster_criteria.sku_files.limits import Limit, Times, labelled
+from muster_criteria.sku_files.plausible import plausible_finding
+from muster_criteria.sku_files.skus import Sku
+from muster_criteria.stage.fleet_findings import fleet_finding
+from muster_criteria.stage.row_findings import row_finding
+from muster_criteria.stage.rows import natural
+from muster_criteria.stage.rules import FLEET_KINDS, KINDS, VOID_KINDS, Rule, Violations
+from muster_criteria.words import figure
+
+DETAIL_MAX = 160
+"""How much of a measurement's own note is told with what was observed; all of it stands with the observation."""
+
+_ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Breaking:
+    """A row that breaks a rule, and what is said of it."""
+
+    position: int
+    rule: Rule
+    finding: Finding
+
+
+def findings_of(
+    frame: pd.DataFrame, rules: Sequence[Rule], broken: Violations, sku: Sku, runs: Runs | None = None
+) -> list[Breaking]:
+    """Every row that breaks a rule; a row that does so for failing and for warning is told once, as failing."""
+    failing: set[tuple[str, int]] = set()
+    found: list[Breaking] = []
+    for rule in rules:  # rules whose breach fails come before those whose breach warns
+        for position in broken.get(rule.column, ()):
+            if rule.breach == "warn" and (rule.kind, position) in failing:
+                continue
+            if rule.breach == "fail":
+                failing.add((rule.kind, position))
+            told = (runs or {}).get(position, ())
+            found.append(Breaking(position, rule, _finding(frame, frame.iloc[position], rule, sku, told)))
+    return found
+
+
+def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The gravest first, then by rule and device; always the same order for the same findings."""
+    return tuple(sorted(findings, key=_importance))
+
+
+def evidence_finding(evidence: Evidence) -> Finding:
+    """What the controller itself established, as a critical finding."""
+    return Finding(
+        rule=evidence.kind,
+        metric="evidence",
+        device=evidence.device,
+        severity=Severity.CRITICAL,
+        fault_class=evidence.fault_class,
+        action=evidence.action,
+        observed=evidence.sentence,
+        expected="a node that stays up and answers under load",
+        source="established by the controller",
+        summary=evidence.sentence,
+    )
+
+
+def _importance(finding: Finding) -> tuple[Any, ...]:
+    return (
+        _ORDER[finding.severity],
+        (COMMON_CAUSE, *KINDS, GOLDEN, XID).index(finding.rule),
+        natural(finding.device),
+        finding.metric,
+        finding.labels,
+    )
+
+
+def _finding(frame: pd.DataFrame, row: pd.Series, rule: Rule, sku: Sku, runs: Sequence[float]) -> Finding:
+    if rule.kind == "expected_devices":
+        return _presence_finding(row, sku)
+    if rule.kind in FLEET_KINDS:
+        comparison = sku.programme.compare[int(row[f"{rule.column}_by"])]
+        of = frame[behind(frame, row, comparison, sku)]
+        columns = zip(of["probe"], of["metric"], of["device"], of["labels"], strict=True)
+        return fleet_finding(row, rule, comparison, tuple(measurement_reference(*each) for each in columns), runs)
+    if rule.kind in VOID_KINDS:
+        return plausible_finding(row, rule, sku.programme.compare[int(row[f"{rule.column}_by"])].worse)
+    return limit_finding(row, rule, sku)
+
+
+def limit_finding(row: pd.Series, rule: Rule, sku: Sku) -> Finding:
+    """What is said of a row by the limit that ``rule`` holds it to."""
+    limit = sku.all_limits[int(row[f"{rule.column}_by"])]
+    observed, expected = observed_text(row, limit), expected_text(row, limit, float(row[f"{rule.column}_at"]))
+    return row_finding(
+        row,
+        rule,
+        fault_class=limit.fault,
+        action=limit.action,
+        lead=f"{row['device']} {limit.meaning}" if limit.meaning else row["device"],
+        observed=observed,
+        expected=expected,
+        source=f"{limit.source} ({limit.date.isoformat()})",
+        detail=_detail(row["note"]),
+    )
+
+
+def behind(frame: pd.DataFrame, row: pd.Series, comparison: Comparison, sku: Sku) -> pd.Series:
+    """Which rows of ``frame`` are behind this one of the fleet's rules (a mask): itself, or what a family's index or a
+    node's level is of, and what explains part of it.
+    """
+    chosen = (
+        (frame["metric"] == row["metric"]) & (frame["device"] == row["device"]) & (frame["labels"] == row["labels"])
+    )
+    if row["probe"] == FLEET_PROBE and row["device"] == "node":
+        chosen = (frame["metric"] == comparison.metric) & (frame["labels"] == row["labels"])
+    elif row["probe"] == FLEET_PROBE:
+        metrics = {each.metric for each in sku.programme.compare if each.family == comparison.family}
+        if comparison.given and row["metric"] == given_name(comparison):
+            metrics.add(comparison.given)
+        chosen = frame["metric"].isin(metrics) & (frame["device"] == row["device"])
+    return pd.Series(chosen & (frame["probe"] != FLEET_PROBE))
+
+
+def _detail(note: str) -> str:
+    if not note:
+        return ""
+    return f" ({note if len(note) <= DETAIL_MAX else note[: DETAIL_MAX - 1] + '…'})"
+
+
+def _presence_finding(row: pd.Series, sku: Sku) -> Finding:
+    counted, device = sku.devices.get("gpu"), row["device"]
+    missing = row["value"] == 0
+    if missing:
+        summary = (
+            f"{device} is missing: SKU {sku.name} counts {counted} GPUs, and the one in this slot does not answer."
+        )
+    else:
+        summary = (
+            f"{device} is one more than SKU {sku.name} counts ({counted} GPUs): check the SKU and the slot numbers."
+        )
+    return Finding(
+        rule="expected_devices",
+        metric=row["metric"],
+        device=device,
+        severity=Severity.CRITICAL,
+        fault_class=FaultClass.GPU,
+        action=Action.RESEAT if missing else Action.INSPECT,
+        observed="does not answer" if missing else "answers",
+        expected=f"gpu0 to gpu{int(counted or 1) - 1}, and no other",
+        source=f"SKU {sku.name}, devices",
+        summary=summary,
+        measurements=(measurement_reference(row["probe"], row["metric"], device, row["labels"]),),
+    )
+
+
+def observed_text(row: pd.Series, limit: Limit) -> str:
+    """What was measured, as a text with unit."""
+    if limit.key == "spread_at_most":
+        return f"a spread of {figure(100.0 * row['spread'], '%')} over {row['samples']} repeats"
+    if row["text"] is not None:
+        return repr(row["text"])
+    return figure(row["value"], row["unit"], beside=limit.number)
+
+
+def expected_text(row: pd.Series, limit: Limit, at: float) -> str:
+    """What the limit asks for, as a text with unit; ``at`` is its threshold on this row."""
+    value, unit = getattr(limit, limit.key), row["unit"]
+    if limit.key == "one_of":
+        return f"one of {', '.join(value)}"
+    if limit.key == "matches":
+        return f"a text that matches {value}"
+    if isinstance(value, str):
+        return repr(value)
+    if limit.key == "spread_at_most":
+        return f"at most {figure(at, '%')}"
+    sign = {"floor": "≥ ", "at_least": "≥ ", "siblings_at_least": "≥ ", "exactly": "", "equals": ""}.get(
+        limit.key, "≤ "
+    )
+    said = f"{sign}{figure(at, unit, beside=row['value'])}"
+    if isinstance(value, Times):
+        return f"{said} ({value.times:g} × {labelled(value.metric, value.labels)})"
+    if limit.key.startswith("siblings_"):
+        return f"{said} ({value:g} × the median of {int(row['siblings_count'])} siblings)"
+    return said

@@ -1,0 +1,158 @@
+"""What the fleet's rules found, said so that an operator can act on it; and what several devices alike amount to."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from muster_criteria.fleet.budget import NODE_RULES, follows_lottery
+from muster_criteria.fleet.causes import DEVICE_SHARE, DEVICES_MIN
+from muster_criteria.fleet.comparisons import Comparison
+from muster_criteria.model import COMMON_CAUSE, HELD, Action, FaultClass, Finding, Severity, subject
+from muster_criteria.sku_files.limits import kind_of, labelled
+from muster_criteria.stage.rules import FLEET_KINDS, SEVERITY, Rule
+from muster_criteria.words import figure, listed
+
+CONVICTED, CONFIRMED, DOUBTED, ACQUITTED = 0.95, 0.99, 0.5, 0.05
+"""Confidence of a finding by the fleet: beyond the budget's threshold; beyond it by several rules or readings; worth a
+retest; odd in one reading, and not in the other. Chosen here: an order, not probabilities that were measured."""
+
+_DOUBT = (": to be measured again", ": seen again, but too little to convict")
+"""What is said of one doubtful reading, and of several."""
+_RARE = ": rare among healthy ones, but too little to convict"
+"""What is said of what follows the lottery, of which a second reading tells the same."""
+
+_REFERENCE = {
+    "peers": "the median of {count} peers",
+    "siblings": "the median of {count} siblings",
+    "drift": "its own median over {count} visits, relative to its siblings",
+    "cusum": "its own first visits of {count}, relative to its siblings",
+    "node_peers": "its peers",
+    "node_drift": "its own median over {count} visits",
+}
+
+
+def fleet_finding(
+    row: pd.Series, rule: Rule, comparison: Comparison, behind: tuple[str, ...], runs: Sequence[float] = ()
+) -> Finding:
+    """The finding of a row that breaks a rule of the fleet.
+
+    ``behind``: the measurements that the row is of. ``runs``: what each run of it gave, where there are several.
+    """
+    convicted, of_node = rule.breach == "fail", rule.kind in NODE_RULES
+    name, column = labelled(row["metric"], dict(row["labels"])), rule.column
+    count, repeats = int(row[f"{column}_count"]), int(row[f"{column}_repeats"])
+    share, usual, at = (float(row[f"{column}_{part}"]) for part in ("share", "expected", "at"))
+    observed = figure(row["value"], row["unit"], beside=usual)
+    if repeats > 1:
+        listed_runs = listed([figure(each, row["unit"], beside=usual) for each in runs])
+        observed = f"{observed} ({repeats} runs{': ' if runs else ''}{listed_runs})"
+    less = at < usual
+    reference = f"{figure(usual, row['unit'], beside=row['value'])}, {_REFERENCE[rule.kind].format(count=count)}"
+    limit = f"{'≥' if less else '≤'} {figure(at, row['unit'], beside=row['value'])} (" if np.isfinite(at) else "near ("
+    expected = f"{limit}{reference})"
+    if of_node:
+        meaning = "is off with all its devices together"
+    else:
+        meaning = comparison.meaning or "is unlike its peers"
+    acquitted = not convicted and row[f"{column}_acquitted"] == 1.0
+    drawn = follows_lottery(rule.kind, comparison.spread)
+    doubt = _RARE if drawn else _DOUBT[repeats > 1]
+    what = "" if convicted else ": not seen again" if acquitted else doubt
+    return Finding(
+        rule=rule.kind,
+        metric=row["metric"],
+        device=row["device"],
+        severity=SEVERITY[rule.breach],
+        fault_class=FaultClass.SOFTWARE if of_node else comparison.fault,
+        action=_action(convicted or drawn, acquitted, of_node, comparison),
+        observed=observed,
+        expected=expected,
+        source=fleet_source(rule.kind, rule.breach, comparison),
+        summary=f"{row['device']} {meaning}: {name} is {observed}, {100.0 * share:.1f} % off {reference}{what}.",
+        labels=row["labels"],
+        confidence=ACQUITTED if acquitted else DOUBTED if not convicted else CONFIRMED if repeats > 1 else CONVICTED,
+        measurements=behind,
+    )
+
+
+def _action(settled: bool, acquitted: bool, of_node: bool, comparison: Comparison) -> Action:
+    """``settled``: a second reading would tell nothing new."""
+    if acquitted:
+        return Action.NONE
+    if not settled:
+        return Action.RETEST
+    return Action.FIX_SOFTWARE if of_node else comparison.action
+
+
+def fleet_source(kind: str, breach: str, comparison: Comparison) -> str:
+    """Where the thresholds of the fleet's rules come from."""
+    if breach == "fail":
+        return f"{kind}: the fleet's empirical tail, at 1 healthy node failed in 1,000 visits; at least 3 % effect"
+    if follows_lottery(kind, comparison.spread):
+        return f"{kind}: the fleet's empirical tail, at 1 healthy node told in 100 visits, and robust z above 3.5"
+    return f"{kind}: robust z above 3.5 (Iglewicz and Hoaglin) and at least 2.5 % effect; a retest, no conviction"
+
+
+def corroborated(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings; those that several rules of the fleet make of one device and metric are the surer for it."""
+    rules: dict[tuple[str, str], set[str]] = {}
+    for each in findings:
+        if each.rule in FLEET_KINDS and each.severity is Severity.CRITICAL:
+            rules.setdefault((each.device, each.metric), set()).add(each.rule)
+    return [
+        dataclasses.replace(each, confidence=CONFIRMED)
+        if each.confidence == CONVICTED and len(rules.get((each.device, each.metric), ())) > 1
+        else each
+        for each in findings
+    ]
+
+
+def with_common_causes(findings: Iterable[Finding], devices: Mapping[str, int]) -> list[Finding]:
+    """The findings, with one more for each metric (or driver message) in which most devices of a kind fail alike.
+
+    The node still fails, but no device is convicted until software, the golden reference and the facility are ruled
+    out: the devices' own findings then ask for that, and are believed the less. ``devices``: how many of each kind.
+    """
+    given = list(findings)
+    failing: dict[tuple[str, str], set[str]] = {}
+    for each in given:
+        if each.severity is Severity.CRITICAL:
+            failing.setdefault((kind_of(each.device), subject(each)), set()).add(each.device)
+    common = {
+        (kind, metric): sorted(alike)
+        for (kind, metric), alike in failing.items()
+        if len(alike) >= DEVICES_MIN and len(alike) >= DEVICE_SHARE * devices.get(kind, 0)
+    }
+    causes = [_cause(kind, metric, alike, given) for (kind, metric), alike in sorted(common.items())]
+    kept = [
+        dataclasses.replace(each, confidence=min(each.confidence, HELD), action=Action.FIX_SOFTWARE)
+        if each.severity is Severity.CRITICAL and (kind_of(each.device), subject(each)) in common
+        else each
+        for each in given
+    ]
+    return [*causes, *kept]
+
+
+def _cause(kind: str, metric: str, alike: Sequence[str], findings: Sequence[Finding]) -> Finding:
+    of = [each for each in findings if subject(each) == metric and each.device in alike]
+    return Finding(
+        rule=COMMON_CAUSE,
+        metric=metric,
+        device="node",
+        severity=Severity.CRITICAL,
+        fault_class=FaultClass.SOFTWARE,
+        action=Action.FIX_SOFTWARE,
+        observed=f"{listed(list(alike))} fail alike",
+        expected="faults of devices to come one at a time",
+        source=f"chosen here: {100 * DEVICE_SHARE:.0f} % of a node's devices alike are no coincidence",
+        summary=(
+            f"{len(alike)} {kind}s of the node fail alike in {metric}: first of all a problem of software, of the "
+            "golden reference or of the facility; no device is convicted until that is ruled out."
+        ),
+        confidence=CONVICTED,
+        measurements=tuple(dict.fromkeys(reference for each in of for reference in each.measurements)),
+    )

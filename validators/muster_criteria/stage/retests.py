@@ -1,0 +1,75 @@
+"""Probes of a stage that are run once more, alone, before it is decided: which may be, which must, and what they say.
+
+A programme says ``sequential`` of tests that are noisy by nature, whose failures are weighed (see ``sequential``), and
+``retest`` of those that the fleet may ask a second reading of: its thresholds for two readings that agree are lower
+than for one, since the second takes out what was the run's and not the part's. One second reading is all it asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+from muster_criteria.fleet.budget import OWN_PAST
+from muster_criteria.fleet.single import derived
+from muster_criteria.measured import StageResult
+from muster_criteria.model import Verdict
+from muster_criteria.sku_files.programme import stage_probes
+from muster_criteria.sku_files.skus import Sku
+from muster_criteria.stage.findings import Breaking, behind
+from muster_criteria.stage.rows import Row, rows_of
+from muster_criteria.stage.rules import FLEET_KINDS
+
+
+def repeatable(sku: Sku, stage: str, level: str) -> tuple[str, ...]:
+    """The probes of a stage that may be run again alone. Raises SkuError as ``programme.stage_probes``."""
+    uses = stage_probes(sku, stage, level)
+    return tuple(name for name, use in uses.items() if use.sequential or level in use.retest)
+
+
+def arranged(
+    attempts: Iterable[tuple[Verdict, StageResult]], now: StageResult, sku: Sku, stage: str, level: str
+) -> tuple[StageResult, tuple[StageResult, ...]]:
+    """(the result that the stage is judged by, the other results of the same test), each oldest first.
+
+    ``attempts``: the earlier ones of the same run, with their verdicts. A repeat holds some of the probes alone, and
+    belongs to what came before; a whole result does so only after an INCONCLUSIVE one: any other verdict was the end.
+    """
+    whole = set(stage_probes(sku, stage, level))
+    chain: list[StageResult] = []
+    before: Verdict | None = None
+    for verdict, result in [*attempts, (None, now)]:
+        if whole <= {end.probe for end in result.probes} and before is not Verdict.INCONCLUSIVE:
+            chain = []
+        chain.append(result)
+        before = verdict
+    base = next((each for each in reversed(chain) if whole <= {end.probe for end in each.probes}), now)
+    return base, tuple(each for each in chain if each is not base)
+
+
+def repeated_rows(result: StageResult, sku: Sku) -> list[Row]:
+    """What the probes of a repeat measured that may be repeated and came to their end; derived metrics included."""
+    may = set(repeatable(sku, result.stage, result.level))
+    done = {end.probe for end in result.probes if end.status == "completed"} & may
+    rows = [row for row in rows_of(result, sku) if row.probe in done and not row.refused]
+    return [*rows, *derived(rows, sku.programme.derive)]
+
+
+def doubted(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku, result: StageResult) -> set[str]:
+    """Probes of which the fleet asks for a second reading, and has not had one.
+
+    Where healthy parts differ by what they drew in the lottery, a second reading tells the same of it, and none is
+    asked for; against a device's own past there is no lottery, but noise.
+    """
+    may = set(repeatable(sku, result.stage, result.level))
+    found: set[str] = set()
+    for item in breaking:
+        if item.rule.kind not in FLEET_KINDS or item.rule.breach != "warn":
+            continue
+        row = frame.iloc[item.position]
+        comparison = sku.programme.compare[int(row[f"{item.rule.column}_by"])]
+        told_by_noise = comparison.spread == "low" or item.rule.kind in OWN_PAST
+        if told_by_noise and row[f"{item.rule.column}_repeats"] <= 1:
+            found |= may & set(frame["probe"][behind(frame, row, comparison, sku)])
+    return found

@@ -1,0 +1,41 @@
+"""A finding about one row of the frame: what all of them say alike."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from muster_criteria.model import Action, FaultClass, Finding, measurement_reference
+from muster_criteria.sku_files.limits import labelled
+from muster_criteria.stage.rules import SEVERITY, Rule
+
+
+def row_finding(
+    row: pd.Series,
+    rule: Rule,
+    *,
+    fault_class: FaultClass,
+    action: Action,
+    lead: str,
+    observed: str,
+    expected: str,
+    source: str,
+    detail: str = "",
+) -> Finding:
+    """The finding of a row that breaks ``rule``. ``lead``: who is said to do what ("gpu3 multiplies too slowly");
+    ``detail``: what is told of the observed beside the summary.
+    """
+    name = labelled(row["metric"], dict(row["labels"]))
+    return Finding(
+        rule=rule.kind,
+        metric=row["metric"],
+        device=row["device"],
+        severity=SEVERITY[rule.breach],
+        fault_class=fault_class,
+        action=action,
+        observed=f"{observed}{detail}",
+        expected=expected,
+        source=source,
+        summary=f"{lead}: {name} is {observed}, expected {expected}.",
+        labels=row["labels"],
+        measurements=(measurement_reference(row["probe"], row["metric"], row["device"], row["labels"]),),
+    )

@@ -1,0 +1,164 @@
+"""Tests that fail now and then on sound hardware: weighed over their runs by Wald's sequential test.
+
+For minute-long tests with run-to-run noise only, which a programme declares (``sequential: true``): two failures
+convict, nine passes acquit, twenty-one after one failure. What the lottery gave and a wrong bit are no noise: exact
+limits and the fleet's rules convict as ever. Every run is listed in the finding, whatever the decision.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from muster_criteria.fleet.readings import day_of, labels_text
+from muster_criteria.measured import StageResult
+from muster_criteria.model import Action, Finding, Severity
+from muster_criteria.sku_files.limits import labelled
+from muster_criteria.sku_files.programme import stage_probes
+from muster_criteria.sku_files.skus import Sku
+from muster_criteria.stage.findings import Breaking, limit_finding
+from muster_criteria.stage.rules import Rule
+from muster_criteria.stage.sprt import Decision, Sprt
+from muster_criteria.words import figure
+
+LOWER, UPPER = ("floor", "siblings_at_least"), ("ceiling", "siblings_at_most")
+NOISY = (*LOWER, *UPPER)
+"""Kinds of limits that noise can break; what must be exact, or a text, is not among them."""
+RUNS_MAX = 45
+"""Runs after which an undecided test is left to a person: twice what one failure takes to be acquitted of."""
+ACQUITTED, UNDECIDED = 0.05, 0.5
+"""Confidence in a finding of an acquitted and of an undecided device: the test's own β, and a coin's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Weighed:
+    """What the runs amount to. ``elsewhere``: findings of what only other runs measured; ``asked``: a sentence for each
+    device to be measured again; ``probes``: by what.
+    """
+
+    breaking: tuple[Breaking, ...]
+    elsewhere: tuple[Finding, ...] = ()
+    asked: tuple[str, ...] = ()
+    probes: tuple[str, ...] = ()
+
+
+def sequential_probes(sku: Sku, stage: str, level: str) -> tuple[str, ...]:
+    """The probes of a stage that are noisy by nature. Raises SkuError as ``stage_probes``."""
+    return tuple(name for name, use in stage_probes(sku, stage, level).items() if use.sequential)
+
+
+def weigh(
+    frame: pd.DataFrame,
+    breaking: Sequence[Breaking],
+    sku: Sku,
+    result: StageResult,
+    repeats: pd.DataFrame | None,
+    others: Sequence[pd.DataFrame] = (),
+) -> Weighed:
+    """The findings, those of noisy limits weighed over all runs, in the order in which they began.
+
+    ``frame`` is of ``result``; ``others``: those of the other results of the same test, oldest first, and ``repeats``
+    the readings in them (see ``fleet.readings``).
+    """
+    noisy = sequential_probes(sku, result.stage, result.level)
+    if not noisy:
+        return Weighed(tuple(breaking))
+    ran = _runs(frame, result, noisy, repeats)
+    own = {(item.rule.column, item.position): item for item in breaking}
+    kept = [item for item in breaking if not (item.rule.breach == "fail" and is_noisy(frame, item, noisy))]
+    elsewhere: list[Finding] = []
+    asked: list[str] = []
+    probes: set[str] = set()
+    for rule, of, position in _judged([frame, *reversed(others)], noisy):
+        row = of.iloc[position]
+        runs = ran.get(_key(row)) or [float(row["value"])]
+        failed = [_fails(value, rule.kind, float(row[f"{rule.column}_at"])) for value in runs]
+        if not any(failed):
+            continue
+        decision = Sprt().decide(failed)
+        item = own.get((rule.column, position)) if of is frame else None
+        told = _told(item.finding if item else limit_finding(row, rule, sku), row, runs, failed, decision)
+        if of is frame:
+            kept.append(Breaking(position, rule, told))
+        else:
+            elsewhere.append(told)
+        if decision == "repeat":
+            asked.append(told.summary.rstrip("."))
+            probes |= {str(row["probe"])} if len(runs) < RUNS_MAX else set()
+    return Weighed(tuple(kept), tuple(elsewhere), tuple(asked), tuple(sorted(probes)))
+
+
+def _judged(frames: Sequence[pd.DataFrame], noisy: Sequence[str]) -> Iterator[tuple[Rule, pd.DataFrame, int]]:
+    """Each noisy rule of each measurement once, in the first frame that judges it by that rule, and its position there.
+
+    A run that did not measure something again does not excuse what an earlier one saw of it.
+    """
+    for rule in (Rule(kind, "fail") for kind in NOISY):
+        seen: set[_Key] = set()
+        for frame in frames:
+            if rule.column not in frame.columns:
+                continue
+            for position in np.flatnonzero(frame["probe"].isin(noisy) & frame[rule.column].notna()):
+                key = _key(frame.iloc[int(position)])
+                if key not in seen:
+                    seen.add(key)
+                    yield rule, frame, int(position)
+
+
+def is_noisy(frame: pd.DataFrame, item: Breaking, noisy: Sequence[str]) -> bool:
+    """Whether noise alone may break that rule there; ``noisy``: of ``sequential_probes``."""
+    return item.rule.kind in NOISY and frame["probe"].iloc[item.position] in noisy
+
+
+_Key = tuple[str, str, str, str]
+
+
+def _key(row: pd.Series) -> _Key:
+    return str(row["device"]), str(row["metric"]), labels_text(row["labels"]), str(row["unit"])
+
+
+def _runs(
+    frame: pd.DataFrame, result: StageResult, noisy: Sequence[str], repeats: pd.DataFrame | None
+) -> dict[_Key, list[float]]:
+    """What each run of a noisy probe gave, by what was measured, in the order in which the runs began."""
+    found: dict[_Key, list[tuple[float, float]]] = {}
+    if repeats is not None:
+        columns = (repeats[name].astype(str) for name in ("device", "metric", "labels", "unit"))
+        for *key, at, value in zip(*columns, repeats["at"], repeats["value"], strict=True):
+            if np.isfinite(value):
+                found.setdefault((key[0], key[1], key[2], key[3]), []).append((float(at), float(value)))
+    for position in np.flatnonzero(frame["probe"].isin(noisy) & np.isfinite(frame["value"])):
+        row = frame.iloc[int(position)]
+        found.setdefault(_key(row), []).append((day_of(result.started_at), float(row["value"])))
+    return {key: [value for _, value in sorted(runs)] for key, runs in found.items()}
+
+
+def _fails(value: float, kind: str, at: float) -> bool:
+    return value < at if kind in LOWER else value > at
+
+
+def _told(finding: Finding, row: pd.Series, runs: list[float], failed: list[bool], decision: Decision) -> Finding:
+    """The finding with every run that it rests on, and what they amount to."""
+    name = labelled(row["metric"], dict(row["labels"]))
+    listed = ", ".join(
+        figure(value, row["unit"]) + (" (failed)" if bad else "") for value, bad in zip(runs, failed, strict=True)
+    )
+    count = f"{sum(failed)} of {len(runs)} runs failed: {listed}"
+    lead = finding.summary.rstrip(".")
+    if decision == "convict":
+        return dataclasses.replace(finding, observed=f"{finding.observed}; {count}", summary=f"{lead}; {count}.")
+    if decision == "acquit":
+        what, action, confidence = "acquitted by its repeats", Action.NONE, ACQUITTED
+    else:
+        what, action, confidence = "undecided, to be measured again", Action.RETEST, UNDECIDED
+    return dataclasses.replace(
+        finding,
+        severity=Severity.WARNING,
+        action=action,
+        confidence=confidence,
+        observed=f"{finding.observed}; {count}",
+        summary=f"{row['device']} {what}: {name}, expected {finding.expected}; {count}.",
+    )

@@ -1,0 +1,84 @@
+"""The rules as a Great Expectations suite over the frame: one expectation per rule, whatever the number of rows.
+
+Great Expectations takes seconds to import, so it is imported where it is used; a worker that preloads it pays once.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from muster_criteria.stage.rules import SEVERITY, Rule, Violations
+
+os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+# At INFO its import alone writes hundreds of lines about its own registration into every task's log.
+logging.getLogger("great_expectations").setLevel(logging.WARNING)
+
+
+class SuiteError(Exception):
+    """Great Expectations could not judge; the message is one sentence. Nothing may pass on this."""
+
+
+def build_suite(rules: Sequence[Rule], name: str) -> Any:
+    """The suite of these rules: for each, that its column of margins has no negative number."""
+    import great_expectations as gx
+    from great_expectations import expectations as gxe
+
+    return gx.ExpectationSuite(
+        name=name,
+        expectations=[
+            gxe.ExpectColumnValuesToBeBetween(
+                column=rule.column,
+                min_value=0.0,
+                severity=SEVERITY[rule.breach].value,
+                meta={"rule": rule.kind, "breach": rule.breach, "claim": rule.claim},
+            )
+            for rule in rules
+        ],
+    )
+
+
+@functools.cache
+def _frames() -> Any:
+    """What takes a frame. A third of a verdict's time, so it is made once for a process and all that it forks."""
+    import great_expectations as gx
+
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = {"globally": False}
+    asset = context.data_sources.add_pandas("muster").add_dataframe_asset("frame")
+    return asset.add_batch_definition_whole_dataframe("whole")
+
+
+def unexpected_rows(frame: pd.DataFrame, rules: Sequence[Rule]) -> Violations:
+    """Let Great Expectations validate the frame; rows that break each rule. Raises SuiteError where it cannot."""
+    if not rules:
+        return {}
+    batch = _frames().get_batch(batch_parameters={"dataframe": frame[[rule.column for rule in rules]]})
+    outcome = batch.validate(build_suite(rules, "muster"), result_format="COMPLETE")
+    found = {result.expectation_config.kwargs["column"]: _rows(result) for result in outcome.results}
+    unanswered = [rule.column for rule in rules if rule.column not in found]
+    if unanswered:
+        raise SuiteError(f"Great Expectations gave no answer for {', '.join(unanswered)}.")
+    return found
+
+
+def _rows(result: Any) -> list[int]:
+    column = result.expectation_config.kwargs["column"]
+    rows = result.result.get("unexpected_index_list") if result.result else None
+    if result.success:
+        return []
+    if not rows:
+        raise SuiteError(f"Great Expectations could not evaluate {column}: {_exception(result)}.")
+    return [int(row) for row in rows]
+
+
+def _exception(result: Any) -> str:
+    info = result.exception_info or {}
+    entries = [info] if "exception_message" in info else [entry for entry in info.values() if isinstance(entry, dict)]
+    messages = [str(entry["exception_message"]) for entry in entries if entry.get("exception_message")]
+    return messages[0].splitlines()[0][:200] if messages else "no reason given"

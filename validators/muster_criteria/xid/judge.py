@@ -1,0 +1,188 @@
+"""What becomes of a stage's XIDs under the SKU's policy: findings, and what was counted but not told.
+
+When an error happened matters. During the stage nothing ran but Muster's own load, so even an application's error is a
+warning, and whatever asks for a restart is critical. Before it, the log tells of other people's jobs: an application's
+error is only told; one that asked for a reset warns, since the reset may have been done; one that asked for a reboot or
+for somebody to look is critical, since a reboot would have emptied the log.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from muster_criteria.measured import Measured, StageResult
+from muster_criteria.model import XID, Evidence, FaultClass, Finding, Severity, measurement_reference
+from muster_criteria.stage.rows import natural
+from muster_criteria.words import listed
+from muster_criteria.xid.policy import Ruling, XidEvent, XidPolicy, XidSeverity, returning, rule
+
+EVENT, TOTAL, BEGAN, PLACE = "xid", "xid_total", "kernel_log_time", "pci_address"
+"""The metrics of one message, of their number, of how far the kernel's log had come when the stage began, and of where
+each GPU is."""
+
+NOBODY = "node"
+"""The device of a message about a GPU that did not answer any more when the log was read."""
+
+TEXT_MAX = 120
+TEXTS_TOLD = 2
+
+DURING = {
+    XidSeverity.ISOLATE: Severity.CRITICAL,
+    XidSeverity.REBOOT: Severity.CRITICAL,
+    XidSeverity.RESET: Severity.CRITICAL,
+    XidSeverity.MONITOR: Severity.WARNING,
+}
+BEFORE = {
+    XidSeverity.ISOLATE: Severity.CRITICAL,
+    XidSeverity.REBOOT: Severity.CRITICAL,
+    XidSeverity.RESET: Severity.WARNING,
+    XidSeverity.MONITOR: Severity.INFO,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class XidJudgement:
+    """Findings, gravest first, and a sentence for each probe that counted more messages than it told."""
+
+    findings: tuple[Finding, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+def judge_xids(result: StageResult, policy: XidPolicy | None) -> XidJudgement:
+    """Rule on every XID of a stage; nothing where the SKU has no policy."""
+    if policy is None:
+        return XidJudgement()
+    began = next((each.value for each in result.measurements if each.metric == BEGAN and each.value is not None), None)
+    groups: dict[tuple[str, str, int, XidSeverity, bool], list[tuple[XidEvent, Ruling, str]]] = {}
+    said = [each for each in result.measurements if each.metric == EVENT]
+    for event, measured in zip(events_of(result.measurements), said, strict=True):
+        ruling = rule(event, policy)
+        during = began is None or event.at is None or event.at > began
+        key = (event.device, event.kind, event.code, ruling.severity, during)
+        groups.setdefault(key, []).append((event, ruling, _reference(measured)))
+    found = [
+        _finding(
+            [event for event, _, _ in group], group[0][1], during, tuple(dict.fromkeys(each for *_, each in group))
+        )
+        for (_, _, _, severity, during), group in groups.items()
+        if severity is not XidSeverity.IGNORE
+    ]
+    return XidJudgement(tuple(sorted(found, key=_gravest_first)), tuple(_untold(result)))
+
+
+def events_of(measurements: Iterable[Measured]) -> tuple[XidEvent, ...]:
+    """The XIDs and SXIDs among measurements; one whose labels make no sense counts as an unknown code.
+
+    A GPU that was lost under load does not say any more where it is: what it said before the load tells.
+    """
+    given = list(measurements)
+    gpus = {_place(each.text): each.device for each in given if each.metric == PLACE and each.text}
+    return tuple(
+        event_of(
+            gpus.get(_place(each.labels.get("pci", "")), NOBODY) if each.device == NOBODY else each.device,
+            each.labels,
+            each.text or "",
+            each.samples,
+        )
+        for each in given
+        if each.metric == EVENT
+    )
+
+
+def _place(address: str) -> tuple[str, ...]:
+    """Domain, bus and slot of a PCI address: NVML writes it with a longer domain than the kernel, and a function."""
+    domain, *rest = address.lower().partition(".")[0].split(":")
+    return (domain.lstrip("0"), *rest)
+
+
+def event_of(device: str, labels: Mapping[str, Any], text: str, count: int) -> XidEvent:
+    """One message, from what a measurement's labels say."""
+    code = str(labels.get("code", ""))
+    try:
+        at = float(str(labels.get("at", "")))
+    except ValueError:
+        at = None
+    return XidEvent(
+        kind="sxid" if labels.get("kind") == "sxid" else "xid",
+        code=int(code) if code.isascii() and code.isdigit() else 0,
+        device=device,
+        pci=str(labels.get("pci", "")),
+        text=text,
+        at=at,
+        count=count,
+    )
+
+
+def returned(boots: Sequence[Iterable[XidEvent]], now: Sequence[XidEvent], policy: XidPolicy) -> tuple[Evidence, ...]:
+    """Evidence for each error of ``now`` that has come back in so many boots that restarting does not mend it.
+
+    ``boots``: the events of each boot, this one included, with ``pci`` naming the same part in all of them.
+    """
+    often = returning(boots, policy)
+    told: dict[tuple[str, str, int], Evidence] = {}
+    for event in now:
+        key = (event.pci or event.device, event.kind, event.code)
+        if key in often:
+            ruling = rule(event, policy)
+            sentence = (
+                f"{event.device}: {event.name} ({ruling.meaning}) has come back in {often[key]} boots, so restarting "
+                f"does not mend it ({policy.escalation.severity}, XID policy {policy.cited})."
+            )
+            told[key] = Evidence(
+                "xid_returns", sentence, event.device, FaultClass(ruling.fault), policy.escalation.action
+            )
+    return tuple(told.values())
+
+
+def _untold(result: StageResult) -> Iterable[str]:
+    """A result that counts more messages than it has must not be better off for it."""
+    for each in result.measurements:
+        if each.metric == TOTAL and each.value is not None:
+            told = sum(one.samples for one in result.measurements if one.metric == EVENT and one.probe == each.probe)
+            if told < each.value:
+                yield f"XIDs of {each.device}: {each.value:.0f} messages are counted, but only {told} are told"
+
+
+def _reference(said: Measured) -> str:
+    labels = tuple((key, str(value)) for key, value in said.labels.items())
+    return measurement_reference(said.probe, said.metric, said.device, labels)
+
+
+def _finding(events: Sequence[XidEvent], ruling: Ruling, during: bool, measurements: tuple[str, ...]) -> Finding:
+    first = events[0]
+    count = sum(event.count for event in events)
+    times = f", {count} times" if count > 1 else ""
+    when = "during this stage" if during else "before this stage"
+    severity = (DURING if during else BEFORE)[ruling.severity]
+    return Finding(
+        rule=XID,
+        metric=EVENT,
+        device=first.device,
+        severity=severity,
+        fault_class=ruling.fault,
+        action=ruling.action,
+        observed=f"{first.name}{times} (PCI {first.pci or 'untold'}{_since(first)}): {_texts(events)}",
+        expected="no message that asks for more than IGNORE",
+        source=ruling.source,
+        summary=f"{first.device} logged {first.name} {when}{times} ({ruling.meaning}): {ruling.severity}.",
+        labels=(("code", str(first.code)), ("kind", first.kind), ("when", "during" if during else "before")),
+        measurements=measurements,
+    )
+
+
+def _since(event: XidEvent) -> str:
+    return "" if event.at is None else f", {event.at:.0f} s after boot"
+
+
+def _texts(events: Sequence[XidEvent]) -> str:
+    said = [event.text if len(event.text) <= TEXT_MAX else event.text[: TEXT_MAX - 1] + "…" for event in events]
+    return listed(list(dict.fromkeys(said)), TEXTS_TOLD)
+
+
+_ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
+
+
+def _gravest_first(finding: Finding) -> tuple[Any, ...]:
+    return (_ORDER[finding.severity], natural(finding.device), finding.labels)

@@ -1,0 +1,303 @@
+"""The XID policy: what each error of the GPU driver means and what is to be done. One versioned table, read strictly.
+
+Pure: an event and a policy give a ruling. Which events a node had, and what becomes of rulings, is others' business.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+
+from muster_criteria.model import Action, FaultClass
+from muster_criteria.sku_files.limits import Written, as_tuple
+
+Kind = Literal["xid", "sxid"]
+POLICY_BYTES_MAX = 200_000
+
+
+class XidSeverity(enum.StrEnum):
+    """What an error asks for, gravest first. Each step down costs the fleet less."""
+
+    ISOLATE = "ISOLATE"
+    REBOOT = "REBOOT"
+    RESET = "RESET"
+    MONITOR = "MONITOR"
+    IGNORE = "IGNORE"
+
+
+GRAVITY = {severity: place for place, severity in enumerate(XidSeverity)}
+"""0 is the gravest."""
+
+
+class BadPolicy(Exception):
+    """An XID policy that cannot be used; the message is one sentence that says what is wrong, where."""
+
+
+class Source(Written):
+    """Where rulings come from, and when they were taken from there."""
+
+    text: Annotated[str, Field(min_length=8)]
+    date: datetime.date
+
+
+class Case(Written):
+    """A ruling for some of a code's messages: all conditions given must hold, and the first case that fits counts.
+
+    ``says``: a regular expression that the text must match. ``unit``, ``status``, ``subcode``, ``fatal`` are what
+    ``decode_nvlink5`` reads out of the text of XIDs 144 to 150; ``fatal`` alone also reads an SXID's.
+    """
+
+    says: str | None = None
+    unit: str | None = None
+    status: Annotated[tuple[int, ...], BeforeValidator(as_tuple)] | None = None
+    subcode: Annotated[tuple[int, ...], BeforeValidator(as_tuple)] | None = None
+    fatal: bool | None = None
+    severity: XidSeverity
+    action: Action | None = None
+    meaning: str = ""
+
+    @field_validator("says")
+    @classmethod
+    def _compiles(cls, pattern: str | None) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from None
+        return pattern
+
+
+class Entry(Written):
+    """What the policy says of one code, or of several that mean the same.
+
+    ``why`` is required where ``others`` disagree: whose side is taken, and for which reason. ``source`` names one of
+    the policy's sources.
+    """
+
+    codes: Annotated[tuple[Annotated[int, Field(ge=1, le=99_999)], ...], BeforeValidator(as_tuple), Field(min_length=1)]
+    kind: Kind = "xid"
+    meaning: Annotated[str, Field(min_length=3)]
+    severity: XidSeverity
+    fault: FaultClass
+    action: Action
+    source: str
+    why: str = ""
+    others: Mapping[str, str] = Field(default_factory=dict)
+    cases: Annotated[tuple[Case, ...], BeforeValidator(as_tuple)] = ()
+
+    @model_validator(mode="after")
+    def _takes_a_side(self) -> Entry:
+        if self.others and not self.why:
+            raise ValueError(f"code {self.codes[0]} is disputed (others), but says not why this side is taken (why)")
+        return self
+
+
+class Unknown(Written):
+    """The ruling for codes that the table does not have, by kind of message."""
+
+    kind: Kind
+    meaning: str
+    severity: XidSeverity
+    fault: FaultClass
+    action: Action
+    source: str
+    cases: Annotated[tuple[Case, ...], BeforeValidator(as_tuple)] = ()
+
+
+class Escalation(Written):
+    """The same code on the same device in ``boots`` boots (two reboots did not help: 3): ``severity`` then."""
+
+    boots: Annotated[int, Field(ge=2)]
+    severity: XidSeverity
+    action: Action
+    from_severity: XidSeverity
+    """Only codes at least this grave escalate: an application that crashes after each reboot does not."""
+    source: str
+
+
+class XidPolicy(Written):
+    """The table. ``name`` and ``version`` are what a ruling cites."""
+
+    policy: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
+    version: str
+    title: str
+    sources: dict[str, Source]
+    escalation: Escalation
+    unknown: Annotated[tuple[Unknown, ...], BeforeValidator(as_tuple)]
+    entries: Annotated[tuple[Entry, ...], BeforeValidator(as_tuple)]
+
+    @model_validator(mode="after")
+    def _whole(self) -> XidPolicy:
+        seen: set[tuple[str, int]] = set()
+        for entry in self.entries:
+            for code in entry.codes:
+                if (entry.kind, code) in seen:
+                    raise ValueError(f"{entry.kind} {code} is given twice")
+                seen.add((entry.kind, code))
+        used = {each.source for each in self.entries} | {each.source for each in self.unknown}
+        used.add(self.escalation.source)
+        if unknown := sorted(used - set(self.sources)):
+            raise ValueError(f"there is no source {unknown[0]!r} (there are {', '.join(sorted(self.sources))})")
+        if {each.kind for each in self.unknown} != {"xid", "sxid"}:
+            raise ValueError("unknown must say what is thought of an unknown xid and of an unknown sxid")
+        return self
+
+    @property
+    def cited(self) -> str:
+        """How a ruling cites the policy: "nvidia-xid 2026.1"."""
+        return f"{self.policy} {self.version}"
+
+    def citing(self, source: str) -> str:
+        """What a ruling gives as its source, by the name of one of ``sources``."""
+        said = self.sources[source]
+        return f"XID policy {self.cited}: {said.text} ({said.date.isoformat()})"
+
+    def entry(self, kind: str, code: int) -> Entry | Unknown:
+        """What the table says of a code."""
+        for entry in self.entries:
+            if entry.kind == kind and code in entry.codes:
+                return entry
+        return next(each for each in self.unknown if each.kind == kind)
+
+
+@dataclasses.dataclass(frozen=True)
+class XidEvent:
+    """One XID or SXID of a node. ``at``: seconds since boot, None if untold; ``count``: how often it said the same."""
+
+    kind: Kind
+    code: int
+    device: str
+    pci: str
+    text: str
+    at: float | None = None
+    count: int = 1
+
+    @property
+    def name(self) -> str:
+        """ "XID 79"."""
+        return f"{self.kind.upper()} {self.code}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ruling:
+    """What a policy says of an event."""
+
+    severity: XidSeverity
+    action: Action
+    fault: FaultClass
+    meaning: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class NvLink5:
+    """What the text of XIDs 144 to 150 says: unit names, fatal or not, link, sub-code and error status."""
+
+    units: frozenset[str]
+    fatal: bool
+    link: int
+    subcode: int
+    status: int
+
+
+_NVLINK5 = re.compile(
+    r"^(?P<unit>[A-Z0-9_/]+) (?P<fatal>Fatal|Non-?fatal)\b.*?\bLink (?P<link>-?\d+) "
+    r"\((?P<info>0x[0-9a-fA-F]+) (?P<status>0x[0-9a-fA-F]+)"
+)
+_FATAL = re.compile(r"\b(Non-?)?fatal\b", re.IGNORECASE)
+_SUBCODE_SHIFT, _SUBCODE_MASK = 20, 0x3F
+"""Bits 25 to 20 of the first word (NVIDIA XID catalogue, sheet "XID 144-150 Decode"), the same in both its layouts."""
+
+
+def decode_nvlink5(text: str) -> NvLink5 | None:
+    """What the text of an NVLink 5 error says; None where it is written in another way."""
+    found = _NVLINK5.match(text)
+    if found is None:
+        return None
+    return NvLink5(
+        units=frozenset(found["unit"].split("/")),
+        fatal=found["fatal"] == "Fatal",
+        link=int(found["link"]),
+        subcode=(int(found["info"], 16) >> _SUBCODE_SHIFT) & _SUBCODE_MASK,
+        status=int(found["status"], 16),
+    )
+
+
+def rule(event: XidEvent, policy: XidPolicy) -> Ruling:
+    """What the policy says of one event."""
+    entry = policy.entry(event.kind, event.code)
+    case = next((case for case in entry.cases if _fits(case, event.text)), None)
+    said = policy.citing(entry.source)
+    if case is None:
+        return Ruling(entry.severity, entry.action, entry.fault, entry.meaning, said)
+    meaning = f"{entry.meaning}: {case.meaning}" if case.meaning else entry.meaning
+    return Ruling(case.severity, case.action or entry.action, entry.fault, meaning, said)
+
+
+def _fits(case: Case, text: str) -> bool:
+    if case.says is not None and re.search(case.says, text, re.IGNORECASE) is None:
+        return False
+    decoded = decode_nvlink5(text)
+    if case.fatal is not None:
+        fatal = _FATAL.search(text)
+        if fatal is None or (fatal.group(1) is None) is not case.fatal:
+            return False
+    if case.unit is None and case.status is None and case.subcode is None:
+        return True
+    return (
+        decoded is not None
+        and (case.unit is None or case.unit in decoded.units)
+        and (case.status is None or decoded.status in case.status)
+        and (case.subcode is None or decoded.subcode in case.subcode)
+    )
+
+
+def returning(boots: Sequence[Iterable[XidEvent]], policy: XidPolicy) -> dict[tuple[str, str, int], int]:
+    """(device or PCI address, kind, code) → in how many boots, of those errors that came back often enough to escalate.
+
+    ``boots``: the events of each boot of one machine.
+    """
+    seen: dict[tuple[str, str, int], set[int]] = {}
+    least = GRAVITY[policy.escalation.from_severity]
+    for number, events in enumerate(boots):
+        for event in events:
+            if GRAVITY[rule(event, policy).severity] <= least:
+                seen.setdefault((event.pci or event.device, event.kind, event.code), set()).add(number)
+    return {key: len(numbers) for key, numbers in seen.items() if len(numbers) >= policy.escalation.boots}
+
+
+def parse_policy(text: bytes, where: str) -> XidPolicy:
+    """Read a policy. Raises BadPolicy, one sentence that names ``where`` and the key, for the first thing wrong."""
+    if len(text) > POLICY_BYTES_MAX:
+        raise BadPolicy(f"{where}: is larger than {POLICY_BYTES_MAX} bytes.")
+    try:
+        raw: Any = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        raise BadPolicy(f"{where}: is not YAML{f' at line {mark.line + 1}' if mark else ''}.") from None
+    try:
+        return XidPolicy.model_validate(raw)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        first = problems[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the table"
+        more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
+        message = first["msg"].removeprefix("Value error, ")
+        raise BadPolicy(f"{where}: {key}: {message[0].lower() + message[1:]}{more}.") from None
+
+
+def find_policy(name: str, folders: Sequence[Path]) -> Path:
+    """The file of a policy, in the first folder that has one. Raises BadPolicy that lists those there are."""
+    if re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,62}", name):
+        for folder in folders:
+            if (path := Path(folder) / "policies" / f"{name}.yaml").is_file():
+                return path
+    known = sorted({path.stem for folder in folders for path in (Path(folder) / "policies").glob("*.yaml")})
+    raise BadPolicy(f"there is no XID policy {name!r}: known are {', '.join(known) or 'none'}.")

@@ -1,0 +1,143 @@
+"""The probe's side of its own process: opens the hardware, runs one probe, streams what it measures to the agent.
+
+Every measurement leaves at once, one JSON line each, so that what was measured before a crash is kept. Lines:
+{"kind": "measurement", …}, {"kind": "progress", "text"}, and last {"kind": "end", "status", "reason"}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import math
+import os
+import pathlib
+import resource
+import sys
+import threading
+import traceback
+from typing import Any, Callable, Dict, Mapping, NoReturn, Optional, Type
+
+from muster_node import contract
+from muster_node.agent import orphans as strays
+from muster_node.agent import registry
+from muster_node.hardware.seam import Hardware
+from muster_node.probe import Context, Probe, Skip, missing_need, resolve_params
+
+OOM_SCORE = 500
+"""Added to the probe's own OOM score (of ±1000), so that the kernel takes the probe before the agent."""
+
+
+class Undeclared(Exception):
+    """A probe reported what it has not declared, or not in the way it may; the message is one sentence."""
+
+
+class Reporter:
+    """Writes lines to the agent. Safe to use from several threads."""
+
+    def __init__(self, fd: int, probe: Type[Probe]) -> None:
+        self._fd = fd
+        self._probe = probe
+        self._lock = threading.Lock()
+
+    def emit(
+        self,
+        metric: str,
+        device: str,
+        *,
+        value: Optional[float] = None,
+        text: Optional[str] = None,
+        labels: Optional[Mapping[str, Any]] = None,
+        samples: int = 1,
+        spread: Optional[float] = None,
+        note: str = "",
+    ) -> None:
+        """Context.emit. Raises Undeclared for a metric that is not declared, or for both a value and a text."""
+        if metric not in self._probe.metrics:
+            raise Undeclared("probe %s does not declare the metric %s" % (self._probe.name, metric))
+        if value is not None and text is not None:
+            raise Undeclared("metric %s was given both a value and a text" % metric)
+        number = None if value is None else float(value)
+        if number is not None and not math.isfinite(number):
+            number, note = None, ("not a finite number (%s); %s" % (number, note)).rstrip("; ")
+        if spread is not None and not math.isfinite(spread):
+            spread = None
+        self.send(
+            "measurement",
+            metric=metric,
+            device=device,
+            value=number,
+            text=None if text is None else str(text),
+            labels={str(key): str(label) for key, label in (labels or {}).items()},
+            samples=int(samples),
+            spread=None if spread is None else float(spread),
+            note=note,
+        )
+
+    def progress(self, text: str) -> None:
+        """Context.progress."""
+        self.send("progress", text=str(text))
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """One line to the agent."""
+        data = memoryview((json.dumps({"kind": kind, **fields}) + "\n").encode())
+        with self._lock:
+            while data:
+                data = data[os.write(self._fd, data) :]
+
+
+def main(job: Dict[str, Any], open_hardware: Callable[[], Hardware]) -> NoReturn:
+    """Runs one probe and ends the process; ``job`` is {"plan", "index", "module", "scratch", "fd", "parent"}."""
+    strays.die_with_parent(job["parent"])
+    # What the probe starts must not hold the line to the agent open, nor write on it.
+    os.set_inheritable(job["fd"], False)
+    faulthandler.enable()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crashed probe's core file could be as large as its memory
+    with contextlib.suppress(OSError):
+        pathlib.Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
+    plan = contract.Plan.from_json(pathlib.Path(job["plan"]).read_text(encoding="utf-8"))
+    call = plan.probes[job["index"]]
+    probe = registry.probes_in(job["module"])[call.probe]
+    reporter = Reporter(job["fd"], probe)
+    status, reason = _run(probe, call, reporter, pathlib.Path(job["scratch"]), open_hardware)
+    reporter.send("end", status=status, reason=reason)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    # Everything is said: libraries that hang or crash while the interpreter shuts down must not spoil it.
+    os._exit(0)
+
+
+def _run(
+    probe: Type[Probe],
+    call: contract.ProbeCall,
+    reporter: Reporter,
+    scratch: pathlib.Path,
+    open_hardware: Callable[[], Hardware],
+) -> "tuple[str, str]":
+    try:
+        params = resolve_params(probe, call.params)
+    except ValueError as error:
+        return contract.SKIPPED, "the plan cannot be used: %s" % error
+    try:
+        hardware = open_hardware()
+        lacking = missing_need(probe, lambda need: registry.has_need(need, hardware))
+        if lacking is not None:
+            return contract.SKIPPED, registry.need_sentence(lacking)
+        probe().run(Context(hardware, params, call.seed, scratch, reporter.emit, reporter.progress))
+    except Skip as skip:
+        return contract.SKIPPED, str(skip) or "the probe gave no reason"
+    except BaseException as error:
+        traceback.print_exc()
+        return contract.CRASHED, _sentence(error)
+    return contract.COMPLETED, ""
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        what = "the probe called sys.exit(%s)" % error.code
+    else:
+        what = "%s: %s" % (type(error).__name__, error) if str(error) else type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    where = " (%s:%s)" % (os.path.basename(frames[-1].filename), frames[-1].lineno) if frames else ""
+    return " ".join(what.split())[:300] + where

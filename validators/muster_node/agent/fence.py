@@ -1,0 +1,215 @@
+"""Who may work on this node: the highest fencing token seen, and the one job that runs.
+
+Two files in the work directory. ``fence`` holds the token; ``running`` is locked by the working agent as long as it
+lives (the kernel lets go of it, however the agent ends) and says who that is. An agent also looks at the fence every
+second, so that newer work ends older work even where it may not signal it (another user, another container).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import signal
+import time
+from typing import Any, Callable, Dict, Iterator, Optional
+
+from muster_node.agent import orphans as strays
+from muster_node.agent.jobdir import atomic_write
+
+TERM_WAIT_S = 5.5
+"""An agent promises to end within 5 s of SIGTERM; after that it is killed."""
+
+KILL_WAIT_S = 2.0
+
+LOCK_WAIT_S = 3.0
+"""The fence is only ever held for one small write."""
+
+
+class Fenced(Exception):
+    """A newer token has been seen; the message is one sentence."""
+
+
+class Occupied(Exception):
+    """Another job holds the node and may not be ended; the message is one sentence."""
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+class Fence:
+    """The node's fence and its running job, in ``work``. Methods raise OSError where the directory cannot be used."""
+
+    def __init__(self, work: pathlib.Path) -> None:
+        self._work = work
+        self._token_file = work / "fence"
+        self._lock_file = work / "fence.lock"
+        self._running_file = work / "running"
+        self._running_fd: Optional[int] = None
+
+    def highest(self) -> int:
+        """The highest token seen, -1 if none. Raises Fenced if the file is not a number: then nobody can tell."""
+        try:
+            text = self._token_file.read_text(encoding="ascii", errors="replace").strip()
+        except FileNotFoundError:
+            return -1
+        try:
+            return int(text)
+        except ValueError:
+            raise Fenced(
+                "the fence file %s does not hold a number; delete it once no test runs on this node" % self._token_file
+            ) from None
+
+    def running(self) -> Optional[Dict[str, Any]]:
+        """What the working agent says of itself, None if none works."""
+        try:
+            fd = os.open(str(self._running_file), os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return None
+        except OSError:
+            return _read_running(fd)
+        finally:
+            os.close(fd)
+
+    def enter(self, token: int, job_id: str, job_dir: pathlib.Path, stop: Callable[[], Optional[str]]) -> str:
+        """Takes the node for a job: older work is ended first. Returns a sentence about what was ended, or "".
+
+        Raises Fenced for a token lower than one seen, Occupied if a job with the same token runs, or an older one
+        that cannot be ended, or if ``stop()`` says why to stop waiting.
+        """
+        self._work.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._raise_token(token)
+        fd = os.open(str(self._running_file), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            told = self._take(fd, token, stop)
+            # While older work was being ended, a still newer plan may have come.
+            self._raise_token(token)
+        except BaseException:
+            os.close(fd)
+            raise
+        me = strays.look_up(os.getpid())
+        record = {
+            "pid": os.getpid(),
+            "started": me.started if me else 0,
+            "namespace": _namespace(),
+            "token": token,
+            "job_id": job_id,
+            "job_dir": str(job_dir),
+        }
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps(record).encode(), 0)
+        self._running_fd = fd
+        return told
+
+    def superseded(self, token: int) -> bool:
+        """Whether a newer token has been seen meanwhile."""
+        try:
+            return self.highest() > token
+        except (Fenced, OSError):
+            return False
+
+    def leave(self) -> None:
+        """Lets the node go."""
+        if self._running_fd is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._running_fd, 0)
+            os.close(self._running_fd)
+            self._running_fd = None
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        fd = os.open(str(self._lock_file), os.O_RDWR | os.O_CREAT, 0o644)
+        give_up_at = time.monotonic() + LOCK_WAIT_S
+        try:
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    if time.monotonic() > give_up_at:
+                        told = "refused: %s is held by a process that does not move" % self._lock_file
+                        raise Occupied(told) from None
+                    time.sleep(0.02)
+            yield
+        finally:
+            os.close(fd)
+
+    def _raise_token(self, token: int) -> None:
+        with self._locked():
+            highest = self.highest()
+            if token < highest:
+                raise Fenced("refused: token %d is older than %d, which this node has already seen" % (token, highest))
+            if token > highest:
+                atomic_write(self._token_file, b"%d\n" % token)
+
+    def _take(self, fd: int, token: int, stop: Callable[[], Optional[str]]) -> str:
+        told = ""
+        started = time.monotonic()
+        termed: Optional[int] = None
+        killed = False
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return told
+            except OSError:
+                pass
+            holder = _read_running(fd)
+            waited_s = time.monotonic() - started
+            who = "job %s (token %s, pid %s)" % (holder.get("job_id"), holder.get("token"), holder.get("pid"))
+            # Between taking the lock and signing it the holder has no name yet: it gets the time to write it.
+            if holder and int(holder.get("token", -1)) >= token:
+                raise Occupied("refused: %s already works on this node" % who)
+            if holder and termed != holder.get("pid"):
+                termed = holder.get("pid")
+                told = "older work was ended: %s" % who
+                _signal(holder, signal.SIGTERM)
+            if waited_s > TERM_WAIT_S and not killed:
+                killed = True
+                _kill_with_children(holder)
+            if waited_s > TERM_WAIT_S + KILL_WAIT_S:
+                raise Occupied("refused: older work, %s, could not be ended" % who)
+            why = stop()
+            if why:
+                raise Occupied("refused: %s while waiting for %s to end" % (why, who))
+            time.sleep(0.05)
+
+
+def _read_running(fd: int) -> Dict[str, Any]:
+    try:
+        record = json.loads(os.pread(fd, 65536, 0))
+        return record if isinstance(record, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def _is_here(holder: Dict[str, Any]) -> bool:
+    # A process id means something only in its own namespace, and only until it is given to another process.
+    if holder.get("namespace") != _namespace():
+        return False
+    process = strays.look_up(int(holder.get("pid", 0)))
+    return process is not None and process.started == holder.get("started")
+
+
+def _signal(holder: Dict[str, Any], number: int) -> None:
+    if _is_here(holder):
+        with contextlib.suppress(OSError):
+            os.kill(int(holder["pid"]), number)
+
+
+def _kill_with_children(holder: Dict[str, Any]) -> None:
+    # Not its process group: that may be shared with whoever launched it and waits for its exit status.
+    if not _is_here(holder):
+        return
+    below = strays.descendants(int(holder["pid"]))
+    _signal(holder, signal.SIGKILL)
+    for process in below:
+        strays.kill(process.pid)

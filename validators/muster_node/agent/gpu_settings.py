@@ -1,0 +1,128 @@
+"""Clocks, limits and modes of GPUs: a job leaves them as it found them, whatever ends it.
+
+No probe of ours sets any. Vendors' diagnostics do, and one that is killed leaves its own behind. What was set before
+the load stands in a file beside the jobs until it has been put back, so that it outlives an agent that is killed as
+well: the next job on the node then puts it back. Clocks that were locked are not told by NVML, and so are left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+
+from muster_node.agent.jobdir import atomic_write
+from muster_node.bounded import bounded
+from muster_node.hardware.seam import Fact, Hardware
+
+SETTINGS = ("application_clock", "power_limit", "persistence_mode", "mig_mode", "compute_mode", "ecc_mode")
+FILE = "gpu-settings.json"
+LEFT_BEHIND_MAX_S = 24 * 3600.0
+"""What a killed job left is put back this long; later, somebody may have set something else on purpose."""
+
+LIMIT_S, HURRIED_S = 30.0, 2.0
+"""How long all of it may take, and how long where the job has been told to end."""
+
+_GONE = "not told any more"
+
+Key = Tuple[str, str, Tuple[Tuple[str, str], ...]]
+"""Device, setting and its labels."""
+Settings = Dict[Key, Fact]
+
+
+def settings(facts: Iterable[Fact]) -> Settings:
+    """What is set on each GPU; what is not told is left out."""
+    return {
+        (fact.device, fact.name, tuple(sorted(fact.labels.items()))): fact
+        for fact in facts
+        if fact.name in SETTINGS and fact.device.startswith("gpu") and _words(fact) is not None
+    }
+
+
+def changes(before: Settings, after: Settings) -> Dict[Key, str]:
+    """What differs, in words, of GPUs that still tell anything: what is lost has other words for it."""
+    telling = {device for device, _, _ in after}
+    found = {}
+    for key, fact in before.items():
+        was, now = _words(fact), _words(after[key]) if key in after else _GONE
+        if key[0] in telling and now != was:
+            variant = "".join(" (%s)" % text for _, text in key[2])
+            found[key] = "%s%s: %s before, %s after" % (key[1], variant, was, now)
+    return found
+
+
+def put_back(hardware: Hardware, before: Settings, after: Settings) -> List[str]:
+    """Set again whatever differs from before; a sentence for each, which says whether that could be done."""
+    told = []
+    for key, words in changes(before, after).items():
+        device, name, _ = key
+        why_not = hardware.put_back(device, name, [fact for other, fact in before.items() if other[:2] == key[:2]])
+        told.append("%s %s; %s" % (device, words, "not put back: %s" % why_not if why_not else "put back"))
+    return told
+
+
+class Kept:
+    """What was set on a machine's GPUs before a job, kept in ``folder`` until it is put back. Nothing here raises."""
+
+    def __init__(self, folder: pathlib.Path, hardware: Hardware) -> None:
+        self._file, self._hardware = folder / FILE, hardware
+        self._before: Settings = {}
+
+    def begin(self, facts: Iterable[Fact], stop: Callable[[], Optional[str]] = lambda: None) -> List[str]:
+        """Put back what a job that was killed has left, and keep what is set; sentences for the reader."""
+        found = settings(facts)
+        left = {key: fact for key, fact in self._left_behind().items() if key in found}
+        notes = _said(lambda: put_back(self._hardware, left, found), LIMIT_S, stop)
+        self._before = {**found, **left}
+        kept = self._keep() if self._before else []
+        return ["left by a job that was killed: %s" % each for each in notes] + kept
+
+    def end(self, hurried: bool = False) -> List[str]:
+        """Put back what has changed since it began, whatever ends the job; sentences for the reader.
+
+        ``hurried``: whoever ended the job will not wait long for its result; what takes longer is left to the next job.
+        """
+        return _said(self._end, HURRIED_S if hurried else LIMIT_S) if self._before else []
+
+    def _end(self) -> List[str]:
+        notes = put_back(self._hardware, self._before, settings(self._hardware.inventory()))
+        with contextlib.suppress(OSError):
+            self._file.unlink()
+        return notes
+
+    def _keep(self) -> List[str]:
+        content = {
+            "boot_id": self._hardware.boot_id(),
+            "at": self._hardware.clock.wall(),
+            "facts": [dataclasses.asdict(fact) for fact in self._before.values()],
+        }
+        try:
+            atomic_write(self._file, json.dumps(content).encode())
+        except OSError as error:
+            return ["settings of GPUs would not be put back if this job were killed: %s" % error]
+        return []
+
+    def _left_behind(self) -> Settings:
+        """What stands in the file of a job that did not come to its end, on this boot and not long ago."""
+        try:
+            content = json.loads(self._file.read_text(encoding="utf-8"))
+            age = self._hardware.clock.wall() - float(content["at"])
+            if content["boot_id"] != self._hardware.boot_id() or not 0 <= age <= LEFT_BEHIND_MAX_S:
+                return {}
+            return settings(Fact(**fact) for fact in content["facts"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}
+
+
+def _said(work: Callable[[], List[str]], limit_s: float, stop: Callable[[], Optional[str]] = lambda: None) -> List[str]:
+    try:
+        return bounded("putting settings back", work, limit_s, stop)
+    except Exception as error:  # a driver that hangs, a GPU that is gone: what was measured matters more
+        return ["settings of GPUs were not compared with those before: %s" % error]
+
+
+def _words(fact: Fact) -> Optional[str]:
+    told: Any = fact.text if fact.value is None else "%g %s" % (fact.value, fact.unit)
+    return None if told is None else str(told)

@@ -1,0 +1,402 @@
+"""One job from plan to result: takes the node, asks whether it is in use, runs the probes, writes what was found.
+
+Whatever happens in between, the job ends with a result.json that says how it ended.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import errno
+import os
+import pathlib
+import signal
+import sys
+import time
+import traceback
+import uuid
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Set
+
+from muster_node import contract
+from muster_node.agent import facts, guard, jobdir, registry
+from muster_node.agent import orphans as strays
+from muster_node.agent.fence import Fence, Fenced, Occupied
+from muster_node.agent.gpu_settings import Kept
+from muster_node.agent.jobdir import JobDir, Progress
+from muster_node.agent.probe_run import Bench, run_probe
+from muster_node.agent.result import encode
+from muster_node.agent.telemetry import HOLD_SPACINGS, Recorder, Sampler
+from muster_node.bounded import Hung, bounded
+from muster_node.contract import Aggregate, Measurement, Plan, ProbeOutcome, Result, TelemetryFile
+from muster_node.hardware.seam import Fact, Hardware
+
+OPEN_LIMIT_S = 120.0
+"""Opening the hardware: NVML takes tens of seconds on an 8-GPU node whose driver was not loaded."""
+
+INVENTORY_LIMIT_S = 60.0
+FENCE_POLL_S = 1.0
+PROBES_MAX = 200
+WARDEN_MARGIN_S = 60.0
+"""An agent that has not ended so long after its own deadline hangs, and its warden ends it."""
+
+OpenHardware = Callable[[], Hardware]
+
+
+class Refused(Exception):
+    """The job ends before its probes: ``end`` is the contract's word, the message the sentence for the reader."""
+
+    def __init__(self, end: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.end = end
+
+
+class Stop:
+    """Why the job has to stop now: SIGTERM, its own deadline, or newer work on this node. None while it need not."""
+
+    def __init__(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
+        self._deadline_at = time.monotonic() + deadline_s
+        self._superseded: Callable[[], bool] = lambda: False
+        self._polled_at = time.monotonic()
+        self._signal = 0
+        self.end = ""
+        self.sentence = ""
+
+    def catch_signals(self) -> None:
+        """SIGTERM, SIGINT and SIGHUP end the job; a hang-up that the launcher chose to ignore stays ignored."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._note_signal)
+
+    def watch(self, superseded: Callable[[], bool]) -> None:
+        """From now on a newer fencing token ends the job too."""
+        self._superseded = superseded
+
+    def left_s(self) -> float:
+        """Seconds until the deadline."""
+        return self._deadline_at - time.monotonic()
+
+    def __call__(self) -> Optional[str]:
+        """Why to stop, as a clause; None to go on."""
+        if not self.end:
+            self._look()
+        return self.sentence or None
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now - self._polled_at >= FENCE_POLL_S or self._signal:
+            self._polled_at = now
+            if self._superseded():
+                self._set(contract.END_FENCED, "newer work has come to this node")
+                return
+        if self._signal:
+            name = signal.Signals(self._signal).name
+            self._set(contract.END_TERMINATED, "the job was ended by %s" % name)
+        elif now >= self._deadline_at:
+            self._set(contract.END_DEADLINE, "the job's deadline of %g s was reached" % self._deadline_s)
+
+    def _set(self, end: str, sentence: str) -> None:
+        self.end, self.sentence = end, sentence
+
+    def _note_signal(self, number: int, frame: Any) -> None:
+        self._signal = self._signal or number
+
+
+class Job:
+    """The state of one job while it runs; ``result`` turns it into what is written."""
+
+    def __init__(self, plan: Plan, job: JobDir, stop: Stop, progress: Progress, spare: Set[int]) -> None:
+        self.plan = plan
+        self.job = job
+        self.stop = stop
+        self.progress = progress
+        self.spare = spare
+        self.started_at = time.time()
+        self.simulated = False
+        self.identity: Dict[str, Any] = {}
+        self.environment: Dict[str, str] = {}
+        self.guard: Dict[str, Any] = {"busy": False, "evidence": []}
+        self.outcomes: List[ProbeOutcome] = []
+        self.measurements: List[Measurement] = []
+        self.telemetry: List[Aggregate] = []
+        self.telemetry_file: Optional[TelemetryFile] = None
+        self.notes: List[str] = []
+
+    def result(self, end: str, sentence: str) -> Result:
+        """The result as it stands: probes that were not reached are skipped, and say why."""
+        not_reached = [
+            ProbeOutcome(call.probe, contract.SKIPPED, ("not reached: " + sentence)[:500], time.time(), 0.0)
+            for call in self.plan.probes[len(self.outcomes) :]
+        ]
+        why = [sentence] if end != contract.END_COMPLETED else []
+        return Result(
+            job_id=self.plan.job_id,
+            node=self.plan.node,
+            stage=self.plan.stage,
+            level=self.plan.level,
+            fence=self.plan.fence,
+            agent_sha256=facts.agent_sha256(),
+            simulated=self.simulated,
+            started_at=self.started_at,
+            ended_at=time.time(),
+            end=end,
+            partial=end != contract.END_COMPLETED,
+            identity=self.identity,
+            environment=self.environment,
+            guard=self.guard,
+            probes=self.outcomes + not_reached,
+            measurements=self.measurements,
+            telemetry=self.telemetry,
+            telemetry_file=self.telemetry_file,
+            notes=why + self.notes + self.progress.notes + self.job.notes,
+        )
+
+
+def run(
+    plan_path: pathlib.Path,
+    job_path: Optional[pathlib.Path],
+    *,
+    relaunch: Sequence[str],
+    open_hardware: OpenHardware,
+    packages: Sequence[str] = registry.PROBE_PACKAGES,
+) -> int:
+    """Does what the plan says. Returns the exit status (contract.EXIT_OF_END); result.json is written by then."""
+    try:
+        text = plan_path.read_text(encoding="utf-8")
+        plan = Plan.from_json(text)
+        check_plan(plan)
+    except (OSError, ValueError) as error:
+        print("muster: %s: %s" % (plan_path, error), file=sys.stderr)
+        return contract.EXIT_BAD_PLAN
+    job = JobDir(job_path or plan_path.parent)
+    marker = "%s-%s" % (jobdir.safe_name(plan.job_id), uuid.uuid4().hex)
+    # The warden is forked before any thread or lock exists, so that it inherits neither.
+    warden = strays.Warden.start(marker, plan.deadline_s + WARDEN_MARGIN_S)
+    try:
+        stop = Stop(plan.deadline_s)
+        stop.catch_signals()
+        strays.become_subreaper()
+        try:
+            mine = job.open()
+        except OSError as error:
+            print("muster: the job directory %s cannot be used: %s" % (job.path, error), file=sys.stderr)
+            return contract.EXIT_NO_RESULT
+        if not mine:
+            print("muster: this job already runs in %s; wait for it or end it" % job.path, file=sys.stderr)
+            return contract.EXIT_NO_RESULT
+        plan_file = _keep_plan(job, plan_path, text)
+        return _run_in(job, plan, plan_file, stop, marker, warden.pid, relaunch, open_hardware, packages)
+    finally:
+        job.close()
+        warden.dismiss()
+
+
+def check_plan(plan: Plan) -> None:
+    """Raises ValueError, in one sentence, for values that no job can be run with."""
+    for name, value in [("deadline_s", plan.deadline_s), ("telemetry_interval_s", plan.telemetry_interval_s)]:
+        _check_positive(name, value)
+    if isinstance(plan.fence, bool) or not isinstance(plan.fence, int) or plan.fence < 0:
+        raise ValueError("the plan cannot be used: fence must be a whole number, not %r" % (plan.fence,))
+    for name, text in [("job_id", plan.job_id), ("node", plan.node), ("stage", plan.stage), ("level", plan.level)]:
+        if not isinstance(text, str) or not text:
+            raise ValueError("the plan cannot be used: %s must be a text, not %r" % (name, text))
+    if len(plan.probes) > PROBES_MAX:
+        raise ValueError("the plan cannot be used: %d probe calls, more than %d" % (len(plan.probes), PROBES_MAX))
+    for call in plan.probes:
+        _check_positive("timeout_s of probe %s" % call.probe, call.timeout_s)
+        if not isinstance(call.probe, str) or not isinstance(call.params, dict) or not isinstance(call.seed, int):
+            raise ValueError("the plan cannot be used: probe call %r is malformed" % (call.probe,))
+
+
+def _check_positive(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
+        raise ValueError("the plan cannot be used: %s must be a positive number of seconds, not %r" % (name, value))
+
+
+def _keep_plan(job: JobDir, plan_path: pathlib.Path, text: str) -> pathlib.Path:
+    plan_path = plan_path.absolute()
+    if plan_path == job.plan:
+        return plan_path
+    try:
+        jobdir.atomic_write(job.plan, text.encode())
+        return job.plan
+    except OSError as error:
+        job.notes.append("the plan could not be copied into the job directory: %s" % error)
+        return plan_path
+
+
+def _run_in(
+    job: JobDir,
+    plan: Plan,
+    plan_file: pathlib.Path,
+    stop: Stop,
+    marker: str,
+    warden: int,
+    relaunch: Sequence[str],
+    open_hardware: OpenHardware,
+    packages: Sequence[str],
+) -> int:
+    console = jobdir.console()
+    progress = Progress(job.progress, console)
+    fence = Fence(jobdir.work_dir())
+    state = Job(plan, job, stop, progress, {warden})
+    bench = Bench(plan, plan_file, job, relaunch, marker, progress, stop, state.spare)
+    try:
+        end, sentence = _work(state, fence, bench, open_hardware, packages)
+    except Refused as refusal:
+        end, sentence = refusal.end, str(refusal)
+    except Exception as error:
+        # A fault of our own must not cost what was measured before it.
+        end, sentence = stop.end, stop.sentence
+        if not end:
+            traceback.print_exc()
+            end, sentence = contract.END_ERROR, "the agent failed: %s: %s" % (type(error).__name__, error)
+    strays.end_descendants(state.spare)
+    try:
+        size = _write(state, end, sentence)
+        progress.say("job", _summary(state, end, sentence, size))
+        status = contract.EXIT_OF_END[end]
+    except OSError as error:
+        print("muster: result.json could not be written: %s" % error, file=sys.stderr)
+        status = contract.EXIT_NO_RESULT
+    progress.close()
+    console.close()
+    fence.leave()
+    return status
+
+
+def _work(
+    state: Job, fence: Fence, bench: Bench, open_hardware: OpenHardware, packages: Sequence[str]
+) -> "tuple[str, str]":
+    plan, stop = state.plan, state.stop
+    _enter(state, fence)
+    known = registry.discover(packages)
+    state.notes.extend("probe file %s cannot be used: %s" % item for item in sorted(known.broken.items()))
+    hardware = _open(state, open_hardware)
+    inventory = _describe(state, hardware)
+    _ask_leave(state, hardware, known)
+    kept = Kept(jobdir.work_dir(), hardware)
+    if _loads(plan, known):
+        state.notes.extend(kept.begin(inventory, stop))
+    recorder = Recorder(state.job.telemetry, HOLD_SPACINGS * plan.telemetry_interval_s)
+    sampler = Sampler(hardware, recorder, plan.telemetry_interval_s)
+    sampler.start()
+    try:
+        for index in range(len(plan.probes)):
+            if stop():
+                break
+            _one_probe(state, bench, index, known)
+    finally:
+        state.notes.extend(sampler.stop())
+        state.telemetry, state.telemetry_file = recorder.close()
+        state.notes.extend(recorder.notes)
+        state.notes.extend(kept.end(hurried=bool(stop())))
+    if len(state.outcomes) == len(plan.probes) and not _cut_short(state):
+        return contract.END_COMPLETED, ""
+    return stop.end, stop.sentence
+
+
+def _cut_short(state: Job) -> bool:
+    # A stop that came after the last probe had ended by itself took nothing away.
+    return bool(state.stop.end) and bool(state.outcomes) and state.stop.sentence in state.outcomes[-1].reason
+
+
+def _enter(state: Job, fence: Fence) -> None:
+    try:
+        told = fence.enter(state.plan.fence, state.plan.job_id, state.job.path, state.stop)
+    except Fenced as error:
+        raise Refused(contract.END_FENCED, str(error)) from error
+    except Occupied as error:
+        raise Refused(state.stop.end or contract.END_BUSY, str(error)) from error
+    except OSError as error:
+        sentence = "the work directory %s cannot be used: %s" % (jobdir.work_dir(), error)
+        raise Refused(contract.END_ERROR, sentence) from error
+    if told:
+        state.notes.append(told)
+        state.progress.say("job", told)
+    state.stop.watch(lambda: fence.superseded(state.plan.fence))
+
+
+def _open(state: Job, open_hardware: OpenHardware) -> Hardware:
+    try:
+        hardware = bounded("opening the hardware", open_hardware, OPEN_LIMIT_S, state.stop)
+    except Exception as error:
+        what = str(error) if isinstance(error, Hung) else "%s: %s" % (type(error).__name__, error)
+        raise Refused(state.stop.end or contract.END_ERROR, "the hardware could not be opened: %s" % what) from error
+    state.simulated = hardware.simulated
+    return hardware
+
+
+def _describe(state: Job, hardware: Hardware) -> List[Fact]:
+    inventory: List[Fact] = []
+    try:
+        inventory = bounded("the inventory", lambda: list(hardware.inventory()), INVENTORY_LIMIT_S, state.stop)
+    except Exception as error:
+        state.notes.append("identity is incomplete: %s: %s" % (type(error).__name__, error))
+    state.identity = bounded("the identity", lambda: facts.identity(hardware, inventory), INVENTORY_LIMIT_S, state.stop)
+    state.environment = facts.environment(inventory)
+    return inventory
+
+
+def _loads(plan: Plan, known: registry.Registry) -> bool:
+    return any(known.probes[call.probe].loads for call in plan.probes if call.probe in known.probes)
+
+
+def _ask_leave(state: Job, hardware: Hardware, known: registry.Registry) -> None:
+    plan = state.plan
+    loads = _loads(plan, known)
+    use = guard.look(hardware, patient=loads and not plan.force_reason, stop=state.stop)
+    evidence = list(use.evidence)
+    if use.busy and loads and plan.force_reason:
+        evidence.append("gone on by force: %s" % plan.force_reason[:300])
+        state.notes.append("%s; gone on by force: %s" % (use.sentence(), plan.force_reason[:300]))
+    state.guard = {"busy": use.busy, "evidence": evidence}
+    if use.busy and loads and not plan.force_reason:
+        why = state.stop()
+        raise Refused(state.stop.end or contract.END_BUSY, why or use.sentence())
+
+
+def _one_probe(state: Job, bench: Bench, index: int, known: registry.Registry) -> None:
+    name = state.plan.probes[index].probe
+    probe = known.probes.get(name)
+    if probe is None:
+        reason = "this agent has no probe %r (it has: %s)" % (name, ", ".join(sorted(known.probes)))
+        state.outcomes.append(ProbeOutcome(name, contract.SKIPPED, reason[:500], time.time(), 0.0))
+        return
+    state.progress.say(name, "started (%d of %d)" % (index + 1, len(state.plan.probes)))
+    outcome, measurements, notes = run_probe(bench, index, probe, state.stop.left_s() + 1.0)
+    state.outcomes.append(outcome)
+    state.measurements.extend(measurements)
+    state.notes.extend(notes)
+    told = ": " + outcome.reason if outcome.reason else ", %d measurements" % len(measurements)
+    state.progress.say(name, "%s after %.1f s%s" % (outcome.status.replace("_", " "), outcome.duration_s, told))
+
+
+def _write(state: Job, end: str, sentence: str) -> int:
+    data = encode(state.result(end, sentence))
+    try:
+        state.job.write_result(data)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        state.job.drop_evidence()
+        state.telemetry_file = None
+        state.notes.append("the disk was full: telemetry file and logs were given up for this result")
+        data = encode(state.result(end, sentence))
+        state.job.write_result(data)
+    return len(data)
+
+
+def _summary(state: Job, end: str, sentence: str, size: int) -> str:
+    counts = collections.Counter(outcome.status for outcome in state.outcomes)
+    tally = ", ".join("%d %s" % (count, status.replace("_", " ")) for status, count in sorted(counts.items()))
+    told = " (%s)" % sentence if sentence else ""
+    return "%s%s; probes: %s; result.json %.0f kB" % (end, told, tally or "none", size / 1000)
+
+
+def leave_process(status: int) -> NoReturn:
+    """Ends this process at once: threads that hang in a driver would keep the interpreter from exiting."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)

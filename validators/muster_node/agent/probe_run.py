@@ -1,0 +1,259 @@
+"""One probe, from the agent's side: starts it in a process of its own, takes what it sends, says how it ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence, Type
+
+import muster_node
+from muster_node import contract
+from muster_node.agent import facts, process
+from muster_node.agent import orphans as strays
+from muster_node.agent.jobdir import JobDir, Progress, safe_name
+from muster_node.agent.process import BadLine, CappedLog, ChildEnd
+from muster_node.contract import Measurement, Plan, ProbeOutcome
+from muster_node.probe import Probe
+
+MEASUREMENTS_MAX = 50_000
+NUMBER_MAX = 1e18
+DEVICE = re.compile(r"[a-z]+[0-9]*(:[A-Za-z0-9_.:@+/-]{1,64})?")
+LABEL_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,79}")
+LABEL = re.compile(r"[A-Za-z0-9_.:@+/% -]{0,64}")
+"""What the controller takes for a device and a label; it would refuse the whole result for one that is not."""
+
+SENT_BYTES_MAX = 16 * 1024 * 1024
+"""What one probe may send in all; a result holds 5 MB."""
+
+TEXT_MAX = 500
+LABELS_MAX = 8
+REASON_MAX = 500
+TMPDIR_MAX = 70
+
+QUIET_S = 60.0
+"""A probe that says nothing for so long gets a line that says it still runs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """What running a probe takes: the job, how this program starts itself again, whom to tell, when to stop."""
+
+    plan: Plan
+    plan_file: pathlib.Path
+    job: JobDir
+    relaunch: Sequence[str]
+    marker: str
+    progress: Progress
+    stop: Callable[[], Optional[str]]
+    spare: "set[int]"
+
+
+class Listener:
+    """Takes a probe's lines and believes none of them unseen. Raises BadLine, which ends the probe."""
+
+    def __init__(self, probe: Type[Probe], tell: Callable[[str], None]) -> None:
+        self._probe = probe
+        self._tell = tell
+        self._sent = 0
+        self.measurements: List[Measurement] = []
+        self.end: Optional["tuple[str, str]"] = None
+        self.heard_at = time.monotonic()
+
+    def take(self, line: bytes) -> None:
+        """One line."""
+        self.heard_at = time.monotonic()
+        self._sent += len(line)
+        if self._sent > SENT_BYTES_MAX:
+            raise BadLine("it sent more than %d bytes" % SENT_BYTES_MAX)
+        try:
+            raw = json.loads(line.decode("utf-8"))
+        except (ValueError, RecursionError):
+            raise BadLine("it sent a line that is not JSON: %r" % line[:40]) from None
+        kind = raw.get("kind") if isinstance(raw, dict) else None
+        if kind == "measurement":
+            if len(self.measurements) >= MEASUREMENTS_MAX:
+                raise BadLine("it sent more than %d measurements" % MEASUREMENTS_MAX)
+            self.measurements.append(self._measurement(raw))
+        elif kind == "progress":
+            self._tell(str(raw.get("text", "")))
+        elif kind == "end" and raw.get("status") in (contract.COMPLETED, contract.SKIPPED, contract.CRASHED):
+            self.end = (raw["status"], str(raw.get("reason", ""))[:REASON_MAX])
+        else:
+            raise BadLine("it sent a line of unknown kind: %r" % line[:40])
+
+    def _measurement(self, raw: Dict[str, Any]) -> Measurement:
+        name = raw.get("metric")
+        declared = self._probe.metrics.get(name) if isinstance(name, str) else None
+        if declared is None:
+            raise BadLine("it reported the undeclared metric %r" % (name,))
+        device = raw.get("device")
+        if not isinstance(device, str) or not DEVICE.fullmatch(device):
+            raise BadLine("metric %s came with an unusable device: %.60r" % (name, device))
+        value, text = _number(name, raw.get("value")), raw.get("text")
+        if value is not None and text is not None:
+            raise BadLine("metric %s came with both a value and a text" % name)
+        samples = raw.get("samples", 1)
+        if isinstance(samples, bool) or not isinstance(samples, int) or not 0 <= samples <= 2**53:
+            raise BadLine("metric %s came with %.60r samples" % (name, samples))
+        spread = _number(name, raw.get("spread"))
+        return Measurement(
+            probe=self._probe.name,
+            metric=str(name),
+            device=device,
+            unit=declared.unit_on(device),
+            value=value,
+            text=None if text is None else str(text)[:TEXT_MAX],
+            labels=_labels(name, raw.get("labels") or {}),
+            samples=samples,
+            spread=None if spread is None else abs(spread),
+            note=str(raw.get("note", ""))[:REASON_MAX],
+        )
+
+
+def _number(name: Any, value: Any) -> Optional[float]:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= NUMBER_MAX:
+        raise BadLine("metric %s came with %.60r for a number" % (name, value))
+    return float(value)
+
+
+def _labels(name: Any, labels: Any) -> Dict[str, str]:
+    if not isinstance(labels, dict) or len(labels) > LABELS_MAX:
+        raise BadLine("metric %s came with unusable labels" % name)
+    for key, label in labels.items():
+        if not LABEL_KEY.fullmatch(key) or not isinstance(label, str) or not LABEL.fullmatch(label):
+            raise BadLine("metric %s came with an unusable label: %.60r" % (name, {key: label}))
+    return labels
+
+
+def run_probe(
+    bench: Bench, index: int, probe: Type[Probe], budget_s: float
+) -> "tuple[ProbeOutcome, List[Measurement], List[str]]":
+    """Runs call ``index`` of the plan for ``budget_s`` at most. Returns its outcome, measurements and notes.
+
+    Whatever the probe does, this returns: nothing that it does is raised here.
+    """
+    started_at, started = time.time(), time.monotonic()
+    listener = Listener(probe, lambda text: bench.progress.say(probe.name, text))
+    timeout_s = bench.plan.probes[index].timeout_s
+    log = CappedLog(bench.job.logs / ("%02d_%s.log" % (index, safe_name(probe.name))))
+    notes: List[str] = []
+    try:
+        scratch = bench.job.scratch_for(index, probe.name)
+    except OSError as error:
+        reason = "no scratch directory could be made: %s" % error
+        return _outcome(probe, contract.SKIPPED, reason, started_at, started), [], []
+    ooms = facts.oom_kills()
+    try:
+        end = process.run_child(
+            lambda fd: _command(bench, index, probe, scratch, fd),
+            env=_environment(bench, scratch),
+            cwd=scratch,
+            timeout_s=min(timeout_s, max(budget_s, 0.0)),
+            stop=bench.stop,
+            take=listener.take,
+            log=log,
+            tick=lambda: _tell_if_quiet(listener, bench, probe, started, timeout_s),
+        )
+        status, reason = _judge(end, listener, log, timeout_s, facts.oom_kills() > ooms)
+        if end.returncode is None:
+            bench.spare.add(end.pid)
+    except OSError as error:
+        status, reason = contract.CRASHED, "its process could not be started: %s" % error
+    left = strays.end_descendants(bench.spare)
+    if left:
+        notes.append("probe %s left processes behind, which were ended: %s" % (probe.name, ", ".join(left[:10])))
+    bench.job.drop_scratch(scratch)
+    return _outcome(probe, status, reason, started_at, started), listener.measurements, notes
+
+
+def _outcome(probe: Type[Probe], status: str, reason: str, started_at: float, started: float) -> ProbeOutcome:
+    return ProbeOutcome(probe.name, status, reason[:REASON_MAX], started_at, round(time.monotonic() - started, 3))
+
+
+def _command(bench: Bench, index: int, probe: Type[Probe], scratch: pathlib.Path, fd: int) -> List[str]:
+    job = {
+        "plan": str(bench.plan_file),
+        "index": index,
+        "module": probe.__module__,
+        "scratch": str(scratch),
+        "fd": fd,
+        "parent": os.getpid(),
+    }
+    return [*bench.relaunch, "_probe", json.dumps(job)]
+
+
+def _environment(bench: Bench, scratch: pathlib.Path) -> Dict[str, str]:
+    root = str(pathlib.Path(muster_node.__file__).parent.parent)
+    path = os.environ.get("PYTHONPATH")
+    environment = {
+        **os.environ,
+        strays.MARKER: bench.marker,
+        "PYTHONPATH": root + os.pathsep + path if path else root,
+    }
+    # Libraries put sockets into TMPDIR, whose whole path must fit 108 bytes; a deep job directory leaves no room.
+    if len(str(scratch)) <= TMPDIR_MAX:
+        environment["TMPDIR"] = str(scratch)
+    return environment
+
+
+def _tell_if_quiet(listener: Listener, bench: Bench, probe: Type[Probe], started: float, timeout_s: float) -> None:
+    now = time.monotonic()
+    if now - listener.heard_at >= QUIET_S:
+        listener.heard_at = now
+        bench.progress.say(probe.name, "still running, %.0f s of at most %.0f s" % (now - started, timeout_s))
+
+
+def _judge(end: ChildEnd, listener: Listener, log: CappedLog, timeout_s: float, oom: bool) -> "tuple[str, str]":
+    """Status and one-sentence reason of a probe whose process has ended."""
+    if end.returncode is None:
+        return contract.TIMED_OUT, process.describe(
+            [
+                "unkillable: process %d is still there (state %s) %.0f s after SIGKILL and was left behind"
+                % (end.pid, process.state_of(end.pid) or "unknown", process.KILL_WAIT_S),
+                _why_cut(end, timeout_s),
+            ]
+        )
+    if end.cut == process.REFUSED:
+        return contract.CRASHED, end.detail
+    if end.cut:
+        return contract.TIMED_OUT, _why_cut(end, timeout_s)
+    if listener.end is not None:
+        status, reason = listener.end
+        if status != contract.CRASHED:
+            return status, reason
+        struck = "the kernel killed a process for want of memory meanwhile" if oom else ""
+        return status, _with_log(process.describe([reason, struck]), log)
+    if end.returncode < 0:
+        return contract.CRASHED, _with_log(_killed(-end.returncode, oom), log)
+    last = log.last_line()
+    said = ", its last words were: %s" % last if last else ""
+    if end.returncode == 0:
+        return contract.CRASHED, "it ended without saying how it went%s" % said
+    return contract.CRASHED, _with_log("it exited with status %d%s" % (end.returncode, said), log)
+
+
+def _why_cut(end: ChildEnd, timeout_s: float) -> str:
+    if end.cut == process.TIMEOUT:
+        return "it did not end within %g s" % timeout_s
+    if end.cut == process.REFUSED:
+        return end.detail
+    return "it was cut short: %s" % end.cut if end.cut else ""
+
+
+def _killed(number: int, oom: bool) -> str:
+    name = process.signal_name(number)
+    if name == "SIGKILL" and oom:
+        return "it was killed by the kernel for want of memory (SIGKILL, and the kernel's oom_kill count rose)"
+    if name == "SIGKILL":
+        return "it was killed by SIGKILL from outside; the kernel counted no out-of-memory kill"
+    return "it was killed by %s" % name
+
+
+def _with_log(reason: str, log: CappedLog) -> str:
+    return "%s; its output is in logs/%s" % (reason, log.path.name) if log.size else reason

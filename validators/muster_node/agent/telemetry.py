@@ -1,0 +1,284 @@
+"""Telemetry beside the probes: reads every sensor once a second, streams the readings to a file, keeps aggregates.
+
+Nothing here may stop a run: a sensor that raises is noted, one that hangs costs its series and nothing else, a full
+disk ends the file while the aggregates go on.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import math
+import os
+import pathlib
+import re
+import threading
+import time
+from typing import Dict, Iterable, List, Optional, Tuple, Union
+
+from muster_node.agent.aggregate import NumberSeries, StateSeries
+from muster_node.contract import Aggregate, TelemetryFile
+from muster_node.hardware.seam import Hardware, Sample
+
+SERIES_MAX = 2048
+"""Series kept: an 8-GPU node with 256 logical CPUs has about 700. Further ones are dropped and counted in the notes."""
+
+FILE_BYTES_MAX = 192 * 1024 * 1024
+"""Where the side file stops growing; 70 series over 48 hours at 1 Hz come to about 90 MB."""
+
+FLUSH_S = 60.0
+"""So much of the side file is lost at most if the agent itself is killed."""
+
+PAUSE_MIN_S = 0.05
+HOLD_SPACINGS = 3
+"""A state is taken to hold for so many times the spacing of the readings, if no new reading comes."""
+
+NUMBER_MAX = 1e18
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,79}")
+DEVICE = re.compile(r"[a-z]+[0-9]*(:[A-Za-z0-9_.:@+/-]{1,64})?")
+UNIT = re.compile(r"[A-Za-z0-9%°/·²³ .-]{1,16}")
+"""What the controller takes for a series or state, a device and a unit."""
+
+Key = Tuple[str, str]
+
+
+class _HashedFile(io.RawIOBase):
+    """A file that hashes what it really wrote, so that a file cut short by a full disk still has a true hash."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._fd = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        self.sha256 = hashlib.sha256()
+        self.size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        view = memoryview(data).cast("B")  # type: ignore[arg-type]
+        total = len(view)
+        while len(view):
+            written = os.write(self._fd, view)
+            self.sha256.update(view[:written])
+            self.size += written
+            view = view[written:]
+        return total
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._fd)
+        super().close()
+
+
+class Recorder:
+    """Takes readings: streams them to ``path`` and aggregates them. Safe to call from two threads.
+
+    ``hold_max_s`` is for how long a state is taken to hold without a new reading.
+    """
+
+    def __init__(self, path: pathlib.Path, hold_max_s: float) -> None:
+        self._path = path
+        self._hold_max_s = hold_max_s
+        self._lock = threading.Lock()
+        self._series: Dict[Key, Tuple[str, str, Union[NumberSeries, StateSeries]]] = {}
+        self._left_out = 0
+        self._unusable = 0
+        self._rows = 0
+        self._closed = False
+        self._flushed_at = -math.inf
+        self.notes: List[str] = []
+        self._raw: Optional[_HashedFile] = None
+        self._gzip: Optional[gzip.GzipFile] = None
+        try:
+            self._raw = _HashedFile(path)
+            self._gzip = gzip.GzipFile(fileobj=self._raw, mode="wb", filename="", mtime=0, compresslevel=6)
+        except OSError as error:
+            self._stop_file("the telemetry file cannot be written: %s" % error)
+
+    def add(self, t: float, samples: Iterable[Sample], hold_max_s: Optional[float] = None) -> None:
+        """One reading of all sensors, ``t`` in epoch seconds. Ignored once closed (a reading that came too late).
+
+        ``hold_max_s`` from now on replaces that of the start.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._hold_max_s = hold_max_s or self._hold_max_s
+            lines = [line for line in (self._take(t, sample) for sample in samples) if line]
+            self._write(t, lines)
+
+    def close(self) -> Tuple[List[Aggregate], Optional[TelemetryFile]]:
+        """Ends the file; returns the aggregates, sorted by series and device, and the file if there is one."""
+        with self._lock:
+            self._closed = True
+            if self._gzip is not None:
+                self._end_file()
+            if self._left_out:
+                self.notes.append("telemetry: %d readings beyond %d series were dropped" % (self._left_out, SERIES_MAX))
+            if self._unusable:
+                self.notes.append(
+                    "telemetry: %d readings with an unusable name or number were dropped" % self._unusable
+                )
+            file = None
+            if self._raw is not None:
+                file = TelemetryFile(self._path.name, self._raw.sha256.hexdigest(), self._rows, self._raw.size)
+            return [_aggregate(key, self._series[key]) for key in sorted(self._series)], file
+
+    def _take(self, t: float, sample: Sample) -> str:
+        key = (sample.series, sample.device)
+        entry = self._series.get(key)
+        if entry is None:
+            if not (NAME.fullmatch(key[0]) and DEVICE.fullmatch(key[1]) and UNIT.fullmatch(sample.unit)):
+                self._unusable += 1
+                return ""
+            if len(self._series) >= SERIES_MAX:
+                self._left_out += 1
+                return ""
+            kept = NumberSeries() if sample.state is None else StateSeries()
+            head = '"series":%s,"device":%s' % (json.dumps(key[0]), json.dumps(key[1]))
+            entry = self._series[key] = (sample.unit, head, kept)
+        _, head, kept = entry
+        if isinstance(kept, StateSeries):
+            if sample.state is None:
+                return ""
+            state = sample.state
+            if not NAME.fullmatch(state):
+                self._unusable += 1
+                return ""
+            kept.add(t, state, self._hold_max_s)
+            return '{"t":%.2f,%s,"state":%s}\n' % (t, head, json.dumps(state))
+        if sample.value is None:
+            return ""
+        value = float(sample.value)
+        if not abs(value) <= NUMBER_MAX:
+            self._unusable += 1
+            return ""
+        kept.add(t, value)
+        return '{"t":%.2f,%s,"value":%.7g}\n' % (t, head, value)
+
+    def _write(self, t: float, lines: List[str]) -> None:
+        if self._gzip is None or self._raw is None or not lines:
+            return
+        try:
+            self._gzip.write("".join(lines).encode())
+            self._rows += len(lines)
+            if abs(t - self._flushed_at) >= FLUSH_S:
+                self._gzip.flush()
+                self._flushed_at = t
+            if self._raw.size > FILE_BYTES_MAX:
+                self._end_file()
+                self.notes.append("telemetry: the side file was ended at its limit of %d bytes" % FILE_BYTES_MAX)
+        except OSError as error:
+            self._stop_file("the telemetry file was cut short: %s" % error)
+
+    def _end_file(self) -> None:
+        try:
+            if self._gzip is not None:
+                self._gzip.close()
+            if self._raw is not None:
+                self._raw.close()
+            self._gzip = None
+        except OSError as error:
+            self._stop_file("the telemetry file was cut short: %s" % error)
+
+    def _stop_file(self, note: str) -> None:
+        self.notes.append(note)
+        self._gzip = None
+        if self._raw is not None:
+            self._raw.close()
+
+
+def _aggregate(key: Key, entry: Tuple[str, str, Union[NumberSeries, StateSeries]]) -> Aggregate:
+    unit, _, kept = entry
+    if isinstance(kept, StateSeries):
+        seconds = {state: round(spent, 3) for state, spent in sorted(kept.seconds.items())}
+        return Aggregate(key[0], key[1], unit, kept.count, time_in_state=seconds)
+    count = kept.histogram.count
+    if not count:
+        return Aggregate(key[0], key[1], unit, 0)
+    return Aggregate(
+        key[0],
+        key[1],
+        unit,
+        count,
+        minimum=kept.minimum,
+        median=kept.quantile(0.5),
+        p95=kept.quantile(0.95),
+        maximum=kept.maximum,
+        slope_per_min=kept.slope_per_min(),
+    )
+
+
+class Sampler:
+    """The thread that reads ``hardware.telemetry()`` every ``interval_s`` of the hardware's own clock.
+
+    It only looks at that clock and waits in real time, so that it neither moves a simulated clock on nor depends on
+    how fast one runs; it never reads more often than every 0.05 s of real time.
+    """
+
+    def __init__(self, hardware: Hardware, recorder: Recorder, interval_s: float) -> None:
+        self._hardware = hardware
+        self._recorder = recorder
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._reading_since: Optional[float] = None
+        self._spacing_s = interval_s
+        self._longest_s = 0.0
+        self._failures = 0
+        self._first_failure = ""
+        self._thread = threading.Thread(target=self._loop, name="telemetry", daemon=True)
+
+    def start(self) -> None:
+        """Starts sampling."""
+        self._thread.start()
+
+    def stop(self, wait_s: float = 0.5) -> List[str]:
+        """Ends sampling; a reading that hangs is not waited for longer than ``wait_s``. Returns what to note."""
+        self._stop.set()
+        self._thread.join(wait_s)
+        notes = []
+        since = self._reading_since
+        if self._thread.is_alive() and since is not None:
+            hung_s = time.monotonic() - since
+            notes.append("telemetry: a sensor reading hung for the last %.0f s; the series end before it" % hung_s)
+        slow_s = max(5.0, 5 * self._interval_s)
+        if self._longest_s > slow_s:
+            notes.append("telemetry: the slowest reading of the sensors took %.0f s" % self._longest_s)
+        if self._failures:
+            notes.append("telemetry: %d readings failed, the first with %s" % (self._failures, self._first_failure))
+        return notes
+
+    def _loop(self) -> None:
+        pause = 0.0
+        while not self._stop.wait(pause):
+            real_start, clock_start = time.monotonic(), self._now()
+            self._reading_since = real_start
+            self._read()
+            self._reading_since = None
+            self._longest_s = max(self._longest_s, time.monotonic() - real_start)
+            pause = self._pause(real_start, clock_start)
+
+    def _read(self) -> None:
+        # Whatever the sensors raise is a note: telemetry is evidence beside the measurements, never a reason to stop.
+        try:
+            samples = list(self._hardware.telemetry())
+            self._recorder.add(self._hardware.clock.wall(), samples, HOLD_SPACINGS * self._spacing_s)
+        except Exception as error:
+            self._failures += 1
+            if not self._first_failure:
+                self._first_failure = ("%s: %s" % (type(error).__name__, error))[:200]
+
+    def _now(self) -> float:
+        try:
+            return self._hardware.clock.now()
+        except Exception:
+            return time.monotonic()
+
+    def _pause(self, real_start: float, clock_start: float) -> float:
+        real_s = max(time.monotonic() - real_start, 1e-6)
+        clock_s = max(self._now() - clock_start, 0.0)
+        speed = max(clock_s / real_s, 1.0)
+        pause = min(max((self._interval_s - clock_s) / speed, PAUSE_MIN_S), self._interval_s)
+        self._spacing_s = max(self._interval_s, pause * speed)
+        return pause

@@ -1,0 +1,15 @@
+"""Simulated GPU nodes behind the hardware seam: a physical model of a machine, measured by the unchanged probes.
+
+``models`` are the drawing boards, ``machine`` one machine as built, ``defects`` what may be wrong with it; ``physics``
+says how it behaves, ``state`` is how warm and busy it is now (shared by the processes of that node), ``compute`` and
+``hardware`` are what probes see. Kernels run for real, on the CPU, at small shapes; only the time they take and the
+sensors beside them come from the model.
+"""
+
+from __future__ import annotations
+
+from muster_simulator.defects import create_machine
+from muster_simulator.hardware import SimulatedHardware, open_simulated
+from muster_simulator.machine import Machine, load_machine
+
+__all__ = ["Machine", "SimulatedHardware", "create_machine", "load_machine", "open_simulated"]

@@ -1,0 +1,69 @@
+"""What a simulated machine says of its links: NVLink by link, the NVSwitch fabric, and its ports to the cluster."""
+
+from __future__ import annotations
+
+from typing import List
+
+from muster_node.hardware.seam import Fact
+from muster_node.hardware.sysfs import NOT_SUPPORTED
+from muster_simulator.machine import Gpu, Machine
+from muster_simulator.state import GpuState, State
+
+_ERROR_KINDS = {4: ("replay", "recovery", "crc"), 5: ("effective", "recovery_failed")}
+"""Error counters of a link, by generation of NVLink; the first is what a noisy link makes grow."""
+_GB = 1e9
+_ADAPTER = {"adapter": "MT4129"}
+
+
+def nvlink_facts(machine: Machine, built: Gpu, gpu: GpuState) -> List[Fact]:
+    """State and speed of every link, error counters of those that are up, and the GPU's place in the fabric."""
+    device, model = "gpu%d" % built.slot, machine.model
+    facts = [Fact("nvlink_active", device, "count", float(built.nvlinks))]
+    for link in range(model.nvlinks):
+        up, labels = link < built.nvlinks, {"link": str(link)}
+        facts.append(Fact("nvlink_state", device, "bool", float(up), labels=labels))
+        if up:
+            facts.append(Fact("nvlink_speed", device, "GB/s", model.nvlink_rate / _GB, labels=labels))
+    facts.append(Fact("fabric_state", device, "text", text="completed"))
+    facts.append(Fact("fabric_healthy", device, "bool", 1.0))
+    return facts + nvlink_errors(machine, built, gpu)
+
+
+def nvlink_errors(machine: Machine, built: Gpu, gpu: GpuState) -> List[Fact]:
+    """Error counters by link and kind; a noisy link is the GPU's first. Kinds that it lacks are not supported."""
+    device, own = "gpu%d" % built.slot, _ERROR_KINDS[machine.model.nvlink_generation]
+    facts = []
+    for kind in own:
+        for link in range(built.nvlinks):
+            count = float(int(gpu.nvlink_errors)) if kind == own[0] and link == 0 else 0.0
+            facts.append(Fact("nvlink_errors", device, "count", count, labels={"kind": kind, "link": str(link)}))
+    for kinds in _ERROR_KINDS.values():
+        if kinds != own:
+            facts += [
+                Fact("nvlink_errors", device, "count", labels={"kind": kind}, note=NOT_SUPPORTED) for kind in kinds
+            ]
+    return facts
+
+
+def port_facts(machine: Machine, state: State) -> List[Fact]:
+    """Speed, state and error counters of the ports to the cluster."""
+    facts = []
+    for nic in machine.nics:
+        device, speed = "nic:" + nic.name, nic.speed if nic.up else None
+        why = "" if nic.up else "the port is down"
+        facts += [
+            Fact("nic_speed", device, "Gb/s", speed, note=why),
+            Fact("ib_port_rate", device, "Gb/s", speed, labels=_ADAPTER, note=why),
+            Fact("ib_port_active", device, "bool", float(nic.up)),
+            Fact("ib_port_state", device, "text", text="ACTIVE" if nic.up else "DOWN"),
+            Fact("ib_link_layer", device, "text", text="InfiniBand"),
+        ]
+    return facts + port_errors(state)
+
+
+def port_errors(state: State) -> List[Fact]:
+    """Error counters of the ports, to be differenced."""
+    return [
+        Fact("ib_errors", "nic:" + name, "count", float(int(count)), labels={"counter": "symbol_error"})
+        for name, count in state.nic_errors.items()
+    ]

@@ -1,0 +1,153 @@
+"""A simulated machine behind the hardware seam: sensors, counters, inventory and compute of the model."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import json
+import math
+import random
+import threading
+from pathlib import Path
+from typing import Any, Counter, Dict, Iterable, Iterator, List, Optional
+
+from muster_node.hardware.seam import Clock, Compute, Device, Fact, Hardware, Sample, Usage
+from muster_node.probe import Skip
+from muster_simulator import inventory, physics
+from muster_simulator.clock import SimulatedClock
+from muster_simulator.compute import SimulatedCompute
+from muster_simulator.kernel_log import kernel_log
+from muster_simulator.machine import Machine, load_machine
+from muster_simulator.state import Reading, SharedState
+
+_CLOCK_STEP_MHZ = 15.0
+_POWER_NOISE = 0.005
+
+
+class SimulatedHardware(Hardware):
+    """One simulated GPU node. Its CPUs are inventory only: CPU work is not modelled, so it offers no CPU devices."""
+
+    simulated = True
+
+    def __init__(self, directory: Path, clock: Optional[Clock] = None) -> None:
+        self.machine: Machine = load_machine(directory)
+        self.clock = clock or SimulatedClock(self.machine.speed)
+        self._directory = directory
+        self._state = SharedState(directory, self.machine, self.clock)
+        self._dice = random.Random()
+        self._holder = "%016x" % self._dice.getrandbits(64)
+        self._held: Counter[int] = collections.Counter()
+        self._held_lock = threading.Lock()
+        self._known: Optional[List[int]] = None
+
+    def devices(self, kind: str) -> List[Device]:
+        """GPUs that answered when they were first asked for, by slot; no device of any other kind."""
+        return [Device("gpu%d" % slot, "gpu", slot) for slot in self._slots()] if kind == "gpu" else []
+
+    def _slots(self) -> List[int]:
+        """As a driver's handles: a GPU that is lost later keeps its place and answers nothing."""
+        if self._known is None:
+            with self._state.now() as state:
+                self._known = sorted(slot for slot, gpu in state.gpus.items() if not gpu.lost)
+        return self._known
+
+    def boot_id(self) -> str:
+        """The machine's boot id."""
+        return self.machine.boot_id
+
+    def inventory(self) -> Iterable[Fact]:
+        """Everything that intake compares."""
+        known = self._slots()
+        with self._state.now() as state:
+            return inventory.inventory(self.machine, state, known)
+
+    def counters(self) -> Iterable[Fact]:
+        """Cumulative counters of GPUs and host."""
+        known = self._slots()
+        with self._state.now() as state:
+            return inventory.counters(self.machine, state, known)
+
+    def telemetry(self) -> Iterable[Sample]:
+        """One reading of every sensor."""
+        with self._state.now() as state:
+            gpus = {slot: gpu for slot, gpu in state.gpus.items() if not gpu.lost}
+            load = float(len(state.loads))
+        duty = physics.fan_duty(max((gpu.core_c for gpu in gpus.values()), default=0.0))
+        samples = [
+            Sample("inlet_temperature", "node", "°C", round(self.machine.inlet_c + self._dice.gauss(0.0, 0.1), 1)),
+            Sample("fan", "node", "%", round(duty)),
+            Sample("load", "node", "count", load),
+        ]
+        samples += [
+            Sample("fan_speed", "fan%d" % number, "RPM", round(physics.fan_rpm(self.machine, share, duty), -1))
+            for number, share in enumerate(self.machine.fans)
+        ]
+        for slot, gpu in gpus.items():
+            device = "gpu%d" % slot
+            power = gpu.power_w * (1.0 + self._dice.gauss(0.0, _POWER_NOISE))
+            core = float(round(gpu.core_c))
+            samples += [
+                Sample("temperature", device, "°C", core),
+                Sample("hbm_temperature", device, "°C", float(round(gpu.hbm_c))),
+                Sample("thermal_margin", device, "°C", self.machine.model.slowdown_c - core),
+                Sample("hbm_margin", device, "°C", self.machine.model.hbm_max_c - round(gpu.hbm_c)),
+                Sample("power", device, "W", round(power, 1)),
+                Sample("clock", device, "MHz", _CLOCK_STEP_MHZ * math.floor(gpu.clock_mhz / _CLOCK_STEP_MHZ)),
+                Sample("utilisation", device, "%", 100.0 if gpu.busy else 0.0),
+                Sample("throttle", device, "state", state=gpu.throttle),
+            ]
+        return samples
+
+    def usage(self) -> Usage:
+        """Idle, unless ``usage.json`` beside the machine says who else is there (any fields of ``Usage``)."""
+        idle = Usage(load_1min=0.1, cpu_count=self.machine.model.cpu_threads)
+        try:
+            raw = json.loads((self._directory / "usage.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return idle
+        fields: Dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in raw.items()}
+        return dataclasses.replace(idle, **fields)
+
+    def kernel_log(self) -> Optional[List[str]]:
+        """What the kernel of the modelled machine has logged since boot."""
+        with self._state.now() as state:
+            return kernel_log(self.machine, state)
+
+    def compute(self, device: Device) -> Compute:
+        """Compute on a GPU. Raises Skip where PyTorch is missing or the device is none of this machine's."""
+        return SimulatedCompute(self, device, self.machine.gpus[self._slot(device)])
+
+    @contextlib.contextmanager
+    def loading(self, devices: List[Device]) -> Iterator[None]:
+        """Keeps devices busy for the block, for every process that looks at this machine."""
+        slots = [self._slot(device) for device in devices]
+        self._hold(slots, 1)
+        try:
+            yield
+        finally:
+            self._hold(slots, -1)
+
+    def _hold(self, slots: List[int], change: int) -> None:
+        """Blocks may nest and overlap: a GPU rests when the last of them has ended."""
+        with self._held_lock:
+            before = {slot for slot, blocks in self._held.items() if blocks > 0}
+            for slot in slots:
+                self._held[slot] += change
+            after = {slot for slot, blocks in self._held.items() if blocks > 0}
+            if after != before:
+                self._state.hold(self._holder, sorted(after))
+
+    def reading(self, device: Device) -> Reading:
+        """Progress of one GPU's clock and energy, for timers."""
+        return self._state.reading(device.index)
+
+    def _slot(self, device: Device) -> int:
+        if device not in self.devices("gpu"):
+            raise Skip("this machine has no %s that computes" % device.id)
+        return device.index
+
+
+def open_simulated(directory: Path) -> Hardware:
+    """The machine that ``create_machine`` built in ``directory``. Raises ValueError where there is none."""
+    return SimulatedHardware(Path(directory))

@@ -1,0 +1,187 @@
+"""What a simulated machine says of itself: inventory and error counters, wholly from the model."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Collection, Dict, List, Optional
+
+from muster_node.hardware.seam import Fact
+from muster_node.hardware.sysfs import NOT_SUPPORTED
+from muster_simulator import fabric
+from muster_simulator.kernel_log import xid_count
+from muster_simulator.machine import SPARE_ROWS, Gpu, Machine
+from muster_simulator.physics import THROTTLE_REASONS
+from muster_simulator.state import GpuState, State
+
+_MEMORY_CLOCK_MHZ = 2619.0
+_LOWEST_LIMIT_SHARE = 0.3
+IS_LOST = "NVML: GPU is lost"
+
+
+def inventory(machine: Machine, state: State, known: Collection[int]) -> List[Fact]:
+    """All facts of node and GPUs. ``known``: slots of the GPUs that answered when the asking process began."""
+    facts = _node_facts(machine) + fabric.port_facts(machine, state)
+    for slot in known:
+        facts += _told(state.gpus[slot], _gpu_facts(machine, machine.gpus[slot], state.gpus[slot]))
+    facts.append(Fact("gpu_count", "node", "count", float(len(known))))
+    facts.append(Fact("xid_count", "node", "count", xid_count(state)))
+    return facts
+
+
+def counters(machine: Machine, state: State, known: Collection[int]) -> List[Fact]:
+    """Cumulative counters: ECC, row remaps, replays, NVLink errors and throttle time of GPUs, those of ports and host.
+
+    No defect is one of the host's CPUs or memory, so theirs stand still.
+    """
+    facts = [
+        Fact(name, "node", "count", 0.0)
+        for name in ("machine_checks", "edac_corrected", "edac_uncorrected", "kernel_errors")
+    ]
+    facts += [Fact("cpu_throttle_events", "cpu%d" % cpu, "count", 0.0) for cpu in range(machine.model.cpu_threads)]
+    facts.append(Fact("xid_count", "node", "count", xid_count(state)))
+    facts += fabric.port_errors(state)
+    for slot in known:
+        built, gpu, device = machine.gpus[slot], state.gpus[slot], "gpu%d" % slot
+        own = [*_ecc_facts(built, gpu), *_remapped(built, gpu), _replays(machine, device, gpu)]
+        own += fabric.nvlink_errors(machine, built, gpu)
+        own += [
+            Fact("throttle_time", device, "s", gpu.throttled_s[reason], labels={"reason": reason})
+            for reason in THROTTLE_REASONS
+        ]
+        facts += _told(gpu, own)
+    return facts
+
+
+def _told(gpu: GpuState, facts: List[Fact]) -> List[Fact]:
+    """A GPU that has fallen off the bus since tells nothing, and that this is so."""
+    if not gpu.lost:
+        return facts
+    return [dataclasses.replace(fact, value=None, text=None, note=IS_LOST) for fact in facts]
+
+
+def _node_facts(machine: Machine) -> List[Fact]:
+    model = machine.model
+    numbers = {
+        ("cpu_sockets", "count"): model.cpu_sockets,
+        ("cpu_cores", "count"): model.cpu_cores,
+        ("cpu_threads", "count"): model.cpu_threads,
+        ("cpu_max_clock", "MHz"): model.cpu_max_clock_mhz,
+        ("cpu_vector_width", "bit"): model.cpu_vector_bits,
+        ("cpu_llc", "MiB"): model.cpu_llc_mib,
+        ("memory_total", "GiB"): model.memory_gib,
+        ("numa_nodes", "count"): model.cpu_sockets,
+        ("pcie_devices", "count"): model.pcie_devices - sum(not gpu.enumerates for gpu in machine.gpus),
+        ("clock_synchronised", "bool"): 1,
+    }
+    texts = {
+        "hostname": machine.hostname,
+        "machine_id": machine.machine_id,
+        "cpu_model": model.cpu_model,
+        "cpu_microcode": model.cpu_microcode,
+        "kernel": model.kernel,
+        "os": model.os,
+        "boot_id": machine.boot_id,
+        "serial_system": machine.serial_system,
+        "serial_board": machine.serial_board,
+        "driver_version": model.driver_version,
+        "cuda_version": model.cuda_version,
+        "fabric_manager": "active",
+    }
+    facts = [Fact(name, "node", unit, float(value)) for (name, unit), value in numbers.items()]
+    facts += [_text(name, "node", text) for name, text in texts.items()]
+    return facts + [Fact("disk_size", "disk:%s" % name, "GB", size) for name, size in model.disks]
+
+
+def _ecc_facts(built: Gpu, gpu: GpuState) -> List[Fact]:
+    device = "gpu%d" % built.slot
+    counts = {
+        ("ecc_uncorrected", "volatile"): int(gpu.uncorrectable),
+        ("ecc_uncorrected", "aggregate"): int(gpu.uncorrectable),
+        ("ecc_corrected", "volatile"): int(gpu.corrected),
+        ("ecc_corrected", "aggregate"): built.corrected + int(gpu.corrected),
+    }
+    facts = []
+    for (name, scope), count in counts.items():
+        told = float(count) if built.ecc_on else None
+        facts.append(Fact(name, device, "count", told, labels={"scope": scope}, note=_unless(built.ecc_on)))
+    return facts
+
+
+def _replays(machine: Machine, device: str, gpu: GpuState) -> Fact:
+    there = machine.model.pcie_width > 0
+    return Fact("pcie_replay", device, "count", float(int(gpu.pcie_replays)) if there else None, note=_unless(there))
+
+
+def _gpu_facts(machine: Machine, built: Gpu, gpu: GpuState) -> List[Fact]:
+    model, device = machine.model, "gpu%d" % built.slot
+    texts = {
+        "gpu_model": model.gpu_model,
+        "gpu_serial": built.serial,
+        "pci_address": built.pci,
+        "gpu_uuid": built.uuid,
+        "vbios": model.vbios,
+        "compute_mode": "default",
+        "throttle_reason": gpu.throttle,
+    }
+    numbers: Dict["tuple[str, str]", Optional[float]] = {
+        ("hbm_total", "GiB"): model.hbm_bytes / 2**30,
+        ("pcie_generation", "count"): built.pcie_generation or None,
+        ("pcie_generation_max", "count"): model.pcie_generation or None,
+        ("pcie_width", "count"): built.pcie_width or None,
+        ("pcie_width_max", "count"): model.pcie_width or None,
+        ("power_limit", "W"): built.power_limit_w,
+        ("power_limit_default", "W"): model.power_limit_w,
+        ("power_limit_min", "W"): _LOWEST_LIMIT_SHARE * model.power_limit_w,
+        ("power_limit_max", "W"): model.power_limit_w,
+        ("inforom_valid", "bool"): 1,
+        ("ecc_mode", "bool"): int(built.ecc_on),
+        ("persistence_mode", "bool"): 1,
+        ("mig_mode", "bool"): int(built.mig_on),
+        ("gpu_numa_node", "count"): built.slot * model.cpu_sockets // model.gpu_count,
+    }
+    facts = [_text(name, device, text) for name, text in texts.items()]
+    for (name, unit), value in numbers.items():
+        told = None if value is None else round(float(value), 3)
+        facts.append(Fact(name, device, unit, told, note=_unless(value is not None)))
+    facts += _clock_facts(machine, device)
+    facts += [*_ecc_facts(built, gpu), *_repair_facts(built, gpu), _replays(machine, device, gpu)]
+    return facts + fabric.nvlink_facts(machine, built, gpu)
+
+
+def _clock_facts(machine: Machine, device: str) -> List[Fact]:
+    """A lock on the clock is not told: what NVML calls application clocks is another setting."""
+    clocks = {"sm": machine.model.boost_clock_mhz, "memory": _MEMORY_CLOCK_MHZ}
+    return [
+        Fact(name, device, "MHz", clock, labels={"domain": domain})
+        for name in ("application_clock", "max_clock")
+        for domain, clock in clocks.items()
+    ]
+
+
+def _repair_facts(built: Gpu, gpu: GpuState) -> List[Fact]:
+    """Row remaps: a row that lost data waits for the next reset, if its bank has a spare row left; else it failed."""
+    device, waiting = "gpu%d" % built.slot, built.waiting_rows + int(gpu.uncorrectable)
+    failed = waiting > 0 and built.spare_rows < 1
+    numbers = {
+        ("row_remap_pending", "bool"): waiting > 0 and not failed,
+        ("row_remap_failed", "bool"): failed,
+    }
+    facts = [Fact(name, device, unit, float(value)) for (name, unit), value in numbers.items()] + _remapped(built, gpu)
+    worst = "none" if built.spare_rows < 1 else "max" if built.spare_rows == SPARE_ROWS else "high"
+    return facts + [
+        Fact("row_remap_banks", device, "count", float(spare == worst), labels={"spare": spare})
+        for spare in ("high", "partial", "low", "none")
+    ]
+
+
+def _remapped(built: Gpu, gpu: GpuState) -> List[Fact]:
+    counts = {"row_remap_corrected": built.waiting_rows, "row_remap_uncorrected": int(gpu.uncorrectable)}
+    return [Fact(name, "gpu%d" % built.slot, "count", float(count)) for name, count in counts.items()]
+
+
+def _text(name: str, device: str, text: str) -> Fact:
+    return Fact(name, device, "text", text=text or None, note=_unless(bool(text)))
+
+
+def _unless(there: bool) -> str:
+    return "" if there else NOT_SUPPORTED
