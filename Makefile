@@ -21,10 +21,10 @@ TEST_TORCH := $(VENV)/.test-torch
 unexport PYTHONDONTWRITEBYTECODE
 export ALLOW_MISSING TORCH_INDEX
 
-.PHONY: help demo test lint lock clean
+.PHONY: help demo test test-slow wording lint lock clean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
 	@echo '  make demo ARGS="--exit --seed 7" runs unattended; make test ARGS="tests/muster_demo -k table" runs some tests'
 
 demo: $(NODE_TORCH) ## the main job: a small fleet goes through its qualification; Ctrl-C ends it
@@ -32,8 +32,15 @@ demo: $(NODE_TORCH) ## the main job: a small fleet goes through its qualificatio
 
 # Much of the suite waits for servers that it starts: three processes share it, a file at a time, the slow files first.
 PROCESSES ?= 3
-test: $(TEST_TORCH) ## all tests; ALLOW_MISSING=openssh-server,postgresql goes without these services
-	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+PYTEST := $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+test: $(TEST_TORCH) ## the tests of every room; ALLOW_MISSING=openssh-server,postgresql goes without these services
+	@$(PYTEST) -m "not slow" $(ARGS)
+
+test-slow: $(TEST_TORCH) ## the unattended demo, Celery with failures, cluster chaos, containers, many seeds
+	@$(PYTEST) -m slow $(ARGS)
+
+wording: $(TEST_TORCH) ## renew the snapshots of messages, one a room (tests/*/__snapshots__)
+	@$(BIN)/python -m pytest -q -k test_wording --snapshot-update
 
 lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff check .
