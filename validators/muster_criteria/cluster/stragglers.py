@@ -10,7 +10,9 @@ from muster_criteria.cluster.model import COLLECTIVES, TRAINING, Case, Measureme
 from muster_criteria.model import Action, FaultClass, Finding, Severity
 from muster_criteria.words import figure
 
-PAIR_CONFIDENCE = 0.5
+FEW_CONFIDENCE = 0.5
+OTHERS_MIN = 3
+"""With fewer others to compare, the report of one alone moves their median by half of what it is off."""
 LATE_S = 0.010
 """Below this a host's scheduler alone makes a rank late."""
 
@@ -73,7 +75,7 @@ def _judge_one(name: str, pace: Pace, others: list[Pace], case: Case) -> None:
     if excess <= max(limits.warn, statistics.median(other.spread for other in others)):
         return
     holds_up = pace.wait < gap / 2 <= statistics.median(other.wait for other in others)
-    convicts = excess > limits.fail and holds_up and len(others) > 1
+    convicts = excess > limits.fail and holds_up and len(others) >= OTHERS_MIN
     limit = limits.fail if convicts else limits.warn
     device = _culprit(pace, others, limit)
     waits = "and waits least" if holds_up else "though the others do not wait for it"
@@ -92,7 +94,7 @@ def _judge_one(name: str, pace: Pace, others: list[Pace], case: Case) -> None:
             expected=f"{at_most} ({100 * limit:g} % above the median of {len(others)} others)",
             source="Muster's own starting point: a straggler computes longest and waits least for the same work",
             summary=f"{device} holds the block up: it computes {observed}.",
-            confidence=1.0 if len(others) > 1 else PAIR_CONFIDENCE,
+            confidence=1.0 if len(others) >= OTHERS_MIN else FEW_CONFIDENCE,
         ),
     )
 
