@@ -12,12 +12,12 @@ from typing import Any
 from muster_node.cluster.exchange import OPS
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Probe
-from muster_node.probes._patterns import PATTERNS
-from muster_node.probes._shared import best_devices
 from muster_node.probes.collectives import Collectives
 from muster_node.probes.exact_gemm import ExactGemm
 from muster_node.probes.memory_pattern import MemoryPattern
 from muster_node.probes.transfers import Transfers
+from muster_node.workloads.common import best_devices
+from muster_node.workloads.patterns import PATTERNS
 from muster_simulator import create_machine, open_simulated
 from tests.support.injector import Injector, OneDevice, WithPeers
 

@@ -24,9 +24,9 @@ from muster_node.hardware import open_hardware
 from muster_node.hardware.host import HostHardware
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Context, Probe, Skip, resolve_params
-from muster_node.probes._shared import FORMATS, best_devices, seed_of
 from muster_node.probes.exact_gemm import ExactGemm
 from muster_node.probes.memory_pattern import MemoryPattern
+from muster_node.workloads.common import FORMATS, best_devices, seed_of
 from tests.bench.detectors import (
     BLOCK_MOVE,
     COLLECTIVE,

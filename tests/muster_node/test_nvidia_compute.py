@@ -16,10 +16,10 @@ from muster_node.hardware import nvidia_compute
 from muster_node.hardware.nvidia_compute import CudaCompute, Pace
 from muster_node.hardware.seam import Device, Transfer
 from muster_node.probe import Skip
-from muster_node.probes import _model_operations
-from muster_node.probes._exact import make_operands, multiply
-from muster_node.probes._products import Products
-from muster_node.probes._shared import right_operand
+from muster_node.workloads import model_operations
+from muster_node.workloads.common import right_operand
+from muster_node.workloads.exact import make_operands, multiply
+from muster_node.workloads.products import Products
 
 GPU5 = Device("gpu5", "gpu", 5)
 
@@ -269,8 +269,8 @@ def test_the_probes_products_copy_no_operand(dtype: str, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "torch", real)
     products = Products(real, compute, dtype, (32, 48, 64), 7, 0.0)
     exact = make_operands(real, real.device("cpu"), dtype, (32, 48, 64), "full", 7)
-    monkeypatch.setitem(_model_operations.GEMM_SHAPES, "gpu", [(32, 48, 64)])
-    _, full_entropy = next(_model_operations.Operations(real, compute, 7).named([dtype]))
+    monkeypatch.setitem(model_operations.GEMM_SHAPES, "gpu", [(32, 48, 64)])
+    _, full_entropy = next(model_operations.Operations(real, compute, 7).named([dtype]))
     rights.clear()
 
     def work() -> None:

@@ -15,11 +15,11 @@ import pytest
 from muster_node.hardware.seam import RealClock, Timing
 from muster_node.probe import Context, resolve_params
 from muster_node.probes import exact_gemm
-from muster_node.probes._exact_conditions import Soak
-from muster_node.probes._exact_vector import Vector, heaviest
-from muster_node.probes._products import BUSY_BLOCK_S
-from muster_node.probes._pulses import PATTERNS
 from muster_node.probes.exact_gemm import ExactGemm
+from muster_node.workloads.exact_conditions import Soak
+from muster_node.workloads.exact_vector import Vector, heaviest
+from muster_node.workloads.products import BUSY_BLOCK_S
+from muster_node.workloads.pulses import PATTERNS
 from muster_simulator import SimulatedHardware, create_machine
 from muster_simulator.compute import SimulatedCompute
 from tests.muster_simulator.conftest import Build

@@ -11,8 +11,8 @@ import pytest
 
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Context, resolve_params
-from muster_node.probes._products import Products
 from muster_node.probes.gemm_rate import SEARCHED, GemmRate
+from muster_node.workloads.products import Products
 from muster_simulator import create_machine, open_simulated
 from muster_simulator.compute import SimulatedCompute
 from tests.muster_simulator.test_probes import measure

@@ -17,10 +17,10 @@ from muster_node.agent.gpu_settings import settings
 from muster_node.hardware import open_hardware
 from muster_node.hardware.seam import Clock, Compute, Device, Fact, Hardware, Sample, Timing, Worker
 from muster_node.probe import Context, resolve_params
-from muster_node.probes._host_load import burning_beside, emit_beside
-from muster_node.probes._pulses import PATTERNS, Pulsing
-from muster_node.probes._settings import emit_changes
 from muster_node.probes.gpu_burn import GpuBurn
+from muster_node.workloads.host_load import burning_beside, emit_beside
+from muster_node.workloads.pulses import PATTERNS, Pulsing
+from muster_node.workloads.settings_changed import emit_changes
 from muster_simulator import create_machine, open_simulated
 from tests.muster_simulator.winding import WoundClock
 

@@ -11,7 +11,6 @@ import pytest
 
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Context, Probe, Skip, resolve_params
-from muster_node.probes import _counters
 from muster_node.probes.disk import Disk
 from muster_node.probes.exact_gemm import ExactGemm
 from muster_node.probes.gemm_rate import GemmRate
@@ -19,6 +18,7 @@ from muster_node.probes.gpu_burn import GpuBurn
 from muster_node.probes.memory_bandwidth import MemoryBandwidth
 from muster_node.probes.memory_pattern import MemoryPattern
 from muster_node.probes.thermal_soak import ThermalSoak
+from muster_node.workloads import counters
 from muster_simulator import create_machine, open_simulated
 from muster_simulator.hardware import SimulatedHardware
 
@@ -116,7 +116,7 @@ def test_gpu_burn_of_a_healthy_node_is_flat(healthy: Hardware, tmp_path: Path) -
     assert len(values["burn_rate", ""]) == 8
     assert all(abs(drop) < 5 for drop in values["burn_rate_drop", ""].values())
     assert all(600 < rate < 794.5 for rate in values["burn_rate", ""].values())
-    still = {*_counters.DELTAS, *_counters.HOST_METRICS, "xid_delta"}
+    still = {*counters.DELTAS, *counters.HOST_METRICS, "xid_delta"}
     assert {metric: set(values[metric, ""].values()) for metric in still} == {metric: {0.0} for metric in still}
     assert set(values["throttle_time_delta", "hw_thermal"].values()) == {0.0}
     assert min(values["throttle_time_delta", "sw_power_cap"].values()) > 0

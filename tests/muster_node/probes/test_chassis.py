@@ -8,8 +8,8 @@ import pytest
 
 from muster_node.hardware.seam import RealClock
 from muster_node.probe import Skip
-from muster_node.probes._ipmi import parse_sdr
 from muster_node.probes.chassis import Chassis
+from muster_node.tools.ipmi import parse_sdr
 
 # In the form in which ipmitool 1.8 writes `sdr elist all` on machines of two vendors: analogue and discrete sensors,
 # headers without a fan, a supply that failed, and a system board that carries fans and inlet.

@@ -11,7 +11,7 @@ import pytest
 from muster_node.hardware.seam import Device, Fact, Hardware
 from muster_node.hardware.sysfs import NOT_SUPPORTED
 from muster_node.probe import Context
-from muster_node.probes._counters import HOST, METRICS, Counters
+from muster_node.workloads.counters import HOST, METRICS, Counters
 from tests.muster_simulator.winding import WoundClock
 
 GPU = Device("gpu3", "gpu", 3)

@@ -6,9 +6,10 @@ import pytest
 
 from muster_node.hardware import open_hardware
 from muster_node.hardware.cpu_compute import CpuCompute
-from muster_node.probes import _exact, _exact_conditions, _exact_vector, exact_gemm
-from muster_node.probes._shared import FORMATS
+from muster_node.probes import exact_gemm
 from muster_node.probes.exact_gemm import ExactGemm
+from muster_node.workloads import exact, exact_conditions, exact_vector
+from muster_node.workloads.common import FORMATS
 from muster_simulator import create_machine, open_simulated
 from tests.support.injector import OneDevice
 
@@ -105,9 +106,7 @@ def test_devices_are_soaked_once_before_they_are_tested_together(run_probe, tmp_
     """Whoever multiplies for a while without being checked is soaked; alone, before, a device is cold."""
     order = []
     honest = exact_gemm._Screen.__call__
-    monkeypatch.setattr(
-        _exact_conditions.Soak, "__call__", lambda self, worker: order.append("soaked") or self._seconds
-    )
+    monkeypatch.setattr(exact_conditions.Soak, "__call__", lambda self, worker: order.append("soaked") or self._seconds)
     monkeypatch.setattr(
         exact_gemm._Screen, "__call__", lambda self, worker: order.append(self._mode) or honest(self, worker)
     )
@@ -148,7 +147,7 @@ def test_seeds_make_fresh_data_and_the_same_data_again():
     import torch
 
     def make(seed):
-        return _exact.make_operands(torch, torch.device("cpu"), "fp32", (8, 8, 16), "full", seed).scaled[0]
+        return exact.make_operands(torch, torch.device("cpu"), "fp32", (8, 8, 16), "full", seed).scaled[0]
 
     assert torch.equal(make(1), make(1))
     assert not torch.equal(make(1), make(2))
@@ -156,27 +155,27 @@ def test_seeds_make_fresh_data_and_the_same_data_again():
 
 @pytest.mark.parametrize(("k", "limit"), [(256, 255), (1024, 127), (2048, 90), (4096, 63), (8192, 45), (16384, 31)])
 def test_limits_are_those_of_the_reference_table(k, limit):
-    assert _exact.operand_limit("bf16", k) == limit
+    assert exact.operand_limit("bf16", k) == limit
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("k", [32, 256, 4096])
 def test_sums_stay_exact_and_results_normal(dtype, k):
-    limit = _exact.operand_limit(dtype, k)
+    limit = exact.operand_limit(dtype, k)
     assert k * limit * limit < 2 ** FORMATS[dtype].exact_sum
-    low, high = _exact.exponent_limits(dtype, k, limit)
+    low, high = exact.exponent_limits(dtype, k, limit)
     assert low <= high
     if dtype == "fp16":
         assert 2 * low >= -14
         assert (k * limit * limit).bit_length() + 2 * high <= 16
 
 
-@pytest.mark.parametrize("span", _exact_vector.RANGES)
+@pytest.mark.parametrize("span", exact_vector.RANGES)
 def test_scaling_sweeps_exponents_and_keeps_every_operand_exact(span):
     import torch
 
-    operands = _exact.make_operands(torch, torch.device("cpu"), "bf16", (64, 64, 256), span, 11)
-    rows = _exact.power_of_two(torch, operands.exponents[0])
+    operands = exact.make_operands(torch, torch.device("cpu"), "bf16", (64, 64, 256), span, 11)
+    rows = exact.power_of_two(torch, operands.exponents[0])
     assert torch.equal(operands.scaled[0].double() / rows[:, None], operands.integers[0].double())
     assert operands.exponents[0].min() < -30
     assert operands.exponents[0].max() > 30
@@ -186,7 +185,7 @@ def test_rounding_is_to_nearest_even():
     import torch
 
     one = torch.zeros(1, dtype=torch.int64)
-    for exact, rounded in ((257, 256.0), (259, 260.0), (258, 258.0), (-257, -256.0)):
-        left, right = torch.tensor([[exact]]), torch.tensor([[1]])
-        operands = _exact.Operands("bf16", (left, right), (one, one), (left, right))
+    for value, rounded in ((257, 256.0), (259, 260.0), (258, 258.0), (-257, -256.0)):
+        left, right = torch.tensor([[value]]), torch.tensor([[1]])
+        operands = exact.Operands("bf16", (left, right), (one, one), (left, right))
         assert operands.expected(torch, torch.bfloat16).item() == rounded

@@ -7,8 +7,8 @@ import stat
 import pytest
 
 from muster_node.probe import Skip
-from muster_node.probes._tools import BadOutput
 from muster_node.probes.fio import TESTS, Fio, FioRun, parse_fio
+from muster_node.tools.run import BadOutput
 
 
 def output(error=0, bw=2_100_000_000, iops=2002.7, percentiles=True):

@@ -3,8 +3,8 @@
 import pytest
 
 from muster_node.hardware import open_hardware
-from muster_node.probes._vote import dissenters
 from muster_node.probes.full_entropy import FullEntropy, Ran, believed, judge
+from muster_node.workloads.vote import dissenters
 from muster_simulator import create_machine, open_simulated
 from tests.support.injector import KINDS, Injector, OneDevice
 

@@ -9,7 +9,11 @@ import pytest
 import muster_node
 
 ROOT = Path(muster_node.__file__).parent
-SOURCES = [path for room in ("probes", "cluster", "hardware") for path in sorted((ROOT / room).glob("*.py"))]
+SOURCES = [
+    path
+    for room in ("probes", "workloads", "tools", "cluster", "hardware")
+    for path in sorted((ROOT / room).glob("*.py"))
+]
 PROBES = [path for path in SOURCES if path.parent.name != "hardware"]
 OLDEST_PYTHON = (3, 9)
 

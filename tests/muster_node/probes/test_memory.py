@@ -10,9 +10,9 @@ from muster_node.hardware.host import HostHardware
 from muster_node.hardware.seam import Device
 from muster_node.probe import Skip
 from muster_node.probes import memory_bandwidth
-from muster_node.probes._patterns import PATTERNS, Region, described, sequences
 from muster_node.probes.memory_bandwidth import MemoryBandwidth
 from muster_node.probes.memory_pattern import MemoryPattern
+from muster_node.workloads.patterns import PATTERNS, Region, described, sequences
 from muster_simulator import create_machine, open_simulated
 from tests.support.injector import KINDS, Injector, OneDevice
 

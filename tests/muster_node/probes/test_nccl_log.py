@@ -5,7 +5,7 @@ The lines follow the formats in NCCL's source and public logs; none of them was 
 
 import pytest
 
-from muster_node.probes._nccl_log import Proof, parse_nccl_log, prove
+from muster_node.tools.nccl_log import Proof, parse_nccl_log, prove
 
 GIB = 2**30
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster_node.probes._tools import BadOutput
 from muster_node.probes.nccl_tests import NcclTests, parse_nccl_tests
+from muster_node.tools.run import BadOutput
 from tests.muster_node.probes.cooling_machine import Machine
 
 NCCL_HEAD = """# nThread 1 nGpus 2 minBytes 8 maxBytes 8589934592 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1

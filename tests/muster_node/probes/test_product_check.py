@@ -3,9 +3,9 @@
 import pytest
 
 from muster_node.hardware.cpu_compute import CpuCompute
-from muster_node.probes import _exact
-from muster_node.probes._product_check import ByteSums, ProductCheck
 from muster_node.probes.exact_gemm import ExactGemm
+from muster_node.workloads import exact
+from muster_node.workloads.product_check import ByteSums, ProductCheck
 
 pytestmark = pytest.mark.needs_torch
 
@@ -83,13 +83,13 @@ def test_int8_products_give_the_product_of_wide_integers(limit):
     draw = torch.Generator().manual_seed(limit)
     a, b = (torch.randint(-limit, limit + 1, size, generator=draw) for size in ((24, 16), (16, 8)))
     a[0, 0], b[0, 0] = -limit, limit
-    assert torch.equal(_exact.limb_product(torch, a, b, int_mm), a @ b)
+    assert torch.equal(exact.limb_product(torch, a, b, int_mm), a @ b)
 
 
 def test_the_sums_of_fp8_products_stay_within_its_accumulator():
-    assert _exact.fitting_shape("fp8", (8, 8, 16384)) == (8, 8, 8192)
-    assert _exact.fitting_shape("bf16", (8, 8, 16384)) == (8, 8, 16384)
-    assert _exact.operand_limit("fp8", 8192) == 1
+    assert exact.fitting_shape("fp8", (8, 8, 16384)) == (8, 8, 8192)
+    assert exact.fitting_shape("bf16", (8, 8, 16384)) == (8, 8, 16384)
+    assert exact.operand_limit("fp8", 8192) == 1
 
 
 def test_the_rate_with_checks_is_told_beside_the_raw_one(run_probe, cpus):

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from muster_node.probe import Skip
-from muster_node.probes import _tools
-from muster_node.probes._tools import BadOutput
 from muster_node.probes.dcgm_diag import DcgmDiag, Outcome, parse_dcgm_diag
 from muster_node.probes.ib_write_bw import IbWriteBw, parse_ib_write_bw
 from muster_node.probes.nccl_tests import NcclTests
 from muster_node.probes.nvbandwidth import Nvbandwidth, parse_nvbandwidth
+from muster_node.tools import run
+from muster_node.tools.run import BadOutput
 from tests.muster_node.probes.cooling_machine import Machine
 
 NVBANDWIDTH = """nvbandwidth Version: v0.6
@@ -273,5 +273,5 @@ def test_simulated_hardware_is_out_of_reach_of_vendors_tools(run_probe, probe):
 )
 def test_a_tool_waits_until_the_burns_heat_is_gone(machine, limit_s, note, waited_s):
     context = SimpleNamespace(hardware=machine, params={"cool_c": 60.0, "cool_limit_s": limit_s})
-    assert _tools.cool_down(context) == note
+    assert run.cool_down(context) == note
     assert machine.clock.slept == waited_s

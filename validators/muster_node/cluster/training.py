@@ -11,7 +11,7 @@ from muster_node.cluster.fabric import Fabric
 from muster_node.cluster.member import Floor
 from muster_node.cluster.transformer import Shape, Transformer
 from muster_node.hardware.seam import Device, Hardware, Worker
-from muster_node.probes._shared import seed_of
+from muster_node.workloads.common import seed_of
 
 RATE = 0.05
 """Learning rate. It only has to move the weights, not to learn well."""

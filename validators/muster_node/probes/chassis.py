@@ -11,8 +11,8 @@ import os
 from typing import Dict, List
 
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.probes._ipmi import Reading, parse_sdr
-from muster_node.probes._tools import ToolRun, real_only, run_tool
+from muster_node.tools.ipmi import Reading, parse_sdr
+from muster_node.tools.run import ToolRun, real_only, run_tool
 
 COMMAND = ("ipmitool", "sdr", "elist", "all")
 SOURCE = {"source": "ipmi"}

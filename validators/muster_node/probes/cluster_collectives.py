@@ -17,7 +17,7 @@ from muster_node.cluster.session import METRICS, PARAMS, take_part
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Clock
 from muster_node.probe import Context, Metric, Param, Probe
-from muster_node.probes._shared import MIB, median, spread
+from muster_node.workloads.common import MIB, median, spread
 
 _WARMUP = 2
 

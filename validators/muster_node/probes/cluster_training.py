@@ -20,7 +20,7 @@ from muster_node.cluster.transformer import Shape, Transformer
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Device
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.probes._shared import median, spread
+from muster_node.workloads.common import median, spread
 
 SHAPES = {
     "cpu": Shape(layers=2, d_model=64, head_dim=32, seq=32, batch=4, vocab=64),

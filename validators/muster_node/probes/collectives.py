@@ -18,9 +18,9 @@ from muster_node.cluster.exchange import ELEMENT_BYTES, OPS, Exchange, busbw_fac
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Clock, Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.probes._nccl_log import SUBSYSTEMS, Proof, parse_nccl_log, prove
 from muster_node.probes._ring import CARRIED, Ring
-from muster_node.probes._shared import GIB, MIB, median, spread
+from muster_node.tools.nccl_log import SUBSYSTEMS, Proof, parse_nccl_log, prove
+from muster_node.workloads.common import GIB, MIB, median, spread
 
 SIZES = {"cpu": [MIB, 16 * MIB], "gpu": [8, 1024, MIB, 16 * MIB, 256 * MIB, GIB, 8 * GIB]}
 BACKENDS = {"cpu": "gloo", "gpu": "nccl"}

@@ -10,9 +10,9 @@ from typing import Any, List, Optional
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.host_parse import hardware_errors
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.probes._counters import HOST_METRICS, Counters
-from muster_node.probes._host_load import HostBurn, HostBurning, emit_memory
-from muster_node.probes._shared import drop_percent, median, spread
+from muster_node.workloads.common import drop_percent, median, spread
+from muster_node.workloads.counters import HOST_METRICS, Counters
+from muster_node.workloads.host_load import HostBurn, HostBurning, emit_memory
 
 _PROGRESS_S = 10.0
 

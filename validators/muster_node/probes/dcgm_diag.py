@@ -11,7 +11,7 @@ import json
 from typing import Any, Dict, Iterator, List, Tuple
 
 from muster_node.probe import Context, Metric, Param, Probe
-from muster_node.probes._tools import COOL_PARAMS, BadOutput, cool_down, gpus_by_pci, real_only, run_tool
+from muster_node.tools.run import COOL_PARAMS, BadOutput, cool_down, gpus_by_pci, real_only, run_tool
 
 PASS, SKIP = ("pass",), ("skip", "skipped", "not run", "notrun")
 ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")

@@ -17,7 +17,7 @@ from typing import Iterator, List, Tuple
 
 from muster_node.hardware.seam import SCRATCH_DISK, Clock
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.probes._shared import MIB, seed_of, spread
+from muster_node.workloads.common import MIB, seed_of, spread
 
 _BLOCK = 4 * MIB
 

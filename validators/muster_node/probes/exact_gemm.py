@@ -24,14 +24,14 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.probes._exact import fitting_shape
-from muster_node.probes._exact_conditions import Pulsed, Soak, tell_warmth
-from muster_node.probes._exact_vector import BATCH, EXAMPLES, RANGES, SHAPES, Finding, Pace, Shape, Vector
-from muster_node.probes._pulses import NO_BURST, PATTERNS
-from muster_node.probes._pulses import PARAMS as PULSE_PARAMS
-from muster_node.probes._rerun import TOLD, Rerun, peers_of, report_reruns
-from muster_node.probes._shared import FORMATS, best_devices, precision_of, seed_of
-from muster_node.probes._tools import COOL_PARAMS, cool_down, gpu_temperatures
+from muster_node.tools.run import COOL_PARAMS, cool_down, gpu_temperatures
+from muster_node.workloads.common import FORMATS, best_devices, precision_of, seed_of
+from muster_node.workloads.exact import fitting_shape
+from muster_node.workloads.exact_conditions import Pulsed, Soak, tell_warmth
+from muster_node.workloads.exact_vector import BATCH, EXAMPLES, RANGES, SHAPES, Finding, Pace, Shape, Vector
+from muster_node.workloads.pulses import NO_BURST, PATTERNS
+from muster_node.workloads.pulses import PARAMS as PULSE_PARAMS
+from muster_node.workloads.rerun import TOLD, Rerun, peers_of, report_reruns
 
 _MOST_PRODUCTS = 4096  # of one set of operands: more of a tiny product would only put fresh operands off
 _Found = Dict[str, List[Finding]]  # by device

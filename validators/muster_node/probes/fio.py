@@ -14,9 +14,9 @@ from typing import Any, Dict, List, Optional
 
 from muster_node.hardware.seam import SCRATCH_DISK
 from muster_node.probe import Context, Metric, Param, Probe
-from muster_node.probes._shared import MIB
-from muster_node.probes._tools import BadOutput, real_only, run_tool
 from muster_node.probes.disk import check_room
+from muster_node.tools.run import BadOutput, real_only, run_tool
+from muster_node.workloads.common import MIB
 
 TESTS = {
     "write 1M": ("write", "1M", 8),

@@ -20,10 +20,10 @@ from muster_node.cluster.digest import digest
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Device, Hardware, Worker
 from muster_node.probe import Context, Metric, Param, Probe
-from muster_node.probes._model_operations import Operations, golden_key
-from muster_node.probes._rerun import TOLD, Rerun, peers_of, report_reruns
-from muster_node.probes._shared import best_devices, precision_of, seed_of
-from muster_node.probes._vote import dissenters
+from muster_node.workloads.common import best_devices, precision_of, seed_of
+from muster_node.workloads.model_operations import Operations, golden_key
+from muster_node.workloads.rerun import TOLD, Rerun, peers_of, report_reruns
+from muster_node.workloads.vote import dissenters
 
 # The host's model too: operands are drawn there, and normal numbers differ between its vector units.
 _FACTS = ("gpu_model", "cpu_model", "driver_version", "vbios", "mig_mode", "ecc_mode")

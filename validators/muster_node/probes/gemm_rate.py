@@ -15,8 +15,8 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Compute, Device, Timing, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.probes._products import Products, Shape
-from muster_node.probes._shared import FORMATS, median, precision_of, quantile, seed_of, spread
+from muster_node.workloads.common import FORMATS, median, precision_of, quantile, seed_of, spread
+from muster_node.workloads.products import Products, Shape
 
 FMA_UNITS = 2
 FLOP_PER_FMA = 2

@@ -14,9 +14,9 @@ from muster_node.agent.gpu_settings import settings
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Compute, Device, Sample, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.probes import _counters, _host_load, _pulses, _settings
-from muster_node.probes._products import BUSY_BLOCK_S, normal_operands, products_in
-from muster_node.probes._shared import drop_percent, median, precision_of, reason_of, seed_of, spread
+from muster_node.workloads import counters, host_load, pulses, settings_changed
+from muster_node.workloads.common import drop_percent, median, precision_of, reason_of, seed_of, spread
+from muster_node.workloads.products import BUSY_BLOCK_S, normal_operands, products_in
 
 _TERA = 1e12
 _LOOK_S = 5.0  # the agent records the sensors; this is for the last words of a GPU that goes
@@ -35,24 +35,24 @@ class GpuBurn(Probe):
         "dtype": Param("bf16", "number format of the products"),
         "size": Param(8192, "m = n = k of the products"),
         "host_gib": Param(4.0, "memory that the host's cores write and check beside the GPUs, in GiB; 0: no load"),
-        **_pulses.PARAMS,
+        **pulses.PARAMS,
     }
     metrics = {
         "burn_rate": Metric("TFLOPS", "median rate over the burn"),
         "burn_rate_drop": Metric("%", "median of the last third of the burn below that of the first third"),
         "burn_rate_per_clock": Metric("TFLOPS/GHz", "median rate by the clock it was reached at"),
         "gpu_lost": Metric("bool", "whether the GPU stopped answering during the burn"),
-        **_counters.METRICS,
-        **_host_load.METRICS,
-        **_pulses.METRICS,
-        **_settings.METRICS,
+        **counters.METRICS,
+        **host_load.METRICS,
+        **pulses.METRICS,
+        **settings_changed.METRICS,
     }
     needs = ("torch", "gpu")
 
     @classmethod
     def timed_s(cls, params: Mapping[str, Any], devices: int) -> float:
         """The steady burn, then both patterns of pulses."""
-        return float(params["seconds"] + len(_pulses.PATTERNS) * params["pulse_s"])
+        return float(params["seconds"] + len(pulses.PATTERNS) * params["pulse_s"])
 
     def run(self, context: Context) -> None:
         """Burn, then report. Raises Skip where there is no GPU or none that multiplies the format."""
@@ -60,7 +60,7 @@ class GpuBurn(Probe):
         gpus = hardware.devices("gpu")
         if not gpus:
             raise Skip("there is no GPU that answers")
-        counters, last = _counters.Counters(hardware), _LastReadings()
+        error_counters, last = counters.Counters(hardware), _LastReadings()
         before = settings(hardware.inventory())
         burn = _Burn(torch, context)
         with _beside(context, torch, gpus) as host, precision_of(torch, dtype), hardware.loading(gpus):
@@ -70,22 +70,22 @@ class GpuBurn(Probe):
                 raise Skip("no GPU here multiplies %s" % dtype)
             lost = {gpu: burned.lost for gpu, burned in zip(gpus, burns) if burned and burned.lost}
             lasting = [gpu for gpu, burned in zip(gpus, burns) if burned and gpu not in lost]
-            lost.update(_pulses.pulse(context, torch, lasting, burn.operands))
+            lost.update(pulses.pulse(context, torch, lasting, burn.operands))
         for gpu, burned in zip(gpus, burns):
             if burned is not None:
                 _emit_lost(context, gpu, lost.get(gpu, ""), last)
                 _emit_rates(context, gpu, burned)
-        counters.emit(context, gpus)
-        _settings.emit_changes(context, before, settings(hardware.inventory()))
-        _host_load.emit_beside(context, host)
+        error_counters.emit(context, gpus)
+        settings_changed.emit_changes(context, before, settings(hardware.inventory()))
+        host_load.emit_beside(context, host)
 
 
-def _beside(context: Context, torch: Any, gpus: List[Device]) -> ContextManager[_host_load.Burns]:
+def _beside(context: Context, torch: Any, gpus: List[Device]) -> ContextManager[host_load.Burns]:
     """The host's load: all cores, but those that are needed to drive the GPUs."""
     params = context.params
     cores = context.hardware.devices("core")[len(gpus) :] if params["host_gib"] else []
-    limit_s = params["seconds"] + len(_pulses.PATTERNS) * params["pulse_s"] + _HOST_MARGIN_S
-    return _host_load.burning_beside(context, torch, cores, params["host_gib"], limit_s)
+    limit_s = params["seconds"] + len(pulses.PATTERNS) * params["pulse_s"] + _HOST_MARGIN_S
+    return host_load.burning_beside(context, torch, cores, params["host_gib"], limit_s)
 
 
 def _emit_lost(context: Context, gpu: Device, how: str, last: "_LastReadings") -> None:

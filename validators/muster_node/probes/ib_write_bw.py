@@ -9,7 +9,7 @@ import re
 from typing import Dict, Optional
 
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.probes._tools import BadOutput, real_only, run_tool, started
+from muster_node.tools.run import BadOutput, real_only, run_tool, started
 
 _HEADER = re.compile(r"BW average\[(Gb/sec|MB/sec|MiB/sec)\]")
 _TO_GBITS = {"Gb/sec": 1.0, "MB/sec": 8e-3, "MiB/sec": 8 * 1.048576e-3}

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.probes._shared import MIB, median, spread
+from muster_node.workloads.common import MIB, median, spread
 
 _ELEMENT = 8  # float64, as in STREAM
 _LLC_TIMES = 4

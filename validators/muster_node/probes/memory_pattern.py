@@ -15,9 +15,9 @@ from typing import Any, Dict, List, Mapping, Optional
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Compute, Device, Hardware, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.probes._patterns import BLOCK_BYTES, EXAMPLES, PATTERNS, Region, sequences
-from muster_node.probes._rerun import TOLD, Rerun, peers_of, report_reruns
-from muster_node.probes._shared import GIB, MIB, best_devices, seed_of
+from muster_node.workloads.common import GIB, MIB, best_devices, seed_of
+from muster_node.workloads.patterns import BLOCK_BYTES, EXAMPLES, PATTERNS, Region, sequences
+from muster_node.workloads.rerun import TOLD, Rerun, peers_of, report_reruns
 
 _MIN_BYTES = 16 * MIB
 # Beyond it the host's kernel starts to reclaim, and kills whoever asks for more; a GPU needs room to compare in.

@@ -12,8 +12,8 @@ import shutil
 from typing import Dict, List, Tuple
 
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.probes._nccl_log import Proof, Said, carrier, parse_nccl_log
-from muster_node.probes._tools import COOL_PARAMS, BadOutput, cool_down, real_only, run_tool
+from muster_node.tools.nccl_log import Proof, Said, carrier, parse_nccl_log
+from muster_node.tools.run import COOL_PARAMS, BadOutput, cool_down, real_only, run_tool
 
 PROGRAMS = {
     "all_reduce": "all_reduce_perf",

@@ -12,7 +12,7 @@ from typing import Dict, List, Optional, Tuple
 
 from muster_node.hardware.xid_log import normal_pci
 from muster_node.probe import Context, Metric, Param, Probe
-from muster_node.probes._tools import COOL_PARAMS, BadOutput, cool_down, gpus_by_pci, real_only, run_tool
+from muster_node.tools.run import COOL_PARAMS, BadOutput, cool_down, gpus_by_pci, real_only, run_tool
 
 TESTS = ("host_to_device_memcpy_ce", "device_to_host_memcpy_ce", "device_to_device_memcpy_read_ce")
 _DEVICE = re.compile(r"^Device (\d+): .*\(([0-9A-Fa-f:.]+)\)\s*$")

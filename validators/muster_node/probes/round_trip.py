@@ -15,8 +15,8 @@ from typing import Any, Callable, Dict, List, Tuple
 
 from muster_node.hardware.seam import Worker
 from muster_node.probe import Context, Metric, Param, Probe
-from muster_node.probes._shared import MIB, seed_of
-from muster_node.probes._vote import dissenters
+from muster_node.workloads.common import MIB, seed_of
+from muster_node.workloads.vote import dissenters
 
 CODECS: Dict[str, Tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]] = {
     "zlib": (lambda data: zlib.compress(data, 6), zlib.decompress),

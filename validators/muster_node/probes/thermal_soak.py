@@ -14,8 +14,8 @@ from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Hardware, Sample, Worker
 from muster_node.hardware.sysfs import NOT_SUPPORTED
 from muster_node.probe import Context, Metric, Param, Probe
-from muster_node.probes._shared import best_devices, drop_percent, median, seed_of, spread
-from muster_node.probes._thermal import cooldown_constant, time_to_steady
+from muster_node.workloads.common import best_devices, drop_percent, median, seed_of, spread
+from muster_node.workloads.cooling import cooldown_constant, time_to_steady
 
 _SIZES = {"cpu": 512, "gpu": 8192}
 _DTYPES = {"cpu": "float32", "gpu": "bfloat16"}

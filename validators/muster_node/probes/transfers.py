@@ -13,8 +13,8 @@ from muster_node.cluster.digest import digest
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Compute, Device, Transfer
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.probes._patterns import WORD, random_words
-from muster_node.probes._shared import MIB, median, reason_of, seed_of, spread
+from muster_node.workloads.common import MIB, median, reason_of, seed_of, spread
+from muster_node.workloads.patterns import WORD, random_words
 
 HOST_DIRECTIONS = {"h2d": ("h2d",), "d2h": ("d2h",), "both": ("h2d", "d2h")}
 """What is measured on the way to the host, and the copies that are then under way at once."""

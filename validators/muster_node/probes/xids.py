@@ -10,7 +10,7 @@ from typing import Dict
 from muster_node.hardware.sysfs import NO_PRIVILEGE
 from muster_node.hardware.xid_log import SXID, XidEvent, folded, parse_xids
 from muster_node.probe import Context, Metric, Probe
-from muster_node.probes._tools import gpus_by_pci
+from muster_node.tools.run import gpus_by_pci
 
 
 class Xids(Probe):

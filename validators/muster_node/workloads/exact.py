@@ -11,7 +11,7 @@ import math
 from typing import Any, Callable, List, Tuple
 
 from muster_node.hardware.seam import Compute
-from muster_node.probes._shared import FORMATS, right_operand
+from muster_node.workloads.common import FORMATS, right_operand
 
 _BIT_VIEWS = {8: "int64", 4: "int32", 2: "int16", 1: "int8"}
 _LIMB_BITS = 7  # a signed limb of 7 bits fits int8, and 2^17 products of two fit int32

@@ -16,8 +16,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 from muster_node.hardware.seam import Clock, Compute, Device, Hardware, Worker
 from muster_node.probe import Context, Metric, Param
-from muster_node.probes._products import products_in
-from muster_node.probes._shared import median, reason_of
+from muster_node.workloads.common import median, reason_of
+from muster_node.workloads.products import products_in
 
 PATTERNS = ("in phase", "anti-phase")
 PARAMS = {
@@ -100,6 +100,7 @@ class Pulsing:
         self._rhythm = Rhythm(context.hardware.clock, params["pulse_s"], params["pulse_ms"], pattern)
 
     def __call__(self, worker: Worker) -> Pulsed:
+        """Pulse the worker's GPU."""
         compute, pulsed = self._hardware.compute(worker.device), Pulsed()
         prepared = None
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, List, Optional, Tuple
 
 from muster_node.hardware.seam import Compute, Timing
-from muster_node.probes._shared import FORMATS, MIB, right_operand
+from muster_node.workloads.common import FORMATS, MIB, right_operand
 
 BLOCK_S = {"cpu": 0.02, "gpu": 0.05}
 """So long a block is far above the clock's resolution and the cost of synchronising."""

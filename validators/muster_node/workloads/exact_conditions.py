@@ -9,10 +9,10 @@ from typing import Any, Dict, Optional
 
 from muster_node.hardware.seam import Device, Worker
 from muster_node.probe import Context
-from muster_node.probes._exact_vector import Finding, Vector, heaviest
-from muster_node.probes._products import BUSY_BLOCK_S, products_in
-from muster_node.probes._pulses import Rhythm
-from muster_node.probes._shared import seed_of
+from muster_node.workloads.common import seed_of
+from muster_node.workloads.exact_vector import Finding, Vector, heaviest
+from muster_node.workloads.products import BUSY_BLOCK_S, products_in
+from muster_node.workloads.pulses import Rhythm
 
 
 def tell_warmth(context: Context, device: Device, celsius: Optional[float], labels: Dict[str, str], note: str) -> None:

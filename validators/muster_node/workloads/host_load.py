@@ -11,8 +11,8 @@ from typing import Any, Callable, Iterator, List, Optional
 
 from muster_node.hardware.seam import Device, Worker
 from muster_node.probe import Context, Metric, Skip
-from muster_node.probes._patterns import BLOCK_BYTES, EXAMPLES, Region, random_words
-from muster_node.probes._shared import GIB, MIB, median, reason_of, seed_of, spread
+from muster_node.workloads.common import GIB, MIB, median, reason_of, seed_of, spread
+from muster_node.workloads.patterns import BLOCK_BYTES, EXAMPLES, Region, random_words
 
 _SIZE = 512
 _WINDOWS = 30  # windows over the burn: ten in each third
@@ -61,6 +61,7 @@ class HostBurning:
         self._dtype, self._memory_gib, self._seconds, self._stopped = dtype, memory_gib, seconds, stopped
 
     def __call__(self, worker: Worker) -> HostBurn:
+        """Burn the worker's CPU."""
         torch, clock = self._torch, self._hardware.clock
         compute = self._hardware.compute(worker.device)
         memory_bytes = int(self._memory_gib * GIB)

@@ -9,7 +9,7 @@ import math
 from statistics import mean
 from typing import List, Optional, Sequence, Tuple
 
-from muster_node.probes._shared import median
+from muster_node.workloads.common import median
 
 STEADY_C = 1.0
 """°C about the settled mean within which a temperature counts as steady: sensors tell whole degrees."""

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from muster_node.cluster.transformer import Shape, Transformer
 from muster_node.hardware.seam import Compute
-from muster_node.probes._shared import FORMATS, right_operand, seed_of
+from muster_node.workloads.common import FORMATS, right_operand, seed_of
 
 Operation = Callable[[], List[Any]]
 """Runs once and gives all that it computed."""

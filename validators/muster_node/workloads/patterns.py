@@ -11,7 +11,7 @@ import dataclasses
 from typing import Any, Callable, Iterator, List, Tuple
 
 from muster_node.hardware.seam import Compute
-from muster_node.probes._shared import MIB
+from muster_node.workloads.common import MIB
 
 WORD = 8
 BLOCK_BYTES = {"cpu": MIB, "gpu": 1024 * MIB}  # compared at a time: enough to keep a GPU busy, little to hold

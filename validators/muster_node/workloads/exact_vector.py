@@ -7,9 +7,9 @@ import math
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from muster_node.hardware.seam import Compute
-from muster_node.probes._exact import different_bits, fitting_shape, make_operands, multiply
-from muster_node.probes._product_check import ProductCheck
-from muster_node.probes._rerun import Rerun
+from muster_node.workloads.exact import different_bits, fitting_shape, make_operands, multiply
+from muster_node.workloads.product_check import ProductCheck
+from muster_node.workloads.rerun import Rerun
 
 SHAPES = {
     "cpu": [[256, 256, 256], [192, 320, 640]],
