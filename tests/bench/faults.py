@@ -28,7 +28,7 @@ from typing import Any
 from muster_criteria.model import Finding, Severity, Verdict
 from muster_criteria.sku_files.skus import STAGES, load_sku
 from muster_criteria.stage.judge import overall
-from muster_node.agent import orphans as strays
+from muster_node.agent import orphans
 from muster_simulator import create_machine
 from muster_simulator.defects import DEFECTS
 from muster_simulator.models import MODELS
@@ -255,7 +255,7 @@ def bench(cases: Sequence[Case], jobs: int) -> int:
     began, outcomes = time.monotonic(), []
     spawn = multiprocessing.get_context("spawn")
     print(f"{'fault':<18}{'model':<13}{'verdict':<14}{'found':<11}{'device':<12}by")
-    with concurrent.futures.ProcessPoolExecutor(jobs, spawn, strays.die_with_parent, (os.getpid(),)) as pool:
+    with concurrent.futures.ProcessPoolExecutor(jobs, spawn, orphans.die_with_parent, (os.getpid(),)) as pool:
         for outcome in pool.map(examine, cases):
             outcomes.append(outcome)
             print("\n".join(rows(outcome)), flush=True)

@@ -34,7 +34,7 @@ ENDLESS = {"same_batch": {"same_steps": 100_000}, "training": {"steps": 100_000}
 class Strike:
     """Waits in the background until the victim's rank is in ``phase``, then sends ``number`` to all that runs there.
 
-    All but the warden, which exists to outlive what befalls the others.
+    All but the watchdog, which exists to outlive what befalls the others.
     """
 
     def __init__(self, block: Nodes, phase: str, number: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from muster_node.agent.gpu_settings import put_back, settings
+from muster_node.agent.gpu_settings import restore, settings
 from muster_node.hardware.host import HostHardware
 from muster_node.hardware.nvidia import NvidiaGpus
 from tests.muster_node.nvml_standin import FakeNvml
@@ -34,7 +34,7 @@ class Board:
             self.nvml.answers[name] = lambda handle, *_, name=name, answer=answer: (
                 answer if handle == 4 else healthy[name]
             )
-        self.said = put_back(self.hardware, before, settings(self.hardware.inventory()))
+        self.said = restore(self.hardware, before, settings(self.hardware.inventory()))
 
     def _note(self, name: str, arguments: tuple[Any, ...]) -> None:
         if name.startswith("nvmlDeviceSet"):
@@ -63,7 +63,7 @@ def test_a_limit_that_was_held_from_outside_is_made_no_lasting_one() -> None:
     board = Board()
     limit = [fact for fact in board.hardware.inventory() if (fact.name, fact.device) == ("power_limit", "gpu3")]
     lower = [dataclasses.replace(limit[0], value=500.0)]
-    assert "held from outside" in board.hardware.put_back("gpu3", "power_limit", lower)
+    assert "held from outside" in board.hardware.restore_setting("gpu3", "power_limit", lower)
     assert board.calls == []
 
 
@@ -90,16 +90,16 @@ def test_a_refusal_is_told() -> None:
     board.nvml.refuse[SETTERS[0]] = pynvml.NVML_ERROR_NO_PERMISSION
     board.nvml.answers["nvmlDeviceGetPowerManagementLimit"] = 500000
     limit = [fact for fact in board.hardware.inventory() if (fact.name, fact.device) == ("power_limit", "gpu3")]
-    assert "permission" in board.hardware.put_back("gpu3", "power_limit", limit).lower()
+    assert "permission" in board.hardware.restore_setting("gpu3", "power_limit", limit).lower()
 
 
 def test_a_gpu_that_tells_nothing_any_more_is_left_alone() -> None:
     board = Board()
     before = settings(board.hardware.inventory())
     gone = {key: fact for key, fact in before.items() if key[0] != "gpu3"}
-    assert put_back(board.hardware, before, gone) == []
-    assert board.hardware.put_back("gpu9", "power_limit", []) == "the GPU is gone"
+    assert restore(board.hardware, before, gone) == []
+    assert board.hardware.restore_setting("gpu9", "power_limit", []) == "the GPU is gone"
 
 
 def test_a_machine_without_gpus_has_nothing_to_set() -> None:
-    assert HostHardware().put_back("gpu0", "power_limit", []) == "nothing can be set on this machine"
+    assert HostHardware().restore_setting("gpu0", "power_limit", []) == "nothing can be set on this machine"

@@ -65,7 +65,7 @@ def test_when_the_agent_is_killed_nothing_of_it_lives_on(node: Node, tmp_path: P
     running = node.start(plan(call("escapes", 60.0, hang=True, pid_file=str(pid_file))))
     running.wait_for_progress("got away")
     processes = {*running.children(), int(pid_file.read_text())}
-    assert len(processes) == 3  # the warden, the probe, and the process that got away from it
+    assert len(processes) == 3  # the watchdog, the probe, and the process that got away from it
     running.end(signal.SIGKILL)
     wait_for(lambda: not any(alive(pid) for pid in processes), 5)
 
@@ -74,8 +74,8 @@ def test_an_agent_that_sits_on_its_deadline_is_ended_by_its_warden(tmp_path: Pat
     code = """
 import os, subprocess, sys, time
 sys.path.insert(0, sys.argv[1])
-from muster_node import strays
-strays.Warden.start("m", 0.5)
+from muster_node.agent import orphans
+orphans.Watchdog.start("m", 0.5)
 child = subprocess.Popen(["sleep", "3600"], env={**os.environ, "MUSTER_RUN": "m"}, start_new_session=True)
 print(child.pid, flush=True)
 time.sleep(3600)

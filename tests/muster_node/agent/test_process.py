@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from muster_node import contract
-from muster_node.agent import facts, probe_run, process
-from muster_node.agent import orphans as strays
+from muster_node.agent import facts, orphans, probe_run, process
 from muster_node.agent.process import CappedLog, run_child
 
 
@@ -62,7 +61,7 @@ def test_a_grandchild_that_keeps_the_pipe_open_does_not_keep_us(tmp_path: Path) 
     assert end == process.ChildEnd(0, "", "", end.pid)
     assert time.monotonic() - started < 5
     assert log.last_line() == "done"
-    for left in strays.descendants(1):
+    for left in orphans.descendants(1):
         if left.name == "sleep" and left.parent in (1, os.getpid()):
             os.kill(left.pid, signal.SIGKILL)
 
@@ -90,7 +89,7 @@ def test_a_descendant_tree_is_seen_whole() -> None:
         names: set[str] = set()
         until = time.monotonic() + 5
         while "sleep" not in names and time.monotonic() < until:
-            names = {found.name for found in strays.descendants(os.getpid())}
+            names = {found.name for found in orphans.descendants(os.getpid())}
         assert {"sh", "sleep"} <= names
     finally:
         os.killpg(child.pid, signal.SIGKILL)

@@ -98,7 +98,7 @@ class Block:
         wait_for(lambda: path.exists() and words in path.read_text(), limit_s=60.0)
 
     def probe_process(self, name: str) -> int:
-        """The process that runs the member's probe: of the agent's two children the one that is no warden."""
+        """The process that runs the member's probe: of the agent's two children the one that is no watchdog."""
         return max(self.running[name].children())
 
     def strike(self, name: str, number: int) -> None:

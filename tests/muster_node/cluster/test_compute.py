@@ -57,7 +57,7 @@ class Plain(Compute):
 
 
 class Silent:
-    """A floor for work that meets nobody."""
+    """A group for work that meets nobody."""
 
     def mark(self, told: str) -> None:
         pass

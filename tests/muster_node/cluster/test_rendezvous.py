@@ -256,13 +256,13 @@ def test_strangers_on_the_port_disturb_nobody(start: Start) -> None:
         b"x" * 300_000,
         b"[" * 9999 + b"\n",
     ):
-        with socket.create_connection(("127.0.0.1", port)) as stranger:
-            stranger.sendall(garbage)
+        with socket.create_connection(("127.0.0.1", port)) as unknown_peer:
+            unknown_peer.sendall(garbage)
     claimed = {"kind": "hello", "session": "guessed", "name": "n2", "rank": 2}
-    with socket.create_connection(("127.0.0.1", port)) as stranger:
-        stranger.sendall(json.dumps(claimed).encode() + b"\n")
-        stranger.settimeout(5)
-        assert json.loads(stranger.makefile().readline()) == {"kind": "refused", "why": "this is another session"}
+    with socket.create_connection(("127.0.0.1", port)) as unknown_peer:
+        unknown_peer.sendall(json.dumps(claimed).encode() + b"\n")
+        unknown_peer.settimeout(5)
+        assert json.loads(unknown_peer.makefile().readline()) == {"kind": "refused", "why": "this is another session"}
     run_member(lot, "n2", {"phases": SHORT})
     assert not any(lot.end(name)["missing"] for name in NAMES)
     silent.close()

@@ -19,8 +19,7 @@ import traceback
 from typing import Any, Callable, Dict, Mapping, NoReturn, Optional, Type
 
 from muster_node import contract
-from muster_node.agent import orphans as strays
-from muster_node.agent import registry
+from muster_node.agent import orphans, registry
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Context, Probe, Skip, missing_need, resolve_params
 
@@ -88,7 +87,7 @@ class Reporter:
 
 def main(job: Dict[str, Any], open_hardware: Callable[[], Hardware]) -> NoReturn:
     """Runs one probe and ends the process; ``job`` is {"plan", "index", "module", "scratch", "fd", "parent"}."""
-    strays.die_with_parent(job["parent"])
+    orphans.die_with_parent(job["parent"])
     # What the probe starts must not hold the line to the agent open, nor write on it.
     os.set_inheritable(job["fd"], False)
     faulthandler.enable()

@@ -16,7 +16,7 @@ import signal
 import time
 from typing import Any, Callable, Dict, Iterator, Optional
 
-from muster_node.agent import orphans as strays
+from muster_node.agent import orphans
 from muster_node.agent.jobdir import atomic_write
 
 TERM_WAIT_S = 5.5
@@ -96,7 +96,7 @@ class Fence:
         except BaseException:
             os.close(fd)
             raise
-        me = strays.look_up(os.getpid())
+        me = orphans.look_up(os.getpid())
         record = {
             "pid": os.getpid(),
             "started": me.started if me else 0,
@@ -195,7 +195,7 @@ def _is_here(holder: Dict[str, Any]) -> bool:
     # A process id means something only in its own namespace, and only until it is given to another process.
     if holder.get("namespace") != _namespace():
         return False
-    process = strays.look_up(int(holder.get("pid", 0)))
+    process = orphans.look_up(int(holder.get("pid", 0)))
     return process is not None and process.started == holder.get("started")
 
 
@@ -209,7 +209,7 @@ def _kill_with_children(holder: Dict[str, Any]) -> None:
     # Not its process group: that may be shared with whoever launched it and waits for its exit status.
     if not _is_here(holder):
         return
-    below = strays.descendants(int(holder["pid"]))
+    below = orphans.descendants(int(holder["pid"]))
     _signal(holder, signal.SIGKILL)
     for process in below:
-        strays.kill(process.pid)
+        orphans.kill(process.pid)

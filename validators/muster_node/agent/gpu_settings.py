@@ -53,17 +53,19 @@ def changes(before: Settings, after: Settings) -> Dict[Key, str]:
     return found
 
 
-def put_back(hardware: Hardware, before: Settings, after: Settings) -> List[str]:
+def restore(hardware: Hardware, before: Settings, after: Settings) -> List[str]:
     """Set again whatever differs from before; a sentence for each, which says whether that could be done."""
     told = []
     for key, words in changes(before, after).items():
         device, name, _ = key
-        why_not = hardware.put_back(device, name, [fact for other, fact in before.items() if other[:2] == key[:2]])
+        why_not = hardware.restore_setting(
+            device, name, [fact for other, fact in before.items() if other[:2] == key[:2]]
+        )
         told.append("%s %s; %s" % (device, words, "not put back: %s" % why_not if why_not else "put back"))
     return told
 
 
-class Kept:
+class SavedSettings:
     """What was set on a machine's GPUs before a job, kept in ``folder`` until it is put back. Nothing here raises."""
 
     def __init__(self, folder: pathlib.Path, hardware: Hardware) -> None:
@@ -74,7 +76,7 @@ class Kept:
         """Put back what a job that was killed has left, and keep what is set; sentences for the reader."""
         found = settings(facts)
         left = {key: fact for key, fact in self._left_behind().items() if key in found}
-        notes = _said(lambda: put_back(self._hardware, left, found), LIMIT_S, stop)
+        notes = _said(lambda: restore(self._hardware, left, found), LIMIT_S, stop)
         self._before = {**found, **left}
         kept = self._keep() if self._before else []
         return ["left by a job that was killed: %s" % each for each in notes] + kept
@@ -87,7 +89,7 @@ class Kept:
         return _said(self._end, HURRIED_S if hurried else LIMIT_S) if self._before else []
 
     def _end(self) -> List[str]:
-        notes = put_back(self._hardware, self._before, settings(self._hardware.inventory()))
+        notes = restore(self._hardware, self._before, settings(self._hardware.inventory()))
         with contextlib.suppress(OSError):
             self._file.unlink()
         return notes

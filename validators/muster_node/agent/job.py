@@ -18,12 +18,11 @@ import uuid
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Set
 
 from muster_node import contract
-from muster_node.agent import facts, guard, jobdir, registry
-from muster_node.agent import orphans as strays
+from muster_node.agent import facts, guard, jobdir, orphans, registry
 from muster_node.agent.fence import Fence, Fenced, Occupied
-from muster_node.agent.gpu_settings import Kept
+from muster_node.agent.gpu_settings import SavedSettings
 from muster_node.agent.jobdir import JobDir, Progress
-from muster_node.agent.probe_run import Bench, run_probe
+from muster_node.agent.probe_run import RunContext, run_probe
 from muster_node.agent.result import encode
 from muster_node.agent.telemetry import HOLD_SPACINGS, Recorder, Sampler
 from muster_node.bounded import Hung, bounded
@@ -36,8 +35,8 @@ OPEN_LIMIT_S = 120.0
 INVENTORY_LIMIT_S = 60.0
 FENCE_POLL_S = 1.0
 PROBES_MAX = 200
-WARDEN_MARGIN_S = 60.0
-"""An agent that has not ended so long after its own deadline hangs, and its warden ends it."""
+WATCHDOG_MARGIN_S = 60.0
+"""An agent that has not ended so long after its own deadline hangs, and its watchdog ends it."""
 
 OpenHardware = Callable[[], Hardware]
 
@@ -170,12 +169,12 @@ def run(
         return contract.EXIT_BAD_PLAN
     job = JobDir(job_path or plan_path.parent)
     marker = "%s-%s" % (jobdir.safe_name(plan.job_id), uuid.uuid4().hex)
-    # The warden is forked before any thread or lock exists, so that it inherits neither.
-    warden = strays.Warden.start(marker, plan.deadline_s + WARDEN_MARGIN_S)
+    # The watchdog is forked before any thread or lock exists, so that it inherits neither.
+    watchdog = orphans.Watchdog.start(marker, plan.deadline_s + WATCHDOG_MARGIN_S)
     try:
         stop = Stop(plan.deadline_s)
         stop.catch_signals()
-        strays.become_subreaper()
+        orphans.become_subreaper()
         try:
             mine = job.open()
         except OSError as error:
@@ -185,10 +184,10 @@ def run(
             print("muster: this job already runs in %s; wait for it or end it" % job.path, file=sys.stderr)
             return contract.EXIT_NO_RESULT
         plan_file = _keep_plan(job, plan_path, text)
-        return _run_in(job, plan, plan_file, stop, marker, warden.pid, relaunch, open_hardware, packages)
+        return _run_in(job, plan, plan_file, stop, marker, watchdog.pid, relaunch, open_hardware, packages)
     finally:
         job.close()
-        warden.dismiss()
+        watchdog.dismiss()
 
 
 def check_plan(plan: Plan) -> None:
@@ -231,7 +230,7 @@ def _run_in(
     plan_file: pathlib.Path,
     stop: Stop,
     marker: str,
-    warden: int,
+    watchdog: int,
     relaunch: Sequence[str],
     open_hardware: OpenHardware,
     packages: Sequence[str],
@@ -239,10 +238,10 @@ def _run_in(
     console = jobdir.console()
     progress = Progress(job.progress, console)
     fence = Fence(jobdir.work_dir())
-    state = Job(plan, job, stop, progress, {warden})
-    bench = Bench(plan, plan_file, job, relaunch, marker, progress, stop, state.spare)
+    state = Job(plan, job, stop, progress, {watchdog})
+    context = RunContext(plan, plan_file, job, relaunch, marker, progress, stop, state.spare)
     try:
-        end, sentence = _work(state, fence, bench, open_hardware, packages)
+        end, sentence = _work(state, fence, context, open_hardware, packages)
     except Refused as refusal:
         end, sentence = refusal.end, str(refusal)
     except Exception as error:
@@ -251,7 +250,7 @@ def _run_in(
         if not end:
             traceback.print_exc()
             end, sentence = contract.END_ERROR, "the agent failed: %s: %s" % (type(error).__name__, error)
-    strays.end_descendants(state.spare)
+    orphans.end_descendants(state.spare)
     try:
         size = _write(state, end, sentence)
         progress.say("job", _summary(state, end, sentence, size))
@@ -266,7 +265,7 @@ def _run_in(
 
 
 def _work(
-    state: Job, fence: Fence, bench: Bench, open_hardware: OpenHardware, packages: Sequence[str]
+    state: Job, fence: Fence, context: RunContext, open_hardware: OpenHardware, packages: Sequence[str]
 ) -> "tuple[str, str]":
     plan, stop = state.plan, state.stop
     _enter(state, fence)
@@ -275,7 +274,7 @@ def _work(
     hardware = _open(state, open_hardware)
     inventory = _describe(state, hardware)
     _ask_leave(state, hardware, known)
-    kept = Kept(jobdir.work_dir(), hardware)
+    kept = SavedSettings(jobdir.work_dir(), hardware)
     if _loads(plan, known):
         state.notes.extend(kept.begin(inventory, stop))
     recorder = Recorder(state.job.telemetry, HOLD_SPACINGS * plan.telemetry_interval_s)
@@ -285,7 +284,7 @@ def _work(
         for index in range(len(plan.probes)):
             if stop():
                 break
-            _one_probe(state, bench, index, known)
+            _one_probe(state, context, index, known)
     finally:
         state.notes.extend(sampler.stop())
         state.telemetry, state.telemetry_file = recorder.close()
@@ -356,7 +355,7 @@ def _ask_leave(state: Job, hardware: Hardware, known: registry.Registry) -> None
         raise Refused(state.stop.end or contract.END_BUSY, why or use.sentence())
 
 
-def _one_probe(state: Job, bench: Bench, index: int, known: registry.Registry) -> None:
+def _one_probe(state: Job, context: RunContext, index: int, known: registry.Registry) -> None:
     name = state.plan.probes[index].probe
     probe = known.probes.get(name)
     if probe is None:
@@ -364,7 +363,7 @@ def _one_probe(state: Job, bench: Bench, index: int, known: registry.Registry) -
         state.outcomes.append(ProbeOutcome(name, contract.SKIPPED, reason[:500], time.time(), 0.0))
         return
     state.progress.say(name, "started (%d of %d)" % (index + 1, len(state.plan.probes)))
-    outcome, measurements, notes = run_probe(bench, index, probe, state.stop.left_s() + 1.0)
+    outcome, measurements, notes = run_probe(context, index, probe, state.stop.left_s() + 1.0)
     state.outcomes.append(outcome)
     state.measurements.extend(measurements)
     state.notes.extend(notes)

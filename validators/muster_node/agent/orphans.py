@@ -1,8 +1,8 @@
-"""Processes that must not outlive the job: finding them, ending them, and the warden that does so if the agent dies.
+"""Processes that must not outlive the job: finding them, ending them, and the watchdog that does so if the agent dies.
 
 Three nets, because each has a hole. The kernel kills a probe's process when the agent dies (parent-death signal), but
 not what that process started. The agent is its descendants' subreaper, so orphans come back to it, but not if it is
-gone. Every process carries the run's marker in its environment, which the warden looks for when the agent is gone.
+gone. Every process carries the run's marker in its environment, which the watchdog looks for when the agent is gone.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def end_descendants(spare: Set[int]) -> List[str]:
         time.sleep(0.01)
 
 
-class Warden:
+class Watchdog:
     """A small process in a session of its own that ends the job's processes if the agent is killed or never ends.
 
     It holds no lock and no file of the agent. ``start`` must run before threads and locks exist, since it forks.
@@ -145,14 +145,14 @@ class Warden:
         self._lifeline = lifeline
 
     @staticmethod
-    def start(marker: str, limit_s: float) -> "Warden":
+    def start(marker: str, limit_s: float) -> "Watchdog":
         """Starts one that also kills this process, with everything it started, once ``limit_s`` seconds are over."""
         agent = os.getpid()
         reader, writer = os.pipe()
         pid = os.fork()
         if pid:
             os.close(reader)
-            return Warden(pid, writer)
+            return Watchdog(pid, writer)
         try:
             os.close(writer)
             _watch(reader, agent, marker, limit_s)
@@ -160,7 +160,7 @@ class Warden:
             os._exit(0)
 
     def dismiss(self) -> None:
-        """The agent ends by itself: the warden goes too."""
+        """The agent ends by itself: the watchdog goes too."""
         with contextlib.suppress(OSError):
             os.write(self._lifeline, b"!")
             os.close(self._lifeline)

@@ -12,8 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Type
 
 import muster_node
 from muster_node import contract
-from muster_node.agent import facts, process
-from muster_node.agent import orphans as strays
+from muster_node.agent import facts, orphans, process
 from muster_node.agent.jobdir import JobDir, Progress, safe_name
 from muster_node.agent.process import BadLine, CappedLog, ChildEnd
 from muster_node.contract import Measurement, Plan, ProbeOutcome
@@ -39,7 +38,7 @@ QUIET_S = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Bench:
+class RunContext:
     """What running a probe takes: the job, how this program starts itself again, whom to tell, when to stop."""
 
     plan: Plan
@@ -132,43 +131,43 @@ def _labels(name: Any, labels: Any) -> Dict[str, str]:
 
 
 def run_probe(
-    bench: Bench, index: int, probe: Type[Probe], budget_s: float
+    context: RunContext, index: int, probe: Type[Probe], budget_s: float
 ) -> "tuple[ProbeOutcome, List[Measurement], List[str]]":
     """Runs call ``index`` of the plan for ``budget_s`` at most. Returns its outcome, measurements and notes.
 
     Whatever the probe does, this returns: nothing that it does is raised here.
     """
     started_at, started = time.time(), time.monotonic()
-    listener = Listener(probe, lambda text: bench.progress.say(probe.name, text))
-    timeout_s = bench.plan.probes[index].timeout_s
-    log = CappedLog(bench.job.logs / ("%02d_%s.log" % (index, safe_name(probe.name))))
+    listener = Listener(probe, lambda text: context.progress.say(probe.name, text))
+    timeout_s = context.plan.probes[index].timeout_s
+    log = CappedLog(context.job.logs / ("%02d_%s.log" % (index, safe_name(probe.name))))
     notes: List[str] = []
     try:
-        scratch = bench.job.scratch_for(index, probe.name)
+        scratch = context.job.scratch_for(index, probe.name)
     except OSError as error:
         reason = "no scratch directory could be made: %s" % error
         return _outcome(probe, contract.SKIPPED, reason, started_at, started), [], []
     ooms = facts.oom_kills()
     try:
         end = process.run_child(
-            lambda fd: _command(bench, index, probe, scratch, fd),
-            env=_environment(bench, scratch),
+            lambda fd: _command(context, index, probe, scratch, fd),
+            env=_environment(context, scratch),
             cwd=scratch,
             timeout_s=min(timeout_s, max(budget_s, 0.0)),
-            stop=bench.stop,
+            stop=context.stop,
             take=listener.take,
             log=log,
-            tick=lambda: _tell_if_quiet(listener, bench, probe, started, timeout_s),
+            tick=lambda: _tell_if_quiet(listener, context, probe, started, timeout_s),
         )
         status, reason = _judge(end, listener, log, timeout_s, facts.oom_kills() > ooms)
         if end.returncode is None:
-            bench.spare.add(end.pid)
+            context.spare.add(end.pid)
     except OSError as error:
         status, reason = contract.CRASHED, "its process could not be started: %s" % error
-    left = strays.end_descendants(bench.spare)
+    left = orphans.end_descendants(context.spare)
     if left:
         notes.append("probe %s left processes behind, which were ended: %s" % (probe.name, ", ".join(left[:10])))
-    bench.job.drop_scratch(scratch)
+    context.job.drop_scratch(scratch)
     return _outcome(probe, status, reason, started_at, started), listener.measurements, notes
 
 
@@ -176,24 +175,24 @@ def _outcome(probe: Type[Probe], status: str, reason: str, started_at: float, st
     return ProbeOutcome(probe.name, status, reason[:REASON_MAX], started_at, round(time.monotonic() - started, 3))
 
 
-def _command(bench: Bench, index: int, probe: Type[Probe], scratch: pathlib.Path, fd: int) -> List[str]:
+def _command(context: RunContext, index: int, probe: Type[Probe], scratch: pathlib.Path, fd: int) -> List[str]:
     job = {
-        "plan": str(bench.plan_file),
+        "plan": str(context.plan_file),
         "index": index,
         "module": probe.__module__,
         "scratch": str(scratch),
         "fd": fd,
         "parent": os.getpid(),
     }
-    return [*bench.relaunch, "_probe", json.dumps(job)]
+    return [*context.relaunch, "_probe", json.dumps(job)]
 
 
-def _environment(bench: Bench, scratch: pathlib.Path) -> Dict[str, str]:
+def _environment(context: RunContext, scratch: pathlib.Path) -> Dict[str, str]:
     root = str(pathlib.Path(muster_node.__file__).parent.parent)
     path = os.environ.get("PYTHONPATH")
     environment = {
         **os.environ,
-        strays.MARKER: bench.marker,
+        orphans.MARKER: context.marker,
         "PYTHONPATH": root + os.pathsep + path if path else root,
     }
     # Libraries put sockets into TMPDIR, whose whole path must fit 108 bytes; a deep job directory leaves no room.
@@ -202,11 +201,13 @@ def _environment(bench: Bench, scratch: pathlib.Path) -> Dict[str, str]:
     return environment
 
 
-def _tell_if_quiet(listener: Listener, bench: Bench, probe: Type[Probe], started: float, timeout_s: float) -> None:
+def _tell_if_quiet(
+    listener: Listener, context: RunContext, probe: Type[Probe], started: float, timeout_s: float
+) -> None:
     now = time.monotonic()
     if now - listener.heard_at >= QUIET_S:
         listener.heard_at = now
-        bench.progress.say(probe.name, "still running, %.0f s of at most %.0f s" % (now - started, timeout_s))
+        context.progress.say(probe.name, "still running, %.0f s of at most %.0f s" % (now - started, timeout_s))
 
 
 def _judge(end: ChildEnd, listener: Listener, log: CappedLog, timeout_s: float, oom: bool) -> "tuple[str, str]":

@@ -13,7 +13,7 @@ import subprocess
 import time
 from typing import Callable, Deque, Dict, List, Optional, Sequence
 
-from muster_node.agent import orphans as strays
+from muster_node.agent import orphans
 
 TICK_S = 0.1
 TERM_GRACE_S = 2.0
@@ -238,7 +238,7 @@ def _gone(process: "subprocess.Popen[bytes]", wait_s: float) -> bool:
 
 def state_of(pid: int) -> str:
     """The kernel's one-letter state of a process ("D" is uninterruptible sleep), "" if it is gone."""
-    process = strays.look_up(pid)
+    process = orphans.look_up(pid)
     return process.state if process else ""
 
 

@@ -65,7 +65,7 @@ class Block:
         return self.members[0]
 
     @property
-    def beat_s(self) -> float:
+    def heartbeat_s(self) -> float:
         """Seconds between two signs of life: five may be lost before anybody is given up."""
         return min(1.0, self.stall_timeout_s / 6.0)
 

@@ -14,7 +14,7 @@ import socket
 import struct
 from typing import Any, Iterator
 
-from muster_node.cluster.member import Floor
+from muster_node.cluster.member import PeerGroup
 from muster_node.probe import Skip
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
@@ -46,21 +46,21 @@ def _backend(device: Any) -> str:
 
 
 @contextlib.contextmanager
-def open_fabric(torch: Any, floor: Floor, device: Any) -> Iterator[Fabric]:
+def open_fabric(torch: Any, group: PeerGroup, device: Any) -> Iterator[Fabric]:
     """The fabric of the whole block, for the block. Raises Skip where PyTorch lacks its backend.
 
     Raises ValueError where this member's backend is not that of the others, whom it meets in whatever phase it is.
     """
-    block, dist = floor.block, torch.distributed
+    block, dist = group.block, torch.distributed
     _require(torch, device)
-    floor.agree("%s of PyTorch %s" % (_backend(device), torch.__version__))
-    _choose_interface(block.interface or interface_of(floor.local_address))
+    group.agree("%s of PyTorch %s" % (_backend(device), torch.__version__))
+    _choose_interface(block.interface or interface_of(group.local_address))
     limit = datetime.timedelta(seconds=_LIMIT_FACTOR * block.progress_timeout_s)
     store = None
     if block.rank == 0:
         store = dist.TCPStore("127.0.0.1", 0, len(block.members), True, limit, wait_for_workers=False)
-    port = floor.meet(store.port if store is not None else None)[block.master]
-    with floor.waiting("torch.distributed's rendezvous"):
+    port = group.gather(store.port if store is not None else None)[block.master]
+    with group.waiting("torch.distributed's rendezvous"):
         if store is None:
             store = dist.TCPStore(block.master_addr, port, len(block.members), False, limit)
         if device.type == "cuda":

@@ -18,11 +18,11 @@ import threading
 from typing import Any, Dict, List, Optional
 
 from muster_node.cluster.block import Block
-from muster_node.cluster.wire import LINE_MAX, STRANGER_LINE_MAX, Gone, Link, Message
+from muster_node.cluster.wire import LINE_MAX, UNKNOWN_PEER_LINE_MAX, Gone, Link, Message
 from muster_node.hardware.seam import Clock
 
 WORKING, WAITING = "working", "waiting"
-OVER = "over"
+END_PHASE = "over"
 """The last meeting: everybody has done its work."""
 
 _TICK_S = 0.05
@@ -31,11 +31,11 @@ _GRACE_S = 0.5
 """After one member is found lost, so long is listened for others that were lost at the same moment."""
 
 _HELLO_S = 5.0
-_STRANGERS_MAX = 64
+_UNKNOWN_PEERS_MAX = 64
 
 
 @dataclasses.dataclass
-class _Seat:
+class _Peer:
     """What is known of one member that has joined. ``mark`` is what it last said of its progress."""
 
     name: str
@@ -52,7 +52,7 @@ class _Seat:
 
 
 @dataclasses.dataclass
-class _Stranger:
+class _UnknownPeer:
     """A connection that has not yet said who it is."""
 
     link: Link
@@ -65,7 +65,7 @@ def listen(port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(("", port))
-        listener.listen(_STRANGERS_MAX)
+        listener.listen(_UNKNOWN_PEERS_MAX)
     except OSError as error:
         listener.close()
         reason = "it is in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
@@ -80,8 +80,8 @@ class Hub(threading.Thread):
     def __init__(self, block: Block, session: str, clock: Clock, listener: socket.socket) -> None:
         super().__init__(name="block-hub", daemon=True)
         self._block, self._session, self._clock, self._listener = block, session, clock, listener
-        self._seats: Dict[str, _Seat] = {}
-        self._strangers: List[_Stranger] = []
+        self._peers: Dict[str, _Peer] = {}
+        self._unknown_peers: List[_UnknownPeer] = []
         self._lost: Dict[str, str] = {}
         self._faults: Dict[str, str] = {}
         self._fault_at = 0.0
@@ -103,16 +103,18 @@ class Hub(threading.Thread):
         except BaseException as error:
             self.error = error
         finally:
-            for link in [seat.link for seat in self._seats.values()] + [s.link for s in self._strangers]:
+            for link in [peer.link for peer in self._peers.values()] + [s.link for s in self._unknown_peers]:
                 link.close()
             self._listener.close()
 
     def _turn(self) -> None:
-        links = [seat.link for seat in self._seats.values()] + [stranger.link for stranger in self._strangers]
+        links = [peer.link for peer in self._peers.values()] + [
+            unknown_peer.link for unknown_peer in self._unknown_peers
+        ]
         select.select([self._listener] + [link.socket for link in links if link.socket.fileno() >= 0], [], [], _TICK_S)
         self._listen()
         now = self._clock.now()
-        if now - self._beat_at >= self._block.beat_s:
+        if now - self._beat_at >= self._block.heartbeat_s:
             self._beat_at = now
             self._tell("beat")
         if self._end_at is None:
@@ -127,52 +129,52 @@ class Hub(threading.Thread):
             self._still_s, self._still_at = now - self._listened_at, now
         self._listened_at = now
         self._accept()
-        for stranger in list(self._strangers):
-            self._hear_stranger(stranger)
-        for seat in list(self._seats.values()):
-            if seat.link.socket.fileno() < 0:
+        for unknown_peer in list(self._unknown_peers):
+            self._greet(unknown_peer)
+        for peer in list(self._peers.values()):
+            if peer.link.socket.fileno() < 0:
                 continue
             try:
-                seat.link.flush()
-                for message in seat.link.receive():
-                    self._hear(seat, message)
+                peer.link.flush()
+                for message in peer.link.receive():
+                    self._hear(peer, message)
             except Gone as gone:
-                self._part_with(seat, gone)
+                self._part_with(peer, gone)
 
-    def _part_with(self, seat: _Seat, gone: Gone) -> None:
-        seat.link.close()
+    def _part_with(self, peer: _Peer, gone: Gone) -> None:
+        peer.link.close()
         if self._clock.now() - self._still_at < _GRACE_S:
             # The others went home meanwhile, and did right: it is this node that was lost to them.
-            self._lose(self._block.master, "it stood still for %.1f s in phase %s" % (self._still_s, seat.phase))
+            self._lose(self._block.master, "it stood still for %.1f s in phase %s" % (self._still_s, peer.phase))
         else:
-            self._lose(seat.name, "its process ended in phase %s: %s" % (seat.phase, gone))
+            self._lose(peer.name, "its process ended in phase %s: %s" % (peer.phase, gone))
 
     def _accept(self) -> None:
-        while len(self._strangers) < _STRANGERS_MAX:
+        while len(self._unknown_peers) < _UNKNOWN_PEERS_MAX:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            self._strangers.append(_Stranger(Link(connection, STRANGER_LINE_MAX), self._clock.now()))
+            self._unknown_peers.append(_UnknownPeer(Link(connection, UNKNOWN_PEER_LINE_MAX), self._clock.now()))
 
-    def _hear_stranger(self, stranger: _Stranger) -> None:
+    def _greet(self, unknown_peer: _UnknownPeer) -> None:
         try:
-            messages = stranger.link.receive()
+            messages = unknown_peer.link.receive()
         except Gone:
             messages = [{"kind": "gone"}]
-        if not messages and self._clock.now() - stranger.since < _HELLO_S:
+        if not messages and self._clock.now() - unknown_peer.since < _HELLO_S:
             return
-        self._strangers.remove(stranger)
+        self._unknown_peers.remove(unknown_peer)
         refusal = self._refusal(messages[0]) if messages else "it said nothing"
         if refusal:
             with contextlib.suppress(Gone):
-                stranger.link.send("refused", why=refusal)
-            stranger.link.close()
+                unknown_peer.link.send("refused", why=refusal)
+            unknown_peer.link.close()
             return
-        self._seat(messages[0]["name"], stranger.link, float(messages[0].get("waited") or 0.0))
+        self._admit(messages[0]["name"], unknown_peer.link, float(messages[0].get("waited") or 0.0))
 
     def _refusal(self, hello: Message) -> str:
-        """Why this stranger is not let in; empty if it is."""
+        """Why this unknown_peer is not let in; empty if it is."""
         said = str(hello.get("session", "")).encode()
         if hello["kind"] != "hello" or not hmac.compare_digest(said, self._session.encode()):
             return "this is another session"
@@ -181,34 +183,34 @@ class Hub(threading.Thread):
             return "rank %r is not %r here" % (rank, name)
         if hello.get("terms") != self._block.terms:
             return "its plan, seed or agent is not the same as the master's"
-        if name in self._seats:
+        if name in self._peers:
             return "%s is here already" % name
         return ""
 
-    def _seat(self, name: str, link: Link, waited_s: float) -> None:
+    def _admit(self, name: str, link: Link, waited_s: float) -> None:
         now = self._clock.now()
         link.line_max = LINE_MAX
-        self._seats[name] = _Seat(name, link, joined_at=now, heard_at=now, moved_at=now)
+        self._peers[name] = _Peer(name, link, joined_at=now, heard_at=now, moved_at=now)
         # Whoever was here first has waited longest: the limit counts from there, with a moment for the others to come.
         self._join_until = min(self._join_until, now + max(1.0, self._block.join_timeout_s - waited_s))
-        self._send(self._seats[name], "welcome")
+        self._send(self._peers[name], "welcome")
 
-    def _hear(self, seat: _Seat, message: Message) -> None:
-        seat.heard_at = self._clock.now()
+    def _hear(self, peer: _Peer, message: Message) -> None:
+        peer.heard_at = self._clock.now()
         kind = message["kind"]
         if kind == "beat":
             said = (message.get("phase"), message.get("state"), message.get("mark"))
-            if said != (seat.phase, seat.state, seat.mark):
-                seat.moved_at = seat.heard_at
-            seat.phase, seat.state, seat.mark = str(said[0]), str(said[1]), said[2]
-            seat.told = str(message.get("told", ""))[:200]
+            if said != (peer.phase, peer.state, peer.mark):
+                peer.moved_at = peer.heard_at
+            peer.phase, peer.state, peer.mark = str(said[0]), str(said[1]), said[2]
+            peer.told = str(message.get("told", ""))[:200]
         elif kind == "arrive":
-            seat.arrived, seat.payload = str(message.get("phase")), message.get("payload")
+            peer.arrived, peer.payload = str(message.get("phase")), message.get("payload")
         elif kind == "fault" and message.get("own"):
-            self._lose(seat.name, "it failed in phase %s: %s" % (seat.phase, str(message.get("sentence"))[:300]))
+            self._lose(peer.name, "it failed in phase %s: %s" % (peer.phase, str(message.get("sentence"))[:300]))
         elif kind == "fault":
-            self._fault_at = self._fault_at or seat.heard_at
-            self._faults[seat.name] = str(message.get("sentence"))[:300]
+            self._fault_at = self._fault_at or peer.heard_at
+            self._faults[peer.name] = str(message.get("sentence"))[:300]
 
     def _lose(self, name: str, why: str) -> None:
         if self._over or name in self._lost:
@@ -219,16 +221,16 @@ class Hub(threading.Thread):
 
     def _look(self, now: float) -> None:
         block = self._block
-        for seat in self._seats.values():
-            if now - seat.heard_at > block.stall_timeout_s:
-                quiet = "nothing was heard of it for %.0f s in phase %s" % (block.stall_timeout_s, seat.phase)
-                self._lose(seat.name, quiet)
+        for peer in self._peers.values():
+            if now - peer.heard_at > block.stall_timeout_s:
+                quiet = "nothing was heard of it for %.0f s in phase %s" % (block.stall_timeout_s, peer.phase)
+                self._lose(peer.name, quiet)
         if self._lost:
             return
-        if len(self._seats) < len(block.members):
+        if len(self._peers) < len(block.members):
             self._await_joining(now)
             return
-        behind = [seat for seat in self._seats.values() if seat.arrived is None]
+        behind = [peer for peer in self._peers.values() if peer.arrived is None]
         if not behind:
             self._meet()
         elif self._fault_at and now - self._fault_at > block.stall_timeout_s + _GRACE_S:
@@ -240,32 +242,32 @@ class Hub(threading.Thread):
     def _await_joining(self, now: float) -> None:
         if now >= self._join_until:
             for name in self._block.members:
-                if name not in self._seats:
+                if name not in self._peers:
                     self._lose(name, "it did not come up within %.0f s" % self._block.join_timeout_s)
 
-    def _look_at_progress(self, behind: List[_Seat], now: float) -> None:
+    def _look_at_progress(self, behind: List[_Peer], now: float) -> None:
         limit = self._block.progress_timeout_s
-        for seat in behind:
-            if seat.state == WORKING and now - seat.moved_at > limit:
-                where = "phase %s%s" % (seat.phase, ", " + seat.told if seat.told else "")
-                self._lose(seat.name, "it lives, but got no further for %.0f s in %s" % (limit, where))
-        if all(seat.state == WAITING and now - seat.moved_at > limit for seat in behind):
-            where = ", ".join(sorted({"%s: %s" % (seat.phase, seat.told) for seat in behind}))
+        for peer in behind:
+            if peer.state == WORKING and now - peer.moved_at > limit:
+                where = "phase %s%s" % (peer.phase, ", " + peer.told if peer.told else "")
+                self._lose(peer.name, "it lives, but got no further for %.0f s in %s" % (limit, where))
+        if all(peer.state == WAITING and now - peer.moved_at > limit for peer in behind):
+            where = ", ".join(sorted({"%s: %s" % (peer.phase, peer.told) for peer in behind}))
             self._break("everybody waits in a collective, and nobody got further for %.0f s (%s)" % (limit, where), now)
 
     def _meet(self) -> None:
-        phases = sorted({str(seat.arrived) for seat in self._seats.values()})
+        phases = sorted({str(peer.arrived) for peer in self._peers.values()})
         if len(phases) > 1:
             self._break("members are not in the same phase: %s" % ", ".join(phases), self._clock.now())
             return
-        first = min(seat.joined_at for seat in self._seats.values())
-        payloads = {seat.name: seat.payload for seat in self._seats.values()}
-        lags = {seat.name: seat.joined_at - first for seat in self._seats.values()}
+        first = min(peer.joined_at for peer in self._peers.values())
+        payloads = {peer.name: peer.payload for peer in self._peers.values()}
+        lags = {peer.name: peer.joined_at - first for peer in self._peers.values()}
         now = self._clock.now()
-        for seat in self._seats.values():
-            seat.arrived, seat.payload, seat.moved_at = None, None, now
+        for peer in self._peers.values():
+            peer.arrived, peer.payload, peer.moved_at = None, None, now
         self._tell("go", phase=phases[0], payloads=payloads, lags=lags)
-        self._over = phases[0] == OVER
+        self._over = phases[0] == END_PHASE
 
     def _break(self, why: str, now: float) -> None:
         self._broken, self._end_at = why, now
@@ -276,20 +278,20 @@ class Hub(threading.Thread):
         self._over = True
 
     def _tell(self, kind: str, **fields: Any) -> None:
-        for seat in list(self._seats.values()):
-            self._send(seat, kind, **fields)
+        for peer in list(self._peers.values()):
+            self._send(peer, kind, **fields)
 
-    def _send(self, seat: _Seat, kind: str, **fields: Any) -> None:
-        if seat.link.socket.fileno() < 0:
+    def _send(self, peer: _Peer, kind: str, **fields: Any) -> None:
+        if peer.link.socket.fileno() < 0:
             return
         try:
-            seat.link.send(kind, **fields)
+            peer.link.send(kind, **fields)
         except Gone as gone:
-            self._part_with(seat, gone)
+            self._part_with(peer, gone)
 
     def _linger(self) -> None:
         """Waits until everybody has gone: a connection closed with something unread in it can lose the last word."""
         until = self._clock.now() + _LINGER_S
-        while self._clock.now() < until and any(seat.link.socket.fileno() >= 0 for seat in self._seats.values()):
+        while self._clock.now() < until and any(peer.link.socket.fileno() >= 0 for peer in self._peers.values()):
             self._listen()
             self._clock.sleep(_TICK_S)

@@ -17,7 +17,7 @@ import threading
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from muster_node.cluster.block import Block
-from muster_node.cluster.hub import OVER, WAITING, WORKING, Hub, listen
+from muster_node.cluster.hub import END_PHASE, WAITING, WORKING, Hub, listen
 from muster_node.cluster.wire import Gone, Link, Message
 from muster_node.hardware.seam import Clock
 
@@ -29,7 +29,7 @@ _TOLD_MAX = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Parting:
+class ExitStatus:
     """How the block ended for this member.
 
     ``missing``: (name, why) of members that were lost. ``broken``: why it ended though nobody was. ``error``: what this
@@ -42,11 +42,11 @@ class Parting:
     error: Optional[BaseException] = None
 
 
-class Over(Exception):
+class BlockEnded(Exception):
     """Raised in the work's thread when it meets nobody any more, because the block has ended."""
 
 
-class Floor:
+class PeerGroup:
     """What the work of a member sees of the block: where the others are met, and where it tells how far it is.
 
     ``phase_seconds`` is the real time from the beginning of each phase until this member was ready for the next.
@@ -86,13 +86,13 @@ class Floor:
         # Not after an exception: a collective that fails is not this member's failure.
         self.state = WORKING
 
-    def meet(self, payload: Any = None) -> Dict[str, Any]:
-        """Waits until every member has come to the end of this phase; {name: payload} of all. Raises Over."""
+    def gather(self, payload: Any = None) -> Dict[str, Any]:
+        """Waits until every member has come to the end of this phase; {name: payload} of all. Raises BlockEnded."""
         self.phase_seconds.setdefault(self.phase, self._clock.now() - self._begun_at)
         self.wishes.put((self.phase, payload))
         answer = self.answers.get()
         if answer is None:
-            raise Over()
+            raise BlockEnded()
         return answer
 
     def agree(self, what: str) -> None:
@@ -101,7 +101,7 @@ class Floor:
         Raises ValueError on the members that differ from the majority, and on all of them where there is none: so that
         one odd member is named, and does not keep the others in a collective that cannot work.
         """
-        told = self.meet(what)
+        told = self.gather(what)
         usual, count = collections.Counter(told.values()).most_common(1)[0]
         if what != usual or 2 * count <= len(told):
             different = "; ".join("%s: %s" % (name, told[name]) for name in sorted(told)[:_TOLD_MAX])
@@ -109,10 +109,10 @@ class Floor:
 
 
 class Member:
-    """Takes part in a block. ``work`` gets the floor, in a thread of its own, once everybody is there."""
+    """Takes part in a block. ``work`` gets the group, in a thread of its own, once everybody is there."""
 
     def __init__(self, block: Block, probe: str, clock: Clock, progress: Callable[[str], None]) -> None:
-        self.floor = Floor(block, clock, progress)
+        self.group = PeerGroup(block, clock, progress)
         self._block, self._clock, self._progress = block, clock, progress
         self._session = "%s/%s" % (block.session, probe)
         self._link: Optional[Link] = None
@@ -121,16 +121,16 @@ class Member:
         self._error: Optional[BaseException] = None
         self._done = threading.Event()
 
-    def run(self, work: Callable[[Floor], None]) -> Parting:
-        """The whole part of this member, from joining to parting. Raises OSError where the master cannot listen."""
+    def run(self, work: Callable[[PeerGroup], None]) -> ExitStatus:
+        """The whole part of this member, from joining to exit_status. Raises OSError where the master cannot listen."""
         hub: Optional[Hub] = None
         if self._block.rank == 0:
             hub = Hub(self._block, self._session, self._clock, listen(self._block.master_port))
             hub.start()
         try:
-            parting = self._join() or self._take_part(work)
+            exit_status = self._join() or self._participate(work)
         finally:
-            self.floor.answers.put(None)
+            self.group.answers.put(None)
             if self._link is not None:
                 self._link.close()
             if hub is not None:
@@ -138,9 +138,9 @@ class Member:
                 hub.join(_HUB_END_S)
         if hub is not None and hub.error is not None:
             raise RuntimeError("the hub of the block failed: %s" % hub.error) from hub.error
-        return parting
+        return exit_status
 
-    def _join(self) -> Optional[Parting]:
+    def _join(self) -> Optional[ExitStatus]:
         """Connects to the hub; None once this member is let in."""
         begun = self._clock.now()
         why = "nobody answered"
@@ -157,7 +157,7 @@ class Member:
             self._clock.sleep(_RETRY_S)
         place = "%s:%d" % (self._block.master_addr, self._block.master_port)
         sentence = "it could not be joined at %s within %.0f s: %s" % (place, self._block.join_timeout_s, why)
-        return Parting("join", missing=((self._block.master, sentence),))
+        return ExitStatus("join", missing=((self._block.master, sentence),))
 
     def _knock(self, waited_s: float) -> Link:
         # The master's own way to its hub must not depend on how the network brings its address back to it.
@@ -170,7 +170,7 @@ class Member:
             message = self._await_answer(link)
             if message["kind"] != "welcome":
                 raise Gone("it refused: %s" % str(message.get("why", "it gave no reason"))[:200])
-            self.floor.local_address = str(connection.getsockname()[0])
+            self.group.local_address = str(connection.getsockname()[0])
             return link
         except (OSError, Gone):
             link.close()
@@ -185,7 +185,7 @@ class Member:
                     return message
         raise Gone("it takes connections, but says nothing")
 
-    def _take_part(self, work: Callable[[Floor], None]) -> Parting:
+    def _participate(self, work: Callable[[PeerGroup], None]) -> ExitStatus:
         assert self._link is not None
         worker = threading.Thread(target=self._work, args=(work,), name="block-work", daemon=True)
         self._link.send("arrive", phase="join")
@@ -195,17 +195,17 @@ class Member:
                 self._speak()
             try:
                 for message in self._hear():
-                    parting = self._follow(message, worker)
-                    if parting is not None:
-                        return parting
+                    exit_status = self._follow(message, worker)
+                    if exit_status is not None:
+                        return exit_status
             except Gone as gone:
-                return self._parting(missing=((self._block.master, self._without_master(str(gone))),))
+                return self._exit_status(missing=((self._block.master, self._without_master(str(gone))),))
             if self._clock.now() - self._heard_at > self._block.stall_timeout_s:
                 quiet = "nothing was heard of it for %.0f s" % self._block.stall_timeout_s
-                return self._parting(missing=((self._block.master, self._without_master(quiet)),))
+                return self._exit_status(missing=((self._block.master, self._without_master(quiet)),))
 
     def _without_master(self, why: str) -> str:
-        return "it was lost in phase %s: %s" % (self.floor.phase, why)
+        return "it was lost in phase %s: %s" % (self.group.phase, why)
 
     def _hear(self) -> List[Message]:
         assert self._link is not None
@@ -215,47 +215,47 @@ class Member:
             self._heard_at = self._clock.now()
         return messages
 
-    def _follow(self, message: Message, worker: threading.Thread) -> Optional[Parting]:
+    def _follow(self, message: Message, worker: threading.Thread) -> Optional[ExitStatus]:
         if message["kind"] == "end":
             missing = tuple((str(name), str(why)) for name, why in message["missing"])
-            return self._parting(missing=missing, broken=str(message.get("broken", "")))
+            return self._exit_status(missing=missing, broken=str(message.get("broken", "")))
         if message["kind"] != "go":
             return None
         if message["phase"] == "join":
-            self.floor.join_lag_s = float(message["lags"].get(self._block.name, 0.0))
+            self.group.join_lag_s = float(message["lags"].get(self._block.name, 0.0))
             self._progress("all %d members are here" % len(self._block.members))
             worker.start()
-        elif message["phase"] == OVER:
-            return self._parting()
+        elif message["phase"] == END_PHASE:
+            return self._exit_status()
         else:
-            self.floor.answers.put(message["payloads"])
+            self.group.answers.put(message["payloads"])
         return None
 
-    def _parting(self, missing: Tuple[Tuple[str, str], ...] = (), broken: str = "") -> Parting:
-        return Parting(self.floor.phase, missing, broken, self._error)
+    def _exit_status(self, missing: Tuple[Tuple[str, str], ...] = (), broken: str = "") -> ExitStatus:
+        return ExitStatus(self.group.phase, missing, broken, self._error)
 
     def _speak(self) -> None:
         assert self._link is not None
-        floor, now = self.floor, self._clock.now()
+        group, now = self.group, self._clock.now()
         self._link.flush()
-        if now - self._beat_at >= self._block.beat_s or floor.phase != self._beat_phase:
-            self._beat_at, self._beat_phase = now, floor.phase
-            self._link.send("beat", phase=floor.phase, state=floor.state, mark=floor.marks, told=floor.told)
+        if now - self._beat_at >= self._block.heartbeat_s or group.phase != self._beat_phase:
+            self._beat_at, self._beat_phase = now, group.phase
+            self._link.send("beat", phase=group.phase, state=group.state, mark=group.marks, told=group.told)
         with contextlib.suppress(queue.Empty):
-            phase, payload = floor.wishes.get_nowait()
+            phase, payload = group.wishes.get_nowait()
             self._link.send("arrive", phase=phase, payload=payload)
         if self._done.is_set():
             self._done.clear()
             if self._error is None:
-                self._link.send("arrive", phase=OVER)
+                self._link.send("arrive", phase=END_PHASE)
             else:
                 sentence = "%s: %s" % (type(self._error).__name__, " ".join(str(self._error).split())[:300])
-                self._link.send("fault", own=floor.state == WORKING, sentence=sentence)
+                self._link.send("fault", own=group.state == WORKING, sentence=sentence)
 
-    def _work(self, work: Callable[[Floor], None]) -> None:
+    def _work(self, work: Callable[[PeerGroup], None]) -> None:
         try:
-            work(self.floor)
-        except Over:
+            work(self.group)
+        except BlockEnded:
             return
         except BaseException as error:
             self._error = error

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Callable, Type
 
 from muster_node.cluster.block import METRICS, PARAMS, Block, block_of
-from muster_node.cluster.member import Floor, Member, Parting
+from muster_node.cluster.member import ExitStatus, Member, PeerGroup
 from muster_node.probe import Context, Probe
 
-__all__ = ["METRICS", "PARAMS", "take_part"]
+__all__ = ["METRICS", "PARAMS", "join_block"]
 
 
-def take_part(probe: Type[Probe], context: Context, work: Callable[[Floor], None]) -> None:
+def join_block(probe: Type[Probe], context: Context, work: Callable[[PeerGroup], None]) -> None:
     """Joins the block that the parameters describe, does ``work`` with it, and reports who was lost.
 
     Returns also where another member was lost: what was measured until then stands. Raises what the work raised where
@@ -20,26 +20,26 @@ def take_part(probe: Type[Probe], context: Context, work: Callable[[Floor], None
     """
     block = block_of(probe.name, context.params, context.seed)
     member = Member(block, probe.name, context.hardware.host_clock, context.progress)
-    parting = member.run(work)
-    _report(context, block, member.floor, parting)
-    given_up = dict(parting.missing).get(block.name)
-    if parting.error is not None and (given_up is not None or not (parting.missing or parting.broken)):
-        raise parting.error
+    exit_status = member.run(work)
+    _report(context, block, member.group, exit_status)
+    given_up = dict(exit_status.missing).get(block.name)
+    if exit_status.error is not None and (given_up is not None or not (exit_status.missing or exit_status.broken)):
+        raise exit_status.error
     if given_up is not None:
         raise RuntimeError("the other members gave this node up: %s" % given_up)
 
 
-def _report(context: Context, block: Block, floor: Floor, parting: Parting) -> None:
-    missing = dict(parting.missing)
+def _report(context: Context, block: Block, group: PeerGroup, exit_status: ExitStatus) -> None:
+    missing = dict(exit_status.missing)
     for name in block.members:
         note = missing.get(name, "")
         context.emit("member_missing", "node", value=float(name in missing), labels={"member": name}, note=note)
-    why = parting.broken or "; ".join("%s: %s" % item for item in parting.missing)
-    note = "ended in phase %s: %s" % (parting.phase, why) if why else ""
+    why = exit_status.broken or "; ".join("%s: %s" % item for item in exit_status.missing)
+    note = "ended in phase %s: %s" % (exit_status.phase, why) if why else ""
     context.emit("block_intact", "node", value=float(not why), note=note)
-    if floor.join_lag_s is not None:
-        context.emit("join_lag", "node", value=floor.join_lag_s)
-    for phase, seconds in floor.phase_seconds.items():
+    if group.join_lag_s is not None:
+        context.emit("join_lag", "node", value=group.join_lag_s)
+    for phase, seconds in group.phase_seconds.items():
         context.emit("phase_time", "node", value=seconds, labels={"phase": phase})
     if why:
         context.progress(note)

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from muster_node.cluster.digest import digest
 from muster_node.cluster.fabric import Fabric
-from muster_node.cluster.member import Floor
+from muster_node.cluster.member import PeerGroup
 from muster_node.cluster.transformer import Shape, Transformer
 from muster_node.hardware.seam import Device, Hardware, Worker
 from muster_node.workloads.common import seed_of
@@ -30,7 +30,7 @@ class Trial:
     differing: List[Part]
 
 
-def same_batch(torch: Any, model: Transformer, seed: int, step: int, floor: Floor) -> Trial:
+def same_batch(torch: Any, model: Transformer, seed: int, step: int, group: PeerGroup) -> Trial:
     """Runs the step's micro-batch twice from the same weights; before any all-reduce, so what is wrong is this one's.
 
     Every rank and device has the same batch, so every digest has to be the same everywhere, and twice here.
@@ -38,7 +38,7 @@ def same_batch(torch: Any, model: Transformer, seed: int, step: int, floor: Floo
     batch = model.batch(seed_of(seed, "same", step), model.shape.batch * model.shape.seq)
     runs = []
     for run in (1, 2):
-        floor.mark("step %d, run %d on %s" % (step, run, model.compute.device.id))
+        group.mark("step %d, run %d on %s" % (step, run, model.compute.device.id))
         seen: Dict[Part, List[Any]] = {}
         model.tape = functools.partial(_remember, seen)
         model.gradients(batch)
@@ -65,27 +65,27 @@ class Parallel:
     """Data-parallel training: each device of the node a share of the node's batch, each node a share of the block's."""
 
     def __init__(
-        self, torch: Any, hardware: Hardware, models: Sequence[Transformer], fabric: Fabric, floor: Floor, seed: int
+        self, torch: Any, hardware: Hardware, models: Sequence[Transformer], fabric: Fabric, group: PeerGroup, seed: int
     ) -> None:
-        self._torch, self._hardware, self._fabric, self._floor, self._seed = torch, hardware, fabric, floor, seed
+        self._torch, self._hardware, self._fabric, self._group, self._seed = torch, hardware, fabric, group, seed
         self._models = {model.compute.device.id: model for model in models}
         self._first = models[0]
 
     def step(self, number: int, tokens: int) -> StepTimes:
         """One step with ``tokens`` nominal tokens on each device: compute, wait for the others, sum up, update."""
-        torch, clock, floor = self._torch, self._hardware.clock, self._floor
+        torch, clock, group = self._torch, self._hardware.clock, self._group
         shares = self._compute(number, tokens)
         gradient = sum(share["gradient"].to(self._fabric.device) for share in shares)
         self._fabric.settle()
-        with floor.waiting("step %d, waiting for the others" % number):
+        with group.waiting("step %d, waiting for the others" % number):
             ready = clock.now()
             self._fabric.barrier()
             met = clock.now()
-            floor.mark("step %d, sum of gradients" % number)
+            group.mark("step %d, sum of gradients" % number)
             torch.distributed.all_reduce(gradient)
             self._fabric.settle()
             summed = clock.now()
-        self._update(gradient / (len(shares) * len(floor.block.members)))
+        self._update(gradient / (len(shares) * len(group.block.members)))
         seconds = {share["device"]: share["seconds"] for share in shares}
         loss = sum(share["loss"] for share in shares) / len(shares)
         return StepTimes(seconds, max(seconds.values()), met - ready, summed - met, loss)
@@ -113,8 +113,8 @@ class Parallel:
         worker.ready()
         with compute.timer() as timing:
             for micro in range(micro_batches):
-                self._floor.mark("step %d, micro-batch %d on %s" % (number, micro, compute.device.id))
-                seed = seed_of(self._seed, "share", self._floor.block.rank, worker.index, number, micro)
+                self._group.mark("step %d, micro-batch %d on %s" % (number, micro, compute.device.id))
+                seed = seed_of(self._seed, "share", self._group.block.rank, worker.index, number, micro)
                 loss, gradients = model.gradients(model.batch(seed, tokens // micro_batches))
                 losses.append(loss)
                 total = [a + b for a, b in zip(total, gradients)] if total else gradients

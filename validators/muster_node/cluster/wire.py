@@ -10,7 +10,7 @@ from typing import Any, Dict, List
 LINE_MAX = 16 * 1024 * 1024
 """A meeting's answer carries the payloads of all members."""
 
-STRANGER_LINE_MAX = 64 * 1024
+UNKNOWN_PEER_LINE_MAX = 64 * 1024
 _READ = 256 * 1024
 
 Message = Dict[str, Any]

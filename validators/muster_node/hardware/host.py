@@ -58,8 +58,8 @@ class Accelerators(Protocol):
     def compute(self, device: Device) -> Compute:
         """Compute on a GPU. Raises Skip where PyTorch cannot use it."""
 
-    def put_back(self, device: str, setting: str, facts: Sequence[Fact]) -> str:
-        """As ``Hardware.put_back``."""
+    def restore_setting(self, device: str, setting: str, facts: Sequence[Fact]) -> str:
+        """As ``Hardware.restore_setting``."""
 
 
 class HostHardware(Hardware):
@@ -170,11 +170,11 @@ class HostHardware(Hardware):
         flags = host_parse.parse_cpuinfo(self._files.text("/proc/cpuinfo"))["flags"]
         return CpuCompute(device, self._files, flags)
 
-    def put_back(self, device: str, setting: str, facts: Sequence[Fact]) -> str:
+    def restore_setting(self, device: str, setting: str, facts: Sequence[Fact]) -> str:
         """By the GPUs' own backend."""
         if self._accelerators is None:
-            return super().put_back(device, setting, facts)
-        return self._accelerators.put_back(device, setting, facts)
+            return super().restore_setting(device, setting, facts)
+        return self._accelerators.restore_setting(device, setting, facts)
 
     def at_once(
         self,

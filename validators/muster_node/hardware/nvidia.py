@@ -17,7 +17,7 @@ from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence, Tup
 
 from muster_node.hardware.nvidia_compute import CudaCompute, Pace
 from muster_node.hardware.nvidia_links import Links, fabric_facts
-from muster_node.hardware.nvidia_settings import COMPUTE_MODES, put_back
+from muster_node.hardware.nvidia_settings import COMPUTE_MODES, restore_setting
 from muster_node.hardware.nvml import CALL_LIMIT_S, Answer, Nvml
 from muster_node.hardware.seam import Compute, Device, Fact, Sample
 from muster_node.hardware.sysfs import NOT_SUPPORTED
@@ -67,7 +67,7 @@ class NvidiaGpus:
 
     def __init__(self, nvml: Any, failure: str = "", limit_s: float = CALL_LIMIT_S) -> None:
         self._nvml = Nvml(nvml, limit_s)
-        self._ask = self._nvml.ask
+        self._query = self._nvml.query
         self._constant = self._nvml.constant
         self._failure = failure
         self._unanswered: List[str] = []
@@ -81,7 +81,7 @@ class NvidiaGpus:
         """Driver and GPU facts, as intake compares them."""
         yield Fact("gpu_count", "node", "count", *self._count())
         yield self._text("driver_version", "node", "nvmlSystemGetDriverVersion")
-        cuda = self._ask("nvmlSystemGetCudaDriverVersion_v2")
+        cuda = self._query("nvmlSystemGetCudaDriverVersion_v2")
         version = cuda.map(lambda number: "%d.%d" % (number // 1000, number % 1000 // 10))
         yield Fact("cuda_version", "node", "text", text=version.value, note=version.note)
         for gpu in self._gpus:
@@ -91,10 +91,10 @@ class NvidiaGpus:
         """ECC, row remaps, PCIe replay and throttle time of every GPU."""
         for gpu in self._gpus:
             yield from self._ecc_facts(gpu)
-            remap = self._ask("nvmlDeviceGetRemappedRows", gpu.handle)
+            remap = self._query("nvmlDeviceGetRemappedRows", gpu.handle)
             yield self._number("row_remap_corrected", gpu, "count", remap.map(operator.itemgetter(0)))
             yield self._number("row_remap_uncorrected", gpu, "count", remap.map(operator.itemgetter(1)))
-            yield self._number("pcie_replay", gpu, "count", self._ask("nvmlDeviceGetPcieReplayCounter", gpu.handle))
+            yield self._number("pcie_replay", gpu, "count", self._query("nvmlDeviceGetPcieReplayCounter", gpu.handle))
             yield from Links(self._nvml, gpu.handle, gpu.device.id).errors()
             for reason, field in _THROTTLE_FIELDS:
                 spent = self._nvml.field(gpu.handle, field).map(lambda nanoseconds: nanoseconds * _NS)
@@ -103,14 +103,14 @@ class NvidiaGpus:
     def telemetry(self) -> Iterator[Sample]:
         """One reading of every sensor that answers."""
         for gpu in self._gpus:
-            core = self._ask("nvmlDeviceGetTemperature", gpu.handle, self._constant("NVML_TEMPERATURE_GPU", 0))
-            clock = self._ask("nvmlDeviceGetClockInfo", gpu.handle, self._constant("NVML_CLOCK_SM", 1))
-            watts = self._ask("nvmlDeviceGetPowerUsage", gpu.handle).map(lambda milliwatts: milliwatts / 1000.0)
+            core = self._query("nvmlDeviceGetTemperature", gpu.handle, self._constant("NVML_TEMPERATURE_GPU", 0))
+            clock = self._query("nvmlDeviceGetClockInfo", gpu.handle, self._constant("NVML_CLOCK_SM", 1))
+            watts = self._query("nvmlDeviceGetPowerUsage", gpu.handle).map(lambda milliwatts: milliwatts / 1000.0)
             # The usual reading is a mean over a second on most GPUs; this one, where there is one, is of the moment.
             instant = self._nvml.field(gpu.handle, "NVML_FI_DEV_POWER_INSTANT")
-            busy = self._ask("nvmlDeviceGetUtilizationRates", gpu.handle).map(lambda rates: rates.gpu)
+            busy = self._query("nvmlDeviceGetUtilizationRates", gpu.handle).map(lambda rates: rates.gpu)
             hbm = self._nvml.field(gpu.handle, "NVML_FI_DEV_MEMORY_TEMP")
-            spared = self._ask("nvmlDeviceGetMarginTemperature", gpu.handle)
+            spared = self._query("nvmlDeviceGetMarginTemperature", gpu.handle)
             readings = (
                 ("temperature", "°C", core),
                 ("hbm_temperature", "°C", hbm),
@@ -120,7 +120,7 @@ class NvidiaGpus:
                 ("power_instant", "W", instant.map(lambda milliwatts: milliwatts / 1000.0)),
                 ("clock", "MHz", clock),
                 ("utilisation", "%", busy),
-                ("fan", "%", self._ask("nvmlDeviceGetFanSpeed", gpu.handle)),
+                ("fan", "%", self._query("nvmlDeviceGetFanSpeed", gpu.handle)),
             )
             for series, unit, answer in readings:
                 if _usable(answer):
@@ -134,7 +134,7 @@ class NvidiaGpus:
         found = []
         for gpu in self._gpus:
             for kind in ("Compute", "Graphics"):
-                running = self._ask("nvmlDeviceGet%sRunningProcesses" % kind, gpu.handle).value or ()
+                running = self._query("nvmlDeviceGet%sRunningProcesses" % kind, gpu.handle).value or ()
                 found += [
                     "process %d uses %s (%s)" % (process.pid, gpu.device.id, kind.lower())
                     for process in running
@@ -150,37 +150,37 @@ class NvidiaGpus:
         pace, near = functools.partial(self._pace, gpu.handle), functools.partial(self._near, gpu.handle)
         return CudaCompute(device, gpu.uuid, gpu.nvml_index, pace, near)
 
-    def put_back(self, device: str, setting: str, facts: Sequence[Fact]) -> str:
-        """As ``Hardware.put_back``."""
+    def restore_setting(self, device: str, setting: str, facts: Sequence[Fact]) -> str:
+        """As ``Hardware.restore_setting``."""
         gpu = next((gpu for gpu in self._gpus if gpu.device.id == device), None)
-        return "the GPU is gone" if gpu is None else put_back(self._nvml, gpu.handle, setting, facts)
+        return "the GPU is gone" if gpu is None else restore_setting(self._nvml, gpu.handle, setting, facts)
 
     def _near(self, handle: Any) -> FrozenSet[int]:
         """The logical CPUs of the GPU's own NUMA node, which NVML tells as a bit mask in words of 64."""
-        masks = self._ask("nvmlDeviceGetCpuAffinity", handle, ((os.cpu_count() or 1) + 63) // 64).value or ()
+        masks = self._query("nvmlDeviceGetCpuAffinity", handle, ((os.cpu_count() or 1) + 63) // 64).value or ()
         return frozenset(64 * place + bit for place, mask in enumerate(masks) for bit in range(64) if mask >> bit & 1)
 
     def _pace(self, handle: Any) -> Pace:
-        clock = self._ask("nvmlDeviceGetClockInfo", handle, self._constant("NVML_CLOCK_SM", 1))
-        watts = self._ask("nvmlDeviceGetPowerUsage", handle).map(lambda milliwatts: milliwatts / 1000.0)
-        core = self._ask("nvmlDeviceGetTemperature", handle, self._constant("NVML_TEMPERATURE_GPU", 0))
+        clock = self._query("nvmlDeviceGetClockInfo", handle, self._constant("NVML_CLOCK_SM", 1))
+        watts = self._query("nvmlDeviceGetPowerUsage", handle).map(lambda milliwatts: milliwatts / 1000.0)
+        core = self._query("nvmlDeviceGetTemperature", handle, self._constant("NVML_TEMPERATURE_GPU", 0))
         return Pace(clock.value, watts.value, core.value)
 
     def _find(self) -> List[_Gpu]:
         """Every GPU that gives a handle."""
         found: List[Tuple[int, Any, Optional[int]]] = []
-        count = self._ask("nvmlDeviceGetCount")
+        count = self._query("nvmlDeviceGetCount")
         if count.value is None:
             self._failure = "NVML does not count its GPUs: %s" % count.note.removeprefix("NVML: ")
         for index in range(count.value or 0):
-            handle = self._ask("nvmlDeviceGetHandleByIndex", index)
+            handle = self._query("nvmlDeviceGetHandleByIndex", index)
             if handle.value is None:
                 self._unanswered.append("NVML index %d: %s" % (index, handle.note))
                 continue
-            found.append((index, handle.value, self._ask("nvmlDeviceGetModuleId", handle.value).value))
+            found.append((index, handle.value, self._query("nvmlDeviceGetModuleId", handle.value).value))
         gpus = []
         for (index, handle, _), slot in zip(found, slots_of([(index, module) for index, _, module in found])):
-            uuid = self._ask("nvmlDeviceGetUUID", handle).value or ""
+            uuid = self._query("nvmlDeviceGetUUID", handle).value or ""
             gpus.append(_Gpu(Device("gpu%d" % slot, "gpu", slot), handle, uuid, index))
         return sorted(gpus, key=lambda gpu: gpu.device.index)
 
@@ -190,7 +190,7 @@ class NvidiaGpus:
         return float(len(self._gpus)), None, {}, "; ".join(self._unanswered)
 
     def _gpu_facts(self, gpu: _Gpu) -> Iterator[Fact]:
-        ask, handle = self._ask, gpu.handle
+        query, handle = self._query, gpu.handle
         texts = (
             ("gpu_model", "nvmlDeviceGetName"),
             ("gpu_serial", "nvmlDeviceGetSerial"),
@@ -199,35 +199,35 @@ class NvidiaGpus:
         )
         for name, function in texts:
             yield self._text(name, gpu.device.id, function, handle)
-        yield self._said("pci_address", gpu, ask("nvmlDeviceGetPciInfo", handle).map(lambda info: str(info.busId)))
-        mode = ask("nvmlDeviceGetComputeMode", handle)
+        yield self._said("pci_address", gpu, query("nvmlDeviceGetPciInfo", handle).map(lambda info: str(info.busId)))
+        mode = query("nvmlDeviceGetComputeMode", handle)
         yield self._said("compute_mode", gpu, mode.map(lambda mode: COMPUTE_MODES.get(mode, "mode %d" % mode)))
         yield self._said("throttle_reason", gpu, self._throttle(gpu))
-        remap = ask("nvmlDeviceGetRemappedRows", handle)
-        limits = ask("nvmlDeviceGetPowerManagementLimitConstraints", handle)
-        default = ask("nvmlDeviceGetPowerManagementDefaultLimit", handle)
+        remap = query("nvmlDeviceGetRemappedRows", handle)
+        limits = query("nvmlDeviceGetPowerManagementLimitConstraints", handle)
+        default = query("nvmlDeviceGetPowerManagementDefaultLimit", handle)
         links = Links(self._nvml, handle, gpu.device.id)
         numbers = (
             ("inforom_valid", "bool", self._inforom(gpu)),
-            ("hbm_total", "GiB", ask("nvmlDeviceGetMemoryInfo", handle).map(lambda info: info.total / _GIB)),
-            ("ecc_mode", "bool", ask("nvmlDeviceGetEccMode", handle).map(lambda modes: modes[0])),
+            ("hbm_total", "GiB", query("nvmlDeviceGetMemoryInfo", handle).map(lambda info: info.total / _GIB)),
+            ("ecc_mode", "bool", query("nvmlDeviceGetEccMode", handle).map(lambda modes: modes[0])),
             ("row_remap_pending", "bool", remap.map(lambda rows: rows[2])),
             ("row_remap_failed", "bool", remap.map(lambda rows: rows[3])),
             ("row_remap_corrected", "count", remap.map(lambda rows: rows[0])),
             ("row_remap_uncorrected", "count", remap.map(lambda rows: rows[1])),
-            ("retired_pages_pending", "bool", ask("nvmlDeviceGetRetiredPagesPendingStatus", handle)),
-            ("pcie_generation", "count", ask("nvmlDeviceGetCurrPcieLinkGeneration", handle)),
-            ("pcie_generation_max", "count", ask("nvmlDeviceGetMaxPcieLinkGeneration", handle)),
-            ("pcie_width", "count", ask("nvmlDeviceGetCurrPcieLinkWidth", handle)),
-            ("pcie_width_max", "count", ask("nvmlDeviceGetMaxPcieLinkWidth", handle)),
-            ("pcie_replay", "count", ask("nvmlDeviceGetPcieReplayCounter", handle)),
+            ("retired_pages_pending", "bool", query("nvmlDeviceGetRetiredPagesPendingStatus", handle)),
+            ("pcie_generation", "count", query("nvmlDeviceGetCurrPcieLinkGeneration", handle)),
+            ("pcie_generation_max", "count", query("nvmlDeviceGetMaxPcieLinkGeneration", handle)),
+            ("pcie_width", "count", query("nvmlDeviceGetCurrPcieLinkWidth", handle)),
+            ("pcie_width_max", "count", query("nvmlDeviceGetMaxPcieLinkWidth", handle)),
+            ("pcie_replay", "count", query("nvmlDeviceGetPcieReplayCounter", handle)),
             ("nvlink_active", "count", links.active),
-            ("power_limit", "W", ask("nvmlDeviceGetEnforcedPowerLimit", handle).map(lambda limit: limit / 1000.0)),
+            ("power_limit", "W", query("nvmlDeviceGetEnforcedPowerLimit", handle).map(lambda limit: limit / 1000.0)),
             ("power_limit_default", "W", default.map(lambda limit: limit / 1000.0)),
             ("power_limit_min", "W", limits.map(lambda pair: pair[0] / 1000.0)),
             ("power_limit_max", "W", limits.map(lambda pair: pair[1] / 1000.0)),
-            ("mig_mode", "bool", ask("nvmlDeviceGetMigMode", handle).map(lambda modes: modes[0])),
-            ("persistence_mode", "bool", ask("nvmlDeviceGetPersistenceMode", handle)),
+            ("mig_mode", "bool", query("nvmlDeviceGetMigMode", handle).map(lambda modes: modes[0])),
+            ("persistence_mode", "bool", query("nvmlDeviceGetPersistenceMode", handle)),
         )
         for name, unit, answer in numbers:
             yield self._number(name, gpu, unit, answer)
@@ -244,9 +244,9 @@ class NvidiaGpus:
             ("single_bit", "NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS"),
             ("double_bit", "NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR"),
         ):
-            pages = self._ask("nvmlDeviceGetRetiredPages", gpu.handle, self._constant(name, 0))
+            pages = self._query("nvmlDeviceGetRetiredPages", gpu.handle, self._constant(name, 0))
             yield self._number("retired_pages", gpu, "count", pages.map(len), {"cause": cause})
-        banks = self._ask("nvmlDeviceGetRowRemapperHistogram", gpu.handle)
+        banks = self._query("nvmlDeviceGetRowRemapperHistogram", gpu.handle)
         for spare in ("max", "high", "partial", "low", "none"):
             count = banks.map(operator.attrgetter(spare))
             yield self._number("row_remap_banks", gpu, "count", count, {"spare": spare})
@@ -255,9 +255,9 @@ class NvidiaGpus:
         """Clocks that jobs are given, and those that they could have."""
         for domain, name, otherwise in (("sm", "NVML_CLOCK_SM", 1), ("memory", "NVML_CLOCK_MEM", 2)):
             clock, labels = self._constant(name, otherwise), {"domain": domain}
-            applied = self._ask("nvmlDeviceGetApplicationsClock", gpu.handle, clock)
+            applied = self._query("nvmlDeviceGetApplicationsClock", gpu.handle, clock)
             yield self._number("application_clock", gpu, "MHz", applied, labels)
-            highest = self._ask("nvmlDeviceGetMaxClockInfo", gpu.handle, clock)
+            highest = self._query("nvmlDeviceGetMaxClockInfo", gpu.handle, clock)
             yield self._number("max_clock", gpu, "MHz", highest, labels)
 
     def _ecc_facts(self, gpu: _Gpu) -> Iterator[Fact]:
@@ -265,12 +265,12 @@ class NvidiaGpus:
             for scope in ("volatile", "aggregate"):
                 error_type = self._constant("NVML_MEMORY_ERROR_TYPE_" + kind, 0)
                 counter = self._constant("NVML_%s_ECC" % scope.upper(), 0)
-                count = self._ask("nvmlDeviceGetTotalEccErrors", gpu.handle, error_type, counter)
+                count = self._query("nvmlDeviceGetTotalEccErrors", gpu.handle, error_type, counter)
                 yield self._number(name, gpu, "count", count, {"scope": scope})
 
     def _inforom(self, gpu: _Gpu) -> Answer:
         """NVML says nothing when the InfoROM is valid, and one certain error when it is corrupt."""
-        answer = self._ask("nvmlDeviceValidateInforom", gpu.handle)
+        answer = self._query("nvmlDeviceValidateInforom", gpu.handle)
         if answer.code == self._constant("NVML_ERROR_CORRUPTED_INFOROM", 14):
             return Answer(0)
         return answer if answer.code else Answer(1)
@@ -285,14 +285,14 @@ class NvidiaGpus:
         if spared.value is not None and spared.value > 0 and offset.value is not None:
             return Answer(spared.value - offset.value)
         kind = self._constant(limit.threshold, limit.otherwise)
-        threshold = self._ask("nvmlDeviceGetTemperatureThreshold", gpu.handle, kind)
+        threshold = self._query("nvmlDeviceGetTemperatureThreshold", gpu.handle, kind)
         if threshold.value and reading.value is not None:
             return Answer(threshold.value - reading.value)
         return Answer(note=threshold.note or reading.note or NOT_SUPPORTED)
 
     def _throttle(self, gpu: _Gpu) -> Answer:
         """The most harmful reason that holds the clock down now, or "none"."""
-        return self._ask("nvmlDeviceGetCurrentClocksEventReasons", gpu.handle).map(self._most_harmful)
+        return self._query("nvmlDeviceGetCurrentClocksEventReasons", gpu.handle).map(self._most_harmful)
 
     def _most_harmful(self, reasons: int) -> str:
         held = (name for name, constant in _HARMFUL_FIRST if reasons & self._constant(constant, 0))
@@ -308,7 +308,7 @@ class NvidiaGpus:
         return Fact(name, gpu.device.id, "text", text=answer.value, note=answer.note)
 
     def _text(self, name: str, device: str, function: str, *arguments: Any) -> Fact:
-        answer = self._ask(function, *arguments)
+        answer = self._query(function, *arguments)
         return Fact(name, device, "text", text=None if answer.value is None else str(answer.value), note=answer.note)
 
 
@@ -339,7 +339,7 @@ def open_nvidia(nvml: Any = None, limit_s: float = CALL_LIMIT_S) -> Optional[Nvi
             nvml = importlib.import_module("pynvml")
         except ImportError:
             return None
-    start = Nvml(nvml, limit_s).ask("nvmlInit")
+    start = Nvml(nvml, limit_s).query("nvmlInit")
     if start.code == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
         return None
     failure = "NVML does not start: %s" % start.note.removeprefix("NVML: ") if start.note else ""

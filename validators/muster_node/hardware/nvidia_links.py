@@ -37,7 +37,7 @@ class Links:
         """A GPU answers for as many links as it has: the first that it does not know ends them."""
         nvml = self._nvml
         for link in range(nvml.constant("NVML_NVLINK_MAX_LINKS", LINKS_MAX)):
-            state = nvml.ask("nvmlDeviceGetNvLinkState", self._handle, link)
+            state = nvml.query("nvmlDeviceGetNvLinkState", self._handle, link)
             if state.value is None:
                 past_the_last = link > 0 and state.code in (
                     nvml.constant("NVML_ERROR_NOT_SUPPORTED", 3),
@@ -77,7 +77,7 @@ def fabric_facts(nvml: Nvml, handle: Any, device: str) -> Iterator[Fact]:
         answer = Answer(note=NOT_SUPPORTED)
     else:
         info = structure()
-        answer = nvml.ask("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info)).map(lambda _: info)
+        answer = nvml.query("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info)).map(lambda _: info)
     state = answer.map(lambda info: _FABRIC_STATES.get(info.state, "state %d" % info.state))
     failed = answer.value is not None and answer.value.state == 3 and answer.value.status != 0
     text = "completed with NVML error %d" % answer.value.status if failed else state.value

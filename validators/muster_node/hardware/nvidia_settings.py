@@ -13,8 +13,8 @@ Call = Tuple[str, Tuple[int, ...]]
 """An NVML function, and its arguments after the handle."""
 
 
-def put_back(nvml: Nvml, handle: Any, setting: str, facts: Sequence[Fact]) -> str:
-    """As ``Hardware.put_back``: MIG and ECC modes change only with a reset, which nobody wants unasked."""
+def restore_setting(nvml: Nvml, handle: Any, setting: str, facts: Sequence[Fact]) -> str:
+    """As ``Hardware.restore_setting``: MIG and ECC modes change only with a reset, which nobody wants unasked."""
     if setting not in _CALLS:
         return "it takes a reset of the GPU"
     call = _CALLS[setting](facts)
@@ -23,10 +23,10 @@ def put_back(nvml: Nvml, handle: Any, setting: str, facts: Sequence[Fact]) -> st
     function, arguments = call
     if setting == "power_limit":
         # What is told is what holds; a limit from outside may have held it lower, and must not become a lasting one.
-        asked_for = nvml.ask("nvmlDeviceGetPowerManagementLimit", handle)
+        asked_for = nvml.query("nvmlDeviceGetPowerManagementLimit", handle)
         if asked_for.value is None or asked_for.value >= arguments[0]:
             return asked_for.note or "it may have been held from outside: see who limits the power"
-    return nvml.ask(function, handle, *arguments).note
+    return nvml.query(function, handle, *arguments).note
 
 
 def _number(facts: Sequence[Fact]) -> Optional[float]:

@@ -85,7 +85,7 @@ class Nvml:
         self._lock = threading.Lock()
         self._hung: List[Tuple[Any, str]] = []
 
-    def ask(self, function: str, *arguments: Any) -> Answer:
+    def query(self, function: str, *arguments: Any) -> Answer:
         """One NVML call; an error of any kind, a missing function or a hang becomes an answer without a value."""
         try:
             call = getattr(self._binding, function)
@@ -122,7 +122,7 @@ class Nvml:
         if identifier is None:
             return Answer(note=NOT_SUPPORTED)
         wanted = identifier if scope is None else (identifier, scope)
-        answer = self.ask("nvmlDeviceGetFieldValues", handle, [wanted]).map(operator.itemgetter(0))
+        answer = self.query("nvmlDeviceGetFieldValues", handle, [wanted]).map(operator.itemgetter(0))
         if answer.value is not None and answer.value.nvmlReturn != 0:
             return self.refusal(self._binding.NVMLError(answer.value.nvmlReturn))
         return answer.map(_field_value)

@@ -223,7 +223,7 @@ class Hardware(abc.ABC):
     def compute(self, device: Device) -> Compute:
         """Compute on a device. Raises muster_node.probe.Skip where PyTorch or the device is missing."""
 
-    def put_back(self, device: str, setting: str, facts: Sequence[Fact]) -> str:
+    def restore_setting(self, device: str, setting: str, facts: Sequence[Fact]) -> str:
         """Set a clock, limit or mode of a GPU again as these facts of the inventory, all of that name, told it.
 
         Returns why it could not be done; "" where it was.

@@ -12,8 +12,8 @@ from typing import Any, Dict, List
 
 from muster_node.cluster.exchange import ANYBODY, ELEMENT_BYTES, OPS, Exchange, busbw_factor
 from muster_node.cluster.fabric import Fabric, open_fabric
-from muster_node.cluster.member import Floor
-from muster_node.cluster.session import METRICS, PARAMS, take_part
+from muster_node.cluster.member import PeerGroup
+from muster_node.cluster.session import METRICS, PARAMS, join_block
 from muster_node.hardware.cpu_compute import require_torch
 from muster_node.hardware.seam import Clock
 from muster_node.probe import Context, Metric, Param, Probe
@@ -46,7 +46,7 @@ class ClusterCollectives(Probe):
 
     def run(self, context: Context) -> None:
         """Take part in the block's collectives. Raises Skip where PyTorch lacks the backend."""
-        take_part(type(self), context, _Work(context))
+        join_block(type(self), context, _Work(context))
 
 
 def device_of(context: Context, torch: Any) -> Any:
@@ -63,33 +63,33 @@ class _Work:
         self._clock: Clock = context.hardware.host_clock
         self._times: Dict[str, Dict[str, List[float]]] = {}
 
-    def __call__(self, floor: Floor) -> None:
-        floor.begin("prepare")
+    def __call__(self, group: PeerGroup) -> None:
+        group.begin("prepare")
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         torch = require_torch()
         context = self._context
-        with open_fabric(torch, floor, device_of(context, torch)) as fabric:
+        with open_fabric(torch, group, device_of(context, torch)) as fabric:
             context.emit("collective_backend", "node", text="%s, PyTorch %s" % (fabric.backend, torch.__version__))
-            floor.begin("collectives")
+            group.begin("collectives")
             for op in context.params["ops"]:
-                self._operation(torch, fabric, floor, op)
-            times = floor.meet(self._times)
-            self._report(floor, times)
-            floor.begin("finish")
-            floor.meet()
+                self._operation(torch, fabric, group, op)
+            times = group.gather(self._times)
+            self._report(group, times)
+            group.begin("finish")
+            group.gather()
 
-    def _operation(self, torch: Any, fabric: Fabric, floor: Floor, op: str) -> None:
-        ranks, context = len(floor.block.members), self._context
+    def _operation(self, torch: Any, fabric: Fabric, group: PeerGroup, op: str) -> None:
+        ranks, context = len(group.block.members), self._context
         wrong: Dict[int, int] = {}
         checks = 0
         for mib in context.params["mib"]:
             elements = max(1, int(mib * MIB) // ELEMENT_BYTES // ranks) * ranks
-            exchange = Exchange(torch, op, floor.block.rank, ranks, elements, fabric.device)
+            exchange = Exchange(torch, op, group.block.rank, ranks, elements, fabric.device)
             times: Dict[str, List[float]] = {"waits": [], "seconds": []}
             for repeat in range(_WARMUP + context.params["repeats"]):
                 exchange.reset()
                 fabric.settle()
-                with floor.waiting("%s of %g MiB, repeat %d" % (op, mib, repeat)):
+                with group.waiting("%s of %g MiB, repeat %d" % (op, mib, repeat)):
                     begun = self._clock.now()
                     fabric.barrier()
                     met = self._clock.now()
@@ -106,12 +106,12 @@ class _Work:
         context.emit("collective_mismatches", "node", value=sum(wrong.values()), labels={"op": op}, samples=checks)
         for source, count in sorted(wrong.items()):
             if source != ANYBODY:
-                labels = {"op": op, "sender": floor.block.members[source]}
+                labels = {"op": op, "sender": group.block.members[source]}
                 context.emit("collective_mismatches", "node", value=count, labels=labels, samples=checks)
 
-    def _report(self, floor: Floor, times: Dict[str, Any]) -> None:
+    def _report(self, group: PeerGroup, times: Dict[str, Any]) -> None:
         """Every member reports the block's bandwidth, and its own time and lag."""
-        emit, members = self._context.emit, floor.block.members
+        emit, members = self._context.emit, group.block.members
         for key, mine in self._times.items():
             op, size = key.split("/")
             labels = {"op": op, "bytes": size}

@@ -13,8 +13,8 @@ import os
 from typing import Any, Dict, List
 
 from muster_node.cluster.fabric import open_fabric
-from muster_node.cluster.member import Floor
-from muster_node.cluster.session import METRICS, PARAMS, take_part
+from muster_node.cluster.member import PeerGroup
+from muster_node.cluster.session import METRICS, PARAMS, join_block
 from muster_node.cluster.training import Parallel, StepTimes, replica, same_batch
 from muster_node.cluster.transformer import Shape, Transformer
 from muster_node.hardware.cpu_compute import require_torch
@@ -68,7 +68,7 @@ class ClusterTraining(Probe):
         """Take part in the block's training. Raises Skip where PyTorch lacks the backend or no device computes."""
         # Read when the first GPU product is made, so it has to stand before PyTorch is even imported.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        take_part(type(self), context, _Work(context))
+        join_block(type(self), context, _Work(context))
 
 
 class _Work:
@@ -77,32 +77,32 @@ class _Work:
     def __init__(self, context: Context) -> None:
         self._context, self._hardware = context, context.hardware
 
-    def __call__(self, floor: Floor) -> None:
-        floor.begin("prepare")
+    def __call__(self, group: PeerGroup) -> None:
+        group.begin("prepare")
         torch = require_torch()
         torch.set_num_threads(1)
         torch.use_deterministic_algorithms(True, warn_only=True)
         devices = self._devices()
         kind = devices[0].kind
-        floor.agree("%s, %s" % (kind, self._shape(devices[0])))
-        floor.begin("same_batch")
+        group.agree("%s, %s" % (kind, self._shape(devices[0])))
+        group.begin("same_batch")
         for device in devices:
-            self._same_batch(torch, floor, device)
-        floor.meet()
-        floor.begin("rendezvous")
+            self._same_batch(torch, group, device)
+        group.gather()
+        group.begin("rendezvous")
         training = devices if kind == "gpu" else devices[:1]
         models = [self._replica(torch, device) for device in training]
         on_device = models[0].compute.torch_device
-        with open_fabric(torch, floor, on_device) as fabric:
-            floor.begin("calibration")
-            parallel = Parallel(torch, self._hardware, models, fabric, floor, self._context.seed)
-            tokens = self._tokens(floor, parallel, kind)
-            floor.begin("training")
+        with open_fabric(torch, group, on_device) as fabric:
+            group.begin("calibration")
+            parallel = Parallel(torch, self._hardware, models, fabric, group, self._context.seed)
+            tokens = self._tokens(group, parallel, kind)
+            group.begin("training")
             steps = [parallel.step(number, tokens) for number in range(1, self._context.params["steps"] + 1)]
             self._report(steps, parallel.weights_digest(), len(devices))
-            floor.meet()
-            floor.begin("finish")
-            floor.meet()
+            group.gather()
+            group.begin("finish")
+            group.gather()
 
     def _devices(self) -> List[Device]:
         gpus = self._context.params["gpus"]
@@ -113,7 +113,7 @@ class _Work:
             raise Skip("this machine offers no device to compute on")
         return devices if gpus == ALL else devices[:1]
 
-    def _tokens(self, floor: Floor, parallel: Parallel, kind: str) -> int:
+    def _tokens(self, group: PeerGroup, parallel: Parallel, kind: str) -> int:
         """Runs the first step, which also warms everything up; the members agree on the tokens of all others."""
         clock, real, tokens = self._hardware.clock, self._hardware.host_clock, FIRST_TOKENS[kind]
         begun, really_begun = clock.now(), real.now()
@@ -121,7 +121,7 @@ class _Work:
         # A simulated clock runs faster, and what takes long there passes in a moment here.
         speed = (clock.now() - begun) / max(real.now() - really_begun, 1e-6)
         wanted = tokens * self._context.params["step_s"] * speed / max(first.compute, 1e-9)
-        told = sorted(floor.meet(wanted).values())
+        told = sorted(group.gather(wanted).values())
         return int(self._context.params["tokens"] or max(1.0, told[len(told) // 2]))
 
     def _shape(self, device: Device) -> Shape:
@@ -132,14 +132,14 @@ class _Work:
         shape, seed = self._shape(device), self._context.seed
         return replica(torch, self._hardware, device, shape, DTYPES[device.kind], seed)
 
-    def _same_batch(self, torch: Any, floor: Floor, device: Device) -> None:
+    def _same_batch(self, torch: Any, group: PeerGroup, device: Device) -> None:
         emit, context = self._context.emit, self._context
         model = self._replica(torch, device)
         emit("digest_key", device.id, text=self._key(torch, model))
         differing: List[str] = []
         steps = context.params["same_steps"]
         for step in range(steps):
-            trial = same_batch(torch, model, context.seed, step, floor)
+            trial = same_batch(torch, model, context.seed, step, group)
             for (kind, layer), text in trial.digests.items():
                 emit(
                     "step_digest",

@@ -42,7 +42,7 @@ class FakeHardware(Hardware):
             Fact("driver_version", "node", "text", text="580.1"),
         ]
 
-    def put_back(self, device, setting, facts):
+    def restore_setting(self, device, setting, facts):
         if os.environ.get("FAKE_PUT_BACK") == "refused":
             return "NVML: no permission"
         Path(os.environ["FAKE_LIMIT"]).write_text(str(int(facts[0].value)))

@@ -10,7 +10,7 @@ import sys
 import time
 
 from muster_node.cluster.block import PARAMS, block_of
-from muster_node.cluster.member import Floor, Member
+from muster_node.cluster.member import Member, PeerGroup
 from muster_node.hardware.seam import RealClock
 from muster_node.probe import Probe, resolve_params
 
@@ -26,37 +26,37 @@ def main() -> None:
     member = Member(block, "fake", RealClock(), lambda text: print(json.dumps({"said": text}), flush=True))
     met = []
 
-    def work(floor: Floor) -> None:
+    def work(group: PeerGroup) -> None:
         for name, seconds in told["phases"]:
-            floor.begin(name)
+            group.begin(name)
             if "agrees" in told:
-                floor.agree(told["agrees"])
+                group.agree(told["agrees"])
             if name == told.get("fails"):
                 raise ValueError("this one is broken")
             if name == told.get("collective_fails"):
-                with floor.waiting("a collective"):
+                with group.waiting("a collective"):
                     raise RuntimeError("the network is broken")
             if name == told.get("waits"):
-                with floor.waiting("a collective that nobody ends"):
+                with group.waiting("a collective that nobody ends"):
                     time.sleep(1000)
             until = time.monotonic() + seconds
             while time.monotonic() < until:
                 if name != told.get("stuck"):
-                    floor.mark("sleeping")
+                    group.mark("sleeping")
                 time.sleep(0.01)
-            met.append(floor.meet({"rank": block.rank}))
+            met.append(group.gather({"rank": block.rank}))
 
     started = time.monotonic()
-    parting = member.run(work)
+    exit_status = member.run(work)
     end = {
         "seconds": time.monotonic() - started,
-        "phase": parting.phase,
-        "missing": dict(parting.missing),
-        "broken": parting.broken,
-        "error": str(parting.error) if parting.error else "",
+        "phase": exit_status.phase,
+        "missing": dict(exit_status.missing),
+        "broken": exit_status.broken,
+        "error": str(exit_status.error) if exit_status.error else "",
         "met": met,
-        "phase_seconds": member.floor.phase_seconds,
-        "join_lag": member.floor.join_lag_s,
+        "phase_seconds": member.group.phase_seconds,
+        "join_lag": member.group.join_lag_s,
     }
     print(json.dumps({"end": end}), flush=True)
 
