@@ -27,7 +27,7 @@ from typing import Any
 
 from muster_criteria.model import Finding, Severity, Verdict
 from muster_criteria.sku_files.skus import STAGES, load_sku
-from muster_criteria.stage.judge import overall
+from muster_criteria.stage.verdict import overall
 from muster_node.agent import orphans
 from muster_simulator import create_machine
 from muster_simulator.defects import DEFECTS

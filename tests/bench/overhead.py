@@ -229,6 +229,7 @@ def gx_seconds_per_verdict() -> float:
     """Median seconds of judging one stage of an 8-GPU node, everything imported."""
     from muster_criteria.measured import parse_result
     from muster_criteria.sku_files.skus import load_sku
+    from muster_criteria.stage.case import Case
     from muster_criteria.stage.judge import judge
     from tests.muster_criteria.nodes import healthy_raw
 
@@ -237,7 +238,7 @@ def gx_seconds_per_verdict() -> float:
     took = []
     for _ in range(6):
         began = time.perf_counter()
-        judge(result, sku, "performance", "demo")
+        judge(Case.of(result, sku))
         took.append(time.perf_counter() - began)
     return sorted(took[1:])[2]
 

@@ -13,7 +13,7 @@ import pytest
 
 from muster import records
 from muster.enrolment.bmc import Login
-from muster.judging import reevaluate as replay
+from muster.judging.reevaluate import reevaluate
 from muster.operators import stage
 from muster.remote import redfish
 from muster.remote.zipapp import AgentFile
@@ -86,7 +86,7 @@ def test_a_fan_that_fails_under_load_is_found_on_that_fan_and_found_again_by_a_r
     told = {(each.metric, each.device): each for each in judged.judgement.observations}
     assert told["inlet_temperature", "inlet"].value == 24.0
     assert dict(told["inlet_temperature", "inlet"].labels) == {"source": "redfish"}
-    (again,) = replay.replay(records.get_run(DAG_ID, run_id), stage="burn_in")
+    (again,) = reevaluate(records.get_run(DAG_ID, run_id), stage="burn_in")
     assert again.differences == ()
 
 
@@ -133,12 +133,15 @@ def test_a_bmc_that_does_not_answer_is_told_and_neither_passes_nor_fails_the_nod
 def pass_intake(monkeypatch: pytest.MonkeyPatch) -> None:
     from muster_criteria.model import Coverage, Judgement
     from muster_criteria.stage import judge as judging
+    from muster_criteria.stage.case import Case
 
     real = judging.judge
 
-    def judge(result, sku, stage, level, **more):  # type: ignore[no-untyped-def]
-        if stage != "intake":
-            return real(result, sku, stage, level, **more)
-        return Judgement(stage, level, Verdict.PASS, "by decree", Coverage(1, 1, 1), (), (), False, sku.name, "1")
+    def judge(case: Case) -> Judgement:
+        if case.stage != "intake":
+            return real(case)
+        return Judgement(
+            case.stage, case.level, Verdict.PASS, "by decree", Coverage(1, 1, 1), (), (), False, case.sku.name, "1"
+        )
 
     monkeypatch.setattr(judging, "judge", judge)

@@ -18,8 +18,9 @@ from muster.lifecycle.transitions import State
 from muster.operators import qualification, stage, upkeep
 from muster.remote import attempt, hooks
 from muster.remote.zipapp import AgentFile
-from muster_criteria.model import Action, Coverage, Evidence, FaultClass, Finding, Judgement, Severity, Verdict
+from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgement, Severity, Verdict
 from muster_criteria.stage import judge as judging
+from muster_criteria.stage.case import Case
 from tests.dags.conftest import NODE, Mailbox
 from tests.support import airflow_home, sshd, standin
 
@@ -37,14 +38,14 @@ class Decree:
         self.findings: dict[str, tuple[Finding, ...]] = {}
         self.real = judging.judge
 
-    def judge(self, result: Any, sku: Any, stage: str, level: str, **more: Any) -> Judgement:
-        evidence: tuple[Evidence, ...] = more.get("evidence", ())
-        if result is None or evidence or result.end != "completed":
-            return self.real(result, sku, stage, level, **more)
+    def judge(self, case: Case) -> Judgement:
+        if case.result is None or case.evidence or case.result.end != "completed":
+            return self.real(case)
+        stage, sku = case.stage, case.sku.name
         verdict = self.verdicts.get(stage, Verdict.PASS)
         found = self.findings.get(stage, ())
         said = f"{stage} by decree"
-        return Judgement(stage, level, verdict, said, Coverage(1, 1, 1), found, (), False, sku.name, "1")
+        return Judgement(stage, case.level, verdict, said, Coverage(1, 1, 1), found, (), False, sku, "1")
 
 
 @pytest.fixture

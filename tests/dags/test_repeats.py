@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from muster import records
-from muster.judging import reevaluate as replay
+from muster.judging.reevaluate import reevaluate
 from muster.operators import stage
 from muster.remote import attempt
 from muster.remote.zipapp import AgentFile
 from muster_criteria.model import Coverage, Judgement, Verdict
 from muster_criteria.stage import judge as judging
+from muster_criteria.stage.case import Case
 from muster_node.contract import Plan
 from tests.dags.conftest import NODE
 from tests.support import airflow_home, sshd, standin
@@ -70,11 +71,12 @@ def node(airflow_db: None, server: sshd.Sshd, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(stage, "build_agent", lambda _: AgentFile(path, sha256))
     real = judging.judge
 
-    def judge(result: Any, sku: Any, name: str, level: str, **more: Any) -> Judgement:
-        if name == "performance":
-            return real(result, sku, name, level, **more)
+    def judge(case: Case) -> Judgement:
+        if case.stage == "performance":
+            return real(case)
+        sku = case.sku
         return Judgement(
-            name, level, Verdict.PASS, "by decree", Coverage(1, 1, 1), (), (), False, sku.name, sku.revision
+            case.stage, case.level, Verdict.PASS, "by decree", Coverage(1, 1, 1), (), (), False, sku.name, sku.revision
         )
 
     monkeypatch.setattr(judging, "judge", judge)
@@ -126,7 +128,7 @@ def test_a_failure_is_asked_for_again_and_the_second_one_convicts(
     assert judged.verdict is Verdict.FAIL
     (finding,) = [each for each in judged.findings if each.metric == "disk_write_rate"]
     assert "2 of 2 runs failed: 400 MB/s (failed), 400 MB/s (failed)" in finding.summary
-    (told,) = replay.replay(records.get_run(DAG_ID, run_id), stage="performance")
+    (told,) = reevaluate(records.get_run(DAG_ID, run_id), stage="performance")
     assert told.differences == ()
 
 
@@ -149,12 +151,12 @@ def test_what_the_fleet_doubts_is_run_once_more_and_judged_with_both(
     judged_by: list[tuple[tuple[str, ...], ...]] = []
     judge = judging.judge
 
-    def doubting(result: Any, sku: Any, name: str, level: str, **more: Any) -> Judgement:
-        said = judge(result, sku, name, level, **more)
-        if name != "performance":
+    def doubting(case: Case) -> Judgement:
+        said = judge(case)
+        if case.stage != "performance":
             return said
-        judged_by.append(tuple(tuple(end.probe for end in other.probes) for other in more["others"]))
-        again = () if more["others"] else ("memory_bandwidth",)
+        judged_by.append(tuple(tuple(end.probe for end in other.probes) for other in case.others))
+        again = () if case.others else ("memory_bandwidth",)
         return dataclasses.replace(said, verdict=Verdict.WARN, repeat=again)
 
     monkeypatch.setattr(judging, "judge", doubting)

@@ -14,6 +14,7 @@ from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.programme import needs, source_units, stage_probes
 from muster_criteria.sku_files.skus import Sku, load_sku
 from muster_criteria.stage import judge as judging
+from muster_criteria.stage.case import Case as JudgeCase
 from muster_criteria.stage.rules import violations
 
 CPUS = 4
@@ -228,7 +229,8 @@ class Case:
     def judge(self, **more: Any) -> Judgement:
         """The judgement, with the rules evaluated directly: Great Expectations has tests of its own."""
         stage, level = more.pop("stage", self.raw["stage"]), more.pop("level", self.raw["level"])
-        return judging.judge(self.result(), self.sku, stage, level, **({"evaluate": violations} | more))
+        evaluate = more.pop("evaluate", violations)
+        return judging.judge(JudgeCase(self.sku, stage, level, self.result(), **more), evaluate=evaluate)
 
     def limited(self, *limits: Limit, inventory: bool = False) -> Case:
         """Judge by these limits only."""

@@ -13,6 +13,7 @@ import pytest
 
 from muster_criteria.model import Severity, Verdict
 from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.stage.case import Case as JudgeCase
 from muster_criteria.stage.judge import judge
 from muster_simulator import create_machine
 from muster_simulator.defects import DEFECTS
@@ -47,7 +48,7 @@ def test_a_healthy_node_of_each_model_passes_its_own_skus_intake(model: str, tmp
     """Model and SKU file are written independently of each other."""
     create_machine(tmp_path / "node", model, SEED)
     sku = load_sku(model)
-    judgement = judge(run_stage(tmp_path / "node", sku, "intake", "demo", SEED), sku, "intake", "demo")
+    judgement = judge(JudgeCase.of(run_stage(tmp_path / "node", sku, "intake", "demo", SEED), sku))
     assert judgement.verdict is Verdict.PASS, (SEED, judgement.reason)
     assert judgement.simulated
 
@@ -62,7 +63,7 @@ def test_a_tray_that_has_lost_one_of_four_gpus_still_names_what_is_wrong_with_th
     sku = load_sku("gb200-nvl72")
     with machine_room() as room:
         create_machine(room / "node", "gb200-nvl72", SEED, faults, speed=SPEED, kernel_edge=KERNEL_EDGE)
-        judgement = judge(run_stage(room / "node", sku, "performance", "demo", SEED), sku, "performance", "demo")
+        judgement = judge(JudgeCase.of(run_stage(room / "node", sku, "performance", "demo", SEED), sku))
     named = {(each.device, each.metric, each.severity) for each in judgement.findings}
     assert named >= {
         ("gpu2", "device_present", Severity.CRITICAL),
@@ -79,7 +80,7 @@ def test_what_has_no_published_figure_is_provisional_though_siblings_agree() -> 
     with machine_room() as room:
         create_machine(room / "node", "b200-sxm-8", SEED, speed=SPEED, kernel_edge=KERNEL_EDGE)
         result = run_stage(room / "node", sku, "performance", "demo", SEED)
-    alone = judge(result, sku, "performance", "demo")
+    alone = judge(JudgeCase.of(result, sku))
     assert alone.verdict is Verdict.PROVISIONAL
     assert not alone.findings
     assert any("memory_bandwidth" in sentence for sentence in alone.coverage.unjudged)

@@ -17,6 +17,7 @@ from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Judgement
 from muster_criteria.sku_files.programme import stage_calls
 from muster_criteria.sku_files.skus import STAGES, Sku
+from muster_criteria.stage.case import Case
 from muster_criteria.stage.judge import judge
 from muster_node import contract
 from muster_node.agent import child, registry
@@ -50,7 +51,7 @@ class _Line(child.Reporter):
 
 def qualify(machine: Path, sku: Sku, level: str, seed: int, stages: Iterable[str] = STAGES) -> list[Judgement]:
     """Every stage of a qualification, judged without peers or history. A stage that fails does not end it here."""
-    return [judge(run_stage(machine, sku, stage, level, seed), sku, stage, level) for stage in stages]
+    return [judge(Case.of(run_stage(machine, sku, stage, level, seed), sku)) for stage in stages]
 
 
 def run_stage(machine: Path, sku: Sku, stage: str, level: str, seed: int) -> StageResult:

@@ -1,4 +1,4 @@
-"""``muster judge`` and ``muster snapshots``: verdicts spoken again, and the peer statistics that they cite."""
+"""``muster judge`` and ``muster snapshots``: re-evaluated verdicts, and the peer statistics that they cite."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.cli.node import AsJson
 from muster.cli.run import OfNode
 
 if TYPE_CHECKING:
-    from muster.judging.reevaluate import Replayed
+    from muster.judging.reevaluate import Reevaluated
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -29,22 +29,22 @@ def judge(
     node: OfNode = "",
     json: AsJson = False,
 ) -> None:
-    """Speak a run's verdicts again from the stored results, and say what differs. Nothing is recorded or moved."""
+    """Judge a run again from the stored results and print the differences. Records nothing and moves no node."""
     from muster import records
-    from muster.judging.reevaluate import replay
+    from muster.judging.reevaluate import reevaluate
 
     run = records.find_run(run_id, node=node)
-    replayed = replay(run, as_of=as_of, skus=skus, stage=stage)
+    outcomes = reevaluate(run, as_of=as_of, skus=skus, stage=stage)
     if json:
-        show.as_json([{"recorded": each.recorded, "replayed": each.replayed, "why_not": each.why_not,
-                       "differences": each.differences} for each in replayed])  # fmt: skip
+        show.as_json([{"recorded": each.recorded, "outcome": each.outcome, "why_not": each.why_not,
+                       "differences": each.differences} for each in outcomes])  # fmt: skip
         return
     show.table(
-        ["stage", "recorded", "SKU revision", "snapshot", "replayed", "SKU revision", "snapshot"],
-        [_row(each) for each in replayed],
+        ["stage", "recorded", "SKU revision", "snapshot", "re-evaluated", "SKU revision", "snapshot"],
+        [_row(each) for each in outcomes],
         empty="no verdicts",
     )
-    for each in replayed:
+    for each in outcomes:
         for sentence in [each.why_not] if each.why_not else each.differences or ["the same"]:
             typer.echo(f"{each.recorded.stage}: {sentence}")
 
@@ -69,8 +69,8 @@ def list_(sku: Annotated[str, typer.Option(help="Only of this hardware model.")]
     )  # fmt: skip
 
 
-def _row(each: Replayed) -> list[object]:
+def _row(each: Reevaluated) -> list[object]:
     told: list[object] = [each.recorded.stage]
-    for said in (each.recorded, each.replayed):
+    for said in (each.recorded, each.outcome):
         told += ["–", "", ""] if said is None else [said.verdict, said.sku_version, said.snapshot or "none"]
     return told

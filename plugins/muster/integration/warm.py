@@ -23,7 +23,9 @@ from muster_criteria.measured import parse_result
 from muster_criteria.model import Judgement
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.skus import load_sku
-from muster_criteria.stage.judge import judge, overall
+from muster_criteria.stage.case import Case
+from muster_criteria.stage.judge import judge
+from muster_criteria.stage.verdict import overall
 from muster_reports import mail
 
 NODE = "rehearsal"
@@ -67,7 +69,7 @@ def _rehearse_stage(stage: str, fence: int) -> Judgement:
     records.touch_contact(node.name)
     raw, telemetry = json.dumps(_result(stage)).encode(), _telemetry()
     result = parse_result(raw)
-    judgement = judge(result, sku, stage, run.level)
+    judgement = judge(Case.of(result, sku))
     records.record_stage(*RUN, result, judgement, raw, telemetry)
     records.record_job(JobRecord(*RUN, stage, "0.0", "final", "", fence=fence))
     return judgement

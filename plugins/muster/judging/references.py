@@ -1,13 +1,11 @@
-"""What a node is judged by beside its SKU: a peer snapshot, and its own earlier visits, as the records have them."""
+"""The references of a verdict: a peer snapshot with the node's own earlier visits, read from the records."""
 
 from __future__ import annotations
 
 import datetime
-import logging
 from typing import TYPE_CHECKING
 
 from muster import records
-from muster.errors import UnknownSnapshot
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,30 +16,11 @@ if TYPE_CHECKING:
     from muster_criteria.measured import StageResult
     from muster_criteria.sku_files.skus import Sku
 
-log = logging.getLogger(__name__)
 
-
-def references(
-    run: RunRecord, node: NodeRecord, sku: Sku, result: StageResult, repeats: pd.DataFrame | None = None
-) -> References | None:
-    """The references for judging a result of that run now: the newest snapshot, all visits before, and its repeats.
-
-    None where the result has nothing that this SKU's programme compares, or there is no snapshot yet (which costs one
-    query). One that cannot be read is as good as none: the verdict then says that it was spoken without.
-    """
+def compares(sku: Sku, result: StageResult) -> bool:
+    """Whether the result has anything that the SKU's programme compares with other nodes."""
     compared = {*metrics(sku), *(each.of for each in sku.programme.derive)}
-    if not any(measured.metric in compared for measured in result.measurements):
-        return None
-    simulated = node.simulated or result.simulated
-    latest = records.latest_snapshot(sku.name, run.level, simulated=simulated)
-    if latest is None:
-        return None
-    try:
-        snapshot = records.load_snapshot(latest.version, sku.name, run.level, simulated=simulated)
-    except UnknownSnapshot as error:
-        log.warning("judged without peers: %s", error)
-        return None
-    return with_history(snapshot, run, node, sku, repeats=repeats)
+    return any(measured.metric in compared for measured in result.measurements)
 
 
 def with_history(
@@ -53,7 +32,7 @@ def with_history(
     before: datetime.datetime | None = None,
     repeats: pd.DataFrame | None = None,
 ) -> References:
-    """That snapshot and the node's earlier visits, as they were known ``before`` (now), and this one's repeats."""
+    """The snapshot with the node's visits that were recorded ``before`` (default: now), and this visit's repeats."""
     from muster_criteria.fleet.history import build_history
     from muster_criteria.fleet.references import References
     from muster_criteria.fleet.timeline import VISITS_MAX

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from muster import records
 from muster.errors import IllegalMove, LeaseHeld, MusterError
-from muster.judging.reevaluate import replay
+from muster.judging.reevaluate import reevaluate
 from muster.operators import mailing
 from muster.records import RunRecord, StageVerdict
 from muster_criteria.measured import StageResult
@@ -50,7 +50,7 @@ def speak_again() -> dict[str, str]:
 
 def _speak_again(run: RunRecord, verdicts: Sequence[StageVerdict]) -> RunRecord | None:
     """The run as it stands now, its node moved and its report mailed; None where peers settle nothing."""
-    from muster_criteria.stage.judge import overall
+    from muster_criteria.stage.verdict import overall
 
     spoken = {said.stage: (result, said) for result, said in _settled(run, verdicts)}
     if not spoken:
@@ -74,6 +74,6 @@ def _settled(run: RunRecord, verdicts: Sequence[StageVerdict]) -> Iterator[tuple
         latest = records.latest_snapshot(run.sku, said.level, simulated=run.simulated)
         if latest is None or latest.version == said.snapshot:
             continue
-        for again in replay(run, as_of=latest.version, stage=said.stage, waived_at=now):
-            if again.result is not None and again.replayed is not None and again.replayed.verdict in SETTLED:
-                yield again.result, again.replayed
+        for again in reevaluate(run, as_of=latest.version, stage=said.stage, waived_at=now):
+            if again.result is not None and again.outcome is not None and again.outcome.verdict in SETTLED:
+                yield again.result, again.outcome

@@ -59,7 +59,7 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any
 
 def conclude(dag_id: str, run_id: str) -> dict[str, str]:
     """Put the stages' verdicts together, close the run and move its node; a run that did not qualify it fails here."""
-    from muster_criteria.stage.judge import overall
+    from muster_criteria.stage.verdict import overall
 
     try:
         run = records.get_run(dag_id, run_id)

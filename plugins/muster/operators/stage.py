@@ -20,9 +20,8 @@ from muster import records
 from muster.errors import DifferentMachine, IllegalMove, LeaseLost, MusterError, UnknownRun
 from muster.integration.policy import DEFAULT_POOL, LOAD_STAGES
 from muster.judging import repeats
-from muster.judging.chassis import Chassis, joined, with_earlier
-from muster.judging.references import references
-from muster.judging.xid_history import returning_xids
+from muster.judging.case import Collected, fresh_case, judgement_of
+from muster.judging.chassis import Chassis, with_earlier
 from muster.records import JobRecord, NodeRecord, RunRecord
 from muster.remote import attempt, jobs, launch, redfish, ssh
 from muster.remote.attempt import Ended, Kind, Next
@@ -256,48 +255,26 @@ class MusterStageOperator(SSHRemoteJobOperator):
 
     def _judge(self, work: Work, end: Ended, collected: jobs.Collected) -> tuple[Judgement, str]:
         """Judge and record; gives the judgement, and the result's own word for how the job ended."""
-        from muster_criteria.stage.judge import judge
-
         sent, bad = attempt.checked_result(collected.result, work.plan)
         for note in collected.notes:
             self.log.warning("%s", note)
         told = self._chassis(work) if sent else None
-        result, others = repeats.arranged(work.run, work.sku, sent) if sent else (None, ())
-        result = joined(result, told) if result else None
-        again = repeats.readings(others, work.sku, work.node)
         losses, neighbours = 0, ""
         if end.kind is Kind.LOST:
             losses = lost_jobs(work.run.dag_id, work.run.run_id, LOAD_STAGES) + 1
             neighbours = reachable_neighbours(work.node)
-        judgement = judge(
-            result,
-            work.sku,
-            self.stage,
-            work.run.level,
-            why_missing="" if sent else bad or "; ".join(collected.notes) or end.sentence,
-            evidence=attempt.evidence(
-                end.kind,
-                stage=self.stage,
-                loads=self.stage in LOAD_STAGES,
-                losses=losses,
-                neighbours=neighbours,
-            )
-            + returning_xids(work.node.name, sent, work.sku.xid_policy),
-            simulated=work.node.simulated,
-            references=references(work.run, work.node, work.sku, result, again) if result else None,
-            repeats=again,
-            others=others,
-            goldens=records.goldens_for(result, work.run.run_id, simulated=work.node.simulated) if result else None,
-            previous_faults=records.previous_faults(result, work.node.name, work.run.run_id) if result else {},
+        evidence = attempt.evidence(
+            end.kind, stage=self.stage, loads=self.stage in LOAD_STAGES, losses=losses, neighbours=neighbours
         )
-        if result:
-            judgement = records.beside_neighbours(judgement, work.node.name, result.environment)
+        why_missing = "" if sent else bad or "; ".join(collected.notes) or end.sentence
+        case = fresh_case(work.run, work.node, work.sku, self.stage, Collected(sent, told, why_missing, evidence))
+        judgement = judgement_of(case, work.node.name)
         raw = collected.result if sent else None
         repeat = judgement.repeat if sent and repeats.may_go_on(sent, judgement.repeat) else ()
         swapped = records.record_stage(
             work.run.dag_id,
             work.run.run_id,
-            result,
+            case.result,
             judgement,
             raw,
             collected.telemetry,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import threading
@@ -11,11 +12,13 @@ import pytest
 
 from muster import records
 from muster.errors import IllegalMove, UnknownGolden
-from muster.judging.reevaluate import NO_PEERS, replay
+from muster.judging.case import NO_PEERS
+from muster.judging.reevaluate import reevaluate
 from muster_criteria.context.goldens import golden_id
 from muster_criteria.measured import parse_result
 from muster_criteria.model import Action, Finding, Judgement, Severity, Verdict
 from muster_criteria.sku_files.skus import Sku, load_sku
+from muster_criteria.stage.case import Case
 from muster_criteria.stage.judge import judge
 from muster_criteria.stage.rules import violations
 from tests.muster import fleet
@@ -53,7 +56,7 @@ def visited(node: str, run: str = "1", *, key: str = KEY, simulated: bool = Fals
         records.add_node(fleet.new_node(node, sku=sku.name, simulated=simulated))
     lease = fleet.begin(node, f"{node}__{run}")
     known = records.goldens_for(result, lease.run_id, simulated=simulated)
-    said = judge(result, sku, STAGE, LEVEL, goldens=known, evaluate=violations)
+    said = judge(dataclasses.replace(Case.of(result, sku), goldens=known), evaluate=violations)
     records.record_stage(lease.dag_id, lease.run_id, result, said, raw)
     records.release_leases(lease.dag_id, lease.run_id, "over")
     return said
@@ -164,23 +167,23 @@ class TestReplay:
         said = visited("d", gpu5="wrong")
         records.withdraw_golden(ID, "Ada", "because")
         visited("e", "1", **dict.fromkeys(GPUS, "other"))
-        (again,) = replay(records.find_run("d__1"))
+        (again,) = reevaluate(records.find_run("d__1"))
         assert again.differences == ()
-        assert again.replayed is not None
-        assert again.replayed.findings[0].source == said.findings[0].source
+        assert again.outcome is not None
+        assert again.outcome.findings[0].source == said.findings[0].source
 
     def test_by_the_sku_alone_there_is_no_golden(self) -> None:
         for node in ("a", "b", "c"):
             visited(node)
         visited("d", gpu5="wrong")
-        (again,) = replay(records.find_run("d__1"), as_of=NO_PEERS)
+        (again,) = reevaluate(records.find_run("d__1"), as_of=NO_PEERS)
         assert "no longer found (critical)" in again.differences[1]
 
     def test_a_dissent_before_there_was_a_golden_stays_one(self) -> None:
         visited("a")
         visited("b", gpu5="wrong")
         visited("c")
-        (again,) = replay(records.find_run("b__1"))
+        (again,) = reevaluate(records.find_run("b__1"))
         assert again.differences == ()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from muster_criteria.context.waivers import Machine, Waiver, concerns, covers, finding_id, subject_of, waive
 from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgement, Severity, Verdict
-from muster_criteria.stage.judge import VERDICTS, _Case
+from muster_criteria.stage.verdict import verdict_of
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
 SERIALS = {"system": "S-1", "gpu0": "G-0", "gpu1": "G-1"}
@@ -44,19 +44,8 @@ COVERAGES = st.builds(
 def judgements(draw: st.DrawFn) -> Judgement:
     """What the judge may say: its own table makes the verdict."""
     findings, coverage = tuple(draw(st.lists(FINDINGS, max_size=4))), draw(COVERAGES)
-    case = case_of(findings, coverage)
-    verdict = next(verdict for verdict, holds in VERDICTS if holds(case))
+    verdict, _ = verdict_of(findings, coverage)
     return Judgement("burn_in", "short", verdict, "so it is", coverage, findings, (), False, "sku", "1")
-
-
-def case_of(findings: tuple[Finding, ...], coverage: Coverage) -> _Case:
-    severities = [finding.severity for finding in findings]
-    return _Case(
-        critical=severities.count(Severity.CRITICAL),
-        missing=len(coverage.missing) or int(coverage.required == 0),
-        unjudged=len(coverage.unjudged),
-        warnings=severities.count(Severity.WARNING),
-    )
 
 
 @st.composite
@@ -116,8 +105,7 @@ def test_with_every_critical_finding_waived_the_rest_is_judged_as_the_judge_woul
         dataclasses.replace(found, severity=Severity.WARNING) if found.severity is Severity.CRITICAL else found
         for found in said.findings
     )
-    case = case_of(softened, said.coverage)
-    assert after.verdict is next(verdict for verdict, holds in VERDICTS if holds(case))
+    assert after.verdict is verdict_of(softened, said.coverage)[0]
 
 
 def waiver(subject: str, device: str = "gpu0", node: str = "n1", days_old: int = 1) -> Waiver:

@@ -20,6 +20,7 @@ from muster_criteria.fleet.sweep import sweep
 from muster_criteria.measured import BadResult, parse_result
 from muster_criteria.model import Judgement, Severity, Verdict
 from muster_criteria.sku_files.skus import Sku
+from muster_criteria.stage.case import Case as JudgeCase
 from muster_criteria.stage.judge import judge
 from muster_criteria.stage.rows import rows_of
 from muster_criteria.stage.rules import FLEET_KINDS, violations
@@ -42,8 +43,8 @@ def judged(spoilt: Case, references: References) -> Judgement:
     try:
         result = parse_result(json.dumps(spoilt.raw).encode())
     except BadResult as error:
-        return judge(None, spoilt.sku, stage, level, why_missing=str(error))
-    return judge(result, spoilt.sku, stage, level, references=references, evaluate=violations)
+        return judge(JudgeCase(spoilt.sku, stage, level, why_missing=str(error)))
+    return judge(JudgeCase(spoilt.sku, stage, level, result, references=references), evaluate=violations)
 
 
 def compared(spoilt: Case) -> list[dict[str, Any]]:

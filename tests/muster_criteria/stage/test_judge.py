@@ -11,7 +11,9 @@ import pytest
 from muster_criteria.fleet.references import References
 from muster_criteria.model import Action, Coverage, Evidence, FaultClass, Judgement, Severity, Verdict
 from muster_criteria.sku_files.skus import LEVELS, STAGES, Sku
-from muster_criteria.stage.judge import judge, overall
+from muster_criteria.stage.case import Case as JudgeCase
+from muster_criteria.stage.judge import judge
+from muster_criteria.stage.verdict import overall
 from tests.muster_criteria.nodes import MakeCase
 
 SKUS = ("cpu-generic", "h100-sxm-8")
@@ -132,7 +134,7 @@ def test_told_but_never_judged_is_not_a_pass(case: MakeCase) -> None:
 
 
 def test_no_result_is_inconclusive_and_says_why(h100: Sku) -> None:
-    judgement = judge(None, h100, "burn_in", "demo", why_missing="the node could not be reached", simulated=True)
+    judgement = judge(JudgeCase(h100, "burn_in", "demo", why_missing="the node could not be reached", simulated=True))
 
     assert judgement.verdict is Verdict.INCONCLUSIVE
     assert judgement.reason.endswith("everything: the node could not be reached.")
@@ -151,13 +153,13 @@ def test_a_result_of_another_stage_or_level_is_not_judged(case: MakeCase, stage:
 
 @pytest.mark.parametrize(("stage", "level"), [("warp", "demo"), ("burn_in", "forever")])
 def test_a_stage_or_level_that_there_is_not_never_raises(h100: Sku, stage: str, level: str) -> None:
-    assert judge(None, h100, stage, level).verdict is Verdict.INCONCLUSIVE
+    assert judge(JudgeCase(h100, stage, level)).verdict is Verdict.INCONCLUSIVE
 
 
 def test_evidence_of_the_controller_convicts_without_any_result(h100: Sku) -> None:
     evidence = Evidence("uncommanded_reboot", "The node rebooted by itself under load.", action=Action.INSPECT)
 
-    judgement = judge(None, h100, "burn_in", "demo", why_missing="the job was gone", evidence=[evidence])
+    judgement = judge(JudgeCase(h100, "burn_in", "demo", why_missing="the job was gone", evidence=(evidence,)))
 
     assert judgement.verdict is Verdict.FAIL
     assert judgement.reason == "The node rebooted by itself under load."

@@ -17,6 +17,7 @@ from muster_criteria.measured import BadResult
 from muster_criteria.model import FaultClass, Judgement, Verdict
 from muster_criteria.sku_files.limits import Limit, Times, kind_of
 from muster_criteria.sku_files.skus import STAGES, list_skus
+from muster_criteria.stage.case import Case as JudgeCase
 from muster_criteria.stage.judge import judge
 from muster_criteria.stage.rules import violations
 from tests.muster_criteria.nodes import Case, MakeCase, healthy_raw, shipped
@@ -53,8 +54,8 @@ def verdict_of(spoilt: Case) -> Judgement:
     try:
         result = spoilt.result()
     except BadResult as error:
-        return judge(None, spoilt.sku, spoilt.raw["stage"], spoilt.raw["level"], why_missing=str(error))
-    return judge(result, spoilt.sku, spoilt.raw["stage"], spoilt.raw["level"], evaluate=violations)
+        return judge(JudgeCase(spoilt.sku, spoilt.raw["stage"], spoilt.raw["level"], why_missing=str(error)))
+    return judge(JudgeCase(spoilt.sku, spoilt.raw["stage"], spoilt.raw["level"], result), evaluate=violations)
 
 
 def required_rows(spoilt: Case) -> list[dict[str, Any]]:

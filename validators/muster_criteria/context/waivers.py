@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from muster_criteria.model import Finding, Judgement, Severity, Verdict
+from muster_criteria.stage.verdict import verdict_of
 
 CHASSIS = ("system", "board")
 
@@ -108,15 +109,8 @@ def waive(judgement: Judgement, waivers: Iterable[Waiver], machine: Machine, now
     critical = [finding for finding in findings if finding.severity is Severity.CRITICAL]
     if judgement.verdict is not Verdict.FAIL or not critical or not all(finding.waived for finding in critical):
         return marked
-    verdict = _without_the_critical(judgement)
+    softened = [dataclasses.replace(each, severity=Severity.WARNING) for each in critical]
+    verdict, _ = verdict_of(softened, judgement.coverage)
     told = f"{critical[0].summary.rstrip('.')} (waived {critical[0].waived})"
     more = f", and {len(critical) - 1} more waived" if len(critical) > 1 else ""
     return dataclasses.replace(marked, verdict=verdict, reason=f"{told}{more}.")
-
-
-def _without_the_critical(judgement: Judgement) -> Verdict:
-    """What the judge would say of the same coverage if the critical findings were warnings; never PASS."""
-    coverage = judgement.coverage
-    if coverage.missing or coverage.required == 0 or coverage.measured < coverage.required:
-        return Verdict.INCONCLUSIVE
-    return Verdict.PROVISIONAL if coverage.unjudged or not coverage.full else Verdict.WARN

@@ -1,4 +1,4 @@
-"""A fleet that judges its nodes by its own records, and verdicts spoken again: as they were, or by something else."""
+"""A fleet judged by its own records, and its verdicts re-evaluated by the cited references or by others."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from muster import records
 from muster.errors import LeaseHeld, MusterError, UnknownRevision, UnknownSnapshot
-from muster.judging.reevaluate import NO_PEERS, differences, replay
-from muster.judging.references import metrics, references
+from muster.judging.case import NO_PEERS, Collected, fresh_case, judgement_of, stored_case
+from muster.judging.chassis import Chassis
+from muster.judging.reevaluate import differences, reevaluate
+from muster.judging.references import metrics
 from muster.lifecycle.transitions import STAGES
 from muster.operators import provisional as unsettled
 from muster.operators import statistics, upkeep
+from muster.records import raw as raw_records
 from muster_criteria.measured import StageResult, parse_result
-from muster_criteria.model import Coverage, Judgement, Verdict
+from muster_criteria.model import Coverage, Evidence, Judgement, Verdict
 from muster_criteria.sku_files.skus import SHIPPED, Sku, load_sku
+from muster_criteria.stage.case import Case
 from muster_criteria.stage.judge import judge
 from tests.muster import fleet
 from tests.muster.cli.conftest import muster  # noqa: F401 - a fixture
@@ -82,8 +86,7 @@ def visited(
     lease = fleet.begin(node, f"{node}__{run}")
     if said is None:
         begun = dataclasses.replace(records.get_run(DAG, lease.run_id), level=LEVEL)
-        by = references(begun, records.get_node(node), sku, result)
-        said = judge(result, sku, STAGE, LEVEL, references=by)
+        said = judgement_of(fresh_case(begun, records.get_node(node), sku, STAGE, Collected(result)), node)
     records.record_stage(DAG, lease.run_id, result, said, raw)
     records.finish_run(DAG, lease.run_id, Verdict.WARN, "so it is")
     records.release_leases(DAG, lease.run_id, "over")
@@ -118,21 +121,54 @@ def test_the_verdict_cites_the_snapshot_that_told_the_slow_gpu_from_its_peers(ju
     assert all(found.measurements and 0 < found.confidence <= 1 for found in blamed)
 
 
-def test_by_what_it_was_spoken_by_it_is_the_same_again(judged: str, sku: Sku) -> None:
+def test_by_the_cited_references_the_outcome_is_the_record(judged: str, sku: Sku) -> None:
     statistics.recompute()
     visited("n0", sku, "later")
-    (again,) = replay(records.find_run(judged))
-    assert again.replayed is not None
+    (again,) = reevaluate(records.find_run(judged))
+    assert again.outcome is not None
     assert again.differences == ()
-    assert again.replayed.snapshot == again.recorded.snapshot
-    assert again.replayed.findings == again.recorded.findings
+    assert again.outcome.snapshot == again.recorded.snapshot
+    assert again.outcome.findings == again.recorded.findings
+
+
+def test_a_fresh_result_and_its_stored_copy_make_the_same_case(judged: str, sku: Sku) -> None:
+    result, raw = measured(sku, "n0 again", "n0", {"gpu3": 0.93})
+    lease = fleet.begin("n0", "n0__again")
+    run = dataclasses.replace(records.get_run(DAG, lease.run_id), level=LEVEL)
+    evidence = (Evidence("lost_under_load_twice", "It was lost twice."),)
+    collected = Collected(result, Chassis(trouble="the BMC does not answer"), evidence=evidence)
+    fresh = fresh_case(run, records.get_node("n0"), sku, STAGE, collected)
+    said = judgement_of(fresh, "n0")
+    records.record_stage(DAG, lease.run_id, fresh.result, said, raw, chassis=collected.chassis.to_json().encode())
+    records.finish_run(DAG, lease.run_id, Verdict.WARN, "over")
+    records.release_leases(DAG, lease.run_id, "over")
+    statistics.recompute()
+    kept = raw_records.sent(DAG, lease.run_id, STAGE)
+    assert kept is not None
+    assert kept.result is not None
+    assert kept.chassis is not None
+    assert kept.recorded_at is not None
+    again = Collected(parse_result(kept.result), Chassis.from_json(kept.chassis), evidence=evidence)
+    stored = stored_case(records.find_run(lease.run_id), sku, said, again, kept.recorded_at, "")
+    assert history(fresh) == history(stored)
+    alike = {field.name for field in dataclasses.fields(Case)} - {"references"}
+    assert {name: getattr(fresh, name) for name in alike} == {name: getattr(stored, name) for name in alike}
+    (outcome,) = reevaluate(records.find_run(lease.run_id))
+    assert outcome.differences == ()
+
+
+def history(case: Case) -> tuple[str, str]:
+    """The snapshot's version, and the node's earlier visits as text."""
+    assert case.references is not None
+    assert case.references.history is not None
+    return case.references.snapshot.version, case.references.history.series.to_csv()
 
 
 def test_without_peers_nobody_would_have_known(judged: str) -> None:
-    (again,) = replay(records.find_run(judged), as_of=NO_PEERS)
+    (again,) = reevaluate(records.find_run(judged), as_of=NO_PEERS)
     assert any(sentence.startswith("no longer found") and "gpu3" in sentence for sentence in again.differences)
-    assert again.replayed is not None
-    assert again.replayed.snapshot == ""
+    assert again.outcome is not None
+    assert again.outcome.snapshot == ""
 
 
 def test_by_other_sku_files_a_floor_may_be_broken(judged: str, tmp_path: Path) -> None:
@@ -140,24 +176,24 @@ def test_by_other_sku_files_a_floor_may_be_broken(judged: str, tmp_path: Path) -
     shutil.copytree(SHIPPED, folder)
     file = folder / f"{SKU}.yaml"
     file.write_text(file.read_text().replace("floor: 2610", "floor: 2800"))
-    (again,) = replay(records.find_run(judged), skus=str(folder))
+    (again,) = reevaluate(records.find_run(judged), skus=str(folder))
     assert any(sentence.startswith("found now (critical): gpu3") for sentence in again.differences)
-    assert again.replayed is not None
-    assert again.replayed.sku_version != again.recorded.sku_version
+    assert again.outcome is not None
+    assert again.outcome.sku_version != again.recorded.sku_version
 
 
-def test_what_cannot_be_replayed_is_told(judged: str, muster: Muster, tmp_path: Path) -> None:  # noqa: F811
+def test_what_cannot_be_reevaluated(judged: str, muster: Muster, tmp_path: Path) -> None:  # noqa: F811
     run = records.find_run(judged)
     with pytest.raises(UnknownSnapshot, match="no snapshot 'x' of real h100-sxm-8 nodes at level demo is kept"):
-        replay(run, as_of="x")
+        reevaluate(run, as_of="x")
     with pytest.raises(UnknownRevision, match=r"no revision '9' of SKU h100-sxm-8 is kept \(kept are "):
-        replay(run, skus="9")
+        reevaluate(run, skus="9")
     with pytest.raises(UnknownRevision, match="there is no folder no/where"):
-        replay(run, skus="no/where")
+        reevaluate(run, skus="no/where")
     with pytest.raises(UnknownRevision, match=r"there is no h100-sxm-8\.yaml in "):
-        replay(run, skus=str(tmp_path))
+        reevaluate(run, skus=str(tmp_path))
     with pytest.raises(MusterError, match="has no verdict on stage 'thermal': has performance"):
-        replay(run, stage="thermal")
+        reevaluate(run, stage="thermal")
     status, _, err = muster("judge", "nobody__ran")
     assert status == 1
     assert "no run 'nobody__ran' of any DAG is recorded" in err
@@ -166,8 +202,8 @@ def test_what_cannot_be_replayed_is_told(judged: str, muster: Muster, tmp_path: 
 def test_a_result_that_is_kept_no_longer_is_not_guessed(judged: str, monkeypatch: pytest.MonkeyPatch) -> None:
     later = records.list_snapshots()[0].made_at.replace(year=2100)
     records.apply_retention(later)
-    (again,) = replay(records.find_run(judged))
-    assert (again.replayed, again.differences) == (None, ())
+    (again,) = reevaluate(records.find_run(judged))
+    assert (again.outcome, again.differences) == (None, ())
     assert again.why_not.startswith("what the node sent is not kept")
 
 
@@ -209,9 +245,9 @@ def test_where_nothing_is_compared_the_records_are_asked_nothing(
     bare = sku.model_copy(update={"programme": sku.programme.model_copy(update={"compare": (), "derive": ()})})
     result, _ = measured(sku, "x", "n0", {})
     run, node = records.find_run(judged), records.get_node("n0")
-    assert references(run, node, bare, result) is None
+    assert fresh_case(run, node, bare, STAGE, Collected(result)).references is None
     intake = parse_result(json.dumps(healthy_raw(sku, "intake", LEVEL)).encode())
-    assert references(run, node, sku, intake) is None
+    assert fresh_case(run, node, sku, "intake", Collected(intake)).references is None
 
 
 def test_what_two_judgements_say_differently() -> None:
@@ -239,11 +275,11 @@ def test_what_is_said_now_is_by_the_waivers_of_now(judged: str, sku: Sku) -> Non
     for finding in stage.judgement.findings:
         records.waive_finding(finding.id, until, "Ada", "it goes back next week")
     (then,), (now,), (over,) = (
-        replay(run),
-        replay(run, waived_at=datetime.datetime.now(datetime.UTC)),
-        replay(run, waived_at=until),
+        reevaluate(run),
+        reevaluate(run, waived_at=datetime.datetime.now(datetime.UTC)),
+        reevaluate(run, waived_at=until),
     )
-    assert [each.replayed and each.replayed.verdict for each in (then, now, over)] == [
+    assert [each.outcome and each.outcome.verdict for each in (then, now, over)] == [
         Verdict.FAIL, Verdict.WARN, Verdict.FAIL
     ]  # fmt: skip
 
@@ -258,7 +294,7 @@ def newcomer(sku: Sku, name: str, slow: dict[str, float] | None = None) -> str:
             continue
         result, raw = measured(sku, name, name, slow or {})
         records.begin_stage(lease.dag_id, lease.run_id, stage)
-        records.record_stage(lease.dag_id, lease.run_id, result, judge(result, sku, STAGE, LEVEL), raw)
+        records.record_stage(lease.dag_id, lease.run_id, result, judge(Case.of(result, sku)), raw)
     records.finish_run(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "Nobody knows.")
     records.release_leases(lease.dag_id, lease.run_id, "over")
     return lease.run_id
@@ -278,7 +314,7 @@ def test_peers_settle_what_nobody_could_judge(
     found = [each.finding for each in records.open_findings("odd") if each.finding.metric == SLOW]
     assert ("gpu3", "peers") in {(finding.device, finding.rule) for finding in found}
     assert [mail.key.split("/")[1] for mail in records.outbox_pending()] == [odd, well]
-    (again,) = replay(records.get_run(DAG, well), stage=STAGE)
+    (again,) = reevaluate(records.get_run(DAG, well), stage=STAGE)
     assert again.differences == (), "it can be replayed like every verdict"
     assert unsettled.speak_again() == {}
 

@@ -1,0 +1,133 @@
+"""The judge's input, built from the records: in one way for a result that has just come and for a stored one."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from muster import records
+from muster.errors import UnknownSnapshot
+from muster.judging import repeats
+from muster.judging.chassis import Chassis, joined
+from muster.judging.references import compares, with_history
+from muster.judging.xid_history import returning_xids
+
+if TYPE_CHECKING:
+    from muster.records import NodeRecord, RunRecord
+    from muster_criteria.fleet.snapshot import Snapshot
+    from muster_criteria.measured import StageResult
+    from muster_criteria.model import Evidence, Judgement
+    from muster_criteria.sku_files.skus import Sku
+    from muster_criteria.stage.case import Case
+
+log = logging.getLogger(__name__)
+
+NO_PEERS = "none"
+"""Instead of a snapshot's version: judge without peers, history and goldens."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Collected:
+    """What one attempt at a stage brought back.
+
+    ``result``: the node's own, None if there is none, for the reason ``why_missing``. ``chassis``: the BMC's readings.
+    ``evidence``: what the controller established itself.
+    """
+
+    result: StageResult | None
+    chassis: Chassis | None = None
+    why_missing: str = ""
+    evidence: tuple[Evidence, ...] = ()
+
+
+def fresh_case(run: RunRecord, node: NodeRecord, sku: Sku, stage: str, collected: Collected) -> Case:
+    """The case of an attempt that has just ended, by the newest peers and all that is recorded until now."""
+    returned = returning_xids(node.name, collected.result, sku.xid_policy)
+    collected = dataclasses.replace(collected, evidence=(*collected.evidence, *returned))
+    return _case(run, node, sku, stage, collected, lambda result: _newest(run, node, sku, result))
+
+
+def stored_case(
+    run: RunRecord, sku: Sku, recorded: Judgement, collected: Collected, before: datetime.datetime, version: str
+) -> Case:
+    """The case of a recorded judgement, by what was known ``before`` and the peer snapshot ``version``.
+
+    ``version``: "" for the snapshot that the judgement cites, ``NO_PEERS`` for none. Raises UnknownSnapshot.
+    """
+    run = dataclasses.replace(run, level=recorded.level)
+    node = dataclasses.replace(records.get_node(run.node), simulated=recorded.simulated)
+    cited = version or recorded.snapshot or NO_PEERS
+    snapshot = None
+    if cited != NO_PEERS:
+        snapshot = records.load_snapshot(cited, run.sku, run.level, simulated=recorded.simulated)
+    return _case(
+        run, node, sku, recorded.stage, collected, lambda _: snapshot, before=before, goldens=version != NO_PEERS
+    )
+
+
+def judgement_of(case: Case, node: str, *, before: datetime.datetime | None = None) -> Judgement:
+    """The judgement of a case, beside what was found on other nodes shortly ``before`` (default: now)."""
+    from muster_criteria.stage.judge import judge
+
+    judgement = judge(case)
+    if case.result is None:
+        return judgement
+    return records.beside_neighbours(judgement, node, case.result.environment, before=before)
+
+
+def _case(
+    run: RunRecord,
+    node: NodeRecord,
+    sku: Sku,
+    stage: str,
+    collected: Collected,
+    choose: Callable[[StageResult], Snapshot | None],
+    *,
+    before: datetime.datetime | None = None,
+    goldens: bool = True,
+) -> Case:
+    from muster_criteria.context.goldens import Goldens
+    from muster_criteria.stage.case import Case
+
+    case = Case(
+        sku,
+        stage,
+        run.level,
+        why_missing=collected.why_missing,
+        evidence=collected.evidence,
+        simulated=node.simulated,
+    )
+    if collected.result is None:
+        return case
+    measured, others = repeats.arranged(run, sku, collected.result, before=before)
+    result = joined(measured, collected.chassis)
+    simulated = node.simulated or result.simulated
+    again, snapshot = repeats.readings(others, sku, node), choose(result)
+    return dataclasses.replace(
+        case,
+        result=result,
+        simulated=simulated,
+        references=with_history(snapshot, run, node, sku, before=before, repeats=again) if snapshot else None,
+        goldens=records.goldens_for(result, run.run_id, simulated=simulated, before=before) if goldens else Goldens(),
+        others=others,
+        repeats=again,
+        previous_faults=records.previous_faults(result, node.name, run.run_id, before=before),
+    )
+
+
+def _newest(run: RunRecord, node: NodeRecord, sku: Sku, result: StageResult) -> Snapshot | None:
+    """The newest peer snapshot, None if there is none or the result has nothing that the programme compares."""
+    if not compares(sku, result):
+        return None
+    simulated = node.simulated or result.simulated
+    latest = records.latest_snapshot(sku.name, run.level, simulated=simulated)
+    if latest is None:
+        return None
+    try:
+        return records.load_snapshot(latest.version, sku.name, run.level, simulated=simulated)
+    except UnknownSnapshot as error:
+        log.warning("judged without peers: %s", error)
+        return None

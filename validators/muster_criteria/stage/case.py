@@ -1,0 +1,52 @@
+"""The judge's input: everything that one stage's verdict depends on, as one value."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import pandas as pd
+
+from muster_criteria.context.goldens import Goldens
+from muster_criteria.fleet.references import References
+from muster_criteria.measured import StageResult
+from muster_criteria.model import Evidence
+from muster_criteria.sku_files.skus import Sku
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Case:
+    """One attempt at one stage, with what it is judged by. The same case always gives the same judgement.
+
+    Attributes:
+        sku: The SKU whose limits and requirements apply.
+        stage: The stage that was to be run.
+        level: The level at which it was to be run.
+        result: What the node measured; None if nothing usable came back.
+        why_missing: One sentence that says why there is no result.
+        evidence: What the controller itself established; each item is a critical finding.
+        simulated: Whether the node is known to be simulated, whatever its result says.
+        references: Peer snapshot and the node's earlier visits; None: judge by the SKU alone.
+        goldens: Digests that the fleet agreed on.
+        others: The other results of the same test in this run (see ``retests.arranged``).
+        repeats: The readings in ``others``.
+        previous_faults: {device: number of earlier runs in which the part that sits there failed}.
+    """
+
+    sku: Sku
+    stage: str
+    level: str
+    result: StageResult | None = None
+    why_missing: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    simulated: bool = False
+    references: References | None = None
+    goldens: Goldens = dataclasses.field(default_factory=Goldens)
+    others: tuple[StageResult, ...] = ()
+    repeats: pd.DataFrame | None = None
+    previous_faults: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, result: StageResult, sku: Sku) -> Case:
+        """The case of a result that is judged by its SKU alone."""
+        return cls(sku, result.stage, result.level, result)

@@ -1,0 +1,97 @@
+"""The ladder: how findings and coverage become the verdict of a stage, and stages' verdicts that of a node."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+
+from muster_criteria.model import UNJUDGED, Coverage, Finding, Judgement, Severity, Verdict
+from muster_criteria.words import listed
+
+
+@dataclasses.dataclass(frozen=True)
+class _Counts:
+    """All that a stage's verdict depends on."""
+
+    critical: int
+    missing: int
+    unjudged: int
+    warnings: int
+
+
+VERDICTS: tuple[tuple[Verdict, Callable[[_Counts], bool]], ...] = (
+    (Verdict.FAIL, lambda counts: counts.critical > 0),
+    (Verdict.INCONCLUSIVE, lambda counts: counts.missing > 0),
+    (Verdict.PROVISIONAL, lambda counts: counts.unjudged > 0),
+    (Verdict.WARN, lambda counts: counts.warnings > 0),
+    (Verdict.PASS, lambda counts: True),
+)
+"""(verdict, condition), in order: the first condition that holds decides. A critical finding fails the stage even where
+measurements are missing."""
+
+OVERALL = (
+    (Verdict.FAIL, Verdict.FAIL),
+    (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE),
+    (Verdict.SKIPPED, Verdict.INCONCLUSIVE),
+    (Verdict.PROVISIONAL, Verdict.PROVISIONAL),
+    (Verdict.WARN, Verdict.WARN),
+)
+"""(a stage's verdict, the node's verdict if any stage has it), in order. A skipped stage leaves the node untested."""
+
+REASON_MAX = 400
+"""Longest sentence (characters) in a reason."""
+
+
+def verdict_of(findings: Sequence[Finding], coverage: Coverage) -> tuple[Verdict, str]:
+    """The verdict of a stage, and its reason in one sentence."""
+    counts = _Counts(
+        critical=sum(finding.severity is Severity.CRITICAL for finding in findings),
+        missing=len(coverage.missing) or int(coverage.required == 0),
+        unjudged=len(coverage.unjudged),
+        warnings=sum(finding.severity is Severity.WARNING for finding in findings),
+    )
+    verdict = next(verdict for verdict, holds in VERDICTS if holds(counts))
+    return verdict, _reason(verdict, findings, coverage)
+
+
+def _reason(verdict: Verdict, findings: Sequence[Finding], coverage: Coverage) -> str:
+    if verdict in (Verdict.FAIL, Verdict.WARN):
+        grave = Severity.CRITICAL if verdict is Verdict.FAIL else Severity.WARNING
+        return _first_of([finding.summary.rstrip(".") for finding in findings if finding.severity is grave])
+    if verdict is Verdict.INCONCLUSIVE:
+        count = f"Not measured ({len(coverage.missing)} of {coverage.required} required): "
+        return _first_of([count + sentence for sentence in coverage.missing or ("nothing was required",)])
+    if verdict is Verdict.PROVISIONAL:
+        figures = dict.fromkeys(
+            sentence.removesuffix(f": {UNJUDGED}").partition(" on ")[0] for sentence in coverage.unjudged
+        )
+        count = f"Not judged ({len(coverage.unjudged)} of {coverage.required} required): "
+        return f"{count}{_cut(listed(list(figures), most=8))}: {UNJUDGED}."
+    return f"All {coverage.required} required measurements were taken and are within their limits."
+
+
+def _first_of(sentences: Sequence[str]) -> str:
+    more = f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else ""
+    return f"{_cut(sentences[0])}{more}."
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= REASON_MAX else text[: REASON_MAX - 1] + "…"
+
+
+def overall(judgements: Iterable[Judgement], required_stages: Sequence[str]) -> tuple[Verdict, str]:
+    """The verdict on the node, and a headline: the gravest verdict of its stages, none of which may be absent.
+
+    The headline names every stage with that verdict, since a later one often gives the cause: the thermal stage shows
+    that the GPU which was too slow in the performance stage throttles.
+    """
+    given = list(judgements)
+    absent = [stage for stage in required_stages if stage not in {judgement.stage for judgement in given}]
+    for verdict, of_node in OVERALL:
+        sentences = [f"{item.stage}: {item.reason}" for item in given if item.verdict is verdict]
+        if verdict is Verdict.SKIPPED and (absent or not required_stages):
+            sentences.append(f"{', '.join(absent)} did not run." if absent else "no stage was required.")
+        if sentences:
+            return of_node, " ".join(_cut(sentence) for sentence in sentences)
+    total = sum(judgement.coverage.required for judgement in given)
+    return Verdict.PASS, f"All {len(required_stages)} stages passed, {total} required measurements taken and judged."
