@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from muster_node.hardware import open_hardware
-from muster_node.hardware.host import HostHardware
+from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Context, Probe, Skip, resolve_params
 from muster_node.probes.exact_gemm import ExactGemm

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster_node.hardware.xid_log import parse_xids
+from muster_node.hardware.host.xid_log import parse_xids
 from muster_simulator import SimulatedHardware
 from muster_simulator.inventory import IS_LOST
 from tests.muster_simulator.conftest import Build

@@ -16,7 +16,7 @@ from typing import Any
 from unittest import mock
 
 from muster_node.cluster.exchange import Exchange
-from muster_node.hardware.cpu_compute import require_torch
+from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Fact, Hardware, Sample, Timing, Transfer, Usage, Worker
 from muster_node.probes import collectives
 

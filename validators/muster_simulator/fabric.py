@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import List
 
-from muster_node.hardware.seam import Fact
-from muster_node.hardware.sysfs import NOT_SUPPORTED
+from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 from muster_simulator.machine import Gpu, Machine
 from muster_simulator.state import GpuState, State
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Collection, Dict, List, Optional
 
-from muster_node.hardware.seam import Fact
-from muster_node.hardware.sysfs import NOT_SUPPORTED
+from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 from muster_simulator import fabric
 from muster_simulator.kernel_log import xid_count
 from muster_simulator.machine import SPARE_ROWS, Gpu, Machine

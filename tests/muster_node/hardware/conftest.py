@@ -2,8 +2,8 @@
 
 import pytest
 
+from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Clock
-from muster_node.hardware.sysfs import Files
 
 
 class StepClock(Clock):

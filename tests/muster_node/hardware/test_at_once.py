@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from muster_node.hardware.cpu_workers import WorkerFailed
-from muster_node.hardware.host import HostHardware
+from muster_node.hardware.host.cpu_workers import WorkerFailed
+from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.seam import Device
 from muster_node.probe import Skip
 

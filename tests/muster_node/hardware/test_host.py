@@ -5,11 +5,12 @@ import os
 import pytest
 
 import muster_node.hardware
-from muster_node.hardware import host, host_inventory, open_hardware
-from muster_node.hardware.host import HostHardware
-from muster_node.hardware.host_sensors import HostSensors
+from muster_node.hardware import open_hardware
+from muster_node.hardware.host import inventory, kernel_log
+from muster_node.hardware.host.machine import HostHardware
+from muster_node.hardware.host.sensors import HostSensors
+from muster_node.hardware.host.xid_log import last_time, parse_xids
 from muster_node.hardware.seam import Device, Fact
-from muster_node.hardware.xid_log import last_time, parse_xids
 from muster_node.probes.inventory import Inventory
 
 
@@ -35,7 +36,7 @@ def test_every_fact_of_this_machine_has_a_metric_in_the_same_unit():
 
 
 def test_what_cannot_be_read_is_a_note_and_never_a_zero(tree):
-    for fact in host_inventory.inventory(tree({"/proc/cpuinfo": ""})):
+    for fact in inventory.inventory(tree({"/proc/cpuinfo": ""})):
         if fact.name in ("cpu_threads", "clock_synchronised"):
             continue  # told by system calls, not by files
         assert fact.value is None, fact
@@ -79,7 +80,7 @@ def test_disks_and_ports(tree):
             "/sys/class/infiniband/mlx5_0/ports/1/rate": "400 Gb/sec (4X NDR)",
         }
     )
-    facts = by_name(host_inventory.inventory(files))
+    facts = by_name(inventory.inventory(files))
     assert facts["disk_size", "disk:nvme0n1"].value == pytest.approx(3840.755982336)
     assert facts["nic_speed", "nic:eth0"].value == 200.0
     assert facts["nic_speed", "nic:eth1"] == Fact("nic_speed", "nic:eth1", "Gb/s", note="not supported")
@@ -90,7 +91,7 @@ def test_disks_and_ports(tree):
 
 def test_a_placeholder_is_no_serial(tree):
     files = tree({"/sys/class/dmi/id/product_serial": "S4112", "/sys/class/dmi/id/board_serial": "Default string"})
-    system, board = host_inventory.serials(files)
+    system, board = inventory.serials(files)
     assert system.text == "S4112"
     assert (board.text, board.note) == (None, "not set by the maker")
 
@@ -221,7 +222,7 @@ def test_a_reader_without_privilege_learns_when_each_message_came(tmp_path, monk
         (tmp_path / name).write_text(script)
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(host, "_read_kmsg", lambda: None)
+    monkeypatch.setattr(kernel_log, "_read_kmsg", lambda: None)
     log = HostHardware().kernel_log()
     assert [event.at for event in parse_xids(log)] == [123.456789]
     assert last_time(log) == 500.000001

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from muster_node.hardware import host_fabric
-from muster_node.hardware.sysfs import NOT_SUPPORTED, Files
+from muster_node.hardware.host import fabric
+from muster_node.hardware.host.sysfs import Files
+from muster_node.hardware.seam import NOT_SUPPORTED
 
 SWITCH = "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0"
 
@@ -42,7 +43,7 @@ def machine(tmp_path: Path) -> Files:
 
 
 def test_ports_are_told_with_state_firmware_and_errors(machine: Files) -> None:
-    facts = list(host_fabric.port_facts(machine))
+    facts = list(fabric.port_facts(machine))
     said = {(fact.name, fact.device): fact.text if fact.value is None else fact.value for fact in facts}
     assert said["ib_port_active", "nic:mlx5_0"] == 1.0
     assert said["ib_port_active", "nic:mlx5_2"] == 0.0
@@ -55,14 +56,14 @@ def test_ports_are_told_with_state_firmware_and_errors(machine: Files) -> None:
 
 
 def test_a_ports_rate_is_told_with_its_adapter_while_it_is_up(machine: Files) -> None:
-    rates = {fact.device: fact for fact in host_fabric.port_facts(machine) if fact.name == "ib_port_rate"}
+    rates = {fact.device: fact for fact in fabric.port_facts(machine) if fact.name == "ib_port_rate"}
     assert {fact.labels["adapter"] for fact in rates.values()} == {"MT4129"}
     assert rates["nic:mlx5_0"].value == 400.0
     assert (rates["nic:mlx5_2"].value, rates["nic:mlx5_2"].note) == (None, "the port is not up")
 
 
 def test_a_machine_without_ports_has_none(tmp_path: Path) -> None:
-    assert list(host_fabric.port_facts(Files(tmp_path))) == []
+    assert list(fabric.port_facts(Files(tmp_path))) == []
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_a_machine_without_ports_has_none(tmp_path: Path) -> None:
 def test_the_nearest_nic_is_the_one_with_most_of_the_path_in_common(
     machine: Files, address: str, nearest: str | None
 ) -> None:
-    facts = {fact.name: fact for fact in host_fabric.topology(machine, {"gpu0": address})}
+    facts = {fact.name: fact for fact in fabric.topology(machine, {"gpu0": address})}
     assert facts["nearest_nic"].text == nearest
     assert facts["nearest_nic"].note == ("" if nearest else NOT_SUPPORTED)
 
@@ -85,13 +86,13 @@ def test_the_nearest_nic_is_the_one_with_most_of_the_path_in_common(
 def test_a_gpu_under_the_same_root_complex_is_told_apart(machine: Files, tmp_path: Path) -> None:
     for adapter in ("mlx5_0", "mlx5_2"):
         (tmp_path / "sys/class/infiniband" / adapter / "device").unlink()
-    facts = {fact.name: fact for fact in host_fabric.topology(machine, {"gpu0": "0000:1b:00"})}
+    facts = {fact.name: fact for fact in fabric.topology(machine, {"gpu0": "0000:1b:00"})}
     assert facts["nearest_nic"].text == "mlx5_1 (same root complex)"
     assert facts["gpu_numa_node"].value == 0
 
 
 def test_numa_nodes_that_the_kernel_does_not_know_are_told(machine: Files) -> None:
-    facts = {fact.name: fact for fact in host_fabric.topology(machine, {"gpu0": "0000:9a:00"})}
+    facts = {fact.name: fact for fact in fabric.topology(machine, {"gpu0": "0000:9a:00"})}
     assert (facts["gpu_numa_node"].value, facts["gpu_numa_node"].note) == (None, NOT_SUPPORTED)
 
 
@@ -101,6 +102,6 @@ def test_numa_nodes_that_the_kernel_does_not_know_are_told(machine: Files) -> No
 def test_the_fabric_manager_is_told_by_systemd(
     monkeypatch: pytest.MonkeyPatch, output: str | None, text: str | None
 ) -> None:
-    monkeypatch.setattr(host_fabric, "output_of", lambda command, ok_statuses: output)
-    told = host_fabric.fabric_manager()
+    monkeypatch.setattr(fabric, "output_of", lambda command, ok_statuses: output)
+    told = fabric.fabric_manager()
     assert (told.text, told.note) == (text, "" if text else NOT_SUPPORTED)

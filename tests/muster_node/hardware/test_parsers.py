@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from muster_node.hardware import host_parse
+from muster_node.hardware.host import kernel_log, parse
 
 DATA = Path(__file__).parent / "data"
 FILES = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(DATA.glob("*.json"))]
+PARSERS = {**vars(parse), **vars(kernel_log)}
 CASES = [
     pytest.param(file["parser"], case["input"], case["expected"], id=f"{file['parser']}: {case['about']}")
     for file in FILES
@@ -23,11 +24,11 @@ def plain(value):
 
 @pytest.mark.parametrize(("parser", "text", "expected"), CASES)
 def test_recorded(parser, text, expected):
-    assert plain(getattr(host_parse, parser)(text)) == expected
+    assert plain(PARSERS[parser](text)) == expected
 
 
 def test_every_parser_has_recordings():
-    parsers = {name for name in vars(host_parse) if name.startswith("parse_")} - {"parse_clock"}
+    parsers = {name for name in PARSERS if name.startswith("parse_")} - {"parse_clock"}
     assert parsers <= {file["parser"] for file in FILES}
 
 
@@ -41,6 +42,6 @@ def test_every_parser_has_recordings():
     ],
 )
 def test_clock_takes_the_best_source_and_says_which(cpufreq, info, clock, note):
-    value, said = host_parse.parse_clock(cpufreq, info)
+    value, said = parse.parse_clock(cpufreq, info)
     assert value == clock
     assert note in said

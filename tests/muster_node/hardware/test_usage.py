@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from muster_node.hardware import host_usage
-from muster_node.hardware.host import HostHardware
+from muster_node.hardware.host import usage as host_usage
+from muster_node.hardware.host.machine import HostHardware
 
 SPIN = "import time\nend = time.monotonic() + 20\nwhile time.monotonic() < end: pass\n"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster_node.hardware.host_parse import parse_kmsg
-from muster_node.hardware.xid_log import DISTINCT_MAX, XidEvent, folded, last_time, normal_pci, parse_xids
+from muster_node.hardware.host.kernel_log import parse_kmsg
+from muster_node.hardware.host.xid_log import DISTINCT_MAX, XidEvent, folded, last_time, normal_pci, parse_xids
 
 LOST = "[ 9107.481251] NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 FAULT = (

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from muster_node.cluster.exchange import OPS, Exchange
-from muster_node.hardware.host import HostHardware
+from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.seam import Device
 from muster_node.probe import Skip
 from muster_node.probes import collectives

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster_node.hardware.seam import Device, Fact, Hardware
-from muster_node.hardware.sysfs import NOT_SUPPORTED
+from muster_node.hardware.seam import NOT_SUPPORTED, Device, Fact, Hardware
 from muster_node.probe import Context
 from muster_node.workloads.counters import HOST, METRICS, Counters
 from tests.muster_simulator.winding import WoundClock

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from muster_node.hardware.cpu_compute import CpuCompute
-from muster_node.hardware.host import HostHardware
+from muster_node.hardware.host.cpu_compute import CpuCompute
+from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.seam import Fact
 from muster_node.probe import Skip
 from muster_node.probes.cpu_burn import CpuBurn

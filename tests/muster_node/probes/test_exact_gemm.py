@@ -5,7 +5,7 @@ import math
 import pytest
 
 from muster_node.hardware import open_hardware
-from muster_node.hardware.cpu_compute import CpuCompute
+from muster_node.hardware.host.cpu_compute import CpuCompute
 from muster_node.probes import exact_gemm
 from muster_node.probes.exact_gemm import ExactGemm
 from muster_node.workloads import exact, exact_conditions, exact_vector

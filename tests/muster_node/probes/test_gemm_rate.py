@@ -50,7 +50,7 @@ def test_nothing_to_multiply_is_skipped(run_probe, quick):
 
 def test_a_slow_core_shows(run_probe, cpus, quick, monkeypatch):
     """Half the work thrown away on one core must halve its rate: the figure follows the hardware."""
-    from muster_node.hardware.cpu_compute import CpuCompute
+    from muster_node.hardware.host.cpu_compute import CpuCompute
 
     honest = CpuCompute.matmul
 

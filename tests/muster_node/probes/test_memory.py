@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from muster_node.hardware import open_hardware
-from muster_node.hardware.cpu_compute import CpuCompute
-from muster_node.hardware.host import HostHardware
+from muster_node.hardware.host.cpu_compute import CpuCompute
+from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.seam import Device
 from muster_node.probe import Skip
 from muster_node.probes import memory_bandwidth

@@ -2,7 +2,7 @@
 
 import pytest
 
-from muster_node.hardware.cpu_compute import CpuCompute
+from muster_node.hardware.host.cpu_compute import CpuCompute
 from muster_node.probes.exact_gemm import ExactGemm
 from muster_node.workloads import exact
 from muster_node.workloads.product_check import ByteSums, ProductCheck

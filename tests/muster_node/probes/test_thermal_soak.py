@@ -2,7 +2,7 @@
 
 import pytest
 
-from muster_node.hardware.host import HostHardware
+from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.seam import Sample
 from muster_node.probes.thermal_soak import Record, ThermalSoak
 

@@ -20,6 +20,6 @@ def open_hardware() -> "Hardware":
         from muster_simulator import open_simulated
 
         return open_simulated(pathlib.Path(directory))
-    from muster_node.hardware.host import open_host
+    from muster_node.hardware.host.machine import open_host
 
     return open_host()

@@ -17,6 +17,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, ContextManager, Dict, Iterable, List, Optional, Sequence, Tuple
 
+NOT_SUPPORTED = "not supported"
+NO_PRIVILEGE = "no privilege"
+"""Notes of a value that the machine does not have, and of one that this user may not read."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Device:

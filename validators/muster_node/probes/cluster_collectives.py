@@ -14,7 +14,7 @@ from muster_node.cluster.exchange import ANYBODY, ELEMENT_BYTES, OPS, Exchange, 
 from muster_node.cluster.fabric import Fabric, open_fabric
 from muster_node.cluster.member import PeerGroup
 from muster_node.cluster.session import METRICS, PARAMS, join_block
-from muster_node.hardware.cpu_compute import require_torch
+from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Clock
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads.common import MIB, median, spread

@@ -17,7 +17,7 @@ from muster_node.cluster.member import PeerGroup
 from muster_node.cluster.session import METRICS, PARAMS, join_block
 from muster_node.cluster.training import Parallel, StepTimes, replica, same_batch
 from muster_node.cluster.transformer import Shape, Transformer
-from muster_node.hardware.cpu_compute import require_torch
+from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Device
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads.common import median, spread

@@ -15,7 +15,7 @@ import pathlib
 from typing import Any, Dict, List, Optional, Tuple
 
 from muster_node.cluster.exchange import ELEMENT_BYTES, OPS, Exchange, busbw_factor
-from muster_node.hardware.cpu_compute import require_torch
+from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Clock, Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.probes._ring import CARRIED, Ring

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, List, Optional
 
-from muster_node.hardware.cpu_compute import require_torch
-from muster_node.hardware.host_parse import hardware_errors
+from muster_node.hardware.host.kernel_log import hardware_errors
+from muster_node.hardware.pytorch import require_torch
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads.common import drop_percent, median, spread
 from muster_node.workloads.counters import HOST_METRICS, Counters

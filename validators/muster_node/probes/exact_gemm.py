@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from muster_node.hardware.cpu_compute import require_torch
+from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.tools.run import COOL_PARAMS, cool_down, gpu_temperatures

@@ -17,7 +17,7 @@ import os
 from typing import Any, Dict, List, Tuple
 
 from muster_node.cluster.digest import digest
-from muster_node.hardware.cpu_compute import require_torch
+from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Device, Hardware, Worker
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads.common import best_devices, precision_of, seed_of

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from muster_node.hardware.cpu_compute import require_torch
+from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Timing, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads.common import FORMATS, median, precision_of, quantile, seed_of, spread

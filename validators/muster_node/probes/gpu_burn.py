@@ -11,7 +11,7 @@ import dataclasses
 from typing import Any, ContextManager, Dict, Iterable, List, Mapping, Optional
 
 from muster_node.agent.gpu_settings import settings
-from muster_node.hardware.cpu_compute import require_torch
+from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Sample, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads import counters, host_load, pulses, settings_changed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_node.hardware.xid_log import last_time
+from muster_node.hardware.host.xid_log import last_time
 from muster_node.probe import Context, Metric, Probe
 
 

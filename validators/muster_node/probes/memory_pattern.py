@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Dict, List, Mapping, Optional
 
-from muster_node.hardware.cpu_compute import require_torch
+from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Hardware, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads.common import GIB, MIB, best_devices, seed_of

@@ -10,7 +10,7 @@ import re
 import statistics
 from typing import Dict, List, Optional, Tuple
 
-from muster_node.hardware.xid_log import normal_pci
+from muster_node.hardware.host.xid_log import normal_pci
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.tools.run import COOL_PARAMS, BadOutput, cool_down, gpus_by_pci, real_only, run_tool
 

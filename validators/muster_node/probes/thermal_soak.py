@@ -10,9 +10,8 @@ import collections
 from statistics import mean
 from typing import Any, Dict, List, NamedTuple, Tuple
 
-from muster_node.hardware.cpu_compute import require_torch
-from muster_node.hardware.seam import Hardware, Sample, Worker
-from muster_node.hardware.sysfs import NOT_SUPPORTED
+from muster_node.hardware.pytorch import require_torch
+from muster_node.hardware.seam import NOT_SUPPORTED, Hardware, Sample, Worker
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads.common import best_devices, drop_percent, median, seed_of, spread
 from muster_node.workloads.cooling import cooldown_constant, time_to_steady

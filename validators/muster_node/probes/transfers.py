@@ -10,7 +10,7 @@ import dataclasses
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from muster_node.cluster.digest import digest
-from muster_node.hardware.cpu_compute import require_torch
+from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Transfer
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads.common import MIB, median, reason_of, seed_of, spread

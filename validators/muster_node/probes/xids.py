@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Dict
 
-from muster_node.hardware.sysfs import NO_PRIVILEGE
-from muster_node.hardware.xid_log import SXID, XidEvent, folded, parse_xids
+from muster_node.hardware.host.xid_log import SXID, XidEvent, folded, parse_xids
+from muster_node.hardware.seam import NO_PRIVILEGE
 from muster_node.probe import Context, Metric, Probe
 from muster_node.tools.run import gpus_by_pci
 

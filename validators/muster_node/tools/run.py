@@ -9,8 +9,8 @@ import signal
 import subprocess
 from typing import Dict, Iterator, List, Optional, Sequence
 
+from muster_node.hardware.host.xid_log import normal_pci
 from muster_node.hardware.seam import Hardware
-from muster_node.hardware.xid_log import normal_pci
 from muster_node.probe import Context, Param, Skip
 
 OUTPUT_MAX = 16 * 1024 * 1024

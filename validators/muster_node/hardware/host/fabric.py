@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import Dict, Iterator, List, Tuple
 
-from muster_node.hardware.host_inventory import fact, text_fact
-from muster_node.hardware.host_parse import parse_infiniband_rate
-from muster_node.hardware.seam import Fact
-from muster_node.hardware.sysfs import NOT_SUPPORTED, Files, output_of
-from muster_node.hardware.xid_log import normal_pci
+from muster_node.hardware.host.inventory import fact, text_fact
+from muster_node.hardware.host.parse import parse_infiniband_rate
+from muster_node.hardware.host.sysfs import Files, output_of
+from muster_node.hardware.host.xid_log import normal_pci
+from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 
 _IB = "/sys/class/infiniband"
 _ACTIVE = "ACTIVE"
@@ -33,7 +33,7 @@ _KNOWN_STATES = ("active", "inactive", "failed", "activating", "deactivating")
 
 
 def ports(files: Files) -> List[Tuple[str, str, str]]:
-    """(device, adapter, path) of every port; devices are named as ``host_inventory`` names them for their speed."""
+    """(device, adapter, path) of every port; devices are named as ``inventory`` names them for their speed."""
     found = []
     for adapter in files.names(_IB):
         for port in files.names("%s/%s/ports" % (_IB, adapter)):

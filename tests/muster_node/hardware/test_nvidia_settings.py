@@ -9,9 +9,9 @@ import pynvml
 import pytest
 
 from muster_node.agent.gpu_settings import restore, settings
-from muster_node.hardware.host import HostHardware
-from muster_node.hardware.nvidia import NvidiaGpus
-from tests.muster_node.nvml_standin import FakeNvml
+from muster_node.hardware.host.machine import HostHardware
+from muster_node.hardware.nvidia.gpus import NvidiaGpus
+from tests.muster_node.hardware.nvml_standin import FakeNvml
 
 SETTERS = ("nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetPersistenceMode", "nvmlDeviceSetComputeMode",
            "nvmlDeviceSetApplicationsClocks")  # fmt: skip

@@ -7,26 +7,17 @@ gave the core to somebody else for a while, which says nothing about the hardwar
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import time
 from typing import Any, ContextManager, Iterator, Optional, Sequence, Tuple
 
-from muster_node.hardware import host_parse as parse
+from muster_node.hardware.host import parse
+from muster_node.hardware.host.sysfs import Files
+from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Timing
-from muster_node.hardware.sysfs import Files
-from muster_node.probe import Skip
 
 # Without one of these, int8 products are summed in saturating 16-bit pairs and are not exact by design.
 _INT8_FLAGS = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
-
-
-def require_torch() -> Any:
-    """The torch module. Raises Skip where it is not installed or cannot be loaded."""
-    try:
-        return importlib.import_module("torch")
-    except ImportError as error:
-        raise Skip("PyTorch cannot be imported: %s" % error) from error
 
 
 class CpuCompute(Compute):

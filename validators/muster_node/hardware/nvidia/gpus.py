@@ -15,12 +15,11 @@ import operator
 import os
 from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence, Tuple
 
-from muster_node.hardware.nvidia_compute import CudaCompute, Pace
-from muster_node.hardware.nvidia_links import Links, fabric_facts
-from muster_node.hardware.nvidia_settings import COMPUTE_MODES, restore_setting
-from muster_node.hardware.nvml import CALL_LIMIT_S, Answer, Nvml
-from muster_node.hardware.seam import Compute, Device, Fact, Sample
-from muster_node.hardware.sysfs import NOT_SUPPORTED
+from muster_node.hardware.nvidia.compute import CudaCompute, Pace
+from muster_node.hardware.nvidia.links import Links, fabric_facts
+from muster_node.hardware.nvidia.nvml import CALL_LIMIT_S, Answer, Nvml
+from muster_node.hardware.nvidia.settings import COMPUTE_MODES, restore_setting
+from muster_node.hardware.seam import NOT_SUPPORTED, Compute, Device, Fact, Sample
 from muster_node.probe import Skip
 
 _GIB = 2.0**30

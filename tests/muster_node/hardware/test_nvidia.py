@@ -9,12 +9,12 @@ from typing import Any
 import pynvml
 import pytest
 
-from muster_node.hardware import nvidia
-from muster_node.hardware.host import HostHardware
-from muster_node.hardware.nvidia import NvidiaGpus, open_nvidia
+from muster_node.hardware.host.machine import HostHardware
+from muster_node.hardware.nvidia import gpus as nvidia
+from muster_node.hardware.nvidia.gpus import NvidiaGpus, open_nvidia
 from muster_node.hardware.seam import Device
 from muster_node.probe import Skip
-from tests.muster_node.nvml_standin import FakeNvml, value_of
+from tests.muster_node.hardware.nvml_standin import FakeNvml, value_of
 
 
 def test_a_healthy_board_is_told_in_full() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
-from muster_node.hardware.nvml import Nvml
+from muster_node.hardware.nvidia.nvml import Nvml
 from muster_node.hardware.seam import Fact
 
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}

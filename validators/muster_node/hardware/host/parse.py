@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from muster_node.hardware.sysfs import NOT_SUPPORTED
+from muster_node.hardware.seam import NOT_SUPPORTED
 
 # Vector register widths in bits, widest first; SVE's width is not in /proc/cpuinfo, so ARM counts by Advanced SIMD.
 _VECTOR_FLAGS = (("avx512f", 512), ("avx2", 256), ("avx", 256), ("sse2", 128), ("asimd", 128), ("neon", 128))
@@ -14,16 +14,6 @@ _VECTOR_FLAGS = (("avx512f", 512), ("avx2", 256), ("avx", 256), ("sse2", 128), (
 _MACHINE_CHECK_INTERRUPTS = ("MCE", "THR", "DFR")
 
 _UNSET_SERIALS = {"", "none", "not specified", "default string", "to be filled by o.e.m.", "system serial number", "0"}
-
-# Kernel messages that speak of failing hardware or of a kernel that gave up on it. Ordinary driver noise, even at
-# error priority, is left out: it would differ from healthy node to healthy node.
-_HARDWARE_ERROR = re.compile(
-    r"\[Hardware Error\]|machine check|mce: .*(error|exception)|EDAC .*\b(CE|UE)\b|Uncorrected error|"
-    r"AER: .*error|PCIe Bus Error|I/O error|critical (medium|target) error|NVRM: Xid|GPU has fallen off the bus|"
-    r"soft lockup|hard LOCKUP|blocked for more than|Kernel panic|BUG: |general protection fault|"
-    r"Memory failure|nvme\d+: .*(timeout|controller is down)|thermal.*critical temperature",
-    re.IGNORECASE,
-)
 
 
 def parse_cpuinfo(text: str) -> Dict[str, Any]:
@@ -148,21 +138,6 @@ def parse_infiniband_rate(text: str) -> Optional[float]:
     return float(found.group(1)) if found else None
 
 
-def parse_kmsg(text: str) -> List[str]:
-    """Records of /dev/kmsg as "[seconds] message" lines; continuation lines (dictionaries of a record) are dropped."""
-    lines = []
-    for line in text.splitlines():
-        found = re.match(r"\d+,\d+,(\d+),[^;]*;(.*)", line)
-        if found:
-            lines.append("[%12.6f] %s" % (int(found.group(1)) / 1e6, found.group(2)))
-    return lines
-
-
 def parse_serial(text: Optional[str]) -> Optional[str]:
     """A serial number, None where the maker left a placeholder in its place."""
     return text if text is not None and text.strip().lower() not in _UNSET_SERIALS else None
-
-
-def hardware_errors(lines: Sequence[str]) -> List[str]:
-    """The lines of a kernel log that speak of failing hardware."""
-    return [line for line in lines if _HARDWARE_ERROR.search(line)]

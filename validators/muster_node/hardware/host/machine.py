@@ -7,13 +7,17 @@ import os
 import pathlib
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Protocol, Sequence, Tuple
 
-from muster_node.hardware import host_fabric, host_inventory, host_parse
-from muster_node.hardware.cpu_compute import CpuCompute
-from muster_node.hardware.cpu_workers import run_pinned
-from muster_node.hardware.host_inventory import fact
-from muster_node.hardware.host_sensors import HostSensors
-from muster_node.hardware.host_usage import usage
+from muster_node.hardware.host import fabric, inventory, kernel_log, parse
+from muster_node.hardware.host.cpu_compute import CpuCompute
+from muster_node.hardware.host.cpu_workers import run_pinned
+from muster_node.hardware.host.inventory import fact
+from muster_node.hardware.host.sensors import HostSensors
+from muster_node.hardware.host.sysfs import Files
+from muster_node.hardware.host.usage import usage
+from muster_node.hardware.host.xid_log import XID, parse_xids
 from muster_node.hardware.seam import (
+    NO_PRIVILEGE,
+    NOT_SUPPORTED,
     SCRATCH_DISK,
     Compute,
     Device,
@@ -24,21 +28,13 @@ from muster_node.hardware.seam import (
     Usage,
     Worker,
 )
-from muster_node.hardware.sysfs import NO_PRIVILEGE, NOT_SUPPORTED, Files, output_of
-from muster_node.hardware.xid_log import XID, parse_xids
 from muster_node.probe import Skip
 
 _EDAC = "/sys/devices/system/edac/mc"
-_LOG_COMMANDS = (
-    ("dmesg",),
-    # With the kernel's own seconds since boot, as dmesg has them: what came before a stage is told by them.
-    ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic"),
-    ("sudo", "-n", "dmesg"),
-)
 
 
 class Accelerators(Protocol):
-    """What a GPU backend offers to the host; ``muster_node.hardware.nvidia.open_nvidia()`` returns one, or None."""
+    """A GPU backend, such as ``nvidia.gpus.open_nvidia()`` returns."""
 
     def devices(self) -> List[Device]:
         """GPUs that answer, in slot order."""
@@ -87,7 +83,7 @@ class HostHardware(Hardware):
         return []
 
     def _cores(self) -> List[Device]:
-        topology = host_inventory.online_topology(self._files)
+        topology = inventory.online_topology(self._files)
         first_thread: Dict[Any, Device] = {}
         for device in self.devices("cpu"):
             place = topology.get(device.index, {})
@@ -101,22 +97,22 @@ class HostHardware(Hardware):
 
     def inventory(self) -> Iterator[Fact]:
         """Everything of the machine, then everything of its GPUs."""
-        yield from host_inventory.inventory(self._files)
-        yield from host_fabric.port_facts(self._files)
+        yield from inventory.inventory(self._files)
+        yield from fabric.port_facts(self._files)
         if self._accelerators is not None:
             addresses = {}
             for told in self._accelerators.inventory():
                 if told.name == "pci_address" and told.text:
                     addresses[told.device] = told.text
                 yield told
-            yield from host_fabric.topology(self._files, addresses)
-            yield host_fabric.fabric_manager()
+            yield from fabric.topology(self._files, addresses)
+            yield fabric.fabric_manager()
             yield self._xids()
 
     def counters(self) -> Iterator[Fact]:
         """Machine checks, EDAC and throttle events of the host, then the GPUs' own counters."""
         files = self._files
-        machine_checks = host_parse.parse_interrupts(files.text("/proc/interrupts"))
+        machine_checks = parse.parse_interrupts(files.text("/proc/interrupts"))
         yield fact("machine_checks", "node", "count", machine_checks)
         for name, item in (("edac_corrected", "ce_count"), ("edac_uncorrected", "ue_count")):
             counts = [files.number("%s/%s/%s" % (_EDAC, mc, item)) for mc in files.names(_EDAC, "mc[0-9]*")]
@@ -127,7 +123,7 @@ class HostHardware(Hardware):
             events = files.number(path)
             if events is not None:
                 yield fact("cpu_throttle_events", device.id, "count", events)
-        yield from host_fabric.port_errors(files)
+        yield from fabric.port_errors(files)
         if self._accelerators is not None:
             yield from self._accelerators.counters()
             yield self._xids()
@@ -152,14 +148,7 @@ class HostHardware(Hardware):
 
     def kernel_log(self) -> Optional[List[str]]:
         """By /dev/kmsg, else by dmesg or journalctl, with ``sudo -n`` last."""
-        text = _read_kmsg()
-        if text is not None:
-            return host_parse.parse_kmsg(text)
-        for command in _LOG_COMMANDS:
-            output = output_of(command)
-            if output:
-                return output.splitlines()
-        return None
+        return kernel_log.read()
 
     def compute(self, device: Device) -> Compute:
         """Compute on a device; on a CPU the calling process is pinned to it."""
@@ -167,7 +156,7 @@ class HostHardware(Hardware):
             if self._accelerators is None:
                 raise Skip("no GPU backend is available on this machine")
             return self._accelerators.compute(device)
-        flags = host_parse.parse_cpuinfo(self._files.text("/proc/cpuinfo"))["flags"]
+        flags = parse.parse_cpuinfo(self._files.text("/proc/cpuinfo"))["flags"]
         return CpuCompute(device, self._files, flags)
 
     def restore_setting(self, device: str, setting: str, facts: Sequence[Fact]) -> str:
@@ -192,33 +181,7 @@ class HostHardware(Hardware):
 def open_host() -> HostHardware:
     """This machine with whatever GPU backend works on it."""
     try:
-        nvidia = importlib.import_module("muster_node.hardware.nvidia")
+        nvidia = importlib.import_module("muster_node.hardware.nvidia.gpus")
     except ImportError:
         return HostHardware()
     return HostHardware(accelerators=nvidia.open_nvidia())
-
-
-def _read_kmsg() -> Optional[str]:
-    """All records of the kernel's ring buffer; each read returns one record, EAGAIN ends it."""
-    try:
-        descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
-        return None
-    records = []
-    try:
-        while True:
-            try:
-                record = os.read(descriptor, 8192)
-            except BrokenPipeError:  # overwritten while we read: go on with the next record
-                continue
-            except OSError:
-                break
-            if not record:
-                break
-            records.append(record)
-    finally:
-        os.close(descriptor)
-    return b"".join(records).decode("utf-8", "replace")
-
-
-__all__ = ["NO_PRIVILEGE", "Accelerators", "HostHardware", "RealClock", "open_host"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from muster_node.hardware import host_parse as parse
+from muster_node.hardware.host import parse
+from muster_node.hardware.host.sysfs import Files, output_of
 from muster_node.hardware.seam import Clock, Usage
-from muster_node.hardware.sysfs import Files, output_of
 
 BUSY_SHARE = 0.5
 """A process counts as busy from half of one core: below that lie the daemons of an idle machine."""

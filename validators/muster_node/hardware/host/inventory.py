@@ -6,9 +6,9 @@ import ctypes
 import os
 from typing import Any, Dict, Iterator, List, Optional
 
-from muster_node.hardware import host_parse as parse
-from muster_node.hardware.seam import Fact
-from muster_node.hardware.sysfs import NOT_SUPPORTED, Files
+from muster_node.hardware.host import parse
+from muster_node.hardware.host.sysfs import Files
+from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 
 GIB = 1024.0**3
 MIB = 1024.0**2

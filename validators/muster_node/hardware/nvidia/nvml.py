@@ -13,7 +13,7 @@ import queue
 import threading
 from typing import Any, Callable, List, Optional, Tuple
 
-from muster_node.hardware.sysfs import NOT_SUPPORTED
+from muster_node.hardware.seam import NOT_SUPPORTED
 
 CALL_LIMIT_S = 20.0
 """Without persistence mode a driver may take seconds to wake a GPU; no call takes as long as this."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from muster_node.hardware import nvidia_compute
-from muster_node.hardware.nvidia_compute import CudaCompute, Pace
+from muster_node.hardware.nvidia import compute as nvidia_compute
+from muster_node.hardware.nvidia.compute import CudaCompute, Pace
 from muster_node.hardware.seam import Device, Transfer
 from muster_node.probe import Skip
 from muster_node.workloads import model_operations

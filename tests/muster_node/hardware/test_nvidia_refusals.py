@@ -16,15 +16,16 @@ from typing import Any, TypeGuard
 import pynvml
 import pytest
 
-from muster_node.hardware import nvidia, nvidia_links, nvml
-from muster_node.hardware.nvidia import NvidiaGpus, open_nvidia
+from muster_node.hardware.nvidia import gpus as nvidia
+from muster_node.hardware.nvidia import links, nvml
+from muster_node.hardware.nvidia.gpus import NvidiaGpus, open_nvidia
 from muster_node.hardware.seam import Fact
-from tests.muster_node.nvml_standin import FakeNvml, Hangs, facts_of, keyed, run_or_hang
+from tests.muster_node.hardware.nvml_standin import FakeNvml, Hangs, facts_of, keyed, run_or_hang
 
 CALLS = sorted(
     {
         call
-        for module in (nvidia, nvidia_links, nvml)
+        for module in (nvidia, links, nvml)
         for call in re.findall(r'"(nvml(?:Device|System)[A-Z]\w+)"', inspect.getsource(module))
     }
     | {"nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"}

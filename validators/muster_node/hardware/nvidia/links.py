@@ -5,9 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Iterator, List, Tuple
 
-from muster_node.hardware.nvml import Answer, Nvml
-from muster_node.hardware.seam import Fact
-from muster_node.hardware.sysfs import NOT_SUPPORTED
+from muster_node.hardware.nvidia.nvml import Answer, Nvml
+from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 
 LINKS_MAX = 18
 _MB_IN_GB = 1000.0

@@ -10,9 +10,9 @@ import os
 import re
 from typing import Dict, Iterator, List, Tuple
 
-from muster_node.hardware import host_parse as parse
+from muster_node.hardware.host import parse
+from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Clock, Sample
-from muster_node.hardware.sysfs import Files
 
 _CPU = "/sys/devices/system/cpu"
 _HWMON = "/sys/class/hwmon"

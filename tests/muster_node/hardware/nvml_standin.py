@@ -9,7 +9,7 @@ from typing import Any
 
 import pynvml
 
-from muster_node.hardware.nvidia import NvidiaGpus
+from muster_node.hardware.nvidia.gpus import NvidiaGpus
 from muster_node.hardware.seam import Fact
 
 FIELDS = {

@@ -11,8 +11,7 @@ import pathlib
 import subprocess
 from typing import Iterable, List, Optional, Sequence
 
-NOT_SUPPORTED = "not supported"
-NO_PRIVILEGE = "no privilege"
+from muster_node.hardware.seam import NO_PRIVILEGE, NOT_SUPPORTED
 
 COMMAND_TIMEOUT_S = 10.0
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import time
 from typing import Any, Callable, ContextManager, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Timing, Transfer
 from muster_node.probe import Skip
 
@@ -145,10 +145,7 @@ def _running_on(cpus: FrozenSet[int]) -> Iterator[None]:
 
 
 def _torch_with_cuda() -> Any:
-    try:
-        torch = importlib.import_module("torch")
-    except ImportError as error:
-        raise Skip("PyTorch cannot be imported: %s" % error) from error
+    torch = require_torch()
     if not torch.cuda.is_available():
         raise Skip(
             "PyTorch %s cannot use a GPU here (a CPU build, or a driver that it does not fit)" % torch.__version__

@@ -1,0 +1,76 @@
+"""The kernel log: read without assuming root, and the lines in it that report failing hardware."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import List, Optional, Sequence
+
+from muster_node.hardware.host.sysfs import output_of
+
+_LOG_COMMANDS = (
+    ("dmesg",),
+    # With the kernel's own seconds since boot, as dmesg has them: what came before a stage is told by them.
+    ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic"),
+    ("sudo", "-n", "dmesg"),
+)
+
+# Kernel messages that speak of failing hardware or of a kernel that gave up on it. Ordinary driver noise, even at
+# error priority, is left out: it would differ from healthy node to healthy node.
+_HARDWARE_ERROR = re.compile(
+    r"\[Hardware Error\]|machine check|mce: .*(error|exception)|EDAC .*\b(CE|UE)\b|Uncorrected error|"
+    r"AER: .*error|PCIe Bus Error|I/O error|critical (medium|target) error|NVRM: Xid|GPU has fallen off the bus|"
+    r"soft lockup|hard LOCKUP|blocked for more than|Kernel panic|BUG: |general protection fault|"
+    r"Memory failure|nvme\d+: .*(timeout|controller is down)|thermal.*critical temperature",
+    re.IGNORECASE,
+)
+
+
+def read() -> Optional[List[str]]:
+    """Lines of the kernel log, oldest first, from /dev/kmsg, dmesg or journalctl; None where none can be read."""
+    text = _read_kmsg()
+    if text is not None:
+        return parse_kmsg(text)
+    for command in _LOG_COMMANDS:
+        output = output_of(command)
+        if output:
+            return output.splitlines()
+    return None
+
+
+def _read_kmsg() -> Optional[str]:
+    """All records of the kernel's ring buffer; each read returns one record, EAGAIN ends it."""
+    try:
+        descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    records = []
+    try:
+        while True:
+            try:
+                record = os.read(descriptor, 8192)
+            except BrokenPipeError:  # overwritten while we read: go on with the next record
+                continue
+            except OSError:
+                break
+            if not record:
+                break
+            records.append(record)
+    finally:
+        os.close(descriptor)
+    return b"".join(records).decode("utf-8", "replace")
+
+
+def parse_kmsg(text: str) -> List[str]:
+    """Records of /dev/kmsg as "[seconds] message" lines; continuation lines (dictionaries of a record) are dropped."""
+    lines = []
+    for line in text.splitlines():
+        found = re.match(r"\d+,\d+,(\d+),[^;]*;(.*)", line)
+        if found:
+            lines.append("[%12.6f] %s" % (int(found.group(1)) / 1e6, found.group(2)))
+    return lines
+
+
+def hardware_errors(lines: Sequence[str]) -> List[str]:
+    """The lines of a kernel log that speak of failing hardware."""
+    return [line for line in lines if _HARDWARE_ERROR.search(line)]
