@@ -15,7 +15,6 @@ from muster.settings import settings, shown
 
 db_app = typer.Typer(no_args_is_help=True)
 sku_app = typer.Typer(no_args_is_help=True)
-settings_app = typer.Typer(no_args_is_help=True)
 sku_app.command("learn")(learn.learn)
 
 
@@ -87,9 +86,8 @@ def sku_lint(
     typer.echo(f"{len(listed)} SKU file{'s are' if len(listed) != 1 else ' is'} well")
 
 
-@settings_app.command("show")
-def settings_show(json: AsJson = False) -> None:
-    """Show every setting with its value; whatever is secret is masked."""
+def show_settings(json: AsJson = False) -> None:
+    """Show every setting: its variable, its value (secrets masked), what it is for. Empty means its default."""
     rows = shown(settings())
     if json:
         show.as_json({name: value for name, value, _ in rows})

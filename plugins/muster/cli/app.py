@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import muster
-from muster.cli import admin, adoption, golden, judging, node, run, status, waive, xid
+from muster.cli import admin, adoption, doctor, golden, judging, node, run, status, waive, xid
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,7 +30,8 @@ app.add_typer(golden.app, name="golden", help="The bits that GPUs agreed on, by 
 app.add_typer(admin.sku_app, name="sku", help="Hardware models: what is known of them, and whether it holds together.")
 app.add_typer(xid.app, name="xid", help="Errors of the GPU driver, and what is done about each.")
 app.add_typer(admin.db_app, name="db", help="The fleet records' database.")
-app.add_typer(admin.settings_app, name="settings", help="What is configured.")
+app.command("settings")(admin.show_settings)
+app.command("doctor")(doctor.doctor)
 app.command("sweep")(admin.sweep)
 app.command("demo", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)(
     admin.demo

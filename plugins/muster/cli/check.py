@@ -1,4 +1,4 @@
-"""What ``muster node check`` does: send the node side to a node, and ask it what is missing there."""
+"""What ``muster node check`` does: send the node side to a node, and list what is missing there."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ class Target:
     launch: Mapping[str, Any]
     work_dir: str
     pinned: bool
+    sku: str = ""
 
 
 def target(node: str, port: int, user: str, launch: str) -> Target:
@@ -53,7 +54,15 @@ def target(node: str, port: int, user: str, launch: str) -> Target:
     try:
         known = records.get_node(node)
         return Target(
-            known.name, known.host, known.port, known.user, known.host_key, known.launch, known.work_dir, True
+            known.name,
+            known.host,
+            known.port,
+            known.user,
+            known.host_key,
+            known.launch,
+            known.work_dir,
+            True,
+            known.sku,
         )
     except UnknownNode:
         pass
@@ -67,21 +76,23 @@ def target(node: str, port: int, user: str, launch: str) -> Target:
     return Target(node, node, port, user, key, parsed, "~/.muster", False)
 
 
-def check(node: Target) -> list[Item]:
-    """Everything that the node side looks at there, what is missing first. Raises MusterError if it cannot be asked."""
-    from muster.remote import jobs, launch, ssh
-    from muster.remote.zipapp import build_agent
+def check(node: Target, level: str) -> list[Item]:
+    """Everything that the node side looks at there, what is missing first. Raises MusterError if it cannot be reached.
 
-    agent = build_agent(settings().home / "agents")
-    client = ssh.connect(node, timeout=settings().ssh_timeout_s)
-    try:
+    Of an enrolled node, missing is what its SKU requires at ``level``; what no probe of it uses is left out.
+    """
+    from muster.cli.connections import logged_in
+
+    with logged_in(node, settings().ssh_timeout_s) as client:
+        from muster.remote import jobs, launch, ssh
+        from muster.remote.zipapp import build_agent
+
+        agent = build_agent(settings().home / "agents")
         seen = jobs.look(client, node.work_dir, NO_JOB, agent.sha256)
         jobs.send_agent(client, seen, agent.path, agent.sha256)
         words = launch.command_for(node.launch, jobs.agent_path(seen.work, agent.sha256), ["check", "--json"])
         command = ["env", f"MUSTER_WORK={seen.work}", *words]
         answer = ssh.run(client, command, timeout=TIMEOUT_S)
-    finally:
-        client.close()
     items = parse(answer.out)
     if items is None:
         raise MusterError(
@@ -89,7 +100,37 @@ def check(node: Target) -> list[Item]:
             f"look whether Python 3.9 or later is there ({posixpath.basename(words[0])})"
         )
     how = "the key pinned at enrolment" if node.pinned else "a host key that is not pinned yet"
+    if node.sku:
+        items = for_sku(items, node.sku, level)
     return [Item(OK, "ssh", (), f"logged in to {node.host}:{node.port} under {how}"), *items]
+
+
+def for_sku(items: list[Item], sku_name: str, level: str) -> list[Item]:
+    """``items`` marked by what the SKU's programme runs and requires at ``level``. Raises MusterError."""
+    from muster_criteria.sku_files import programme
+    from muster_criteria.sku_files.skus import SkuError, load_sku
+
+    try:
+        sku = load_sku(sku_name, settings().sku_folders)
+        uses = [programme.stage_probes(sku, stage, level) for stage in programme.STAGES]
+    except SkuError as error:
+        raise MusterError(str(error)) from None
+    planned = {probe for stage in uses for probe in stage}
+    required = {probe for stage in uses for probe, use in stage.items() if use.require}
+    marked = []
+    for item in items:
+        needed = tuple(probe for probe in item.needed_by if probe in planned)
+        mark, message = item.mark, item.message
+        if item.item == "gpu" and mark != OK:
+            if not sku.devices.get("gpu"):
+                continue
+            mark, message = MISSING, f"there is no GPU, and SKU {sku_name} has {sku.devices['gpu']}"
+        elif item.mark != OK and item.needed_by:
+            if not needed:
+                continue
+            mark = MISSING if required.intersection(needed) else OPTIONAL
+        marked.append(Item(mark, item.item, needed, message))
+    return _missing_first(marked)
 
 
 def parse(answer: bytes) -> list[Item] | None:
@@ -111,5 +152,9 @@ def parse(answer: bytes) -> list[Item] | None:
         ]
     except (ValueError, KeyError, TypeError):
         return None
+    return _missing_first(items)
+
+
+def _missing_first(items: list[Item]) -> list[Item]:
     order = (MISSING, OPTIONAL, OK)
     return sorted(items, key=lambda each: order.index(each.mark))

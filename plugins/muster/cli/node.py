@@ -37,7 +37,7 @@ def add(
     work_dir: Annotated[str, typer.Option(help="Our folder on the node.")] = "~/.muster",
     launch: Annotated[str, typer.Option(help="How the node side is started, as JSON; default: its python3.")] = "",
     label: Annotated[list[str] | None, typer.Option(help="NAME=TEXT; may be repeated.")] = None,
-    bmc: Annotated[str, typer.Option(help="Where its BMC speaks Redfish, as JSON; see the README.")] = "",
+    bmc: Annotated[str, typer.Option(help="Where its BMC speaks Redfish, as JSON; see docs/deploying.md.")] = "",
     dry_run: DryRun = False,
 ) -> None:
     """Enrol one node under the host key that answers now. Doing so again is harmless."""
@@ -184,19 +184,28 @@ def check(
     port: Annotated[int, typer.Option(help="SSH port, for a host that is not enrolled.")] = 22,
     user: Annotated[str, typer.Option(help="SSH user, for a host that is not enrolled.")] = "",
     launch: Annotated[str, typer.Option(help="How to start the node side, as JSON, if not enrolled.")] = "",
+    level: Annotated[
+        str, typer.Option(help="The level of the test that is planned: it says what is required.")
+    ] = "standard",
     json: AsJson = False,
 ) -> None:
-    """Show everything that is missing on a node, privileges included, before anything runs there."""
+    """Show everything that is missing on a node for its SKU, privileges included, before anything runs there.
+
+    Uses the login of the tasks: the Airflow connection MUSTER_SSH_CONN_ID. Ends with status 1 if something is missing.
+    """
     from muster.cli import check as checking
 
-    items = checking.check(checking.target(node, port, user, launch))
+    items = checking.check(checking.target(node, port, user, launch), level)
     if json:
         show.as_json(items)
     else:
         show.table(
             ["", "what", "needed by", "message"],
-            [[each.mark, each.item, ", ".join(each.needed_by), each.message] for each in items],
-            empty="the node had nothing to say",
+            [
+                [each.mark, each.item, "" if each.mark == checking.OK else ", ".join(each.needed_by), each.message]
+                for each in items
+            ],
+            empty="nothing was checked",
         )
     if any(each.mark == checking.MISSING for each in items):
         raise typer.Exit(1)

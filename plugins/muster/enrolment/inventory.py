@@ -92,7 +92,7 @@ _WHAT_TO_DO = {
     "port": "give a number from 1 to 65535",
     "sku": "give one of those in `muster sku list`",
     "host_key": "give 'TYPE BASE64' as in known_hosts, or leave it out to pin the one that answers",
-    "launch": "see the README on how the node side is launched",
+    "launch": "see docs/deploying.md on how the node side is started",
     "labels": "give names with texts: {team: training}",
     "bmc": "give its url, and a connection or a user with password_env: {url: https://10.0.0.7, connection: bmc}",
     "simulated": "give true or false",

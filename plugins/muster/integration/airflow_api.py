@@ -97,6 +97,14 @@ class AirflowClient:
             mask = ["slots", "include_deferred", "description"]
             self._request("PATCH", f"/pools/{name}", json=change, params={"update_mask": mask})
 
+    def pools(self) -> dict[str, bool]:
+        """{pool: whether its deferred tasks hold slots}."""
+        return {pool["name"]: bool(pool["include_deferred"]) for pool in self._all("/pools", "pools")}
+
+    def dags(self) -> dict[str, bool]:
+        """{DAG id: whether it is paused} of every DAG that is loaded."""
+        return {dag["dag_id"]: bool(dag["is_paused"]) for dag in self._all("/dags", "dags")}
+
     def is_paused(self, dag_id: str) -> bool:
         """Whether the DAG's runs wait until somebody unpauses it."""
         return bool(self._request("GET", f"/dags/{dag_id}").json()["is_paused"])

@@ -68,23 +68,34 @@ def test_the_key_that_answers_is_pinned(muster: Muster, tmp_path: Path) -> None:
 
 
 @pytest.mark.needs_sshd
-def test_a_check_shows_what_is_missing_on_a_real_node(
+def test_a_check_uses_the_connection_of_the_tasks_and_prints_json_only(
     muster: Muster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over OpenSSH, with the node side as it is shipped; twice, since the second finds it there already."""
     with sshd.running(tmp_path / "node") as server:
-        monkeypatch.setenv("MUSTER_SSH_KEY_FILE", str(server.key_file))
         node = server.node("here")
+        extra = {"key_file": str(server.key_file)}
+        monkeypatch.setenv(
+            "AIRFLOW_CONN_MUSTER_SSH", json.dumps({"conn_type": "ssh", "login": node.user, "extra": extra})
+        )
         records.add_node(fleet.new_node("here", host=node.host, port=node.port, host_key=node.host_key))
-        for target in ("here", "here"):
-            status, out, err = muster("node", "check", target, "--json")
-            assert err == ""
+        for target in (["here"], ["127.0.0.1", "--port", str(server.port)]):
+            status, out, _ = muster("node", "check", *target, "--json")
             items = {item["item"]: item for item in json.loads(out)}
-            assert items["ssh"]["message"].endswith("under the key pinned at enrolment")
-            assert items["python"]["mark"] == checking.OK
+            assert items["ssh"]["mark"] == items["python"]["mark"] == checking.OK
             assert status == (1 if any(item["mark"] == checking.MISSING for item in items.values()) else 0)
-        status, out, _ = muster("node", "check", "127.0.0.1", "--port", str(server.port), "--user", str(node.user))
-        assert "under a host key that is not pinned yet" in out
+
+
+def test_a_check_goes_by_what_the_sku_runs_and_requires() -> None:
+    items = [
+        checking.Item(checking.OPTIONAL, "gpu", (), "there is no GPU: right for a CPU node"),
+        checking.Item(checking.MISSING, "dcgmi", ("dcgm_diag",), "not installed"),
+        checking.Item(checking.MISSING, "torch", ("exact_gemm", "transfers"), "cannot be imported"),
+    ]
+    cpu = {item.item: item.mark for item in checking.for_sku(items, "cpu-generic", "standard")}
+    assert cpu == {"torch": checking.MISSING}
+    gpu = {item.item: item.mark for item in checking.for_sku(items, "h100-sxm-8", "standard")}
+    assert gpu == {"torch": checking.MISSING, "gpu": checking.MISSING, "dcgmi": checking.OPTIONAL}
 
 
 def test_the_answer_to_a_check_is_cleaned() -> None:

@@ -1,0 +1,71 @@
+"""Airflow's connections as this machine sees them: environment variables, secrets backends, metadata database."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import paramiko
+
+    from muster.remote.ssh import Address
+
+
+@dataclasses.dataclass(frozen=True)
+class Connection:
+    """What ``muster doctor`` needs of an Airflow connection; ``extra`` may hold secrets and is never printed."""
+
+    host: str
+    port: int
+    login: str
+    password: str = dataclasses.field(repr=False)
+    extra: dict[str, Any] = dataclasses.field(repr=False)
+
+
+@contextlib.contextmanager
+def airflow_libraries() -> Iterator[None]:
+    """Use Airflow's libraries in this process as a server does; what they log goes to stderr, never into JSON."""
+    os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")  # as `airflow connections` does: asks the database too
+    os.environ.setdefault("AIRFLOW__LOGGING__LOGGING_LEVEL", "ERROR")
+    with contextlib.redirect_stdout(sys.stderr):
+        # Airflow sets up logging when it is first imported, so the import belongs in here.
+        import airflow.settings  # noqa: F401
+
+        for name in ("paramiko", "airflow"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        yield
+
+
+def find(conn_id: str) -> Connection | None:
+    """The connection of that id, or None if there is none here or it cannot be decrypted."""
+    with airflow_libraries():
+        from airflow.sdk import BaseHook
+        from airflow.sdk.exceptions import AirflowNotFoundException
+
+        try:
+            found = BaseHook.get_connection(conn_id)
+        except AirflowNotFoundException:
+            return None
+        return Connection(
+            found.host or "", found.port or 0, found.login or "", found.password or "", dict(found.extra_dejson)
+        )
+
+
+@contextlib.contextmanager
+def logged_in(node: Address, timeout_s: float) -> Iterator[paramiko.SSHClient]:
+    """An SSH session to a node, with the login of Airflow's tasks. Raises what ``muster.remote.ssh.connect`` raises."""
+    from muster.settings import settings
+
+    with airflow_libraries():
+        from muster.remote.hooks import NodeSSHHook
+
+        client = NodeSSHHook(node, settings().ssh_conn_id, timeout=timeout_s, attempts=1).get_conn()
+        try:
+            yield client
+        finally:
+            client.close()
