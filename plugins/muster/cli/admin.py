@@ -1,4 +1,4 @@
-"""``muster db``, ``muster sku``, ``muster settings``, ``muster sweep``, ``muster demo``."""
+"""``muster db``, ``muster sku``, ``muster settings``, ``muster housekeeping``, ``muster demo``."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def show_settings(json: AsJson = False) -> None:
         show.table(["variable", "value", "what it is"], rows, empty="there are no settings")
 
 
-def sweep(dry_run: DryRun = False) -> None:
+def housekeeping(dry_run: DryRun = False) -> None:
     """Free the leases of runs that are over, and delete what the retention settings no longer keep."""
     from muster import records
     from muster.integration.airflow_api import RUN_OVER, AirflowClient

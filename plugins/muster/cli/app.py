@@ -32,7 +32,7 @@ app.add_typer(xid.app, name="xid", help="Errors of the GPU driver, and what is d
 app.add_typer(admin.db_app, name="db", help="The fleet records' database.")
 app.command("settings")(admin.show_settings)
 app.command("doctor")(doctor.doctor)
-app.command("sweep")(admin.sweep)
+app.command("housekeeping")(admin.housekeeping)
 app.command("demo", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)(
     admin.demo
 )

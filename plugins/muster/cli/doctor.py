@@ -175,7 +175,7 @@ def _key_problem(path: str, passphrase: str) -> str:
     import paramiko
 
     try:
-        paramiko.PKey.from_path(path, passphrase.encode() or None)
+        paramiko.PKey.from_path(path, passphrase or None)
     except FileNotFoundError:
         return f"there is no key file {path}"
     except OSError as error:

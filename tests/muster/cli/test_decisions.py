@@ -149,7 +149,7 @@ class TestDryRuns:
             ["qualify", NODE, "new", "--level", "short", "--force", "--force-reason", "nobody is on it"],
             ["node", "replace", NODE, "--host-key", fleet.host_key("third"), "--serial", "system=S-2", *WHY],
             ["node", "move", NODE, "quarantine", *WHY],
-            ["sweep"],
+            ["housekeeping"],
         ]
 
     def test_nothing_changes_and_nothing_is_posted(

@@ -138,7 +138,7 @@ def test_a_sweep_frees_what_is_over_and_nothing_else(muster: Muster, airflow: Ai
         lease = fleet.begin(node)
         records.begin_stage(lease.dag_id, lease.run_id, "intake")
         airflow.runs[lease.run_id] = state
-    status, out, _ = muster("sweep")
+    status, out, _ = muster("housekeeping")
     assert status == 0
     assert out.splitlines()[0] == "gpu-0001: lease freed"
     assert [lease.node for lease in records.live_leases()] == ["gpu-0002"]
@@ -156,9 +156,9 @@ class TestSmallCommands:
         self, muster: Muster, muster_home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("MUSTER_AIRFLOW_PASSWORD", "hunter2")
-        assert json.loads(muster("settings", "show", "--json")[1])["MUSTER_AIRFLOW_PASSWORD"] == "********"
+        assert json.loads(muster("settings", "--json")[1])["MUSTER_AIRFLOW_PASSWORD"] == "********"
         monkeypatch.setenv("MUSTER_POLL_SECONDS", "-1")
-        assert muster("settings", "show")[2].startswith("muster: MUSTER_POLL_SECONDS='-1' cannot be used")
+        assert muster("settings")[2].startswith("muster: MUSTER_POLL_SECONDS='-1' cannot be used")
 
     def test_skus_are_listed_shown_and_linted(self, muster: Muster, muster_home: Path, tmp_path: Path) -> None:
         assert "cpu-generic\t" in muster("sku", "list")[1]
