@@ -26,6 +26,7 @@ with DAG(
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,
+    default_args=forms.TASK_DEFAULTS,
     params=PARAMS,
     doc_md=__doc__,
     tags=["muster"],

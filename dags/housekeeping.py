@@ -10,7 +10,7 @@ from typing import Any
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, task
 
-from muster.operators import held, upkeep
+from muster.operators import forms, held, upkeep
 
 LIVE = ["queued", "running"]
 
@@ -21,6 +21,7 @@ with DAG(
     start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
     catchup=False,
     is_paused_upon_creation=False,
+    default_args=forms.TASK_DEFAULTS,
     max_active_runs=1,
     dagrun_timeout=datetime.timedelta(minutes=15),
     doc_md=__doc__,

@@ -28,6 +28,7 @@ with DAG(
     start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
     catchup=False,
     is_paused_upon_creation=False,
+    default_args=forms.TASK_DEFAULTS,
     max_active_runs=1,
     dagrun_timeout=datetime.timedelta(minutes=30),
     params=PARAMS,

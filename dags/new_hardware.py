@@ -12,7 +12,7 @@ from typing import Any
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Asset, PartitionedAssetTimetable, task
 
-from muster.operators import arrival
+from muster.operators import arrival, forms
 
 with DAG(
     dag_id="new_hardware",
@@ -20,6 +20,7 @@ with DAG(
     schedule=PartitionedAssetTimetable(assets=Asset(arrival.ASSET)),
     catchup=False,
     is_paused_upon_creation=False,
+    default_args=forms.TASK_DEFAULTS,
     doc_md=__doc__,
     tags=["muster"],
 ):

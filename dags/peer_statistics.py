@@ -9,8 +9,8 @@ import datetime
 
 from airflow.sdk import DAG, task
 
+from muster.operators import forms, statistics
 from muster.operators import provisional as unsettled
-from muster.operators import statistics
 
 with DAG(
     dag_id="peer_statistics",
@@ -19,6 +19,7 @@ with DAG(
     start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
     catchup=False,
     is_paused_upon_creation=False,
+    default_args=forms.TASK_DEFAULTS,
     max_active_runs=1,
     dagrun_timeout=datetime.timedelta(minutes=30),
     doc_md=__doc__,

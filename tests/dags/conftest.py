@@ -37,6 +37,13 @@ class Mailbox(Message):
         self.mails.append(message)
 
 
+@pytest.fixture(autouse=True)
+def alarm_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task's time limit would take the process's alarm clock, and with it pytest-timeout's."""
+    limit = "airflow.sdk.execution_time.timeout.timeout"
+    monkeypatch.setattr(limit, lambda *_args, **_options: contextlib.nullcontext())
+
+
 @pytest.fixture(scope="session")
 def airflow_db() -> None:
     """Airflow's metadata database, with our DAGs in it."""

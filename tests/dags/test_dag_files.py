@@ -31,6 +31,7 @@ bag = DagBag(sys.argv[1])
 import muster_plugin
 loaded = [name for name in json.loads(sys.argv[2]) if name in sys.modules]
 tasks = {d.dag_id: {t.task_id: {"rule": t.trigger_rule.value, "pool": t.pool, "retries": t.retries, "setup": t.is_setup,
+         "limit": t.execution_timeout and t.execution_timeout.total_seconds(),
          "teardown": t.is_teardown, "then": sorted(t.downstream_task_ids)} for t in d.tasks} for d in bag.dags.values()}
 print("ANSWER" + json.dumps({"errors": bag.import_errors, "loaded": loaded, "tasks": tasks}))
 """
@@ -65,6 +66,13 @@ def test_every_file_is_a_dag(parsed: dict) -> None:
 def test_parsing_loads_nothing_heavy(parsed: dict) -> None:
     """Every task process parses its DAG file: what that imports is paid for by each of them."""
     assert parsed["loaded"] == []
+
+
+def test_every_task_has_a_time_limit(parsed: dict) -> None:
+    unlimited = {
+        f"{dag}.{name}" for dag, tasks in parsed["tasks"].items() for name, task in tasks.items() if not task["limit"]
+    }
+    assert unlimited == set()
 
 
 def test_the_story_in_order(parsed: dict) -> None:

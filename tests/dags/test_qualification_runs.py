@@ -16,7 +16,7 @@ import pytest
 from muster import records
 from muster.lifecycle.transitions import State
 from muster.operators import qualification, stage, upkeep
-from muster.remote import attempt, hooks
+from muster.remote import attempt, hooks, jobs, ssh
 from muster.remote.zipapp import AgentFile
 from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgement, Severity, Verdict
 from muster_criteria.stage import judge as judging
@@ -161,6 +161,29 @@ def test_inconclusive_is_measured_anew_three_times_and_no_more(node: sshd.Sshd, 
     assert records.get_run(DAG_ID, run_id).verdict is Verdict.INCONCLUSIVE
     assert records.get_node(NODE).state is State.REGISTERED
     assert records.get_job(DAG_ID, run_id, "burn_in").generation == "2.2"
+
+
+def test_a_folder_that_cannot_be_removed_leaves_the_recorded_verdict(
+    node: sshd.Sshd, decree: Decree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node fails on its last attempt and goes away before the job's folder is removed."""
+    decree.verdicts["burn_in"] = Verdict.INCONCLUSIVE
+    removed = 0
+
+    def remove(*_: object) -> None:
+        nonlocal removed
+        removed += 1
+        if removed == 3:  # intake, and two attempts at burn_in
+            decree.verdicts["burn_in"] = Verdict.FAIL
+        if removed == 4:
+            raise ssh.Unreachable("gone")
+
+    monkeypatch.setattr(jobs, "remove", remove)
+    states, run_id = qualify()
+    assert removed == 4
+    assert states["burn_in"] == "failed"
+    assert verdicts(run_id)["burn_in"] == "FAIL"
+    assert records.get_node(NODE).state is State.QUARANTINE
 
 
 def test_a_reboot_under_load_is_a_finding_not_an_excuse(node: sshd.Sshd) -> None:

@@ -100,10 +100,30 @@ class Sshd:
             with contextlib.suppress(ProcessLookupError):
                 _signal_tree(pid, signal.SIGKILL)
 
+    def freeze(self, *, listener: bool = True) -> None:
+        """Stop (SIGSTOP) the processes of all open connections, and the listener: TCP stays up, nothing responds."""
+        if self._process is None:
+            return
+        for pid in self.sessions():
+            with contextlib.suppress(ProcessLookupError):
+                _signal_tree(pid, signal.SIGSTOP)
+        if listener:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Undo ``freeze``."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGCONT)
+        for pid in self.sessions():
+            with contextlib.suppress(ProcessLookupError):
+                _signal_tree(pid, signal.SIGCONT)
+
     def stop(self) -> None:
         """Take the node off the network; what runs on it goes on."""
         if self._process is None:
             return
+        self.thaw()
         sessions = self.sessions()
         self._process.terminate()
         self._process.wait(10)

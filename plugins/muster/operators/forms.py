@@ -1,10 +1,15 @@
-"""The fields of the forms with which people trigger our DAGs, each explained once."""
+"""What the DAG files share: the fields of their forms, each explained once, and the time limit of every task."""
 
 from __future__ import annotations
+
+import datetime
 
 from airflow.sdk import Param
 
 from muster_criteria.sku_files.programme import LEVELS
+
+TASK_DEFAULTS = {"execution_timeout": datetime.timedelta(minutes=30)}
+"""Bounds the work of every task in a worker; the time for which a task is deferred does not count."""
 
 HOW_THOROUGHLY = "How thoroughly: **demo** seconds, **short** minutes, **standard** the usual, **long** hours."
 

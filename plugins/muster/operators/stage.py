@@ -240,10 +240,17 @@ class MusterStageOperator(SSHRemoteJobOperator):
                     self.log.warning("the job's last words:\n%s", jobs.log_tail(client, seen.work, work.key))
                 outcome = self._judge(work, end, collected)
                 if collected.result is not None:
-                    jobs.remove(client, seen.work, work.key)
+                    self._tidy(client, work, seen.work)
         except ssh.RemoteError as error:
             return self._unreachable(context, work, hint, error)
         return self._finish(context, work, *outcome)
+
+    def _tidy(self, client: paramiko.SSHClient, work: Work, folder: str) -> None:
+        """Remove the job's folder. The verdict is recorded by now, so trouble here changes nothing about it."""
+        try:
+            jobs.remove(client, folder, work.key)
+        except ssh.RemoteError as error:
+            self.log.warning("the job's folder stays on %s until a later run removes it: %s", work.node.name, error)
 
     def _unreachable(self, context: Context, work: Work, hint: Kind, error: ssh.RemoteError) -> Any:
         """The node could not be asked. Only a node that was lost, or the last attempt, is worth a verdict."""

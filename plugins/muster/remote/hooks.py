@@ -60,7 +60,7 @@ class NodeSSHHook(SSHHook):
     def get_conn(self) -> paramiko.SSHClient:
         """Log in, again after a moment if nothing answers (a server that is being flooded drops connections)."""
         who = ssh.Credentials(self.username, self.key_file, self.password or None, self.pkey)
-        options: dict[str, Any] = {"compress": self.compress, "sock": self.host_proxy}
+        options: dict[str, Any] = {"sock": self.host_proxy}
         if self.disabled_algorithms:
             options["disabled_algorithms"] = self.disabled_algorithms
         for _ in range(self.conn_retry_attempts - 1):
@@ -86,6 +86,7 @@ class NodeSSHHookAsync(SSHHookAsync):
             "port": self.node.port,
             "known_hosts": ([asyncssh.import_public_key(self.node.host_key)], [], []),
             "keepalive_interval": self.keepalive_interval,
+            "compression_algs": ["none"],
             "connect_timeout": self.timeout,
             "login_timeout": self.timeout,
         }

@@ -11,6 +11,7 @@ import dataclasses
 import re
 import shlex
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -21,6 +22,9 @@ from muster.errors import MusterError
 
 SSH_PORT = 22
 OUTPUT_BYTES_MAX = 1024 * 1024
+CONNECT_STEPS = 4
+"""A login may take so many times its timeout in all: TCP, key exchange, banner, authentication."""
+
 _CHUNK = 32 * 1024
 _PREFERRED_KEYS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -171,6 +175,9 @@ def connect(
     """
     who = credentials or settings_credentials()
     client = pinned_client(node)
+    watchdog = threading.Timer(CONNECT_STEPS * timeout, client.close)
+    watchdog.daemon = True
+    watchdog.start()
     try:
         client.connect(
             node.host,
@@ -181,11 +188,14 @@ def connect(
             key_filename=who.key_file,
             look_for_keys=who.key is None and who.key_file is None,
             allow_agent=who.key is None and who.key_file is None,
+            compress=False,
             **{"timeout": timeout, "banner_timeout": timeout, "auth_timeout": timeout, **(options or {})},
         )
     except BaseException as error:
         client.close()
         raise _sentence(node, error) from error
+    finally:
+        watchdog.cancel()
     transport = client.get_transport()
     if transport is not None:
         transport.set_keepalive(30)
@@ -237,37 +247,42 @@ def run(
 ) -> Completed:
     """Run one command, feed it ``stdin``, and read at most ``max_bytes`` from each of its streams.
 
-    A command that says more is cut off there and comes back ``truncated``. ``timeout`` (s) bounds the whole call.
-    Raises CommandTimedOut, or Unreachable when the connection breaks.
+    A command that prints more is cut off there and comes back ``truncated``. ``timeout`` (s) bounds the whole call;
+    after it the connection is closed. Raises CommandTimedOut, or Unreachable when the connection breaks.
     """
     line = command if isinstance(command, str) else shlex.join(command)
     deadline = time.monotonic() + timeout
     transport = client.get_transport()
     if transport is None:
         raise Unreachable("the SSH connection is closed; try again")
+    # paramiko waits without a limit for a reply to a request and for room in the socket. Closing the transport ends it.
+    watchdog = threading.Timer(timeout, transport.close)
+    watchdog.daemon = True
+    watchdog.start()
     try:
         channel = transport.open_session(timeout=timeout)
+        try:
+            channel.settimeout(1.0)
+            channel.exec_command(line)
+            return _converse(channel, stdin, max_bytes, deadline)
+        finally:
+            channel.close()
     except (OSError, EOFError, paramiko.SSHException) as error:
-        raise _broken(error) from error
-    try:
-        channel.settimeout(1.0)
-        channel.exec_command(line)
-        return _converse(channel, stdin, max_bytes, deadline, line)
-    except TimeoutError as error:
-        raise CommandTimedOut(f"the command {line[:80]!r} did not end within {timeout:g} s") from error
-    except (OSError, EOFError, paramiko.SSHException) as error:
+        if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
+            transport.close()
+            raise CommandTimedOut(f"the command {line[:80]!r} did not end within {timeout:g} s") from error
         raise _broken(error) from error
     finally:
-        channel.close()
+        watchdog.cancel()
 
 
-def _converse(channel: paramiko.Channel, stdin: bytes, max_bytes: int, deadline: float, line: str) -> Completed:
+def _converse(channel: paramiko.Channel, stdin: bytes, max_bytes: int, deadline: float) -> Completed:
     out, err = bytearray(), bytearray()
     unsent = memoryview(stdin)
     sending = True
     while True:
         if time.monotonic() > deadline:
-            raise CommandTimedOut(f"the command {line[:80]!r} did not end in time")
+            raise TimeoutError
         moved = False
         if sending and (channel.send_ready() or not unsent):
             if unsent:
@@ -287,7 +302,7 @@ def _converse(channel: paramiko.Channel, stdin: bytes, max_bytes: int, deadline:
         if channel.exit_status_ready() and (channel.eof_received or channel.closed) and not _unread(channel):
             return Completed(channel.recv_exit_status(), bytes(out), bytes(err))
         if channel.closed and not channel.exit_status_ready():
-            raise Unreachable("the SSH connection was lost before the command answered; try again")
+            raise EOFError("it was lost before the command ended")
         if not moved:
             time.sleep(0.005)
 

@@ -28,6 +28,9 @@ GONE_POLLS = 3
 CONTACT_SECONDS = 60.0
 """How often a node that answers is noted as reachable in the records."""
 
+CLOSE_SECONDS = 3.0
+"""How long a connection may take to close before it is aborted."""
+
 BACKOFF_MAX_S = 60.0
 LOG_BYTES = 16 * 1024
 
@@ -187,8 +190,13 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
         await asyncio.sleep(delay)
 
     async def _drop(self, conn: asyncssh.SSHClientConnection | None) -> None:
-        if conn is not None:
-            await self._close(conn)
+        if conn is None:
+            return
+        conn.close()
+        try:
+            await asyncio.wait_for(conn.wait_closed(), CLOSE_SECONDS)
+        except Exception:
+            conn.abort()
 
     async def _poll(self, conn: asyncssh.SSHClientConnection) -> Poll:
         """One round trip. Raises one of the connection errors, also when the node answers nonsense."""
@@ -204,17 +212,15 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
     async def _capped(self, conn: asyncssh.SSHClientConnection, command: str, limit: int) -> str:
         """Run a command and read no more than ``limit`` bytes of what it says: a node must not fill our memory."""
 
-        async def talk() -> bytes:
-            out = bytearray()
-            async with conn.create_process(command, encoding=None, stdin=asyncssh.DEVNULL) as process:
+        out = bytearray()
+        async with asyncio.timeout(self.command_timeout):
+            process = await conn.create_process(command, encoding=None, stdin=asyncssh.DEVNULL)
+            try:
                 while len(out) < limit and (chunk := await process.stdout.read(limit - len(out))):
                     out += chunk
-                process.close()
-            return bytes(out)
-
-        async with asyncio.timeout(self.command_timeout):
-            data = await talk()
-        return ssh.clean(data.decode("utf-8", "replace"))
+            finally:
+                process.close()  # a server that is frozen never confirms it: nothing waits for that
+        return ssh.clean(out.decode("utf-8", "replace"))
 
     def _tell(self, poll: Poll) -> None:
         """Pass what the job printed on to the task's log, from a whole line to a whole line."""
@@ -283,7 +289,7 @@ class MusterJobTrigger(SSHRemoteJobTrigger):
             command = ssh.shell(scripts.STOP_ONE, self.job_dir, self.removal)
             answer = await self._capped(conn, command, 1024)
         finally:
-            await self._close(conn)
+            await self._drop(conn)
         stopped = "stopped" in answer
         self.log.log(20 if stopped else 40, "the job on %s %s", self.node.name, "stopped" if stopped else "still runs")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import socket
 import time
 from pathlib import Path
@@ -78,6 +79,38 @@ def test_a_command_that_hangs_is_given_up(client: paramiko.SSHClient) -> None:
     with pytest.raises(ssh.CommandTimedOut):
         ssh.run(client, "sleep 60", timeout=1)
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("opened", [False, True], ids=["before the channel is open", "before the command is confirmed"])
+def test_a_frozen_server_costs_no_more_than_the_deadline(
+    server: Sshd, client: paramiko.SSHClient, monkeypatch: pytest.MonkeyPatch, opened: bool
+) -> None:
+    """paramiko waits for the reply to a channel's request without a limit."""
+    transport = client.get_transport()
+    assert transport is not None
+    if opened:
+        open_session = transport.open_session
+
+        def open_then_freeze(**options: float) -> paramiko.Channel:
+            channel = open_session(**options)
+            server.freeze()
+            return channel
+
+        monkeypatch.setattr(transport, "open_session", open_then_freeze)
+    else:
+        server.freeze()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        running = pool.submit(ssh.run, client, "true", timeout=1)
+        done, _ = concurrent.futures.wait([running], timeout=20)
+        server.thaw()
+        assert done, "it waits without a limit"
+        assert isinstance(running.exception(), ssh.CommandTimedOut)
+
+
+def test_a_server_that_freezes_before_the_login_does_not_hang(server: Sshd, who: ssh.Credentials) -> None:
+    server.freeze()
+    with pytest.raises(ssh.Unreachable):
+        ssh.connect(server.node(), who, timeout=1)
 
 
 def test_a_lost_connection_is_told(server: Sshd, client: paramiko.SSHClient) -> None:

@@ -21,7 +21,7 @@ import pytest
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from muster.remote import jobs, scripts, ssh
-from muster.remote.hooks import NodeAddress, NodeSSHHook
+from muster.remote.hooks import NodeAddress, NodeSSHHook, NodeSSHHookAsync
 from muster.remote.trigger import MusterJobTrigger
 from muster.remote.watch import Watch
 from tests.support import sshd, standin
@@ -159,6 +159,36 @@ def test_a_lost_connection_is_no_error(server: sshd.Sshd, client: paramiko.SSHCl
     event = fire(trigger(server, seen), (0.7, server.drop_connections), (1.4, server.stop), (3.0, server.start))
     assert (event["kind"], event["exit_code"]) == ("done", 0)
     assert (Path(jobs.paths(seen.work, KEY).job_dir) / "starts").read_text().count("\n") == 1
+
+
+def test_a_frozen_session_is_left_for_a_new_one(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
+    seen = start(client, server, tmp_path, seconds=4)
+    event = fire(trigger(server, seen, command_timeout=1.0), (1.0, lambda: server.freeze(listener=False)))
+    assert event["kind"] == "done"
+
+
+@pytest.fixture
+def compressing(tmp_path: Path, boot: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sshd.Sshd]:
+    """A server that only accepts compressed connections would be refused; one that offers it gets none."""
+    with sshd.running(tmp_path / "node", {"MUSTER_BOOT_ID_FILE": str(boot)}) as started:
+        extra = {"key_file": str(started.key_file), "look_for_keys": False, "compress": True}
+        monkeypatch.setenv("AIRFLOW_CONN_MUSTER_SSH", json.dumps({"conn_type": "ssh", "extra": extra}))
+        yield started
+
+
+def test_no_half_lets_a_node_compress(compressing: sshd.Sshd) -> None:
+    """paramiko inflates whole packets before any cap is applied: 150 KB on the wire become 150 MB in memory."""
+    with NodeSSHHook(compressing.node(), "muster_ssh").get_conn() as client:
+        transport = client.get_transport()
+        assert transport is not None
+        assert (transport.remote_compression, transport.local_compression) == ("none", "none")
+
+    async def negotiated() -> set[Any]:
+        conn = await NodeSSHHookAsync(NodeAddress.of(compressing.node()), "muster_ssh").get_conn()
+        async with conn:
+            return {conn.get_extra_info("recv_compression"), conn.get_extra_info("send_compression")}
+
+    assert asyncio.run(negotiated()) == {"none"}
 
 
 def test_a_reboot_is_told(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path, boot: Path) -> None:
