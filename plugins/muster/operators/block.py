@@ -128,11 +128,9 @@ def judge(dag_id: str, run_id: str, members: Sequence[str]) -> dict[str, dict[st
         one, sku, run = heard[said.name], skus[said.name], records.get_run(dag_id, run_id, node=said.name)
         judgement = said.judgement(results[said.name], run.level, sku.name, sku.revision)
         judgement = _with_established(dataclasses.replace(judgement, stage=STAGE), one.established, run.simulated)
-        # Waivers are applied as it is stored, so the verdict that counts is the stored one.
-        records.record_stage(
+        stored = records.record_stage(
             dag_id, run_id, one.result, judgement, one.raw, one.telemetry, one.attempts, node=said.name
-        )
-        stored = _stored(dag_id, run_id, said.name) or judgement
+        ).judgement
         headline = f"cluster validation: {stored.reason}"
         blameless = not said.missing and bool(block.missing or block.convicted)
         in_doubt = stored.verdict is Verdict.INCONCLUSIVE

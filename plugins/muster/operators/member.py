@@ -140,14 +140,14 @@ class MusterMemberOperator(MusterStageOperator):
             sku_version=work.sku.revision,
         )
         raw = collected.result if result else None
-        swapped = records.record_stage(
+        stored = records.record_stage(
             work.run.dag_id, work.run.run_id, result, judgement, raw, collected.telemetry, work.try_number,
             node=self.member,
         )  # fmt: skip
         now = datetime.datetime.now(datetime.UTC)
         state = attempt.LOST if end.kind is attempt.Kind.LOST else attempt.FINAL
         records.record_job(dataclasses.replace(work.job, state=state, ended_at=now, note=end.sentence[:500]))
-        for sentence in swapped:
+        for sentence in stored.swapped:
             self.log.warning("%s", sentence)
         self._end_the_lost(work, result)
         return judgement, result.end if result else ""

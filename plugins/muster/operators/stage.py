@@ -278,7 +278,7 @@ class MusterStageOperator(SSHRemoteJobOperator):
         judgement = judgement_of(case, work.node.name)
         raw = collected.result if sent else None
         repeat = judgement.repeat if sent and repeats.may_go_on(sent, judgement.repeat) else ()
-        swapped = records.record_stage(
+        stored = records.record_stage(
             work.run.dag_id,
             work.run.run_id,
             case.result,
@@ -288,15 +288,13 @@ class MusterStageOperator(SSHRemoteJobOperator):
             attempts=work.try_number,
             chassis=told.to_json().encode() if told else None,
         )
-        if judgement.findings:
-            # A finding may be waived, which only the records know: what they made of it is the stage's verdict.
-            judgement = _recorded(work.run, self.stage)
+        judgement = stored.judgement
         now = datetime.datetime.now(datetime.UTC)
         state = attempt.state_after(end.kind, judgement.verdict, repeat=bool(repeat))
         records.record_job(
             dataclasses.replace(work.job, state=state, ended_at=now, note=end.sentence[:500], again=repeat)
         )
-        for sentence in swapped:
+        for sentence in stored.swapped:
             self.log.warning("%s", sentence)
         return dataclasses.replace(judgement, repeat=repeat), sent.end if sent else ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import hashlib
 from collections.abc import Iterable
@@ -32,6 +33,14 @@ MEGABYTE = 1024**2
 _Key = tuple[str, str, str, tuple[tuple[str, str], ...]]
 
 
+@dataclasses.dataclass(frozen=True)
+class StoredStage:
+    """What was stored: the judgement as the waivers leave it, with finding ids, and a sentence per swapped part."""
+
+    judgement: Judgement
+    swapped: tuple[str, ...] = ()
+
+
 def record_stage(
     dag_id: str,
     run_id: str,
@@ -43,15 +52,14 @@ def record_stage(
     *,
     node: str = "",
     chassis: bytes | None = None,
-) -> list[str]:
+) -> StoredStage:
     """Store a stage: every measurement, the findings, the verdict with its coverage, the raw bytes and the charts.
 
     ``result`` is None if none was had from the node; ``chassis`` is what its BMC told beside it. The same raw result
     again (a retried task) replaces itself; any other supersedes the stage's former verdict, which is kept. What is
-    stored is the judgement as the waivers that hold now leave it (``run_report`` gives it back). ``node`` names it
-    where the run tests several. Returns a sentence for each part that was swapped since the node was last seen. Raises
-    LeaseLost if the run does not hold the node, DifferentMachine if the result comes from a machine with another
-    chassis serial, UnknownRun; then nothing is stored.
+    stored, and returned, is the judgement as the waivers that hold now leave it. ``node`` names it where the run tests
+    several. Raises LeaseLost if the run does not hold the node, DifferentMachine if the result comes from one
+    with another chassis serial, UnknownRun; then nothing is stored.
     """
     charted = charts.chart_series(telemetry) if telemetry else []
     with writing() as session:
@@ -72,7 +80,7 @@ def record_stage(
         if result is not None:
             goldens.observe(session, run, result, simulated=row.simulated)
         _store_bytes(session, stage, raw, telemetry, chassis)
-    return swapped
+    return StoredStage(judgement, tuple(swapped))
 
 
 def say_again(

@@ -93,11 +93,11 @@ class TestParts:
             records.add_node(fleet.new_node(name, serials={"system": f"S-{name}", "gpu3": f"G-{name}"}))
         lease = fleet.begin("gpu-0002")
         moved, raw = fleet.result(node="gpu-0002", serials={"gpu3": "G-gpu-0001"})
-        swapped = records.record_stage(lease.dag_id, lease.run_id, moved, fleet.judgement(), raw)
-        assert swapped == [
+        swapped = records.record_stage(lease.dag_id, lease.run_id, moved, fleet.judgement(), raw).swapped
+        assert swapped == (
             "G-gpu-0001 moved from gpu3 of gpu-0001 to gpu3 of gpu-0002",
             "gpu3 of gpu-0002 is now G-gpu-0001, was G-gpu-0002",
-        ]
+        )
         assert [(place.node, place.until is None) for place in records.part_history("G-gpu-0001")] == [
             ("gpu-0001", False),
             ("gpu-0002", True),
