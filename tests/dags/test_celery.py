@@ -12,7 +12,7 @@ from tests.support.simulated_fleet import Start
 NODES = 4
 
 
-@pytest.mark.airflow
+@pytest.mark.slow
 @pytest.mark.needs_postgresql
 @pytest.mark.needs_redis
 @pytest.mark.timeout(900)

@@ -21,7 +21,13 @@ from muster_criteria.model import Verdict
 from tests.dags.blocks import DAG_ID, NAMES, Meeting, Nodes, validate, verdicts
 from tests.dags.test_cluster_runs import meeting, nodes  # noqa: F401 - fixtures
 
-pytestmark = [pytest.mark.needs_sshd, pytest.mark.needs_torch, pytest.mark.early(6), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.needs_sshd,
+    pytest.mark.needs_torch,
+    pytest.mark.early(6),
+    pytest.mark.timeout(600),
+]
 
 STALL_S = 5.0
 FEW_GPUS = tuple({"kind": "missing_gpu", "gpu": slot} for slot in range(1, 8))

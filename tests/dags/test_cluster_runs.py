@@ -19,7 +19,13 @@ from muster_criteria.model import Verdict
 from tests.dags.blocks import DAG_ID, NAMES, Meeting, Nodes, validate, verdicts
 from tests.dags.conftest import Mailbox
 
-pytestmark = [pytest.mark.needs_sshd, pytest.mark.needs_torch, pytest.mark.early(3), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.needs_sshd,
+    pytest.mark.needs_torch,
+    pytest.mark.early(3),
+    pytest.mark.timeout(600),
+]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ MAILS = 7 + 2 + 2 + 1
 """One for each qualification, for each healthy node that is judged again by its peers, for each of them as a member of
 a block, and for the revalidation."""
 
-pytestmark = [pytest.mark.demo, pytest.mark.needs_torch, pytest.mark.early(1)]
+pytestmark = [pytest.mark.slow, pytest.mark.needs_torch, pytest.mark.early(1)]
 
 
 @pytest.mark.timeout(1900)

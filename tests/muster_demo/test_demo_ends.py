@@ -13,7 +13,7 @@ from muster_demo import custody
 from muster_demo.workdir import Busy, Workdir
 from tests.muster_demo.started import Demo, alive
 
-pytestmark = [pytest.mark.demo, pytest.mark.needs_torch, pytest.mark.early(4)]
+pytestmark = [pytest.mark.slow, pytest.mark.needs_torch, pytest.mark.early(4)]
 
 
 @pytest.mark.timeout(400)

@@ -11,7 +11,7 @@ import muster_criteria
 import muster_node
 
 NODE = Path(muster_node.__file__).parent
-SIMULATED = sorted((NODE / "hardware" / "simulated").glob("*.py"))
+SIMULATED = sorted((NODE.parent / "muster_simulator").glob("*.py"))
 PROBES = sorted((NODE / "probes").glob("*.py"))
 CRITERIA = sorted(Path(muster_criteria.__file__).parent.rglob("*.py"))
 

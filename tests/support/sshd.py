@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support import run_end
+
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 
 
@@ -69,7 +71,9 @@ class Sshd:
 
     def start(self) -> None:
         assert SSHD
-        set_env = "".join(f' "{name}={value}"' for name, value in {"HOME": str(self.home), **self.env}.items())
+        mark = {run_end.MARK: os.environ.get(run_end.MARK, "")}
+        environment = {"HOME": str(self.home), **mark, **self.env}
+        set_env = "".join(f' "{name}={value}"' for name, value in environment.items())
         config = self.folder / "sshd_config"
         config.write_text(
             f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {self.folder}/host\n"
@@ -78,7 +82,8 @@ class Sshd:
             f"PermitRootLogin prohibit-password\nMaxStartups 100\nSetEnv{set_env}\n"
         )
         Path("/run/sshd").mkdir(exist_ok=True)
-        self._process = subprocess.Popen([SSHD, "-D", "-E", str(self.log_file), "-f", str(config)])
+        command = [SSHD, "-D", "-E", str(self.log_file), "-f", str(config)]
+        self._process = subprocess.Popen(command, preexec_fn=run_end.die_with_parent)
         for _ in range(100):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.2):
                 return

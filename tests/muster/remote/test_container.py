@@ -36,7 +36,7 @@ from muster_criteria.measured import parse_result
 from muster_node.contract import EXIT_OF_END, Plan, ProbeCall
 from tests.support import sshd
 
-pytestmark = [pytest.mark.needs_sshd, pytest.mark.needs_podman, pytest.mark.early(14)]
+pytestmark = [pytest.mark.slow, pytest.mark.needs_sshd, pytest.mark.needs_podman, pytest.mark.early(14)]
 
 IMAGE = "localhost/muster-test:1"
 PYTHON = Path(sys.executable).resolve()

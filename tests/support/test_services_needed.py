@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
-CONFTEST = Path(__file__).parents[1] / "conftest.py"
-MISSING = '\nSERVICES["needs_sshd"] = ("openssh-server", lambda: False, "apt-get install openssh-server")\n'
+ROOT = Path(__file__).parents[2]
+CONFTEST = """
+from tests.support import services_needed
+
+pytest_plugins = ["tests.support.services_needed"]
+services_needed.SERVICES["needs_sshd"] = ("openssh-server", lambda: False, "apt-get install openssh-server")
+"""
 TESTS = """
 import pytest
 
@@ -25,14 +30,16 @@ def test_without():
 
 @pytest.fixture
 def session(tmp_path):
-    (tmp_path / "conftest.py").write_text(CONFTEST.read_text() + MISSING)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    needs_sshd: x\n")
+
+    outer = {name: value for name, value in os.environ.items() if "XDIST" not in name}
 
     def run(allow: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments, str(tmp_path)],
-            env={**{name: value for name, value in os.environ.items() if "XDIST" not in name}, "ALLOW_MISSING": allow},
+            env={**outer, "ALLOW_MISSING": allow, "PYTHONPATH": str(ROOT)},
             cwd=tmp_path,
             capture_output=True,
             text=True,

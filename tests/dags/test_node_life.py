@@ -1,0 +1,72 @@
+"""One node's life in a real Airflow: it is announced, tested, asked about, admitted, and tested again in service."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from muster import records
+from muster.lifecycle.transitions import State
+from muster_criteria.model import Verdict
+from tests.dags import conftest
+from tests.dags.conftest import NODE, Mailbox
+from tests.support import live_airflow
+
+pytestmark = [*live_airflow.MARKS, pytest.mark.early(0)]
+
+QUALIFICATION, ADMISSION = "node_qualification", "admission"
+STAGES = ["intake", "burn_in", "integrity", "performance", "thermal"]
+MEASURED = (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)
+"""What a healthy node can get that has neither peers nor history."""
+
+
+@pytest.fixture
+def mailbox_and_desk(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Mailbox, live_airflow.Desk]]:
+    folder = tmp_path_factory.mktemp("life")
+    with contextlib.ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("MUSTER_ADMISSION_LEVEL", "demo")
+        stack.enter_context(conftest.empty_records(folder, patch))
+        mailbox = stack.enter_context(conftest.mail_sink(patch))
+        stack.enter_context(conftest.this_machine(folder, patch))
+        yield mailbox, live_airflow.Desk(stack.enter_context(live_airflow.running(folder, QUALIFICATION)))
+
+
+def test_a_node_is_tested_admitted_by_a_person_and_in_service(
+    mailbox_and_desk: tuple[Mailbox, live_airflow.Desk],
+) -> None:
+    mailbox, desk = mailbox_and_desk
+    tested, asked = f"{NODE}__first", f"{NODE}-asked"
+    conf = {
+        "node": NODE,
+        "level": "demo",
+        "reason": "a new node",
+        "force_reason": "the tests run here",
+        "pool": "rack-a",
+    }
+    desk.client.trigger(QUALIFICATION, tested, conf)
+    desk.wait_over(QUALIFICATION, tested, 420)
+    assert [(each.stage, each.attempts) for each in records.run_stages(QUALIFICATION, tested)] == [
+        (stage, 1) for stage in STAGES
+    ]
+    run = records.get_run(QUALIFICATION, tested)
+    assert run.verdict in MEASURED, run.headline
+    assert records.get_node(NODE).state is State.QUALIFIED
+    assert records.live_leases() == []
+    assert len(mailbox.mails) == 1
+    desk.stack.wait_ready(ADMISSION)
+    desk.client.trigger(ADMISSION, asked, {"node": NODE})
+    desk.wait("the question", lambda: [each for each in desk.client.hitl_pending() if NODE in each["subject"]])
+    assert desk.client.task_states(ADMISSION, asked)["ask"] == "deferred"
+    desk.settle()
+    desk.client.hitl_answer(ADMISSION, asked, "ask", ["Admit"], {"reason": "seen it myself"})
+    assert desk.wait_over(ADMISSION, asked) == "success"
+    (approval,) = records.approvals(NODE)
+    assert approval.person == desk.stack.login.username
+    assert [event.to_state for event in records.node_events(NODE)][1:] == [
+        State.INTAKE, State.BURN_IN, State.VALIDATION, State.QUALIFIED, State.PRODUCTION,
+    ]  # fmt: skip

@@ -1,0 +1,109 @@
+"""A pytest plugin: no process outlives a test run, however the run ends; the summary gives its wall and CPU time.
+
+Every process of a run inherits ``MARK``. A watchdog in a session of its own waits until the run's process is gone, even
+by SIGKILL, and then ends every process that carries this mark, with its descendants.
+Run as ``python -m tests.support.run_end VALUE``; the watchdog waits for the end of its standard input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+MARK = "TEST_RUN_OF_MUSTER"
+PATIENCE_S = 2.0
+"""How long processes have to end by themselves after SIGTERM."""
+
+ROUNDS = 10
+"""A process that is ended may have started others meanwhile."""
+
+PR_SET_PDEATHSIG = 1
+
+ROOT = Path(__file__).resolve().parents[2]
+BEGAN = pytest.StashKey[float]()
+WATCHDOG = pytest.StashKey["subprocess.Popen[bytes]"]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Mark this run and start its watchdog. The processes of pytest-xdist inherit the mark of their controller."""
+    if hasattr(config, "workerinput"):
+        return
+    os.environ[MARK] = uuid.uuid4().hex
+    config.stash[BEGAN] = time.monotonic()
+    config.stash[WATCHDOG] = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.run_end", os.environ[MARK]],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Wait until the watchdog has ended what this run left."""
+    if watchdog := config.stash.get(WATCHDOG, None):
+        assert watchdog.stdin
+        watchdog.stdin.close()
+        watchdog.wait()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Wall time, and CPU time of this process and of all children that were waited for."""
+    used = os.times()
+    cpu = used.user + used.system + used.children_user + used.children_system
+    wall = time.monotonic() - config.stash[BEGAN]
+    terminalreporter.write_line(f"wall {wall / 60:.1f} min, CPU {cpu / 60:.1f} min with child processes")
+
+
+def die_with_parent() -> None:
+    """For ``preexec_fn`` of a server that changes its title, as sshd does: that overwrites the mark."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def marked(value: str) -> list[psutil.Process]:
+    """The processes that carry the mark ``value``, without this one and its parents."""
+    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid not in own and process.environ().get(MARK) == value:
+                found.append(process)
+    return found
+
+
+def end_marked(value: str) -> None:
+    """End the processes with this mark and their descendants: SIGTERM, then SIGKILL until there are none."""
+    patience_s = PATIENCE_S
+    for _ in range(ROUNDS):
+        left = _with_descendants(marked(value))
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.terminate() if patience_s else process.kill()
+        psutil.wait_procs(left, timeout=patience_s or 1.0)
+        patience_s = 0.0
+
+
+def _with_descendants(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Descendants are included because a process that changes its title overwrites its environment and so its mark."""
+    found = {process.pid: process for process in processes}
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            found |= {each.pid: each for each in process.children(recursive=True)}
+    return list(found.values())
+
+
+if __name__ == "__main__":
+    sys.stdin.buffer.read()
+    end_marked(sys.argv[1])
