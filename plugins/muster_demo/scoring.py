@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster.lifecycle.transitions import is_person
-from muster.records.values import ApprovalRecord
+from muster.records import ApprovalRecord
 from muster_criteria.model import Finding, Severity, Verdict
 from muster_demo.draw import Planted
 from muster_reports.model import RunReport

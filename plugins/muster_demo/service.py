@@ -179,7 +179,7 @@ def service_of(node: str) -> Service:
         if run.dag_id in reports:
             reports[run.dag_id].append(records.run_report(run.dag_id, run.run_id, node=node))
     evidence: Mapping[str, Any] = entries[-1].evidence if entries else {}
-    again = [event.evidence for event in records.node_events(node) if "judged_again" in event.evidence]
+    again = [event.evidence for event in records.node_events(node) if "reevaluated" in event.evidence]
     return Service(
         node=node,
         state=str(records.get_node(node).state),

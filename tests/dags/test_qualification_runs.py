@@ -160,7 +160,7 @@ def test_inconclusive_is_measured_anew_three_times_and_no_more(node: sshd.Sshd, 
     assert (states["burn_in"], states["integrity"], states["conclude"]) == ("failed", "skipped", "failed")
     assert records.get_run(DAG_ID, run_id).verdict is Verdict.INCONCLUSIVE
     assert records.get_node(NODE).state is State.REGISTERED
-    assert records.get_job(DAG_ID, run_id, "burn_in").generation == "2.2"
+    assert records.get_job(DAG_ID, run_id, "burn_in").attempt_key == "2.2"
 
 
 def test_a_folder_that_cannot_be_removed_leaves_the_recorded_verdict(

@@ -122,8 +122,8 @@ def test_a_failure_is_asked_for_again_and_the_second_one_convicts(
     again = records.get_job(DAG_ID, run_id, "performance")
     assert first is not None
     assert again is not None
-    assert (first.state, again.generation, again.state) == (attempt.REPEAT, "2.0r1", attempt.FINAL)
-    assert (first.again, again.again) == (("disk",), ())
+    assert (first.state, again.attempt_key, again.state) == (attempt.REPEAT, "2.0r1", attempt.FINAL)
+    assert (first.repeat_probes, again.repeat_probes) == (("disk",), ())
     judged = performance(run_id)
     assert judged.verdict is Verdict.FAIL
     (finding,) = [each for each in judged.findings if each.metric == "disk_write_rate"]
@@ -165,7 +165,7 @@ def test_what_the_fleet_doubts_is_run_once_more_and_judged_with_both(
     assert judged_by == [(), (("memory_bandwidth",),)]
     job = records.get_job(DAG_ID, run_id, "performance", "2.0")
     assert job is not None
-    assert (job.state, job.again) == (attempt.REPEAT, ("memory_bandwidth",))
+    assert (job.state, job.repeat_probes) == (attempt.REPEAT, ("memory_bandwidth",))
     assert standin.started(node.home).count("performance") == 2
 
 

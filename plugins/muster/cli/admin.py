@@ -107,7 +107,7 @@ def housekeeping(dry_run: DryRun = False) -> None:
             states = {run: airflow.run_state(*run) for run in sorted(runs)}
         over = [run for run, state in states.items() if state is None or state in RUN_OVER]
         with rehearsed(dry_run):
-            for node in records.sweep_leases(over, "its run is over in Airflow"):
+            for node in records.release_leases_of(over, "its run is over in Airflow"):
                 typer.echo(f"{node}: lease {'would be ' if dry_run else ''}freed")
     gone = records.apply_retention(dry_run=dry_run)
     typer.echo(

@@ -62,5 +62,5 @@ def withdraw(
 
 def _state(each: GoldenRecord) -> str:
     if each.withdrawn_at is not None:
-        return f"withdrawn by {each.withdrawn_by} on {show.when(each.withdrawn_at)}: {each.withdrawn_why}"
+        return f"withdrawn by {each.withdrawn_by} on {show.when(each.withdrawn_at)}: {each.withdrawn_reason}"
     return each.why_not or f"golden of {each.devices} devices on {each.nodes} nodes"

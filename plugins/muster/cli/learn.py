@@ -60,7 +60,7 @@ def _lesson(sku: Sku, level: str, stack: str, last: LearnedFile | None) -> Lesso
 
     metrics = sorted({limit.metric for limit in sku.limits if limit.unit in learning.RATE_UNITS})
     readings = records.fleet_readings(sku.name, level, metrics, simulated=False, visits=1)
-    suspects = records.under_suspicion(sku.name, simulated=False)
+    suspects = records.excluded_from_peers(sku.name, simulated=False)
     readings = readings[~readings["node"].isin(list(suspects))]
     return learning.learn(readings, floors_of(last) if last else (), stack)
 

@@ -57,7 +57,7 @@ def replay_(
     """Say what another policy would have done about every XID in the records. Changes nothing."""
     from muster import records
     from muster.judging import xid_history
-    from muster.records.xids import recorded_xids
+    from muster.records import recorded_xids
 
     if node:
         records.get_node(node)

@@ -17,8 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from muster.enrolment.bmc import BadBmc, parse_bmc
 from muster.errors import BadInventory, MusterError, at
-from muster.records.nodes import HOST_KEY, NAME
-from muster.records.values import NewNode
+from muster.records import HOST_KEY, NODE_NAME, NewNode
 
 SCANS = 32
 """Host keys scanned at a time: enough to wait for many hosts at once, few enough for any firewall's patience."""
@@ -44,7 +43,7 @@ class InventoryNode(pydantic.BaseModel):
         extra="forbid", frozen=True, str_strip_whitespace=True, coerce_numbers_to_str=True
     )
 
-    name: Annotated[str, _matching(NAME)]
+    name: Annotated[str, _matching(NODE_NAME)]
     host: Annotated[str, pydantic.Field(pattern=r"^[^\s/@]+$")]
     sku: Annotated[str, pydantic.Field(min_length=1)]
     port: Annotated[int, pydantic.Field(ge=1, le=65535)] = 22

@@ -17,7 +17,7 @@ from typing import Any
 from tqdm import tqdm
 
 from muster import records
-from muster.records import JobRecord, NewNode, engine
+from muster.records import JobRecord, NewNode
 from muster.settings import settings
 from muster_criteria.measured import parse_result
 from muster_criteria.model import Judgement
@@ -42,8 +42,7 @@ def rehearse() -> None:
     # would lack, and share a lock with all forks, which one that is killed might never give back.
     tqdm.monitor_interval = 0
     tqdm.set_lock(threading.RLock())
-    with tempfile.TemporaryDirectory(prefix="muster-rehearsal-") as folder, engine.scratch(Path(folder) / "muster.db"):
-        engine.version(engine.engine())
+    with tempfile.TemporaryDirectory(prefix="muster-rehearsal-") as folder, records.scratch(Path(folder) / "muster.db"):
         records.add_node(NewNode(NODE, "localhost", HOST_KEY, SKU))
         lease = records.acquire_lease(NODE, *RUN)
         records.begin_run(*RUN, NODE, LEVEL, "warming up", required_stages=STAGES)

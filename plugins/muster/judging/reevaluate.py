@@ -16,7 +16,7 @@ from muster.errors import MusterError, UnknownRevision
 from muster.judging.case import Collected, judgement_of, stored_case
 from muster.judging.chassis import Chassis
 from muster.lifecycle.transitions import STAGES
-from muster.records import RunRecord, raw
+from muster.records import RunRecord
 from muster.settings import settings
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Evidence, Finding, Judgement
@@ -72,7 +72,7 @@ def _reevaluated(
 ) -> Reevaluated:
     if recorded.stage not in STAGES:
         return Reevaluated(recorded, None, "it was judged together with other nodes, and cannot be judged alone")
-    kept = raw.sent(run.dag_id, run.run_id, recorded.stage, node=run.node)
+    kept = records.stage_bytes(run.dag_id, run.run_id, recorded.stage, node=run.node)
     if kept is None or kept.result is None or kept.recorded_at is None:
         return Reevaluated(recorded, None, "what the node sent is not kept (any more), or nothing came from it")
     collected = Collected(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from muster import records
-from muster.records import raw
 from muster_criteria.measured import BadResult, StageResult, parse_result
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import Sku
@@ -36,7 +35,7 @@ def arranged(
 
 def _earlier(run: RunRecord, stage: str, before: datetime.datetime | None) -> list[tuple[Verdict, StageResult]]:
     found = []
-    for each in raw.attempts(run.dag_id, run.run_id, stage, node=run.node, before=before):
+    for each in records.stage_attempts(run.dag_id, run.run_id, stage, node=run.node, before=before):
         try:
             found.append((each.verdict, parse_result(each.result)))
         except BadResult:  # it was no measurement then either

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from muster.lifecycle.transitions import SERVING, is_person
 
 if TYPE_CHECKING:
-    from muster.records.values import EventRecord
+    from muster.records import EventRecord
 
 
 @dataclasses.dataclass(frozen=True)

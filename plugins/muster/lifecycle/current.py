@@ -12,7 +12,7 @@ from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import LEVELS
 
 if TYPE_CHECKING:
-    from muster.records.values import StageVerdict
+    from muster.records import StageVerdict
 
 SAYS_NOTHING = frozenset({Verdict.INCONCLUSIVE, Verdict.SKIPPED})
 

@@ -17,7 +17,7 @@ from muster_criteria.context.waivers import Waiver
 from muster_criteria.model import Severity, Verdict
 
 if TYPE_CHECKING:
-    from muster.records.values import NodeRecord, OpenFinding, StageVerdict
+    from muster.records import NodeRecord, OpenFinding, StageVerdict
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from muster_criteria.sku_files.declarations import declared_probes
 
 if TYPE_CHECKING:
     from muster.admission.backend import Allocation
-    from muster.records.values import NodeRecord
+    from muster.records import NodeRecord
     from muster_criteria.sku_files.skus import Sku
 
 OUT_OF_SERVICE = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA, State.RETIRED})

@@ -15,7 +15,7 @@ from muster.admission.backend import Idle
 from muster.lifecycle.transitions import SERVING, State
 
 if TYPE_CHECKING:
-    from muster.records.values import NodeRecord
+    from muster.records import NodeRecord
 
 NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 

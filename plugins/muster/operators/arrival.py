@@ -20,7 +20,7 @@ from muster import records
 from muster.errors import BadInventory, MusterError, UnknownNode
 from muster.integration import runid
 from muster.operators import claims
-from muster.records.nodes import NAME
+from muster.records import NODE_NAME
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def read(partition_key: str | None, extras: Sequence[Mapping[str, Any]]) -> Arri
     if not partition_key:
         raise MusterError(f"nothing says which node has come: the partition key is missing; {_KEY}")
     node, _, delivery = partition_key.partition("__")
-    if not NAME.fullmatch(node) or not delivery.strip():
+    if not NODE_NAME.fullmatch(node) or not delivery.strip():
         raise MusterError(f"the partition key {partition_key!r} does not name a node and its delivery; {_KEY}")
     try:
         said = [Extra.model_validate(extra) for extra in extras] or [Extra()]

@@ -22,7 +22,7 @@ from muster.errors import DatabaseNotReady, MusterError
 from muster.integration import runid
 from muster.lifecycle.gate import Admit
 from muster.lifecycle.transitions import CLUSTER_STAGES, State
-from muster.records import NodeRecord, raw
+from muster.records import NodeRecord
 from muster.remote import attempt, jobs
 from muster.remote.hooks import NodeSSHHook
 from muster.remote.launch import parse_launch
@@ -162,7 +162,7 @@ class _Heard:
 def _heard(dag_id: str, run_id: str, name: str) -> _Heard:
     from muster_criteria.measured import parse_result
 
-    kept = raw.sent(dag_id, run_id, STAGE, node=name)
+    kept = records.stage_bytes(dag_id, run_id, STAGE, node=name)
     before = _stored(dag_id, run_id, name)
     if kept is None or before is None:
         return _Heard(why_missing="its task ended before anything came back from it")

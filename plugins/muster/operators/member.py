@@ -65,7 +65,7 @@ class MusterMemberOperator(MusterStageOperator):
         """Start the member's job, or find it again, and wait for it in the triggerer."""
         ti: Any = context["ti"]
         latest = records.get_job(ti.dag_id, ti.run_id, STAGE, node=self.member)
-        if latest and latest.state == attempt.FINAL and attempt.generation(ti.max_tries, latest) == latest.generation:
+        if latest and latest.state == attempt.FINAL and attempt.generation(ti.max_tries, latest) == latest.attempt_key:
             # A worker died between recording the result and telling Airflow: nothing is measured twice.
             return {"member": self.member, "end": "recorded before"}
         return super().execute(context)
@@ -86,9 +86,9 @@ class MusterMemberOperator(MusterStageOperator):
         if latest is None or begin:
             generation = attempt.generation(ti.max_tries, latest)
         else:
-            generation = latest.generation
+            generation = latest.attempt_key
         key = jobs.job_key(ti.dag_id, ti.run_id, f"{ti.task_id}[{self.member}]", generation)
-        if latest is None or latest.generation != generation:
+        if latest is None or latest.attempt_key != generation:
             latest = JobRecord(
                 ti.dag_id, ti.run_id, STAGE, generation, attempt.SUBMITTED, "", fence=lease.token, node=self.member
             )

@@ -32,7 +32,7 @@ def speak_again() -> dict[str, str]:
     where nodes could not be judged; the others are done by then.
     """
     said, failed = {}, []
-    for node, verdicts in records.unsettled().items():
+    for node, verdicts in records.provisional_verdicts().items():
         try:
             for dag_id, run_id in dict.fromkeys((each.dag_id, each.run_id) for each in verdicts):
                 mine = [each for each in verdicts if (each.dag_id, each.run_id) == (dag_id, run_id)]
@@ -58,7 +58,7 @@ def _speak_again(run: RunRecord, verdicts: Sequence[StageVerdict]) -> RunRecord 
     report = records.run_report(run.dag_id, run.run_id, node=run.node)
     stood = [stage.judgement for stage in report.stages]
     now = [spoken[said.stage][1] if said.stage in spoken else said for said in stood]
-    closed = records.speak_again(run, list(spoken.values()), *overall(now, run.required_stages))
+    closed = records.record_reevaluation(run, list(spoken.values()), *overall(now, run.required_stages))
     log.info("%s: %s: %s (%s)", run.node, closed.verdict, closed.headline, closed.state_after)
     mailing.send_report(run.dag_id, run.run_id, node=run.node)
     return closed

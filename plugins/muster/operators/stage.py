@@ -154,9 +154,9 @@ class MusterStageOperator(SSHRemoteJobOperator):
         if begin or latest is None:
             generation = attempt.generation(ti.max_tries, latest)
         else:
-            generation = latest.generation
+            generation = latest.attempt_key
         key = jobs.job_key(ti.dag_id, ti.run_id, ti.task_id, generation)
-        if latest is None or latest.generation != generation:
+        if latest is None or latest.attempt_key != generation:
             latest = JobRecord(ti.dag_id, ti.run_id, self.stage, generation, attempt.SUBMITTED, "", fence=lease.token)
             records.record_job(latest)
         plan = attempt.plan(
@@ -179,7 +179,7 @@ class MusterStageOperator(SSHRemoteJobOperator):
         if of is None:
             return calls
         asking = records.get_job(run.dag_id, run.run_id, self.stage, of)
-        again = asking.again if asking else ()  # none in a job from before they were recorded: then all
+        again = asking.repeat_probes if asking else ()  # none in a job from before they were recorded: then all
         return tuple(call for call in calls if not again or call.probe in again)
 
     def _start(self, client: paramiko.SSHClient, work: Work, seen: jobs.Look) -> Work:
@@ -292,7 +292,7 @@ class MusterStageOperator(SSHRemoteJobOperator):
         now = datetime.datetime.now(datetime.UTC)
         state = attempt.state_after(end.kind, judgement.verdict, repeat=bool(repeat))
         records.record_job(
-            dataclasses.replace(work.job, state=state, ended_at=now, note=end.sentence[:500], again=repeat)
+            dataclasses.replace(work.job, state=state, ended_at=now, note=end.sentence[:500], repeat_probes=repeat)
         )
         for sentence in stored.swapped:
             self.log.warning("%s", sentence)

@@ -41,7 +41,7 @@ def _recompute(sku: Sku, level: str, simulated: bool, now: datetime.datetime) ->
     from muster_criteria.fleet.snapshot import build_snapshot
 
     readings = records.fleet_readings(sku.name, level, metrics(sku), simulated=simulated)
-    suspected = records.under_suspicion(sku.name, simulated=simulated)
+    suspected = records.excluded_from_peers(sku.name, simulated=simulated)
     snapshot = build_snapshot(readings, now, sku.programme.compare, exclude=suspected)
     if not snapshot.nodes:
         return None

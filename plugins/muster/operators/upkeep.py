@@ -14,7 +14,7 @@ from airflow.providers.smtp.hooks.smtp import SmtpHook
 from airflow.sdk.exceptions import AirflowException
 
 from muster import records
-from muster.records.values import Purged
+from muster.records import Purged
 from muster.settings import settings
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def sweep_leases(is_live: Callable[[str, str], bool]) -> list[str]:
     ``is_live(dag_id, run_id)`` says whether a run is queued or running; one that Airflow no longer knows is not.
     """
     over = [(held.dag_id, held.run_id) for held in records.live_leases() if not is_live(held.dag_id, held.run_id)]
-    freed = records.sweep_leases(over, "its run was over or gone when housekeeping looked")
+    freed = records.release_leases_of(over, "its run was over or gone when housekeeping looked")
     if freed:
         log.warning("freed %s, whose runs were over", ", ".join(freed))
     return freed

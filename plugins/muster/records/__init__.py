@@ -7,13 +7,20 @@ DatabaseNotReady, in one sentence, if the database is away or not at this versio
 from __future__ import annotations
 
 from muster.records.adoption import adopt_nodes, replace_node, verify_node
-from muster.records.again import speak_again, unsettled
+from muster.records.again import provisional_verdicts, record_reevaluation
 from muster.records.alike import beside_neighbours
-from muster.records.engine import dispose, rehearsal, upgrade
+from muster.records.engine import dispose, rehearsal, scratch, upgrade
 from muster.records.export import export_run
 from muster.records.goldens import GoldenRecord, goldens_for, list_goldens, withdraw_golden
-from muster.records.leases import acquire_lease, acquire_leases, get_lease, live_leases, release_leases, sweep_leases
-from muster.records.measured import ZONE, fleet_readings, node_readings, under_suspicion
+from muster.records.leases import (
+    acquire_lease,
+    acquire_leases,
+    get_lease,
+    live_leases,
+    release_leases,
+    release_leases_of,
+)
+from muster.records.measured import VISITS, ZONE, excluded_from_peers, fleet_readings, node_readings
 from muster.records.nodes import (
     add_node,
     add_nodes,
@@ -28,6 +35,7 @@ from muster.records.outbox import outbox_add, outbox_failed, outbox_pending, out
 from muster.records.parts import node_parts, part_history, part_runs
 from muster.records.past_faults import previous_faults
 from muster.records.peers import keep_snapshot, last_change, latest_snapshot, list_snapshots, load_snapshot
+from muster.records.raw import StageAttempt, StageBytes, stage_attempts, stage_bytes
 from muster.records.reporting import run_report
 from muster.records.retention import apply_retention
 from muster.records.revisions import load_revision
@@ -46,6 +54,8 @@ from muster.records.runs import (
 )
 from muster.records.stages import record_stage
 from muster.records.values import (
+    HOST_KEY,
+    NODE_NAME,
     ApprovalRecord,
     EventRecord,
     JobRecord,
@@ -71,8 +81,12 @@ from muster.records.verdicts import (
 )
 from muster.records.waivers import list_waivers, revoke_waiver, waive_finding, waived_at
 from muster.records.withdrawals import breaker, keep_in_service
+from muster.records.xids import XidRecord, by_boot, part_of, recorded_xids
 
 __all__ = [
+    "HOST_KEY",
+    "NODE_NAME",
+    "VISITS",
     "ZONE",
     "ApprovalRecord",
     "EventRecord",
@@ -87,8 +101,11 @@ __all__ = [
     "Purged",
     "RunRecord",
     "SnapshotRecord",
+    "StageAttempt",
+    "StageBytes",
     "StageSummary",
     "StageVerdict",
+    "XidRecord",
     "acquire_lease",
     "acquire_leases",
     "add_node",
@@ -100,8 +117,10 @@ __all__ = [
     "begin_stage",
     "beside_neighbours",
     "breaker",
+    "by_boot",
     "count_jobs",
     "dispose",
+    "excluded_from_peers",
     "export_run",
     "find_run",
     "finish_run",
@@ -136,24 +155,28 @@ __all__ = [
     "outbox_pending",
     "outbox_sent",
     "part_history",
+    "part_of",
     "part_runs",
     "previous_faults",
+    "provisional_verdicts",
     "record_approval",
     "record_job",
+    "record_reevaluation",
     "record_stage",
     "record_unanswered",
+    "recorded_xids",
     "rehearsal",
     "release_leases",
+    "release_leases_of",
     "replace_node",
     "revoke_waiver",
     "run_report",
     "run_stages",
-    "speak_again",
-    "sweep_leases",
+    "scratch",
+    "stage_attempts",
+    "stage_bytes",
     "touch_contact",
     "typical_duration_s",
-    "under_suspicion",
-    "unsettled",
     "upgrade",
     "verify_node",
     "waive_finding",

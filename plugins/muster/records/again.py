@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from muster_criteria.measured import StageResult
 
 
-def unsettled() -> dict[str, list[StageVerdict]]:
+def provisional_verdicts() -> dict[str, list[StageVerdict]]:
     """{node: the PROVISIONAL verdicts that stand on it} of qualified nodes that no run holds: peers may settle them.
 
     Nodes that serve are left to their next test: a person took them in as they are.
@@ -48,7 +48,7 @@ def unsettled() -> dict[str, list[StageVerdict]]:
     return {node: verdicts for node, verdicts in found.items() if verdicts}
 
 
-def speak_again(
+def record_reevaluation(
     run: RunRecord, spoken: Sequence[tuple[StageResult, Judgement]], verdict: Verdict, headline: str
 ) -> RunRecord:
     """Let judgements by later peers stand instead of PROVISIONAL ones of the run, and move its node by what they say.
@@ -75,7 +75,7 @@ def speak_again(
         stages = ", ".join(f"{said.stage} {said.verdict}" for _, said in spoken)
         sentence = f"run {run.run_id} was judged again, by peers known since: {stages}"
         evidence = {
-            "judged_again": f"{run.dag_id}/{run.run_id}", "before": row.verdict, "verdict": str(verdict),
+            "reevaluated": f"{run.dag_id}/{run.run_id}", "before": row.verdict, "verdict": str(verdict),
             "snapshots": sorted({said.snapshot for _, said in spoken}),
         }  # fmt: skip
         _rows.write_event(session, node.name, State.QUALIFIED, State.QUALIFIED, "muster", sentence, evidence)

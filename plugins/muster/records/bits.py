@@ -46,7 +46,7 @@ class GoldenRow(_Comparable, Base):
 
     __tablename__ = "goldens"
     __table_args__ = (
-        Index("uq_goldens_golden_id_standing", "golden_id", unique=True,
+        Index("uq_goldens_golden_id_current", "golden_id", unique=True,
               sqlite_where=text("withdrawn_at IS NULL"), postgresql_where=text("withdrawn_at IS NULL")),
     )  # fmt: skip
 
@@ -55,7 +55,7 @@ class GoldenRow(_Comparable, Base):
     agreed: Mapped[list[Any]]
     withdrawn_at: Mapped[datetime.datetime | None]
     withdrawn_by: Mapped[str] = mapped_column(default="")
-    withdrawn_why: Mapped[str] = mapped_column(default="")
+    withdrawn_reason: Mapped[str] = mapped_column(default="")
 
 
 class SuspectRow(Base):

@@ -28,7 +28,7 @@ from muster.settings import settings
 
 SQLITE = "sqlite"
 
-SCHEMA = "0006"
+SCHEMA = "0001"
 """The migration that this code needs."""
 
 BUSY_TIMEOUT_MS = 30_000
@@ -92,6 +92,7 @@ def scratch(path: Path) -> Iterator[None]:
         key = (os.getpid(), str(made.url))
         made.dispose()
         Base.metadata.create_all(made)
+        version(made)
         _checked.add(key)
         try:
             yield

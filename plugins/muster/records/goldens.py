@@ -41,7 +41,7 @@ class GoldenRecord:
     agreed: tuple[str, ...] = ()
     withdrawn_at: datetime.datetime | None = None
     withdrawn_by: str = ""
-    withdrawn_why: str = ""
+    withdrawn_reason: str = ""
 
 
 def goldens_for(
@@ -120,7 +120,7 @@ def withdraw_golden(identity: str, person: str, reason: str) -> GoldenRecord:
                 promoted_at=_rows.now(), agreed=[],
             )  # fmt: skip
             session.add(row)
-        row.withdrawn_at, row.withdrawn_by, row.withdrawn_why = _rows.now(), person, reason.strip()
+        row.withdrawn_at, row.withdrawn_by, row.withdrawn_reason = _rows.now(), person, reason.strip()
         session.flush()
         return _record(row)
 
@@ -207,5 +207,5 @@ def _record(row: GoldenRow) -> GoldenRecord:
     return GoldenRecord(
         row.golden_id, row.op, row.key, row.simulated, row.digest, len(agreed), len(nodes),
         "" if row.digest else "forgotten before there was one", row.promoted_at, agreed, row.withdrawn_at,
-        row.withdrawn_by, row.withdrawn_why,
+        row.withdrawn_by, row.withdrawn_reason,
     )  # fmt: skip

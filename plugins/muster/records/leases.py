@@ -85,7 +85,7 @@ def get_lease(node: str) -> LeaseRecord | None:
         return _rows.to_lease(row) if row else None
 
 
-def sweep_leases(over: Iterable[tuple[str, str]], reason: str) -> list[str]:
+def release_leases_of(over: Iterable[tuple[str, str]], reason: str) -> list[str]:
     """Free the leases of runs (dag_id, run_id) that are known to be over; returns the nodes."""
     return [node for dag_id, run_id in over for node in release_leases(dag_id, run_id, reason)]
 

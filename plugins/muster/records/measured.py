@@ -66,7 +66,7 @@ def node_readings(
         return _readings(session, query, tuple(metrics), before=before)
 
 
-def under_suspicion(sku: str, *, simulated: bool) -> frozenset[str]:
+def excluded_from_peers(sku: str, *, simulated: bool) -> frozenset[str]:
     """Nodes of that SKU that are nobody's peers: out of service, or with a critical finding open, waived or not, or
     with a part that once corrupted data, or one that is unlike its own past and was not acquitted by a second reading:
     what is only just not convicted would teach what it does to be healthy.

@@ -134,19 +134,19 @@ class Run(Base):
 
 
 class Job(Base):
-    """One detached job on a node: a stage of a run, and which generation of it (a user's Clear makes a new one).
+    """One detached job on a node: one attempt at a stage of a run; a user's Clear makes a new ``attempt_key``.
 
     ``chassis``: the BMC's readings before it, as written by ``muster.judging.chassis.Chassis``; empty without a BMC.
-    ``again``: the probes that are to be run once more after it, before anything is decided.
+    ``repeat_probes``: the probes to run again after it, before the stage is judged.
     """
 
     __tablename__ = "jobs"
-    __table_args__ = (UniqueConstraint("run", "stage", "generation"),)
+    __table_args__ = (UniqueConstraint("run", "stage", "attempt_key"),)
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     run: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
     stage: Mapped[str]
-    generation: Mapped[str]
+    attempt_key: Mapped[str]
     state: Mapped[str]
     remote_dir: Mapped[str]
     boot_id: Mapped[str]
@@ -155,7 +155,7 @@ class Job(Base):
     ended_at: Mapped[datetime.datetime | None]
     note: Mapped[str]
     chassis: Mapped[str] = mapped_column(default="")
-    again: Mapped[list[Any]] = mapped_column(default=list)
+    repeat_probes: Mapped[list[Any]] = mapped_column(default=list)
 
 
 class StageRecord(Base):

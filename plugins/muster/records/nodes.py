@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import re
 from collections.abc import Collection, Iterable
 
 from sqlalchemy import select
@@ -17,12 +16,7 @@ from muster.records.engine import reading, writing
 from muster.records.models import Event, Node
 from muster.records.parts import current_serials, place
 from muster.records.runs import attested
-from muster.records.values import EventRecord, NewNode, NodeRecord
-
-NAME = re.compile(r"(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-"""A node's name becomes part of run ids and paths; "__" parts node and reason in a run id."""
-
-HOST_KEY = re.compile(r"(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/]{40,}={0,3}")
+from muster.records.values import HOST_KEY, NODE_NAME, EventRecord, NewNode, NodeRecord
 
 _DESCRIPTION = ("host", "port", "user", "sku", "launch", "work_dir", "rack", "pool", "labels", "bmc")
 _MAPPINGS = ("launch", "labels", "bmc")
@@ -178,7 +172,7 @@ def _describe(session: Session, row: Node, new: NewNode, actor: str) -> str:
 
 def check_description(new: NewNode) -> None:
     """Raise BadNode if the description is malformed."""
-    if not NAME.fullmatch(new.name):
+    if not NODE_NAME.fullmatch(new.name):
         raise BadNode(
             f"{new.name!r} cannot be a node's name: use up to 63 letters, digits, '.', '-' and single '_', "
             "beginning with a letter or digit"

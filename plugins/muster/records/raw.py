@@ -15,7 +15,7 @@ from muster_criteria.model import Verdict
 
 
 @dataclasses.dataclass(frozen=True)
-class Sent:
+class StageBytes:
     """The bytes behind a stage's standing verdict, and when it was spoken; None for what was never had, or is gone.
 
     ``chassis``: what the node's BMC told, as ``muster.judging.chassis.Chassis`` writes it.
@@ -29,16 +29,16 @@ class Sent:
 
 
 @dataclasses.dataclass(frozen=True)
-class Attempt:
+class StageAttempt:
     """One attempt at a stage that brought a result: its bytes, and the verdict that was spoken after it."""
 
     verdict: Verdict
     result: bytes
 
 
-def attempts(
+def stage_attempts(
     dag_id: str, run_id: str, stage: str, *, node: str = "", before: datetime.datetime | None = None
-) -> list[Attempt]:
+) -> list[StageAttempt]:
     """All attempts at ``stage`` whose results are kept, oldest first, superseded ones too. Raises UnknownRun."""
     with reading() as session:
         run = _rows.run_row(session, dag_id, run_id, node)
@@ -50,10 +50,10 @@ def attempts(
         )
         if before is not None:
             query = query.where(StageRecord.recorded_at < before)
-        return [Attempt(Verdict(each.verdict), each.data) for each in session.execute(query)]
+        return [StageAttempt(Verdict(each.verdict), each.data) for each in session.execute(query)]
 
 
-def sent(dag_id: str, run_id: str, stage: str, *, node: str = "") -> Sent | None:
+def stage_bytes(dag_id: str, run_id: str, stage: str, *, node: str = "") -> StageBytes | None:
     """What stands of ``stage``, of ``node`` if the run tests several; None if nothing was. Raises UnknownRun."""
     with reading() as session:
         run = _rows.run_row(session, dag_id, run_id, node)
@@ -63,4 +63,4 @@ def sent(dag_id: str, run_id: str, stage: str, *, node: str = "") -> Sent | None
             return None
         rows = session.execute(select(Artifact.kind, Artifact.data).where(Artifact.stage == row.id))
         kept = {each.kind: each.data for each in rows}
-        return Sent(kept.get(RESULT), kept.get(TELEMETRY), row.attempts, row.recorded_at, kept.get(CHASSIS))
+        return StageBytes(kept.get(RESULT), kept.get(TELEMETRY), row.attempts, row.recorded_at, kept.get(CHASSIS))

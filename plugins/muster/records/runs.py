@@ -153,33 +153,35 @@ def run_stages(dag_id: str, run_id: str, *, node: str = "") -> list[StageSummary
 
 
 def record_job(job: JobRecord) -> None:
-    """Write down a job, or what has become of it: keyed by run, stage and generation. Raises UnknownRun."""
+    """Write down a job, or what has become of it: keyed by run, stage and attempt. Raises UnknownRun."""
     with writing() as session:
         run = _rows.run_row(session, job.dag_id, job.run_id, job.node)
-        row = _job(session, run, job.stage, job.generation)
+        row = _job(session, run, job.stage, job.attempt_key)
         if row is None:
-            row = Job(run=run.id, stage=job.stage, generation=job.generation)
+            row = Job(run=run.id, stage=job.stage, attempt_key=job.attempt_key)
             session.add(row)
         for name in ("state", "remote_dir", "boot_id", "fence", "started_at", "ended_at", "note", "chassis"):
             setattr(row, name, getattr(job, name))
-        row.again = list(job.again)
+        row.repeat_probes = list(job.repeat_probes)
 
 
-def get_job(dag_id: str, run_id: str, stage: str, generation: str | None = None, *, node: str = "") -> JobRecord | None:
-    """The job of that stage and generation (the latest, if none is given), or None. Raises UnknownRun."""
+def get_job(
+    dag_id: str, run_id: str, stage: str, attempt_key: str | None = None, *, node: str = ""
+) -> JobRecord | None:
+    """The job of that stage and attempt (without one: the latest), or None. Raises UnknownRun."""
     with reading() as session:
         run = _rows.run_row(session, dag_id, run_id, node)
-        row = _job(session, run, stage, generation)
+        row = _job(session, run, stage, attempt_key)
         if row is None:
             return None
         return JobRecord(
-            dag_id, run_id, row.stage, row.generation, row.state, row.remote_dir, row.boot_id, row.fence,
-            row.started_at, row.ended_at, row.note, run.node, row.chassis, tuple(row.again),
+            dag_id, run_id, row.stage, row.attempt_key, row.state, row.remote_dir, row.boot_id, row.fence,
+            row.started_at, row.ended_at, row.note, run.node, row.chassis, tuple(row.repeat_probes),
         )  # fmt: skip
 
 
 def count_jobs(dag_id: str, run_id: str, stages: Collection[str], state: str) -> int:
-    """How many jobs of these stages stand in ``state`` in the run, whatever their generation."""
+    """How many jobs of these stages stand in ``state`` in the run, over all attempts."""
     query = select(func.count()).select_from(Job).join(Run, Job.run == Run.id)
     query = query.where(Run.dag_id == dag_id, Run.run_id == run_id)
     with reading() as session:
@@ -277,9 +279,9 @@ def leave_shadow(session: Session, node: Node, actor: str, reason: str, evidence
     )
 
 
-def _job(session: Session, run: Run, stage: str, generation: str | None) -> Job | None:
+def _job(session: Session, run: Run, stage: str, attempt_key: str | None) -> Job | None:
     query = select(Job).where(Job.run == run.id, Job.stage == stage).order_by(Job.id.desc()).limit(1)
-    return session.scalar(query if generation is None else query.where(Job.generation == generation))
+    return session.scalar(query if attempt_key is None else query.where(Job.attempt_key == attempt_key))
 
 
 def _stages(session: Session, run: Run) -> list[StageSummary]:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from muster.lifecycle.transitions import State
 from muster_criteria.model import Finding, Verdict
+
+NODE_NAME = re.compile(r"(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+"""A node's name becomes part of run ids and paths; "__" separates node and reason in a run id."""
+
+HOST_KEY = re.compile(r"(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/]{40,}={0,3}")
+"""An SSH host key as "TYPE BASE64"."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +115,7 @@ class JobRecord:
     dag_id: str
     run_id: str
     stage: str
-    generation: str
+    attempt_key: str
     state: str
     remote_dir: str
     boot_id: str = ""
@@ -120,8 +127,8 @@ class JobRecord:
     """Needed only where the run tests several nodes."""
     chassis: str = ""
     """What the node's BMC told before it, as ``muster.judging.chassis.Chassis`` writes it."""
-    again: tuple[str, ...] = ()
-    """The probes that are to be run once more after it, before anything is decided."""
+    repeat_probes: tuple[str, ...] = ()
+    """The probes to run again after it, before the stage is judged."""
 
 
 @dataclasses.dataclass(frozen=True)

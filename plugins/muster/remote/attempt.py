@@ -10,7 +10,7 @@ import enum
 import hashlib
 from collections.abc import Iterable
 
-from muster.records.values import JobRecord
+from muster.records import JobRecord
 from muster.remote.jobs import Look, State
 from muster_criteria.measured import BadResult, StageResult, parse_result
 from muster_criteria.model import Evidence, Verdict
@@ -68,11 +68,11 @@ def generation(max_tries: int, latest: JobRecord | None) -> str:
     """
     if latest is None:
         return f"{max_tries}.0"
-    tries, _, anew = latest.generation.partition(".")
+    tries, _, anew = latest.attempt_key.partition(".")
     if tries != str(max_tries):
         return f"{max_tries}.0"
     if latest.state in KEPT:
-        return latest.generation
+        return latest.attempt_key
     whole, _, repeat = anew.partition(_REPEATED)
     if latest.state == REPEAT:
         return f"{max_tries}.{whole}{_REPEATED}{int(repeat or 0) + 1}"

@@ -27,7 +27,7 @@ class Watch:
     dag_id: str
     run_id: str
     stage: str
-    generation: str
+    attempt_key: str
 
     @classmethod
     def of(cls, job: JobRecord, bmc: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -35,7 +35,7 @@ class Watch:
         every_s = settings().bmc_seconds
         if not bmc or not every_s or job.stage not in STAGES:
             return None
-        return dataclasses.asdict(cls(dict(bmc), every_s, job.dag_id, job.run_id, job.stage, job.generation))
+        return dataclasses.asdict(cls(dict(bmc), every_s, job.dag_id, job.run_id, job.stage, job.attempt_key))
 
     async def read(self) -> str:
         """Read it once, and keep with the job what is worse than before; returns what was in the way, or ""."""
@@ -57,7 +57,7 @@ class Watch:
 
     def _read(self, who: Login) -> str:
         told = redfish.ask(self.bmc, self.stage, who)
-        job = records.get_job(self.dag_id, self.run_id, self.stage, self.generation)
+        job = records.get_job(self.dag_id, self.run_id, self.stage, self.attempt_key)
         if told is None or job is None:
             return ""
         worst = with_earlier(job.chassis, told, meanwhile=True)

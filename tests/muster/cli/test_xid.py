@@ -14,7 +14,7 @@ import pytest
 from muster import records
 from muster.cli.xid import load
 from muster.judging.xid_history import replay, returning_xids
-from muster.records.xids import recorded_xids
+from muster.records import recorded_xids
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from muster_node.contract import Measurement

@@ -332,7 +332,7 @@ def test_one_node_that_cannot_be_judged_again_keeps_no_other_from_it(
     newcomer(sku, "broken")
     newcomer(sku, "taken")
     newcomer(sku, "well")
-    said = records.speak_again
+    said = records.record_reevaluation
 
     def speak_again(run: records.RunRecord, *spoken: Any) -> records.RunRecord:
         if run.node == "taken":
@@ -341,7 +341,7 @@ def test_one_node_that_cannot_be_judged_again_keeps_no_other_from_it(
             raise UnknownRevision("no revision 9 is kept")
         return said(run, *spoken)
 
-    monkeypatch.setattr(records, "speak_again", speak_again)
+    monkeypatch.setattr(records, "record_reevaluation", speak_again)
     with pytest.raises(AirflowFailException, match=r"^not judged again were broken: no revision 9 is kept$"):
         unsettled.speak_again()
     assert records.get_run(DAG, "well__new").verdict is Verdict.PASS

@@ -9,7 +9,6 @@ import pytest
 from muster import records
 from muster.errors import IllegalMove, LeaseHeld
 from muster.lifecycle.transitions import STAGES, State
-from muster.records import raw
 from muster_criteria.model import Coverage, Judgement, Verdict
 from tests.muster import fleet
 
@@ -40,27 +39,27 @@ def again(run: records.RunRecord, verdict: Verdict, stage: str = OPEN) -> record
     result, _ = fleet.result(stage, node=NODE)
     found = (fleet.finding(),) if verdict is Verdict.FAIL else ()
     said: Judgement = dataclasses.replace(fleet.judgement(stage, verdict, findings=found), snapshot="abc")
-    return records.speak_again(run, [(result, said)], verdict, f"{verdict} now.")
+    return records.record_reevaluation(run, [(result, said)], verdict, f"{verdict} now.")
 
 
 def test_what_nobody_could_judge_waits_until_a_run_takes_the_node(waiting: records.RunRecord) -> None:
-    (said,) = records.unsettled()[NODE]
+    (said,) = records.provisional_verdicts()[NODE]
     assert (said.stage, said.verdict, said.run_id) == (OPEN, Verdict.PROVISIONAL, waiting.run_id)
     fleet.begin(NODE, f"{NODE}__next")
-    assert records.unsettled() == {}
+    assert records.provisional_verdicts() == {}
 
 
 def test_a_pass_stands_instead_and_the_node_stays(waiting: records.RunRecord) -> None:
     before = {said.stage: said for said in records.latest_verdicts(NODE)}[OPEN]
-    sent = raw.sent(waiting.dag_id, waiting.run_id, OPEN)
+    sent = records.stage_bytes(waiting.dag_id, waiting.run_id, OPEN)
     run = again(waiting, Verdict.PASS)
     assert (run.verdict, run.headline, run.state_after) == (Verdict.PASS, "PASS now.", State.QUALIFIED)
     assert run.ended_at == waiting.ended_at, "it was measured when it was"
     said = {said.stage: said for said in records.latest_verdicts(NODE)}[OPEN]
     assert (said.verdict, said.full_coverage, said.snapshot) == (Verdict.PASS, True, "abc")
     assert said.recorded_at == before.recorded_at
-    assert records.unsettled() == {}
-    assert raw.sent(waiting.dag_id, waiting.run_id, OPEN) == sent, "what the node sent is still there"
+    assert records.provisional_verdicts() == {}
+    assert records.stage_bytes(waiting.dag_id, waiting.run_id, OPEN) == sent, "what the node sent is still there"
     report = records.run_report(waiting.dag_id, waiting.run_id)
     (stage,) = (stage for stage in report.stages if stage.judgement.stage == OPEN)
     assert stage.judgement.notes[-1].startswith("PROVISIONAL at first; judged again on ")
@@ -89,7 +88,7 @@ def test_a_node_that_a_run_holds_is_that_runs(waiting: records.RunRecord) -> Non
 
 def test_a_node_that_a_person_moved_stays_where_it_was_put(waiting: records.RunRecord) -> None:
     records.move_node(NODE, State.PRODUCTION, "ada", "we need it")
-    assert records.unsettled() == {}
+    assert records.provisional_verdicts() == {}
     with pytest.raises(IllegalMove, match="has moved to production since"):
         again(waiting, Verdict.FAIL)
     assert records.get_node(NODE).state is State.PRODUCTION

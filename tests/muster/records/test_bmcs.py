@@ -8,7 +8,6 @@ import pytest
 
 from muster import records
 from muster.judging.chassis import Chassis
-from muster.records import raw
 from tests.muster import fleet
 
 BMC = {"url": "https://10.0.1.1", "connection": "bmc"}
@@ -41,11 +40,11 @@ class TestBmcs:
         records.begin_stage(lease.dag_id, lease.run_id, "intake")
         told = TOLD.encode()
         records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), sent, chassis=told)
-        kept = raw.sent(lease.dag_id, lease.run_id, "intake")
+        kept = records.stage_bytes(lease.dag_id, lease.run_id, "intake")
         assert kept is not None
         assert (kept.result, kept.chassis) == (sent, told)
         later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=400)
         assert records.apply_retention(later).results == 2
-        gone = raw.sent(lease.dag_id, lease.run_id, "intake")
+        gone = records.stage_bytes(lease.dag_id, lease.run_id, "intake")
         assert gone is not None
         assert gone.chassis is None

@@ -134,8 +134,11 @@ class TestWithdrawal:
     def test_from_then_on_devices_have_to_agree_afresh(self) -> None:
         for node in ("a", "b", "c"):
             visited(node)
-        withdrawn = records.withdraw_golden(ID, "Ada", "cuBLAS was exchanged under the same name")
-        assert (withdrawn.withdrawn_by, withdrawn.withdrawn_why) == ("Ada", "cuBLAS was exchanged under the same name")
+        withdrawn = records.withdraw_golden(ID, "Ada", "another cuBLAS")
+        assert (withdrawn.withdrawn_by, withdrawn.withdrawn_reason) == (
+            "Ada",
+            "another cuBLAS",
+        )
         assert records.list_goldens() == []
         (kept,) = records.list_goldens(withdrawn=True)
         assert kept.withdrawn_at is not None

@@ -148,8 +148,8 @@ class TestSuspicion:
         measure("accused", 1.0, "2", verdict=Verdict.FAIL, ends=False)  # found, and nothing done about it yet
         measure("warned", 590.0, "2", verdict=Verdict.WARN)
         measure("sim", 1.0, "2", verdict=Verdict.FAIL, simulated=True)
-        assert records.under_suspicion(SKU, simulated=False) == {"quarantined", "accused"}
-        assert records.under_suspicion(SKU, simulated=True) == {"sim"}
+        assert records.excluded_from_peers(SKU, simulated=False) == {"quarantined", "accused"}
+        assert records.excluded_from_peers(SKU, simulated=True) == {"sim"}
 
     @pytest.mark.parametrize(
         ("rule", "action", "suspected"),
@@ -165,7 +165,7 @@ class TestSuspicion:
         lease = fleet.begin("a")
         doubt = fleet.finding(rule=rule, action=action, severity=Severity.WARNING)
         fleet.do_stage(lease, "intake", Verdict.WARN, findings=(doubt,))
-        assert records.under_suspicion(SKU, simulated=False) == ({"a"} if suspected else set())
+        assert records.excluded_from_peers(SKU, simulated=False) == ({"a"} if suspected else set())
 
     def test_a_later_pass_clears_it_and_a_waiver_does_not(self) -> None:
         records.add_node(fleet.new_node("a"))
@@ -175,9 +175,9 @@ class TestSuspicion:
         (found,) = records.open_findings("a")
         in_a_year = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=365)
         records.waive_finding(found.finding.id, in_a_year, "Ada", "it is slow, we know")
-        assert records.under_suspicion(SKU, simulated=False) == {"a"}
+        assert records.excluded_from_peers(SKU, simulated=False) == {"a"}
         measure("a", 600.0, "2")
-        assert records.under_suspicion(SKU, simulated=False) == frozenset()
+        assert records.excluded_from_peers(SKU, simulated=False) == frozenset()
 
 
 @dataclasses.dataclass(frozen=True)

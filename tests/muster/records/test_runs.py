@@ -159,7 +159,7 @@ def test_jobs_are_kept_per_generation() -> None:
     latest = records.get_job(fleet.DAG, "gpu-0001__new", "burn_in")
     first = records.get_job(fleet.DAG, "gpu-0001__new", "burn_in", "1")
     assert latest is not None
-    assert (latest.generation, latest.state, latest.remote_dir) == ("2", "submitted", "/jobs/2")
+    assert (latest.attempt_key, latest.state, latest.remote_dir) == ("2", "submitted", "/jobs/2")
     assert first is not None
     assert first.state == "collected"
     run = (fleet.DAG, "gpu-0001__new")

@@ -112,7 +112,7 @@ def test_the_suspicion_follows_the_part_to_another_node_and_slot(suspect: str) -
     (found,) = records.open_findings("gpu-0002")
     assert found.finding.device == "gpu6"
     assert records.open_findings(suspect) == []
-    assert records.under_suspicion("cpu-generic", simulated=False) == {"gpu-0002"}
+    assert records.excluded_from_peers("cpu-generic", simulated=False) == {"gpu-0002"}
 
 
 def test_it_can_be_borne_with_where_it_sits_now(suspect: str) -> None:
@@ -136,7 +136,7 @@ def test_one_that_was_taken_out_is_not_waived_for_what_sits_there_now(suspect: s
 
 
 def test_it_is_nobody_s_peer(suspect: str) -> None:
-    assert records.under_suspicion("cpu-generic", simulated=False) == {suspect}
+    assert records.excluded_from_peers("cpu-generic", simulated=False) == {suspect}
 
 
 def test_a_clean_revalidation_does_not_take_it_back_into_production(suspect: str) -> None:

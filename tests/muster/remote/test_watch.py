@@ -51,7 +51,7 @@ def test_what_is_worse_than_before_is_kept_with_the_job(kept: list[JobRecord], a
     assert read() == "it is slow"
     (job,) = kept
     assert [each.value for each in Chassis.from_json(job.chassis).readings] == [0.0]
-    assert (job.state, job.generation) == (JOB.state, JOB.generation)
+    assert (job.state, job.attempt_key) == (JOB.state, JOB.attempt_key)
     assert asked == [Login()]
 
 
