@@ -41,9 +41,12 @@ def cpus():
 
 @pytest.fixture
 def run_probe(tmp_path):
-    """``run_probe(ProbeClass, hardware=None, seed=7, **params)`` returns what it emitted."""
+    """``run_probe(ProbeClass, hardware=None, seed=7, into=None, **params)`` returns what it emitted.
 
-    def run(probe, hardware=None, seed=7, **params):
+    ``into``: a list that receives it also where the probe raises.
+    """
+
+    def run(probe, hardware=None, seed=7, into=None, **params):
         emitted = Run()
 
         def emit(metric, device, value=None, text=None, labels=None, samples=1, spread=None, note=""):
@@ -51,6 +54,8 @@ def run_probe(tmp_path):
             assert value is None or text is None
             assert value is not None or text is not None or note, f"{metric}: neither a value nor a reason"
             emitted.append(Measured(metric, device, value, text, labels or {}, samples, spread, note))
+            if into is not None:
+                into.append(emitted[-1])
 
         scratch = tmp_path / probe.name
         scratch.mkdir(exist_ok=True)
@@ -64,15 +69,15 @@ def run_probe(tmp_path):
 
 @pytest.fixture
 def tool(tmp_path, monkeypatch):
-    """``tool("nvbandwidth", says)`` puts a program on the PATH that writes ``says``."""
+    """``tool("nvbandwidth", output, status=1)`` puts a program on the PATH that writes this and ends with that."""
     bin_dir = tmp_path / "bin"
     bin_dir.mkdir()
     monkeypatch.setenv("PATH", f"{bin_dir}{os.pathsep}{os.environ['PATH']}")
 
-    def make(name, says="", script="cat"):
-        (bin_dir / f"{name}.txt").write_text(says)
+    def make(name, output="", script="cat", status=0):
+        (bin_dir / f"{name}.txt").write_text(output)
         path = bin_dir / name
-        path.write_text(f"#!/bin/sh\n{script} {bin_dir / name}.txt\n")
+        path.write_text(f"#!/bin/sh\n{script} {bin_dir / name}.txt\nexit {status}\n")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
     return make

@@ -1,7 +1,7 @@
-"""Fans, the air that comes in, and power supplies, as the machine's own BMC tells them in band (ipmitool).
+"""Fans, inlet temperature and power supplies, as the machine's BMC reports them in band (ipmitool).
 
-The controller reads the same out of band where a node's BMC is configured (Redfish): its readings carry this probe's
-name too, and each says by its label ``source`` where it comes from. Run it straight after a load, while fans are fast.
+The controller adds the same readings out of band (Redfish) where a node's BMC is configured, under this probe's name;
+the label ``source`` tells them apart. Run it straight after a load, while fans are fast.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Dict, List
 
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.tools.ipmi import Reading, parse_sdr
-from muster_node.tools.run import ToolRun, real_only, run_tool
+from muster_node.tools.run import real_only, run_tool
 
 COMMAND = ("ipmitool", "sdr", "elist", "all")
 SOURCE = {"source": "ipmi"}
@@ -20,7 +20,7 @@ KINDS = {"fan_speed": "fan", "fan_duty": "fan", "fan_state": "fan", "psu_state":
 
 
 class Chassis(Probe):
-    """What the chassis around the boards does: it cools and feeds them."""
+    """Cooling and power supply of the chassis."""
 
     name = "chassis"
     stage = "thermal"
@@ -29,28 +29,28 @@ class Chassis(Probe):
     params = {"limit_s": Param(60.0, "seconds that ipmitool may take: some BMCs need one for each sensor")}
     metrics = {
         "fan_speed": Metric("RPM", "speed of a fan"),
-        "fan_duty": Metric("%", "speed of a fan, where the BMC tells only a share of full speed"),
-        "fan_state": Metric("text", "what the BMC thinks of a fan: ok, warning or critical"),
-        "inlet_temperature": Metric("°C", "hottest of the air that comes in"),
-        "psu_state": Metric("text", "what the BMC thinks of a power supply: ok, warning, critical or lost"),
+        "fan_duty": Metric("%", "speed of a fan, where the BMC reports only a share of full speed"),
+        "fan_state": Metric("text", "the BMC's state of a fan: ok, warning or critical"),
+        "inlet_temperature": Metric("°C", "hottest inlet"),
+        "psu_state": Metric("text", "the BMC's state of a power supply: ok, warning, critical or lost"),
         "psu_input_power": Metric("W", "power that a power supply draws"),
     }
     needs = ("tool:ipmitool",)
 
     def run(self, context: Context) -> None:
-        """Ask once. Raises Skip where no BMC answers, RuntimeError where it does not end answering."""
+        """Read all sensors once. Raises Skip where no BMC answers, RuntimeError where ipmitool does not end."""
         real_only(context)
-        readings = parse_sdr(_asked(context).out)
+        readings = parse_sdr(_output(context))
         if not readings:
-            raise Skip("the BMC tells of no fan, inlet or power supply")
+            raise Skip("the BMC has no sensor of a fan, an inlet or a power supply")
         _emit_inlet(context, [each for each in readings if each.metric == "inlet_temperature"])
         for each, device in _numbered([each for each in readings if each.metric in KINDS]):
-            said = each.value is not None or each.text is not None
-            note = each.name if said else "%s: not supported (the BMC has no reading of it)" % each.name
+            readable = each.value is not None or each.text is not None
+            note = each.name if readable else "%s: not supported (the BMC has no reading of it)" % each.name
             context.emit(each.metric, device, value=each.value, text=each.text, labels=SOURCE, note=note)
 
 
-def _asked(context: Context) -> ToolRun:
+def _output(context: Context) -> str:
     limit_s = context.params["limit_s"]
     done = run_tool(context, COMMAND, limit_s)
     if done.status not in (0, None) and os.geteuid() != 0:  # /dev/ipmi0 belongs to root
@@ -58,8 +58,8 @@ def _asked(context: Context) -> ToolRun:
     if done.status is None:
         raise RuntimeError("ipmitool did not end within %g s" % limit_s)
     if done.status != 0:
-        raise Skip("no BMC answers ipmitool here: %s" % done.last_word())
-    return done
+        raise Skip("no BMC answers ipmitool here: %s" % done.last_line())
+    return done.out
 
 
 def _emit_inlet(context: Context, inlets: List[Reading]) -> None:
@@ -73,7 +73,7 @@ def _emit_inlet(context: Context, inlets: List[Reading]) -> None:
 
 
 def _numbered(readings: List[Reading]) -> "List[tuple[Reading, str]]":
-    """Each reading with its device: fans and supplies are numbered as the BMC lists them; a fan's state comes last."""
+    """Each reading with its device. Fans and supplies are numbered in the BMC's order; a fan's state comes last."""
     numbers: Dict[str, int] = collections.defaultdict(int)
     found = []
     for each in readings:

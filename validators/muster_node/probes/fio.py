@@ -1,21 +1,21 @@
 """fio on the scratch disk, where it is installed: rates in large blocks, operations and latency in small ones.
 
-Works on one capped file of its own that is removed whatever happens, and refuses as the ``disk`` probe does where the
-file would take more than half of the free space. What the disk gives back is verified by that probe, not here.
+It works on one file of its own, which is always removed and takes at most half of the free space. The ``disk`` probe
+verifies what the disk returns; this one does not.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 import pathlib
-from typing import Any, Dict, List, Optional
+from typing import List
 
 from muster_node.hardware.seam import SCRATCH_DISK
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.probes.disk import check_room
-from muster_node.tools.run import BadOutput, real_only, run_tool
+from muster_node.tools.fio import FioRun, parse_fio
+from muster_node.tools.output import BadOutput, failed_exit
+from muster_node.tools.run import ToolRun, parsed, real_only, run_tool
 from muster_node.workloads.common import MIB
 
 TESTS = {
@@ -26,34 +26,6 @@ TESTS = {
 }
 """How each is run: pattern, block, operations under way. The first lays out the file that the others use."""
 _GRACE_S = 60.0  # beyond fio's own time limit: for laying out the file and for the last flush
-_NS_PER_MS = 1e6
-
-
-@dataclasses.dataclass(frozen=True)
-class FioRun:
-    """What one test gave: bytes and operations a second, and the latency in ms that 99 % keep to, if it is told."""
-
-    bytes_per_s: float
-    iops: float
-    p99_ms: Optional[float]
-
-
-def parse_fio(text: str, pattern: str) -> FioRun:
-    """Read ``fio --output-format=json``. Raises BadOutput where there is none, or where fio had an error."""
-    begin = text.find("{")  # warnings may stand before it
-    try:
-        jobs = json.loads(text[begin:])["jobs"] if begin >= 0 else []
-        job = jobs[0]
-        side: Dict[str, Any] = job["write" if pattern.endswith("write") else "read"]
-        error, rate, iops = int(job["error"]), float(side["bw_bytes"]), float(side["iops"])
-        p99 = side.get("clat_ns", {}).get("percentile", {}).get("99.000000")
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as wrong:
-        raise BadOutput("it has no result of a job") from wrong
-    if error:
-        raise BadOutput("it failed: %s" % os.strerror(error))
-    if rate <= 0 or iops <= 0:
-        raise BadOutput("it moved nothing")
-    return FioRun(rate, iops, None if p99 is None else float(p99) / _NS_PER_MS)
 
 
 class Fio(Probe):
@@ -92,11 +64,11 @@ class Fio(Probe):
                 try:
                     _emit(context, test, _measured(context, path, test))
                 except BadOutput as error:
-                    broken.append("%s: %s" % (test, error))
+                    broken.append("%s: fio %s" % (test, error))
         finally:
             path.unlink(missing_ok=True)
         if broken:
-            raise RuntimeError("fio, %s" % "; ".join(broken))
+            raise RuntimeError("; ".join(broken))
 
 
 def _command(path: pathlib.Path, test: str, mib: int, seconds: float) -> List[str]:
@@ -109,19 +81,21 @@ def _command(path: pathlib.Path, test: str, mib: int, seconds: float) -> List[st
 
 
 def _measured(context: Context, path: pathlib.Path, test: str) -> FioRun:
-    seconds = float(context.params["seconds"])
-    done = run_tool(context, _command(path, test, int(context.params["mib"]), seconds), seconds + _GRACE_S)
-    if done.status is None:
-        raise BadOutput("it did not end within %g s" % (seconds + _GRACE_S))
-    try:
-        return parse_fio(done.out, TESTS[test][0])
-    except BadOutput as error:
-        raise BadOutput("%s; it said: %s" % (error, done.last_word())) from error
+    seconds, pattern = float(context.params["seconds"]), TESTS[test][0]
+
+    def run(done: ToolRun) -> FioRun:
+        found = parse_fio(done.out, pattern)
+        if done.status:
+            raise failed_exit(done.status)
+        return found
+
+    limit_s = seconds + _GRACE_S
+    return parsed(run_tool(context, _command(path, test, int(context.params["mib"]), seconds), limit_s), limit_s, run)
 
 
 def _emit(context: Context, test: str, found: FioRun) -> None:
     labels = {"test": test}
     context.emit("fio_rate", SCRATCH_DISK.id, value=found.bytes_per_s / 1e6, labels=labels)
     context.emit("fio_iops", SCRATCH_DISK.id, value=found.iops, labels=labels)
-    note = "" if found.p99_ms is not None else "fio told no percentiles"
+    note = "" if found.p99_ms is not None else "fio printed no percentiles"
     context.emit("fio_latency_p99", SCRATCH_DISK.id, value=found.p99_ms, labels=labels, note=note)

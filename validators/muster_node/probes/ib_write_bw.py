@@ -1,44 +1,17 @@
 """perftest's ib_write_bw on each InfiniBand or RoCE port that is up, looped back to itself: port, PCIe and firmware.
 
-The wire to the next switch is not part of it: that is measured between nodes.
+The cable to the switch is not part of it; rates between nodes are measured by the cluster probes.
 """
 
 from __future__ import annotations
 
-import re
-from typing import Dict, Optional
-
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.tools.run import BadOutput, real_only, run_tool, started
+from muster_node.tools.output import BadOutput, failed_exit
+from muster_node.tools.perftest import parse_ib_write_bw
+from muster_node.tools.run import ToolRun, parsed, real_only, run_tool, started
 
-_HEADER = re.compile(r"BW average\[(Gb/sec|MB/sec|MiB/sec)\]")
-_TO_GBITS = {"Gb/sec": 1.0, "MB/sec": 8e-3, "MiB/sec": 8 * 1.048576e-3}
 _FIRST_PORT = 18515
 _START_S = 1.0
-
-
-def parse_ib_write_bw(text: str) -> float:
-    """Average bandwidth in Gb/s, of the largest size. Raises BadOutput where there is none."""
-    unit = _HEADER.search(text)
-    if unit is None:
-        raise BadOutput("it has no table")
-    rates: Dict[int, float] = {}
-    for line in text[unit.end() :].splitlines():
-        words = line.split()
-        if len(words) >= 4 and words[0].isdigit() and words[1].isdigit():
-            average = _number(words[3])
-            if average is not None:
-                rates[int(words[0])] = average
-    if not rates:
-        raise BadOutput("its table has no line")
-    return rates[max(rates)] * _TO_GBITS[unit.group(1)]
-
-
-def _number(word: str) -> Optional[float]:
-    try:
-        return float(word)
-    except ValueError:
-        return None
 
 
 class IbWriteBw(Probe):
@@ -73,7 +46,7 @@ class IbWriteBw(Probe):
             try:
                 average = _measured(context, device, _FIRST_PORT + place)
             except BadOutput as error:
-                broken.append("%s: %s" % (device, error))
+                broken.append("%s: ib_write_bw %s" % (device, error))
                 continue
             context.emit("ib_bandwidth", device, value=average)
             context.emit("ib_share", device, value=100.0 * average / (rates[device] or 1.0))
@@ -88,10 +61,12 @@ def _measured(context: Context, device: str, port: int) -> float:
     command += ["-s", str(int(context.params["size"])), "-D", str(int(context.params["seconds"]))]
     with started(context, command):
         context.hardware.clock.sleep(_START_S)  # until the server listens
-        done = run_tool(context, [*command, "127.0.0.1"], context.params["limit_s"])
-    if done.status is None:
-        raise BadOutput("it did not end within %g s" % context.params["limit_s"])
-    try:
-        return parse_ib_write_bw(done.out)
-    except BadOutput as error:
-        raise BadOutput("%s; it said: %s" % (error, done.last_word())) from error
+        limit_s = context.params["limit_s"]
+        return parsed(run_tool(context, [*command, "127.0.0.1"], limit_s), limit_s, _rate)
+
+
+def _rate(done: ToolRun) -> float:
+    rate = parse_ib_write_bw(done.out + "\n" + done.err)
+    if done.status:
+        raise failed_exit(done.status)
+    return rate

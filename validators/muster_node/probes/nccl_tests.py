@@ -1,19 +1,20 @@
-"""nccl-tests inside the node, where installed: bus bandwidth at the largest size, and proof of what carried it.
+"""NVIDIA's nccl-tests inside the node, where installed: bus bandwidth at the largest size.
 
-A run whose payload was not checked, that broke off, or in which fewer GPUs took part than there are, is told as such.
-A rate counts only if NCCL's own log proves by which algorithm and transport the bytes went, as ``collectives`` has it.
+A rate counts only if the payload was checked and NCCL's own log proves algorithm and transport. The log goes to a file:
+on stdout NCCL writes into the middle of rows, which nccl-tests print in two parts.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import re
+import pathlib
 import shutil
-from typing import Dict, List, Tuple
+from typing import List, Tuple
 
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.tools.nccl_log import Proof, Said, carrier, parse_nccl_log
-from muster_node.tools.run import COOL_PARAMS, BadOutput, cool_down, real_only, run_tool
+from muster_node.tools.nccl_log import Proof, carrier, parse_nccl_log
+from muster_node.tools.nccl_tests import NcclRun, parse_nccl_tests
+from muster_node.tools.output import BadOutput, failed_exit
+from muster_node.tools.run import COOL_PARAMS, ToolRun, cool_down, parsed, real_only, run_tool
 
 PROGRAMS = {
     "all_reduce": "all_reduce_perf",
@@ -23,67 +24,7 @@ PROGRAMS = {
     "sendrecv": "sendrecv_perf",
 }
 _LOGGED_AS = {"sendrecv": "send_recv"}
-"""Operations that ``_nccl_log`` knows by another name than nccl-tests."""
-_RANK = re.compile(r"^#\s+Rank\s+(\d+)\s.*\bon\s+(\S+)\s+device\s+(\d+)\s", re.MULTILINE)
-_CHECKED = re.compile(r"^# Out of bounds values\s*:\s*(\d+)\s+(\w+)", re.MULTILINE)
-_AVERAGE = re.compile(r"^# Avg bus bandwidth\s*:\s*([\d.]+)", re.MULTILINE)
-_UNCHECKED = re.compile(r"^# .*\bvalidation: 0\b", re.MULTILINE)
-_TIMINGS = 8  # time, algbw, busbw, errors: out of place, then in place
-
-
-@dataclasses.dataclass(frozen=True)
-class NcclRun:
-    """What one program said: GB/s by bytes (out of place), wrong values, ranks, and NCCL's log among it."""
-
-    busbw: Dict[int, float]
-    wrong: int
-    ranks: int
-    said: Said
-
-    @property
-    def largest(self) -> int:
-        """The largest size, in bytes."""
-        return max(self.busbw)
-
-    def proof(self, op: str) -> Proof:
-        """What carried ``op`` at the largest size; nccl-tests themselves say what they call, and on which GPUs."""
-        return carrier(_LOGGED_AS.get(op, op), self.largest, self.ranks, self.said, [self.said])
-
-
-def parse_nccl_tests(text: str) -> NcclRun:
-    """Read a program's output. Raises BadOutput where it has no results, breaks off, or did not check its payload."""
-    rows = [row for row in map(_row, text.splitlines()) if row is not None]
-    busbw = {size: rate for size, rate, _ in rows}
-    if not busbw:
-        raise BadOutput("it has no line of results")
-    if _AVERAGE.search(text) is None:
-        raise BadOutput("it breaks off after %d sizes" % len(busbw))
-    checked = _CHECKED.search(text)
-    # The last line counts 0 values out of bounds also where none was looked at.
-    if checked is None or _UNCHECKED.search(text) or not all(looked_at for _, _, looked_at in rows):
-        raise BadOutput("it did not check its payload")
-    ranks = len(set(_RANK.findall(text)))
-    if not ranks:
-        raise BadOutput("it does not tell which GPUs took part")
-    wrong = int(checked.group(1))
-    return NcclRun(
-        busbw=busbw,
-        wrong=wrong if checked.group(2) == "OK" else max(wrong, 1),
-        ranks=ranks,
-        said=parse_nccl_log(text),
-    )
-
-
-def _row(line: str) -> "Tuple[int, float, bool] | None":
-    """(bytes, GB/s, whether its values were checked), out of place, of a line of results; None for any other line."""
-    words = line.split()
-    if len(words) < _TIMINGS + 4 or not words[0].isdigit() or not words[1].isdigit():
-        return None
-    try:
-        size, busbw = int(words[0]), float(words[-_TIMINGS + 2])
-    except ValueError:
-        return None
-    return (size, busbw, words[-_TIMINGS + 3] != "N/A") if size > 0 else None
+"""Operations that ``nccl_log`` knows by another name than nccl-tests."""
 
 
 class NcclTests(Probe):
@@ -122,9 +63,10 @@ class NcclTests(Probe):
                 continue
             context.progress("%s on %d GPUs" % (PROGRAMS[op], count))
             try:
-                _emit(context, op, count, _measured(context, program, count), note)
+                found, proof = _measured(context, op, program, count)
+                _emit(context, op, count, found, proof, note)
             except BadOutput as error:
-                broken.append("%s: %s" % (PROGRAMS[op], error))
+                broken.append("%s %s" % (PROGRAMS[op], error))
         if broken:
             raise RuntimeError("; ".join(broken))
 
@@ -134,27 +76,31 @@ def _command(program: str, context: Context, count: int) -> List[str]:
     return [program, "-b", "8", "-e", size, "-f", "2", "-g", str(count), "-n", iterations, "-c", "1"]
 
 
-def _measured(context: Context, program: str, count: int) -> NcclRun:
-    log = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING"}
+def _measured(context: Context, op: str, program: str, count: int) -> Tuple[NcclRun, Proof]:
+    log = pathlib.Path(context.scratch / ("nccl-%s.log" % op))
+    logging = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING", "NCCL_DEBUG_FILE": str(log)}
     limit_s = context.params["limit_s"]
-    done = run_tool(context, _command(program, context, count), limit_s, log)
-    if done.status is None:
-        raise BadOutput("it did not end within %g s" % limit_s)
-    try:
-        return parse_nccl_tests(done.out)
-    except BadOutput as error:
-        raise BadOutput("%s; it said: %s" % (error, done.last_word())) from error
+    found = parsed(run_tool(context, _command(program, context, count), limit_s, logging), limit_s, _run)
+    logged = parse_nccl_log(log.read_text("latin-1") if log.exists() else "")
+    return found, carrier(_LOGGED_AS.get(op, op), found.largest, found.ranks, logged, [logged])
 
 
-def _emit(context: Context, op: str, count: int, found: NcclRun, note: str) -> None:
-    labels, proof = {"op": op}, found.proof(op)
-    size = "%d bytes, %d GPUs" % (found.largest, found.ranks)
+def _run(done: ToolRun) -> NcclRun:
+    """Raises BadOutput also where the program ends with an error that no wrong value explains."""
+    found = parse_nccl_tests(done.out)
+    if done.status and not found.wrong:
+        raise failed_exit(done.status)
+    return found
+
+
+def _emit(context: Context, op: str, count: int, found: NcclRun, proof: Proof, note: str) -> None:
+    labels, size = {"op": op}, "%d bytes, %d GPUs" % (found.largest, found.ranks)
     why_not = proof.why_not and "what carried it is not proven: " + proof.why_not
     context.emit(
         "nccl_busbw",
         "node",
         value=None if why_not else found.busbw[found.largest],
-        # A ring is no slow NVLS: which of them ran is known only with proof.
+        # Rates with and without NVLS are not comparable.
         labels=labels if why_not else {**labels, "nvls": "on" if proof.in_switch else "off"},
         samples=int(context.params["iterations"]),
         note="; ".join(filter(None, (why_not, size, note))),

@@ -1,8 +1,8 @@
-"""What ``ipmitool sdr elist`` says of fans, inlet and power supplies: text in, readings out. Tested by its own output.
+"""Output of ``ipmitool sdr elist all``: fans, inlet and power supplies.
 
 A line is "name | sensor number | status | entity | reading". Entities are those of the IPMI specification (v2.0, table
-43-13): 10 a power supply, 29 a fan, 55 and 64 air inlets; vendors also put fans and inlets under the system board, so a
-reading in RPM is a fan, and a temperature whose name says inlet, intake or ambient is the air that comes in.
+43-13): 10 a power supply, 29 a fan, 55 and 64 air inlets. Vendors also put fans and inlets under the system board (7):
+there a reading in RPM or a name with "fan" is a fan, and a temperature named inlet, intake or ambient is the inlet.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import dataclasses
 import re
 from typing import Iterator, List, Optional
 
-_NUMBER = re.compile(r"^(-?[0-9]+(?:\.[0-9]+)?) (degrees C|RPM|Watts|percent)\b")
+_NUMBER = re.compile(r"^(-?[0-9]+(?:[.,][0-9]+)?) (degrees C|RPM|Watts|percent)\b")
+_FAN_NAME = re.compile(r"fan(?!.*redundan)", re.IGNORECASE)
 _INLET = re.compile(r"inlet|intake|ambient", re.IGNORECASE)
 _INPUT = re.compile(r"(?<![a-z])(in|input|pin)(?![a-z])", re.IGNORECASE)
 _FAILED = re.compile(r"failure detected|ac lost|input lost|out-of-range|config(uration)? error", re.IGNORECASE)
@@ -20,7 +21,7 @@ _PRESENT = re.compile(r"presence detected", re.IGNORECASE)
 
 _STATES = {"ok": "ok", "nc": "warning", "unc": "warning", "lnc": "warning"}
 _STATES.update(dict.fromkeys(("cr", "ucr", "lcr", "nr", "unr", "lnr"), "critical"))
-"""What ipmitool's status column amounts to: non-critical, critical and non-recoverable thresholds, upper or lower."""
+"""By ipmitool's status: non-critical, critical and non-recoverable thresholds, upper or lower. "ns" is no reading."""
 
 _POWER_SUPPLY, _FAN, _AIR_INLETS = 10, 29, (55, 64)
 _LINE = re.compile(r"^(?P<name>[^|]*)\|[^|]*\|(?P<status>[^|]*)\|(?P<entity>[^|]*)\|(?P<reading>.*)$")
@@ -28,7 +29,7 @@ _LINE = re.compile(r"^(?P<name>[^|]*)\|[^|]*\|(?P<status>[^|]*)\|(?P<entity>[^|]
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """One sensor. ``name`` is the vendor's; without value and text, the BMC has the sensor, but no reading of it."""
+    """One sensor, under the vendor's name. Neither value nor text: the BMC has the sensor and no reading of it."""
 
     metric: str
     name: str
@@ -49,17 +50,30 @@ class _Sensor:
 
     def number(self, unit: str) -> Optional[float]:
         found = _NUMBER.match(self.reading)
-        return float(found.group(1)) if self.readable and found and found.group(2) == unit else None
+        matches = self.readable and found is not None and found.group(2) == unit
+        return float(found.group(1).replace(",", ".")) if found and matches else None
+
+    @property
+    def fan(self) -> bool:
+        """Under the system board, only what measures or should measure a speed: "Fans" may be a count or a state."""
+        if self.entity == _FAN or self.number("RPM") is not None:
+            return True
+        named = _FAN_NAME.search(self.name) is not None
+        return named and (not self.readable or self.number("percent") is not None)
 
 
 def parse_sdr(text: str) -> List[Reading]:
-    """All fans, inlets and power supplies, in the order in which the BMC lists them."""
+    """All fans, inlets and power supplies, in the order of the BMC."""
+    sensors = list(_sensors(text))
+    fans = [sensor for sensor in sensors if sensor.fan and sensor.entity != _POWER_SUPPLY]
+    in_percent = any(sensor.number("percent") is not None for sensor in fans)
+    unknown = "fan_duty" if in_percent and not any(sensor.number("RPM") for sensor in fans) else "fan_speed"
     found: List[Reading] = []
-    for sensor in _sensors(text):
+    for sensor in sensors:
         if sensor.entity == _POWER_SUPPLY:
             found.extend(_of_supply(sensor))
-        elif sensor.entity == _FAN or sensor.number("RPM") is not None:
-            found.extend(_of_fan(sensor))
+        elif sensor.fan:
+            found.extend(_of_fan(sensor, unknown))
         elif sensor.entity in _AIR_INLETS or _INLET.search(sensor.name):
             found.extend(_of_inlet(sensor))
     return found
@@ -68,21 +82,24 @@ def parse_sdr(text: str) -> List[Reading]:
 def _sensors(text: str) -> Iterator[_Sensor]:
     for line in text.splitlines():
         match = _LINE.match(line)
-        if match is None:
+        if match is None or match["reading"].strip().startswith("Logical FRU"):
             continue
         number = match["entity"].strip().partition(".")[0]
         entity = int(number) if number.isdigit() else -1
         yield _Sensor(match["name"].strip(), match["status"].strip().lower(), entity, match["reading"].strip())
 
 
-def _of_fan(sensor: _Sensor) -> Iterator[Reading]:
+def _of_fan(sensor: _Sensor, unknown: str) -> Iterator[Reading]:
+    """``unknown``: the metric of a fan without a reading."""
     speed, duty = sensor.number("RPM"), sensor.number("percent")
     if duty is not None:
         yield Reading("fan_duty", sensor.name, duty)
-    elif speed is not None or not sensor.readable:
+    elif speed is not None:
         yield Reading("fan_speed", sensor.name, speed)
+    elif not sensor.readable:
+        yield Reading(unknown, sensor.name)
     else:
-        return  # a discrete sensor: presence or redundancy, which no threshold stands behind
+        return  # a discrete sensor: presence or redundancy, without a threshold
     yield Reading("fan_state", sensor.name, text=_STATES.get(sensor.status))
 
 

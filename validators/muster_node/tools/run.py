@@ -1,4 +1,4 @@
-"""What probes around vendors' tools share: time limits that hold, a cool-down before, which GPU a tool speaks of."""
+"""Runs a vendor's tool: time limits that hold, a cool-down before it, and the GPU that a PCI address belongs to."""
 
 from __future__ import annotations
 
@@ -7,46 +7,47 @@ import dataclasses
 import os
 import signal
 import subprocess
-from typing import Dict, Iterator, List, Optional, Sequence
+from typing import Callable, Dict, Iterator, List, Optional, Sequence, TypeVar
 
 from muster_node.hardware.host.xid_log import normal_pci
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Context, Param, Skip
+from muster_node.tools.output import BadOutput
+
+Parsed = TypeVar("Parsed")
 
 OUTPUT_MAX = 16 * 1024 * 1024
+"""Bytes of a stream that are read; the rest is ignored."""
+
 END_WAIT_S = 10.0
 TICK_S = 2.0
 STILL_C = 1.0
 STILL_TICKS = 15
-"""A GPU that has not become 1 °C cooler for so many ticks is as cool as this room lets it become."""
+"""A GPU that has not cooled by ``STILL_C`` within so many ticks will not get cooler here."""
 
 COOL_PARAMS = {
-    "cool_c": Param(60.0, "wait until no GPU is hotter than this, in °C: what a burn left behind is no fault"),
-    "cool_limit_s": Param(300.0, "but no longer than this, in seconds"),
+    "cool_c": Param(60.0, "wait until no GPU is hotter than this, in °C, since the heat of a burn slows them"),
+    "cool_limit_s": Param(300.0, "longest wait for that, in seconds"),
 }
-
-
-class BadOutput(Exception):
-    """A tool's output cannot be read; the message is one sentence that says where it ends to make sense."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ToolRun:
-    """How a tool ended: its status (None: its time was up) and both of its streams."""
+    """How a tool ended: its exit status (None: it exceeded its time limit) and both streams."""
 
     status: Optional[int]
     out: str
     err: str
 
-    def last_word(self) -> str:
-        """The last line that says anything, errors first."""
-        lines = [line.strip() for stream in (self.err, self.out) for line in stream.splitlines() if line.strip()]
+    def last_line(self) -> str:
+        """The last line of stderr, or of stdout where stderr is empty; at most 200 characters."""
+        lines = [line.strip() for stream in (self.out, self.err) for line in stream.splitlines() if line.strip()]
         errors = [line.strip() for line in self.err.splitlines() if line.strip()]
-        return (errors or lines or ["no word"])[-1][:200]
+        return (errors or lines or ["no output"])[-1][:200]
 
 
 def real_only(context: Context) -> None:
-    """A vendor's tool would measure the machine below a simulated one. Raises Skip there."""
+    """Raises Skip on simulated hardware: a vendor's tool would measure the machine below it."""
     if context.hardware.simulated:
         raise Skip("vendors' tools cannot reach simulated hardware")
 
@@ -54,21 +55,31 @@ def real_only(context: Context) -> None:
 def run_tool(
     context: Context, command: Sequence[str], limit_s: float, environment: Optional[Dict[str, str]] = None
 ) -> ToolRun:
-    """Run a tool in a session of its own, and end all of it after ``limit_s`` seconds."""
+    """Run a tool in its own session; all of its processes are ended after ``limit_s`` seconds."""
     with started(context, command, environment) as tool:
         return tool.wait(limit_s)
 
 
+def parsed(done: ToolRun, limit_s: float, parse: Callable[[ToolRun], Parsed]) -> Parsed:
+    """``parse(done)``. Raises BadOutput, with the tool's last line, for a timeout or output that cannot be read."""
+    if done.status is None:
+        raise BadOutput("timeout", "did not end within %g s" % limit_s)
+    try:
+        return parse(done)
+    except BadOutput as error:
+        raise BadOutput(error.code, "%s; its last line: %s" % (error, done.last_line())) from error
+
+
 @dataclasses.dataclass
 class Tool:
-    """A running tool; its streams go to files, so that none can fill a pipe and hang."""
+    """A running tool; its streams go to files, so that a full pipe cannot block it."""
 
     process: "subprocess.Popen[bytes]"
     out: str
     err: str
 
     def wait(self, limit_s: float) -> ToolRun:
-        """Wait for it, or end it when its time is up."""
+        """Wait for the tool; end it after ``limit_s`` seconds."""
         status: Optional[int] = None
         try:
             status = self.process.wait(limit_s)
@@ -77,7 +88,7 @@ class Tool:
         return ToolRun(status, _text(self.out), _text(self.err))
 
     def end(self) -> None:
-        """End it and all that it started; what does not go in ten seconds the agent finds later."""
+        """End the tool's process group; the agent ends what survives SIGKILL for ten seconds."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, number)
@@ -90,7 +101,7 @@ class Tool:
 
 @contextlib.contextmanager
 def started(context: Context, command: Sequence[str], environment: Optional[Dict[str, str]] = None) -> Iterator[Tool]:
-    """A tool that runs for the block at most. Raises Skip where it cannot be started."""
+    """A tool that runs at most as long as the block, in the C locale. Raises Skip if it cannot be started."""
     base = "%s-%d" % (os.path.basename(command[0]), len(list(context.scratch.iterdir())))
     out, err = str(context.scratch / (base + ".out")), str(context.scratch / (base + ".err"))
     with open(out, "wb") as out_file, open(err, "wb") as err_file:
@@ -100,7 +111,7 @@ def started(context: Context, command: Sequence[str], environment: Optional[Dict
                 stdin=subprocess.DEVNULL,
                 stdout=out_file,
                 stderr=err_file,
-                env={**os.environ, **(environment or {})},
+                env={**os.environ, "LC_ALL": "C", **(environment or {})},  # else some locales print decimal commas
                 start_new_session=True,
             )
         except OSError as error:
@@ -119,14 +130,14 @@ def _text(path: str) -> str:
 
 
 def cool_down(context: Context) -> str:
-    """Wait until all GPUs are cool, or as cool as they will get. Returns what there is to note, "" if nothing."""
+    """Wait until all GPUs are cool or stop cooling. Returns a note if one is still hot or unreadable, else ""."""
     clock = context.hardware.clock
     give_up_at = clock.now() + context.params["cool_limit_s"]
     readings: List[float] = []
     while True:
         hottest = max(gpu_temperatures(context.hardware).values(), default=None)
         if hottest is None:
-            return "no temperature is told, so it was not waited for"
+            return "no cool-down: no GPU reports a temperature"
         if hottest <= context.params["cool_c"]:
             return ""
         readings.append(hottest)
@@ -137,7 +148,7 @@ def cool_down(context: Context) -> str:
 
 
 def gpu_temperatures(hardware: Hardware) -> Dict[str, float]:
-    """{"gpu3": °C} of the GPUs that tell how warm they are."""
+    """Core temperature in °C by device, of the GPUs that report one."""
     return {
         sample.device: sample.value
         for sample in hardware.telemetry()
@@ -146,6 +157,6 @@ def gpu_temperatures(hardware: Hardware) -> Dict[str, float]:
 
 
 def gpus_by_pci(hardware: Hardware) -> Dict[str, str]:
-    """{PCI address: "gpu3"} of the GPUs that answer: tools number them in an order of their own."""
+    """Device by PCI address ({"0000:1b:00": "gpu3"}) of the GPUs that answer: tools number GPUs in their own order."""
     facts = (fact for fact in hardware.inventory() if fact.name == "pci_address" and fact.text)
     return {normal_pci(str(fact.text)): fact.device for fact in facts}

@@ -1,0 +1,70 @@
+"""Parsers of tools' output against recordings: adding a recording is adding a file under ``data/<tool>/``.
+
+A file holds ``source`` (where its form comes from), ``command``, ``output``, and ``reading``: what a person reads from
+the output, or ``{error: code}``.
+"""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from muster_node.tools import dcgm, fio, ipmi, nccl_tests, nvbandwidth, perftest
+from muster_node.tools.output import BadOutput
+
+DATA = Path(__file__).parent / "data"
+RECORDINGS = sorted(DATA.glob("*/*.yaml"))
+
+
+def read_nvbandwidth(text):
+    found = nvbandwidth.parse_nvbandwidth(text)
+    tests = {
+        test.name: {"unit": test.unit, **{f"{row},{column}": cell for (row, column), cell in test.cells.items()}}
+        for test in found.tests
+    }
+    return {"devices": found.devices, "tests": tests, "corrupt": list(found.corrupt)}
+
+
+def read_dcgm(text):
+    def result(outcome):
+        states = {"skipped": outcome.skipped, "failed": outcome.failed, "warned": outcome.warned}
+        return next((state for state, holds in states.items() if holds), "passed")
+
+    return [
+        [each.test, "node" if each.gpu is None else each.gpu, result(each), *(error.text for error in each.errors)]
+        for each in dcgm.parse_dcgm_diag(text)
+    ]
+
+
+def read_nccl_tests(text):
+    found = nccl_tests.parse_nccl_tests(text)
+    return {"busbw": found.busbw, "wrong": found.wrong, "ranks": found.ranks}
+
+
+def read_fio(text, pattern):
+    found = fio.parse_fio(text, pattern)
+    return {"bytes_per_s": found.bytes_per_s, "iops": found.iops, "p99_ms": found.p99_ms}
+
+
+READERS = {
+    "nccl_tests": read_nccl_tests,
+    "nvbandwidth": read_nvbandwidth,
+    "perftest": lambda text: {"gbit_per_s": round(perftest.parse_ib_write_bw(text), 3)},
+    "fio": read_fio,
+    "dcgm": read_dcgm,
+    "ipmi": lambda text: [
+        [each.metric, each.name, each.value if each.text is None else each.text] for each in ipmi.parse_sdr(text)
+    ],
+}
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_recording_is_read_as_a_person_reads_it(path):
+    recording = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert recording["source"]
+    reader, more = READERS[path.parent.name], {"pattern": recording["pattern"]} if "pattern" in recording else {}
+    try:
+        reading = reader(recording["output"], **more)
+    except BadOutput as error:
+        reading = {"error": error.code}
+    assert reading == recording["reading"]

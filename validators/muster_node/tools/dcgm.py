@@ -1,0 +1,158 @@
+"""Output of ``dcgmi diag -j``, DCGM 2 to 4.
+
+Severities and categories of errors are those of DCGM's ``dcgm_errors.h`` (DCGM 3.1 and later): a severity of
+1 is "monitor", 5 is "configuration"; a category of 3 is "software configuration" (persistence mode off, a missing
+library path). Neither is a fault of a GPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+
+from muster_node.tools.output import BadOutput
+
+_PASS, _WARN, _FAIL = ("pass",), ("warn", "warning"), ("fail", "failed")
+_SKIP = ("skip", "skipped", "not run", "notrun")
+_ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
+_NO_STATUS = "no status"
+_SUMMARY = "test_summary"
+_TEXT_MAX = 200
+_NO_FAULT_SEVERITIES = (1, 5)
+_CONFIGURATION = 3
+_SETTING = re.compile(r"persistence mode", re.IGNORECASE)
+"""Errors about settings, in versions that print no category."""
+_GPU = re.compile(r"\bGPU (\d+)\b")
+
+
+@dataclasses.dataclass(frozen=True)
+class Error:
+    """One error that a test names; ``fault``: whether it blames hardware."""
+
+    text: str
+    fault: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What one test reports for one device: ``gpu`` is DCGM's number, None for the node as a whole."""
+
+    test: str
+    gpu: Optional[int]
+    status: str
+    errors: Tuple[Error, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether the status is a pass."""
+        return self.status.lower() in _PASS
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the test did not run."""
+        return self.status.lower() in _SKIP
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is a fault: no pass, no warning, and not only errors that blame no hardware.
+
+        A status that is unknown or missing fails.
+        """
+        if self.passed or self.skipped or self.status.lower() in _WARN:
+            return False
+        return not self.errors or any(error.fault for error in self.errors)
+
+    @property
+    def warned(self) -> bool:
+        """Whether it ran and is neither a plain pass nor a fault."""
+        return not self.skipped and not self.failed and (bool(self.errors) or not self.passed)
+
+
+def parse_dcgm_diag(text: str) -> List[Outcome]:
+    """Raises BadOutput for text that is no report, or a report in which no test ran."""
+    try:
+        raw = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    except (ValueError, RecursionError):
+        raise BadOutput("not JSON", "printed no JSON") from None
+    report = next((raw[root] for root in _ROOTS if isinstance(raw, dict) and isinstance(raw.get(root), dict)), None)
+    if report is None:
+        raise BadOutput("no report", "printed no report of DCGM's diagnostics")
+    trouble = report.get("runtime_error") or report.get("error")
+    if trouble:
+        raise BadOutput("failed", "could not run the tests: %s" % str(trouble)[:_TEXT_MAX])
+    outcomes = list(_outcomes(report))
+    if not outcomes:
+        raise BadOutput("no results", "printed a report without a test")
+    return outcomes
+
+
+def _outcomes(report: Dict[str, Any]) -> Iterator[Outcome]:
+    for category in _dicts(report.get("test_categories")):
+        for test in _dicts(category.get("tests")):
+            name = str(test.get("name", "unnamed"))
+            devices = [
+                outcome for result in _dicts(test.get("results")) for outcome in _by_gpu(name, result, _gpus(result))
+            ]
+            yield from devices
+            if _SUMMARY in test:
+                yield from _beyond(devices, name, test[_SUMMARY])
+
+
+def _by_gpu(name: str, result: Dict[str, Any], gpus: List[Optional[int]]) -> Iterator[Outcome]:
+    """One outcome for each GPU of a result. A failure of several GPUs whose errors name some fails only those."""
+    status, errors = _status(result), _errors(result)
+    named: Set[int] = {int(number) for error in errors for number in _GPU.findall(error.text)}
+    shared = len(gpus) > 1 and bool(named & set(gpus)) and status.lower() in _FAIL
+    for gpu in gpus:
+        own = tuple(error for error in errors if not shared or str(gpu) in _GPU.findall(error.text))
+        yield Outcome(name, gpu, "Pass" if shared and not own else status, own)
+
+
+def _beyond(devices: List[Outcome], name: str, summary: Any) -> Iterator[Outcome]:
+    """The node's outcome of a test, from DCGM 4's summary, if it adds anything to the devices' outcomes.
+
+    Some versions repeat the devices' errors there. A summary that is no table has no status, which is no pass.
+    """
+    result = summary if isinstance(summary, dict) else {}
+    known = {error.text for outcome in devices for error in outcome.errors}
+    errors = tuple(error for error in _errors(result) if error.text not in known)
+    whole = Outcome(name, None, _status(result), errors)
+    if errors or whole.status.lower() not in {outcome.status.lower() for outcome in devices}:
+        yield whole
+
+
+def _status(result: Dict[str, Any]) -> str:
+    return str(result.get("status", _NO_STATUS))
+
+
+def _dicts(value: Any) -> List[Dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _gpus(result: Dict[str, Any]) -> List[Optional[int]]:
+    """DCGM 4 names one entity, DCGM 3 a list of numbers as text; without either the result is the node's."""
+    if result.get("entity_group") == "GPU" and isinstance(result.get("entity_id"), int):
+        return [result["entity_id"]]
+    words = str(result.get("gpu_ids", result.get("gpu_id", ""))).split(",")
+    numbers: List[Optional[int]] = [int(word) for word in words if word.strip().isdigit()]
+    return numbers or [None]
+
+
+def _errors(result: Dict[str, Any]) -> Tuple[Error, ...]:
+    """What DCGM calls warnings: texts, or (since 3.1) tables with the error's number, severity and category."""
+    warnings = result.get("warnings") or ()
+    listed = warnings if isinstance(warnings, (list, tuple)) else [warnings]
+    errors = []
+    for each in listed:
+        entry = each if isinstance(each, dict) else {"warning": each}
+        text = " ".join(str(entry.get("warning", entry)).split())[:_TEXT_MAX]
+        harmless = (
+            entry.get("error_severity") in _NO_FAULT_SEVERITIES
+            or entry.get("error_category") == _CONFIGURATION
+            or _SETTING.search(text)
+        )
+        if text:
+            errors.append(Error(text, not harmless))
+    return tuple(errors)

@@ -1,0 +1,96 @@
+"""Output of NVIDIA's nvbandwidth: a list of devices (none or without PCI addresses in some versions), then tests.
+
+A test is "Running NAME.", a title with its unit, a line of column numbers, rows, and a sum.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Dict, List, Tuple
+
+from muster_node.hardware.host.xid_log import normal_pci
+from muster_node.tools.output import BadOutput, number
+
+_DEVICE = re.compile(r"^Device (\d+): .*\(([0-9A-Fa-f:.]+)\)\s*$")
+_RUNNING = re.compile(r"^Running (\w+)\.")
+_TITLE = re.compile(r"^\S.*\(column\).*\((GB/s|ns)\)\s*$")
+_SUM = re.compile(r"^SUM (\w+) ([\d.]+)")
+_ERROR = re.compile(r"\b(?:ERROR|CUDA_ERROR_\w+|NVML_ERROR_\w+|ASSERT)\b.*")
+_CORRUPT = "Invalid value when checking the pattern"
+
+Matrix = Dict[Tuple[int, int], float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Test:
+    """One test: its unit ("GB/s" or "ns"), and its cells by (row, column); what was not measured has no cell.
+
+    Columns are GPUs. Rows are GPUs if ``between_gpus``, else the host.
+    """
+
+    name: str
+    unit: str
+    cells: Matrix
+    between_gpus: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Bandwidths:
+    """PCI address by CUDA device number ({} if not printed), the tests, and those that read back wrong data."""
+
+    devices: Dict[int, str]
+    tests: List[Test]
+    corrupt: Tuple[str, ...] = ()
+
+
+def parse_nvbandwidth(text: str) -> Bandwidths:
+    """Raises BadOutput for a test that is cut short or reports an error; corrupt data is a result."""
+    lines = text.splitlines()
+    devices = {int(found.group(1)): normal_pci(found.group(2)) for found in map(_DEVICE.match, lines) if found}
+    corrupt = _corrupt(lines)
+    failed = _ERROR.search(text)
+    if failed and not corrupt:
+        raise BadOutput("failed", "failed: %s" % failed.group(0)[:160])
+    tests, running = [], ""
+    for place, line in enumerate(lines):
+        found = _RUNNING.match(line)
+        running = found.group(1) if found else running
+        title = _TITLE.match(line)
+        if title and running:
+            between = "GPU(row)" in line
+            tests.append(Test(running, title.group(1), _matrix(lines[place + 1 :], running, between), between))
+            running = ""
+    if running and running not in {*corrupt, *(test.name for test in tests)}:
+        raise BadOutput("cut short", "broke off in %s" % running)
+    if not tests and not corrupt:
+        raise BadOutput("no results", "printed no results")
+    return Bandwidths(devices, tests, corrupt)
+
+
+def _corrupt(lines: List[str]) -> Tuple[str, ...]:
+    """Names of the tests whose copies did not arrive as they were sent."""
+    running, found = "", {}  # type: str, Dict[str, None]
+    for line in lines:
+        match = _RUNNING.match(line)
+        running = match.group(1) if match else running
+        if _CORRUPT in line:
+            found[running] = None
+    return tuple(found)
+
+
+def _matrix(lines: List[str], name: str, between_gpus: bool) -> Matrix:
+    """The cells below a title. Between GPUs the diagonal is no rate: version 0.1 prints 0.00 there, later ones N/A."""
+    columns = [int(word) for word in lines[0].split() if word.isdigit()] if lines else []
+    cells: Matrix = {}
+    for line in lines[1:]:
+        words = line.split()
+        if _SUM.match(line):
+            return cells
+        if words and not words[0].isdigit():
+            break
+        for column, word in zip(columns, words[1:]):
+            value, row = number(word), int(words[0])
+            if value is not None and not (between_gpus and row == column):
+                cells[row, column] = value
+    raise BadOutput("cut short", "broke off in %s" % name)

@@ -1,0 +1,26 @@
+"""What parsers of tools' output share. A parser takes text and returns values; it runs nothing."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+
+class BadOutput(Exception):
+    """A tool's output that holds no result. ``code`` identifies the kind; the message continues "the tool …"."""
+
+    def __init__(self, code: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+def failed_exit(status: int) -> BadOutput:
+    """The error for a tool that printed a result and still exited with an error."""
+    return BadOutput("exit status", "ended with exit status %d" % status)
+
+
+def number(word: str) -> Optional[float]:
+    """The number that a word is; None for any other word ("N/A")."""
+    try:
+        return float(word)
+    except ValueError:
+        return None

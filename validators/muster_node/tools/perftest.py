@@ -1,0 +1,35 @@
+"""Output of perftest's ib_write_bw: a table of one row for each message size."""
+
+from __future__ import annotations
+
+import re
+from typing import Dict
+
+from muster_node.tools.output import BadOutput, number
+
+_HEADER = re.compile(r"^.*BW average\[(Gb/sec|MB/sec|MiB/sec)\].*$", re.MULTILINE)
+_COLUMN = re.compile(r"#bytes|#iterations|BW peak\[|BW average\[")
+_MIB_TO_GBIT = 8 * 1.048576e-3
+_TO_GBITS = {"Gb/sec": 1.0, "MB/sec": _MIB_TO_GBIT, "MiB/sec": _MIB_TO_GBIT}
+"""perftest divides by 2^20 also where its header has "MB/sec" (its manual: "MiB/sec")."""
+_COMPLETION = re.compile(r"Completion with error[^\n]*(?:\s*Failed status[^\n]*)?")
+
+
+def parse_ib_write_bw(text: str) -> float:
+    """Average bandwidth in Gb/s of the largest size. ``text`` is both streams. Raises BadOutput if a write failed."""
+    failed = _COMPLETION.search(text)
+    if failed:
+        raise BadOutput("write failed", "failed: %s" % " ".join(failed.group(0).split()))
+    header = _HEADER.search(text)
+    if header is None:
+        raise BadOutput("no results", "printed no table")
+    average = [name.rstrip("[") for name in _COLUMN.findall(header.group(0))].index("BW average")
+    rates: Dict[int, float] = {}
+    for line in text[header.end() :].splitlines():
+        words = line.split()
+        rate = number(words[average]) if len(words) > average and words[0].isdigit() and words[1].isdigit() else None
+        if rate is not None:
+            rates[int(words[0])] = rate
+    if not rates:
+        raise BadOutput("no results", "printed a table without a row")
+    return rates[max(rates)] * _TO_GBITS[header.group(1)]
