@@ -8,6 +8,7 @@ import pathlib
 import re
 import socket
 
+import muster_simulator
 from muster.records import NewNode
 from muster.remote.ssh import scan_host_key
 from muster_demo.draw import Planted, node_names
@@ -48,12 +49,22 @@ def build_machines(folder: pathlib.Path, seed: int, faults: tuple[Planted, ...])
 
 
 def start_servers(hosts: Hosts, folder: pathlib.Path) -> list[Member]:
-    """Start every node's SSH server, this machine's first; returns the fleet once all of them listen."""
+    """Start every node's SSH server, this machine's first; returns the fleet once all of them listen.
+
+    The agent that production sends to nodes holds no simulator, so simulated nodes find one of their own on PYTHONPATH.
+    """
+    simulator = folder / "simulator"
+    simulator.mkdir()
+    (simulator / "muster_simulator").symlink_to(pathlib.Path(muster_simulator.__file__).parent)
     started = {
         node: hosts.start_python_server(
             node,
             folder / node / "home",
-            {"MUSTER_SIMULATED_HARDWARE": str(folder / node / "machine"), "OMP_NUM_THREADS": "1"},
+            {
+                **muster_simulator.environment(folder / node / "machine"),
+                "PYTHONPATH": str(simulator),
+                "OMP_NUM_THREADS": "1",
+            },
         )
         for node in node_names()
     }

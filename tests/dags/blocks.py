@@ -17,7 +17,7 @@ from muster import records
 from muster.operators import block, member
 from muster.remote import jobs
 from muster_criteria.model import Verdict
-from muster_simulator import create_machine
+from muster_simulator import create_machine, environment
 from tests.support import airflow_home, lives, sshd
 
 DAG_ID = "cluster_qualification"
@@ -51,7 +51,7 @@ class Nodes:
         for name in names:
             machine = self.folder / f"machine-{name}"
             create_machine(machine, seed=5, faults=(faults or {}).get(name, ()))
-            server = self.serve(name, {"MUSTER_SIMULATED_HARDWARE": str(machine), "OMP_NUM_THREADS": "1"})
+            server = self.serve(name, {**environment(machine), "OMP_NUM_THREADS": "1"})
             node = server.node(name)
             records.add_node(
                 records.NewNode(

@@ -46,7 +46,7 @@ def hosts(folder, keys, supervisor) -> Hosts:
 @pytest.fixture(scope="module")
 def nodes(hosts, folder) -> dict[str, int]:
     started = {
-        name: hosts.start_python_server(name, folder / name / "home", {"MUSTER_SIMULATED_HARDWARE": f"/machine/{name}"})
+        name: hosts.start_python_server(name, folder / name / "home", {"MUSTER_SIMULATED_MACHINE": f"/machine/{name}"})
         for name in ("sim-1", "sim-2")
     }
     return {name: hosts.wait_for_port(name, port_file) for name, port_file in started.items()}
@@ -98,7 +98,7 @@ def test_a_signalled_command_is_no_success(client) -> None:
 def test_commands_see_the_nodes_environment_and_not_ours(nodes, keys, folder, monkeypatch) -> None:
     for name, port in nodes.items():
         with connect(port, keys) as client:
-            _status, out, _err = run(client, 'echo "$HOME|$MUSTER_SIMULATED_HARDWARE|$PWD|$PYTEST_CURRENT_TEST"')
+            _status, out, _err = run(client, 'echo "$HOME|$MUSTER_SIMULATED_MACHINE|$PWD|$PYTEST_CURRENT_TEST"')
             assert out.decode().strip() == f"{folder / name / 'home'}|/machine/{name}|{folder / name / 'home'}|"
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO
 
+import muster_simulator
 from muster import records
 from muster_demo.hosts import Keys, make_client_keys, make_key
 from muster_demo.services import Supervisor
@@ -139,7 +140,7 @@ class SimulatedFleet:
                 **environment,
                 "HOME": str(folder),
                 "SHELL": "/bin/bash",
-                "MUSTER_SIMULATED_HARDWARE": str(folder / name),
+                **muster_simulator.environment(folder / name),
                 "OMP_NUM_THREADS": "1",
             },
         )

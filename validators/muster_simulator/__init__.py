@@ -9,7 +9,7 @@ sensors beside them come from the model.
 from __future__ import annotations
 
 from muster_simulator.defects import create_machine
-from muster_simulator.hardware import SimulatedHardware, open_simulated
+from muster_simulator.hardware import SimulatedHardware, environment, open_simulated
 from muster_simulator.machine import Machine, load_machine
 
-__all__ = ["Machine", "SimulatedHardware", "create_machine", "load_machine", "open_simulated"]
+__all__ = ["Machine", "SimulatedHardware", "create_machine", "environment", "load_machine", "open_simulated"]

@@ -7,12 +7,14 @@ import contextlib
 import dataclasses
 import json
 import math
+import os
 import random
 import threading
 from pathlib import Path
 from typing import Any, Counter, Dict, Iterable, Iterator, List, Optional
 
-from muster_node.hardware.seam import Clock, Compute, Device, Fact, Hardware, Sample, Usage
+from muster_node.hardware import HARDWARE_ENV
+from muster_node.hardware.seam import Clock, Collective, Compute, Device, Fact, Hardware, Sample, Usage
 from muster_node.probe import Skip
 from muster_simulator import inventory, physics
 from muster_simulator.clock import SimulatedClock
@@ -20,6 +22,9 @@ from muster_simulator.compute import SimulatedCompute
 from muster_simulator.kernel_log import kernel_log
 from muster_simulator.machine import Machine, load_machine
 from muster_simulator.state import Reading, SharedState
+
+MACHINE_ENV = "MUSTER_SIMULATED_MACHINE"
+"""The directory of the machine that ``open_simulated()`` opens."""
 
 _CLOCK_STEP_MHZ = 15.0
 _POWER_NOISE = 0.005
@@ -118,6 +123,14 @@ class SimulatedHardware(Hardware):
         """Compute on a GPU. Raises Skip where PyTorch is missing or the device is none of this machine's."""
         return SimulatedCompute(self, device, self.machine.gpus[self._slot(device)])
 
+    def collective(self, op: str, elements: int) -> Collective:
+        """A ring of copies between all GPUs, in this process."""
+        import torch
+
+        from muster_simulator.collectives import Ring
+
+        return Ring(torch, [self.compute(gpu) for gpu in self.devices("gpu")], op, elements)
+
     @contextlib.contextmanager
     def loading(self, devices: List[Device]) -> Iterator[None]:
         """Keeps devices busy for the block, for every process that looks at this machine."""
@@ -148,6 +161,14 @@ class SimulatedHardware(Hardware):
         return device.index
 
 
-def open_simulated(directory: Path) -> Hardware:
-    """The machine that ``create_machine`` built in ``directory``. Raises ValueError where there is none."""
-    return SimulatedHardware(Path(directory))
+def open_simulated(directory: Optional[Path] = None) -> Hardware:
+    """The machine that ``create_machine`` built in ``directory``, or in the one that the environment names.
+
+    Raises ValueError where there is none.
+    """
+    return SimulatedHardware(Path(os.environ[MACHINE_ENV]) if directory is None else directory)
+
+
+def environment(directory: Path) -> Dict[str, str]:
+    """The environment in which the node side measures the machine in ``directory`` instead of its host."""
+    return {HARDWARE_ENV: "muster_simulator:open_simulated", MACHINE_ENV: str(directory)}

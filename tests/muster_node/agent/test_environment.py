@@ -11,9 +11,8 @@ import pytest
 
 from muster_criteria.fleet.readings import group_of
 from muster_node.agent import facts
-from muster_node.hardware import SIMULATED_ENV
 from muster_node.hardware.seam import Fact
-from muster_simulator import create_machine, open_simulated
+from muster_simulator import create_machine, environment, open_simulated
 from tests.muster_node.agent.harness import Node, plan
 
 OLD, NEW = "96.00.74.00.01", "96.00.A5.00.01"
@@ -21,9 +20,7 @@ OLD, NEW = "96.00.74.00.01", "96.00.A5.00.01"
 
 def test_a_simulated_nodes_peer_group_names_its_firmware(node: Node, tmp_path: Path) -> None:
     create_machine(tmp_path / "machine", "h100-sxm-8", 1, ())
-    ended = node.run(
-        plan(), command=[sys.executable, "-m", "muster_node"], env={SIMULATED_ENV: str(tmp_path / "machine")}
-    )
+    ended = node.run(plan(), command=[sys.executable, "-m", "muster_node"], env=environment(tmp_path / "machine"))
 
     assert ended.result.simulated, ended.err
     assert ended.result.environment["vbios"] == NEW

@@ -104,6 +104,12 @@ def test_it_holds_the_node_side_the_nvml_bindings_and_nothing_else(built: agentf
     assert not [name for name in names if name.endswith(".pyc")]
 
 
+def test_it_holds_nothing_of_the_simulator(built: agentfile.AgentFile) -> None:
+    archive = zipfile.ZipFile(built.path)
+    assert [name for name in archive.namelist() if b"muster_simulator" in archive.read(name)] == []
+    assert [name for name in archive.namelist() if "simulat" in name] == []
+
+
 def test_by_hand_on_the_oldest_python_it_measures_this_machine(built: agentfile.AgentFile, tmp_path: Path) -> None:
     job = tmp_path / "job"
     job.mkdir()

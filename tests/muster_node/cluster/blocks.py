@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from muster_node.contract import Plan, ProbeCall
-from muster_simulator import create_machine
+from muster_simulator import create_machine, environment
 from tests.muster_node.agent.harness import Ended, Node, Running, wait_for
 
 AGENT = [sys.executable, "-m", "muster_node"]
@@ -78,7 +78,7 @@ class Block:
         self.nodes.append(node)
         env = {"OMP_NUM_THREADS": "1"}
         if self.simulated:
-            env["MUSTER_SIMULATED_HARDWARE"] = str(self.folder / f"machine-{name}")
+            env.update(environment(self.folder / f"machine-{name}"))
         self.running[name] = node.start(self.plan(name), env=env, command=AGENT)
 
     def plan(self, name: str) -> Plan:

@@ -12,6 +12,7 @@ from muster_node.hardware.host.sensors import HostSensors
 from muster_node.hardware.host.xid_log import last_time, parse_xids
 from muster_node.hardware.seam import Device, Fact
 from muster_node.probes.inventory import Inventory
+from muster_simulator import environment
 
 
 def by_name(facts):
@@ -45,8 +46,16 @@ def test_what_cannot_be_read_is_a_note_and_never_a_zero(tree):
 
 
 def test_simulated_only_by_the_environment(monkeypatch, tmp_path):
-    monkeypatch.setenv(muster_node.hardware.SIMULATED_ENV, str(tmp_path / "nowhere"))
+    for name, value in environment(tmp_path / "nowhere").items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match="nowhere"):
+        open_hardware()
+
+
+@pytest.mark.parametrize("opener", ["", "not_there:open", "muster_node:not_there"])
+def test_an_opener_that_is_missing_never_means_this_host(monkeypatch, opener):
+    monkeypatch.setenv(muster_node.hardware.HARDWARE_ENV, opener)
+    with pytest.raises(RuntimeError, match="cannot be opened"):
         open_hardware()
 
 

@@ -1,25 +1,31 @@
-"""The one hardware seam: everything a probe knows of a machine comes through here."""
+"""The one hardware seam: all that probes know of a machine comes through here."""
 
 from __future__ import annotations
 
+import importlib
 import os
-import pathlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from muster_node.hardware.seam import Hardware
 
-SIMULATED_ENV = "MUSTER_SIMULATED_HARDWARE"
-"""Names the directory that describes a simulated machine; set by that machine's own server, never by a plan."""
+HARDWARE_ENV = "MUSTER_HARDWARE"
+"""``MODULE:FUNCTION``, which opens another machine than this host. The node's own login sets it; a plan cannot."""
 
 
 def open_hardware() -> "Hardware":
-    """The machine this process runs on: simulated if the environment says so, else this very host."""
-    directory = os.environ.get(SIMULATED_ENV)
-    if directory:
-        from muster_simulator import open_simulated
+    """The machine that ``MUSTER_HARDWARE`` opens, or this host where it is not set.
 
-        return open_simulated(pathlib.Path(directory))
-    from muster_node.hardware.host.machine import open_host
+    Raises RuntimeError if the variable names nothing that can be imported: this host is never measured in its place.
+    """
+    opener = os.environ.get(HARDWARE_ENV)
+    if opener is None:
+        from muster_node.hardware.host.machine import open_host
 
-    return open_host()
+        return open_host()
+    module, _, function = opener.partition(":")
+    try:
+        open_named = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise RuntimeError("%s=%s cannot be opened: %s" % (HARDWARE_ENV, opener, error)) from error
+    return open_named()  # type: ignore[no-any-return]

@@ -1,10 +1,8 @@
 """The hardware seam: device queries, device time, memory and the clock, as probes see them.
 
-Implementations: ``host`` (a real machine: CPU, and NVIDIA GPUs through NVML and torch.cuda) and ``simulated`` (a model
-of GPU nodes, chosen by the environment variable MUSTER_SIMULATED_HARDWARE, which the simulated node's own SSH server
-sets; no plan can ask for it and no plan can hide it). ``open_hardware()`` picks one.
-
-A fault of the simulated hardware alters its physical state only; nothing behind this seam may alter what is measured.
+``open_hardware()`` opens this host (CPU, and NVIDIA GPUs through NVML and torch.cuda), or another implementation that
+the node's environment names; no plan can request or hide that. A fault of simulated hardware changes its physical state
+only; nothing behind this seam may change what is measured.
 """
 
 from __future__ import annotations
@@ -173,6 +171,21 @@ class Compute(abc.ABC):
         raise NotImplementedError
 
 
+class Collective(abc.ABC):
+    """One collective between all GPUs of a machine that one process drives."""
+
+    carried: str
+    """The algorithm and transport that carry it."""
+
+    @abc.abstractmethod
+    def run(self) -> List[float]:
+        """Run it once; device seconds by GPU, each until it has all of its part."""
+
+    @abc.abstractmethod
+    def wrong(self) -> List[int]:
+        """Elements that differ from the exact result, by GPU."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Worker:
     """One of ``count`` workers that run at once. ``ready()`` is a start signal: it returns once all have called it."""
@@ -226,6 +239,10 @@ class Hardware(abc.ABC):
     @abc.abstractmethod
     def compute(self, device: Device) -> Compute:
         """Compute on a device. Raises muster_node.probe.Skip where PyTorch or the device is missing."""
+
+    def collective(self, op: str, elements: int) -> Optional[Collective]:
+        """A collective of ``elements``, a multiple of the number of GPUs; None where NCCL runs one process a GPU."""
+        return None
 
     def restore_setting(self, device: str, setting: str, facts: Sequence[Fact]) -> str:
         """Set a clock, limit or mode of a GPU again as these facts of the inventory, all of that name, told it.

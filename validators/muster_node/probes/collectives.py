@@ -18,7 +18,6 @@ from muster_node.cluster.exchange import ELEMENT_BYTES, OPS, Exchange, busbw_fac
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Clock, Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.probes._ring import CARRIED, Ring
 from muster_node.tools.nccl_log import SUBSYSTEMS, Proof, parse_nccl_log, prove
 from muster_node.workloads.common import GIB, MIB, median, spread
 
@@ -58,9 +57,8 @@ class Collectives(Probe):
         gpus, cores = hardware.devices("gpu"), hardware.devices("core")
         if len(gpus) == 1:
             raise Skip("there is only one GPU, which has nobody to exchange with")
-        if gpus and hardware.simulated:
-            found = _by_ring(torch, context, [hardware.compute(gpu) for gpu in gpus])
-            _report(context, found, {"nvls": "off"}, None, CARRIED)
+        if gpus and (own := hardware.collective(OPS[0], len(gpus))) is not None:
+            _report(context, _in_this_process(context, gpus), {"nvls": "off"}, None, own.carried)
             return
         backend = BACKENDS["gpu" if gpus else "cpu"]
         if not torch.distributed.is_available() or not getattr(torch.distributed, "is_%s_available" % backend)():
@@ -97,11 +95,11 @@ class _Measured:
     stretches: Dict[Key, Tuple[int, int]] = dataclasses.field(default_factory=dict)
 
 
-def _by_ring(torch: Any, context: Context, computes: List[Compute]) -> List[_Measured]:
-    """What each GPU of a simulated machine measured: NCCL knows real ones only."""
-    ranks, params = len(computes), context.params
-    measured = [_Measured(wrong=dict.fromkeys(params["ops"], 0)) for _ in computes]
-    room = min(compute.free_memory() for compute in computes)
+def _in_this_process(context: Context, gpus: List[Device]) -> List[_Measured]:
+    """What each GPU measured in the machine's own collectives."""
+    hardware, ranks, params = context.hardware, len(gpus), context.params
+    measured = [_Measured(wrong=dict.fromkeys(params["ops"], 0)) for _ in gpus]
+    room = min(hardware.compute(gpu).free_memory() for gpu in gpus)
     for op in params["ops"]:
         for wanted in params["sizes"] or SIZES["gpu"]:
             elements = _elements(wanted, ranks)
@@ -109,9 +107,10 @@ def _by_ring(torch: Any, context: Context, computes: List[Compute]) -> List[_Mea
             if _BUFFERS * key[1] > room:
                 measured[0].left_out.append(key)
                 continue
-            ring = Ring(torch, computes, op, elements)
+            collective = hardware.collective(op, elements)
+            assert collective is not None
             for repeat in range(_WARMUP + params["repeats"]):
-                taken, wrong = ring.run(), ring.wrong()
+                taken, wrong = collective.run(), collective.wrong()
                 for rank, found in enumerate(measured):
                     found.wrong[op] += wrong[rank]
                     if repeat >= _WARMUP:

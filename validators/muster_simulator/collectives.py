@@ -1,7 +1,7 @@
-"""Collectives as rings of copies between GPUs, for machines on which NCCL cannot run: simulated ones.
+"""Collectives as rings of copies between simulated GPUs, since NCCL runs on real ones only.
 
-Every GPU hands a part of the buffer on to the next, all at once, as in NCCL's ring algorithm: parts really move and are
-really added, in buffers that a fault can touch, and how long the copies take is the devices' own say.
+Every GPU sends a part of the buffer to the next, all at once, as in NCCL's ring algorithm: parts really move and are
+really added, in buffers that a fault can change; the devices account for the time that the copies take.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import contextlib
 from typing import Any, Callable, Dict, List, Sequence
 
 from muster_node.cluster.exchange import ELEMENT_BYTES, Exchange
-from muster_node.hardware.seam import Compute, Transfer
-
-CARRIED = "a ring of copies between the modelled GPUs; NCCL did not run"
+from muster_node.hardware.seam import Collective, Compute, Transfer
 
 
-class Ring:
-    """One collective of ``elements`` (a multiple of the number of GPUs) between GPUs that one process drives."""
+class Ring(Collective):
+    """One collective of ``elements`` (a multiple of the number of GPUs)."""
+
+    carried = "a ring of copies between the modelled GPUs; NCCL did not run"
 
     def __init__(self, torch: Any, computes: Sequence[Compute], op: str, elements: int) -> None:
         self._computes, self._op, self._count = computes, op, len(computes)
@@ -30,7 +30,7 @@ class Ring:
         self._incoming = [member.empty(self._share) for member in self._members]
 
     def run(self) -> List[float]:
-        """Do it once; device seconds by GPU, each until it had all of its part."""
+        """Run it once; device seconds by GPU, each until it has all of its part."""
         for member in self._members:
             member.reset()
         with contextlib.ExitStack() as timed:
@@ -39,30 +39,30 @@ class Ring:
         return [timing.seconds for timing in timings]
 
     def wrong(self) -> List[int]:
-        """Elements that differ from the exact answer, by GPU."""
+        """Elements that differ from the exact result, by GPU."""
         return [sum(member.wrong().values()) for member in self._members]
 
     def all_reduce(self) -> None:
-        """Everybody's part is summed on its way round, then the sums go round."""
+        """The parts of all GPUs are summed around the ring, then the sums go around it."""
         results = [member.result for member in self._members]
         self._reduce(results)
         self._gather(results)
 
     def all_gather(self) -> None:
-        """The first part of every GPU's buffer goes round."""
+        """The first part of every GPU's buffer goes around the ring."""
         for rank, member in enumerate(self._members):
             member.result[member.span(rank)] = self._filled[rank][: self._share]
         self._gather([member.result for member in self._members])
 
     def reduce_scatter(self) -> None:
-        """Everybody's part is summed on its way round, and stays where it is whole."""
+        """The parts of all GPUs are summed around the ring; each sum stays where it is complete."""
         sums = [filled.clone() for filled in self._filled]
         self._reduce(sums)
         for rank, member in enumerate(self._members):
             member.result.copy_(sums[rank][member.span(rank)])
 
     def all_to_all(self) -> None:
-        """In each step everybody gets its part from the GPU that is so many places behind."""
+        """In step N every GPU gets its part from the GPU that is N places behind."""
         for rank, member in enumerate(self._members):
             member.result[member.span(rank)] = self._filled[rank][member.span(rank)]
         for step in range(1, self._count):
@@ -71,7 +71,7 @@ class Ring:
                 self._copy(rank, giver, member.result[member.span(giver)], self._filled[giver][member.span(rank)])
 
     def send_recv(self) -> None:
-        """Everybody gets the whole buffer of the GPU behind it."""
+        """Every GPU gets the whole buffer of the GPU behind it."""
         for rank, member in enumerate(self._members):
             behind = (rank - 1) % self._count
             for part in range(self._count):
