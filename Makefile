@@ -21,7 +21,7 @@ TEST_TORCH := $(VENV)/.test-torch
 unexport PYTHONDONTWRITEBYTECODE
 export ALLOW_MISSING TORCH_INDEX
 
-.PHONY: help demo test test-slow wording lint lock clean
+.PHONY: help demo test test-slow declarations wording lint lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
@@ -38,6 +38,9 @@ test: $(TEST_TORCH) ## the tests of every room; ALLOW_MISSING=openssh-server,pos
 
 test-slow: $(TEST_TORCH) ## the unattended demo, Celery with failures, cluster chaos, containers, many seeds
 	@$(PYTEST) -m slow $(ARGS)
+
+declarations: $(INSTALLED) ## renew validators/skus/probes.json from the probes' own declarations
+	@$(BIN)/python -m muster_node probes --json | $(BIN)/python -m muster_criteria.sku_files.declarations
 
 wording: $(TEST_TORCH) ## renew the snapshots of messages, one a room (tests/*/__snapshots__)
 	@$(BIN)/python -m pytest -q -k test_wording --snapshot-update

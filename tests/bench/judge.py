@@ -27,7 +27,8 @@ from muster_criteria.fleet.readings import DAY_S, together
 from muster_criteria.fleet.snapshot import Snapshot, build_snapshot
 from muster_criteria.fleet.sweep import sweep
 from muster_criteria.sku_files.limits import Limit
-from muster_criteria.sku_files.skus import Sku, load_sku
+from muster_criteria.sku_files.model import Sku
+from muster_criteria.sku_files.skus import load_sku
 from tests.muster_criteria.fleet_readings import DAY, Fleet
 
 METRICS = 60

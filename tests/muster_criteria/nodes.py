@@ -11,8 +11,9 @@ from typing import Any
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Judgement
 from muster_criteria.sku_files.limits import Limit
+from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import needs, source_units, stage_probes
-from muster_criteria.sku_files.skus import Sku, load_sku
+from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stage import judge as judging
 from muster_criteria.stage.case import Case as JudgeCase
 from muster_criteria.stage.rules import violations

@@ -33,7 +33,8 @@ def upgrade() -> None:
 @sku_app.command("list")
 def sku_list(json: AsJson = False) -> None:
     """List the hardware models that can be tested."""
-    from muster_criteria.sku_files.skus import SkuError, list_skus, load_sku
+    from muster_criteria.sku_files.model import SkuError
+    from muster_criteria.sku_files.skus import list_skus, load_sku
 
     rows: list[dict[str, str]] = []
     for name in list_skus(settings().sku_folders):
@@ -51,7 +52,8 @@ def sku_list(json: AsJson = False) -> None:
 @sku_app.command("show")
 def sku_show(name: Annotated[str, typer.Argument(help="The SKU.")]) -> None:
     """Show a hardware model's file."""
-    from muster_criteria.sku_files.skus import SkuError, find_sku
+    from muster_criteria.sku_files.model import SkuError
+    from muster_criteria.sku_files.skus import find_sku
 
     try:
         path = find_sku(name, settings().sku_folders)
@@ -66,7 +68,8 @@ def sku_lint(
     names: Annotated[list[str] | None, typer.Argument(help="SKUs or files; default: all.")] = None,
 ) -> None:
     """Say everything that is wrong in SKU files: negative limits, missing sources, contradictions, …"""
-    from muster_criteria.sku_files.skus import SkuError, lint_sku, list_skus
+    from muster_criteria.sku_files.model import SkuError
+    from muster_criteria.sku_files.skus import lint_sku, list_skus
 
     wrong = 0
     listed = names or list_skus(settings().sku_folders)

@@ -108,7 +108,8 @@ def check(node: Target, level: str) -> list[Item]:
 def for_sku(items: list[Item], sku_name: str, level: str) -> list[Item]:
     """``items`` marked by what the SKU's programme runs and requires at ``level``. Raises MusterError."""
     from muster_criteria.sku_files import programme
-    from muster_criteria.sku_files.skus import SkuError, load_sku
+    from muster_criteria.sku_files.model import SkuError
+    from muster_criteria.sku_files.skus import load_sku
 
     try:
         sku = load_sku(sku_name, settings().sku_folders)

@@ -118,7 +118,8 @@ def database(current: Settings) -> Check:
 
 def skus(current: Settings) -> Check:
     """The SKU files can be read, and the folders of MUSTER_SKU_PATH exist."""
-    from muster_criteria.sku_files.skus import SkuError, list_skus, load_sku
+    from muster_criteria.sku_files.model import SkuError
+    from muster_criteria.sku_files.skus import list_skus, load_sku
 
     for folder in current.sku_folders:
         if not folder.is_dir():

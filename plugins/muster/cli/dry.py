@@ -43,7 +43,8 @@ def qualification(nodes: Sequence[str], dag: str, level: str, reason: str, force
     from muster import records
     from muster.integration.runid import run_id
     from muster.lifecycle import preview
-    from muster_criteria.sku_files.skus import SkuError, load_sku
+    from muster_criteria.sku_files.model import SkuError
+    from muster_criteria.sku_files.skus import load_sku
 
     known = [records.get_node(name) for name in nodes]
     well = True

@@ -14,8 +14,8 @@ from muster.errors import MusterError
 from muster.settings import settings
 
 if TYPE_CHECKING:
-    from muster_criteria.sku_files.learned import Learned, LearnedFile, Lesson
-    from muster_criteria.sku_files.skus import Sku
+    from muster_criteria.sku_files.learned import Calibration, LearnedFile, LearnedFloor
+    from muster_criteria.sku_files.model import Sku
 
 
 def learn(
@@ -26,8 +26,9 @@ def learn(
     dry_run: DryRun = False,
 ) -> None:
     """Derive floors from measured healthy nodes (16 at least), robustly, and write them as the next revision."""
-    from muster_criteria.sku_files.learned import FOLDER, as_file, newest, read_learned
-    from muster_criteria.sku_files.skus import BadLesson, SkuError, load_sku
+    from muster_criteria.sku_files.learned import FOLDER, BadCalibration, as_file, newest, read_learned
+    from muster_criteria.sku_files.model import SkuError
+    from muster_criteria.sku_files.skus import load_sku
 
     folder = into or next(iter(settings().sku_folders), None)
     if folder is None:
@@ -37,23 +38,23 @@ def learn(
         sku = load_sku(name, search)
         last_path = newest(search, name)
         last = None if last_path is None else read_learned(last_path, name)[1]
-    except (SkuError, BadLesson) as error:
+    except (SkuError, BadCalibration) as error:
         raise MusterError(str(error)) from None
-    lesson = _lesson(sku, level, stack, last)
-    if lesson.refused:
-        raise MusterError(f"nothing is learned for {name} at level {level}: {lesson.refused}")
-    _show(lesson)
+    calibration = _calibrated(sku, level, stack, last)
+    if calibration.refused:
+        raise MusterError(f"nothing is learned for {name} at level {level}: {calibration.refused}")
+    _show(calibration)
     revision = (last.revision if last else 0) + 1
     path = folder / FOLDER / f"{name}-{revision:04d}.yaml"
     if dry_run:
         typer.echo(f"dry run: {path} was not written")
         return
-    text = as_file(name, lesson, level, revision, datetime.datetime.now(datetime.UTC).date(), sku.limits)
+    text = as_file(name, calibration, level, revision, datetime.datetime.now(datetime.UTC).date(), sku.limits)
     _write_checked(path, text, name, search)
     typer.echo(f"{path} is in force from now on; delete it to go back to the revision before")
 
 
-def _lesson(sku: Sku, level: str, stack: str, last: LearnedFile | None) -> Lesson:
+def _calibrated(sku: Sku, level: str, stack: str, last: LearnedFile | None) -> Calibration:
     from muster import records
     from muster_criteria.sku_files import learn as learning
     from muster_criteria.sku_files.learned import floors_of
@@ -65,21 +66,25 @@ def _lesson(sku: Sku, level: str, stack: str, last: LearnedFile | None) -> Lesso
     return learning.learn(readings, floors_of(last) if last else (), stack)
 
 
-def _show(lesson: Lesson) -> None:
-    state = "a canary, since most nodes run another stack: floors only warn" if lesson.canary else "floors that convict"
-    typer.echo(f"{lesson.nodes} healthy nodes on {lesson.stack or 'an unknown stack'}: {state}")
+def _show(calibration: Calibration) -> None:
+    state = (
+        "a canary, since most nodes run another stack: floors only warn"
+        if calibration.canary
+        else "floors that fail a node"
+    )
+    typer.echo(f"{calibration.nodes} healthy nodes on {calibration.stack or 'an unknown stack'}: {state}")
     show.table(
         ["metric", "on", "floor", "warns below", "median", "spread", "devices", "nodes"],
-        [_row(each) for each in lesson.learned],
+        [_row(each) for each in calibration.learned],
         empty="no rate was measured on enough nodes",
     )
-    if lesson.left_out:
-        typer.echo(f"left out, since they stand out below the others: {', '.join(lesson.left_out)}")
-    for note in lesson.notes:
+    if calibration.left_out:
+        typer.echo(f"left out, since they stand out below the others: {', '.join(calibration.left_out)}")
+    for note in calibration.notes:
         typer.echo(note)
 
 
-def _row(each: Learned) -> list[object]:
+def _row(each: LearnedFloor) -> list[object]:
     return [
         each.name, each.kind, f"{each.fail:g} {each.unit}", f"{each.warn:g} {each.unit}", f"{each.median:.5g}",
         f"{100 * each.spread:.2g} %", each.devices, each.nodes,

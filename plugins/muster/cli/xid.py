@@ -129,7 +129,8 @@ def load(named: str) -> XidPolicy:
 
 
 def _of_sku(name: str) -> XidPolicy | None:
-    from muster_criteria.sku_files.skus import SkuError, load_sku
+    from muster_criteria.sku_files.model import SkuError
+    from muster_criteria.sku_files.skus import load_sku
 
     try:
         return load_sku(name, settings().sku_folders).xid_policy

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from muster_criteria.fleet.snapshot import Snapshot
     from muster_criteria.measured import StageResult
     from muster_criteria.model import Evidence, Judgement
-    from muster_criteria.sku_files.skus import Sku
+    from muster_criteria.sku_files.model import Sku
     from muster_criteria.stage.case import Case
 
 log = logging.getLogger(__name__)

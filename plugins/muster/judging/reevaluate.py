@@ -20,7 +20,8 @@ from muster.records import RunRecord
 from muster.settings import settings
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Evidence, Finding, Judgement
-from muster_criteria.sku_files.skus import Sku, SkuError, load_sku
+from muster_criteria.sku_files.model import Sku, SkuError
+from muster_criteria.sku_files.skus import load_sku
 
 EVIDENCE = "evidence"
 """The metric of findings that the controller established itself: they are not in any result."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from muster_criteria.fleet.references import References
     from muster_criteria.fleet.snapshot import Snapshot
     from muster_criteria.measured import StageResult
-    from muster_criteria.sku_files.skus import Sku
+    from muster_criteria.sku_files.model import Sku
 
 
 def compares(sku: Sku, result: StageResult) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from muster import records
 from muster_criteria.measured import BadResult, StageResult, parse_result
 from muster_criteria.model import Verdict
-from muster_criteria.sku_files.skus import Sku
+from muster_criteria.sku_files.model import Sku
 
 if TYPE_CHECKING:
     import datetime

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from muster_criteria.model import Verdict
-from muster_criteria.sku_files.skus import LEVELS
+from muster_criteria.sku_files.model import LEVELS
 
 if TYPE_CHECKING:
     from muster.records import StageVerdict

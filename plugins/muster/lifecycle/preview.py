@@ -13,7 +13,7 @@ from muster_criteria.sku_files.declarations import declared_probes
 if TYPE_CHECKING:
     from muster.admission.backend import Allocation
     from muster.records import NodeRecord
-    from muster_criteria.sku_files.skus import Sku
+    from muster_criteria.sku_files.model import Sku
 
 OUT_OF_SERVICE = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA, State.RETIRED})
 
@@ -51,7 +51,7 @@ def stage_plans(sku: Sku, level: str) -> tuple[StagePlan, ...]:
                     call.probe,
                     call.timeout_s,
                     declared[call.probe].loads,
-                    declared[call.probe].timed_s(call.params, devices),
+                    _timed_s(call, devices),
                 )
                 for call in programme.stage_calls(sku, stage, level, seed=0)
             ),
@@ -60,6 +60,14 @@ def stage_plans(sku: Sku, level: str) -> tuple[StagePlan, ...]:
         )
         for stage in programme.STAGES
     )
+
+
+def _timed_s(call: programme.CallSpec, devices: int) -> float:
+    from muster_node.agent.registry import discover
+    from muster_node.probe import resolve_params
+
+    probe = discover().probes[call.probe]
+    return probe.timed_s(resolve_params(probe, call.params), devices)
 
 
 def time_needed(plans: tuple[StagePlan, ...], usual_s: float | None, nodes: int, at_once: int) -> str:

@@ -29,7 +29,8 @@ from muster.remote.launch import parse_launch
 from muster.settings import settings
 from muster_criteria.model import Judgement, Severity, Verdict
 from muster_criteria.sku_files import programme
-from muster_criteria.sku_files.skus import Sku, SkuError, load_sku
+from muster_criteria.sku_files.model import Sku, SkuError
+from muster_criteria.sku_files.skus import load_sku
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ from muster.records import NodeRecord
 from muster.remote.launch import parse_launch
 from muster.settings import settings
 from muster_criteria.sku_files import programme
-from muster_criteria.sku_files.skus import SkuError, load_sku
+from muster_criteria.sku_files.model import SkuError
+from muster_criteria.sku_files.skus import load_sku
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from muster.remote.hooks import NodeSSHHook
 from muster.settings import settings
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files import programme
-from muster_criteria.sku_files.skus import SkuError
+from muster_criteria.sku_files.model import SkuError
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,8 @@ from muster.remote.zipapp import AgentFile, build_agent
 from muster.settings import settings
 from muster_criteria.model import Judgement, Verdict
 from muster_criteria.sku_files import programme
-from muster_criteria.sku_files.skus import Sku, SkuError, load_sku
+from muster_criteria.sku_files.model import Sku, SkuError
+from muster_criteria.sku_files.skus import load_sku
 from muster_node.contract import Plan
 
 if TYPE_CHECKING:

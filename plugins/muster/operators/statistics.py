@@ -10,7 +10,8 @@ from muster.errors import UnknownSnapshot
 from muster.judging.references import metrics
 from muster.records import SnapshotRecord
 from muster.settings import settings
-from muster_criteria.sku_files.skus import LEVELS, Sku, SkuError, load_sku
+from muster_criteria.sku_files.model import LEVELS, Sku, SkuError
+from muster_criteria.sku_files.skus import load_sku
 
 log = logging.getLogger(__name__)
 

@@ -19,14 +19,14 @@ from muster.records.models import SkuRevision
 from muster.settings import settings
 
 if TYPE_CHECKING:
-    from muster_criteria.sku_files.skus import Sku
+    from muster_criteria.sku_files.model import Sku
 
 log = logging.getLogger(__name__)
 
 
 def load_revision(sku: str, revision: str) -> Sku:
     """The SKU as it was at that revision. Raises UnknownRevision if it is not kept, or cannot be read."""
-    from muster_criteria.sku_files.skus import Sku
+    from muster_criteria.sku_files.model import Sku
 
     with reading() as session:
         content = session.scalar(
@@ -63,7 +63,8 @@ def keep_revision(session: Session, sku: str, revision: str) -> None:
 @functools.lru_cache(maxsize=32)
 def _content(sku: str, revision: str, folders: tuple[Path, ...]) -> str | None:
     """The SKU's files as JSON; None, which is logged once a process, if they are not at that revision any more."""
-    from muster_criteria.sku_files.skus import SkuError, load_sku
+    from muster_criteria.sku_files.model import SkuError
+    from muster_criteria.sku_files.skus import load_sku
 
     try:
         now = load_sku(sku, folders)

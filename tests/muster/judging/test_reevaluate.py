@@ -26,7 +26,8 @@ from muster.operators import statistics, upkeep
 from muster.records import raw as raw_records
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Coverage, Evidence, Judgement, Verdict
-from muster_criteria.sku_files.skus import SHIPPED, Sku, load_sku
+from muster_criteria.sku_files.model import Sku
+from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.judge import judge
 from tests.muster import fleet

@@ -14,7 +14,7 @@ from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
 from muster.records import NodeRecord, OpenFinding, StageVerdict
 from muster_criteria.context.waivers import Waiver
 from muster_criteria.model import Severity, Verdict
-from muster_criteria.sku_files.skus import LEVELS
+from muster_criteria.sku_files.model import LEVELS
 from tests.muster import fleet
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)

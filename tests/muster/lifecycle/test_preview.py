@@ -7,7 +7,8 @@ import pytest
 from muster.lifecycle.preview import risks_of_move, spell, stage_plans, time_needed
 from muster.lifecycle.transitions import TRANSITIONS, State
 from muster_criteria.sku_files import programme
-from muster_criteria.sku_files.skus import LEVELS, list_skus, load_sku
+from muster_criteria.sku_files.model import LEVELS
+from muster_criteria.sku_files.skus import list_skus, load_sku
 
 
 @pytest.mark.parametrize("name", list_skus())

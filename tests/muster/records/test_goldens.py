@@ -17,7 +17,8 @@ from muster.judging.reevaluate import reevaluate
 from muster_criteria.context.goldens import golden_id
 from muster_criteria.measured import parse_result
 from muster_criteria.model import Action, Finding, Judgement, Severity, Verdict
-from muster_criteria.sku_files.skus import Sku, load_sku
+from muster_criteria.sku_files.model import Sku
+from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.judge import judge
 from muster_criteria.stage.rules import violations

@@ -17,7 +17,7 @@ from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
 from muster.records import StageVerdict
 from muster.records.engine import writing
 from muster_criteria.model import Verdict
-from muster_criteria.sku_files.skus import LEVELS
+from muster_criteria.sku_files.model import LEVELS
 from tests.muster import fleet
 
 NODE = "gpu-0001"

@@ -13,8 +13,9 @@ import yaml
 
 from muster_criteria.fleet.readings import as_readings, group_of
 from muster_criteria.sku_files.learn import learn
-from muster_criteria.sku_files.learned import LearnedFile, Lesson, as_file, floors_of, newest, read_learned
-from muster_criteria.sku_files.skus import SkuError, lint_sku, load_sku
+from muster_criteria.sku_files.learned import Calibration, LearnedFile, as_file, floors_of, newest, read_learned
+from muster_criteria.sku_files.model import SkuError
+from muster_criteria.sku_files.skus import lint_sku, load_sku
 
 OLD, NEW = {"driver": "570.1"}, {"driver": "580.2"}
 TODAY = datetime.date(2026, 11, 21)
@@ -36,19 +37,19 @@ def fleet(nodes: int, *, rate: float = 740.0, spread: float = 0.01, driver: dict
     return as_readings(pd.DataFrame(rows, columns=columns))
 
 
-def written(lesson: Lesson, folder: Path, revision: int = 1) -> LearnedFile:
+def written(calibration: Calibration, folder: Path, revision: int = 1) -> LearnedFile:
     path = folder / "learned" / f"h200-sxm-8-{revision:04d}.yaml"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(as_file("h200-sxm-8", lesson, "standard", revision, TODAY, load_sku("h200-sxm-8").limits))
+    path.write_text(as_file("h200-sxm-8", calibration, "standard", revision, TODAY, load_sku("h200-sxm-8").limits))
     return read_learned(path, "h200-sxm-8")[1]
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 15])
 def test_fewer_than_sixteen_nodes_teach_nothing(nodes: int) -> None:
-    lesson = learn(fleet(nodes), ())
-    assert lesson.learned == ()
-    assert f"{nodes} healthy nodes are measured on" in lesson.refused
-    assert "and 16 are needed" in lesson.refused
+    calibration = learn(fleet(nodes), ())
+    assert calibration.learned == ()
+    assert f"{nodes} healthy nodes are measured on" in calibration.refused
+    assert "and 16 are needed" in calibration.refused
 
 
 def test_sixteen_nodes_teach_floors_that_no_healthy_device_is_below() -> None:
@@ -68,27 +69,27 @@ def test_wide_spread_lowers_the_floor_rather_than_failing_healthy_nodes() -> Non
 
 
 def test_nodes_that_stand_out_below_are_left_out_and_named() -> None:
-    lesson = learn(fleet(20, slow=(4, 11)), ())
-    assert lesson.left_out == ("n004", "n011")
-    assert lesson.learned[0].nodes == 18
-    assert lesson.learned[0].fail == pytest.approx(learn(fleet(20), ()).learned[0].fail, rel=0.01)
+    calibration = learn(fleet(20, slow=(4, 11)), ())
+    assert calibration.left_out == ("n004", "n011")
+    assert calibration.learned[0].nodes == 18
+    assert calibration.learned[0].fail == pytest.approx(learn(fleet(20), ()).learned[0].fail, rel=0.01)
 
 
 def test_too_few_left_after_that_teach_nothing_of_the_metric() -> None:
-    lesson = learn(fleet(17, slow=(1, 2)), ())
-    assert lesson.learned == ()
-    assert lesson.notes == ("gemm_rate[dtype=bf16]: 15 nodes measured it, so no floor was learned",)
+    calibration = learn(fleet(17, slow=(1, 2)), ())
+    assert calibration.learned == ()
+    assert calibration.notes == ("gemm_rate[dtype=bf16]: 15 nodes measured it, so no floor was learned",)
 
 
 def test_a_new_stack_is_a_canary_until_most_nodes_run_it(tmp_path: Path) -> None:
     before = floors_of(written(learn(fleet(40), ()), tmp_path))
     few = pd.concat([fleet(30), fleet(16, driver=NEW, rate=700.0, first=100)], ignore_index=True)
-    lesson = learn(as_readings(few), before, "driver=580.2")
-    assert (lesson.stack, lesson.canary, lesson.nodes) == ("driver=580.2", True, 16)
-    assert lesson.notes[0].startswith("gemm_rate[dtype=bf16]: the new stack's floor is 5.")
-    file = written(lesson, tmp_path, 2)
+    calibration = learn(as_readings(few), before, "driver=580.2")
+    assert (calibration.stack, calibration.canary, calibration.nodes) == ("driver=580.2", True, 16)
+    assert calibration.notes[0].startswith("gemm_rate[dtype=bf16]: the new stack's floor is 5.")
+    file = written(calibration, tmp_path, 2)
     assert {limit.breach for limit in file.limits} == {"warn"}
-    assert floors_of(file)[0][1].fail == lesson.learned[0].fail
+    assert floors_of(file)[0][1].fail == calibration.learned[0].fail
 
     most = pd.concat([fleet(10), fleet(30, driver=NEW, first=100)], ignore_index=True)
     assert not learn(as_readings(most), floors_of(file)).canary
@@ -105,23 +106,23 @@ def test_a_new_stack_needs_a_twentieth_of_a_large_fleet() -> None:
 
 def test_a_floor_does_not_sink_in_silence() -> None:
     before = [("driver=570.1", learn(fleet(16), ()).learned[0])]
-    lesson = learn(fleet(16, rate=700.0), before)
-    assert lesson.learned[0] == before[0][1]
-    assert "the floor would sink from" in lesson.notes[0]
+    calibration = learn(fleet(16, rate=700.0), before)
+    assert calibration.learned[0] == before[0][1]
+    assert "the floor would sink from" in calibration.notes[0]
     assert learn(fleet(16, rate=760.0), before).learned[0].fail > before[0][1].fail
 
 
 def test_what_was_learned_is_in_force_with_its_provenance_and_changes_the_revision(tmp_path: Path) -> None:
     before = load_sku("h200-sxm-8", [tmp_path]).revision
-    lesson = learn(fleet(16), ())
-    written(lesson, tmp_path)
+    calibration = learn(fleet(16), ())
+    written(calibration, tmp_path)
     sku = load_sku("h200-sxm-8", [tmp_path])
     assert sku.revision != before
     assert lint_sku("h200-sxm-8", [tmp_path]) == []
     floors = [limit for limit in sku.limits if limit.metric == "gemm_rate" and limit.labels == {"dtype": "bf16"}
               and limit.key == "floor"]  # fmt: skip
     assert [(limit.breach, limit.number) for limit in floors] == [
-        ("fail", lesson.learned[0].fail), ("warn", lesson.learned[0].warn)
+        ("fail", calibration.learned[0].fail), ("warn", calibration.learned[0].warn)
     ]  # fmt: skip
     assert floors[0].source.startswith("learned from 128 devices in 16 healthy nodes: median 7")
     assert floors[0].stack == "driver=570.1"
@@ -134,11 +135,11 @@ def test_floors_learned_on_a_stack_that_nobody_told_are_in_force_and_say_so(tmp_
 
 
 def test_the_highest_number_is_in_force_and_takes_the_place_of_the_skus_own(tmp_path: Path) -> None:
-    lesson = learn(fleet(16), ())
-    own = lesson.learned[0]
+    calibration = learn(fleet(16), ())
+    own = calibration.learned[0]
     fp8 = type(own)(**(vars(own) | {"labels": (("dtype", "fp8"),), "fail": 1000.0, "warn": 1050.0}))
-    written(Lesson(lesson.stack, 16, False, (own,)), tmp_path, 1)
-    written(Lesson(lesson.stack, 16, False, (own, fp8)), tmp_path, 2)
+    written(Calibration(calibration.stack, 16, False, (own,)), tmp_path, 1)
+    written(Calibration(calibration.stack, 16, False, (own, fp8)), tmp_path, 2)
     assert newest([tmp_path], "h200-sxm-8") == tmp_path / "learned" / "h200-sxm-8-0002.yaml"
     sku = load_sku("h200-sxm-8", [tmp_path])
     numbers = [limit.number for limit in sku.limits if limit.labels == {"dtype": "fp8"} and limit.key == "floor"]

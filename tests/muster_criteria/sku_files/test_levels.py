@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from muster_criteria.sku_files.declarations import declared_probes
+from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import stage_calls
-from muster_criteria.sku_files.skus import Sku
+from muster_node.probe import resolve_params
+from muster_node.probes.exact_gemm import ExactGemm
 
 GPUS = 8
 MINUTE, HOUR = 60.0, 3600.0
@@ -21,7 +22,7 @@ def _call(h100: Sku, level: str) -> Any:
 
 
 def _timed_s(params: Mapping[str, Any]) -> float:
-    return declared_probes()["exact_gemm"].timed_s(params, GPUS)
+    return ExactGemm.timed_s(resolve_params(ExactGemm, params), GPUS)
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import pytest
 
-from muster_criteria.sku_files.declarations import declared_probes
+from muster_criteria.sku_files.declarations import FILE, condensed, declared_probes
 from muster_criteria.sku_files.limits import Limit
+from muster_criteria.sku_files.model import LEVELS, STAGES
 from muster_criteria.sku_files.programme import needs, stage_calls, stage_deadline_s
-from muster_criteria.sku_files.skus import LEVELS, STAGES, lint_sku, list_skus
+from muster_criteria.sku_files.skus import lint_sku, list_skus
+from muster_node.agent import registry
 from tests.muster_criteria.nodes import shipped
 
 NAMES = list_skus()
+
+
+def test_the_declarations_are_those_of_the_node_side() -> None:
+    """If this fails, run ``make declarations``."""
+    declared = [registry.declaration(probe) for probe in registry.discover().probes.values()]
+    assert json.loads(FILE.read_text()) == condensed(declared)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from muster_criteria.sku_files.skus import SHIPPED, SkuError, at_level, lint_sku, list_skus, load_sku
+from muster_criteria.sku_files.model import SkuError, at_level
+from muster_criteria.sku_files.skus import SHIPPED, lint_sku, list_skus, load_sku
 
 Spoil = Callable[[dict[str, Any]], object]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from muster_criteria.model import FaultClass, Judgement, Verdict
-from muster_criteria.sku_files.skus import Sensor
+from muster_criteria.sku_files.model import Sensor
 from tests.muster_criteria.nodes import Case, MakeCase
 
 SKUS = ["cpu-generic", "h100-sxm-8"]

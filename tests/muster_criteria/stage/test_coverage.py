@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster_criteria.model import Judgement, Verdict
-from muster_criteria.sku_files.skus import Requirement
+from muster_criteria.sku_files.model import Requirement
 from tests.muster_criteria.nodes import CPUS, Case, MakeCase
 
 

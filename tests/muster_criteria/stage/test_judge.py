@@ -10,7 +10,7 @@ import pytest
 
 from muster_criteria.fleet.references import References
 from muster_criteria.model import Action, Coverage, Evidence, FaultClass, Judgement, Severity, Verdict
-from muster_criteria.sku_files.skus import LEVELS, STAGES, Sku
+from muster_criteria.sku_files.model import LEVELS, STAGES, Sku
 from muster_criteria.stage.case import Case as JudgeCase
 from muster_criteria.stage.judge import judge
 from muster_criteria.stage.verdict import overall

@@ -12,7 +12,7 @@ from muster_criteria.fleet.readings import readings_of
 from muster_criteria.fleet.references import References
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Action, Judgement, Severity, Verdict
-from muster_criteria.sku_files.skus import Sku
+from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.retests import repeatable, repeated_rows
 from tests.muster_criteria.nodes import Case, MakeCase
 

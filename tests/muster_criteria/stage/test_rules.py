@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 from muster_criteria.sku_files.limits import INVENTORY_KEYS, Limit, Times
-from muster_criteria.sku_files.skus import Sku, list_skus
+from muster_criteria.sku_files.model import Sku
+from muster_criteria.sku_files.skus import list_skus
 from muster_criteria.stage.frame import build_frame
 from muster_criteria.stage.rows import PRESENCE, Row, rows_of
 from muster_criteria.stage.rules import RULES, Rule, applicable, violations

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from muster_criteria.model import COMMON_CAUSE, XID, Action, Severity, Verdict
-from muster_criteria.sku_files.skus import SHIPPED, SkuError, load_sku
+from muster_criteria.sku_files.model import SkuError
+from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from muster_criteria.xid.judge import returned
 from muster_criteria.xid.policy import (
     BadPolicy,

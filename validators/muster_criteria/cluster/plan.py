@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster_criteria.cluster.model import COLLECTIVES, TRAINING
+from muster_criteria.sku_files.model import LEVELS
 from muster_criteria.sku_files.programme import START_AND_COLLECT_S, CallSpec
-from muster_criteria.sku_files.skus import LEVELS
 
 JOIN_TIMEOUT_S = 60.0
 """A member that does not come up is named by the others after so long."""

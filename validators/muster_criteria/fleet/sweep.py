@@ -21,7 +21,7 @@ from muster_criteria.fleet.keyed import INDEX_UNIT, keyed
 from muster_criteria.fleet.snapshot import Snapshot
 from muster_criteria.fleet.thresholds import Thresholds
 from muster_criteria.fleet.verdicts import Ruled, ruled
-from muster_criteria.sku_files.skus import Sku
+from muster_criteria.sku_files.model import Sku
 
 FINDINGS = (
     "node", "device", "kind", "metric", "labels", "unit", "rule", "breach", "value", "expected", "share", "threshold",

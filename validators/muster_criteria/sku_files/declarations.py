@@ -1,30 +1,33 @@
-"""What the node's probes declare: their parameters, and their metrics with units. SKU files are checked against it.
+"""The node's probes as data: parameters and metrics with units, to check SKU files against.
 
-Only declarations cross here, and only for checking what people write: nothing of how a probe measures.
+``validators/skus/probes.json`` is written from the node side's declarations by ``make declarations``; a test compares
+the two. The criteria import nothing of the node side.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from muster_node.probe import Probe
+FILE = Path(__file__).resolve().parents[2] / "skus" / "probes.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """One probe's declaration. ``units`` gives, for each metric, its unit and its unit on GPUs; ``loads`` says whether
-    it puts load on the machine, ``timed_s`` how many seconds of it some parameters ask for on so many devices.
+    """One probe's declaration.
+
+    ``units``: {metric: (unit, unit on GPUs)}. ``loads``: whether the probe puts load on the machine.
     """
 
     probe: str
     params: frozenset[str]
     units: Mapping[str, tuple[str, str]]
     loads: bool = True
-    timed_s: Callable[[Mapping[str, Any], int], float] = lambda params, devices: 0.0
 
     def unit(self, metric: str, kind: str) -> str:
         """The unit in which the probe reports ``metric`` on devices of ``kind``. Raises KeyError."""
@@ -32,23 +35,46 @@ class Declared:
         return gpu_unit if kind == "gpu" else unit
 
 
-def _timed_s(probe: type[Probe], params: Mapping[str, Any], devices: int) -> float:
-    from muster_node.probe import resolve_params
-
-    return probe.timed_s(resolve_params(probe, params), devices)
-
-
-def declared_probes() -> dict[str, Declared]:
+@functools.cache
+def declared_probes() -> Mapping[str, Declared]:
     """Every probe that the node side ships, by name."""
-    from muster_node.agent.registry import discover
-
     return {
         name: Declared(
             probe=name,
-            params=frozenset(probe.params),
-            units={key: (metric.unit, metric.unit_on("gpu0")) for key, metric in probe.metrics.items()},
-            loads=probe.loads,
-            timed_s=functools.partial(_timed_s, probe),
+            params=frozenset(each["params"]),
+            units={metric: (units[0], units[-1]) for metric, units in each["units"].items()},
+            loads=each["loads"],
         )
-        for name, probe in discover().probes.items()
+        for name, each in json.loads(FILE.read_text()).items()
     }
+
+
+def condensed(declarations: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What ``FILE`` contains of these declarations (see ``muster_node.agent.registry.declaration``).
+
+    ``units``: {metric: [unit]}, or [unit, unit on GPUs] where they differ.
+    """
+    return {
+        each["name"]: {
+            "loads": each["loads"],
+            "params": sorted(each["params"]),
+            "units": {
+                name: list(dict.fromkeys((metric["unit"], metric["gpu_unit"])))
+                for name, metric in sorted(each["metrics"].items())
+            },
+        }
+        for each in declarations
+    }
+
+
+def _main() -> None:
+    """Read ``python -m muster_node probes --json`` from standard input and write ``FILE``."""
+    lines = ",\n".join(
+        f"{json.dumps(name)}: {json.dumps(each, ensure_ascii=False)}"
+        for name, each in sorted(condensed(json.load(sys.stdin)["probes"]).items())
+    )
+    FILE.write_text(f"{{\n{lines}\n}}\n")
+
+
+if __name__ == "__main__":
+    _main()

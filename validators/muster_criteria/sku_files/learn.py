@@ -1,6 +1,6 @@
 """Floors learned from healthy nodes: robust, from enough of them, on one stack, and never lowered in silence.
 
-Pure: readings (``fleet.readings``) and the SKU give a ``Lesson``; writing it down is ``learned``'s.
+Pure: readings (``fleet.readings``) and the SKU give a ``Calibration``; writing it down is ``learned``'s.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from muster_criteria.fleet.readings import labels_of
-from muster_criteria.sku_files.learned import Learned, Lesson
+from muster_criteria.sku_files.learned import Calibration, LearnedFloor
 from muster_criteria.sku_files.limits import labelled
 
 NODES_MIN = 16
@@ -37,7 +37,7 @@ def stack_of(group: str) -> str:
     return ", ".join(part for part in group.split("|")[1:] if not part.startswith("zone=") and not part.endswith("="))
 
 
-def learn(readings: pd.DataFrame, before: Sequence[tuple[str, Learned]], stack: str = "") -> Lesson:
+def learn(readings: pd.DataFrame, before: Sequence[tuple[str, LearnedFloor]], stack: str = "") -> Calibration:
     """Learn from the latest reading of each device.
 
     ``before``: (stack, floors) of the last revision, if there is one. ``stack``: learn of this one; default: of the one
@@ -55,7 +55,7 @@ def learn(readings: pd.DataFrame, before: Sequence[tuple[str, Learned]], stack: 
     if nodes < least:
         others = "; ".join(f"{count} run {name or 'an unknown stack'}" for name, count in counted.items())
         why = f"{nodes} healthy nodes are measured on {chosen or 'any stack'}, and {least} are needed"
-        return Lesson(chosen, nodes, changed, refused=f"{why}{f' ({others})' if others else ''}")
+        return Calibration(chosen, nodes, changed, refused=f"{why}{f' ({others})' if others else ''}")
     learned, left_out, notes = [], set(), []
     for (kind, metric, labels, unit), group in frame[frame["stack"] == chosen].groupby(
         ["kind", "metric", "labels", "unit"], observed=True
@@ -75,7 +75,7 @@ def learn(readings: pd.DataFrame, before: Sequence[tuple[str, Learned]], stack: 
         learned.append(kept or found)
     canary = changed and nodes < fleet / 2
     notes += list(_slower(learned, before)) if changed else []
-    return Lesson(chosen, nodes, canary, tuple(learned), tuple(sorted(left_out)), tuple(notes))
+    return Calibration(chosen, nodes, canary, tuple(learned), tuple(sorted(left_out)), tuple(notes))
 
 
 def _healthy(group: pd.DataFrame) -> tuple[pd.DataFrame, set[str]]:
@@ -96,13 +96,13 @@ def _sigma(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], middle: fl
     return max(MAD_TO_SIGMA * float(np.median(np.abs(values - middle))), SIGMA_MIN * middle)
 
 
-def _floors(healthy: pd.DataFrame, metric: str, kind: str, labels: str, unit: str) -> Learned:
+def _floors(healthy: pd.DataFrame, metric: str, kind: str, labels: str, unit: str) -> LearnedFloor:
     values = healthy["value"].to_numpy(dtype=float)
     middle, slowest = float(np.median(values)), float(values.min())
     sigma = _sigma(values, middle)
     fail = min(FAIL_SHARE * middle, middle - FAIL_SIGMAS * sigma, slowest)
     warn = min(WARN_SHARE * middle, middle - WARN_SIGMAS * sigma, slowest)
-    return Learned(
+    return LearnedFloor(
         metric=metric,
         kind=kind,
         labels=labels_of(labels),
@@ -124,18 +124,18 @@ def _rounded_down(value: float) -> float:
     return math.floor(value * scale) / scale
 
 
-def _sunk(found: Learned, before: Sequence[tuple[str, Learned]]) -> Learned | None:
+def _sunk(found: LearnedFloor, before: Sequence[tuple[str, LearnedFloor]]) -> LearnedFloor | None:
     """The floor of the last revision, if the new one lies more than a little below it."""
     was = _same(found, before)
     return was if was is not None and found.fail < (1.0 - LOWER_MAX) * was.fail else None
 
 
-def _same(found: Learned, before: Sequence[tuple[str, Learned]]) -> Learned | None:
+def _same(found: LearnedFloor, before: Sequence[tuple[str, LearnedFloor]]) -> LearnedFloor | None:
     key = (found.metric, found.kind, found.labels, found.unit)
     return next((was for _, was in before if (was.metric, was.kind, was.labels, was.unit) == key), None)
 
 
-def _slower(learned: Sequence[Learned], before: Sequence[tuple[str, Learned]]) -> Iterator[str]:
+def _slower(learned: Sequence[LearnedFloor], before: Sequence[tuple[str, LearnedFloor]]) -> Iterator[str]:
     """What a new stack costs: told, since its floors are its own."""
     for found in learned:
         was = _same(found, before)

@@ -17,7 +17,6 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from muster_criteria.sku_files.figures import NOT_STATED
 from muster_criteria.sku_files.limits import Limit, Written, as_tuple, labelled
-from muster_criteria.sku_files.skus import BadLesson
 
 FOLDER = "learned"
 LEARNED_BYTES_MAX = 500_000
@@ -26,8 +25,12 @@ SLOW = "is slower than healthy ones of this fleet usually are"
 """What the two floors of a metric mean; a canary has the first only, and only warns by it."""
 
 
+class BadCalibration(Exception):
+    """A file of learned floors that cannot be used; the message is one sentence."""
+
+
 @dataclasses.dataclass(frozen=True)
-class Learned:
+class LearnedFloor:
     """What was learned of one metric: its floors in ``unit``, and from what."""
 
     metric: str
@@ -48,7 +51,7 @@ class Learned:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lesson:
+class Calibration:
     """What a fleet teaches. ``canary``: the stack is new and most nodes do not run it yet, so floors only warn.
 
     ``refused`` is the sentence that says why nothing may be learned, and is empty otherwise.
@@ -57,7 +60,7 @@ class Lesson:
     stack: str
     nodes: int
     canary: bool
-    learned: tuple[Learned, ...] = ()
+    learned: tuple[LearnedFloor, ...] = ()
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     refused: str = ""
@@ -102,31 +105,31 @@ def _number(path: Path, sku: str) -> int:
 
 
 def read_learned(path: Path, sku: str) -> tuple[bytes, LearnedFile]:
-    """A revision with its bytes. Raises BadLesson."""
+    """A revision with its bytes. Raises BadCalibration."""
     text = path.read_bytes()
     where = f"{FOLDER}/{path.name}"
     if len(text) > LEARNED_BYTES_MAX:
-        raise BadLesson(f"{where} is larger than {LEARNED_BYTES_MAX} bytes")
+        raise BadCalibration(f"{where} is larger than {LEARNED_BYTES_MAX} bytes")
     try:
         file = LearnedFile.model_validate(yaml.safe_load(text))
     except (yaml.YAMLError, UnicodeDecodeError):
-        raise BadLesson(f"{where} is not YAML") from None
+        raise BadCalibration(f"{where} is not YAML") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise BadLesson(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise BadCalibration(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     if file.learned != sku:
-        raise BadLesson(f"{where} was learned for {file.learned}, not for {sku}")
+        raise BadCalibration(f"{where} was learned for {file.learned}, not for {sku}")
     return text, file
 
 
-def floors_of(file: LearnedFile) -> list[tuple[str, Learned]]:
+def floors_of(file: LearnedFile) -> list[tuple[str, LearnedFloor]]:
     """(stack, floor) of a revision, as ``learn`` takes what was known before."""
     floors = [limit for limit in file.limits if limit.meaning == TOO_SLOW]
     warns = {_key(limit): limit.number or 0.0 for limit in file.limits if limit.meaning == SLOW}
     return [
         (
             file.stack,
-            Learned(
+            LearnedFloor(
                 metric=limit.metric, kind=limit.device, labels=tuple(sorted(limit.labels.items())), unit=limit.unit,
                 fail=limit.number or 0.0, warn=warns.get(_key(limit), 0.0), median=basis.median, spread=basis.spread,
                 devices=basis.devices, nodes=basis.nodes,
@@ -156,13 +159,15 @@ def _key(limit: Limit) -> tuple[str, str, tuple[tuple[str, str], ...]]:
     return (limit.metric, limit.device, tuple(sorted(limit.labels.items())))
 
 
-def as_file(sku: str, lesson: Lesson, level: str, revision: int, today: datetime.date, like: Sequence[Limit]) -> str:
+def as_file(
+    sku: str, calibration: Calibration, level: str, revision: int, today: datetime.date, like: Sequence[Limit]
+) -> str:
     """A lesson as the YAML of a revision. ``like``: the SKU's limits, whose fault and action the floors share."""
     limits: list[dict[str, Any]] = []
-    for found in lesson.learned:
+    for found in calibration.learned:
         for breach, floor, meaning in (
-            ("warn" if lesson.canary else "fail", found.fail, TOO_SLOW),
-            *([] if lesson.canary else [("warn", found.warn, SLOW)]),
+            ("warn" if calibration.canary else "fail", found.fail, TOO_SLOW),
+            *([] if calibration.canary else [("warn", found.warn, SLOW)]),
         ):
             kin = next((limit for limit in like if (limit.metric, limit.device) == (found.metric, found.kind)), None)
             limits.append(
@@ -171,23 +176,25 @@ def as_file(sku: str, lesson: Lesson, level: str, revision: int, today: datetime
                     **({"labels": dict(found.labels)} if found.labels else {}),
                     "unit": found.unit, "floor": floor, "breach": breach,
                     "fault": str(kin.fault) if kin else "gpu", "action": str(kin.action) if kin else "retest",
-                    "meaning": meaning, "source": _source(found, lesson.canary), "date": today, "stack": lesson.stack,
+                    "meaning": meaning, "source": _source(found, calibration.canary), "date": today,
+                    "stack": calibration.stack,
                 }
             )  # fmt: skip
     content = {
-        "learned": sku, "revision": revision, "date": today, "level": level, "stack": lesson.stack,
-        "nodes": lesson.nodes, "canary": lesson.canary, "left_out": list(lesson.left_out), "limits": limits,
+        "learned": sku, "revision": revision, "date": today, "level": level, "stack": calibration.stack,
+        "nodes": calibration.nodes, "canary": calibration.canary, "left_out": list(calibration.left_out),
+        "limits": limits,
         "basis": [
             {"median": float(f"{each.median:.6g}"), "spread": float(f"{each.spread:.4g}"), "devices": each.devices,
              "nodes": each.nodes}
-            for each in lesson.learned
+            for each in calibration.learned
         ],
     }  # fmt: skip
     head = "# Floors learned from this fleet's healthy nodes by `muster sku learn`; the next lesson is another file.\n"
     return head + yaml.safe_dump(content, allow_unicode=True, sort_keys=False, width=120)
 
 
-def _source(found: Learned, canary: bool) -> str:
+def _source(found: LearnedFloor, canary: bool) -> str:
     first = "as a canary " if canary else ""
     return (
         f"learned {first}from {found.devices} devices in {found.nodes} healthy nodes: median {found.median:.5g} "

@@ -9,7 +9,7 @@ from muster_criteria.sku_files.declarations import Declared, declared_probes
 from muster_criteria.sku_files.figures import in_base_units
 from muster_criteria.sku_files.limits import INVENTORY_KEYS, LIMIT_KEYS, Limit, Times
 from muster_criteria.sku_files.lint_figures import FLOORS, figure_problems
-from muster_criteria.sku_files.skus import LEVELS, STAGES, Problem, Requirement, Sku
+from muster_criteria.sku_files.model import LEVELS, STAGES, Problem, Requirement, Sku
 
 CEILINGS = ("ceiling", "at_most")
 

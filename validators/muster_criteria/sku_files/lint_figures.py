@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from muster_criteria.sku_files.figures import NOT_STATED, SCALE, Figure, in_base_units
 from muster_criteria.sku_files.limits import Limit
-from muster_criteria.sku_files.skus import Problem, Sku
+from muster_criteria.sku_files.model import Problem, Sku
 
 FLOORS = ("floor", "at_least")
 LEAST_SHARE = 0.5

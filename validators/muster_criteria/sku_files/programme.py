@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from muster_criteria.sku_files.skus import LEVELS, STAGES, ProbeUse, Programme, Requirement, Sensor, Sku, SkuError
+from muster_criteria.sku_files.model import LEVELS, STAGES, ProbeUse, Programme, Requirement, Sensor, Sku, SkuError
 
 __all__ = [
     "LEVELS",

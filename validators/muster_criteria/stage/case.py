@@ -11,7 +11,7 @@ from muster_criteria.context.goldens import Goldens
 from muster_criteria.fleet.references import References
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Evidence
-from muster_criteria.sku_files.skus import Sku
+from muster_criteria.sku_files.model import Sku
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

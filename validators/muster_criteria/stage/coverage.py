@@ -10,8 +10,8 @@ import pandas as pd
 from muster_criteria.measured import ProbeEnd, StageResult
 from muster_criteria.model import UNJUDGED, Coverage
 from muster_criteria.sku_files.limits import labelled
+from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import Need, needs, promised, stage_probes
-from muster_criteria.sku_files.skus import Sku
 from muster_criteria.stage.rows import PRESENCE, PRESENCE_PROBE, natural
 from muster_criteria.stage.rules import RULES
 from muster_criteria.words import listed

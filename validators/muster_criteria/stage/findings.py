@@ -23,9 +23,9 @@ from muster_criteria.model import (
     measurement_reference,
 )
 from muster_criteria.sku_files.limits import Limit, Times, labelled
-from muster_criteria.sku_files.plausible import plausible_finding
-from muster_criteria.sku_files.skus import Sku
+from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.fleet_findings import fleet_finding
+from muster_criteria.stage.plausible import plausible_finding
 from muster_criteria.stage.row_findings import row_finding
 from muster_criteria.stage.rows import natural
 from muster_criteria.stage.rules import FLEET_KINDS, KINDS, VOID_KINDS, Rule, Violations

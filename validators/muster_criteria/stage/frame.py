@@ -20,10 +20,10 @@ import pandas as pd
 
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.single import REFERENCE_COLUMNS
-from muster_criteria.sku_files import plausible
 from muster_criteria.sku_files.limits import INVENTORY_KEYS, Limit, Times, kind_of
+from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import source_units
-from muster_criteria.sku_files.skus import Sku
+from muster_criteria.stage import plausible
 from muster_criteria.stage.rows import PRESENCE, Labels, Row
 from muster_criteria.stage.rules import RULES, Rule
 

@@ -16,7 +16,7 @@ from muster_criteria.fleet.references import References
 from muster_criteria.fleet.single import Compared, compare, derived
 from muster_criteria.measured import StageResult
 from muster_criteria.model import UNJUDGED, Coverage, Finding, Judgement, Observation, Severity, Verdict
-from muster_criteria.sku_files.skus import Sku
+from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.coverage import Void, nothing_measured, tally
 from muster_criteria.stage.findings import Breaking, evidence_finding, findings_of, in_order

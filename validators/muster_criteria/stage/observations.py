@@ -9,7 +9,7 @@ import pandas as pd
 
 from muster_criteria.model import Observation
 from muster_criteria.sku_files.limits import LIMIT_KEYS, Limit
-from muster_criteria.sku_files.skus import Sku
+from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.fleet_findings import fleet_source
 from muster_criteria.stage.rules import BREACHES, FLEET_KINDS
 

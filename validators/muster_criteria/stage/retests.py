@@ -15,8 +15,8 @@ from muster_criteria.fleet.budget import OWN_PAST
 from muster_criteria.fleet.single import derived
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Verdict
+from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import stage_probes
-from muster_criteria.sku_files.skus import Sku
 from muster_criteria.stage.findings import Breaking, behind
 from muster_criteria.stage.rows import Row, rows_of
 from muster_criteria.stage.rules import FLEET_KINDS

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.sku_files.limits import kind_of, labelled
-from muster_criteria.sku_files.skus import Sku
+from muster_criteria.sku_files.model import Sku
 
 PRESENCE_PROBE = "inventory"
 """The probe that names every device that answers; where it did not complete, nothing is said of presence."""

@@ -17,8 +17,8 @@ from muster_criteria.fleet.readings import day_of, labels_text
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Action, Finding, Severity
 from muster_criteria.sku_files.limits import labelled
+from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import stage_probes
-from muster_criteria.sku_files.skus import Sku
 from muster_criteria.stage.findings import Breaking, limit_finding
 from muster_criteria.stage.rules import Rule
 from muster_criteria.stage.sprt import Decision, Sprt

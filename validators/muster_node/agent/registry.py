@@ -74,7 +74,10 @@ def declaration(probe: Type[Probe]) -> Dict[str, Any]:
         "stage": probe.stage,
         "doc": probe.doc,
         "params": {name: {"default": param.default, "doc": param.doc} for name, param in sorted(probe.params.items())},
-        "metrics": {name: {"unit": metric.unit, "doc": metric.doc} for name, metric in sorted(probe.metrics.items())},
+        "metrics": {
+            name: {"unit": metric.unit, "gpu_unit": metric.unit_on("gpu0"), "doc": metric.doc}
+            for name, metric in sorted(probe.metrics.items())
+        },
         "needs": list(probe.needs),
         "loads": probe.loads,
     }

@@ -1,0 +1,192 @@
+"""What a SKU file contains: a hardware model with its limits, and the programme that tests it. Pydantic models."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BeforeValidator, Field, FiniteFloat, PrivateAttr, model_validator
+
+from muster_criteria.fleet.comparisons import Comparison, Derivation
+from muster_criteria.sku_files.figures import Absent, Figure
+from muster_criteria.sku_files.limits import Limit, Written, as_tuple
+from muster_criteria.sku_files.peaks import peaks_of
+from muster_criteria.xid.policy import XidPolicy
+
+Stage = Literal["intake", "burn_in", "integrity", "performance", "thermal"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+Level = Literal["demo", "short", "standard", "long"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+
+
+class SkuError(Exception):
+    """A SKU file that cannot be used, or a SKU that is not there; the message is one sentence that says what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong in a SKU file: where (file, key), and a sentence."""
+
+    file: str
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.key}: {self.message}."
+
+
+def _choices(value: object) -> object:
+    return (value,) if isinstance(value, str) else as_tuple(value)
+
+
+Choices = Annotated[tuple[str, ...], BeforeValidator(_choices)]
+
+
+class Requirement(Written):
+    """A metric that a stage must have measured before it may pass.
+
+    ``devices``: "each gpu", "each cpu", "each core" (one logical CPU for each physical core), or one device's name.
+    A label with several values means one measurement for each of them. ``judged: false`` is for what is only told
+    (a serial number): measured is enough. ``where_readable`` is for counters that not every machine offers: the probe
+    must have tried, and an honest "not readable here" is noted instead of missed. ``levels`` limits it to some levels.
+    """
+
+    metric: str
+    devices: Annotated[str, Field(pattern=r"^(each (gpu|cpu|core)|[a-z]+[0-9]*(:[A-Za-z0-9_.-]+)?)$")]
+    labels: dict[str, Choices] = Field(default_factory=dict)
+    judged: bool = True
+    where_readable: bool = False
+    levels: Annotated[tuple[Level, ...], BeforeValidator(as_tuple)] = LEVELS
+
+
+class Sensor(Requirement):
+    """A sensor that the SKU promises, and the probe and stage that read it; a node without it misses a measurement."""
+
+    stage: Stage
+    probe: str
+
+
+PerLevel = dict[Level, Any]
+
+
+class ProbeUse(Written):
+    """How a stage uses one probe. A value that depends on the level is a map with an entry for each of ``LEVELS``.
+
+    ``sequential``: it takes minutes and fails now and then on sound hardware, so its runs are weighed (``sequential``).
+    ``retest``: levels at which it is short enough to be run once more where the fleet asks for that (``retests``).
+    """
+
+    timeout_s: Annotated[FiniteFloat, Field(gt=0)] | dict[Level, Annotated[FiniteFloat, Field(gt=0)]]
+    params: dict[str, Any] = Field(default_factory=dict)
+    levels: Annotated[tuple[Level, ...], BeforeValidator(as_tuple)] = LEVELS
+    require: Annotated[tuple[Requirement, ...], BeforeValidator(as_tuple)] = ()
+    sequential: bool = False
+    retest: Annotated[tuple[Level, ...], BeforeValidator(as_tuple)] = ()
+
+    @model_validator(mode="after")
+    def _every_level(self) -> ProbeUse:
+        for name, value in [("timeout_s", self.timeout_s), *self.params.items()]:
+            if is_per_level(value):
+                absent = [level for level in self.levels if level not in value]
+                if absent:
+                    raise ValueError(f"{name} says nothing for level {', '.join(absent)}")
+        return self
+
+    def timeout_at(self, level: str) -> float:
+        """Seconds that the probe may take at ``level``."""
+        return float(at_level(self.timeout_s, level))
+
+    def params_at(self, level: str) -> dict[str, Any]:
+        """The probe's parameters at ``level``."""
+        return {name: at_level(value, level) for name, value in self.params.items()}
+
+
+class StagePlan(Written):
+    """One stage: whether its FAIL stops the burn, and its probes in the order they run."""
+
+    blocking: bool = False
+    probes: dict[str, ProbeUse]
+
+
+class Programme(Written):
+    """What is run on a class of machines, stage by stage; SKU files share it.
+
+    ``compare``: the metrics that a fleet of them may judge, by siblings, peers and history; ``derive``: those that are
+    made of others for it.
+    """
+
+    programme: str
+    title: str
+    stages: dict[Stage, StagePlan]
+    derive: Annotated[tuple[Derivation, ...], BeforeValidator(as_tuple)] = ()
+    compare: Annotated[tuple[Comparison, ...], BeforeValidator(as_tuple)] = ()
+
+
+class Sku(Written):
+    """One hardware model. ``devices`` says how many of a kind: a number, or "inventory" where the machine itself tells.
+
+    ``names``: what sources call the model. ``includes``: the families whose sensors and limits it shares.
+    ``version`` is what people wrote; ``revision`` is that plus a digest of all files read, and is what verdicts cite.
+    """
+
+    sku: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
+    version: str
+    title: str
+    programme: Programme
+    names: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    includes: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    xid_policy: XidPolicy | None = None
+    devices: dict[Literal["gpu", "cpu", "core"], Annotated[int, Field(ge=0)] | Literal["inventory"]]
+    sensors: Annotated[tuple[Sensor, ...], BeforeValidator(as_tuple)] = ()
+    inventory: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)] = ()
+    limits: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)] = ()
+    figures: Annotated[tuple[Figure, ...], BeforeValidator(as_tuple)] = ()
+    absent: Annotated[tuple[Absent, ...], BeforeValidator(as_tuple)] = ()
+    file: str
+    digest: str
+    _peaks: tuple[Limit, ...] = PrivateAttr(())
+
+    @model_validator(mode="after")
+    def _with_peaks(self) -> Sku:
+        self._peaks = peaks_of(self.figures, self.inventory, self.limits)
+        return self
+
+    @property
+    def name(self) -> str:
+        """The SKU's name, as nodes carry it."""
+        return self.sku
+
+    @property
+    def revision(self) -> str:
+        """What a verdict cites: the written version and the first eight digits of the files' digest."""
+        return f"{self.version}+{self.digest[:8]}"
+
+    @property
+    def all_limits(self) -> tuple[Limit, ...]:
+        """Inventory expectations, limits, and what physics allows beside them."""
+        return self.inventory + self.limits + self.peaks
+
+    @property
+    def peaks(self) -> tuple[Limit, ...]:
+        """The void ceilings that follow from what the file says (see ``peaks``)."""
+        return self._peaks
+
+    def stage(self, stage: str) -> StagePlan:
+        """The programme's plan of a stage. Raises SkuError where it has none."""
+        plan = self.programme.stages.get(stage)  # type: ignore[call-overload]
+        if plan is None:
+            known = ", ".join(self.programme.stages)
+            raise SkuError(
+                f"programme {self.programme.programme} of SKU {self.name} has no stage {stage} (it has {known})."
+            )
+        return plan  # type: ignore[no-any-return]
+
+
+def is_per_level(value: object) -> bool:
+    """Whether a YAML value is a map from levels to values."""
+    return isinstance(value, dict) and bool(value) and set(value) <= set(LEVELS)
+
+
+def at_level(value: Any, level: str) -> Any:
+    """``value`` itself, or its entry for ``level`` where it is a map from levels to values."""
+    return value[level] if is_per_level(value) else value
