@@ -69,9 +69,16 @@ def empty_db(request: pytest.FixtureRequest, muster_home: Path, monkeypatch: pyt
         yield url
 
 
-@pytest.fixture(params=["sqlite", POSTGRESQL])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """``fleet_db`` is SQLite; a test marked ``both_dialects``, for its SQL or its locks, runs on PostgreSQL too."""
+    if "fleet_db" in metafunc.fixturenames:
+        both = metafunc.definition.get_closest_marker("both_dialects")
+        metafunc.parametrize("fleet_db", ["sqlite", POSTGRESQL] if both else ["sqlite"], indirect=True)
+
+
+@pytest.fixture
 def fleet_db(request: pytest.FixtureRequest, muster_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Empty fleet records at the newest schema, once on SQLite and once on PostgreSQL; yields their URL."""
+    """Empty fleet records at the newest schema; yields their URL."""
     if request.param == "sqlite":
         yield request.getfixturevalue("sqlite_db")
         return

@@ -23,7 +23,6 @@ from muster.judging.references import metrics
 from muster.lifecycle.transitions import STAGES
 from muster.operators import provisional as unsettled
 from muster.operators import statistics, upkeep
-from muster.records import raw as raw_records
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Coverage, Evidence, Judgement, Verdict
 from muster_criteria.sku_files.model import Sku
@@ -144,7 +143,7 @@ def test_a_fresh_result_and_its_stored_copy_make_the_same_case(judged: str, sku:
     records.finish_run(DAG, lease.run_id, Verdict.WARN, "over")
     records.release_leases(DAG, lease.run_id, "over")
     statistics.recompute()
-    kept = raw_records.sent(DAG, lease.run_id, STAGE)
+    kept = records.stage_bytes(DAG, lease.run_id, STAGE)
     assert kept is not None
     assert kept.result is not None
     assert kept.chassis is not None

@@ -49,6 +49,7 @@ def test_what_nobody_could_judge_waits_until_a_run_takes_the_node(waiting: recor
     assert records.provisional_verdicts() == {}
 
 
+@pytest.mark.both_dialects
 def test_a_pass_stands_instead_and_the_node_stays(waiting: records.RunRecord) -> None:
     before = {said.stage: said for said in records.latest_verdicts(NODE)}[OPEN]
     sent = records.stage_bytes(waiting.dag_id, waiting.run_id, OPEN)

@@ -47,6 +47,7 @@ def age(hours: float) -> None:
 
 @pytest.mark.usefixtures("fleet_db")
 class TestAlike:
+    @pytest.mark.both_dialects
     def test_the_third_node_of_a_rack_is_held_and_not_quarantined(self) -> None:
         assert [visit("a"), visit("b")] == [State.QUARANTINE] * 2
         assert visit("c") is State.REGISTERED

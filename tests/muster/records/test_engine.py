@@ -33,8 +33,8 @@ def test_an_empty_database_says_what_to_do_and_upgrading_twice_is_harmless(empty
 
 @BOTH
 def test_upgrades_at_once_take_turns(empty_db: str) -> None:
-    with ThreadPoolExecutor(max_workers=4) as people:
-        assert {after for _, after in people.map(lambda _: upgrade_alone(), range(4))} == {engine.SCHEMA}
+    with ThreadPoolExecutor(max_workers=2) as people:
+        assert {after for _, after in people.map(lambda _: upgrade_alone(), range(2))} == {engine.SCHEMA}
     assert records.list_nodes() == []
 
 
@@ -85,6 +85,7 @@ def test_a_database_that_cannot_be_had_is_one_sentence(
 
 
 @pytest.mark.usefixtures("fleet_db")
+@pytest.mark.both_dialects
 def test_a_forked_process_has_connections_of_its_own() -> None:
     """Airflow's workers fork after we may have been used: parent and child must not talk over one socket."""
     records.add_node(fleet.new_node())

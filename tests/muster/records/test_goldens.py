@@ -73,6 +73,7 @@ def only() -> records.GoldenRecord:
 
 
 class TestPromotion:
+    @pytest.mark.both_dialects
     def test_the_third_node_that_agrees_makes_it(self) -> None:
         for node in ("a", "b"):
             assert visited(node).verdict is Verdict.PASS
@@ -191,6 +192,7 @@ class TestReplay:
         assert again.differences == ()
 
 
+@pytest.mark.both_dialects
 def test_two_that_complete_it_at_once_make_one_golden() -> None:
     visited("a")
     for node in ("b", "c"):

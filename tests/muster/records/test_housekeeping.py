@@ -39,6 +39,7 @@ def a_run() -> None:
     records.release_leases(lease.dag_id, lease.run_id, "over")
 
 
+@pytest.mark.both_dialects
 def test_each_kind_goes_when_its_time_has_come() -> None:
     a_run()
     assert records.apply_retention(days(89)) == records.Purged(0, 0, 0, 0, 0)
@@ -60,6 +61,7 @@ def test_runs_go_only_if_a_setting_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     assert records.apply_retention(days(1001)).runs == 0
 
 
+@pytest.mark.both_dialects
 def test_many_batches_are_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("muster.records.retention.BATCH", 2)
     for number in range(5):

@@ -60,6 +60,7 @@ class TestLeases:
         with pytest.raises(UnknownNode, match="muster node add"):
             records.acquire_lease("nobody", "dag", "one")
 
+    @pytest.mark.both_dialects
     def test_threads_that_race_for_one_node(self) -> None:
         """All start at once: one gets the lease, each other is refused, nothing else happens to any of them."""
         records.add_node(fleet.new_node())
@@ -80,6 +81,7 @@ class TestLeases:
             thread.join()
         assert sorted(map(str, outcomes)) == ["1", *["held"] * 7]
 
+    @pytest.mark.both_dialects
     def test_processes_that_race_for_one_node(self) -> None:
         """Three processes take and free it ten times each: no token is given out twice."""
         records.add_node(fleet.new_node())
@@ -105,6 +107,7 @@ class TestLeases:
         assert tokens
 
     @pytest.mark.parametrize("stage", ["intake", "burn_in", "integrity"])
+    @pytest.mark.both_dialects
     def test_a_run_that_ends_without_a_verdict_lets_its_node_go(self, stage: str) -> None:
         records.add_node(fleet.new_node())
         lease = fleet.begin()

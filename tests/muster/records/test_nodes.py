@@ -49,6 +49,7 @@ class TestEnrolment:
         with pytest.raises(UnknownNode):
             records.get_node("gpu-0002")
 
+    @pytest.mark.both_dialects
     def test_an_inventory_goes_in_whole_or_not_at_all(self) -> None:
         good = [(f"f:{line}", fleet.new_node(f"n{line}")) for line in range(300)]
         bad = [("f:300", fleet.new_node("n300", host_key=fleet.host_key("n0"))), ("f:301", fleet.new_node("a__b"))]
@@ -88,6 +89,7 @@ class TestEnrolment:
 
 @pytest.mark.usefixtures("fleet_db")
 class TestParts:
+    @pytest.mark.both_dialects
     def test_a_part_is_followed_from_node_to_node(self) -> None:
         for name in ("gpu-0001", "gpu-0002"):
             records.add_node(fleet.new_node(name, serials={"system": f"S-{name}", "gpu3": f"G-{name}"}))
@@ -166,6 +168,7 @@ class TestMoves:
         assert records.move_node("gpu-0001", State.PRODUCTION, "muster", "passed", claimed).state is State.PRODUCTION
 
     @pytest.mark.parametrize("statement", ["UPDATE events SET reason = 'nothing'", "DELETE FROM events"])
+    @pytest.mark.both_dialects
     def test_events_cannot_be_rewritten(self, statement: str) -> None:
         records.add_node(fleet.new_node())
         with pytest.raises(DBAPIError, match="append-only"), writing() as session:

@@ -59,6 +59,7 @@ def test_what_was_not_known_then_does_not_count() -> None:
     assert before(at=then) == {"gpu3": 1}
 
 
+@pytest.mark.both_dialects
 def test_a_part_takes_its_past_along_to_another_node_and_slot() -> None:
     visit("one", GPU, DISK)
     assert before(node=OTHER, serials={"system": "OTHER", "gpu6": "SLOW"}) == {"gpu6": 1}

@@ -66,6 +66,7 @@ def own(node: str = "a", run: str = "x", *, visits: int = 8, before: datetime.da
 
 
 class TestReadings:
+    @pytest.mark.both_dialects
     def test_it_holds_what_was_measured_and_where_it_comes_from(self) -> None:
         records.add_node(fleet.new_node("a", labels={"cooling_zone": "row 3"}))
         measure("a", 600.0)
@@ -127,6 +128,7 @@ class TestReadings:
         _, run = measure("a", 610.0, "2")
         assert own(run=run) == [600.0]
 
+    @pytest.mark.both_dialects
     def test_what_was_known_then_is_found_again_although_a_stage_was_repeated(self) -> None:
         records.add_node(fleet.new_node("a"))
         measure("a", 600.0)
@@ -140,6 +142,7 @@ class TestReadings:
 
 
 class TestSuspicion:
+    @pytest.mark.both_dialects
     def test_nodes_out_of_service_and_nodes_with_a_critical_finding_are_nobody_s_peers(self) -> None:
         for name in ("sound", "quarantined", "accused", "warned", "sim"):
             records.add_node(fleet.new_node(name, simulated=name == "sim"))
@@ -213,6 +216,7 @@ class TestSnapshots:
         with pytest.raises(UnknownSnapshot, match="snapshot x cannot be used by this version of Muster: "):
             records.load_snapshot("x", SKU, "short", simulated=True)
 
+    @pytest.mark.both_dialects
     def test_retention_takes_the_old_but_neither_the_newest_nor_what_a_verdict_cites(self) -> None:
         records.add_node(fleet.new_node("a"))
         for day, version in enumerate(("cited", "old", "newest")):

@@ -25,6 +25,7 @@ def inconclusive(run_id: str) -> None:
     records.release_leases(lease.dag_id, lease.run_id, "over")
 
 
+@pytest.mark.both_dialects
 def test_a_passing_run_qualifies_its_node() -> None:
     records.add_node(fleet.new_node())
     fleet.qualify()

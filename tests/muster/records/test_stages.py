@@ -40,6 +40,7 @@ def count(table: type[MeasurementRow] | type[StageRecord] | type[Artifact]) -> i
 
 
 class TestReport:
+    @pytest.mark.both_dialects
     def test_it_is_what_was_judged(self, lease: records.LeaseRecord) -> None:
         record(lease, telemetry=fleet.telemetry(100), attempts=2)
         records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
@@ -89,6 +90,7 @@ class TestReport:
 
 
 class TestMeasurements:
+    @pytest.mark.both_dialects
     def test_every_one_is_kept_and_the_judged_ones_have_their_limits(self, lease: records.LeaseRecord) -> None:
         figures = [
             Measurement("gemm_rate", "gemm_rate", "gpu0", "TFLOPS", 612.5),
@@ -106,6 +108,7 @@ class TestMeasurements:
         ]
         assert rows[2].note == "not supported"
 
+    @pytest.mark.both_dialects
     def test_a_retried_task_replaces_itself_and_a_repeated_stage_supersedes(self, lease: records.LeaseRecord) -> None:
         for _ in range(2):
             record(lease)

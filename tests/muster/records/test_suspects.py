@@ -106,6 +106,7 @@ def test_another_machine_behind_the_name_is_none(suspect: str) -> None:
     assert records.open_findings(suspect) == []
 
 
+@pytest.mark.both_dialects
 def test_the_suspicion_follows_the_part_to_another_node_and_slot(suspect: str) -> None:
     records.add_node(fleet.new_node("gpu-0002"))
     run_all("with the old part", node="gpu-0002", serials={"system": "OTHER", "gpu6": "BAD"})

@@ -127,6 +127,7 @@ class TestBlocks:
             records.acquire_leases(["gpu-0001", "nobody"], "cluster", "two")
         assert [lease.node for lease in records.live_leases()] == ["gpu-0002"]
 
+    @pytest.mark.both_dialects
     def test_blocks_that_race_for_shared_nodes(self) -> None:
         """In opposite orders, many times: one gets all, the other nothing, and neither waits for ever."""
         outcomes: list[tuple[str, ...]] = []
@@ -184,6 +185,7 @@ class TestBlocks:
 
 @pytest.mark.usefixtures("fleet_db")
 @pytest.mark.parametrize("same_key", [True, False])
+@pytest.mark.both_dialects
 def test_enrolments_that_race_for_one_name(same_key: bool) -> None:
     """All see the name free: one adds it, the others find it there, as the same machine or as a different one."""
     for turn in range(5):

@@ -106,6 +106,7 @@ def test_it_is_about_nothing_else() -> None:
             records.move_node(NODE, state, "Ada", "next")
 
 
+@pytest.mark.both_dialects
 def test_it_follows_the_part_and_not_the_slot() -> None:
     waiver = records.waive_finding(found(system="S-1", gpu3="G-77"), days(30), "Ada", "slow card")
     assert waiver.subject == "gpu G-77"

@@ -124,6 +124,7 @@ def test_a_person_withdraws_it_or_keeps_it() -> None:
         records.keep_in_service("d", "Ada", "again")
 
 
+@pytest.mark.both_dialects
 def test_verdicts_at_once_do_not_slip_past_the_limit() -> None:
     names = ["a", "b", "c", "d", "e", "f"]
     serve(*names)
