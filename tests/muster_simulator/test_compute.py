@@ -19,7 +19,7 @@ pytestmark = pytest.mark.needs_torch
 torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
 
 CUBE = (8192, 8192, 8192)
-# TFLOPS in bf16, TB/s in copies (reference-figures 1 and 2; copies of a B200 are not published: here stands its peak).
+# TFLOPS in bf16, TB/s in copies (Azure guide; copies of a B200 are not published: here stands its peak).
 BEST = {
     "h100-sxm-8": (794.5, 2.90),
     "h200-sxm-8": (794.5, 4.01),

@@ -10,7 +10,7 @@ from muster_simulator.models import Model
 
 # A lane of generation 3 moves 8 GT/s, each further generation twice that; 128 of 130 bits are payload.
 _LANE_RATE = 8e9 * 128 / 130 / 8
-# Published copies reach 51 and 52 of 63 GB/s on H100 and 26.3 of 31.5 GB/s on A100 (reference-figures 3).
+# Published copies reach 51 and 52 of 63 GB/s on H100 and 26.3 of 31.5 GB/s on A100 (Azure/AI-benchmarking-guide).
 _PCIE_SHARE = 0.82
 # What nobody publishes, chosen: what each direction keeps when both are under way, and a copy's share of NVLink.
 _BOTH_WAYS_SHARE = 0.92

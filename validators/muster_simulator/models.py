@@ -79,9 +79,9 @@ class Model:
 
 
 # Slowdown 89 °C and GPU max-op 87 °C: 700 W Hopper, NVML/DCGM thresholds; HBM throttles at 95 °C, here of every model
-# (test-science 4.2). The best published bf16 GEMM on an H100 SXM is 794.5 TFLOPS on the best shape of a good part, fp8
-# 8192³ 1290 (reference-figures 1): a typical part of ours does 0.94 of that. HBM copy 2.90 TB/s (reference-figures 2),
-# 26,562 MB/s an NVLink and direction (reference-figures 6).
+# (docs/science.md#temperature-limits). The best published bf16 GEMM on an H100 SXM is 794.5 TFLOPS on the best shape
+# of a good part, fp8 8192³ 1290 (Azure/AI-benchmarking-guide): a typical part of ours does 0.94 of that. HBM copy
+# 2.90 TB/s (Azure/AI-benchmarking-guide), 26,562 MB/s an NVLink and direction (NVIDIA Health Validation).
 _H100 = Model(
     gpu_model="NVIDIA H100 80GB HBM3",
     gpu_count=8,
@@ -143,7 +143,8 @@ _H100 = Model(
     os="Ubuntu 24.04.2 LTS",
 )
 
-# H200: the same GPU with more and faster memory; HBM copy 4.01 TB/s, fp8 8192³ 1300.6 TFLOPS (reference-figures 1, 2).
+# H200: the same GPU with more and faster memory; HBM copy 4.01 TB/s, fp8 8192³ 1300.6 TFLOPS
+# (Azure/AI-benchmarking-guide).
 _H200 = dataclasses.replace(
     _H100,
     gpu_model="NVIDIA H200",
@@ -153,7 +154,7 @@ _H200 = dataclasses.replace(
     work_per_clock={**_H100.work_per_clock, "fp8": 755.0, "int8": 755.0},
 )
 
-# B200. Best published GEMMs: bf16 1745.0, fp8 3432.5 TFLOPS (stas00/ml-engineering, reference-figures 1), of which a
+# B200. Best published GEMMs: bf16 1745.0, fp8 3432.5 TFLOPS (stas00/ml-engineering), of which a
 # typical part of ours does 0.94; tf32 stands to bf16 as in NVIDIA's HGX B200 datasheet (1:2), as do int8 to fp8 (1:1),
 # fp64 (37 TFLOPS) and fp32 (75 TFLOPS) as its peaks do to each other. 1000 W, 180 GB, 8 TB/s, PCIe Gen5 x16, 18 NVLinks
 # of 50 GB/s a direction: the same datasheet. What copies reach of 8 TB/s on a B200 is not published; the share here is
@@ -197,13 +198,13 @@ _B200 = dataclasses.replace(
 )
 
 # GB200 NVL72, one compute tray: four GPUs, two Grace CPUs. Best published GEMMs: bf16 1822.0, fp8 3615.6 TFLOPS
-# (stas00/ml-engineering, reference-figures 1), of which a typical part of ours does 0.94; the other formats as on B200
-# (fp64 40, fp32 80 TFLOPS of peak: NVIDIA GB200 NVL72 datasheet). Memory 7.35 TB/s of 8 (Azure blog, as an excerpt,
-# reference-figures 2). 1200 W, 186 GB, NVLink-C2C of 900 GB/s in both directions together, 72 cores of Arm Neoverse V2
-# and 480 GB a CPU, four ports of 400 Gb/s: the same datasheet. 189,471 MiB, and 156 to 181 W at rest: nvidia-smi of
-# GB200 trays, as their users show it. NVLink 53,125 MB/s a link and direction (reference-figures 6). Slowdown 87 °C:
-# gpud (test-science 4.2), and 2 °C above max-op: NVSentinel ADR-042. The GPUs sit under cold plates; the temperature of
-# what comes in to them is this simulation's choice.
+# (stas00/ml-engineering), of which a typical part of ours does 0.94; the other formats as on B200 (fp64 40, fp32 80
+# TFLOPS of peak: NVIDIA GB200 NVL72 datasheet). Memory 7.35 TB/s of 8 (Azure blog, as an excerpt,
+# Azure/AI-benchmarking-guide). 1200 W, 186 GB, NVLink-C2C of 900 GB/s in both directions together, 72 cores of Arm
+# Neoverse V2 and 480 GB a CPU, four ports of 400 Gb/s: the same datasheet. 189,471 MiB, and 156 to 181 W at rest:
+# nvidia-smi of GB200 trays, as their users show it. NVLink 53,125 MB/s a link and direction (NVIDIA Health
+# Validation). Slowdown 87 °C: gpud (docs/science.md#temperature-limits), and 2 °C above max-op: NVSentinel ADR-042.
+# The GPUs sit under cold plates; the temperature of what comes in to them is this simulation's choice.
 _GB200 = dataclasses.replace(
     _B200,
     gpu_model="NVIDIA GB200",

@@ -53,7 +53,7 @@ def test_a_level_asks_for_more_work_than_the_one_below(name: str) -> None:
 
 
 def test_planned_integrity_keeps_to_its_levels() -> None:
-    """Timed work of the stage on eight GPUs: a minute, ten minutes, an hour, up to two days (test-science 1.7 G)."""
+    """Timed work of the stage on eight GPUs: a minute, ten minutes, an hour, up to two days (science.md#levels)."""
     sku = load_sku("h100-sxm-8")
     most = {"demo": 60.0, "short": 600.0, "standard": 3600.0, "long": 172800.0}
     for level in LEVELS:

@@ -1,4 +1,4 @@
-"""Levels of the integrity stage are the reference's L0 to L3 (test-science 1.7 G), by the timed work of a node."""
+"""Levels of the integrity stage are the reference's L0 to L3 (docs/science.md#levels), by the timed work of a node."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from muster_criteria.sku_files.declarations import FILE, condensed, declared_pro
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import LEVELS, STAGES
 from muster_criteria.sku_files.programme import needs, stage_calls, stage_deadline_s
-from muster_criteria.sku_files.skus import lint_sku, list_skus
+from muster_criteria.sku_files.skus import SHIPPED, lint_sku, list_skus
 from muster_node.agent import registry
 from tests.muster_criteria.nodes import shipped
 
@@ -99,3 +100,15 @@ def test_the_h100_has_its_published_peaks_as_ceilings() -> None:
     assert peaks["gemm_rate", "bf16"] == 989
     assert peaks["memory_bandwidth", None] == 3350
     assert sku.devices == {"gpu": 8}
+
+
+def test_every_cited_section_of_the_science_page_exists() -> None:
+    root = SHIPPED.parents[1]
+    headings = re.findall(r"^#+ (.+)$", (root / "docs" / "science.md").read_text(), flags=re.MULTILINE)
+    anchors = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    found = subprocess.run(
+        ["git", "grep", "-ohE", r"science\.md#[a-z0-9-]+"], cwd=root, capture_output=True, text=True, check=True
+    )
+    cited = {line.partition("#")[2] for line in found.stdout.splitlines()}
+    assert len(cited) > 5
+    assert cited <= anchors

@@ -1,8 +1,8 @@
-"""Goldens: bits that enough GPUs on enough nodes agreed on, and what a device that gives others is told.
+"""Goldens: digests that enough GPUs on enough nodes agree on, and the findings for devices that return others.
 
-Nobody knows the right answer of an operation of full entropy. A digest becomes golden when at least three devices on
-at least three nodes gave it and nobody gave another (test-science 1.7 B); one dissent holds it, whoever is right. The
-voice of a device that is under suspicion counts for nothing. Pure: the records keep what was seen.
+The right answer of a full-entropy operation is unknown. A digest becomes golden when at least three devices on at least
+three nodes returned it and none returned another (docs/science.md#determinism-and-goldens). Devices under suspicion
+have no vote. Pure: the records keep the sightings.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Silent data corruption: which findings make a part a suspect for life, and whether a rerun confirmed them. Pure.
 
 A reboot and a clean test clear nothing: a corrupting GPU has passed every offline test after a reboot, and corrupted
-again a month later (test-science 1.2).
+again a month later (docs/science.md#silent-data-corruption).
 """
 
 from __future__ import annotations

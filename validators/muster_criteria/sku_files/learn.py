@@ -16,16 +16,16 @@ from muster_criteria.sku_files.learned import Calibration, LearnedFloor
 from muster_criteria.sku_files.limits import labelled
 
 NODES_MIN = 16
-"""Fewer nodes are an anecdote (test-science 5: re-baseline on at least 16 nodes)."""
+"""Nodes needed to calibrate (docs/science.md#calibrated-floors)."""
 FLEET_SHARE = 0.05
-"""On a changed stack, at least this share of the measured fleet too (test-science 5: 16 nodes or 5 %)."""
+"""On a changed stack, at least this share of the measured fleet too (docs/science.md#calibrated-floors)."""
 Z_MAX, EFFECT_MIN = 3.5, 0.03
 """A node so far below the others, by robust z and by effect, is left out: it may be what the floor is to catch."""
 MAD_TO_SIGMA, SIGMA_MIN = 1.4826, 0.005
 FAIL_SHARE, FAIL_SIGMAS = 0.90, 5.0
 WARN_SHARE, WARN_SIGMAS = 0.95, 3.5
-"""A floor is the lower of a share of the median (test-science 2.3) and of so many sigmas below it, and never above the
-slowest device that was counted as healthy."""
+"""A floor is the lowest of this share of the median, the median less so many sigmas, and the slowest healthy device
+(docs/science.md#calibrated-floors)."""
 LOWER_MAX = 0.02
 """A floor that would sink by more than this against the last revision stands: somebody must want that."""
 RATE_UNITS = ("TFLOPS", "GFLOPS", "GB/s", "MB/s", "Gb/s", "TFLOPS/GHz")

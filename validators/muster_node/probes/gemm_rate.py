@@ -26,9 +26,9 @@ SIZES = {"cpu": 768, "gpu": 8192}
 _GIGA = {"cpu": 1e9, "gpu": 1e12}  # CPUs read in GFLOPS, GPUs in TFLOPS
 _FLUSH_MIB = {"cpu": 0, "gpu": 256}  # beyond the L2 cache of every GPU there is, as mamf-finder does it
 _MIN_BLOCKS, _MIN_BLOCKS_SEARCHED = 5, 3
-_BURST_S = 5.0  # of the first work after a rest (test-science 2.3)
+_BURST_S = 5.0  # of the first work after a rest (docs/science.md#gemm-rates)
 _P5 = 0.05
-# The best that are published for single GPUs, and shapes of real models (test-science 2.2 and 2.3), beside cubes.
+# The best that are published for single GPUs, and shapes of real models (docs/science.md#gemm-rates), beside cubes.
 SEARCHED = (
     (8192, 8192, 8192), (4096, 4096, 4096), (16384, 8192, 8192), (2048, 2048, 13312), (1024, 10240, 5120),
     (1792, 16128, 3072), (4096, 14336, 4096), (8192, 8192, 28672), (4096, 4096, 14336), (8192, 4096, 16384),

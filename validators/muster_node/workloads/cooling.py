@@ -1,6 +1,6 @@
 """What temperatures of a soak tell of its cooling: when they settled, and how fast they fall once the load has ended.
 
-Series in, figures out; where a series does not carry a figure, why not. Definitions: test-science 4.
+Series in, figures out; where a series does not carry a figure, why not. Definitions: docs/science.md#cooling-and-power.
 """
 
 from __future__ import annotations

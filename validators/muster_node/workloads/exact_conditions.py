@@ -1,6 +1,6 @@
 """What the exact products are tested under besides calm: the heat of a soak, and bursts of power.
 
-A fault may show on a warm GPU only, or only while the supply is asked for steps (test-science 1.2, 1.7 F).
+A fault may show on a warm GPU only, or only while the supply is asked for steps (docs/science.md#conditions).
 """
 
 from __future__ import annotations

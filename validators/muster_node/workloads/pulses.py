@@ -1,8 +1,9 @@
 """Power pulses: bursts of products with rests as long as they, on all GPUs in phase or on every other one in turn.
 
-Steady load never asks a power supply for a step; bursts of 5 to 50 ms on all GPUs at once do (test-science 1.7 F). What
-each burst computes last is compared, bit by bit, with what the same product gave before the pulses. Whether that was
-right is not asked here: ``exact_gemm`` pulses by the same ``Rhythm`` and compares every product with the exact answer.
+Steady load never asks a power supply for a step; bursts of 5 to 50 ms on all GPUs at once do
+(docs/science.md#conditions). What each burst computes last is compared, bit by bit, with what the same product gave
+before the pulses. Whether that was right is not asked here: ``exact_gemm`` pulses by the same ``Rhythm`` and compares
+every product with the exact answer.
 """
 
 from __future__ import annotations

@@ -278,7 +278,8 @@ class NvidiaGpus:
         """°C left to a limit: by the T.Limit margin (``spared``) and the limit's own offset, else by its threshold.
 
         T.Limit first, since new drivers report margins in place of ceilings.
-        Margins of zero and less are dropped: some H100 drivers return them as garbage (test-science 4.2).
+        Margins of zero and less are dropped: some H100 drivers return them as garbage
+        (docs/science.md#temperature-limits).
         """
         offset = self._nvml.field(gpu.handle, limit.field)
         if spared.value is not None and spared.value > 0 and offset.value is not None:
