@@ -45,13 +45,14 @@ declarations: $(INSTALLED) ## renew validators/skus/probes.json from the probes'
 wording: $(TEST_TORCH) ## renew the snapshots of messages, one a room (tests/*/__snapshots__)
 	@$(BIN)/python -m pytest -q -k test_wording --snapshot-update
 
-lint: $(INSTALLED) ## ruff and mypy
+lint: $(INSTALLED) ## ruff, mypy, and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 lock: $(INSTALLED) ## pin anew what pyproject.toml asks for
-	$(BIN)/uv pip compile pyproject.toml --group dev --universal --no-emit-index-url --no-header --quiet \
+	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --no-emit-index-url --no-header --quiet \
 		--output-file requirements.txt
 
 clean: ## remove what was installed and generated

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from muster import records
-from muster.enrolment.bmc import Login
 from muster.judging.reevaluate import reevaluate
 from muster.operators import stage
 from muster.remote import redfish
+from muster.remote.bmc import Login
 from muster.remote.zipapp import AgentFile
 from muster_criteria.model import FaultClass, Verdict
 from tests.dags.conftest import NODE

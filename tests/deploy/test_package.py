@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import re
+import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, SETUPTOOLS = PYPROJECT["project"], PYPROJECT["tool"]["setuptools"]
 
 
 def data_files() -> set[Path]:
@@ -29,3 +34,31 @@ def packaged_files() -> set[Path]:
 def test_an_installed_package_has_its_data_files() -> None:
     assert data_files(), "no data file was found at all"
     assert {str(path.relative_to(ROOT)) for path in data_files() - packaged_files()} == set()
+
+
+def imported(*folders: str) -> set[str]:
+    """The top-level names that the code in these folders imports, without the standard library and our packages."""
+    names = set()
+    for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names.add(node.module.split(".")[0])
+    return {name for name in names - sys.stdlib_module_names if not name.startswith("muster")}
+
+
+def undeclared(names: set[str], requirements: list[str]) -> set[str]:
+    """The names that no distribution in ``requirements`` brings itself."""
+    declared = {re.split(r"[^a-z0-9-]", requirement.lower())[0] for requirement in requirements}
+    brought = metadata.packages_distributions()
+    return {name for name in names if not declared & {each.lower().replace("_", "-") for each in brought[name]}}
+
+
+def test_what_the_product_imports_is_declared() -> None:
+    """tqdm belongs to Great Expectations, whose progress bars are switched off; pydantic brings pydantic_core."""
+    product = imported("plugins/muster", "dags", "reports", "validators/muster_criteria")
+    assert undeclared(product - {"tqdm", "pydantic_core"}, PROJECT["dependencies"]) == set()
+    assert undeclared(imported("plugins/muster_demo"), PROJECT["dependencies"]) == {"psutil", "aiosmtpd"}
+    demo = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["demo"]
+    assert undeclared(imported("plugins/muster_demo"), demo) == set()

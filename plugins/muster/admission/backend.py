@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Protocol
 
+from muster.lifecycle.selection import Idle
 from muster.lifecycle.transitions import State
 
 if TYPE_CHECKING:
@@ -25,14 +26,6 @@ class Allocation:
 
     allocated: bool
     by: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Idle:
-    """Whether a node serves and nobody uses it; ``why`` says why not."""
-
-    idle: bool
-    why: str = ""
 
 
 class AdmissionBackend(Protocol):

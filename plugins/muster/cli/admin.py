@@ -1,4 +1,4 @@
-"""``muster db``, ``muster sku``, ``muster settings``, ``muster housekeeping``, ``muster demo``."""
+"""``muster db``, ``muster sku``, ``muster settings``, ``muster housekeeping``."""
 
 from __future__ import annotations
 
@@ -117,12 +117,3 @@ def housekeeping(dry_run: DryRun = False) -> None:
         f"{'would delete' if dry_run else 'deleted'} {gone.telemetry} telemetry files, {gone.results} raw results, "
         f"{gone.measurements} measurements, {gone.runs} runs, {gone.mails} sent mails, {gone.snapshots} peer snapshots"
     )
-
-
-def demo(context: typer.Context) -> None:
-    """The main job on this machine: a small fleet goes through its qualification. See `muster demo --help`."""
-    import runpy
-    import sys
-
-    sys.argv = ["muster demo", *context.args]
-    runpy.run_module("muster_demo", run_name="__main__")

@@ -33,9 +33,6 @@ app.add_typer(admin.db_app, name="db", help="The fleet records' database.")
 app.command("settings")(admin.show_settings)
 app.command("doctor")(doctor.doctor)
 app.command("housekeeping")(admin.housekeeping)
-app.command("demo", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)(
-    admin.demo
-)
 
 
 @app.callback()

@@ -15,9 +15,9 @@ import pydantic
 import yaml
 from pydantic_core import PydanticCustomError
 
-from muster.enrolment.bmc import BadBmc, parse_bmc
 from muster.errors import BadInventory, MusterError, at
 from muster.records import HOST_KEY, NODE_NAME, NewNode
+from muster.remote.bmc import BadBmc, parse_bmc
 
 SCANS = 32
 """Host keys scanned at a time: enough to wait for many hosts at once, few enough for any firewall's patience."""

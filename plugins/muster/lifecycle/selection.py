@@ -11,13 +11,20 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from muster.admission.backend import Idle
 from muster.lifecycle.transitions import SERVING, State
 
 if TYPE_CHECKING:
     from muster.records import NodeRecord
 
 NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+
+
+@dataclasses.dataclass(frozen=True)
+class Idle:
+    """Whether a node is in service and unused; ``why`` gives the reason where it is not."""
+
+    idle: bool
+    why: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,10 +13,11 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowSkipException
 
 from muster import records
-from muster.admission.backend import Idle, backend
+from muster.admission.backend import backend
 from muster.errors import LeaseHeld, MusterError, UnknownRun
 from muster.integration import runid
 from muster.lifecycle import selection as planning
+from muster.lifecycle.selection import Idle
 from muster.lifecycle.transitions import SERVING, State
 from muster.operators import claims, qualification
 from muster.records import NodeRecord

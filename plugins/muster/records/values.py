@@ -24,7 +24,7 @@ class NewNode:
 
     ``host_key`` is "type base64", as in known_hosts. ``user`` empty means the SSH connection's. ``launch`` says how
     the node side is started ({"kind": "host", …}; empty: the host's python). ``serials`` {slot: serial}, where known.
-    ``bmc``: as ``muster.enrolment.bmc.Bmc`` has it, so without secrets; empty: none is known.
+    ``bmc``: as ``muster.remote.bmc.Bmc`` has it, so without secrets; empty: none is known.
     """
 
     name: str

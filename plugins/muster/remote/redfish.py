@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from muster.enrolment.bmc import BadBmc, Bmc, Login, login, parse_bmc
 from muster.errors import MusterError
 from muster.judging.chassis import STAGES, Chassis, reading
+from muster.remote.bmc import BadBmc, Bmc, Login, login, parse_bmc
 from muster.settings import settings
 from muster_criteria.measured import Measured
 

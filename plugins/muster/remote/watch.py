@@ -11,10 +11,10 @@ from airflow.providers.common.compat.connection import get_async_connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from muster import records
-from muster.enrolment.bmc import BadBmc, Login, login, no_connection, of_connection, parse_bmc
 from muster.judging.chassis import STAGES, with_earlier
 from muster.records import JobRecord
 from muster.remote import redfish
+from muster.remote.bmc import BadBmc, Login, login, no_connection, of_connection, parse_bmc
 from muster.settings import settings
 
 

@@ -7,8 +7,7 @@ import datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.admission.backend import Idle
-from muster.lifecycle.selection import choose
+from muster.lifecycle.selection import Idle, choose
 from muster.lifecycle.transitions import State
 from muster.records import NodeRecord
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from muster.enrolment.bmc import BadBmc, Bmc, Login, login, parse_bmc
+from muster.remote.bmc import BadBmc, Bmc, Login, login, parse_bmc
 from muster.remote.redfish import BmcSilent, read_chassis
 from muster_criteria.measured import Measured
 from tests.support import bmc as bmcs

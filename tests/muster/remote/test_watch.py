@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from muster import records
-from muster.enrolment.bmc import Login
 from muster.judging.chassis import Chassis, reading
 from muster.records import JobRecord
 from muster.remote import redfish
+from muster.remote.bmc import Login
 from muster.remote.watch import Watch
 
 BEFORE = Chassis((reading("fan_speed", "fan0", 8000.0, None, "Fan 1"),))
