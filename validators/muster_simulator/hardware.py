@@ -61,6 +61,11 @@ class SimulatedHardware(Hardware):
         """The machine's boot id."""
         return self.machine.boot_id
 
+    def lost(self, device: Device) -> bool:
+        """Whether a GPU fell off the bus."""
+        with self._state.now() as state:
+            return device.kind == "gpu" and state.gpus[device.index].lost
+
     def inventory(self) -> Iterable[Fact]:
         """Everything that intake compares."""
         known = self._slots()

@@ -17,15 +17,15 @@ FIELDS = {
     pynvml.NVML_FI_DEV_POWER_INSTANT: (pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, 699500),
     pynvml.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT: (pynvml.NVML_VALUE_TYPE_SIGNED_INT, -2),
     pynvml.NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT: (pynvml.NVML_VALUE_TYPE_SIGNED_INT, 0),
-    pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP: (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 5 * 10**9),
-    pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN: (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 0),
-    pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN: (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 25 * 10**7),
-    pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN: (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 0),
+    pynvml.NVML_FI_DEV_PERF_POLICY_POWER: (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 5 * 10**9),
     pynvml.NVML_FI_DEV_NVLINK_GET_SPEED: (pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, 26562),
     pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY: (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 7),
     pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY: (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 0),
     pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC: (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 0),
 }
+THROTTLED_NS = (0, 25 * 10**7, 0)
+"""By the driver, by the hardware for heat, by the power brake; nvml.h numbers the fields by version."""
+THROTTLE_FIELDS_FROM = {"570": None, "575": 251, "580.65": 251, "580.126": 269, "595": 269}
 NVLINK_5_ONLY = (
     pynvml.NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS,
     pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS,
@@ -49,7 +49,7 @@ class FakeNvml:
         self.module_ids = [8, 6, 5, 7, 4, 2, 1, 3][:count]
         self.answers: dict[str, Any] = {
             "nvmlInit": None,
-            "nvmlSystemGetDriverVersion": "570.124.06",
+            "nvmlSystemGetDriverVersion": "580.126.09",
             "nvmlSystemGetCudaDriverVersion_v2": 12080,
             "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
             "nvmlDeviceGetSerial": "1650000000001",
@@ -127,15 +127,26 @@ class FakeNvml:
         answer = self.answers[name]
         return answer(*arguments) if callable(answer) else answer
 
+    def _throttled(self, identifier: int) -> tuple[int, int]:
+        driver = self.answers["nvmlSystemGetDriverVersion"]
+        first = next(first for prefix, first in THROTTLE_FIELDS_FROM.items() if driver.startswith(prefix))
+        if first is None or not 0 <= identifier - first < len(THROTTLED_NS):
+            return pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, 0
+        return pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, THROTTLED_NS[identifier - first]
+
     def _field(self, wanted: int | tuple[int, int]) -> Any:
         identifier = wanted[0] if isinstance(wanted, tuple) else wanted
         if identifier in NVLINK_5_ONLY:
             return pynvml.c_nvmlFieldValue_t(nvmlReturn=pynvml.NVML_ERROR_NOT_SUPPORTED)
-        kind, value = FIELDS[identifier]
+        kind, value = self._throttled(identifier) if identifier in MOVED else FIELDS[identifier]
         field = pynvml.c_nvmlFieldValue_t(valueType=kind, nvmlReturn=self.refuse.get(f"field {identifier}", 0))
         member = {1: "uiVal", 3: "ullVal", 5: "siVal"}[kind]
         setattr(field.value, member, value)
         return field
+
+
+MOVED = {*range(251, 254), *range(269, 272)}
+"""Fields of throttle time in some drivers, and of power smoothing (off: 0) in the others."""
 
 
 class Hangs(Exception):

@@ -66,6 +66,16 @@ def test_a_failure_names_itself_and_hangs_nobody(hardware, kind):
         hardware.at_once(devices, work)
 
 
+def test_a_worker_that_has_ended_is_not_waited_for(hardware):
+    def work(worker):
+        worker.ready()
+        for _ in range(worker.index):
+            worker.ready()
+        return worker.index
+
+    assert hardware.at_once(GPUS, work) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_skip_stays_skip(hardware, kind):
     def work(worker):

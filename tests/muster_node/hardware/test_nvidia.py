@@ -45,6 +45,27 @@ def test_a_healthy_board_is_told_in_full() -> None:
     assert value_of(counters, "row_remap_corrected") == value_of(counters, "row_remap_uncorrected") == 0
 
 
+@pytest.mark.parametrize(
+    ("driver", "hw_thermal"), [("570.124.06", None), ("575.57.08", 0.25), ("580.65.06", 0.25), ("595.71.05", 0.25)]
+)
+def test_fields_of_throttle_time_go_by_the_driver(driver: str, hw_thermal: float | None) -> None:
+    """Their ids moved: the binding's would read power smoothing on another driver, as 0 s."""
+    counters = list(NvidiaGpus(FakeNvml(nvmlSystemGetDriverVersion=driver)).counters())
+    found = [f.value for f in counters if f.name == "throttle_time" and f.labels["reason"] == "hw_thermal"]
+    assert found == ([hw_thermal] * 8)
+    assert value_of(counters, "throttle_time", reason="sw_power_cap") == 5.0
+
+
+def test_a_gpu_is_lost_when_any_call_calls_it_so() -> None:
+    nvml = FakeNvml()
+    gpus = NvidiaGpus(nvml)
+    assert not any(gpus.lost(gpu) for gpu in gpus.devices())
+    nvml.refuse["nvmlDeviceGetPowerUsage"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    assert all(gpus.lost(gpu) for gpu in gpus.devices())
+    nvml.refuse["nvmlDeviceGetPowerUsage"] = pynvml.NVML_ERROR_NO_PERMISSION
+    assert not any(gpus.lost(gpu) for gpu in gpus.devices())
+
+
 def test_sensors_are_told_in_our_units() -> None:
     samples = {s.series: s for s in NvidiaGpus(FakeNvml()).telemetry() if s.device == "gpu3"}
     values = {series: sample.value for series, sample in samples.items() if sample.unit != "state"}

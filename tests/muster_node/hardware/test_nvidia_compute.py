@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import sys
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -187,13 +188,23 @@ def test_a_pytorch_without_cuda_is_skipped_and_says_so(torch: Any, monkeypatch: 
 
 def test_a_block_is_timed_by_the_device_and_paced_while_it_runs(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvidia_compute, "_PACE_INTERVAL_S", 0.0)
-    paces = iter([Pace(1600.0, 690.0, 60), Pace(1500.0, None, 61), Pace(1400.0, 710.0, None), Pace(0.0, 0.0, 0)])
-    with _compute(pace=lambda: next(paces)).timer() as timing:
-        pass
+    readings = [Pace(1600.0, 690.0, 60), Pace(1500.0, None, 61), Pace(1400.0, 710.0, None)]
+    given, over = iter(readings), (threading.Event(), threading.Event())
+
+    def pace() -> Pace:
+        reading = next(given, None)
+        if reading is None:
+            over[0].set()
+            over[1].wait(10)  # a sensor that does not answer before the block is done
+        return reading or Pace(0.0, 0.0, 0)
+
+    with _compute(pace=pace).timer() as timing:
+        assert over[0].wait(10)
     assert timing.seconds == 0.25
     assert timing.mean_clock_mhz == 1500.0
     assert timing.mean_power_w == 700.0
     assert timing.mean_core_c == 60.5
+    over[1].set()
 
 
 def test_a_block_without_any_reading_has_no_mean(torch: Any) -> None:

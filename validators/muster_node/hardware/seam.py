@@ -196,6 +196,45 @@ class Worker:
     ready: Callable[[], Any]
 
 
+class StartAborted(Exception):
+    """Raised in workers that wait for others, one of which has failed."""
+
+
+class _StartSignal:
+    """A barrier that a worker may leave: those that have ended are not waited for."""
+
+    def __init__(self, workers: int) -> None:
+        self._condition = threading.Condition()
+        self._workers, self._waiting, self._round, self._aborted = workers, 0, 0, False
+
+    def wait(self) -> None:
+        """Return once all workers that have not left wait. Raises StartAborted if one of them fails."""
+        with self._condition:
+            self._waiting += 1
+            this = self._round
+            self._release_if_all_wait()
+            self._condition.wait_for(lambda: self._aborted or self._round != this)
+            if self._round == this:
+                raise StartAborted("another worker failed")
+
+    def leave(self) -> None:
+        """This worker has ended."""
+        with self._condition:
+            self._workers -= 1
+            self._release_if_all_wait()
+
+    def abort(self) -> None:
+        """This worker has failed, and nobody shall start."""
+        with self._condition:
+            self._aborted = True
+            self._condition.notify_all()
+
+    def _release_if_all_wait(self) -> None:
+        if self._waiting and self._waiting >= self._workers:
+            self._waiting, self._round = 0, self._round + 1
+            self._condition.notify_all()
+
+
 class Hardware(abc.ABC):
     """One machine.
 
@@ -264,27 +303,33 @@ class Hardware(abc.ABC):
         worker is raised here. Work must be bounded by the clock or a count, and must return plain values: on CPUs each
         worker is a forked process pinned to its CPU (``cpu_workers``), elsewhere a thread of this process.
         """
-        barrier = threading.Barrier(len(devices))
+        start = _StartSignal(len(devices))
 
         def guarded(worker: Worker) -> Any:
             try:
                 return work(worker)
             except BaseException:
-                barrier.abort()
+                start.abort()
                 raise
+            finally:
+                start.leave()
 
         with ThreadPoolExecutor(max_workers=len(devices)) as pool:
             futures = [
-                pool.submit(guarded, Worker(device, index, len(devices), barrier.wait))
+                pool.submit(guarded, Worker(device, index, len(devices), start.wait))
                 for index, device in enumerate(devices)
             ]
             while tick is not None and not all(future.done() for future in futures):
                 tick()
                 self.clock.sleep(tick_s)
             errors = [error for error in (future.exception() for future in futures) if error is not None]
-            for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+            for error in sorted(errors, key=lambda error: isinstance(error, StartAborted)):
                 raise error
             return [future.result() for future in futures]
+
+    def lost(self, device: Device) -> bool:
+        """Whether the driver reports a GPU as lost (fallen off the bus). False where it does not answer at all."""
+        return False
 
     def loading(self, devices: List[Device]) -> ContextManager[None]:
         """Marks devices as under sustained load for the block; the simulated model heats them, real ones ignore it."""

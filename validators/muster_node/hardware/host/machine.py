@@ -54,6 +54,9 @@ class Accelerators(Protocol):
     def compute(self, device: Device) -> Compute:
         """Compute on a GPU. Raises Skip where PyTorch cannot use it."""
 
+    def lost(self, device: Device) -> bool:
+        """As ``Hardware.lost``."""
+
     def restore_setting(self, device: str, setting: str, facts: Sequence[Fact]) -> str:
         """As ``Hardware.restore_setting``."""
 
@@ -158,6 +161,10 @@ class HostHardware(Hardware):
             return self._accelerators.compute(device)
         flags = parse.parse_cpuinfo(self._files.text("/proc/cpuinfo"))["flags"]
         return CpuCompute(device, self._files, flags)
+
+    def lost(self, device: Device) -> bool:
+        """By the GPUs' own backend."""
+        return self._accelerators is not None and self._accelerators.lost(device)
 
     def restore_setting(self, device: str, setting: str, facts: Sequence[Fact]) -> str:
         """By the GPUs' own backend."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from typing import Any, Callable, ContextManager, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -26,6 +27,7 @@ Near = Callable[[], FrozenSet[int]]
 """The logical CPUs beside a GPU; empty where that is untold."""
 
 _PACE_INTERVAL_S = 0.02
+_IDLE_S = 2.0  # after so long without timed work the sampling thread ends
 _POLL_S = 0.001  # a GPU rests from the end of one block until that is noticed and the next one is queued
 # Compute capability from which on tensor cores multiply the dtype.
 _SINCE = {"fp64": (0, 0), "fp32": (0, 0), "fp16": (7, 0), "int8": (7, 5), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
@@ -39,7 +41,7 @@ class CudaCompute(Compute):
         self.device = device
         self._index = _cuda_index(self._torch, uuid, nvml_index)
         self.torch_device = self._torch.device("cuda", self._index)
-        self._pace, self._near = pace, near
+        self._sampler, self._near = _PaceSampler(pace), near
         self._streams: List[Any] = []
         self._one: Any = None  # the scale of fp8 products, made once: a kernel of its own within each would be timed
         # Partial sums in the operands' own precision would be neither exact nor what frameworks use for training.
@@ -101,7 +103,10 @@ class CudaCompute(Compute):
                 current.wait_stream(stream)
 
     def timer(self) -> ContextManager[Timing]:
-        """Times the block by device events; clock, power and temperature are sampled while the queued work runs."""
+        """Times the block by device events; clock, power and temperature are means of what was read meanwhile.
+
+        The block never waits for a sensor: a reading that is not there when the work is done is dropped.
+        """
         return self._timed()
 
     @contextlib.contextmanager
@@ -110,15 +115,13 @@ class CudaCompute(Compute):
         with cuda.device(self._index):
             begun, ended = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
             cuda.synchronize()
-            begun.record()
-            yield timing
-            ended.record()
-            paces, due = [self._pace()], time.monotonic() + _PACE_INTERVAL_S
-            while not ended.query():
-                time.sleep(_POLL_S)
-                if time.monotonic() >= due:
-                    paces, due = [*paces, self._pace()], time.monotonic() + _PACE_INTERVAL_S
-            ended.synchronize()
+            with self._sampler.sampling() as paces:
+                begun.record()
+                yield timing
+                ended.record()
+                while not ended.query():
+                    time.sleep(_POLL_S)
+                ended.synchronize()
         timing.seconds = begun.elapsed_time(ended) / 1000.0
         timing.mean_clock_mhz = _mean([pace.clock_mhz for pace in paces])
         timing.mean_power_w = _mean([pace.power_w for pace in paces])
@@ -131,6 +134,50 @@ class CudaCompute(Compute):
     def supports(self, dtype: str) -> bool:
         """By compute capability."""
         return dtype in _SINCE and tuple(self._torch.cuda.get_device_capability(self._index)) >= _SINCE[dtype]
+
+
+class _PaceSampler:
+    """Reads a GPU's pace in a thread of its own: NVML serialises its calls, and each may take milliseconds."""
+
+    def __init__(self, pace: Paced) -> None:
+        self._pace = pace
+        self._lock = threading.Lock()
+        self._taken: Optional[List[Pace]] = None
+        self._wanted = threading.Event()
+        self._thread: Optional[threading.Thread] = None
+
+    @contextlib.contextmanager
+    def sampling(self) -> Iterator[List[Pace]]:
+        """The readings that were begun and finished within the block."""
+        taken: List[Pace] = []
+        with self._lock:
+            self._taken = taken
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._sample, name="pace", daemon=True)
+                self._thread.start()
+            self._wanted.set()
+        try:
+            yield taken
+        finally:
+            with self._lock:
+                self._taken = None
+                self._wanted.clear()
+
+    def _sample(self) -> None:
+        while True:
+            if not self._wanted.wait(_IDLE_S):
+                with self._lock:
+                    if self._taken is None:  # the next block starts another thread
+                        self._thread = None
+                        return
+                continue
+            taken = self._taken
+            if taken is not None:
+                pace = self._pace()
+                with self._lock:
+                    if taken is self._taken:
+                        taken.append(pace)
+            time.sleep(_PACE_INTERVAL_S)
 
 
 @contextlib.contextmanager

@@ -31,13 +31,19 @@ _HARMFUL_FIRST = (
     ("sw_thermal", "nvmlClocksEventReasonSwThermalSlowdown"),
     ("sw_power_cap", "nvmlClocksEventReasonSwPowerCap"),
 )
-# Cumulative nanoseconds in each throttle state.
-_THROTTLE_FIELDS = (
-    ("sw_power_cap", "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP"),
-    ("sw_thermal", "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN"),
-    ("hw_thermal", "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN"),
-    ("hw_power_brake", "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN"),
-)
+_POWER_CAP_FIELD = 74
+_THERMAL_FIELDS = (("sw_thermal", 0), ("hw_thermal", 1), ("hw_power_brake", 2))
+_THERMAL_FIELDS_SINCE = (((580, 126), 269), ((575, 0), 251))
+"""Driver and first of three consecutive field ids, newest first: nvml.h of 575.51 to 580.65 has them at 251, where
+older and newer drivers have power smoothing; that of 580.126 and later has them at 269. Before 575 there are none."""
+
+
+def throttle_fields(driver: str) -> Dict[str, Optional[int]]:
+    """NVML field ids of the cumulative nanoseconds in each throttle state, by reason; None where a driver has none."""
+    version = tuple(int(part) if part.isdigit() else 0 for part in driver.split(".")[:2])
+    first = next((base for since, base in _THERMAL_FIELDS_SINCE if version >= since), None)
+    thermal = {reason: None if first is None else first + offset for reason, offset in _THERMAL_FIELDS}
+    return {"sw_power_cap": _POWER_CAP_FIELD, **thermal}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +77,7 @@ class NvidiaGpus:
         self._failure = failure
         self._unanswered: List[str] = []
         self._gpus = [] if failure else self._find()
+        self._driver = Answer() if failure else self._query("nvmlSystemGetDriverVersion").map(str)
 
     def devices(self) -> List[Device]:
         """GPUs that answered when the machine was opened, in slot order."""
@@ -95,9 +102,15 @@ class NvidiaGpus:
             yield self._number("row_remap_uncorrected", gpu, "count", remap.map(operator.itemgetter(1)))
             yield self._number("pcie_replay", gpu, "count", self._query("nvmlDeviceGetPcieReplayCounter", gpu.handle))
             yield from Links(self._nvml, gpu.handle, gpu.device.id).errors()
-            for reason, field in _THROTTLE_FIELDS:
-                spent = self._nvml.field(gpu.handle, field).map(lambda nanoseconds: nanoseconds * _NS)
-                yield self._number("throttle_time", gpu, "s", spent, {"reason": reason})
+            for reason, field in throttle_fields(self._driver.value or "").items():
+                yield self._number("throttle_time", gpu, "s", self._throttled(gpu, field), {"reason": reason})
+
+    def _throttled(self, gpu: _Gpu, field: Optional[int]) -> Answer:
+        """Seconds in a throttle state since the driver was loaded."""
+        if field is not None:
+            return self._nvml.field(gpu.handle, field).map(lambda nanoseconds: nanoseconds * _NS)
+        known = self._driver.value is not None or self._driver.note == NOT_SUPPORTED
+        return Answer(note=NOT_SUPPORTED if known else "NVML: unknown, since the driver does not report its version")
 
     def telemetry(self) -> Iterator[Sample]:
         """One reading of every sensor that answers."""
@@ -153,6 +166,17 @@ class NvidiaGpus:
         """As ``Hardware.restore_setting``."""
         gpu = next((gpu for gpu in self._gpus if gpu.device.id == device), None)
         return "the GPU is gone" if gpu is None else restore_setting(self._nvml, gpu.handle, setting, facts)
+
+    def lost(self, device: Device) -> bool:
+        """As ``Hardware.lost``: some calls go on answering for a lost GPU, so several are made."""
+        code = self._constant("NVML_ERROR_GPU_IS_LOST", 15)
+        calls: Tuple[Tuple[str, Tuple[Any, ...]], ...] = (
+            ("nvmlDeviceGetTemperature", (self._constant("NVML_TEMPERATURE_GPU", 0),)),
+            ("nvmlDeviceGetPowerUsage", ()),
+            ("nvmlDeviceGetUtilizationRates", ()),
+        )
+        gpu = next((gpu for gpu in self._gpus if gpu.device == device), None)
+        return gpu is not None and any(self._query(call, gpu.handle, *more).code == code for call, more in calls)
 
     def _near(self, handle: Any) -> FrozenSet[int]:
         """The logical CPUs of the GPU's own NUMA node, which NVML tells as a bit mask in words of 64."""

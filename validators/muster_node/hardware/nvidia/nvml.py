@@ -11,7 +11,7 @@ import operator
 import os
 import queue
 import threading
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple, Union
 
 from muster_node.hardware.seam import NOT_SUPPORTED
 
@@ -116,9 +116,12 @@ class Nvml:
             return self._hung[-1][1]
         return next((why for subject, why in self._hung if subject == arguments[:1]), "")
 
-    def field(self, handle: Any, name: str, scope: Optional[int] = None) -> Answer:
-        """One NVML field value, of one link if ``scope`` is given, by the type that the driver says it has."""
-        identifier = self.constant(name, None)
+    def field(self, handle: Any, field: Union[str, int], scope: Optional[int] = None) -> Answer:
+        """One NVML field value, by the binding's name of the field or by its id, in the type that the driver reports.
+
+        ``scope``: the link to ask about.
+        """
+        identifier = self.constant(field, None) if isinstance(field, str) else field
         if identifier is None:
             return Answer(note=NOT_SUPPORTED)
         wanted = identifier if scope is None else (identifier, scope)
