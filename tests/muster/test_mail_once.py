@@ -9,8 +9,8 @@ from sqlalchemy import update
 
 from muster import records
 from muster.operators import upkeep
-from muster.records.engine import writing
-from muster.records.models import Outbox
+from muster.records.database.engine import writing
+from muster.records.database.models import Outbox
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 

@@ -99,19 +99,16 @@ _DATABASE = "export MUSTER_DATABASE_URL=postgresql://USER:PASSWORD@HOST/muster"
 def database(current: Settings) -> Check:
     """The fleet records are reachable, at this version's schema, and on PostgreSQL for more than a demo."""
     from muster import records
-    from muster.records import engine
 
     try:
-        made = engine.engine()
-        found = engine.version(made)
-        where = made.url.render_as_string(hide_password=True)
-        if found is None:
-            return Check(Mark.MISSING, "fleet records", f"{where} has no tables", "muster db upgrade")
+        found = records.database_state()
+        if found.schema is None:
+            return Check(Mark.MISSING, "fleet records", f"{found.url} has no tables", "muster db upgrade")
         nodes = [node for node in records.list_nodes() if not node.simulated]
     except MusterError as error:
         return Check(Mark.MISSING, "fleet records", str(error), f"muster db upgrade, or {_DATABASE}")
-    seen = f"{where}, schema {found}, {len(nodes)} nodes"
-    if made.dialect.name == engine.SQLITE and len(nodes) > SQLITE_NODES_MAX:
+    seen = f"{found.url}, schema {found.schema}, {len(nodes)} nodes"
+    if found.sqlite and len(nodes) > SQLITE_NODES_MAX:
         return Check(Mark.ADVICE, "fleet records", f"{seen}: SQLite is for the demo", _DATABASE)
     return Check(Mark.OK, "fleet records", seen)
 

@@ -7,11 +7,15 @@ DatabaseNotReady, in one sentence, if the database is away or not at this versio
 from __future__ import annotations
 
 from muster.records.adoption import adopt_nodes, replace_node, verify_node
-from muster.records.again import provisional_verdicts, record_reevaluation
-from muster.records.alike import beside_neighbours
-from muster.records.engine import dispose, rehearsal, scratch, upgrade
-from muster.records.export import export_run
-from muster.records.goldens import GoldenRecord, goldens_for, list_goldens, withdraw_golden
+from muster.records.common_causes import beside_neighbours
+from muster.records.database.engine import DatabaseState, database_state, dispose, rehearsal, scratch, upgrade
+from muster.records.database.retention import apply_retention
+from muster.records.fleet.goldens import GoldenRecord, goldens_for, list_goldens, withdraw_golden
+from muster.records.fleet.measured import VISITS, ZONE, excluded_from_peers, fleet_readings, node_readings
+from muster.records.fleet.past_faults import previous_faults
+from muster.records.fleet.peers import keep_snapshot, last_change, latest_snapshot, list_snapshots, load_snapshot
+from muster.records.fleet.revisions import load_revision
+from muster.records.fleet.xids import XidRecord, by_boot, part_of, recorded_xids
 from muster.records.leases import (
     acquire_lease,
     acquire_leases,
@@ -20,7 +24,6 @@ from muster.records.leases import (
     release_leases,
     release_leases_of,
 )
-from muster.records.measured import VISITS, ZONE, excluded_from_peers, fleet_readings, node_readings
 from muster.records.nodes import (
     add_node,
     add_nodes,
@@ -32,13 +35,11 @@ from muster.records.nodes import (
     touch_contact,
 )
 from muster.records.outbox import outbox_add, outbox_failed, outbox_pending, outbox_sent
+from muster.records.output.export import export_run
+from muster.records.output.raw import StageAttempt, StageBytes, stage_attempts, stage_bytes
 from muster.records.parts import node_parts, part_history, part_runs
-from muster.records.past_faults import previous_faults
-from muster.records.peers import keep_snapshot, last_change, latest_snapshot, list_snapshots, load_snapshot
-from muster.records.raw import StageAttempt, StageBytes, stage_attempts, stage_bytes
+from muster.records.reevaluations import provisional_verdicts, record_reevaluation
 from muster.records.reporting import run_report
-from muster.records.retention import apply_retention
-from muster.records.revisions import load_revision
 from muster.records.runs import (
     begin_run,
     begin_stage,
@@ -81,7 +82,6 @@ from muster.records.verdicts import (
 )
 from muster.records.waivers import list_waivers, revoke_waiver, waive_finding, waived_at
 from muster.records.withdrawals import breaker, keep_in_service
-from muster.records.xids import XidRecord, by_boot, part_of, recorded_xids
 
 __all__ = [
     "HOST_KEY",
@@ -89,6 +89,7 @@ __all__ = [
     "VISITS",
     "ZONE",
     "ApprovalRecord",
+    "DatabaseState",
     "EventRecord",
     "GoldenRecord",
     "JobRecord",
@@ -119,6 +120,7 @@ __all__ = [
     "breaker",
     "by_boot",
     "count_jobs",
+    "database_state",
     "dispose",
     "excluded_from_peers",
     "export_run",

@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 
 from muster.errors import BadInventory, BadNode, IllegalMove, LeaseHeld, MusterError, SameMachine
 from muster.lifecycle.transitions import Evidence, Need, State
-from muster.records import _rows
-from muster.records.engine import writing
-from muster.records.models import Node, Part, Placement, Run
+from muster.records.database import access
+from muster.records.database.engine import writing
+from muster.records.database.models import Node, Part, Placement, Run
 from muster.records.nodes import check_description, enrol_all
 from muster.records.parts import CHASSIS, clear_places, current_serials, place
 from muster.records.runs import leave_shadow
@@ -32,10 +32,10 @@ def adopt_nodes(
     outcome: dict[str, str] = {}
     problems: list[str] = []
     with writing() as session:
-        _rows.lock_enrolment(session)
+        access.lock_enrolment(session)
         for name in dict.fromkeys([*enrol_all(session, enrol, actor), *names]):
             try:
-                outcome[name] = _adopt(session, _rows.node_row(session, name, lock=True), actor, reason)
+                outcome[name] = _adopt(session, access.node_row(session, name, lock=True), actor, reason)
             except MusterError as error:
                 problems.append(str(error))
         if problems:
@@ -50,7 +50,7 @@ def verify_node(name: str, actor: str, reason: str) -> str:
     """
     evidence = Evidence(person=actor, reason=reason)
     with writing() as session:
-        row = _rows.node_row(session, name, lock=True)
+        row = access.node_row(session, name, lock=True)
         if not Need.PERSON.met(evidence):
             raise IllegalMove(f"{name} leaves shadow mode on a full-coverage PASS, or {Need.PERSON.value}")
         if not row.shadow:
@@ -77,8 +77,8 @@ def replace_node(
     retired), UnknownNode.
     """
     with writing() as session:
-        _rows.lock_enrolment(session)
-        row = _rows.node_row(session, name, lock=True)
+        access.lock_enrolment(session)
+        row = access.node_row(session, name, lock=True)
         before, known = _of_machine(session, row), dict(serials or {})
         check_description(NewNode(name, host or row.host, host_key, row.sku, port or row.port))
         _check_other_machine(session, row, host_key, known)
@@ -88,8 +88,8 @@ def replace_node(
         place(session, name, known)
         remark = {"before": before, "after": _of_machine(session, row)}
         state = State(row.state)
-        _rows.write_event(session, name, state, state, actor, "the machine behind the name is another one", remark)
-        return _rows.to_node(row)
+        access.write_event(session, name, state, state, actor, "the machine behind the name is another one", remark)
+        return access.to_node(row)
 
 
 def _adopt(session: Session, row: Node, actor: str, reason: str) -> str:
@@ -106,7 +106,7 @@ def _adopt(session: Session, row: Node, actor: str, reason: str) -> str:
     if run_id is not None:
         raise IllegalMove(f"{row.name} failed run {run_id} and cannot be adopted: test it, `muster qualify {row.name}`")
     evidence = Evidence(person=actor, reason=reason, adopted=True)
-    _rows.move(session, row, State.PRODUCTION, actor, f"adopted, in shadow mode: {reason}", evidence)
+    access.move(session, row, State.PRODUCTION, actor, f"adopted, in shadow mode: {reason}", evidence)
     return "adopted"
 
 
@@ -138,14 +138,14 @@ def _begin_anew(session: Session, row: Node, actor: str, reason: str) -> None:
     if State(row.state) is State.REGISTERED:
         if not Need.REPLACEMENT.met(evidence):
             raise IllegalMove(f"{row.name} is not replaced: that needs {Need.REPLACEMENT.value}")
-        told = _rows.evidence_json(evidence)
-        _rows.write_event(session, row.name, State.REGISTERED, State.REGISTERED, actor, f"replaced: {reason}", told)
+        told = access.evidence_json(evidence)
+        access.write_event(session, row.name, State.REGISTERED, State.REGISTERED, actor, f"replaced: {reason}", told)
     else:
-        _rows.move(session, row, State.REGISTERED, actor, f"replaced: {reason}", evidence)
-    row.machine_since, row.inconclusive, row.contact_at, row.held = _rows.now(), 0, None, ""
+        access.move(session, row, State.REGISTERED, actor, f"replaced: {reason}", evidence)
+    row.machine_since, row.inconclusive, row.contact_at, row.held = access.now(), 0, None, ""
 
 
 def _refuse_held(session: Session, row: Node) -> None:
-    held = _rows.live_lease(session, row.name)
+    held = access.live_lease(session, row.name)
     if held is not None:
         raise LeaseHeld(f"{row.name} is held by run {held.run_id} of {held.dag_id}: wait for it, or end it in Airflow")

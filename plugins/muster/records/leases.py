@@ -9,9 +9,9 @@ from sqlalchemy.orm import Session
 
 from muster.errors import LeaseHeld
 from muster.lifecycle.transitions import IN_FLIGHT, Evidence, State
-from muster.records import _rows
-from muster.records.engine import reading, writing
-from muster.records.models import Lease, Run
+from muster.records.database import access
+from muster.records.database.engine import reading, writing
+from muster.records.database.models import Lease, Run
 from muster.records.values import LeaseRecord
 from muster_criteria.model import Verdict
 
@@ -33,18 +33,18 @@ def acquire_leases(nodes: Collection[str], dag_id: str, run_id: str) -> list[Lea
     with writing() as session:
         # In one order, as everywhere: two blocks that share nodes cannot deadlock.
         for node in sorted(set(nodes)):
-            row = _rows.node_row(session, node, lock=True)
-            held = _rows.live_lease(session, node)
+            row = access.node_row(session, node, lock=True)
+            held = access.live_lease(session, node)
             if held is not None and (held.dag_id, held.run_id) != (dag_id, run_id):
                 since = f"{held.acquired_at:%Y-%m-%d %H:%M} UTC"
                 refusals.append(f"{node} is held by run {held.run_id} of {held.dag_id} since {since}")
                 continue
             if held is None:
                 row.fence += 1
-                held = Lease(node=node, dag_id=dag_id, run_id=run_id, token=row.fence, acquired_at=_rows.now())
+                held = Lease(node=node, dag_id=dag_id, run_id=run_id, token=row.fence, acquired_at=access.now())
                 session.add(held)
                 session.flush()
-            taken.append(_rows.to_lease(held))
+            taken.append(access.to_lease(held))
         if refusals:
             raise LeaseHeld(f"{', '.join(refusals)}; wait for that run, or end it in Airflow")
     return taken
@@ -64,10 +64,10 @@ def release_leases(dag_id: str, run_id: str, reason: str) -> list[str]:
             _free(session, name, dag_id, run_id, reason)
         unfinished = select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id, Run.ended_at.is_(None))
         for run in session.scalars(unfinished.order_by(Run.node)):
-            run.ended_at = _rows.now()
+            run.ended_at = access.now()
             run.verdict = Verdict.INCONCLUSIVE
             run.headline = f"The run ended without a verdict: {reason}"
-            run.state_after = _rows.node_row(session, run.node).state
+            run.state_after = access.node_row(session, run.node).state
     return freed
 
 
@@ -75,14 +75,14 @@ def live_leases() -> list[LeaseRecord]:
     """Every lease that holds a node now, by node."""
     with reading() as session:
         query = select(Lease).where(Lease.released_at.is_(None)).order_by(Lease.node)
-        return [_rows.to_lease(row) for row in session.scalars(query)]
+        return [access.to_lease(row) for row in session.scalars(query)]
 
 
 def get_lease(node: str) -> LeaseRecord | None:
     """The lease that holds the node now, if any."""
     with reading() as session:
-        row = _rows.live_lease(session, node)
-        return _rows.to_lease(row) if row else None
+        row = access.live_lease(session, node)
+        return access.to_lease(row) if row else None
 
 
 def release_leases_of(over: Iterable[tuple[str, str]], reason: str) -> list[str]:
@@ -92,14 +92,14 @@ def release_leases_of(over: Iterable[tuple[str, str]], reason: str) -> list[str]
 
 def _free(session: Session, name: str, dag_id: str, run_id: str, reason: str) -> None:
     # The node is locked first, as everywhere: two transactions that lock in one order cannot deadlock.
-    node = _rows.node_row(session, name, lock=True)
-    lease = _rows.live_lease(session, name)
+    node = access.node_row(session, name, lock=True)
+    lease = access.live_lease(session, name)
     if lease is None or (lease.dag_id, lease.run_id) != (dag_id, run_id):
         return
-    lease.released_at = _rows.now()
+    lease.released_at = access.now()
     lease.released_reason = reason
     state = State(node.state)
     if state in IN_FLIGHT:
         back = State.QUALIFIED if state is State.CLUSTER_VALIDATION else State.REGISTERED
         evidence = Evidence(run=f"{dag_id}/{run_id}", run_over=True)
-        _rows.move(session, node, back, "muster", f"run {run_id} ended without a verdict ({reason})", evidence)
+        access.move(session, node, back, "muster", f"run {run_id} ended without a verdict ({reason})", evidence)

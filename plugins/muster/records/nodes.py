@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 
 from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, MusterError, SameMachine, at
 from muster.lifecycle.transitions import Evidence, State
-from muster.records import _rows
-from muster.records.engine import reading, writing
-from muster.records.models import Event, Node
+from muster.records.database import access
+from muster.records.database.engine import reading, writing
+from muster.records.database.models import Event, Node
 from muster.records.parts import current_serials, place
 from muster.records.runs import attested
 from muster.records.values import HOST_KEY, NODE_NAME, EventRecord, NewNode, NodeRecord
@@ -30,7 +30,7 @@ def add_node(node: NewNode, actor: str = "muster") -> str:
     change; then nothing is changed.
     """
     with writing() as session:
-        _rows.lock_enrolment(session)
+        access.lock_enrolment(session)
         return enrol(session, node, actor)
 
 
@@ -40,14 +40,14 @@ def add_nodes(nodes: Iterable[tuple[str, NewNode]], actor: str = "muster") -> di
     Each comes with where it stands ("fleet.yaml:12"). Raises BadInventory with one sentence for each that is refused.
     """
     with writing() as session:
-        _rows.lock_enrolment(session)
+        access.lock_enrolment(session)
         return enrol_all(session, nodes, actor)
 
 
 def get_node(name: str) -> NodeRecord:
     """The node of that name. Raises UnknownNode."""
     with reading() as session:
-        return _rows.to_node(_rows.node_row(session, name))
+        return access.to_node(access.node_row(session, name))
 
 
 def list_nodes(*, states: Collection[State] = (), sku: str = "", rack: str = "") -> list[NodeRecord]:
@@ -60,7 +60,7 @@ def list_nodes(*, states: Collection[State] = (), sku: str = "", rack: str = "")
     if rack:
         query = query.where(Node.rack == rack)
     with reading() as session:
-        return [_rows.to_node(row) for row in session.scalars(query)]
+        return [access.to_node(row) for row in session.scalars(query)]
 
 
 def move_node(name: str, to: State, actor: str, reason: str, evidence: Evidence | None = None) -> NodeRecord:
@@ -70,35 +70,35 @@ def move_node(name: str, to: State, actor: str, reason: str, evidence: Evidence 
     holds the node, its verdict, its coverage) is looked up, not believed. Raises IllegalMove, UnknownNode.
     """
     with writing() as session:
-        row = _rows.node_row(session, name, lock=True)
+        row = access.node_row(session, name, lock=True)
         resting = evidence or Evidence(person=actor, reason=reason)
-        _rows.move(session, row, State(to), actor, reason, attested(session, row, resting))
+        access.move(session, row, State(to), actor, reason, attested(session, row, resting))
         if resting.person:
             row.inconclusive = 0
-        return _rows.to_node(row)
+        return access.to_node(row)
 
 
 def touch_contact(name: str, at: datetime.datetime | None = None) -> None:
     """Note that the node has answered."""
     with writing() as session:
-        row = _rows.node_row(session, name)
-        moment = at or _rows.now()
+        row = access.node_row(session, name)
+        moment = at or access.now()
         row.contact_at = max(moment, row.contact_at) if row.contact_at else moment
 
 
 def last_contact(name: str) -> datetime.datetime | None:
     """When the node last answered. Raises UnknownNode."""
     with reading() as session:
-        return _rows.node_row(session, name).contact_at
+        return access.node_row(session, name).contact_at
 
 
 def node_events(name: str, limit: int | None = None) -> list[EventRecord]:
     """The node's history, oldest first (the last ``limit`` of it). Raises UnknownNode."""
     with reading() as session:
-        _rows.node_row(session, name)
+        access.node_row(session, name)
         query = select(Event).where(Event.node == name).order_by(Event.id.desc()).limit(limit)
         rows = list(session.scalars(query))
-    return [_rows.to_event(row) for row in reversed(rows)]
+    return [access.to_event(row) for row in reversed(rows)]
 
 
 def enrol_all(session: Session, nodes: Iterable[tuple[str, NewNode]], actor: str) -> dict[str, str]:
@@ -130,14 +130,14 @@ def enrol(session: Session, new: NewNode, actor: str) -> str:
     if row is None:
         fields = {field.name: getattr(new, field.name) for field in dataclasses.fields(new) if field.name != "serials"}
         fields |= {name: dict(getattr(new, name)) for name in _MAPPINGS}
-        moment = _rows.now()
+        moment = access.now()
         row = Node(
             **fields, state=State.REGISTERED, added_at=moment, machine_since=moment, fence=0, inconclusive=0,
             shadow=False,
         )  # fmt: skip
         session.add(row)
         session.flush()
-        _rows.write_event(session, new.name, State.REGISTERED, State.REGISTERED, actor, "enrolled", {"sku": new.sku})
+        access.write_event(session, new.name, State.REGISTERED, State.REGISTERED, actor, "enrolled", {"sku": new.sku})
         place(session, new.name, new.serials)
         return "added"
     return _describe(session, row, new, actor)
@@ -166,7 +166,7 @@ def _describe(session: Session, row: Node, new: NewNode, actor: str) -> str:
     if not changed:
         return "unchanged"
     state = State(row.state)
-    _rows.write_event(session, new.name, state, state, actor, f"described anew: {', '.join(changed)}", {})
+    access.write_event(session, new.name, state, state, actor, f"described anew: {', '.join(changed)}", {})
     return "updated"
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import select
 
-from muster.records import _rows
-from muster.records.engine import reading, writing
-from muster.records.models import Outbox
+from muster.records.database import access
+from muster.records.database.engine import reading, writing
+from muster.records.database.models import Outbox
 from muster.records.values import OutboxMessage
 
 
@@ -18,7 +18,7 @@ def outbox_add(key: str, message: bytes) -> str:
     with writing() as session:
         row = session.scalar(select(Outbox).where(Outbox.key == key).with_for_update())
         if row is None:
-            session.add(Outbox(key=key, message=message, created_at=_rows.now(), attempts=0, last_error=""))
+            session.add(Outbox(key=key, message=message, created_at=access.now(), attempts=0, last_error=""))
             return "added"
         if row.sent_at is not None:
             return "sent already"
@@ -39,7 +39,7 @@ def outbox_sent(message_id: int) -> None:
     """Note that the mail has been taken by the mail server."""
     with writing() as session:
         row = session.get_one(Outbox, message_id)
-        row.sent_at, row.attempts, row.last_error = _rows.now(), row.attempts + 1, ""
+        row.sent_at, row.attempts, row.last_error = access.now(), row.attempts + 1, ""
 
 
 def outbox_failed(message_id: int, error: str) -> None:

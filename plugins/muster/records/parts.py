@@ -10,9 +10,9 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from muster.errors import DifferentMachine
-from muster.records import _rows
-from muster.records.engine import reading
-from muster.records.models import Part, Placement, Run
+from muster.records.database import access
+from muster.records.database.engine import reading
+from muster.records.database.models import Part, Placement, Run
 from muster.records.values import PlacementRecord, RunRecord
 from muster_criteria.sku_files.limits import kind_of
 
@@ -52,7 +52,7 @@ def part_runs(serial: str) -> list[RunRecord]:
     )
     with reading() as session:
         return [
-            _rows.to_run(row) for row in session.scalars(select(Run).where(Run.id.in_(ids)).order_by(Run.id.desc()))
+            access.to_run(row) for row in session.scalars(select(Run).where(Run.id.in_(ids)).order_by(Run.id.desc()))
         ]
 
 
@@ -66,7 +66,7 @@ def clear_places(session: Session, node: str) -> None:
     """Note that no part sits in the node any more."""
     open_ones = select(Placement).where(Placement.node == node, Placement.until.is_(None))
     for row in session.scalars(open_ones):
-        row.until = _rows.now()
+        row.until = access.now()
     session.flush()
 
 
@@ -113,7 +113,7 @@ def sits_now(session: Session, kind: str, serial: str) -> tuple[str, str] | None
 
 
 def _place_one(session: Session, node: str, slot: str, serial: str, previous: str | None) -> list[str]:
-    moment = _rows.now()
+    moment = access.now()
     kind = kind_of(slot)
     part = session.scalar(select(Part).where(Part.kind == kind, Part.serial == serial))
     if part is None:

@@ -11,9 +11,10 @@ from sqlalchemy.orm import Session
 
 from muster.lifecycle import transitions as lifecycle
 from muster.lifecycle.transitions import State
-from muster.records import _rows, charts
-from muster.records.engine import reading
-from muster.records.models import FindingRow, Job, MeasurementRow, Node, Run, StageRecord
+from muster.records.database import access
+from muster.records.database.engine import reading
+from muster.records.database.models import FindingRow, Job, MeasurementRow, Node, Run, StageRecord
+from muster.records.output import charts
 from muster.records.waivers import holding, machine_of
 from muster_criteria.context.waivers import concerns
 from muster_criteria.model import (
@@ -32,8 +33,8 @@ from muster_reports.model import RunReport, StageReport
 def run_report(dag_id: str, run_id: str, *, run_url: str | None = None, node: str = "") -> RunReport:
     """Everything a report of the run shows, of ``node`` if it tests several. Raises UnknownRun."""
     with reading() as session:
-        run = _rows.run_row(session, dag_id, run_id, node)
-        row = _rows.node_row(session, run.node)
+        run = access.run_row(session, dag_id, run_id, node)
+        row = access.node_row(session, run.node)
         rows = {
             row.stage: row
             for row in session.scalars(select(StageRecord).where(StageRecord.run == run.id, StageRecord.current))
@@ -46,7 +47,7 @@ def run_report(dag_id: str, run_id: str, *, run_url: str | None = None, node: st
             verdict=Verdict(run.verdict or Verdict.INCONCLUSIVE),
             headline=run.headline or "The run has not ended yet.",
             state_before=run.state_before, state_after=run.state_after or row.state,
-            started_at=run.started_at, ended_at=run.ended_at or _rows.now(),
+            started_at=run.started_at, ended_at=run.ended_at or access.now(),
             identity=_pairs(run.identity), environment=_pairs(run.environment), stages=stages,
             not_run=tuple((name, _why_not(session, run, name)) for name in run.required_stages if name not in rows),
             waivers=_waivers(session, row), shadow=row.shadow, forced=run.forced, run_url=run_url,
@@ -136,7 +137,7 @@ def _why_not(session: Session, run: Run, stage: str) -> str:
 def _waivers(session: Session, node: Node) -> tuple[str, ...]:
     machine = machine_of(session, node)
     told = []
-    for waiver in holding(session, _rows.now()):
+    for waiver in holding(session, access.now()):
         if concerns(waiver, machine):
             labels = ", ".join(f"{key} {value}" for key, value in waiver.labels)
             what = f"{waiver.rule} of {waiver.metric}{f' ({labels})' if labels else ''} on {waiver.device}"

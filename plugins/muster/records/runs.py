@@ -12,11 +12,12 @@ from muster.errors import IllegalMove, LeaseLost
 from muster.lifecycle import transitions as lifecycle
 from muster.lifecycle.current import thoroughness
 from muster.lifecycle.transitions import STAGES, Evidence, State
-from muster.records import _rows, withdrawals
-from muster.records.alike import held_together, tell_convicted
-from muster.records.engine import reading, writing
-from muster.records.models import Job, Node, Run, StageRecord
-from muster.records.suspects import cleared
+from muster.records import withdrawals
+from muster.records.common_causes import held_together, tell_convicted
+from muster.records.database import access
+from muster.records.database.engine import reading, writing
+from muster.records.database.models import Job, Node, Run, StageRecord
+from muster.records.fleet.suspects import cleared
 from muster.records.values import JobRecord, NodeRecord, RunRecord, StageSummary
 from muster.records.verdicts import standing_verdicts
 from muster.settings import settings
@@ -43,7 +44,7 @@ def begin_run(
     IllegalMove if the node is where no test may take it.
     """
     with writing() as session:
-        row = _rows.node_row(session, node)
+        row = access.node_row(session, node)
         state = State(row.state)
         run = session.scalar(select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id, Run.node == node))
         if run is None:
@@ -55,11 +56,11 @@ def begin_run(
             run = Run(
                 dag_id=dag_id, run_id=run_id, node=node, sku=row.sku, level=level, reason=reason, forced=forced,
                 required_stages=list(required_stages), state_before=state, simulated=row.simulated,
-                started_at=_rows.now(),
+                started_at=access.now(),
             )  # fmt: skip
             session.add(run)
             session.flush()
-        return _rows.to_run(run)
+        return access.to_run(run)
 
 
 def begin_stage(dag_id: str, run_id: str, stage: str, *, node: str = "") -> NodeRecord:
@@ -70,15 +71,15 @@ def begin_stage(dag_id: str, run_id: str, stage: str, *, node: str = "") -> Node
     if it stands where this stage cannot follow (quarantined meanwhile, earlier stages not done).
     """
     with writing() as session:
-        run = _rows.run_row(session, dag_id, run_id, node)
-        row = _rows.node_row(session, run.node, lock=True)
+        run = access.run_row(session, dag_id, run_id, node)
+        row = access.node_row(session, run.node, lock=True)
         require_lease(session, run)
         done = frozenset(summary.stage for summary in _stages(session, run))
         evidence = Evidence(run=f"{dag_id}/{run_id}")
         for state in lifecycle.path_to_stage(stage, State(row.state), done, shadow=row.shadow):
-            _rows.move(session, row, state, "muster", f"stage {stage} of run {run_id}", evidence)
+            access.move(session, row, state, "muster", f"stage {stage} of run {run_id}", evidence)
         run.ended_at, run.verdict, run.headline, run.state_after, run.held = None, None, "", None, ""
-        return _rows.to_node(row)
+        return access.to_node(row)
 
 
 def finish_run(dag_id: str, run_id: str, verdict: Verdict, headline: str, *, node: str = "") -> RunRecord:
@@ -93,29 +94,29 @@ def finish_run(dag_id: str, run_id: str, verdict: Verdict, headline: str, *, nod
     run tests several. Raises UnknownRun.
     """
     with writing() as session:
-        run = _rows.run_row(session, dag_id, run_id, node)
-        row = _rows.node_row(session, run.node, lock=True)
+        run = access.run_row(session, dag_id, run_id, node)
+        row = access.node_row(session, run.node, lock=True)
         if run.ended_at is not None and run.verdict == verdict:
-            return _rows.to_run(run)
-        run.verdict, run.headline, run.ended_at = str(verdict), headline, _rows.now()
+            return access.to_run(run)
+        run.verdict, run.headline, run.ended_at = str(verdict), headline, access.now()
         session.flush()
-        if _rows.holds(session, row.name, dag_id, run_id):
+        if access.holds(session, row.name, dag_id, run_id):
             close(session, run, row, verdict)
         run.state_after = row.state
-        return _rows.to_run(run)
+        return access.to_run(run)
 
 
 def get_run(dag_id: str, run_id: str, *, node: str = "") -> RunRecord:
     """The run, of ``node`` if it tests several. Raises UnknownRun."""
     with reading() as session:
-        return _rows.to_run(_rows.run_row(session, dag_id, run_id, node))
+        return access.to_run(access.run_row(session, dag_id, run_id, node))
 
 
 def find_run(run_id: str, *, node: str = "") -> RunRecord:
     """The latest run of that id, of whatever DAG, of ``node`` if it tests several. Raises UnknownRun."""
     with reading() as session:
         dag_id = session.scalar(select(Run.dag_id).where(Run.run_id == run_id).order_by(Run.id.desc()).limit(1))
-        return _rows.to_run(_rows.run_row(session, dag_id or "any DAG", run_id, node))
+        return access.to_run(access.run_row(session, dag_id or "any DAG", run_id, node))
 
 
 def list_runs(
@@ -130,7 +131,7 @@ def list_runs(
     if unfinished:
         query = query.where(Run.ended_at.is_(None))
     with reading() as session:
-        return [_rows.to_run(row) for row in session.scalars(query)]
+        return [access.to_run(row) for row in session.scalars(query)]
 
 
 def typical_duration_s(sku: str, level: str) -> float | None:
@@ -149,13 +150,13 @@ def typical_duration_s(sku: str, level: str) -> float | None:
 def run_stages(dag_id: str, run_id: str, *, node: str = "") -> list[StageSummary]:
     """The standing verdict of each stage that was judged, in the order of the node's life. Raises UnknownRun."""
     with reading() as session:
-        return _stages(session, _rows.run_row(session, dag_id, run_id, node))
+        return _stages(session, access.run_row(session, dag_id, run_id, node))
 
 
 def record_job(job: JobRecord) -> None:
     """Write down a job, or what has become of it: keyed by run, stage and attempt. Raises UnknownRun."""
     with writing() as session:
-        run = _rows.run_row(session, job.dag_id, job.run_id, job.node)
+        run = access.run_row(session, job.dag_id, job.run_id, job.node)
         row = _job(session, run, job.stage, job.attempt_key)
         if row is None:
             row = Job(run=run.id, stage=job.stage, attempt_key=job.attempt_key)
@@ -170,7 +171,7 @@ def get_job(
 ) -> JobRecord | None:
     """The job of that stage and attempt (without one: the latest), or None. Raises UnknownRun."""
     with reading() as session:
-        run = _rows.run_row(session, dag_id, run_id, node)
+        run = access.run_row(session, dag_id, run_id, node)
         row = _job(session, run, stage, attempt_key)
         if row is None:
             return None
@@ -190,7 +191,7 @@ def count_jobs(dag_id: str, run_id: str, stages: Collection[str], state: str) ->
 
 def require_lease(session: Session, run: Run) -> None:
     """Raise LeaseLost unless the run holds its node: a run that lost its lease can do nothing."""
-    if not _rows.holds(session, run.node, run.dag_id, run.run_id):
+    if not access.holds(session, run.node, run.dag_id, run.run_id):
         raise LeaseLost(f"run {run.run_id} of {run.dag_id} does not hold {run.node} (any more); clear it to start over")
 
 
@@ -205,7 +206,7 @@ def attested(session: Session, node: Node, claimed: Evidence) -> Evidence:
         return Evidence(person=claimed.person, reason=claimed.reason)
     dag_id, _, run_id = claimed.run.partition("/")
     run = session.scalar(select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id, Run.node == node.name))
-    held = _rows.holds(session, node.name, dag_id, run_id)
+    held = access.holds(session, node.name, dag_id, run_id)
     if run is None or not held:
         return Evidence(person=claimed.person, reason=claimed.reason)
     verdict = Verdict(run.verdict) if run.verdict else _only_fail(session, run)
@@ -262,7 +263,7 @@ def close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
         held=bool(end.held),
     )
     for state in end.path:
-        _rows.move(session, node, state, "muster", f"{end.reason}: {run.headline}", evidence)
+        access.move(session, node, state, "muster", f"{end.reason}: {run.headline}", evidence)
     node.inconclusive = end.inconclusive
     serves = end.held and State(node.state) in lifecycle.SERVING
     run.held, node.held = end.held, evidence.run if serves and evidence.run else ""
@@ -274,8 +275,8 @@ def leave_shadow(session: Session, node: Node, actor: str, reason: str, evidence
     """End the node's shadow mode, with its event: from here on it is treated like every other node in production."""
     node.shadow = False
     state = State(node.state)
-    _rows.write_event(
-        session, node.name, state, state, actor, f"out of shadow mode: {reason}", _rows.evidence_json(evidence)
+    access.write_event(
+        session, node.name, state, state, actor, f"out of shadow mode: {reason}", access.evidence_json(evidence)
     )
 
 

@@ -12,11 +12,13 @@ from sqlalchemy import delete, insert, inspect, update
 from sqlalchemy.orm import Session
 
 from muster.lifecycle.transitions import State
-from muster.records import _rows, charts, goldens, suspects
-from muster.records.engine import writing
-from muster.records.models import Artifact, FindingRow, MeasurementRow, Node, Run, StageRecord
+from muster.records.database import access
+from muster.records.database.engine import writing
+from muster.records.database.models import Artifact, FindingRow, MeasurementRow, Node, Run, StageRecord
+from muster.records.fleet import goldens, suspects
+from muster.records.fleet.revisions import keep_revision
+from muster.records.output import charts
 from muster.records.parts import place
-from muster.records.revisions import keep_revision
 from muster.records.runs import require_lease
 from muster.records.waivers import apply_waivers
 from muster.settings import settings
@@ -63,8 +65,8 @@ def record_stage(
     """
     charted = charts.chart_series(telemetry) if telemetry else []
     with writing() as session:
-        run = _rows.run_row(session, dag_id, run_id, node)
-        row = _rows.node_row(session, run.node, lock=True)
+        run = access.run_row(session, dag_id, run_id, node)
+        row = access.node_row(session, run.node, lock=True)
         require_lease(session, run)
         swapped = _observe(session, run, row, result) if result is not None else []
         # Only now is it known which parts sit in the node, and so which waivers are about it.
@@ -106,7 +108,7 @@ def _again(former: StageRecord, judgement: Judgement) -> StageRecord:
     """The stage's row once more, with what is said of it now."""
     same = {column.key: getattr(former, column.key) for column in inspect(StageRecord).column_attrs}
     del same["id"]
-    first = f"{former.verdict} at first; judged again on {_rows.now():%Y-%m-%d %H:%M} UTC, by peers known since."
+    first = f"{former.verdict} at first; judged again on {access.now():%Y-%m-%d %H:%M} UTC, by peers known since."
     said = _said(judgement)
     return StageRecord(**{**same, **said, "current": True, "notes": [*said["notes"], first]})
 
@@ -118,7 +120,7 @@ def _observe(session: Session, run: Run, node: Node, result: StageResult) -> lis
     if isinstance(serials, dict):
         swapped = place(session, node.name, {slot: serial for slot, serial in serials.items() if serial})
     for sentence in swapped:
-        _rows.write_event(
+        access.write_event(
             session, node.name, State(node.state), State(node.state), "muster", sentence, {"run": run.run_id}
         )
     if result.simulated:
@@ -126,7 +128,7 @@ def _observe(session: Session, run: Run, node: Node, result: StageResult) -> lis
         node.simulated = run.simulated = True
     run.identity = {**run.identity, **result.identity}
     run.environment = {**run.environment, **result.environment}
-    node.contact_at = _rows.now()
+    node.contact_at = access.now()
     return swapped
 
 
@@ -141,7 +143,7 @@ def _stage_row(
     return StageRecord(
         run=run.id, stage=judgement.stage, level=judgement.level, current=True, **_said(judgement),
         simulated=judgement.simulated or (result is not None and result.simulated),
-        attempts=attempts, recorded_at=_rows.now(),
+        attempts=attempts, recorded_at=access.now(),
         started_at=_moment(result.started_at) if result else None,
         ended_at=_moment(result.ended_at) if result else None,
         job_end=result.end if result else "", partial=result.partial if result else False,
@@ -230,7 +232,7 @@ def _row(stage: int, figure: Any, note: str, judged: tuple[int, Observation] | N
 def _store_bytes(
     session: Session, stage: StageRecord, raw: bytes | None, telemetry: bytes | None, chassis: bytes | None
 ) -> None:
-    moment = _rows.now()
+    moment = access.now()
     if raw:
         session.add(Artifact(stage=stage.id, kind=RESULT, created_at=moment, data=raw))
     if telemetry and len(telemetry) <= settings().telemetry_max_mb * MEGABYTE:

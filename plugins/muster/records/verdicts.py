@@ -10,11 +10,11 @@ from sqlalchemy.orm import Session
 from muster.errors import IllegalMove
 from muster.lifecycle.current import standing
 from muster.lifecycle.transitions import State, is_person
-from muster.records import _rows
-from muster.records.engine import reading, writing
-from muster.records.models import Event, FindingRow, Node, Run, StageRecord
+from muster.records.database import access
+from muster.records.database.engine import reading, writing
+from muster.records.database.models import Event, FindingRow, Node, Run, StageRecord
+from muster.records.fleet.suspects import suspects_on
 from muster.records.reporting import finding_of
-from muster.records.suspects import suspects_on
 from muster.records.values import ApprovalRecord, OpenFinding, StageVerdict
 from muster.records.waivers import as_waived_now
 from muster_criteria.model import Verdict
@@ -27,7 +27,7 @@ def latest_verdicts(node: str) -> list[StageVerdict]:
     Raises UnknownNode.
     """
     with reading() as session:
-        return [verdict for _, verdict in standing_verdicts(session, _rows.node_row(session, node))]
+        return [verdict for _, verdict in standing_verdicts(session, access.node_row(session, node))]
 
 
 def open_findings(node: str) -> list[OpenFinding]:
@@ -36,7 +36,7 @@ def open_findings(node: str) -> list[OpenFinding]:
     What once made a part that sits there a suspect stays open, whatever was tested since. Raises UnknownNode.
     """
     with reading() as session:
-        row = _rows.node_row(session, node)
+        row = access.node_row(session, node)
         stages = dict(standing_verdicts(session, row))
         query = select(FindingRow).where(FindingRow.stage.in_(list(stages))).order_by(FindingRow.id)
         found = [(finding_of(each), stages[each.stage]) for each in session.scalars(query)]
@@ -75,24 +75,24 @@ def record_approval(
     if not is_person(person) or not reason.strip():
         raise IllegalMove(f"nothing is approved for {node}: that needs a named person and a reason")
     with writing() as session:
-        state = State(_rows.node_row(session, node).state)
+        state = State(access.node_row(session, node).state)
         said = {"approval": option, "person": person, "reason": reason.strip(), "link": link,
                 "run": f"{dag_id}/{run_id}" if run_id else ""}  # fmt: skip
-        _rows.write_event(session, node, state, state, person, f"chose {option!r}: {reason.strip()}", said)
+        access.write_event(session, node, state, state, person, f"chose {option!r}: {reason.strip()}", said)
     return approvals(node)[-1]
 
 
 def record_unanswered(node: str, sentence: str, dag_id: str, run_id: str) -> None:
     """Write down that a person was asked about the node and did not answer; moves nothing. Raises UnknownNode."""
     with writing() as session:
-        state = State(_rows.node_row(session, node).state)
-        _rows.write_event(session, node, state, state, "muster", sentence, {"unanswered": f"{dag_id}/{run_id}"})
+        state = State(access.node_row(session, node).state)
+        access.write_event(session, node, state, state, "muster", sentence, {"unanswered": f"{dag_id}/{run_id}"})
 
 
 def approvals(node: str) -> list[ApprovalRecord]:
     """What people chose about the node, oldest first. Raises UnknownNode."""
     with reading() as session:
-        _rows.node_row(session, node)
+        access.node_row(session, node)
         events = list(session.scalars(select(Event).where(Event.node == node).order_by(Event.id)))
     return [
         ApprovalRecord(node, event.at, said["person"], said["approval"], said["reason"], said["link"], said["run"])

@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 
 from muster.errors import BadWaiver, UnknownFinding
 from muster.lifecycle.transitions import State, is_person
-from muster.records import _rows
-from muster.records.engine import reading, writing
-from muster.records.models import FindingRow, Node, Run, StageRecord, WaiverRow
+from muster.records.database import access
+from muster.records.database.engine import reading, writing
+from muster.records.database.models import FindingRow, Node, Run, StageRecord, WaiverRow
 from muster.records.parts import current_serials, serials_at, sits_now
 from muster_criteria.context import waivers
 from muster_criteria.context.waivers import Machine, Waiver
@@ -28,7 +28,7 @@ def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason
     that it was found on is no longer there.
     """
     _decided(person, reason)
-    moment = _rows.now()
+    moment = access.now()
     if until <= moment:
         raise BadWaiver(f"a waiver until {until:%Y-%m-%d %H:%M} UTC would be over already: give a later date")
     with writing() as session:
@@ -44,7 +44,7 @@ def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason
             raise UnknownFinding(f"no finding {finding_id!r} is recorded; `muster runs show` and reports give ids")
         found, began, recorded_at = latest
         name, device, subject = _where_now(session, found, began, recorded_at)
-        node = _rows.node_row(session, name, lock=True)
+        node = access.node_row(session, name, lock=True)
         row = WaiverRow(
             node=name, rule=found.rule, metric=found.metric, device=device, labels=found.labels,
             finding_id=finding_id, subject=subject,
@@ -55,7 +55,7 @@ def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason
         given = to_waiver(row)
         state = State(node.state)
         said = {"waiver": row.id, "finding": finding_id, "person": person}
-        _rows.write_event(session, node.name, state, state, person, f"waived {finding_id} {given}", said)
+        access.write_event(session, node.name, state, state, person, f"waived {finding_id} {given}", said)
         return given
 
 
@@ -72,7 +72,7 @@ def _where_now(
         if place is None:
             raise BadWaiver(f"{found.finding_id} was found on {subject}, which sits in no node now: nothing to waive")
         return (*place, subject)
-    if began < _rows.node_row(session, found.node).machine_since:
+    if began < access.node_row(session, found.node).machine_since:
         was = f"{found.finding_id} was found on the machine that {found.node} was"
         raise BadWaiver(f"{was} before it was replaced: nothing to waive")
     return found.node, found.device, subject
@@ -86,11 +86,11 @@ def revoke_waiver(waiver_id: int, person: str, reason: str) -> Waiver:
         if row is None or row.revoked_at is not None:
             what = "is revoked already" if row else "does not exist"
             raise BadWaiver(f"waiver {waiver_id} {what}; see `muster waivers list`")
-        row.revoked_at = _rows.now()
-        state = State(_rows.node_row(session, row.node).state)
+        row.revoked_at = access.now()
+        state = State(access.node_row(session, row.node).state)
         said = {"waiver": row.id, "finding": row.finding_id, "person": person}
         text = f"revoked the waiver of {row.finding_id}: {reason.strip()}"
-        _rows.write_event(session, row.node, state, state, person, text, said)
+        access.write_event(session, row.node, state, state, person, text, said)
         return to_waiver(row)
 
 
@@ -100,9 +100,9 @@ def list_waivers(*, node: str = "", over: bool = False) -> list[Waiver]:
     Raises UnknownNode.
     """
     with reading() as session:
-        machine = machine_of(session, _rows.node_row(session, node)) if node else None
+        machine = machine_of(session, access.node_row(session, node)) if node else None
         given = [to_waiver(row) for row in session.scalars(select(WaiverRow).order_by(WaiverRow.id))]
-    moment = _rows.now()
+    moment = access.now()
     return [
         each for each in given if (over or each.holds(moment)) and (machine is None or waivers.concerns(each, machine))
     ]
@@ -121,7 +121,7 @@ def holding(session: Session, now: datetime.datetime) -> list[Waiver]:
 
 def apply_waivers(session: Session, node: Node, judgement: Judgement) -> Judgement:
     """The judgement of the node's stage as the waivers that hold now leave it, its findings with their ids."""
-    moment = _rows.now()
+    moment = access.now()
     return _waived(judgement, holding(session, moment), machine_of(session, node), moment)
 
 
@@ -130,7 +130,7 @@ def waived_at(node: str, judgement: Judgement, moment: datetime.datetime) -> Jud
     query = select(WaiverRow).where(WaiverRow.created_at <= moment, WaiverRow.until > moment)
     query = query.where(or_(WaiverRow.revoked_at.is_(None), WaiverRow.revoked_at > moment)).order_by(WaiverRow.id)
     with reading() as session:
-        row = _rows.node_row(session, node)
+        row = access.node_row(session, node)
         # What was revoked since held then.
         held = [dataclasses.replace(to_waiver(each), revoked_at=None) for each in session.scalars(query)]
         machine = Machine(row.name, serials_at(session, node, moment), row.machine_since)
@@ -139,7 +139,7 @@ def waived_at(node: str, judgement: Judgement, moment: datetime.datetime) -> Jud
 
 def as_waived_now(session: Session, node: Node, findings: Sequence[Finding]) -> list[Finding]:
     """Findings of the node, each with the waiver that holds now, whatever held when it was found."""
-    moment = _rows.now()
+    moment = access.now()
     live, machine = holding(session, moment), machine_of(session, node)
     return [dataclasses.replace(finding, waived=_waived_by(live, finding, machine)) for finding in findings]
 

@@ -11,9 +11,9 @@ from muster.errors import IllegalMove
 from muster.lifecycle import breaker as planning
 from muster.lifecycle.breaker import Breaker, Limits
 from muster.lifecycle.transitions import SERVING, State, is_person
-from muster.records import _rows
-from muster.records.engine import reading, writing
-from muster.records.models import Event, Node
+from muster.records.database import access
+from muster.records.database.engine import reading, writing
+from muster.records.database.models import Event, Node
 from muster.records.values import NodeRecord
 from muster.settings import settings
 
@@ -32,7 +32,7 @@ def breaker_now(session: Session, *, simulated: bool, deciding: bool = False) ->
     if deciding and session.get_bind().dialect.name == "postgresql":
         # Two that decide at once would each see room for one more; SQLite's writers take turns anyway.
         session.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.withdraw'))"))
-    now, limits = _rows.now(), _limits()
+    now, limits = access.now(), _limits()
     serving = [str(state) for state in SERVING]
     left = (
         select(Event)
@@ -41,7 +41,7 @@ def breaker_now(session: Session, *, simulated: bool, deciding: bool = False) ->
         .where(Node.simulated == simulated)
     )
     in_service = session.scalars(select(Node.name).where(Node.state.in_(serving), Node.simulated == simulated))
-    return planning.state(map(_rows.to_event, session.scalars(left)), list(in_service), now, limits)
+    return planning.state(map(access.to_event, session.scalars(left)), list(in_service), now, limits)
 
 
 def keep_in_service(name: str, person: str, reason: str) -> NodeRecord:
@@ -52,13 +52,13 @@ def keep_in_service(name: str, person: str, reason: str) -> NodeRecord:
     if not is_person(person) or not reason.strip():
         raise IllegalMove(f"{name} is not kept: that needs a named person and a reason")
     with writing() as session:
-        row = _rows.node_row(session, name, lock=True)
+        row = access.node_row(session, name, lock=True)
         if not row.held:
             raise IllegalMove(f"no verdict on {name} is held: there is nothing to decide")
         said = {"person": person, "reason": reason.strip(), "kept": row.held}
         state, row.held = State(row.state), ""
-        _rows.write_event(session, name, state, state, person, f"kept in service: {reason.strip()}", said)
-        return _rows.to_node(row)
+        access.write_event(session, name, state, state, person, f"kept in service: {reason.strip()}", said)
+        return access.to_node(row)
 
 
 def _limits() -> Limits:

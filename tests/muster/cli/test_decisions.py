@@ -14,8 +14,8 @@ from sqlalchemy import text
 from muster import records
 from muster.integration.airflow_api import AirflowClient
 from muster.lifecycle.transitions import State
-from muster.records.engine import reading
-from muster.records.models import Base
+from muster.records.database.engine import reading
+from muster.records.database.models import Base
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.integration.test_airflow_api import Airflow

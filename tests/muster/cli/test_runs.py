@@ -14,7 +14,7 @@ import pytest
 from muster import records
 from muster.integration.airflow_api import AirflowClient
 from muster.lifecycle.transitions import State
-from muster.records.engine import SCHEMA
+from muster.records.database.engine import SCHEMA
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.integration.test_airflow_api import Airflow

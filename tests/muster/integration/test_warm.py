@@ -11,7 +11,7 @@ import pytest
 from muster import records
 from muster.errors import UnknownRun
 from muster.integration import warm
-from muster.records import engine
+from muster.records.database import engine
 from tests.muster import fleet
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import event, text
 
 from muster import records
 from muster.errors import DatabaseNotReady
-from muster.records import engine
+from muster.records.database import engine
 from tests.muster import fleet
 from tests.muster.conftest import POSTGRESQL
 
@@ -135,7 +135,7 @@ def test_a_scratch_database_is_empty_and_keeps_nothing(empty_db: str, tmp_path: 
 
 def test_importing_the_records_opens_nothing(muster_home: Path) -> None:
     code = (
-        "import sys, muster.records as r; from muster.records import engine; "
+        "import sys, muster.records as r; from muster.records.database import engine; "
         "heavy = {'alembic', 'pyarrow', 'airflow', 'great_expectations'} & set(sys.modules); "
         "sys.exit(bool(engine._engines or heavy))"
     )

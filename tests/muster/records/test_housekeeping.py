@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import func, select
 
 from muster import records
-from muster.records.engine import reading
-from muster.records.models import Artifact, FindingRow, MeasurementRow, StageRecord
+from muster.records.database.engine import reading
+from muster.records.database.models import Artifact, FindingRow, MeasurementRow, StageRecord
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 
@@ -63,7 +63,7 @@ def test_runs_go_only_if_a_setting_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.both_dialects
 def test_many_batches_are_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.records.retention.BATCH", 2)
+    monkeypatch.setattr("muster.records.database.retention.BATCH", 2)
     for number in range(5):
         records.outbox_add(f"run-{number}", b"mail")
     for message in records.outbox_pending():

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from muster import records
 from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, SameMachine, UnknownNode
 from muster.lifecycle.transitions import Evidence, State
-from muster.records.engine import writing
+from muster.records.database.engine import writing
 from muster_criteria.model import Coverage, Verdict
 from tests.muster import fleet
 

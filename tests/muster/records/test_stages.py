@@ -13,9 +13,9 @@ from sqlalchemy import func, select
 
 from muster import records
 from muster.errors import MusterError
-from muster.records.charts import BYTES, DEVICES, POINTS, chart_series
-from muster.records.engine import reading
-from muster.records.models import Artifact, MeasurementRow, StageRecord
+from muster.records.database.engine import reading
+from muster.records.database.models import Artifact, MeasurementRow, StageRecord
+from muster.records.output.charts import BYTES, DEVICES, POINTS, chart_series
 from muster_criteria.context.waivers import finding_id
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
@@ -169,7 +169,7 @@ class TestCharts:
 
     def test_a_bomb_is_not_unpacked_to_its_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert BYTES < 4 * 1024**3
-        monkeypatch.setattr("muster.records.charts.BYTES", 10_000)
+        monkeypatch.setattr("muster.records.output.charts.BYTES", 10_000)
         (series,) = chart_series(fleet.telemetry(5_000))
         assert len(series.values) < 200
 

@@ -15,7 +15,7 @@ from muster.errors import DifferentMachine, IllegalMove, LeaseHeld, UnknownNode,
 from muster.lifecycle.current import SAYS_NOTHING, standing, thoroughness
 from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
 from muster.records import StageVerdict
-from muster.records.engine import writing
+from muster.records.database.engine import writing
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.model import LEVELS
 from tests.muster import fleet

@@ -88,7 +88,7 @@ def test_one_that_is_over_does_nothing(ends: str, monkeypatch: pytest.MonkeyPatc
             records.revoke_waiver(waiver.id, "Ada", "again")
     else:
         later = days(2)
-        monkeypatch.setattr("muster.records._rows.now", lambda: later)
+        monkeypatch.setattr("muster.records.database.access.now", lambda: later)
     assert again("second").verdict is Verdict.FAIL
     assert records.list_waivers(node=NODE) == []
     assert [each.id for each in records.list_waivers(over=True)] == [waiver.id]

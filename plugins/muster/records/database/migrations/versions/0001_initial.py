@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from alembic import op
 
-from muster.records.models import Base
+from muster.records.database.models import Base
 
 revision = "0001"
 down_revision = None

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from muster.records.base import Base, BigId
+from muster.records.database.base import Base, BigId
 
 
 class _Comparable:

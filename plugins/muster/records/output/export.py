@@ -11,10 +11,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.errors import MusterError
-from muster.records import _rows
-from muster.records.charts import telemetry_rows
-from muster.records.engine import reading
-from muster.records.models import Artifact, Event, FindingRow, MeasurementRow, Run, StageRecord
+from muster.records.database import access
+from muster.records.database.engine import reading
+from muster.records.database.models import Artifact, Event, FindingRow, MeasurementRow, Run, StageRecord
+from muster.records.output.charts import telemetry_rows
 from muster.records.reporting import report_json, run_report
 from muster.records.stages import RESULT, TELEMETRY
 
@@ -46,7 +46,7 @@ def export_run(dag_id: str, run_id: str, folder: Path, *, node: str = "") -> lis
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with reading() as session:
-            run = _rows.run_row(session, dag_id, run_id, node)
+            run = access.run_row(session, dag_id, run_id, node)
             query = select(StageRecord).where(StageRecord.run == run.id, StageRecord.current).order_by(StageRecord.id)
             stages = list(session.scalars(query))
             return [

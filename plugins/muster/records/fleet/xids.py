@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import select
 
-from muster.records.engine import reading
-from muster.records.models import MeasurementRow, Node, Run, StageRecord
+from muster.records.database.engine import reading
+from muster.records.database.models import MeasurementRow, Node, Run, StageRecord
 from muster_criteria.xid.judge import EVENT, event_of
 from muster_criteria.xid.policy import XidEvent
 

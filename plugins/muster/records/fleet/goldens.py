@@ -12,12 +12,12 @@ from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove, UnknownGolden
 from muster.lifecycle.transitions import is_person
-from muster.records import _rows
-from muster.records.bits import DigestRow, GoldenRow
-from muster.records.engine import reading, writing
-from muster.records.models import Run
+from muster.records.database import access
+from muster.records.database.digests import DigestRow, GoldenRow
+from muster.records.database.engine import reading, writing
+from muster.records.database.models import Run
+from muster.records.fleet.suspects import suspect_subjects
 from muster.records.parts import current_serials
-from muster.records.suspects import suspect_subjects
 from muster_criteria.context.goldens import Golden, Goldens, Sighting, given, golden_id, standing
 from muster_criteria.context.waivers import subject_of
 
@@ -71,7 +71,7 @@ def observe(session: Session, run: Run, result: StageResult, *, simulated: bool)
     if session.get_bind().dialect.name == "postgresql":
         # Two at once would each promote; SQLite's writers take turns anyway.
         session.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.golden'))"))
-    serials, moment = current_serials(session, run.node), _rows.now()
+    serials, moment = current_serials(session, run.node), access.now()
     sightings = [
         Sighting(
             golden_id(each.key, each.op, simulated=simulated), each.key, each.op, each.digest,
@@ -117,16 +117,16 @@ def withdraw_golden(identity: str, person: str, reason: str) -> GoldenRecord:
             simulated = identity == golden_id(seen[0].key, seen[0].op, simulated=True)
             row = GoldenRow(
                 golden_id=identity, key=seen[0].key, op=seen[0].op, simulated=simulated, digest="",
-                promoted_at=_rows.now(), agreed=[],
+                promoted_at=access.now(), agreed=[],
             )  # fmt: skip
             session.add(row)
-        row.withdrawn_at, row.withdrawn_by, row.withdrawn_reason = _rows.now(), person, reason.strip()
+        row.withdrawn_at, row.withdrawn_by, row.withdrawn_reason = access.now(), person, reason.strip()
         session.flush()
         return _record(row)
 
 
 def _promote(session: Session, ids: Collection[str], simulated: bool) -> None:
-    silent, moment = suspect_subjects(session), _rows.now()
+    silent, moment = suspect_subjects(session), access.now()
     missing = set(ids) - {row.golden_id for row in _standing(session, ids, None)}
     for identity, seen in _by_id(_sightings(session, missing, None)).items():
         stands = standing(seen, silent)

@@ -1,10 +1,10 @@
-"""How Alembic runs our migrations: on the connection that ``muster.records.engine.upgrade`` hands it, nothing else."""
+"""Runs the migrations on the connection that ``engine.upgrade`` passes in."""
 
 from __future__ import annotations
 
 from alembic import context
 
-from muster.records.models import Base
+from muster.records.database.models import Base
 
 connection = context.config.attributes["connection"]
 context.configure(connection=connection, target_metadata=Base.metadata, render_as_batch=True)

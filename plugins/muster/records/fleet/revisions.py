@@ -13,9 +13,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from muster.errors import UnknownRevision
-from muster.records import _rows
-from muster.records.engine import reading
-from muster.records.models import SkuRevision
+from muster.records.database import access
+from muster.records.database.engine import reading
+from muster.records.database.models import SkuRevision
 from muster.settings import settings
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def keep_revision(session: Session, sku: str, revision: str) -> None:
         return
     # Another task may be writing the same revision at this moment: whose row it is does not matter.
     with contextlib.suppress(IntegrityError), session.begin_nested():
-        session.add(SkuRevision(sku=sku, revision=revision, kept_at=_rows.now(), content=content))
+        session.add(SkuRevision(sku=sku, revision=revision, kept_at=access.now(), content=content))
 
 
 @functools.lru_cache(maxsize=32)

@@ -9,9 +9,9 @@ from sqlalchemy import select
 
 from muster.errors import IllegalMove, LeaseHeld
 from muster.lifecycle.transitions import STAGES, State
-from muster.records import _rows
-from muster.records.engine import reading, writing
-from muster.records.models import Lease, Node, Run, StageRecord
+from muster.records.database import access
+from muster.records.database.engine import reading, writing
+from muster.records.database.models import Lease, Node, Run, StageRecord
 from muster.records.runs import close
 from muster.records.stages import say_again
 from muster.records.values import RunRecord, StageVerdict
@@ -58,10 +58,10 @@ def record_reevaluation(
     holds the node, IllegalMove where such a verdict stands no more or the node has left ``QUALIFIED``, UnknownRun.
     """
     with writing() as session:
-        row = _rows.run_row(session, run.dag_id, run.run_id, run.node)
+        row = access.run_row(session, run.dag_id, run.run_id, run.node)
         # Whoever takes the node locks it first: until this is over, nobody does.
-        node = _rows.node_row(session, run.node, lock=True)
-        if held := _rows.live_lease(session, node.name):
+        node = access.node_row(session, run.node, lock=True)
+        if held := access.live_lease(session, node.name):
             raise LeaseHeld(f"{node.name} is held by run {held.run_id} of {held.dag_id}")
         if State(node.state) is not State.QUALIFIED:
             raise IllegalMove(f"{node.name} has moved to {node.state} since, and is not judged again")
@@ -78,11 +78,11 @@ def record_reevaluation(
             "reevaluated": f"{run.dag_id}/{run.run_id}", "before": row.verdict, "verdict": str(verdict),
             "snapshots": sorted({said.snapshot for _, said in spoken}),
         }  # fmt: skip
-        _rows.write_event(session, node.name, State.QUALIFIED, State.QUALIFIED, "muster", sentence, evidence)
+        access.write_event(session, node.name, State.QUALIFIED, State.QUALIFIED, "muster", sentence, evidence)
         row.headline = headline
         if row.verdict != verdict:
             row.verdict = str(verdict)
             session.flush()
             close(session, row, node, verdict)
         row.state_after = node.state
-        return _rows.to_run(row)
+        return access.to_run(row)

@@ -11,9 +11,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.lifecycle.transitions import State
-from muster.records import _rows
-from muster.records.engine import reading
-from muster.records.models import FindingRow, Node, Run, StageRecord
+from muster.records.database import access
+from muster.records.database.engine import reading
+from muster.records.database.models import FindingRow, Node, Run, StageRecord
 from muster.records.reporting import finding_of
 from muster.settings import settings
 from muster_criteria.model import COMMON_CAUSE, Finding, Judgement, Verdict
@@ -44,7 +44,7 @@ def beside_neighbours(
     until = before or datetime.datetime.now(datetime.UTC)
     since = until - datetime.timedelta(hours=settings().common_cause_hours)
     with reading() as session:
-        own = _rows.node_row(session, node)
+        own = access.node_row(session, node)
         others = _tested(session, own, judgement.stage, since, until)
         rack = own.rack
     return beside_others(judgement, node, groups_of(rack, environment), others)
@@ -69,7 +69,7 @@ def tell_convicted(session: Session, run: Run) -> None:
     """
     from muster_criteria.context.alike import GROUPED
 
-    own, until = _rows.node_row(session, run.node), _rows.now()
+    own, until = access.node_row(session, run.node), access.now()
     since = until - datetime.timedelta(hours=settings().common_cause_hours)
     causes = (
         select(StageRecord.stage, FindingRow)
@@ -88,8 +88,8 @@ def tell_convicted(session: Session, run: Run) -> None:
                 )
     evidence = {"common_cause": f"{run.dag_id}/{run.run_id}"}
     for node, sentence in sentences.items():
-        if (state := State(_rows.node_row(session, node).state)) is State.QUARANTINE:
-            _rows.write_event(session, node, state, state, "muster", sentence, evidence)
+        if (state := State(access.node_row(session, node).state)) is State.QUARANTINE:
+            access.write_event(session, node, state, state, "muster", sentence, evidence)
 
 
 @dataclasses.dataclass

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import contextvars
+import dataclasses
 import os
 import sqlite3
 import threading
@@ -23,7 +24,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
 from muster.errors import DatabaseNotReady
-from muster.records.models import Base
+from muster.records.database.models import Base
 from muster.settings import settings
 
 SQLITE = "sqlite"
@@ -171,6 +172,21 @@ def _connected_for_upgrade(made: Engine) -> Iterator[Connection]:
             connection.detach()  # closed afterwards, so that nobody else gets it as it is now
             driver.execute("PRAGMA foreign_keys=OFF")
         yield connection
+
+
+@dataclasses.dataclass(frozen=True)
+class DatabaseState:
+    """The configured database: its URL without the password, its schema (None: no tables), whether it is SQLite."""
+
+    url: str
+    schema: str | None
+    sqlite: bool
+
+
+def database_state() -> DatabaseState:
+    """The state of the configured database. Raises DatabaseNotReady if it cannot be reached."""
+    made = engine()
+    return DatabaseState(_place(made), version(made), made.dialect.name == SQLITE)
 
 
 def version(made: Engine) -> str | None:

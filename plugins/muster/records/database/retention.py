@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import CursorResult, Select, delete, func, select
 
 from muster.records import stages
-from muster.records.engine import reading, writing
-from muster.records.models import Artifact, MeasurementRow, Outbox, PeerSnapshot, Run, StageRecord
+from muster.records.database.engine import reading, writing
+from muster.records.database.models import Artifact, MeasurementRow, Outbox, PeerSnapshot, Run, StageRecord
 from muster.records.values import Purged
 from muster.settings import settings
 

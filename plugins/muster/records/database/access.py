@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from muster.errors import IllegalMove, UnknownNode, UnknownRun
 from muster.lifecycle import transitions as lifecycle
 from muster.lifecycle.transitions import SERVING, Evidence, State
-from muster.records.models import Event, Lease, Node, Run
+from muster.records.database.models import Event, Lease, Node, Run
 from muster.records.values import EventRecord, LeaseRecord, NodeRecord, RunRecord
 from muster_criteria.model import Verdict
 

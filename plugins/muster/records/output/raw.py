@@ -7,9 +7,9 @@ import datetime
 
 from sqlalchemy import select
 
-from muster.records import _rows
-from muster.records.engine import reading
-from muster.records.models import Artifact, StageRecord
+from muster.records.database import access
+from muster.records.database.engine import reading
+from muster.records.database.models import Artifact, StageRecord
 from muster.records.stages import CHASSIS, RESULT, TELEMETRY
 from muster_criteria.model import Verdict
 
@@ -41,7 +41,7 @@ def stage_attempts(
 ) -> list[StageAttempt]:
     """All attempts at ``stage`` whose results are kept, oldest first, superseded ones too. Raises UnknownRun."""
     with reading() as session:
-        run = _rows.run_row(session, dag_id, run_id, node)
+        run = access.run_row(session, dag_id, run_id, node)
         query = (
             select(StageRecord.verdict, Artifact.data)
             .join(Artifact, Artifact.stage == StageRecord.id)
@@ -56,7 +56,7 @@ def stage_attempts(
 def stage_bytes(dag_id: str, run_id: str, stage: str, *, node: str = "") -> StageBytes | None:
     """What stands of ``stage``, of ``node`` if the run tests several; None if nothing was. Raises UnknownRun."""
     with reading() as session:
-        run = _rows.run_row(session, dag_id, run_id, node)
+        run = access.run_row(session, dag_id, run_id, node)
         query = select(StageRecord).where(StageRecord.run == run.id, StageRecord.stage == stage, StageRecord.current)
         row = session.scalar(query)
         if row is None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Select, select, tuple_
 from sqlalchemy.orm import Session
 
-from muster.records import _rows
-from muster.records.engine import reading
-from muster.records.models import FindingRow, Node, Part, Placement, Run, StageRecord
+from muster.records.database import access
+from muster.records.database.engine import reading
+from muster.records.database.models import FindingRow, Node, Part, Placement, Run, StageRecord
 from muster.records.parts import real_serials, serials_at
 from muster_criteria.model import COMMON_CAUSE, HELD, Severity
 from muster_criteria.sku_files.limits import kind_of
@@ -32,7 +32,7 @@ def previous_faults(
     moment = before or datetime.datetime.now(datetime.UTC)
     told = result.identity.get("serials")
     with reading() as session:
-        row = _rows.node_row(session, node)
+        row = access.node_row(session, node)
         serials = serials_at(session, node, moment) | real_serials(told if isinstance(told, Mapping) else {})
         convicted = _convictions(moment).where(Run.run_id != run_id, Run.simulated == row.simulated)
         runs: dict[str, set[int]] = {}

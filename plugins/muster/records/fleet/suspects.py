@@ -14,9 +14,9 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from muster.records import _rows
-from muster.records.bits import SuspectRow
-from muster.records.models import Node, Part, Placement, Run
+from muster.records.database import access
+from muster.records.database.digests import SuspectRow
+from muster.records.database.models import Node, Part, Placement, Run
 from muster.records.parts import current_serials
 from muster.records.values import OpenFinding
 from muster.records.waivers import as_waived_now
@@ -30,7 +30,7 @@ def mark(session: Session, run: Run, judgement: Judgement) -> None:
     accused = [finding for finding in judgement.findings if makes_suspect(finding)]
     if not accused:
         return
-    serials, moment = current_serials(session, run.node), _rows.now()
+    serials, moment = current_serials(session, run.node), access.now()
     known = {
         (row.subject, row.finding_id)
         for row in session.scalars(select(SuspectRow).where(SuspectRow.node == run.node))
@@ -86,7 +86,7 @@ def nodes_with_suspects(session: Session) -> frozenset[str]:
     serials = {subject.partition(" ")[2] for subject in suspect_subjects(session)}
     places = select(Placement.node).join(Part).where(Part.serial.in_(serials), Placement.until.is_(None))
     names |= set(session.scalars(places)) if serials else set()
-    return frozenset(name for name in names if suspects_on(session, _rows.node_row(session, name)))
+    return frozenset(name for name in names if suspects_on(session, access.node_row(session, name)))
 
 
 def _slot(row: SuspectRow, node: Node, serials: Mapping[str, str], here: Mapping[str, str]) -> str:

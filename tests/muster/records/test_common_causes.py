@@ -9,8 +9,8 @@ import pytest
 
 from muster import records
 from muster.lifecycle.transitions import State
-from muster.records.engine import writing
-from muster.records.models import StageRecord
+from muster.records.database.engine import writing
+from muster.records.database.models import StageRecord
 from muster_criteria.model import COMMON_CAUSE, Finding, Verdict
 from tests.muster import fleet
 
@@ -99,7 +99,7 @@ class TestAlike:
     def test_simulated_nodes_say_nothing_of_real_ones(self) -> None:
         visit("a"), visit("b")
         with writing() as session:
-            from muster.records.models import Node
+            from muster.records.database.models import Node
 
             for row in session.query(Node):
                 row.simulated = True
@@ -112,7 +112,7 @@ class TestAlike:
         visit("a"), visit("b")
         lease = fleet.begin("c", "c__again")
         with writing() as session:
-            from muster.records.models import Node
+            from muster.records.database.models import Node
 
             session.get(Node, "c").state = State.REVALIDATION  # type: ignore[union-attr]
         parsed, raw = fleet.result("intake", node="c", note="again")

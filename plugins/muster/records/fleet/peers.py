@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Select, func, select
 
 from muster.errors import UnknownSnapshot
-from muster.records.engine import reading, writing
-from muster.records.models import Event, Node, PeerSnapshot, Run, StageRecord
+from muster.records.database.engine import reading, writing
+from muster.records.database.models import Event, Node, PeerSnapshot, Run, StageRecord
 from muster.records.values import SnapshotRecord
 
 if TYPE_CHECKING:

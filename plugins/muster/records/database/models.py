@@ -12,9 +12,9 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from muster.records import bits as bits  # its tables belong to the same metadata
-from muster.records.base import Base as Base  # whoever takes it from here has all tables in its metadata
-from muster.records.base import BigId
+from muster.records.database import digests as digests  # its tables belong to the same metadata
+from muster.records.database.base import Base as Base  # whoever takes it from here has all tables in its metadata
+from muster.records.database.base import BigId
 
 
 class Node(Base):

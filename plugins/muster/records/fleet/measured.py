@@ -15,10 +15,10 @@ from sqlalchemy import ColumnElement, Row, Select, Text, cast, func, select
 from sqlalchemy.orm import Session
 
 from muster.lifecycle.transitions import State
-from muster.records import _rows
-from muster.records.engine import reading
-from muster.records.models import FindingRow, MeasurementRow, Node, Placement, Run, StageRecord
-from muster.records.suspects import nodes_with_suspects
+from muster.records.database import access
+from muster.records.database.engine import reading
+from muster.records.database.models import FindingRow, MeasurementRow, Node, Placement, Run, StageRecord
+from muster.records.fleet.suspects import nodes_with_suspects
 from muster.records.verdicts import standing_verdicts
 from muster_criteria.fleet.budget import OWN_PAST
 from muster_criteria.model import Action, Severity, Verdict
@@ -61,7 +61,7 @@ def node_readings(
     UnknownNode.
     """
     with reading() as session:
-        _rows.node_row(session, node)
+        access.node_row(session, node)
         query = _visits(level, visits, Node.name == node, Run.run_id != run_id, before=before)
         return _readings(session, query, tuple(metrics), before=before)
 

@@ -1,0 +1,1 @@
+"""What the fleet as a whole has measured: peer readings and snapshots, goldens, suspects, past faults, XIDs."""
