@@ -15,6 +15,8 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 
 import psutil
@@ -30,7 +32,12 @@ ROUNDS = 10
 PR_SET_PDEATHSIG = 1
 
 ROOT = Path(__file__).resolve().parents[2]
+LONG_S = 60.0
+"""Runs longer than this list their slowest files."""
+
 BEGAN = pytest.StashKey[float]()
+CPU_BEFORE = pytest.StashKey[float]()
+COSTS = pytest.StashKey["Costs"]()
 WATCHDOG = pytest.StashKey["subprocess.Popen[bytes]"]()
 
 
@@ -40,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     os.environ[MARK] = uuid.uuid4().hex
     config.stash[BEGAN] = time.monotonic()
+    config.stash[COSTS] = Costs()
+    config.pluginmanager.register(config.stash[COSTS])
     config.stash[WATCHDOG] = subprocess.Popen(
         [sys.executable, "-m", "tests.support.run_end", os.environ[MARK]],
         cwd=ROOT,
@@ -58,12 +67,50 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         watchdog.wait()
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Wall time, and CPU time of this process and of all children that were waited for."""
+def _cpu_s() -> float:
+    """CPU seconds of this process and of all children that it has waited for."""
     used = os.times()
-    cpu = used.user + used.system + used.children_user + used.children_system
+    return used.user + used.system + used.children_user + used.children_system
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Note the CPU time at which a test begins, its fixtures included."""
+    item.stash[CPU_BEFORE] = _cpu_s()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Give the last report of a test its CPU time."""
+    report = yield
+    if report.when == "teardown":
+        report.user_properties.append(("cpu_s", _cpu_s() - item.stash[CPU_BEFORE]))
+    return report
+
+
+class Costs:
+    """Wall and CPU seconds by file."""
+
+    def __init__(self) -> None:
+        self.wall: Counter[str] = Counter()
+        self.cpu: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add one phase of a test; pytest-xdist calls this in the controller."""
+        file = report.nodeid.partition("::")[0]
+        self.wall[file] += report.duration
+        if report.when == "teardown":
+            self.cpu[file] += dict(report.user_properties).get("cpu_s", 0.0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The run's wall and CPU minutes; of a long run, its slowest files too."""
     wall = time.monotonic() - config.stash[BEGAN]
-    terminalreporter.write_line(f"wall {wall / 60:.1f} min, CPU {cpu / 60:.1f} min with child processes")
+    if wall > LONG_S:
+        costs = config.stash[COSTS]
+        for file, seconds in costs.wall.most_common(10):
+            terminalreporter.write_line(f"{seconds:6.0f} s wall {costs.cpu[file]:6.0f} s CPU  {file}")
+    terminalreporter.write_line(f"wall {wall / 60:.1f} min, CPU {_cpu_s() / 60:.1f} min with child processes")
 
 
 def die_with_parent() -> None:
