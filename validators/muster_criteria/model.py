@@ -58,6 +58,32 @@ class Action(enum.StrEnum):
     INSPECT = "inspect"
 
 
+class Variant(enum.StrEnum):
+    """Which of its possible forms a rule's finding has: what repeats and siblings show, or which way it is broken."""
+
+    PLAIN = ""
+    MISSING = "missing"
+    """A counted device does not answer."""
+    EXTRA = "extra"
+    """A device answers that the SKU does not count."""
+    RETEST = "retest"
+    """One reading is suspicious: to be measured again."""
+    PERSISTENT = "persistent"
+    """Suspicious in every reading, but within the threshold for failing."""
+    RARE = "rare"
+    """Unusual part-to-part variation within the threshold for failing; measuring again shows the same."""
+    CLEARED = "cleared"
+    """Later readings do not show it."""
+    CONFIRMED = "confirmed"
+    """The device failed again in its reruns, and its siblings did not."""
+    UNCONFIRMED = "unconfirmed"
+    """Reruns or siblings do not confirm it."""
+    ALONE = "alone"
+    """One device differs from other nodes before there is a golden."""
+    DISAGREEMENT = "disagreement"
+    """Several devices differ from other nodes before there is a golden."""
+
+
 COMMON_CAUSE = "common_cause"
 """The rule of a finding that names what devices which fail alike at once have in common; reports tell it first."""
 
@@ -98,6 +124,12 @@ class Finding:
     waived: str = ""
     measurements: tuple[str, ...] = ()
     """The figures behind it, as ``measurement_reference`` names them."""
+    variant: Variant = Variant.PLAIN
+
+    @property
+    def code(self) -> str:
+        """Stable identity of the kind of finding, such as "floor" or "peers.retest"; the wording may change."""
+        return f"{self.rule}.{self.variant}" if self.variant else self.rule
 
 
 def subject(finding: Finding) -> str:

@@ -25,6 +25,7 @@ from muster_criteria.model import (
     Judgement,
     Observation,
     Severity,
+    Variant,
     Verdict,
 )
 from muster_reports.model import RunReport, StageReport
@@ -103,6 +104,7 @@ def finding_of(row: FindingRow) -> Finding:
         fault_class=FaultClass(row.fault_class), action=Action(row.action), observed=row.observed,
         expected=row.expected, source=row.source, summary=row.summary, labels=_labels(row.labels),
         confidence=row.confidence, id=row.finding_id, waived=row.waived, measurements=tuple(row.measurements),
+        variant=Variant(row.variant),
     )  # fmt: skip
 
 

@@ -185,7 +185,7 @@ def _store_rows(
             "severity": str(each.severity), "fault_class": str(each.fault_class), "action": str(each.action),
             "observed": each.observed, "expected": each.expected, "source": each.source, "summary": each.summary,
             "labels": dict(each.labels), "confidence": each.confidence, "finding_id": each.id,
-            "waived": each.waived, "measurements": list(each.measurements),
+            "waived": each.waived, "measurements": list(each.measurements), "variant": str(each.variant),
         }
         for each in judgement.findings
     ]  # fmt: skip

@@ -97,13 +97,8 @@ class TestJudging:
         assert judgement.verdict is Verdict.FAIL
         assert found(judgement) == [("gpu5", Severity.CRITICAL, FaultClass.GPU, Action.RMA)]
         (finding,) = judgement.findings
-        assert finding.summary == (
-            "gpu5 computes other bits than the golden in attention: 3 devices agreed on another; confirmed by gpu0, "
-            "gpu1, gpu2, gpu3 and 3 more."
-        )
-        assert finding.source == (
-            f"golden {GOLDEN.id} of 2026-11-20 12:00 UTC, by gpu 1 on a, gpu 2 on b and gpu 3 on c"
-        )
+        assert finding.code == "golden.confirmed"
+        assert GOLDEN.id in finding.source
         assert finding.measurements == ("full_entropy:full_entropy_digest[op=attention]@gpu5",)
 
     def test_without_siblings_that_gave_it_the_finding_is_unconfirmed(self, case: MakeCase) -> None:
@@ -114,7 +109,7 @@ class TestJudging:
         ]  # fmt: skip
         (finding,) = alone.judge(goldens=PROMOTED).findings
         assert finding.action is Action.RETEST
-        assert "unconfirmed" in finding.summary
+        assert finding.code == "golden.unconfirmed"
 
     def test_where_all_gpus_differ_alike_no_gpu_is_convicted(self, case: MakeCase) -> None:
         judgement = measured(case, **dict.fromkeys(GPUS, "wrong")).judge(goldens=PROMOTED)
@@ -135,7 +130,7 @@ class TestJudging:
         judgement = measured(case, gpu5="wrong").judge(goldens=Goldens(seen=tuple(THREE[:2])))
         assert judgement.verdict is Verdict.WARN
         assert found(judgement) == [("gpu5", Severity.WARNING, FaultClass.GPU, Action.RETEST)]
-        assert judgement.findings[0].summary.startswith("gpu5 alone gives other bits than devices of other nodes")
+        assert judgement.findings[0].code == "golden.alone"
 
     def test_before_there_is_one_a_node_that_differs_as_a_whole_is_a_matter_of_software(self, case: MakeCase) -> None:
         judgement = measured(case, **dict.fromkeys(GPUS, "wrong")).judge(goldens=Goldens(seen=tuple(THREE[:2])))

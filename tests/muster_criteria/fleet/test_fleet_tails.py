@@ -160,16 +160,16 @@ def test_the_budget_is_spent_once_at_most(has_past: bool) -> None:
 @pytest.mark.parametrize(
     ("failed", "decision"),
     [
-        ([True, True], "convict"),
+        ([True, True], "fail"),
         ([True], "repeat"),
-        ([False] * 9, "acquit"),
+        ([False] * 9, "clear"),
         ([False] * 8, "repeat"),
-        ([True] + [False] * 21, "acquit"),
+        ([True] + [False] * 21, "clear"),
         ([True] + [False] * 20, "repeat"),
-        ([False] * 3 + [True, True], "convict"),
-        ([True, True] + [False] * 50, "convict"),
+        ([False] * 3 + [True, True], "fail"),
+        ([True, True] + [False] * 50, "fail"),
         ([], "repeat"),
     ],
 )
-def test_two_failures_convict_and_nine_passes_acquit(failed: list[bool], decision: str) -> None:
+def test_two_failures_fail_and_nine_passes_clear(failed: list[bool], decision: str) -> None:
     assert Sprt().decide(failed) == decision

@@ -1,4 +1,4 @@
-"""Second readings that the fleet asks for: of which probes, when, how they are told, what they may bring to light."""
+"""Second readings: which probes are repeated, when, and what the repeat changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from muster_criteria.fleet.readings import readings_of
 from muster_criteria.fleet.references import References
 from muster_criteria.measured import StageResult
-from muster_criteria.model import Action, Judgement, Severity, Verdict
+from muster_criteria.model import Action, Judgement, Severity, Variant, Verdict
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.retests import repeatable, repeated_rows
 from tests.muster_criteria.nodes import Case, MakeCase
@@ -42,11 +42,13 @@ def judged(made: Case, references: References, sku: Sku, *repeats: StageResult, 
     return made.judge(references=references, **more)
 
 
-def test_a_doubt_of_the_fleet_asks_for_the_probe_once_more(case: MakeCase, references: References, h100: Sku) -> None:
+def test_an_outlier_asks_for_the_probe_once_more(case: MakeCase, references: References, h100: Sku) -> None:
     judgement = judged(slowed(case("performance"), 0.029), references, h100)
     assert judgement.verdict is Verdict.WARN
     assert judgement.repeat == ("memory_bandwidth",)
-    assert {(each.device, each.action) for each in judgement.findings} == {("gpu3", Action.RETEST)}
+    assert {(each.device, each.action, each.variant) for each in judgement.findings} == {
+        ("gpu3", Action.RETEST, Variant.RETEST)
+    }
 
 
 def test_a_second_reading_is_the_last_that_is_asked_for_and_both_are_told(
@@ -56,25 +58,26 @@ def test_a_second_reading_is_the_last_that_is_asked_for_and_both_are_told(
     judgement = judged(slowed(case("performance"), 0.029), references, h100, again)
     assert judgement.verdict is Verdict.WARN
     assert judgement.repeat == ()
-    assert {each.action for each in judgement.findings} == {Action.NONE}
-    assert all(each.summary.endswith("not seen again.") for each in judgement.findings)
+    assert {(each.action, each.variant) for each in judgement.findings} == {(Action.NONE, Variant.CLEARED)}
     first = {each.device: each.value for each in judgement.observations if each.labels == (("op", "copy"),)}
     told = next(each for each in judgement.findings if each.labels == (("op", "copy"),))
     assert "2 runs: " in told.observed
     assert f"{first['gpu3']:.0f}"[:3] in told.observed.replace(",", "").split("2 runs: ")[1]
 
 
-def test_what_is_odd_twice_and_not_enough_stays_in_doubt(case: MakeCase, references: References, h100: Sku) -> None:
+def test_an_outlier_seen_twice_within_the_threshold_stays_a_warning(
+    case: MakeCase, references: References, h100: Sku
+) -> None:
     again = alone(slowed(case("performance"), 0.028), "memory_bandwidth")
     judgement = judged(slowed(case("performance"), 0.029), references, h100, again)
     assert judgement.verdict is Verdict.WARN
     assert judgement.repeat == ()
     doubts = [each for each in judgement.findings if each.action is Action.RETEST]
     assert doubts
-    assert all(each.summary.endswith("seen again, but too little to convict.") for each in doubts)
+    assert {each.variant for each in doubts} == {Variant.PERSISTENT}
 
 
-def test_two_readings_alike_convict_and_point_at_the_measurements(
+def test_two_readings_alike_fail_and_point_at_the_measurements(
     case: MakeCase, references: References, h100: Sku
 ) -> None:
     again = alone(slowed(case("performance"), 0.046), "memory_bandwidth")
@@ -86,7 +89,7 @@ def test_two_readings_alike_convict_and_point_at_the_measurements(
     assert all("2 runs: " in each.observed for each in critical)
 
 
-def test_what_follows_the_lottery_is_not_measured_again(case: MakeCase, references: References, h100: Sku) -> None:
+def test_part_to_part_variation_is_not_measured_again(case: MakeCase, references: References, h100: Sku) -> None:
     made = case("performance")
     for metric in ("gemm_rate", "gemm_clock"):
         slowed(made, 0.085, metric)
@@ -96,15 +99,12 @@ def test_what_follows_the_lottery_is_not_measured_again(case: MakeCase, referenc
     for each in told:
         assert each.severity is Severity.WARNING
         assert each.action is Action.INSPECT
-        assert each.summary.endswith(": rare among healthy ones, but too little to convict.")
-        assert "1 healthy node told in 100 visits" in each.source
+        assert each.variant is Variant.RARE
     assert judgement.repeat == ()
 
 
-def test_what_the_lottery_does_to_healthy_parts_every_day_calls_nobody(
-    case: MakeCase, references: References, h100: Sku
-) -> None:
-    """Three and a half robust σ of eight siblings are common: a person called for each would stop listening."""
+def test_common_part_to_part_variation_is_no_finding(case: MakeCase, references: References, h100: Sku) -> None:
+    """3.5 robust σ among eight siblings are common: a warning for each would be noise."""
     made = case("performance")
     for metric in ("gemm_rate", "gemm_clock"):
         slowed(made, 0.06, metric)
@@ -125,7 +125,7 @@ def test_only_what_the_programme_names_is_run_again(case: MakeCase, references: 
     assert judgement.repeat == ()
 
 
-def test_a_bit_that_only_the_repeat_got_wrong_convicts(case: MakeCase, references: References, h100: Sku) -> None:
+def test_a_bit_that_only_the_repeat_got_wrong_fails(case: MakeCase, references: References, h100: Sku) -> None:
     wrong = case("performance")
     for row in wrong.rows("transfer_mismatches", "gpu5"):
         row["value"] = 1.0

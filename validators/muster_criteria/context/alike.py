@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
 from muster_criteria.fleet.causes import BLAME, GROUP_SHARE, NODES_MIN, REMEDY
 from muster_criteria.model import COMMON_CAUSE, HELD, XID, FaultClass, Finding, Judgement, Severity, subject
-from muster_criteria.stage.fleet_findings import CONVICTED
+from muster_criteria.stage.fleet_findings import FAILED
 from muster_criteria.stage.rules import KINDS
 from muster_criteria.words import listed
 
@@ -97,7 +97,7 @@ def _cause(
             f"before this one): first of all a {fault} problem; no device is convicted until that is ruled out."
         ),
         labels=((GROUPED, by), ("name", group)),
-        confidence=CONVICTED,
+        confidence=FAILED,
         measurements=tuple(
             dict.fromkeys(each for finding in findings if symptom(finding) == name for each in finding.measurements)
         ),

@@ -15,7 +15,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from muster_criteria.measured import StageResult
-from muster_criteria.model import Action, FaultClass, Finding, Severity, measurement_reference
+from muster_criteria.model import Action, FaultClass, Finding, Severity, Variant, measurement_reference
 from muster_criteria.words import listed
 
 KEY, DIGEST = "golden_key", "full_entropy_digest"
@@ -163,6 +163,7 @@ def _differs(device: str, found: Sequence[tuple[Given, Golden]], right: Mapping[
         source=golden.cited,
         summary=f"{device} computes other bits than the golden in {what}: {agreed}; {word}.",
         confidence=0.99 if confirmed else 0.9,
+        variant=Variant.CONFIRMED if confirmed else Variant.UNCONFIRMED,
         measurements=_behind(device, [each for each, _ in found]),
     )
 
@@ -198,6 +199,7 @@ def _alone(device: str, dissents: Sequence[Given]) -> Finding:
         f"{device} alone gives other bits than devices of other nodes in {what}: it is a suspect, and there is no "
         "golden as long as it dissents.",
         dissents,
+        Variant.ALONE,
     )
 
 
@@ -211,10 +213,13 @@ def _held(together: Mapping[str, Sequence[Given]]) -> Finding:
         f"{who} and devices of other nodes disagree about the bits of {what}, and none is alone: first of all a "
         "difference of software that the key does not name; there is no golden until that is settled.",
         dissents,
+        Variant.DISAGREEMENT,
     )
 
 
-def _dissent(device: str, fault: FaultClass, action: Action, summary: str, dissents: Sequence[Given]) -> Finding:
+def _dissent(
+    device: str, fault: FaultClass, action: Action, summary: str, dissents: Sequence[Given], variant: Variant
+) -> Finding:
     return Finding(
         rule=GOLDEN,
         metric=DIGEST,
@@ -228,6 +233,7 @@ def _dissent(device: str, fault: FaultClass, action: Action, summary: str, disse
         summary=summary,
         confidence=0.5,
         measurements=_behind("", dissents),
+        variant=variant,
     )
 
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster_criteria.context.goldens import DIGEST
-from muster_criteria.model import COMMON_CAUSE, Action, Finding, Severity
+from muster_criteria.model import COMMON_CAUSE, Action, Finding, Severity, Variant
 from muster_criteria.sku_files.limits import kind_of
 from muster_criteria.stage.rows import Row, natural
 from muster_criteria.words import listed
@@ -70,6 +70,7 @@ def _told(finding: Finding, reruns: Mapping[_Where, Sequence[Row]]) -> Finding:
         summary=f"{finding.summary.rstrip('.')}; {'confirmed' if sure else 'unconfirmed'}: {word}.",
         action=finding.action if sure else Action.RETEST,
         confidence=min(finding.confidence, CONFIRMED if sure else UNCONFIRMED),
+        variant=Variant.CONFIRMED if sure else Variant.UNCONFIRMED,
     )
 
 

@@ -20,6 +20,7 @@ from muster_criteria.model import (
     FaultClass,
     Finding,
     Severity,
+    Variant,
     measurement_reference,
 )
 from muster_criteria.sku_files.limits import Limit, Times, labelled
@@ -170,6 +171,7 @@ def _presence_finding(row: pd.Series, sku: Sku) -> Finding:
         source=f"SKU {sku.name}, devices",
         summary=summary,
         measurements=(measurement_reference(row["probe"], row["metric"], device, row["labels"]),),
+        variant=Variant.MISSING if missing else Variant.EXTRA,
     )
 
 

@@ -11,19 +11,22 @@ import pandas as pd
 from muster_criteria.fleet.budget import NODE_RULES, follows_lottery
 from muster_criteria.fleet.causes import DEVICE_SHARE, DEVICES_MIN
 from muster_criteria.fleet.comparisons import Comparison
-from muster_criteria.model import COMMON_CAUSE, HELD, Action, FaultClass, Finding, Severity, subject
+from muster_criteria.model import COMMON_CAUSE, HELD, Action, FaultClass, Finding, Severity, Variant, subject
 from muster_criteria.sku_files.limits import kind_of, labelled
 from muster_criteria.stage.rules import FLEET_KINDS, SEVERITY, Rule
 from muster_criteria.words import figure, listed
 
-CONVICTED, CONFIRMED, DOUBTED, ACQUITTED = 0.95, 0.99, 0.5, 0.05
-"""Confidence of a finding by the fleet: beyond the budget's threshold; beyond it by several rules or readings; worth a
-retest; odd in one reading, and not in the other. Chosen here: an order, not probabilities that were measured."""
+FAILED, CONFIRMED, SUSPECTED, CLEARED = 0.95, 0.99, 0.5, 0.05
+"""Confidence of a finding by the fleet: beyond the budget's threshold; beyond it by several rules or readings; an
+outlier below it; an outlier in one reading only. Chosen here: an order, not measured probabilities."""
 
-_DOUBT = (": to be measured again", ": seen again, but too little to convict")
-"""What is said of one doubtful reading, and of several."""
-_RARE = ": rare among healthy ones, but too little to convict"
-"""What is said of what follows the lottery, of which a second reading tells the same."""
+_CONCLUSION = {
+    Variant.PLAIN: "",
+    Variant.RETEST: ": to be measured again",
+    Variant.PERSISTENT: ": seen again, but not enough to fail",
+    Variant.RARE: ": rare among healthy parts, but not enough to fail",
+    Variant.CLEARED: ": not seen again",
+}
 
 _REFERENCE = {
     "peers": "the median of {count} peers",
@@ -42,7 +45,7 @@ def fleet_finding(
 
     ``behind``: the measurements that the row is of. ``runs``: what each run of it gave, where there are several.
     """
-    convicted, of_node = rule.breach == "fail", rule.kind in NODE_RULES
+    of_node = rule.kind in NODE_RULES
     name, column = labelled(row["metric"], dict(row["labels"])), rule.column
     count, repeats = int(row[f"{column}_count"]), int(row[f"{column}_repeats"])
     share, usual, at = (float(row[f"{column}_{part}"]) for part in ("share", "expected", "at"))
@@ -58,32 +61,48 @@ def fleet_finding(
         meaning = "is off with all its devices together"
     else:
         meaning = comparison.meaning or "is unlike its peers"
-    acquitted = not convicted and row[f"{column}_acquitted"] == 1.0
-    drawn = follows_lottery(rule.kind, comparison.spread)
-    doubt = _RARE if drawn else _DOUBT[repeats > 1]
-    what = "" if convicted else ": not seen again" if acquitted else doubt
+    variant = _variant(rule, comparison, cleared=row[f"{column}_acquitted"] == 1.0, repeats=repeats)
+    conclusion = _CONCLUSION[variant]
     return Finding(
         rule=rule.kind,
         metric=row["metric"],
         device=row["device"],
         severity=SEVERITY[rule.breach],
         fault_class=FaultClass.SOFTWARE if of_node else comparison.fault,
-        action=_action(convicted or drawn, acquitted, of_node, comparison),
+        action=_action(variant, of_node, comparison),
         observed=observed,
         expected=expected,
         source=fleet_source(rule.kind, rule.breach, comparison),
-        summary=f"{row['device']} {meaning}: {name} is {observed}, {100.0 * share:.1f} % off {reference}{what}.",
+        summary=f"{row['device']} {meaning}: {name} is {observed}, {100.0 * share:.1f} % off {reference}{conclusion}.",
         labels=row["labels"],
-        confidence=ACQUITTED if acquitted else DOUBTED if not convicted else CONFIRMED if repeats > 1 else CONVICTED,
+        confidence=_confidence(variant, repeats),
         measurements=behind,
+        variant=variant,
     )
 
 
-def _action(settled: bool, acquitted: bool, of_node: bool, comparison: Comparison) -> Action:
-    """``settled``: a second reading would tell nothing new."""
-    if acquitted:
+def _variant(rule: Rule, comparison: Comparison, *, cleared: bool, repeats: int) -> Variant:
+    if rule.breach == "fail":
+        return Variant.PLAIN
+    if cleared:
+        return Variant.CLEARED
+    if follows_lottery(rule.kind, comparison.spread):
+        return Variant.RARE
+    return Variant.PERSISTENT if repeats > 1 else Variant.RETEST
+
+
+def _confidence(variant: Variant, repeats: int) -> float:
+    if variant is Variant.CLEARED:
+        return CLEARED
+    if variant is not Variant.PLAIN:
+        return SUSPECTED
+    return CONFIRMED if repeats > 1 else FAILED
+
+
+def _action(variant: Variant, of_node: bool, comparison: Comparison) -> Action:
+    if variant is Variant.CLEARED:
         return Action.NONE
-    if not settled:
+    if variant in (Variant.RETEST, Variant.PERSISTENT):
         return Action.RETEST
     return Action.FIX_SOFTWARE if of_node else comparison.action
 
@@ -105,7 +124,7 @@ def corroborated(findings: Sequence[Finding]) -> list[Finding]:
             rules.setdefault((each.device, each.metric), set()).add(each.rule)
     return [
         dataclasses.replace(each, confidence=CONFIRMED)
-        if each.confidence == CONVICTED and len(rules.get((each.device, each.metric), ())) > 1
+        if each.confidence == FAILED and len(rules.get((each.device, each.metric), ())) > 1
         else each
         for each in findings
     ]
@@ -153,6 +172,6 @@ def _cause(kind: str, metric: str, alike: Sequence[str], findings: Sequence[Find
             f"{len(alike)} {kind}s of the node fail alike in {metric}: first of all a problem of software, of the "
             "golden reference or of the facility; no device is convicted until that is ruled out."
         ),
-        confidence=CONVICTED,
+        confidence=FAILED,
         measurements=tuple(dict.fromkeys(reference for each in of for reference in each.measurements)),
     )

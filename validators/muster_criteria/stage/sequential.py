@@ -1,8 +1,8 @@
-"""Tests that fail now and then on sound hardware: weighed over their runs by Wald's sequential test.
+"""Tests that fail now and then on sound hardware: all their runs are judged by Wald's sequential test.
 
-For minute-long tests with run-to-run noise only, which a programme declares (``sequential: true``): two failures
-convict, nine passes acquit, twenty-one after one failure. What the lottery gave and a wrong bit are no noise: exact
-limits and the fleet's rules convict as ever. Every run is listed in the finding, whatever the decision.
+For minute-long tests with run-to-run noise only, which a programme declares (``sequential: true``): two failures fail
+the device, nine passes clear it, twenty-one after one failure (docs/science.md#repeated-tests). Part-to-part variation
+and wrong bits are not noise: exact limits and the fleet's rules apply unchanged. Every finding lists every run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pandas as pd
 
 from muster_criteria.fleet.readings import day_of, labels_text
 from muster_criteria.measured import StageResult
-from muster_criteria.model import Action, Finding, Severity
+from muster_criteria.model import Action, Finding, Severity, Variant
 from muster_criteria.sku_files.limits import labelled
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import stage_probes
@@ -29,8 +29,8 @@ NOISY = (*LOWER, *UPPER)
 """Kinds of limits that noise can break; what must be exact, or a text, is not among them."""
 RUNS_MAX = 45
 """Runs after which an undecided test is left to a person: twice what one failure takes to be acquitted of."""
-ACQUITTED, UNDECIDED = 0.05, 0.5
-"""Confidence in a finding of an acquitted and of an undecided device: the test's own β, and a coin's."""
+CLEARED, UNDECIDED = 0.05, 0.5
+"""Confidence in a finding of a cleared device (the test's β) and of an undecided one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,12 +148,14 @@ def _told(finding: Finding, row: pd.Series, runs: list[float], failed: list[bool
     )
     count = f"{sum(failed)} of {len(runs)} runs failed: {listed}"
     lead = finding.summary.rstrip(".")
-    if decision == "convict":
+    if decision == "fail":
         return dataclasses.replace(finding, observed=f"{finding.observed}; {count}", summary=f"{lead}; {count}.")
-    if decision == "acquit":
-        what, action, confidence = "acquitted by its repeats", Action.NONE, ACQUITTED
+    if decision == "clear":
+        what, action, confidence, variant = "cleared by its repeats", Action.NONE, CLEARED, Variant.CLEARED
     else:
-        what, action, confidence = "undecided, to be measured again", Action.RETEST, UNDECIDED
+        what, action, confidence, variant = (
+            "undecided, to be measured again", Action.RETEST, UNDECIDED, Variant.RETEST
+        )  # fmt: skip
     return dataclasses.replace(
         finding,
         severity=Severity.WARNING,
@@ -161,4 +163,5 @@ def _told(finding: Finding, row: pd.Series, runs: list[float], failed: list[bool
         confidence=confidence,
         observed=f"{finding.observed}; {count}",
         summary=f"{row['device']} {what}: {name}, expected {finding.expected}; {count}.",
+        variant=variant,
     )

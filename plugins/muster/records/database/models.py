@@ -252,6 +252,7 @@ class FindingRow(Base):
     finding_id: Mapped[str] = mapped_column(index=True)
     waived: Mapped[str] = mapped_column(default="")
     measurements: Mapped[list[Any]] = mapped_column(default=list)
+    variant: Mapped[str] = mapped_column(default="")
 
 
 class WaiverRow(Base):

@@ -22,7 +22,7 @@ from muster.records.values import OpenFinding
 from muster.records.waivers import as_waived_now
 from muster_criteria.context.suspicion import makes_suspect
 from muster_criteria.context.waivers import subject_of
-from muster_criteria.model import Action, FaultClass, Finding, Judgement, Severity
+from muster_criteria.model import Action, FaultClass, Finding, Judgement, Severity, Variant
 
 
 def mark(session: Session, run: Run, judgement: Judgement) -> None:
@@ -105,6 +105,7 @@ def _finding(row: SuspectRow, slot: str) -> Finding:
         expected=said["expected"], source=said["source"], summary=summary,
         labels=tuple((str(key), str(value)) for key, value in said["labels"]), confidence=said["confidence"],
         id=row.finding_id, measurements=tuple(said["measurements"]),
+        variant=Variant(said["variant"]),
     )  # fmt: skip
 
 

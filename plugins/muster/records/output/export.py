@@ -31,7 +31,7 @@ _MEASUREMENT = (
 )  # fmt: skip
 _FINDING = (
     "rule", "metric", "device", "severity", "fault_class", "action", "observed", "expected", "source", "summary",
-    "confidence", "finding_id", "waived", "measurements",
+    "confidence", "finding_id", "waived", "measurements", "variant",
 )  # fmt: skip
 
 
