@@ -81,9 +81,7 @@ def admissions(services: Iterable[Service], actor: str) -> list[str]:
         if not served.entered_by:
             continue
         if not is_person(served.entered_by):
-            sentences.append(
-                f"{served.node} entered production by itself, on a full-coverage PASS."
-            )
+            sentences.append(f"{served.node} entered production by itself, on a full-coverage PASS.")
             continue
         reason = next((each.reason for each in served.approvals if each.person == served.entered_by), "")
         whose = " That is the demo answering itself, not a person." if served.entered_by == actor else ""
