@@ -21,11 +21,16 @@ TEST_TORCH := $(VENV)/.test-torch
 unexport PYTHONDONTWRITEBYTECODE
 export ALLOW_MISSING TORCH_INDEX
 
-.PHONY: help demo test test-slow declarations wording lint lock clean
+.PHONY: help install images demo test test-slow declarations wording lint lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
 	@echo '  make demo ARGS="--exit --seed 7" runs unattended; make test ARGS="tests/muster_demo -k table" runs some tests'
+
+install: $(INSTALLED) ## the pinned environment in .venv
+
+images: $(INSTALLED) ## renew the README's pictures from the mails of the last `make demo` (needs Chromium)
+	@$(BIN)/python -m tests.docs.images $(ARGS)
 
 demo: $(NODE_TORCH) ## the main job: a small fleet goes through its qualification; Ctrl-C ends it
 	@$(BIN)/python -m muster_demo $(ARGS)

@@ -1,4 +1,4 @@
-"""Progress of runs: verdicts, jobs and states from the fleet records, ends of runs from Airflow."""
+"""Looks at the runs while they go: verdicts, jobs and states from the fleet records, ends of runs from Airflow."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from muster_demo.table import STAGES, Row
 
 LOOK_EVERY_S = 3.0
 PATIENCE_S = 60.0
-"""Seconds that Airflow's API server may fail to answer, being busy or locked out of SQLite."""
+"""How long Airflow's API server may be too busy to answer, or stumble over SQLite's lock."""
 
 T = TypeVar("T")
 
 
 def patiently(ask: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
-    """Call ``ask`` until Airflow answers; after ``patience_s`` seconds raises its last error."""
+    """What ``ask`` answers, asked again for a while as long as Airflow does not; then its own error."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -33,7 +33,7 @@ def patiently(ask: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
 
 
 def trigger_once(client: AirflowClient, dag_id: str, run_id: str, conf: Mapping[str, object]) -> None:
-    """Trigger a run, patiently; it is no error if an earlier attempt whose response was lost has done so."""
+    """Trigger a run, unless an earlier attempt did although its answer was lost; patient with a busy Airflow."""
     with contextlib.suppress(AlreadyTriggered):
         patiently(lambda: client.trigger(dag_id, run_id, conf, note="make demo"))
 
@@ -49,9 +49,9 @@ class Run:
 
 
 class Watcher:
-    """The progress of ``runs``, which may grow. Airflow is queried only for runs that are not over yet.
+    """Remembers which runs are over, so that Airflow is asked only while others are not. ``runs`` may grow.
 
-    ``words`` returns the words to show for a run's node, by column.
+    ``words`` says what is to be shown of a run's node: a word for each column.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class Watcher:
         self.over: dict[Run, str] = {}
 
     def look(self) -> list[Row]:
-        """One row for each node, in the order of the runs; a node is done if none of its runs is going on."""
+        """The nodes of the runs as they stand now, in the order of the runs; done are those with no run going on."""
         states = {node.name: node.state.value for node in records.list_nodes()}
         going = [run for run in self.runs if run not in self.over]
         ended = {dag_id: self._ended(dag_id) for dag_id in {run.dag_id for run in going}}
         self.over |= {run: ended[run.dag_id][run.run_id] for run in going if run.run_id in ended[run.dag_id]}
-        # Of each node the latest run is shown.
+        # The latest run of a node is the one to tell of.
         latest = {run.node: run for run in self.runs}
         busy = {run.node for run in self.runs if run not in self.over}
         return [
@@ -77,7 +77,7 @@ class Watcher:
         ]
 
     def hanging(self) -> str:
-        """The runs that are not over, with their tasks' states, as a sentence."""
+        """Which runs are not over, and in which tasks they are."""
         found = []
         for run in self.runs:
             if run not in self.over:
@@ -87,13 +87,13 @@ class Watcher:
         return "; ".join(found)
 
     def _ended(self, dag_id: str) -> dict[str, str]:
-        """{run id: state} of the DAG's runs that are over."""
+        """{run id: state} of the DAG's runs that are over: one question for all of them."""
         runs = patiently(lambda: self.client.runs(dag_id))
         return {run["dag_run_id"]: run["state"] for run in runs if run["state"] in RUN_OVER}
 
 
 def stage_words(run: Run, over: bool) -> dict[str, str]:
-    """A word for each stage of a run: its verdict, or "running" while a job of it is on the node."""
+    """What is to be said of each stage of a run: its verdict, or whether a job of it is on the node now."""
     try:
         verdicts = {each.stage: each.verdict.value for each in records.run_stages(run.dag_id, run.run_id)}
     except UnknownRun:

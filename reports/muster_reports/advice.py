@@ -1,4 +1,4 @@
-"""What the reader should do now: the words for parts and actions, and the sentences made of them."""
+"""The next steps of a report: the words for parts and actions, and sentences made of them."""
 
 from __future__ import annotations
 
@@ -38,47 +38,59 @@ ADVICE = {
     Action.INSPECT: "inspect",
 }
 
-_SOME_UNJUDGED = "Some figures had nothing to be judged by (“not judged” below)"
+STEP = {
+    Action.RETEST: "Test {} again",
+    Action.RESEAT: "Reseat {}",
+    Action.RESET: "Reset {}",
+    Action.REBOOT: "Reboot the node ({})",
+    Action.RMA: "Replace {} (RMA)",
+    Action.ASK_FACILITY: "Ask the facility about inlet air and power ({})",
+    Action.FIX_SOFTWARE: "Fix the software ({})",
+    Action.INSPECT: "Inspect {}",
+}
+
+_SOME_UNJUDGED = "Some figures could not be judged: there is no limit for them, and not yet eight similar nodes"
 
 HELD_BACK = frozenset({"quarantine", "triage", "repair", "rma", "retired"})
 
 
 def next_steps(report: RunReport) -> tuple[str, ...]:
-    """What the reader should do now, gravest first; at most five sentences."""
+    """What the reader should do, gravest first; at most five sentences."""
     serves = report.state_after == "production"
-    first = (f"Decide on it, the verdict is held: {_ways_out(report.node, serves)}.",) if report.held else ()
+    first = (f"Decide, since the verdict is held: {_ways_out(report.node, serves)}.",) if report.held else ()
     steps = (*first, *(_part_steps(report, Severity.CRITICAL) or _part_steps(report, Severity.WARNING))[:3])
     retest = f"then test again: muster qualify {shlex.quote(report.node)}"
     match report.verdict:
-        case Verdict.PASS | Verdict.WARN if _somebody_is_asked(report):
-            closing = "It does not enter production by itself: Airflow asks for somebody's word on it."
+        case Verdict.PASS | Verdict.WARN if _approval_is_asked(report):
+            closing = "It does not enter production by itself: approve or refuse it in Airflow (DAG admission)."
         case Verdict.PASS:
             closing = "Nothing to do." if not steps else ""
         case Verdict.WARN:
-            closing = "Settle what is found below, or approve the node by name with a reason."
+            closing = "Resolve the findings below, or accept them by approving the node with a reason."
         case Verdict.PROVISIONAL if report.state_after == "qualified":
             closing = (
-                f"{_SOME_UNJUDGED}. It is judged again by itself within an hour of eight peers being known; "
-                "until then a named person decides on it."
+                f"{_SOME_UNJUDGED}. Muster re-evaluates the node by itself once there are; "
+                "until then a person may approve it."
             )
         case Verdict.PROVISIONAL:
-            closing = f"{_SOME_UNJUDGED}: a named person decides on it, or its next test once eight peers are known."
+            closing = f"{_SOME_UNJUDGED}. A person may approve the node, or it is tested again."
         case Verdict.INCONCLUSIVE | Verdict.SKIPPED if report.state_after == "revalidation":
-            closing = "It is out of service until it passes. Remove the cause; it is tested again within the hour."
+            closing = "It is out of service until it passes. Remove the cause; the next test starts within the hour."
         case Verdict.INCONCLUSIVE:
             closing = (
-                f"The tests could not decide, which does not count against the hardware. Remove the cause, {retest}"
+                "Something required could not be measured; this does not count against the hardware. "
+                f"Remove the cause, {retest}"
             )
         case Verdict.SKIPPED:
             closing = f"Nothing was tested. Remove the cause, {retest}"
         case Verdict.FAIL:
-            closing = "" if steps else f"See what failed below, {retest}"
+            closing = "" if steps else f"Resolve what failed below, {retest}"
     held = f"The node is out of service: {report.state_after}." if report.state_after in HELD_BACK else ""
     return tuple(filter(None, (*steps, closing, held)))
 
 
-def _somebody_is_asked(report: RunReport) -> bool:
-    """Whether the node went well through a block, and is not let into production by that alone."""
+def _approval_is_asked(report: RunReport) -> bool:
+    """Whether the node passed in a block, but needs a person's approval for production."""
     together = any(stage.judgement.stage == "cluster_validation" for stage in report.stages)
     return together and report.state_after == "qualified"
 
@@ -90,7 +102,7 @@ def _ways_out(node: str, serves: bool) -> str:
 
 
 def _part_steps(report: RunReport, severity: Severity) -> list[str]:
-    """What to do about the findings of that severity, a common cause first; devices of one fault together."""
+    """One sentence for each action and part among the findings of that severity, common causes first."""
     serials = serials_of(report.stages)
     found = [
         finding
@@ -105,14 +117,13 @@ def _part_steps(report: RunReport, severity: Severity) -> list[str]:
     for (action, part), alike in grouped.items():
         devices = [finding.device for finding in alike]
         serial = serials.get(devices[0], "") if len(set(devices)) == 1 else ""
-        sure = f"confidence {least_sure(alike)}"
-        about = f"suspected: {PART[part]}, {sure}{f'; {devices[0]} serial {serial}' if serial else ''}"
-        steps.append(f"{device_list(devices)}: {ADVICE[action]} ({about}).")
+        about = f"suspected part: {PART[part]}, confidence {least_sure(alike)}{f', serial {serial}' if serial else ''}"
+        steps.append(f"{STEP[action].format(device_list(devices))} ({about}).")
     return steps
 
 
 def least_sure(findings: Iterable[Finding]) -> str:
-    """The confidence of the least certain of them; less than certain is never rounded up to it."""
+    """The lowest confidence, as a percentage; below 1 it is at most 99 %."""
     least = min(finding.confidence for finding in findings)
     return f"{min(round(100 * least), 99) if least < 1 else 100} %"
 

@@ -29,15 +29,15 @@ log = logging.getLogger(__name__)
 
 WIDTH_PX, HEIGHT_PX = 632, 270
 FONT_PT = 10.5
-"""At 100 dots per inch; a phone shows the chart at half its size, where 8 pixels are left of it."""
+"""At 100 dots per inch; a phone shows the chart at half its size: 8 pixels."""
 PNG_BYTES_MAX = 60_000
 POINTS_PER_LINE = 240
 LINES_MAX = 10
 """With more devices than this, the ones without findings become a band (lowest to highest) and their median."""
 ABSURD = 1e12
-"""No second, degree, watt or megahertz is as large; such points, NaN and infinities are not drawn."""
+"""Points with a larger absolute value, NaN and infinities are not drawn."""
 FAULTS_MAX = 5
-"""With more devices at fault than this none stands out, and all are drawn alike."""
+"""With more devices at fault than this, all are drawn alike."""
 
 # Okabe and Ito's colours, told apart under the common colour blindnesses; dashes tell them apart without colour.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#3d3d3d")
@@ -94,7 +94,7 @@ def draw_charts(report: RunReport) -> tuple[Chart, ...]:
     A chart that cannot be drawn is logged and left out: a report without a picture is better than none.
     """
     at_fault = {clean(device, 16) for device in devices_at_fault(report)}
-    # An idle machine's curves say nothing of it under load, and would share the figure with those that do.
+    # Intake's curves show an idle machine.
     loaded = [stage for stage in report.stages if stage.judgement.stage != "intake"]
     stages = [(stage, _usable(stage)) for stage in loaded]
     charts = []
@@ -102,7 +102,7 @@ def draw_charts(report: RunReport) -> tuple[Chart, ...]:
         panels = _panels(stages, series)
         try:
             png = _png(_figure(panels, at_fault))
-        except Exception:  # whatever a node's telemetry does to a plotting library must not cost the report
+        except Exception:  # no telemetry may prevent the report
             log.exception("the %s chart of %s could not be drawn", series, clean(report.run_id))
             continue
         charts.append(Chart(series, _title(panels), _summary(panels, at_fault), png))

@@ -9,13 +9,15 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 NAME_MAX = 20
-"""Stages and states have short names; what is longer is not one, and must not break a table."""
+"""Characters of a stage's or state's name in a table."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """How much is shown: entries of a long list, findings told in full (the rest take one line each), entries of a list
-    inside a box, entries of a list on the first screen, and characters of one text.
+    """How much is shown.
+
+    ``rows``: entries of a long list. ``full``: findings in full, the rest take one line each. ``items``: entries of a
+    list inside a box. ``first_screen``: entries of a list on the first screen. ``chars``: characters of one text.
     """
 
     rows: int

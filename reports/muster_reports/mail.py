@@ -20,11 +20,11 @@ from muster_reports.view import View, build, is_simulated
 
 SUBJECT_MAX = 120
 USUAL = "node_qualification"
-"""The DAG whose reports need not say what they are about."""
+"""The DAG whose reports do not name it in their subject."""
 PLAIN_BYTES_MAX = 1024 * 1024
 """A larger result is attached compressed."""
 ATTACHMENT_BYTES_MAX = 8 * 1024 * 1024
-"""What does not fit even compressed is left out, since common mail servers refuse messages over 10 MB for good."""
+"""A larger compressed result is left out, since common mail servers refuse messages over 10 MB."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _attach(result_json: str) -> tuple[tuple[tuple[str, str, bytes], ...], str]:
     if len(packed) <= ATTACHMENT_BYTES_MAX:
         return (("result.json.gz", "application/gzip", packed),), "The whole result is attached as result.json.gz."
     size = number(round(len(content) / 1e6, 1))
-    return (), f"The result ({size} MB) is too large for a mail; export it with: muster export"
+    return (), f"The result ({size} MB) is too large for a mail; get it with: muster export"
 
 
 def _digest(*parts: str) -> str:

@@ -1,4 +1,4 @@
-"""What a report is made of. The controller fills these in; templates only show them."""
+"""The values a report is made of. The controller fills them in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Series:
 class StageReport:
     """One stage of a run: the judgement, when it ran, how its job and each probe ended, and its telemetry.
 
-    ``end``: the node's own word for how the job ended ("completed", "busy", "fenced", "terminated", "deadline",
+    ``end``: how the job ended, as the node reported it ("completed", "busy", "fenced", "terminated", "deadline",
     "error"); empty if nothing came from the node.
     """
 
@@ -42,8 +42,9 @@ class RunReport:
     """One finished DAG run of one node, as a mail or a page shows it.
 
     ``stages`` are in the order of the node's life; a stage that did not run stands in ``not_run`` with the reason.
-    ``waivers``, ``forced`` (a --force reason), ``shadow`` (the node serves whatever is found) and ``held`` (why the
-    circuit breaker keeps the verdict from withdrawing the node) stand on the first screen. ``result_json`` is attached.
+    ``waivers``, ``forced`` (a --force reason), ``shadow`` (findings do not withdraw the node) and ``held`` (why the
+    circuit breaker keeps the verdict from withdrawing the node) are shown on the first screen.
+    ``result_json`` is attached.
     """
 
     node: str
@@ -69,4 +70,4 @@ class RunReport:
     shadow: bool = False
     held: str = ""
     breaker: str = ""
-    """Where the circuit breaker stands as the report is made: its state and one sentence; empty if nobody asked."""
+    """The circuit breaker's state when the report was made, with one sentence; may be empty."""

@@ -31,7 +31,7 @@ def clean(text: str, limit: int = 400) -> str:
     """One line of showable text of at most ``limit`` characters.
 
     Terminal escapes, control characters (line breaks become spaces), invisible and text-reversing characters and lone
-    surrogates are removed, so that no text from outside can add a header, move a cursor, or read as what it is not.
+    surrogates are removed, so that no text from outside can add a header, move a cursor or reverse text.
     """
     text = _SPACES.sub(" ", _ANSI.sub("", text[: limit * 4]))
     if not text.isprintable():

@@ -1,6 +1,6 @@
-"""What a report shows, worked out before any template: the order of things, what is grouped, what is cut short.
+"""What a report shows, computed before any template: order, groups, and where long lists end.
 
-Mail, plain text and page are three faces of the one ``View`` built here.
+Mail, plain text and page all show the one ``View`` built here.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class View:
     why_run: str
     cautions: tuple[Caution, ...]
     failed: bool
-    """Whether a critical finding stands that nobody bears with."""
+    """Whether there is a critical finding that is not waived."""
     findings: tuple[FindingView, ...]
     brief_findings: tuple[FindingView, ...]
     more_findings: int
@@ -138,7 +138,7 @@ class View:
 
 
 def build(report: RunReport, limits: Limits) -> View:
-    """The view of a report, every text in it cleaned and cut to the limits."""
+    """The view of a report; every text is cleaned and cut to the limits."""
     report = clean_report(report, limits.chars, keep=frozenset({"result_json", "run_url", "telemetry"}))
     findings = group_findings(report.stages, limits)
     figures = figure_rows(report.stages)
@@ -151,7 +151,7 @@ def build(report: RunReport, limits: Limits) -> View:
         sku=_sku(report),
         verdict=report.verdict,
         symbol=SYMBOL[report.verdict],
-        headline=report.headline or "No reason was recorded for this verdict.",
+        headline=report.headline or "No reason was recorded.",
         next_steps=next_steps(report),
         coverage=covered(report),
         judged_by=judged_by(report),
@@ -185,7 +185,7 @@ def build(report: RunReport, limits: Limits) -> View:
 
 
 def is_simulated(report: RunReport) -> bool:
-    """Whether anything in the report was simulated: one simulated stage marks the whole."""
+    """Whether any stage was simulated."""
     return report.simulated or any(stage.judgement.simulated for stage in report.stages)
 
 
@@ -200,8 +200,9 @@ def devices_at_fault(report: RunReport) -> frozenset[str]:
 
 
 def group_findings(stages: Sequence[StageReport], limits: Limits) -> tuple[FindingView, ...]:
-    """Common causes first, then the gravest, those that nobody bears with before those that somebody does, in the order
-    of the stages; one rule broken alike on several devices is one entry.
+    """Common causes first, then by severity, open before waived, in the order of the stages.
+
+    The same rule broken on several devices of a stage is one entry.
     """
     serials = serials_of(stages)
     grouped: dict[tuple[object, ...], list[Finding]] = {}
@@ -228,11 +229,11 @@ def _finding_view(stage: str, alike: list[Finding], serials: dict[str, str], lim
         devices=device_list(finding.device for finding in alike),
         metric=_metric(first.metric, first.labels),
         summary=first.summary,
-        also=f"{plural(len(alike) - 1, 'more device')} alike." if several else "",
+        also=f"The same on {plural(len(alike) - 1, 'more device')}." if several else "",
         observed=observed,
         more_observed=more_observed,
         expected=first.expected,
-        source=first.source or "no source given",
+        source=first.source or "not stated",
         part=PART[first.fault_class],
         serial=f"{first.device} serial {serials[first.device]}" if not several and first.device in serials else "",
         advice=ADVICE[first.action],
@@ -244,9 +245,9 @@ def _finding_view(stage: str, alike: list[Finding], serials: dict[str, str], lim
 
 
 def figure_rows(stages: Sequence[StageReport]) -> tuple[tuple[str, tuple[FigureView, ...]], ...]:
-    """Per stage, each measured figure as median and range across its devices, beside its limits.
+    """Per stage, each measured figure as median and range across its devices, with its limits.
 
-    Intake's facts are left out; performance stands first, since that is what its readers look for.
+    Intake's facts are left out; performance comes first, since readers look for it.
     """
     by_stage = [(clean(stage.judgement.stage, NAME_MAX), _figure_views(stage.judgement)) for stage in stages]
     shown = [(name, rows) for name, rows in by_stage if rows and name != "intake"]
@@ -326,12 +327,12 @@ def _sku(report: RunReport) -> str:
 def _state(report: RunReport) -> str:
     before, after = clean(report.state_before, NAME_MAX), clean(report.state_after, NAME_MAX)
     if report.held:
-        return f"{after} (the verdict is held)"
+        return f"{after} (verdict held)"
     return f"{after} (unchanged)" if before == after else f"{before} → {after}"
 
 
 def _web_address(url: str | None) -> str | None:
-    """The address if it is one that a reader may safely be sent to, else None."""
+    """``url`` if it is an http or https address, else None."""
     if not url or len(url) > 2000 or any(ord(char) <= 32 or ord(char) > 126 for char in url):
         return None
     try:

@@ -122,9 +122,9 @@ def for_sku(items: list[Item], sku_name: str, level: str) -> list[Item]:
     for item in items:
         needed = tuple(probe for probe in item.needed_by if probe in planned)
         mark, message = item.mark, item.message
+        if item.item in ("gpu", "nvidia-smi") and mark != OK and not sku.devices.get("gpu"):
+            continue
         if item.item == "gpu" and mark != OK:
-            if not sku.devices.get("gpu"):
-                continue
             mark, message = MISSING, f"there is no GPU, and SKU {sku_name} has {sku.devices['gpu']}"
         elif item.mark != OK and item.needed_by:
             if not needed:

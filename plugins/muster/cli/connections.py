@@ -59,10 +59,12 @@ def find(conn_id: str) -> Connection | None:
 @contextlib.contextmanager
 def logged_in(node: Address, timeout_s: float) -> Iterator[paramiko.SSHClient]:
     """An SSH session to a node, with the login of Airflow's tasks. Raises what ``muster.remote.ssh.connect`` raises."""
-    with airflow_libraries():
-        from muster.integration import logins
+    from muster.settings import settings
 
-        client = logins.connect(node, timeout=timeout_s, attempts=1)
+    with airflow_libraries():
+        from muster.remote.hooks import NodeSSHHook
+
+        client = NodeSSHHook(node, settings().ssh_conn_id, timeout=timeout_s, attempts=1).get_conn()
         try:
             yield client
         finally:

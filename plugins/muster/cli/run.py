@@ -10,7 +10,7 @@ import typer
 
 from muster.cli import dry, show
 from muster.cli.node import AsJson
-from muster.errors import MusterError
+from muster.errors import AirflowUnreachable, MusterError
 from muster.settings import settings
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 DAG = "node_qualification"
 LEVELS = ("demo", "short", "standard", "long")
+UNANSWERED_MAX = 20
+"""So many requests in a row may fail before ``--watch`` gives up."""
 WELL = ("PASS", "WARN", "PROVISIONAL")
 
 OfNode = Annotated[str, typer.Option("--node", help="Which node, if the run tests several.")]
@@ -154,15 +156,24 @@ def _watch(airflow: AirflowClient, runs: dict[str, str]) -> bool:
     from muster.integration.airflow_api import RUN_OVER
 
     pending, seen = dict(runs), dict.fromkeys(runs, "")
+    failures = 0
     while pending:
-        for node, run_id in list(pending.items()):
-            state = airflow.run_state(DAG, run_id)
-            at = ", ".join(task for task, its in airflow.task_states(DAG, run_id).items() if its in _AT_WORK)
-            if at and at != seen[node]:
-                seen[node] = at
-                typer.echo(f"{node}: {at}")
-            if state is None or state in RUN_OVER:
-                del pending[node]
+        try:
+            for node, run_id in list(pending.items()):
+                state = airflow.run_state(DAG, run_id)
+                at = ", ".join(task for task, its in airflow.task_states(DAG, run_id).items() if its in _AT_WORK)
+                if at and at != seen[node]:
+                    seen[node] = at
+                    typer.echo(f"{node}: {at}")
+                if state is None or state in RUN_OVER:
+                    del pending[node]
+            failures = 0
+        except AirflowUnreachable as error:
+            # The runs go on without us; a busy API server answers again.
+            failures += 1
+            if failures > UNANSWERED_MAX:
+                raise
+            typer.echo(f"muster: {error}; asking again", err=True)
         if pending:
             time.sleep(settings().poll_seconds)
     ended = [(node, _recorded(run_id)) for node, run_id in runs.items()]

@@ -45,8 +45,8 @@ def show_(
     show.table(["code", "severity", "do", "meaning", "why", "source"], rows, empty="the policy is empty")
 
 
-@app.command("replay")
-def replay_(
+@app.command("compare")
+def compare(
     policy: Annotated[str, typer.Argument(help="The other policy: its name, or the path of its file.")],
     against: Annotated[str, typer.Option(help="Compare with this policy instead of that of each node's SKU.")] = "",
     node: Annotated[str, typer.Option(help="Only this node.")] = "",

@@ -68,9 +68,9 @@ def test_a_policy_is_shown_with_its_sources_and_reasons(muster: Muster) -> None:
     ("args", "sentence"),
     [
         (["xid", "show", "--policy", "nvidia-xyd"], "there is no XID policy 'nvidia-xyd': known are nvidia-xid."),
-        (["xid", "replay", "/nowhere/b.yaml"], "/nowhere/b.yaml cannot be read: No such file or directory"),
+        (["xid", "compare", "/nowhere/b.yaml"], "/nowhere/b.yaml cannot be read: No such file or directory"),
         (["xid", "show", "4711"], "policy nvidia-xid 2026.1 has no code 4711: it would be MONITOR"),
-        (["xid", "replay", "nvidia-xid", "--node", "nobody"], "no node 'nobody' is enrolled"),
+        (["xid", "compare", "nvidia-xid", "--node", "nobody"], "no node 'nobody' is enrolled"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(muster: Muster, args: list[str], sentence: str) -> None:
@@ -90,15 +90,15 @@ def test_another_version_is_replayed_over_history(muster: Muster, tmp_path: Path
     )
     other.write_text(stricter)
 
-    status, out, _ = muster("xid", "replay", str(other), "--json")
+    status, out, _ = muster("xid", "compare", str(other), "--json")
     assert status == 0
     assert [(each["code"], each["before"], each["after"][0]) for each in json.loads(out)] == [
         (63, ["IGNORE", "none"], "REBOOT")
     ]
-    _, out, _ = muster("xid", "replay", str(other))
+    _, out, _ = muster("xid", "compare", str(other))
     assert "XID 63\tIGNORE (none)\tREBOOT (none)" in out
     assert "3 errors: 1 would be treated otherwise, 1 of them more gravely; all in all 1 MONITOR, 2 REBOOT" in out
-    _, out, _ = muster("xid", "replay", "nvidia-xid")
+    _, out, _ = muster("xid", "compare", "nvidia-xid")
     assert out.startswith("both policies agree on every error in the records")
 
 
@@ -121,7 +121,7 @@ def escalating(tmp_path: Path) -> Callable[..., str]:
 
 
 def told_otherwise(muster: Muster, *args: str) -> list[tuple[str, list[str], list[str], list[int]]]:
-    status, out, err = muster("xid", "replay", *args, "--json")
+    status, out, err = muster("xid", "compare", *args, "--json")
     assert status == 0, err
     return [(each["run"][-3:], each["before"], each["after"], each["boots"]) for each in json.loads(out)]
 
@@ -146,7 +146,7 @@ def test_a_policy_that_differs_only_in_its_escalation_is_seen_from_that_boot_on(
 
     sooner = escalating(boots=2)
     assert told_otherwise(muster, sooner) == [("b-2", usual, isolated, [0, 2])] * 2
-    _, out, _ = muster("xid", "replay", sooner)
+    _, out, _ = muster("xid", "compare", sooner)
     assert f"XID 119\t{usual[0]} ({usual[1]})\tISOLATE (inspect, back in 2 boots)" in out
     assert "9 errors: 2 would be treated otherwise, 2 of them more gravely" in out
     assert told_otherwise(muster, escalating(boots=4)) == [("b-3", isolated, usual, [3, 0])] * 2
@@ -217,7 +217,7 @@ def test_a_ruling_graver_than_the_escalation_stands(muster: Muster, escalating: 
 
 @pytest.mark.usefixtures("node")
 def test_nothing_recorded_is_said(muster: Muster) -> None:
-    assert muster("xid", "replay", "nvidia-xid")[1] == "no XIDs are recorded\n"
+    assert muster("xid", "compare", "nvidia-xid")[1] == "no XIDs are recorded\n"
 
 
 @pytest.mark.usefixtures("node")

@@ -1,0 +1,131 @@
+"""Makes the pictures of the README: ``python -m tests.docs.images DEMO_FOLDER``. Needs Chromium.
+
+DEMO_FOLDER is what ``make demo`` leaves behind (default: ``.demo``). Its newest mail of a FAIL with charts becomes
+``mail.png``, and the verdicts of all mails become the table ``demo.png``. With ``--sample`` the mail is a report of the
+tests instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import email
+import email.policy
+import gzip
+import io
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from email.message import EmailMessage
+from pathlib import Path
+
+from PIL import Image
+from rich.console import Console
+
+from muster_demo.table import SERVICE, STAGES, Row, build_table
+from muster_reports.mail import build_message, render
+from tests.muster_reports.conftest import hot_gpu
+
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+COLOURS = 64
+
+
+def messages(folder: Path) -> Iterator[EmailMessage]:
+    """The mails of a demo, oldest first."""
+    for path in sorted(folder.rglob("*.eml")):
+        message = email.message_from_bytes(path.read_bytes(), policy=email.policy.default)
+        assert isinstance(message, EmailMessage)
+        yield message
+
+
+def page_of(message: EmailMessage) -> str:
+    """The mail's HTML with its pictures inside."""
+    body = message.get_body(("html",))
+    assert body is not None
+    html = str(body.get_content())
+    for part in message.walk():
+        if part.get_content_type() == "image/png":
+            data = base64.b64encode(part.get_payload(decode=True)).decode()  # type: ignore[arg-type]
+            html = html.replace(f"cid:{part['Content-ID'].strip('<>')}", f"data:image/png;base64,{data}")
+    return html
+
+
+def result_of(message: EmailMessage) -> dict[str, object]:
+    """The attached result."""
+    (attached,) = message.iter_attachments()
+    content = attached.get_payload(decode=True)
+    assert isinstance(content, bytes)
+    name = attached.get_filename() or ""
+    return dict(json.loads(gzip.decompress(content) if name.endswith(".gz") else content))
+
+
+def rows_of(mails: list[EmailMessage]) -> list[Row]:
+    """One row of the demo's table for each node, from the last mail about each stage."""
+    rows: dict[str, Row] = {}
+    for message in mails:
+        node, result = str(message["X-Muster-Node"]), result_of(message)
+        words = dict(rows[node].words) if node in rows else {}
+        stages = result["stages"]
+        assert isinstance(stages, list)
+        together = str(result["dag_id"]) == "cluster_qualification"
+        if "revalidation" in str(result["dag_id"]):
+            words["revalidation"] = str(message["X-Muster-Verdict"])
+        elif together:
+            words["cluster"] = str(message["X-Muster-Verdict"])
+        else:
+            words |= {stage["judgement"]["stage"]: stage["judgement"]["verdict"] for stage in stages}
+        state = str(result["state_after"])
+        if state == "production":
+            words.setdefault("production", "admitted")
+        rows[node] = Row(node, message["X-Muster-Simulated"] == "yes", words, state, True)
+    return [rows[node] for node in sorted(rows)]
+
+
+def shoot(html: str, to: Path, width: int, height: int, crop: int) -> None:
+    """Render an HTML document with Chromium into a small PNG of at most ``crop`` pixels height."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        raise SystemExit("Chromium is missing: apt-get install chromium")
+    with tempfile.TemporaryDirectory() as folder:
+        page, shot = Path(folder) / "page.html", Path(folder) / "shot.png"
+        page.write_text(html, encoding="utf-8")
+        options = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            f"--window-size={width},{height}",
+        ]
+        subprocess.run([chromium, *options, f"--screenshot={shot}", page.as_uri()], check=True, capture_output=True)
+        picture = Image.open(shot).convert("RGB").crop((0, 0, width, crop))
+        to.parent.mkdir(exist_ok=True)
+        picture.quantize(COLOURS).save(to, optimize=True)
+    print(f"{to}: {to.stat().st_size // 1024} KiB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(".demo"))
+    parser.add_argument("--sample", action="store_true", help="the mail is a report of the tests")
+    given = parser.parse_args()
+    mails = list(messages(given.folder))
+    failed = [mail for mail in mails if mail["X-Muster-Verdict"] == "FAIL" and "image/png" in mail.as_string()]
+    if given.sample:
+        failed = [build_message(render(hot_gpu()), "muster@example.org", ["fleet@example.org"])]
+    if not failed:
+        raise SystemExit(f"there is no mail of a FAIL with charts in {given.folder}: run `make demo` first")
+    shoot(page_of(failed[-1]), IMAGES / "mail.png", 720, 1900, 1560)
+    rows = rows_of(mails)
+    if rows:
+        console = Console(record=True, width=150, file=io.StringIO(), force_terminal=True)
+        table = build_table(rows, 0, (*STAGES, *SERVICE[1:]))
+        table.title = None
+        console.print(table)
+        html = console.export_html(inline_styles=True).replace("<body", '<body style="margin:8px;font-size:13px"')
+        shoot(html, IMAGES / "demo.png", 910, 400, 30 + 15 * (len(rows) + 1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The worked examples of docs/extending.md, as they stand in docs/examples: each does what the page says."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import muster_node.probes
+from muster_criteria.model import Verdict
+from muster_criteria.sku_files import declarations
+from muster_criteria.sku_files.skus import lint_sku, load_sku
+from muster_node.agent.registry import declaration, discover
+from muster_node.hardware import open_hardware
+from muster_node.probe import Context, resolve_params
+from tests.muster_criteria.nodes import Case, healthy_raw
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "docs" / "examples"
+SKUS = [EXAMPLES / "skus"]
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """The example probe beside the shipped ones, after ``make declarations``."""
+    folder = tmp_path / "probes"
+    folder.mkdir()
+    shutil.copy(EXAMPLES / "loopback_latency.py", folder)
+    monkeypatch.setattr(muster_node.probes, "__path__", [*muster_node.probes.__path__, str(folder)])
+    data = tmp_path / "probes.json"
+    data.write_text(json.dumps(declarations.condensed(map(declaration, discover().probes.values()))))
+    monkeypatch.setattr(declarations, "FILE", data)
+    declarations.declared_probes.cache_clear()
+    yield
+    declarations.declared_probes.cache_clear()
+    sys.modules.pop("muster_node.probes.loopback_latency", None)
+
+
+def test_the_probe_is_found_and_measures(installed: None, tmp_path: Path) -> None:
+    probe = discover().probes["loopback_latency"]
+    emitted: list[tuple[str, str, float]] = []
+    probe().run(
+        Context(
+            open_hardware(), resolve_params(probe, {"rounds": 20}), 1, tmp_path,
+            lambda metric, device, value, samples: emitted.append((metric, device, value)), lambda sentence: None,
+        )
+    )  # fmt: skip
+    ((metric, device, value),) = emitted
+    assert (metric, device) == ("loopback_round_trip", "node")
+    assert value > 0
+
+
+def test_the_sku_is_well_and_judges_what_the_probe_measured(installed: None) -> None:
+    assert lint_sku("acme-cpu", SKUS) == []
+    sku = load_sku("acme-cpu", SKUS)
+
+    def verdict(round_trip_us: float) -> Verdict:
+        case = Case(sku, healthy_raw(sku, "performance"))
+        for row in case.rows("loopback_round_trip"):
+            row.update(value=round_trip_us, unit="us")
+        return case.judge().verdict
+
+    assert verdict(40.0) is Verdict.PASS
+    assert verdict(6000.0) is Verdict.WARN
+
+
+def test_the_report_section_is_in_mail_and_text(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "reports", tmp_path / "reports")
+    patch = EXAMPLES / "report_section.patch"
+    subprocess.run(["git", "apply", "--directory", "", str(patch)], cwd=tmp_path, check=True)
+    code = (
+        "import dataclasses, muster_reports, tests.muster_reports.conftest as c\n"
+        "from muster_reports.mail import render\n"
+        "assert 'reports' in muster_reports.__file__\n"
+        "made = render(dataclasses.replace(c.cpu_pass(), waivers=()))\n"
+        "print(muster_reports.__file__)\nprint('Slowest stage' in made.html, 'SLOWEST STAGE' in made.text)\n"
+    )
+    path = os.pathsep.join([str(tmp_path / "reports"), str(ROOT), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    where, shown = done.stdout.splitlines()[-2:]
+    assert where.startswith(str(tmp_path))
+    assert shown == "True True"

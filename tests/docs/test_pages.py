@@ -1,0 +1,86 @@
+"""README and docs stay true: files named there exist, commands shown there parse, settings are listed as they are."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from muster.cli.app import app
+from muster.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FOLDERS = "dags|plugins|validators|reports|tests|docs"
+PATH = re.compile(rf"(?<![\w/.:-])((?:{FOLDERS})/[\w./*-]*[\w*/])")
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
+FENCE = re.compile(r"^ *```[^\n]*\n(.*?)^ *```", re.M | re.S)
+INLINE = re.compile(r"`(muster [^`\n]+)`")
+
+page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+
+
+def commands(text: str) -> Iterator[str]:
+    """Every ``muster …`` command line, from code blocks and from backticks."""
+    for block in FENCE.findall(text):
+        for line in block.replace("\\\n", " ").splitlines():
+            if line.strip().startswith("muster "):
+                yield line.strip().partition(" # ")[0]
+    yield from INLINE.findall(FENCE.sub("", text))
+
+
+@page
+def test_every_file_named_exists(page: Path) -> None:
+    text = page.read_text()
+    named = {ROOT / path for path in PATH.findall(text)} | {page.parent / path for path in LINK.findall(text)}
+    absent = [path for path in sorted(named) if not any(path.parent.glob(path.name))]
+    assert absent == []
+
+
+@page
+def test_every_command_shown_parses(page: Path) -> None:
+    for line in commands(page.read_text()):
+        words = shlex.split(line)[1:]
+        command = typer.main.get_command(app)
+        while words and isinstance(command, typer.core.TyperGroup) and words[0] in command.commands:
+            command = command.commands[words.pop(0)]
+        assert not isinstance(command, typer.core.TyperGroup) or not words or words[0].isupper(), line
+        options = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
+        options |= {"--help"}
+        given = [word.partition("=")[0] for word in words if word.startswith("--")]
+        assert set(given) <= options, line
+
+
+def test_every_command_is_explained() -> None:
+    """docs/operating.md lists each command that there is."""
+    text = (ROOT / "docs" / "operating.md").read_text()
+
+    def names(command: object, prefix: str) -> Iterator[str]:
+        if isinstance(command, typer.core.TyperGroup):
+            for name, below in command.commands.items():
+                yield from names(below, f"{prefix} {name}")
+        else:
+            yield prefix
+
+    assert [name for name in names(typer.main.get_command(app), "muster") if name not in text] == []
+
+
+def test_every_setting_is_listed_with_its_default() -> None:
+    text = (ROOT / "docs" / "operating.md").read_text()
+    for name, field in Settings.model_fields.items():
+        default = getattr(field.default, "get_secret_value", lambda field=field: field.default)()
+        shown = f" `{default}` " if default not in (None, "") else "  "
+        assert f"| `MUSTER_{name.upper()}` |{shown}| {field.description} |" in text
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_the_glossary_is_short() -> None:
+    glossary = (ROOT / "docs" / "verdicts.md").read_text().partition("## Glossary")[2]
+    assert 1 < len(re.findall(r"^\| (?!term|-)", glossary, re.M)) <= 40
