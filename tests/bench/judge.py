@@ -83,7 +83,7 @@ def sku_of(fleet: Fleet) -> Sku:
              "meaning": "is far off", "source": "made up for this benchmark", "date": "2026-01-01"}
         )
         for each in fleet.comparisons
-        for key, number, breach in (("floor", 50.0, "fail"), ("ceiling", 200.0, "void"))
+        for key, number, breach in (("floor", 50.0, "fail"), ("ceiling", 200.0, "invalid"))
     ]  # fmt: skip
     return load_sku("h100-sxm-8").model_copy(update={"inventory": (), "limits": tuple(limits)})
 

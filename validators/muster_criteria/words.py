@@ -1,14 +1,14 @@
-"""How figures and expectations are said in a sentence: few digits, the unit, and never "596 expected ≥ 596"."""
+"""Figures and lists in sentences."""
 
 from __future__ import annotations
 
 import math
 
-_UNITLESS = ("count", "text")
+_UNITLESS = ("count", "text", "1")
 
 
 def figure(value: float, unit: str, beside: float | None = None) -> str:
-    """A value with its unit in four significant digits, or as many as tell it from ``beside``."""
+    """A value with its unit, in four significant digits or as many as distinguish it from ``beside``."""
     if unit == "bool" and value in (0.0, 1.0):
         return "yes" if value else "no"
     text = _digits(value, 4)

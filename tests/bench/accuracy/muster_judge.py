@@ -99,7 +99,7 @@ class MusterJudge:
             probe=found.findings["metric"].str.removesuffix("_level").map(self._probe_of),
         )
         self._accuse(said, findings[(findings["breach"] == "fail") & (findings["held"] == "")])
-        doubtful = findings[findings["breach"].isin(("retest", "void")) & findings["probe"].isin(self._retested)]
+        doubtful = findings[findings["breach"].isin(("retest", "invalid")) & findings["probe"].isin(self._retested)]
         doubtful = doubtful[doubtful["number"].isin(nodes[verdict == RETEST])]
         lottery = doubtful["metric"].str.removesuffix("_level").isin(self._lottery) & ~doubtful["rule"].isin(OWN_PAST)
         again = doubtful.loc[~lottery, ["number", "probe"]].drop_duplicates()

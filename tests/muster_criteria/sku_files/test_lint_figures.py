@@ -107,7 +107,7 @@ def test_a_floor_on_a_rate_names_its_stack(folder: Path, stack: str, said: list[
     ("keys", "said"),
     [
         ({**BF16, "floor": None, "ceiling": 700, "breach": "warn"}, [NO_STACK]),
-        ({**BF16, "floor": None, "ceiling": 990, "breach": "void", "labels": {"dtype": "int8"}}, []),
+        ({**BF16, "floor": None, "ceiling": 990, "breach": "invalid", "labels": {"dtype": "int8"}}, []),
         ({**BF16, "floor": {"times": 0.5, "metric": "gemm_rate_alone"}}, []),
         ({**BF16, "floor": None, "siblings_at_least": 0.5}, []),
         ({**BF16, "metric": "gemm_rate_per_clock", "unit": "TFLOPS/GHz"}, [NO_STACK]),
@@ -144,4 +144,4 @@ def test_every_gpu_model_says_what_sources_call_it_and_shares_the_families(name:
     assert sku.names
     assert {"gemm_mismatches", "memory_mismatches", "ecc_uncorrected_delta"} <= {limit.metric for limit in sku.limits}
     assert {"gpu_model", "hbm_total", "power_limit"} <= {limit.metric for limit in sku.inventory}
-    assert any(limit.breach == "void" and limit.metric == "memory_bandwidth" for limit in sku.limits)
+    assert any(limit.breach == "invalid" and limit.metric == "memory_bandwidth" for limit in sku.limits)

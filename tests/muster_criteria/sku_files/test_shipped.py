@@ -68,7 +68,7 @@ def test_every_judged_need_has_a_limit(name: str) -> None:
         for need in needs(sku, stage, "long"):
             if need.requirement.judged:
                 limits = _limits_on(sku.all_limits, need.requirement.metric, need.requirement.devices)
-                assert [limit for limit in limits if limit.breach != "void"], (stage, need.requirement.metric)
+                assert [limit for limit in limits if limit.breach != "invalid"], (stage, need.requirement.metric)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -95,7 +95,9 @@ def test_a_generic_cpu_is_promised_no_sensor_and_no_absolute_rate() -> None:
 
 def test_the_h100_has_its_published_peaks_as_ceilings() -> None:
     sku = shipped("h100-sxm-8")
-    peaks = {(limit.metric, limit.labels.get("dtype")): limit.number for limit in sku.limits if limit.breach == "void"}
+    peaks = {
+        (limit.metric, limit.labels.get("dtype")): limit.number for limit in sku.limits if limit.breach == "invalid"
+    }
 
     assert peaks["gemm_rate", "bf16"] == 989
     assert peaks["memory_bandwidth", None] == 3350

@@ -1,4 +1,4 @@
-"""SKU files: what is wrong in one is said in one sentence that names file and key, and nothing is loaded."""
+"""SKU files: a wrong one is refused in one sentence that names file and key. The wording is in test_wording."""
 
 from __future__ import annotations
 
@@ -77,116 +77,96 @@ def test_the_revision_changes_with_the_file_and_with_its_programme(folder: Path)
     assert load_sku("h100-sxm-8", [folder]).revision != before
 
 
-WRONG: list[tuple[str, Spoil, str]] = [
+WRONG: list[tuple[str, Spoil]] = [
     (
         "a negative limit",
         lambda raw: limit_of(raw, "gemm_rate", "floor").update(floor=-5),
-        r"h100-sxm-8.yaml: limits.\d+: floor is negative \(-5 TFLOPS\)",
     ),
     (
         "no source",
         lambda raw: limit_of(raw, "gemm_rate", "floor").pop("source"),
-        r"h100-sxm-8.yaml: limits.\d+.source: is missing; every number needs a unit, a source and a date",
     ),
     (
         "no unit",
         lambda raw: limit_of(raw, "gemm_rate", "floor").pop("unit"),
-        r"limits.\d+.unit: is missing; every number needs a unit, a source and a date",
     ),
     (
         "no date",
         lambda raw: limit_of(raw, "gemm_rate", "floor").pop("date"),
-        r"limits.\d+.date: is missing; every number",
     ),
     (
         "a floor above the physical peak",
         lambda raw: limit_of(raw, "gemm_rate", "floor").update(floor=1200),
-        r"limits.\d+ \(floor of gemm_rate\[dtype=bf16\]\): the floor of 1200 TFLOPS is above the physical peak of 989",
     ),
     (
         "a floor above a ceiling",
         lambda raw: raw["limits"].append(limit_of(raw, "temperature_max", "ceiling") | {"ceiling": None, "floor": 90}),
-        r"the floor of 90 °C is above the ceiling of 87 °C",
     ),
     (
         "a wrong unit",
         lambda raw: limit_of(raw, "memory_bandwidth", "floor").update(unit="MB/s"),
-        r"the unit is MB/s, but probes report memory_bandwidth in GB/s",
     ),
     (
         "an unknown metric",
         lambda raw: limit_of(raw, "gemm_rate", "floor").update(metric="gemm_rat"),
-        r"limits.\d+ \(floor of gemm_rat\[dtype=bf16\]\): no probe measures gemm_rat",
     ),
     (
         "two keys in one limit",
         lambda raw: limit_of(raw, "gemm_rate", "floor").update(ceiling=900),
-        r"limits.\d+: needs exactly one of floor, .*; it has floor, ceiling",
     ),
     (
         "no key in a limit",
         lambda raw: limit_of(raw, "gemm_rate", "floor").update(floor=None),
-        r"limits.\d+: needs exactly one of floor, .*; it has none",
     ),
     (
         "a key that is not known",
         lambda raw: limit_of(raw, "gemm_rate", "floor").update(flor=3),
-        r"limits.\d+.flor: is not a key that is known here",
     ),
     (
         "an inventory key among the limits",
         lambda raw: limit_of(raw, "gemm_rate", "floor").update(floor=None, at_least=5),
-        r"at_least does not belong in limits",
     ),
     (
         "the same limit twice",
         lambda raw: raw["limits"].append(limit_of(raw, "gemm_rate", "floor") | {"floor": 500}),
-        r"is given twice for breach fail",
     ),
     (
         "a limit for a stage that there is not",
         lambda raw: limit_of(raw, "gemm_rate", "floor").update(stages=["warm_up"]),
-        r"there is no stage warm_up \(there are intake, burn_in, integrity, performance, thermal\)",
     ),
     (
         "a pattern that is none",
         lambda raw: raw["inventory"][0].update(matches="("),
-        r"inventory.0.matches: not a regular expression",
     ),
     (
         "a programme that there is not",
         lambda raw: raw.update(programme="tpu-node"),
-        r"there is no programme 'tpu-node'",
     ),
-    ("no programme", lambda raw: raw.pop("programme"), r"names no programme"),
+    ("no programme", lambda raw: raw.pop("programme")),
     (
         "another name than the file's",
         lambda raw: raw.update(sku="h200"),
-        r"says h200, but the file's name says h100-sxm-8",
     ),
     (
         "a sensor that the programme never reads",
         lambda raw: raw["sensors"][0].update(probe="gemm_rate"),
-        r"sensors.0 \(temperature_max\): the programme does not run gemm_rate in stage thermal",
     ),
     (
         "a sensor that its probe does not read",
         lambda raw: raw["sensors"][0].update(metric="gemm_rate"),
-        r"probe thermal_soak does not read gemm_rate",
     ),
     (
         "a share that is none",
         lambda raw: limit_of(raw, "gemm_rate", "floor").update(floor=None, siblings_at_least=1.2),
-        r"siblings_at_least: ",
     ),
 ]
 
 
-@pytest.mark.parametrize(("spoil", "message"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
-def test_what_is_wrong_is_said_in_one_sentence(folder: Path, spoil: Spoil, message: str) -> None:
+@pytest.mark.parametrize("spoil", [case[1] for case in WRONG], ids=[case[0] for case in WRONG])
+def test_a_wrong_file_is_refused_in_one_sentence(folder: Path, spoil: Spoil) -> None:
     path = rewrite(folder, spoil)
 
-    with pytest.raises(SkuError, match=message) as error:
+    with pytest.raises(SkuError) as error:
         load_sku("h100-sxm-8", [folder])
 
     assert str(error.value).endswith(".")
@@ -194,40 +174,37 @@ def test_what_is_wrong_is_said_in_one_sentence(folder: Path, spoil: Spoil, messa
     assert any(problem.file == "h100-sxm-8.yaml" for problem in lint_sku(path))
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (
-            lambda raw: raw["stages"]["burn_in"]["probes"].update(
-                gpu_brun=raw["stages"]["burn_in"]["probes"].pop("gpu_burn")
-            ),
-            r"programmes/gpu-node.yaml: stages.burn_in.probes.gpu_brun: there is no such probe",
+WRONG_PROGRAMMES: list[tuple[str, Spoil]] = [
+    (
+        "an unknown probe",
+        lambda raw: raw["stages"]["burn_in"]["probes"].update(
+            gpu_brun=raw["stages"]["burn_in"]["probes"].pop("gpu_burn")
         ),
-        (
-            lambda raw: raw["stages"]["burn_in"]["probes"]["gpu_burn"]["params"].update(second=1),
-            r"stages.burn_in.probes.gpu_burn: the probe has no parameter second \(it has [a-z_, ]*\bseconds\b",
+    ),
+    ("an unknown parameter", lambda raw: raw["stages"]["burn_in"]["probes"]["gpu_burn"]["params"].update(second=1)),
+    (
+        "a metric that the probe does not measure",
+        lambda raw: raw["stages"]["burn_in"]["probes"]["gpu_burn"]["require"].append(
+            {"metric": "fan_max", "devices": "node"}
         ),
-        (
-            lambda raw: raw["stages"]["burn_in"]["probes"]["gpu_burn"]["require"].append(
-                {"metric": "fan_max", "devices": "node"}
-            ),
-            r"requires fan_max, which the probe does not measure",
-        ),
-        (
-            lambda raw: raw["stages"]["burn_in"]["probes"]["gpu_burn"]["timeout_s"].pop("long"),
-            r"timeout_s says nothing for level long",
-        ),
-        (
-            lambda raw: [probe.update(require=[]) for probe in raw["stages"]["burn_in"]["probes"].values()],
-            r"stages.burn_in: requires nothing at level demo, so it could never pass",
-        ),
-        (lambda raw: raw["stages"].update(warm_up={"probes": {}}), r"stages.warm_up"),
-    ],
-)
-def test_a_wrong_programme_is_said_too(folder: Path, spoil: Spoil, message: str) -> None:
+    ),
+    (
+        "a level without a value",
+        lambda raw: raw["stages"]["burn_in"]["probes"]["gpu_burn"]["timeout_s"].pop("long"),
+    ),
+    (
+        "nothing required",
+        lambda raw: [probe.update(require=[]) for probe in raw["stages"]["burn_in"]["probes"].values()],
+    ),
+    ("an unknown stage", lambda raw: raw["stages"].update(warm_up={"probes": {}})),
+]
+
+
+@pytest.mark.parametrize("spoil", [case[1] for case in WRONG_PROGRAMMES], ids=[case[0] for case in WRONG_PROGRAMMES])
+def test_a_wrong_programme_is_refused(folder: Path, spoil: Spoil) -> None:
     rewrite(folder, spoil, "programmes/gpu-node")
 
-    with pytest.raises(SkuError, match=message):
+    with pytest.raises(SkuError):
         load_sku("h100-sxm-8", [folder])
 
 

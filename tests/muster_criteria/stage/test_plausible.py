@@ -51,15 +51,15 @@ def test_absurd_links_are_no_measurement_with_and_without_peers(
         }
 
 
-@pytest.mark.parametrize(("value", "void"), [(0.0, True), (-0.065, True), (0.0059, True), (0.0061, False)])
-def test_a_resistance_of_nothing_is_no_measurement(case: MakeCase, value: float, void: bool) -> None:
+@pytest.mark.parametrize(("value", "invalid"), [(0.0, True), (-0.065, True), (0.0059, True), (0.0061, False)])
+def test_a_resistance_of_nothing_is_no_measurement(case: MakeCase, value: float, invalid: bool) -> None:
     spoilt = case("thermal")
     for slot in range(8):
         spoilt.add("thermal_soak", "thermal_resistance", f"gpu{slot}", value if slot == 3 else 0.06, "°C/W")
     judgement = spoilt.judge()
     found = [each for each in judgement.findings if each.rule == "plausible"]
-    assert [each.device for each in found] == ["gpu3"] * void
-    assert (judgement.verdict is Verdict.INCONCLUSIVE) == void
+    assert [each.device for each in found] == ["gpu3"] * invalid
+    assert (judgement.verdict is Verdict.INCONCLUSIVE) == invalid
     if value <= 0.0:
         assert "gpu3 measured something else" in judgement.reason
         assert found[0].expected == "more than zero"
@@ -71,18 +71,18 @@ def test_a_true_zero_needs_neither_peers_nor_siblings(case: MakeCase, value: flo
     assert [each.rule for each in alone.judge().findings] == ["plausible"]
 
 
-@pytest.mark.parametrize(("share", "void"), [(2.0, False), (2.01, True)])
-def test_no_part_is_twice_its_siblings(case: MakeCase, share: float, void: bool) -> None:
+@pytest.mark.parametrize(("share", "invalid"), [(2.0, False), (2.01, True)])
+def test_no_part_is_twice_its_siblings(case: MakeCase, share: float, invalid: bool) -> None:
     spoilt = case("thermal").set("power_mean", "gpu3", value=690.0 * share)
     found = {each.metric for each in spoilt.judge().findings if each.rule == "plausible"}
-    assert found == ({"power_mean"} if void else set())
+    assert found == ({"power_mean"} if invalid else set())
 
 
 @pytest.mark.parametrize("name", list_skus())
 def test_no_peak_that_follows_is_below_what_is_known_to_be_reached(name: str) -> None:
     sku = shipped(name)
     for peak in sku.peaks:
-        assert peak.breach == "void"
+        assert peak.breach == "invalid"
         for figure in sku.figures:
             if peak.applies_to(figure.metric, figure.device, figure.labels):
                 assert (figure.best or 0.0) < (peak.number or 0.0)

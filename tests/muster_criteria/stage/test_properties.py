@@ -71,7 +71,7 @@ def limits_on(spoilt: Case, row: dict[str, Any]) -> list[Limit]:
         limit
         for limit in spoilt.sku.all_limits
         if limit.applies_to(row["metric"], kind, row["labels"])
-        and limit.breach != "void"
+        and limit.breach != "invalid"
         and (not limit.stages or stage in limit.stages)
         and limit.key != "spread_at_most"
     ]
@@ -182,7 +182,7 @@ def test_an_absurdly_good_figure_never_passes(case: MakeCase, stage: str, seed: 
 @given(seed=SEEDS, name=st.sampled_from([name for name in list_skus() if name != "cpu-generic"]))
 def test_beyond_its_peak_nothing_passes_though_all_siblings_agree(seed: int, name: str) -> None:
     spoilt = Case(shipped(name), healthy_raw(shipped(name), "performance"))
-    ceilings = [limit for limit in spoilt.sku.all_limits if limit.breach == "void" and limit.key == "ceiling"]
+    ceilings = [limit for limit in spoilt.sku.all_limits if limit.breach == "invalid" and limit.key == "ceiling"]
     limit = random.Random(seed).choice([limit for limit in ceilings if list(spoilt.rows(limit.metric, **limit.labels))])
     spoilt.set(limit.metric, value=1e17, **limit.labels)
 

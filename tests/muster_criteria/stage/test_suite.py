@@ -55,7 +55,7 @@ def test_one_expectation_for_each_rule_with_its_gravity_and_claim() -> None:
     suite = build_suite(RULES, "all")
 
     written = [(e["kwargs"]["column"], e["severity"], e["meta"]["claim"]) for e in suite.to_json_dict()["expectations"]]
-    severities = {"fail": "critical", "warn": "warning", "void": "warning"}
+    severities = {"fail": "critical", "warn": "warning", "invalid": "warning"}
     assert written == [(rule.column, severities[rule.breach], rule.claim) for rule in RULES]
 
 

@@ -94,7 +94,7 @@ def _cause(
         source=f"chosen here: {NODES_MIN} nodes and {100 * GROUP_SHARE:.0f} % of those tested are no coincidence",
         summary=(
             f"{count} of {tested} nodes of {by} {group} that were tested lately fail alike in {name} ({listed(alike)} "
-            f"before this one): first of all a {fault} problem; no device is convicted until that is ruled out."
+            f"before this one): suspect {fault} first; return no device until that is ruled out."
         ),
         labels=((GROUPED, by), ("name", group)),
         confidence=FAILED,

@@ -148,7 +148,7 @@ def _differs(device: str, found: Sequence[tuple[Given, Golden]], right: Mapping[
     first, golden = found[0]
     peers = sorted(right.get(golden.id, set()))
     confirmed = len(peers) >= 2
-    word = f"confirmed by {listed(peers)}" if confirmed else "unconfirmed: fewer than two siblings gave the golden's"
+    word = f"confirmed by {listed(peers)}" if confirmed else "unconfirmed: fewer than two siblings returned the golden"
     what = listed([each.op for each, _ in found])
     agreed = f"{len(golden.agreed)} devices agreed on another"
     return Finding(
@@ -161,7 +161,7 @@ def _differs(device: str, found: Sequence[tuple[Given, Golden]], right: Mapping[
         observed=f"{first.digest[:SHOWN]} ({what})",
         expected=golden.digest[:SHOWN],
         source=golden.cited,
-        summary=f"{device} computes other bits than the golden in {what}: {agreed}; {word}.",
+        summary=f"{device} returns other bits than the golden in {what}: {agreed}; {word}.",
         confidence=0.99 if confirmed else 0.9,
         variant=Variant.CONFIRMED if confirmed else Variant.UNCONFIRMED,
         measurements=_behind(device, [each for each, _ in found]),
@@ -196,8 +196,8 @@ def _alone(device: str, dissents: Sequence[Given]) -> Finding:
         device,
         FaultClass.GPU,
         Action.RETEST,
-        f"{device} alone gives other bits than devices of other nodes in {what}: it is a suspect, and there is no "
-        "golden as long as it dissents.",
+        f"{device} alone returns other bits than devices of other nodes in {what}: it is suspect, and no golden is "
+        "formed while it differs.",
         dissents,
         Variant.ALONE,
     )
@@ -210,8 +210,8 @@ def _held(together: Mapping[str, Sequence[Given]]) -> Finding:
         "node",
         FaultClass.SOFTWARE,
         Action.FIX_SOFTWARE,
-        f"{who} and devices of other nodes disagree about the bits of {what}, and none is alone: first of all a "
-        "difference of software that the key does not name; there is no golden until that is settled.",
+        f"{who} and devices of other nodes return different bits in {what}, and none is alone: suspect a software "
+        "difference that the key does not name first; no golden is formed until they agree.",
         dissents,
         Variant.DISAGREEMENT,
     )
@@ -228,8 +228,8 @@ def _dissent(
         fault_class=fault,
         action=action,
         observed=f"{dissents[0].digest[:SHOWN]} ({dissents[0].op})",
-        expected="the bits that other nodes gave",
-        source=f"a golden needs {DEVICES_MIN} devices on {NODES_MIN} nodes that agree, and nobody who dissents",
+        expected="the bits that other nodes returned",
+        source=f"a golden needs {DEVICES_MIN} devices on {NODES_MIN} nodes that agree, and none that differs",
         summary=summary,
         confidence=0.5,
         measurements=_behind("", dissents),

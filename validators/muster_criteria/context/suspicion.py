@@ -81,12 +81,12 @@ def _word(device: str, again: Sequence[Row]) -> tuple[str, bool]:
     clean, bad = ([on for on, row in peers.items() if bool(row.value) is spoilt] for spoilt in (False, True))
     said = f"wrong again in {wrong} of {runs} reruns" if wrong else f"intermittent, right in {runs} reruns"
     if bad:
-        return f"{said}, but {listed(bad)} got it wrong too", False
+        return f"{said}, but {listed(bad)} computed it wrong too", False
     if kind_of(device) not in SIBLINGS:
         return said, bool(wrong)
     if len(clean) < PEERS_MIN:
-        return f"{said}, and fewer than two siblings could be asked: run it again on peers", False
-    return f"{said}, and {listed(clean)} got it right", bool(wrong)
+        return f"{said}, and fewer than two siblings repeated it: run it again on peers", False
+    return f"{said}, and {listed(clean)} computed it right", bool(wrong)
 
 
 def _own(device: str, again: Sequence[Row]) -> list[Row]:

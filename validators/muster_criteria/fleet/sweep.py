@@ -29,7 +29,7 @@ FINDINGS = (
 )  # fmt: skip
 """``rule``: peers, siblings, drift, cusum, node_peers, node_drift, or a SKU's floor, ceiling, exactly, expected,
 expected_devices. ``breach``: "fail" convicts, "retest" asks to measure again, "warn" only tells, "acquitted" tells of
-what a repeat did not show again, "void" says that something else was measured. ``expected``: what the reference says,
+what a repeat did not show again, "invalid" means that something else was measured. ``expected``: the reference's value
 in unit. ``share``: distance from it, adverse positive. ``threshold``: the share beyond which one reading fails
 (infinite: nothing convicts here). ``held``: the common cause for which conviction waits. Rules about a node's own level
 are told of device "node", metric "<metric>_level": relative to the peers."""
@@ -42,7 +42,7 @@ measured."""
 BLOCK_ROWS = 500_000
 """How many readings are judged at a time."""
 
-_SAID = {"fail": "FAIL", "retest": "RETEST", "void": "RETEST", "warn": "WARN", "acquitted": "WARN"}
+_SAID = {"fail": "FAIL", "retest": "RETEST", "invalid": "RETEST", "warn": "WARN", "acquitted": "WARN"}
 """What each breach makes of its node, the gravest first."""
 
 

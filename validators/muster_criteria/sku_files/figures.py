@@ -27,7 +27,7 @@ class Figure(Written):
     """The best that is known of one metric. It convicts nobody: the lint checks floors against it.
 
     ``best``: the best published or measured on this model. ``peak``: what physics allows; a measurement beyond it is
-    void (see ``peaks``). Labels as in a limit.
+    invalid (see ``peaks``). Labels as in a limit.
     ``stack``: driver, CUDA, libraries and container of ``best`` as the source states them, or "not stated".
     """
 

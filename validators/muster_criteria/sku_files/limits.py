@@ -1,4 +1,4 @@
-"""What one entry of a SKU file may say: a limit on a metric, with unit, source and date, and what its breach means."""
+"""One entry of a SKU file: a limit on a metric, with unit, source, date, and the consequence of a breach."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat,
 
 from muster_criteria.model import Action, FaultClass
 
-Breach = Literal["fail", "warn", "void"]
-"""What a breach means. ``fail``: critical finding. ``warn``: warning. ``void``: the measurement says nothing of the
-device (better than physics: it measured something else; too hot an inlet: the hall was measured), so it counts as
-missing, and the verdict is INCONCLUSIVE rather than a conviction."""
+Breach = Literal["fail", "warn", "invalid"]
+"""What a breach means. ``fail``: critical finding. ``warn``: warning. ``invalid``: the value is no measurement of the
+device (better than physics allows, or taken under too hot an inlet), so it counts as missing and the verdict is
+INCONCLUSIVE instead of FAIL."""
 
 Kind = Literal["gpu", "cpu", "node", "memory", "disk", "nic", "fan", "psu", "inlet"]
 
@@ -22,12 +22,12 @@ INVENTORY_KEYS = ("equals", "at_least", "at_most", "one_of", "matches")
 
 
 def as_tuple(value: object) -> object:
-    """YAML has lists only; values that travel are frozen, so they become tuples."""
+    """A YAML list as a tuple, since models are frozen."""
     return tuple(value) if isinstance(value, list) else value
 
 
 class Written(BaseModel):
-    """Base of everything read from YAML: unknown keys are refused, and nothing changes afterwards."""
+    """Base of everything read from YAML: frozen, and unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -50,10 +50,10 @@ class Limit(Written):
     Exactly one of ``LIMIT_KEYS`` (in a SKU's ``limits``) or ``INVENTORY_KEYS`` (in its ``inventory``) is set. Shares
     (``siblings_…``) are of the median over the node's devices of that kind and need ``siblings`` of them measured;
     ``spread_at_most`` is about the spread of a measurement's repeats, (p95 − p5) / median, in %.
-    ``stages``: only there (empty: wherever it is measured). ``voids``: other metrics of the stage that say nothing
-    either while this limit is broken. ``meaning`` is the half sentence an operator reads first ("computes wrong
-    results"). ``source`` says where the number comes from, ``date`` when it was taken from there, ``stack`` with which
-    software (driver, CUDA, libraries, container, as the source states them) and under which conditions it holds.
+    ``stages``: applies only there (empty: everywhere). ``invalidates``: other metrics of the stage that are invalid too
+    while this limit is broken. ``meaning``: half a sentence for operators ("computes wrong results"). ``source``: where
+    the number comes from; ``date``: when it was taken from there; ``stack``: driver, CUDA, libraries, container and
+    conditions under which it holds, as the source states them.
     """
 
     metric: str
@@ -74,7 +74,7 @@ class Limit(Written):
     breach: Breach = "fail"
     stages: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
     siblings: Annotated[int, Field(ge=2)] = 3
-    voids: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    invalidates: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
     fault: FaultClass = FaultClass.NODE
     action: Action = Action.INSPECT
     meaning: str = ""
@@ -96,13 +96,13 @@ class Limit(Written):
     def _one_key(self) -> Limit:
         keys = [key for key in (*LIMIT_KEYS, *INVENTORY_KEYS) if getattr(self, key) is not None]
         if len(keys) != 1:
-            said = "none" if not keys else ", ".join(keys)
-            raise ValueError(f"needs exactly one of {', '.join((*LIMIT_KEYS, *INVENTORY_KEYS))}; it has {said}")
+            has = "none" if not keys else ", ".join(keys)
+            raise ValueError(f"needs exactly one of {', '.join((*LIMIT_KEYS, *INVENTORY_KEYS))}; it has {has}")
         number = self.number
         if number is not None and number < 0 and self.unit != "°C":
             raise ValueError(f"{keys[0]} is negative ({number:g} {self.unit})")
-        if self.voids and self.breach != "void":
-            raise ValueError("voids is only for a limit whose breach is void")
+        if self.invalidates and self.breach != "invalid":
+            raise ValueError("invalidates is only for a limit whose breach is invalid")
         return self
 
     @property

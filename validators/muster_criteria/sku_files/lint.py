@@ -50,7 +50,7 @@ def _contradictions(sku: Sku) -> Iterator[Problem]:
             yield Problem(sku.file, key, f"is given twice for breach {one.breach}")
         for low, high in ((one, other), (other, one)):
             if low.key in FLOORS and high.key in CEILINGS and _above(low, high):
-                what = "physical peak" if high.breach == "void" else "ceiling"
+                what = "physical peak" if high.breach == "invalid" else "ceiling"
                 message = f"the floor of {low.number:g} {low.unit} is above the {what} of {high.number:g} {high.unit}"
                 yield Problem(sku.file, key, message)
 

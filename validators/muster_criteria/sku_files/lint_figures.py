@@ -1,9 +1,8 @@
-"""Floors that cannot be right: above what was ever measured, far below it, with nothing to check them by, borrowed.
+"""Floors that cannot be right: above the best known figure, far below it, without one, or taken from another model.
 
-And measured rates that do not say with which software (``stack``) they were measured. Which those are, the entry says:
-a figure's ``best``, and a ``floor`` or ``ceiling`` on a rate. Not asked are entries that no software has a part in: the
-inventory, data-sheet and physical peaks (a figure with a ``peak`` alone, a limit whose breach is ``void``), counts and
-temperatures, and shares, be they of siblings, of repeats or of another measurement, which run on the node's own stack.
+A measured rate must name its software (``stack``): a figure's ``best``, and a ``floor`` or ``ceiling`` on a rate.
+Exempt is what does not depend on software: the inventory, data-sheet and physical peaks, counts, temperatures, and shares of
+other measurements on the same node.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from muster_criteria.sku_files.model import Problem, Sku
 
 FLOORS = ("floor", "at_least")
 LEAST_SHARE = 0.5
-"""A floor below this share of the best known figure lets half a device pass: a slip of the pen, or of the unit."""
+"""A floor below this share of the best known figure is taken for a mistake, often of the unit."""
 
 RATES = (*SCALE, "TFLOPS/GHz")
-"""Units of what software has a part in; the rate per clock has no other unit to be converted to."""
+"""Units of rates that depend on software."""
 
 _MODEL = re.compile(r"\b(?:GB|GH|MI|[ABHLV])\d{2,3}[SX]?\b")
-"""What the makers' model names look like: H100, GB200, L40S, MI300X."""
+"""Model names: H100, GB200, L40S, MI300X."""
 
 
 def figure_problems(sku: Sku) -> Iterator[Problem]:
-    """What is wrong with the floors of a SKU by its figures, what was taken from another model, what has no stack."""
+    """Floors that contradict the SKU's figures, numbers taken from another model, and rates without a stack."""
     for section, limit, key in _limits(sku):
         if limit.key in FLOORS and limit.number is not None and limit.unit in SCALE and section == "limits":
             for message in _against_figures(sku, limit, limit.number):
@@ -62,7 +61,7 @@ def _against_figures(sku: Sku, limit: Limit, number: float) -> Iterator[str]:
                 yield f"{said} is above {known}"
             elif floor < LEAST_SHARE * best:
                 yield f"{said} is {100 * floor / best:.2g} % of {known}: less than half a device would pass it"
-    ceilings = (other for other in sku.limits if other.breach == "void" and other.key == "ceiling")
+    ceilings = (other for other in sku.limits if other.breach == "invalid" and other.key == "ceiling")
     if not figures and not any(_same(other, limit) for other in ceilings):
         yield f"{said} has no best known figure and no physical peak to be checked by: give one under figures"
 
@@ -82,7 +81,7 @@ def _labels_meet(one: dict[str, str], other: dict[str, str]) -> bool:
 
 
 def _borrowed(sku: Sku, key: str, source: str) -> Iterator[Problem]:
-    """A number whose source speaks of other models only was taken from them."""
+    """Reports a number whose source names other models only."""
     named = set(_MODEL.findall(source))
     if sku.names and named and not named & set(sku.names):
         models, own = ", ".join(sorted(named)), " or ".join(sku.names)
@@ -91,7 +90,7 @@ def _borrowed(sku: Sku, key: str, source: str) -> Iterator[Problem]:
 
 def _is_measured(limit: Limit) -> bool:
     absolute = limit.key in ("floor", "ceiling") and limit.number is not None
-    return absolute and limit.breach != "void" and limit.unit in RATES
+    return absolute and limit.breach != "invalid" and limit.unit in RATES
 
 
 def _without_stack(sku: Sku, key: str, stack: str) -> Iterator[Problem]:

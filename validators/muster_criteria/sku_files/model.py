@@ -168,7 +168,7 @@ class Sku(Written):
 
     @property
     def peaks(self) -> tuple[Limit, ...]:
-        """The void ceilings that follow from what the file says (see ``peaks``)."""
+        """The invalid ceilings that follow from what the file says (see ``peaks``)."""
         return self._peaks
 
     def stage(self, stage: str) -> StagePlan:

@@ -1,7 +1,7 @@
-"""What physics allows of a SKU's metrics, from what its file says anyway: void ceilings that nobody has to write.
+"""Physical peaks of a SKU's metrics, derived from its file: ceilings beyond which a value is invalid.
 
-Better than that is no measurement of the device, whatever it is. From its figures' peaks, from the generation and width
-of its PCIe link, from its NVLinks, and for rates per clock from the peaks of the formats.
+Derived from the peaks of its figures, the generation and width of its PCIe link, its NVLinks, and for rates per clock
+from the peaks of the formats (docs/science.md#physical-peaks).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ MEANING = "measured something else"
 PCIE_LANE = {3: 8 * 128 / 130 / 8, 4: 16 * 128 / 130 / 8, 5: 32 * 128 / 130 / 8}
 """GB/s of one lane in one direction by generation: GT/s, less its 128b/130b coding (PCI Express base specification)."""
 NVLINK_LINE = 26.562 / 25.0
-"""Line rate of an NVLink by its data sheet's rate: NVML tells 26,562 MB/s of H100's 25 GB/s and 53,125 of GB200's 50
-(NVIDIA Health Validation). What a copy can reach lies between them, so no sound one is beyond the line rate."""
+"""Line rate of an NVLink as a multiple of its data-sheet rate: NVML reports 26,562 MB/s for H100's 25 GB/s and 53,125
+for GB200's 50 (NVIDIA Health Validation). No copy exceeds the line rate."""
 DIRECTIONS = {"h2d": 1, "d2h": 1, "both": 2}
-"""How many directions of the link a copy uses; both at once are told as their sum."""
+"""{label: directions of the link that a copy uses}; both at once are reported as their sum."""
 
 
 def peaks_of(figures: Sequence[Figure], inventory: Sequence[Limit], limits: Sequence[Limit]) -> tuple[Limit, ...]:
-    """The void ceilings that follow from a SKU's figures, inventory and limits, without those that it writes itself."""
-    written = [limit for limit in limits if limit.key == "ceiling" and limit.breach == "void"]
+    """The ceilings of kind ``invalid`` that follow from a SKU's entries, without those that it has itself."""
+    written = [limit for limit in limits if limit.key == "ceiling" and limit.breach == "invalid"]
     found: list[Limit] = []
     for peak in (*_of_figures(figures), *_of_pcie(inventory), *_of_nvlink(inventory), *_of_clocks(written)):
         if not any(_implies(other, peak) for other in (*written, *found)):
@@ -33,7 +33,7 @@ def peaks_of(figures: Sequence[Figure], inventory: Sequence[Limit], limits: Sequ
 
 
 def _implies(one: Limit, other: Limit) -> bool:
-    """Whether ``other`` says nothing more than ``one``, which is about all that it is about and no wider a bound."""
+    """Whether ``one`` covers all measurements of ``other`` with a bound that is not wider."""
     if one.number is None or other.number is None or one.unit != other.unit or one.stages:
         return False
     return one.applies_to(other.metric, other.device, other.labels) and one.number <= other.number
@@ -42,9 +42,9 @@ def _implies(one: Limit, other: Limit) -> bool:
 def _of_figures(figures: Sequence[Figure]) -> Iterator[Limit]:
     for figure in figures:
         if figure.peak is not None:
-            said = Limit(metric=figure.metric, device=figure.device, unit=figure.unit, ceiling=figure.peak,
+            limit = Limit(metric=figure.metric, device=figure.device, unit=figure.unit, ceiling=figure.peak,
                          source=f"physical peak: {figure.source}", date=figure.date)  # fmt: skip
-            yield _void(said, figure.labels)
+            yield _invalid(limit, figure.labels)
 
 
 def _of_pcie(inventory: Sequence[Limit]) -> Iterator[Limit]:
@@ -55,13 +55,13 @@ def _of_pcie(inventory: Sequence[Limit]) -> Iterator[Limit]:
     for metric in ("pcie_bandwidth", "pcie_bandwidth_together"):
         for direction, ways in DIRECTIONS.items():
             source = f"physical peak: PCIe generation {generation.number:g}, {width.number:g} lanes ({width.source})"
-            said = Limit(metric=metric, device="gpu", unit="GB/s", ceiling=ways * lane * float(width.number or 0),
+            limit = Limit(metric=metric, device="gpu", unit="GB/s", ceiling=ways * lane * float(width.number or 0),
                          source=source, date=width.date)  # fmt: skip
-            yield _void(said, {"direction": direction})
+            yield _invalid(limit, {"direction": direction})
 
 
 def _of_nvlink(inventory: Sequence[Limit]) -> Iterator[Limit]:
-    """A copy from one peer, which all of a GPU's links carry at best."""
+    """A copy from one peer uses at most all of a GPU's links."""
     links = _counted(inventory, "nvlink_active")
     speed = next((each for each in inventory if (each.metric, each.key) == ("nvlink_speed", "at_least")), None)
     if links is None or speed is None or not links.number or not speed.number:
@@ -69,9 +69,9 @@ def _of_nvlink(inventory: Sequence[Limit]) -> Iterator[Limit]:
     for metric in ("peer_bandwidth", "peer_pair_bandwidth"):
         line = NVLINK_LINE * speed.number
         source = f"physical peak: {links.number:g} NVLinks of {line:.4g} GB/s in each direction ({speed.source})"
-        said = Limit(metric=metric, device="gpu", unit="GB/s", ceiling=links.number * line, source=source,
+        limit = Limit(metric=metric, device="gpu", unit="GB/s", ceiling=links.number * line, source=source,
                      date=speed.date)  # fmt: skip
-        yield _void(said, {})
+        yield _invalid(limit, {})
 
 
 def _of_clocks(written: Sequence[Limit]) -> Iterator[Limit]:
@@ -85,19 +85,19 @@ def _of_clocks(written: Sequence[Limit]) -> Iterator[Limit]:
             continue
         for dtype, rate in rates.items():
             if rate.number and rate.device == known.device:
-                said = known.model_copy(
+                limit = known.model_copy(
                     update={
                         "ceiling": known.number * rate.number / base.number,
                         "source": f"{known.source}; by the peak of {dtype}: {rate.source}",
                     }
                 )
-                yield _void(said, {"dtype": dtype})
+                yield _invalid(limit, {"dtype": dtype})
 
 
 def _counted(inventory: Sequence[Limit], metric: str) -> Limit | None:
     return next((each for each in inventory if each.metric == metric and each.key == "equals" and each.number), None)
 
 
-def _void(said: Limit, labels: dict[str, str]) -> Limit:
-    told = {"breach": "void", "fault": FaultClass.SOFTWARE, "action": Action.FIX_SOFTWARE, "meaning": MEANING}
-    return said.model_copy(update={"labels": labels, **told})
+def _invalid(limit: Limit, labels: dict[str, str]) -> Limit:
+    update = {"breach": "invalid", "fault": FaultClass.SOFTWARE, "action": Action.FIX_SOFTWARE, "meaning": MEANING}
+    return limit.model_copy(update={"labels": labels, **update})

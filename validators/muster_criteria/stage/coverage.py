@@ -1,4 +1,4 @@
-"""Coverage: what (SKU, stage, level) requires against what was measured and judged. The plan does not come into it."""
+"""Coverage: what (SKU, stage, level) requires, against what was measured and judged."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from muster_criteria.stage.rules import RULES
 from muster_criteria.words import listed
 
 COUNTED_BY = {"cpu": "cpu_threads", "core": "cpu_cores", "gpu": "gpu_count"}
-"""Where the SKU leaves the number of a kind of device to the machine: the inventory metric that tells it."""
+"""{kind of device: the inventory metric with their number}, where the SKU leaves the number to the machine."""
 DEVICES_MAX = 4096
-"""No machine has more of one kind; a count beyond is not believed."""
+"""A larger count of one kind of device is ignored as impossible."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Void:
-    """Why a row says nothing of its device; ``itself``: its own value is why, not another measurement's."""
+class Invalid:
+    """Why a row is invalid. ``itself``: because of its own value, not of another measurement's."""
 
     why: str
     itself: bool
@@ -32,7 +32,7 @@ class Void:
 
 @dataclasses.dataclass
 class Tally:
-    """What coverage is made of: a sentence for each requirement that is missing or unjudged, and plain notes."""
+    """Coverage while it is counted: one sentence per missing or unjudged requirement, and notes."""
 
     required: int = 0
     missing: list[str] = dataclasses.field(default_factory=list)
@@ -57,33 +57,33 @@ class Tally:
 
 
 def nothing_measured(sku: Sku, stage: str, level: str, why: str) -> Coverage:
-    """Coverage where there is no result at all. Raises SkuError for a stage or level that there is not."""
+    """Coverage without a result. Raises SkuError for an unknown stage or level."""
     wanted = len(needs(sku, stage, level))
     return Coverage(required=max(1, wanted), measured=0, judged=0, missing=(f"everything: {why}",))
 
 
 def tally(
-    result: StageResult, frame: pd.DataFrame, void: Mapping[int, Void], sku: Sku, stage: str, level: str
+    result: StageResult, frame: pd.DataFrame, invalid: Mapping[int, Invalid], sku: Sku, stage: str, level: str
 ) -> Tally:
-    """Count everything that was required; ``void``: rows that say nothing of their device."""
+    """Count everything that was required. ``invalid``: {row: why it is invalid}."""
     counted = Tally()
     if result.partial or result.end != "completed":
-        why = result.notes[0] if result.notes else "the node does not say why"
+        why = result.notes[0] if result.notes else "the node gives no reason"
         counted.miss(f"the rest of the job, which ended early ({result.end}): {why}")
     ends = _ends(result.probes)
     probes = stage_probes(sku, stage, level)
     if PRESENCE_PROBE in probes:
         _presence(frame, ends, sku, counted)
     needed = {(need.probe, need.requirement.metric) for need in needs(sku, stage, level)}
-    for position, reason in sorted(void.items()):
+    for position, reason in sorted(invalid.items()):
         if reason.itself and (frame["probe"].iloc[position], frame["metric"].iloc[position]) not in needed:
             counted.miss(reason.why)
-    requirements = _Requirements(frame, void, ends, sku, counted)
+    requirements = _Requirements(frame, invalid, ends, sku, counted)
     for need in needs(sku, stage, level):
         requirements.count(need)
     requirements.finish()
     if not counted.required:
-        counted.miss("anything at all: nothing is required here, and nothing required is nothing passed")
+        counted.miss("everything: the programme requires nothing here, so the stage cannot pass")
     for probe in probes.keys() - requirements.missed_by:
         if not _completed(ends.get(probe)):
             _unfinished_probe(probe, ends.get(probe), bool(probes[probe].require), counted)
@@ -91,7 +91,7 @@ def tally(
 
 
 def _ends(ends: Sequence[ProbeEnd]) -> dict[str, ProbeEnd]:
-    """How each probe ended; where it is told more than once, the end that is not completion."""
+    """How each probe ended; of several ends, one that is not ``completed``."""
     chosen: dict[str, ProbeEnd] = {}
     for end in sorted(ends, key=lambda end: (end.status == "completed", end.status, end.reason)):
         chosen.setdefault(end.probe, end)
@@ -105,8 +105,8 @@ def _completed(end: ProbeEnd | None) -> bool:
 def _ended(end: ProbeEnd | None) -> str:
     if end is None:
         return "the probe did not run"
-    said = {"skipped": "skipped", "crashed": "crashed", "timed_out": "timed out", "completed": "completed"}[end.status]
-    return f"the probe {said}{f': {end.reason}' if end.reason else ''}".rstrip(".")
+    verb = {"skipped": "skipped", "crashed": "crashed", "timed_out": "timed out", "completed": "completed"}[end.status]
+    return f"the probe {verb}{f': {end.reason}' if end.reason else ''}".rstrip(".")
 
 
 def _unfinished_probe(probe: str, end: ProbeEnd | None, required: bool, counted: Tally) -> None:
@@ -134,10 +134,15 @@ class _Requirements:
     """Counts needs against the frame's rows."""
 
     def __init__(
-        self, frame: pd.DataFrame, void: Mapping[int, Void], ends: Mapping[str, ProbeEnd], sku: Sku, counted: Tally
+        self,
+        frame: pd.DataFrame,
+        invalid: Mapping[int, Invalid],
+        ends: Mapping[str, ProbeEnd],
+        sku: Sku,
+        counted: Tally,
     ) -> None:
         self.missed_by: set[str] = set()
-        self._frame, self._void, self._ends, self._sku, self._counted = frame, void, ends, sku, counted
+        self._frame, self._invalid, self._ends, self._sku, self._counted = frame, invalid, ends, sku, counted
         self._rows: dict[tuple[str, str], dict[str, list[tuple[set[tuple[str, str]], int]]]] = {}
         columns = zip(frame["probe"], frame["metric"], frame["device"], frame["labels"], strict=True)
         for position, (probe, metric, device, labels) in enumerate(columns):
@@ -160,7 +165,7 @@ class _Requirements:
             self._on(need, name, device)
 
     def finish(self) -> None:
-        """Note what could not be read on this machine, one line for each reason."""
+        """Add a note per reason for what could not be read on this machine."""
         for (name, why), devices in sorted(self._unreadable.items()):
             self._counted.notes.append(f"{name} on {listed(devices)}: {why}")
 
@@ -168,17 +173,17 @@ class _Requirements:
         found = self._rows.get((need.probe, need.requirement.metric), {}).get(device, [])
         positions = [position for labels, position in found if labels >= set(need.labels)]
         where = f"{name} on {device}"
-        void = [position for position in positions if position in self._void]
+        invalid = [position for position in positions if position in self._invalid]
         empty = [at for at in positions if not self._usable[at]]
-        notes = sorted({str(self._frame["note"].iloc[at]) or "no value, and no word why" for at in empty})
+        notes = sorted({str(self._frame["note"].iloc[at]) or "no value and no reason given" for at in empty})
         honest = all(self._frame["note"].iloc[at] and not self._frame["refused"].iloc[at] for at in empty)
         if not positions:
             end = self._ends.get(need.probe)
             absent = "the node has no such sensor" if promised(need) else "the probe did not report it"
             why = "it does not answer" if device in self._absent else absent if _completed(end) else _ended(end)
             self._miss(need, f"{where}: {why}")
-        elif void:
-            self._miss(need, f"{where}: {self._void[void[0]].why}")
+        elif invalid:
+            self._miss(need, f"{where}: {self._invalid[invalid[0]].why}")
         elif notes and honest and need.requirement.where_readable and _completed(self._ends.get(need.probe)):
             self._unreadable.setdefault((name, "; ".join(notes)), []).append(device)
         elif notes:
@@ -211,10 +216,10 @@ class _Requirements:
         return seen + [next(others) for _ in range(number - len(seen))]
 
     def _number(self, kind: str) -> int | str:
-        said = self._sku.devices.get(kind)  # type: ignore[call-overload]
-        if isinstance(said, int):
-            return said
-        if said is None:
+        counted = self._sku.devices.get(kind)  # type: ignore[call-overload]
+        if isinstance(counted, int):
+            return counted
+        if counted is None:
             return f"SKU {self._sku.name} does not say how many there are"
         frame = self._frame
         rows = frame[(frame["metric"] == COUNTED_BY[kind]) & (frame["device"] == "node") & frame["usable"]]

@@ -29,7 +29,7 @@ from muster_criteria.stage.fleet_findings import fleet_finding
 from muster_criteria.stage.plausible import plausible_finding
 from muster_criteria.stage.row_findings import row_finding
 from muster_criteria.stage.rows import natural
-from muster_criteria.stage.rules import FLEET_KINDS, KINDS, VOID_KINDS, Rule, Violations
+from muster_criteria.stage.rules import FLEET_KINDS, INVALID_KINDS, KINDS, Rule, Violations
 from muster_criteria.words import figure
 
 DETAIL_MAX = 160
@@ -103,7 +103,7 @@ def _finding(frame: pd.DataFrame, row: pd.Series, rule: Rule, sku: Sku, runs: Se
         of = frame[behind(frame, row, comparison, sku)]
         columns = zip(of["probe"], of["metric"], of["device"], of["labels"], strict=True)
         return fleet_finding(row, rule, comparison, tuple(measurement_reference(*each) for each in columns), runs)
-    if rule.kind in VOID_KINDS:
+    if rule.kind in INVALID_KINDS:
         return plausible_finding(row, rule, sku.programme.compare[int(row[f"{rule.column}_by"])].worse)
     return limit_finding(row, rule, sku)
 
@@ -156,9 +156,7 @@ def _presence_finding(row: pd.Series, sku: Sku) -> Finding:
             f"{device} is missing: SKU {sku.name} counts {counted} GPUs, and the one in this slot does not answer."
         )
     else:
-        summary = (
-            f"{device} is one more than SKU {sku.name} counts ({counted} GPUs): check the SKU and the slot numbers."
-        )
+        summary = f"{device} is extra: SKU {sku.name} counts {counted} GPUs; check the SKU and the slot numbers."
     return Finding(
         rule="expected_devices",
         metric=row["metric"],

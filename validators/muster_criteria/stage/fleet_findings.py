@@ -1,4 +1,4 @@
-"""What the fleet's rules found, said so that an operator can act on it; and what several devices alike amount to."""
+"""Findings of the fleet's rules, and common causes of devices that fail alike."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from muster_criteria.stage.rules import FLEET_KINDS, SEVERITY, Rule
 from muster_criteria.words import figure, listed
 
 FAILED, CONFIRMED, SUSPECTED, CLEARED = 0.95, 0.99, 0.5, 0.05
-"""Confidence of a finding by the fleet: beyond the budget's threshold; beyond it by several rules or readings; an
-outlier below it; an outlier in one reading only. Chosen here: an order, not measured probabilities."""
+"""Confidence of a fleet finding: beyond the threshold; beyond it by several rules or readings; an outlier below it; an
+outlier in one reading only. Chosen here: an order, not measured probabilities."""
 
 _CONCLUSION = {
     Variant.PLAIN: "",
@@ -43,7 +43,7 @@ def fleet_finding(
 ) -> Finding:
     """The finding of a row that breaks a rule of the fleet.
 
-    ``behind``: the measurements that the row is of. ``runs``: what each run of it gave, where there are several.
+    ``behind``: references to the measurements that the row is derived from. ``runs``: each run's value, if several.
     """
     of_node = rule.kind in NODE_RULES
     name, column = labelled(row["metric"], dict(row["labels"])), rule.column
@@ -108,16 +108,18 @@ def _action(variant: Variant, of_node: bool, comparison: Comparison) -> Action:
 
 
 def fleet_source(kind: str, breach: str, comparison: Comparison) -> str:
-    """Where the thresholds of the fleet's rules come from."""
+    """The source of a fleet rule's threshold, for findings."""
     if breach == "fail":
         return f"{kind}: the fleet's empirical tail, at 1 healthy node failed in 1,000 visits; at least 3 % effect"
     if follows_lottery(kind, comparison.spread):
-        return f"{kind}: the fleet's empirical tail, at 1 healthy node told in 100 visits, and robust z above 3.5"
-    return f"{kind}: robust z above 3.5 (Iglewicz and Hoaglin) and at least 2.5 % effect; a retest, no conviction"
+        return f"{kind}: the fleet's empirical tail, at 1 healthy node warned in 100 visits, and robust z above 3.5"
+    return (
+        f"{kind}: robust z above 3.5 (Iglewicz and Hoaglin) and at least 2.5 % effect; asks for a retest, never fails"
+    )
 
 
 def corroborated(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings; those that several rules of the fleet make of one device and metric are the surer for it."""
+    """The findings, with a higher confidence where several fleet rules fail one device in one metric."""
     rules: dict[tuple[str, str], set[str]] = {}
     for each in findings:
         if each.rule in FLEET_KINDS and each.severity is Severity.CRITICAL:
@@ -131,10 +133,10 @@ def corroborated(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def with_common_causes(findings: Iterable[Finding], devices: Mapping[str, int]) -> list[Finding]:
-    """The findings, with one more for each metric (or driver message) in which most devices of a kind fail alike.
+    """The findings, and one more for each metric (or driver message) in which most devices of a kind fail alike.
 
-    The node still fails, but no device is convicted until software, the golden reference and the facility are ruled
-    out: the devices' own findings then ask for that, and are believed the less. ``devices``: how many of each kind.
+    The node still fails. The devices' own findings get the action ``fix software`` and at most the confidence ``HELD``.
+    ``devices``: {kind: number in the node}.
     """
     given = list(findings)
     failing: dict[tuple[str, str], set[str]] = {}
@@ -169,8 +171,8 @@ def _cause(kind: str, metric: str, alike: Sequence[str], findings: Sequence[Find
         expected="faults of devices to come one at a time",
         source=f"chosen here: {100 * DEVICE_SHARE:.0f} % of a node's devices alike are no coincidence",
         summary=(
-            f"{len(alike)} {kind}s of the node fail alike in {metric}: first of all a problem of software, of the "
-            "golden reference or of the facility; no device is convicted until that is ruled out."
+            f"{len(alike)} {kind}s of the node fail alike in {metric}: suspect software, the golden reference or "
+            "the facility first; return no device until these are ruled out."
         ),
         confidence=FAILED,
         measurements=tuple(dict.fromkeys(reference for each in of for reference in each.measurements)),

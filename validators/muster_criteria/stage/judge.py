@@ -18,14 +18,14 @@ from muster_criteria.measured import StageResult
 from muster_criteria.model import UNJUDGED, Coverage, Finding, Judgement, Observation, Severity, Verdict
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.case import Case
-from muster_criteria.stage.coverage import Void, nothing_measured, tally
+from muster_criteria.stage.coverage import Invalid, nothing_measured, tally
 from muster_criteria.stage.findings import Breaking, evidence_finding, findings_of, in_order
 from muster_criteria.stage.fleet_findings import corroborated, with_common_causes
 from muster_criteria.stage.frame import build_frame
 from muster_criteria.stage.observations import observations_of
 from muster_criteria.stage.retests import doubted, repeated_rows
 from muster_criteria.stage.rows import Row, rows_of
-from muster_criteria.stage.rules import VOID_KINDS, Evaluate, applicable
+from muster_criteria.stage.rules import INVALID_KINDS, Evaluate, applicable
 from muster_criteria.stage.sequential import is_noisy, sequential_probes, weigh
 from muster_criteria.stage.suite import unexpected_rows
 from muster_criteria.stage.verdict import verdict_of
@@ -110,11 +110,11 @@ def _examine(result: StageResult, case: Case, evaluate: Evaluate) -> _Examined:
     ran = [(each, build_frame(of, sku, each.stage)) for each in case.others if (of := repeated_rows(each, sku))]
     weighed = weigh(frame, found, sku, result, case.repeats, [other for _, other in ran])
     breaking = weighed.breaking
-    void = _void_rows(frame, breaking, sku)
-    counted = tally(result, frame, void, sku, stage, case.level)
+    invalid = _invalid_rows(frame, breaking, sku)
+    counted = tally(result, frame, invalid, sku, stage, case.level)
     if not rules and not counted.missing:
         counted.unjudged.append(f"the whole stage: {UNJUDGED}")
-    told = [_held_back(item.finding) if item.position in void else item.finding for item in breaking]
+    told = [_held_back(item.finding) if item.position in invalid else item.finding for item in breaking]
     told += weighed.elsewhere
     told += _only_in_repeats(ran, told, sku, evaluate)
     told = [*confirmed(told, rows), *golden_findings(result, case.goldens)]
@@ -145,12 +145,12 @@ def _only_in_repeats(
     for result, frame in ran:
         rules = applicable(frame)
         breaking = findings_of(frame, rules, evaluate(frame, rules), sku)
-        void, noisy = _void_rows(frame, breaking, sku), sequential_probes(sku, result.stage, result.level)
+        invalid, noisy = _invalid_rows(frame, breaking, sku), sequential_probes(sku, result.stage, result.level)
         for item in breaking:
             finding = item.finding
             key = (finding.rule, finding.metric, finding.device, finding.labels)
-            convicts = item.rule.breach == "fail" and item.position not in void and not is_noisy(frame, item, noisy)
-            if (convicts or item.rule.breach == "void") and key not in known:
+            convicts = item.rule.breach == "fail" and item.position not in invalid and not is_noisy(frame, item, noisy)
+            if (convicts or item.rule.breach == "invalid") and key not in known:
                 known.add(key)
                 found.append(dataclasses.replace(finding, observed=f"{finding.observed} (in a repeat)"))
     return found
@@ -170,20 +170,20 @@ def _compared(rows: Sequence[Row], result: StageResult, sku: Sku, references: Re
     )
 
 
-def _void_rows(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku) -> dict[int, Void]:
+def _invalid_rows(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku) -> dict[int, Invalid]:
     """Rows that say nothing of their device: by their own value, or because of another measurement's."""
-    void: dict[int, Void] = {}
+    invalid: dict[int, Invalid] = {}
     for item in breaking:
-        if item.rule.breach != "void":
+        if item.rule.breach != "invalid":
             continue
-        void[item.position] = Void(item.finding.summary.rstrip("."), itself=True)
-        if item.rule.kind in VOID_KINDS:
+        invalid[item.position] = Invalid(item.finding.summary.rstrip("."), itself=True)
+        if item.rule.kind in INVALID_KINDS:
             continue
         limit = sku.all_limits[int(frame[f"{item.rule.column}_by"].iloc[item.position])]
-        for position in frame.index[frame["metric"].isin(limit.voids)]:
-            why = f"says nothing, since {item.finding.metric} is {item.finding.observed}"
-            void.setdefault(position, Void(why, itself=False))
-    return void
+        for position in frame.index[frame["metric"].isin(limit.invalidates)]:
+            why = f"invalid, since {item.finding.metric} is {item.finding.observed}"
+            invalid.setdefault(position, Invalid(why, itself=False))
+    return invalid
 
 
 def _held_back(finding: Finding) -> Finding:

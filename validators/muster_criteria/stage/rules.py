@@ -1,7 +1,7 @@
-"""The rules: which column of the frame each one looks at. A rule holds where its margin is not negative.
+"""The rules: which column of the frame each one evaluates. A rule holds where its margin is not negative.
 
-A rule is one question asked of every row at once ("does anything lie below its floor?"), so that cost grows with the
-number of rules and not with metrics or devices. Where a rule says nothing of a row, the margin is missing (NaN).
+A rule applies to all rows at once, so cost grows with the number of rules and not with metrics or devices. Where a rule
+does not apply to a row, the margin is missing (NaN).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pandas as pd
 from muster_criteria.model import Severity
 from muster_criteria.sku_files.limits import Breach
 
-SEVERITY = {"fail": Severity.CRITICAL, "warn": Severity.WARNING, "void": Severity.WARNING}
-"""What a breach of each kind makes of the finding. A void measurement is told as a warning, and counts as missing."""
+SEVERITY = {"fail": Severity.CRITICAL, "warn": Severity.WARNING, "invalid": Severity.WARNING}
+"""Severity of the finding by kind of breach. An invalid measurement is a warning, and counts as missing."""
 
 BREACHES: tuple[Breach, ...] = get_args(Breach)
 
@@ -37,18 +37,18 @@ KINDS = {
     "node_drift": "All devices of a node together are like at its earlier visits",
     "plausible": "No figure is better than a part of its kind can be",
 }
-"""Each kind of rule with what it claims. Order is the order in which findings of one device are told."""
+"""{kind of rule: its claim}. Findings of one device are listed in this order."""
 
 
 FLEET_KINDS = ("peers", "siblings", "drift", "cusum", "node_peers", "node_drift")
-"""Rules by which the fleet judges (see ``fleet``): their ``_by`` is the comparison in the programme, not a limit."""
+"""Rules that compare with the fleet (see ``fleet``): their ``_by`` is the programme's comparison, not a limit."""
 
-VOID_KINDS = ("plausible",)
-"""Rules that convict nobody and only void; their ``_by`` is the comparison in the programme too."""
+INVALID_KINDS = ("plausible",)
+"""Rules that only make a row invalid; their ``_by`` is the programme's comparison."""
 
 AMONG_ITSELF = ("siblings_at_least", "siblings_at_most", "spread_at_most", "siblings")
-"""Rules by which a node is compared with nothing but itself. They convict, but all parts slow alike satisfy them, so a
-figure that nothing else looks at is not judged."""
+"""Rules that compare a node with itself only. They can fail a device, but a node whose devices are all slow satisfies
+them, so a measurement that no other rule covers is not judged."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +65,12 @@ class Rule:
 
     @property
     def judges(self) -> bool:
-        """Whether a figure that satisfies the rule has been judged: held against something outside its own node."""
-        return self.breach != "void" and self.kind not in AMONG_ITSELF
+        """Whether satisfying the rule judges a measurement: it is compared with something outside its own node."""
+        return self.breach != "invalid" and self.kind not in AMONG_ITSELF
 
     @property
     def claim(self) -> str:
-        """What the rule says of a healthy node."""
+        """What holds on a healthy node."""
         return KINDS[self.kind]
 
 
@@ -78,7 +78,7 @@ RULES = tuple(
     Rule(kind, breach)
     for breach in BREACHES
     for kind in KINDS
-    if (kind not in FLEET_KINDS if breach == "void" else kind not in VOID_KINDS)
+    if (kind not in FLEET_KINDS if breach == "invalid" else kind not in INVALID_KINDS)
 )
 
 Violations = Mapping[str, Sequence[int]]
@@ -88,10 +88,10 @@ Evaluate = Callable[[pd.DataFrame, Sequence[Rule]], Violations]
 
 
 def applicable(frame: pd.DataFrame) -> tuple[Rule, ...]:
-    """The rules that have something to say of this frame."""
+    """The rules that apply to any row of this frame."""
     return tuple(rule for rule in RULES if rule.column in frame.columns and frame[rule.column].notna().any())
 
 
 def violations(frame: pd.DataFrame, rules: Sequence[Rule]) -> dict[str, list[int]]:
-    """Rows that break each rule, computed directly: what Great Expectations must find too."""
+    """{column: rows that break the rule}, computed directly; Great Expectations must find the same."""
     return {rule.column: frame.index[frame[rule.column] < 0].tolist() for rule in rules}
