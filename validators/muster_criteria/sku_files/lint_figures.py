@@ -1,7 +1,7 @@
 """Floors that cannot be right: above the best known figure, far below it, without one, or taken from another model.
 
-A measured rate must name its software (``stack``): a figure's ``best``, and a ``floor`` or ``ceiling`` on a rate.
-Exempt is what does not depend on software: the inventory, data-sheet and physical peaks, counts, temperatures, and shares of
+A measured rate must name its software (``stack``): a figure's ``best``, and a ``floor`` or ``ceiling`` on a rate. What
+does not depend on software is exempt: the inventory, data-sheet and physical peaks, counts, temperatures, and shares of
 other measurements on the same node.
 """
 
