@@ -1,4 +1,4 @@
-"""The demo from start to end: services, fleet, onboarding, live progress, verdicts, and the examiner's last word."""
+"""The demo from start to end: services, fleet, enrolment, live progress, verdicts and the examiner's score."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from muster.errors import MusterError, UnknownRun
 from muster.integration.airflow_api import AirflowClient
 from muster.integration.runid import run_id
 from muster.lifecycle.transitions import State
-from muster_demo import custody, fleet, service
+from muster_demo import fleet, service, watchdog
 from muster_demo.draw import draw_faults, load_answers, save_answers
 from muster_demo.hosts import Hosts, Keys, make_client_keys
 from muster_demo.outcome import read_mails, show_approvals, show_breaker, show_score, show_verdicts
@@ -38,20 +38,20 @@ DAG_ID = "node_qualification"
 LEVEL = "demo"
 REASON = "demo"
 TIME_LIMIT_S = 1800.0
-"""For machines far slower than one with two quiet cores, which needs a fifth of it."""
+"""Five times what a machine with two idle cores needs."""
 
 MAIL_S = 60.0
 PATIENCE_S = 60.0
-"""How long a question waits for the user before the demo answers it; with ``--exit`` nobody is there to wait for."""
+"""Seconds that a question waits for the user before the demo answers it; with ``--exit`` it does not wait."""
 
 HOST_IN_USE = "the demo's own controller runs on this machine as well"
-"""Why this machine is tested although its guard finds it in use; stands in its report, as any such reason does."""
+"""The reason, shown in the report, for testing this machine although its guard finds it in use."""
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on; the message is what a user needs to know."""
+    """The demo cannot continue; the message states the reason to the user."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,12 +70,11 @@ def main(
     directory: pathlib.Path | None = None,
     time_limit_s: float = TIME_LIMIT_S,
 ) -> int:
-    """Run the demo; returns the exit status: 0 only if every fault was found and nothing else was failed, and every
-    healthy simulated node entered production, one of them tested again there.
+    """Run the demo and return its exit status: 0 only if all checks of ``scoring`` hold.
 
-    Works in ``directory`` (default: .demo here), which it empties first. Without ``exit_after`` Airflow stays up
-    until somebody stops it. Nobody knows yet what is usual in so young a fleet, so a person is asked about each node
-    before it enters production, and the demo answers if nobody else does. No process outlives the call.
+    Works in ``directory`` (default: .demo here), which it empties first. Without ``exit_after`` Airflow stays up until
+    a signal stops the demo. A new fleet has no peers to judge nodes by, so the demo asks the user about each node
+    before it enters production, and answers after a while itself. No process outlives the call.
     """
     options = Options(
         seed=secrets.randbelow(10_000) if seed is None else seed,
@@ -83,11 +82,11 @@ def main(
         directory=(directory or pathlib.Path(".demo")).resolve(),
         time_limit_s=time_limit_s,
     )
-    return custody.keep(lambda: run(options))
+    return watchdog.run(lambda: run(options))
 
 
 def run(options: Options) -> int:
-    """The demo proper; its descendants are ended by custody's keeper whatever happens here."""
+    """The demo itself, below its watchdog."""
     console = make_console()
     place = Workdir(options.directory)
     supervisor = Supervisor(place.logs)
@@ -103,13 +102,13 @@ def run(options: Options) -> int:
 
 
 def make_console() -> Console:
-    """A console for stdout; a log file has no width of its own, and folded tables are hard to read in one."""
+    """A console for stdout; 160 columns wide if that is no terminal."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=160)
 
 
 class Demo:
-    """One demo. Each step says what it does and how long it took."""
+    """One demo. Each step prints what it does, and when."""
 
     def __init__(self, options: Options, place: Workdir, supervisor: Supervisor, console: Console) -> None:
         self.options = options
@@ -128,7 +127,7 @@ class Demo:
         return time.monotonic() - self.began
 
     def run(self) -> int:
-        """All of it; returns the exit status."""
+        """Run all steps; returns the exit status."""
         if not (REPOSITORY / "dags").is_dir():
             raise DemoFailed(f"there are no DAGs in {REPOSITORY / 'dags'}: run the demo from a clone of the repository")
         python = find_interpreter()
@@ -155,7 +154,7 @@ class Demo:
         return 0 if result.ok else 1
 
     def start_services(self, keys: Keys) -> Stack:
-        """The mail sink, then Airflow, which goes on starting while the fleet is built."""
+        """Start the mail sink and Airflow; Airflow is not ready yet when this returns."""
         port_file = self.place.root / "mail.port"
         base = base_environment(self.place.mark)
         self.supervisor.start(
@@ -181,7 +180,7 @@ class Demo:
         return stack
 
     def start_fleet(self, keys: Keys) -> list[fleet.Member]:
-        """Plant the faults and start every node's SSH server."""
+        """Build the simulated machines with their faults and start every node's SSH server."""
         faults = draw_faults(self.options.seed)
         save_answers(self.place.answers, self.options.seed, faults)
         self.place.nodes.mkdir()
@@ -202,7 +201,7 @@ class Demo:
         self.say(f"{added.count('added')} nodes enrolled, host keys pinned")
 
     def trigger(self, members: list[fleet.Member], client: AirflowClient) -> list[Run]:
-        """Start one qualification a node, this machine's first."""
+        """Trigger one qualification for each node, this machine first."""
         patiently(lambda: client.ensure_pool(fleet.POOL, 1))
         patiently(lambda: client.unpause(DAG_ID))
         runs = [Run(member.name, member.simulated, DAG_ID, run_id(member.name, REASON)) for member in members]
@@ -215,7 +214,7 @@ class Demo:
         return runs
 
     def serve(self, stack: Stack, client: AirflowClient) -> None:
-        """Take what qualified of the simulated nodes into production, and test one of them again there."""
+        """Take the qualified simulated nodes into production, and test one of them again there."""
         names = [node.name for node in records.list_nodes(states=(State.QUALIFIED,)) if node.simulated]
         if len(names) < 2:
             self.say(f"{len(names)} simulated nodes qualified: too few for a block, so none enters production")
@@ -226,7 +225,7 @@ class Demo:
         watcher = Watcher([], client, service.words)
         with Progress(self.console, SERVICE) as progress:
             follow = functools.partial(self.follow, watcher, progress)
-            ServiceStory(watcher, approver, follow, level=LEVEL).tell(names)
+            ServiceStory(watcher, approver, follow, level=LEVEL).run(names)
 
     def follow(self, watcher: Watcher, progress: Progress, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Show progress until every run is over, doing ``meanwhile`` at each look.
@@ -248,7 +247,7 @@ class Demo:
             time.sleep(LOOK_EVERY_S)
 
     def conclude(self, members: list[fleet.Member], runs: list[Run]) -> Score:
-        """Show what Muster found, then what the examiner says of it."""
+        """Print the verdicts, then the examiner's score."""
         reports = [report for run in runs if (report := finished(run)) is not None]
         services = {member.name: service_of(member.name) for member in members}
         expected = len(reports) + sum(len(each.reports) + each.judged_again for each in services.values())
@@ -273,7 +272,7 @@ class Demo:
         return result
 
     def ask_about(self, host: fleet.Member, client: AirflowClient) -> None:
-        """Leave it to the user alone whether the real machine enters production, if it qualified."""
+        """Ask the user, and only the user, whether the real machine enters production, if it qualified."""
         if records.get_node(host.name).state is not State.QUALIFIED:
             return
         asked = run_id(host.name, REASON)
@@ -284,7 +283,7 @@ class Demo:
         )
 
     def linger(self, login: Login) -> None:
-        """Leave Airflow up until somebody stops the demo."""
+        """Leave Airflow up until a signal stops the demo."""
         self.console.print(
             f"\nAirflow: [bold]{login.url}[/]  login [bold]{login.username}[/]  password "
             f"[bold]{escape(login.password)}[/]\nCtrl-C ends everything."
@@ -293,12 +292,12 @@ class Demo:
             while True:
                 self.supervisor.check()
                 time.sleep(1)
-        except custody.Stopped:
+        except watchdog.Stopped:
             self.console.print("Stopping")
 
 
 def finished(run: Run) -> RunReport | None:
-    """The run's report; None where the run never came as far as the records."""
+    """The run's report; None for a run that the records do not have."""
     try:
         return records.run_report(run.dag_id, run.run_id)
     except UnknownRun:
@@ -318,7 +317,7 @@ def muster_settings(place: Workdir, login: Login, keys: Keys, options: Options) 
         "MUSTER_POLL_SECONDS": "1",
         "MUSTER_RETRY_SECONDS": "5",
         "MUSTER_ADMISSION_LEVEL": LEVEL,
-        # A question that the demo fails to answer is not to hang it; one that it leaves to the user is.
+        # Without a user, a question that the demo fails to answer must not block it.
         "MUSTER_APPROVAL_HOURS": "0.1" if options.exit_after else "24",
         "MUSTER_REVALIDATION_LEVEL": LEVEL,
         "MUSTER_REVALIDATION_AFTER_HOURS": "0",

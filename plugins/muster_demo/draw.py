@@ -1,4 +1,4 @@
-"""Which simulated node gets which fault: drawn from the seed alone, and known to nobody but the final scoring."""
+"""Which simulated node gets which fault: drawn from the seed alone; only the scoring reads it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import random
 NODES = 6
 GPUS_PER_NODE = 8
 FAULT_KINDS = ("missing_gpu", "sdc", "throttle", "slow_gemm")
-"""What create_machine understands: a GPU missing, one that corrupts results, one that throttles, one at 80 % rate."""
+"""Kinds of ``create_machine``: a missing GPU, one that corrupts results, one that throttles, one at 80 % rate."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +42,11 @@ def draw_faults(seed: int) -> tuple[Planted, ...]:
 
 
 def save_answers(path: pathlib.Path, seed: int, faults: tuple[Planted, ...]) -> None:
-    """Write what was planted where only the scoring reads it."""
+    """Write the planted faults for the scoring."""
     path.write_text(json.dumps({"seed": seed, "faults": [dataclasses.asdict(fault) for fault in faults]}, indent=1))
     path.chmod(0o600)
 
 
 def load_answers(path: pathlib.Path) -> tuple[Planted, ...]:
-    """What was planted."""
+    """The planted faults."""
     return tuple(Planted(**fault) for fault in json.loads(path.read_text())["faults"])

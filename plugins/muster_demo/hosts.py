@@ -1,4 +1,4 @@
-"""The SSH servers of the demo's fleet: one a simulated node, and a real one for this machine."""
+"""The SSH servers of the demo's fleet: one for each simulated node, and a real one for this machine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def make_client_keys(folder: pathlib.Path) -> Keys:
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-    """A running SSH server: the service's name, its port, and in words what kind it is."""
+    """A running SSH server: the service's name, its port, and its kind in words."""
 
     name: str
     port: int
@@ -69,7 +69,7 @@ class Hosts:
         self.mark = dict(mark)
 
     def start_python_server(self, name: str, home: pathlib.Path, environment: Mapping[str, str]) -> pathlib.Path:
-        """Start an asyncssh server for one node; returns the file that its port will stand in. Does not wait."""
+        """Start an asyncssh server for one node; returns the file that will hold its port. Does not wait."""
         folder = self.folder / name
         home.mkdir(parents=True, exist_ok=True)
         make_key(folder / "host_key")

@@ -1,6 +1,6 @@
-"""A mail server that keeps what it is given: speaks SMTP on a loopback port, writes one .eml and one .html a message.
+"""A mail server on a loopback port that files each message as .eml and its HTML part as .html.
 
-Run as ``python -m muster_demo.mailsink FOLDER PORT_FILE``; the port it was given stands in PORT_FILE once it listens.
+Run as ``python -m muster_demo.mailsink FOLDER PORT_FILE``; PORT_FILE holds its port once it listens.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Sink:
         page = html_page(message)
         if page is not None:
             stem.with_suffix(".html").write_text(page, encoding="utf-8")
-        # The .eml comes last and at once: whoever counts them finds the page beside each.
+        # The .eml comes last and in one step: a reader that counts them finds the page beside each.
         unfinished = stem.with_suffix(".part")
         unfinished.write_bytes(raw)
         unfinished.replace(stem.with_suffix(".eml"))
@@ -43,7 +43,7 @@ class Sink:
 
 
 def html_page(message: EmailMessage) -> str | None:
-    """The HTML part as a page for a browser: images that a mail program finds by ``cid:`` stand in it as data."""
+    """The HTML part as a page for a browser, with ``cid:`` images embedded as data; None if there is none."""
     body = message.get_body(("html",))
     if body is None:
         return None

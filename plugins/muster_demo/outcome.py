@@ -1,4 +1,4 @@
-"""The end of the demo on screen: what Muster found and why, and what the examiner says of it."""
+"""The end of the demo on screen: the verdicts with their reasons, and the examiner's score."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def read_mails(folder: pathlib.Path) -> list[Mail]:
 
 
 def build_verdicts(reports: Sequence[RunReport], services: Mapping[str, Service]) -> Table:
-    """One row a node: what each part of its life said, where it is, and each finding that failed it, in its words."""
-    table = Table(title="What Muster says", title_justify="left", title_style="bold", show_lines=True)
+    """One row a node: a word for each part of its life, its state, and the summaries of the findings that failed it."""
+    table = Table(title="Verdicts", title_justify="left", title_style="bold", show_lines=True)
     for column in ("node", "hardware", *SERVICE, "now"):
         table.add_column(column, no_wrap=True)
     table.add_column("why", overflow="fold")
@@ -38,11 +38,11 @@ def build_verdicts(reports: Sequence[RunReport], services: Mapping[str, Service]
         served = services[report.node]
         findings = [finding for each in (report, *served.reports) for finding in critical_findings(each)]
         why = "\n".join(dict.fromkeys(finding.summary for finding in findings)) or report.headline
-        told = words_of(report, served)
+        words = words_of(report, served)
         table.add_row(
             report.node,
             f"{report.sku}, {'simulated' if report.simulated else 'real'}",
-            *(Text(told[column], STYLES.get(told[column], "")) for column in SERVICE),
+            *(Text(words[column], STYLES.get(words[column], "")) for column in SERVICE),
             Text(served.state, STYLES.get(served.state, "")),
             Text(why),
         )
@@ -50,7 +50,7 @@ def build_verdicts(reports: Sequence[RunReport], services: Mapping[str, Service]
 
 
 def words_of(report: RunReport, served: Service) -> dict[str, str]:
-    """A word for each column of ``SERVICE``, "" where the node did not come so far."""
+    """A word for each column of ``SERVICE``; "" for what the node did not reach."""
     return {
         "tests": report.verdict.value,
         "cluster": _last(served.validations),
@@ -70,34 +70,34 @@ def show_verdicts(console: Console, reports: Sequence[RunReport], services: Mapp
 
 
 def show_breaker(console: Console, breaker: Breaker) -> None:
-    """Print where the circuit breaker of the demo's simulated fleet stands: it is on, whatever it has to say."""
+    """Print the state of the simulated fleet's circuit breaker."""
     console.print(Text(f"Circuit breaker: {breaker.state}: {breaker.sentence}.", "dim"))
 
 
-def approvals_told(services: Iterable[Service], actor: str) -> list[str]:
-    """On whose word each node entered production, a sentence each; ``actor`` is the demo's own."""
-    told = []
+def admissions(services: Iterable[Service], actor: str) -> list[str]:
+    """A sentence for each node that entered production: who admitted it. ``actor`` is the demo's own login."""
+    sentences = []
     for served in services:
         if not served.entered_by:
             continue
         if not is_person(served.entered_by):
-            told.append(f"{served.node} entered production by itself, on a full-coverage PASS alone and with others.")
+            sentences.append(f"{served.node} entered production by itself, on a full-coverage PASS.")
             continue
-        reason = next((said.reason for said in served.approvals if said.person == served.entered_by), "")
+        reason = next((each.reason for each in served.approvals if each.person == served.entered_by), "")
         whose = " That is the demo answering itself, not a person." if served.entered_by == actor else ""
-        told.append(f"{served.node} was admitted by {served.entered_by} (“{reason}”).{whose}")
-    return told
+        sentences.append(f"{served.node} was admitted by {served.entered_by} (“{reason}”).{whose}")
+    return sentences
 
 
 def show_approvals(console: Console, services: Iterable[Service], actor: str) -> None:
-    """Print on whose word nodes entered production."""
+    """Print who admitted the nodes to production."""
     console.print()
-    for sentence in approvals_told(services, actor):
+    for sentence in admissions(services, actor):
         console.print(Text(sentence), soft_wrap=True)
 
 
 def show_score(console: Console, result: Score) -> None:
-    """Print every check that failed, or that all of them hold."""
+    """Print the checks that failed, or that all hold."""
     wrong = [check for check in result.checks if not check.ok]
     console.print()
     if not wrong:

@@ -1,7 +1,7 @@
-"""Which interpreter the demo's nodes measure with: one that can import PyTorch; if there is none, it is installed.
+"""Finds the interpreter for the demo's nodes, one that can import PyTorch, or installs PyTorch.
 
-PyTorch belongs to the node, so it does not stand in requirements.txt. ``python -m muster_demo.pytorch`` makes sure
-that some interpreter of this machine has it; with ``--here`` it must be this one.
+PyTorch belongs to the node, so requirements.txt does not have it. ``python -m muster_demo.pytorch`` makes sure that an
+interpreter of this machine has it; with ``--here`` it must be this one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rich.console import Console
 
 VERSION = "2.13.0"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-"""PyTorch's own index of CPU builds; the variable TORCH_INDEX names another."""
+"""PyTorch's index of CPU builds; the variable TORCH_INDEX names another."""
 
 PROBE = "import sys, torch; sys.exit(sys.version_info < (3, 9))"
 
@@ -73,7 +73,7 @@ def _succeeds(command: list[str], *, quiet: bool = False) -> bool:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Make sure that PyTorch is there; exit status 1, with one sentence, if it cannot be had."""
+    """Make sure that PyTorch can be imported; exit status 1 and one sentence if it cannot be installed."""
     parser = argparse.ArgumentParser(prog="python -m muster_demo.pytorch", description=__doc__)
     parser.add_argument("--here", action="store_true", help="it must be importable by this very interpreter")
     here = parser.parse_args(argv).here

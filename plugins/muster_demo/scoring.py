@@ -1,4 +1,4 @@
-"""The demo's own examiner: compares what Muster said with what was planted. Pure; nothing else reads the answers."""
+"""The demo's examiner: compares verdicts with the planted faults. Pure; nothing else reads the answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster_demo.draw import Planted
 from muster_reports.model import RunReport
 
 HEALTHY = frozenset({Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL})
-"""Verdicts under which a node without a fault is not failed. On its first day no peer or history judges everything."""
+"""Verdicts of a node without a fault. A new fleet has neither peers nor history to judge everything by."""
 
 QUALIFIED = "qualified"
 SERVES = "production"
@@ -46,11 +46,11 @@ EVIDENCE: Mapping[str, Evidence] = {
 
 @dataclasses.dataclass(frozen=True)
 class Service:
-    """How a node came into service, and what became of it there.
+    """A node's way into service, and its runs there.
 
-    ``state`` is where it stands at the end. ``entered_by``: on whose word it entered production ("muster" for the gate,
-    "" if it never did), and ``on_full_pass`` whether a full-coverage PASS stands behind that. ``judged_again``: how
-    often a verdict changed when peers came to be known.
+    ``state``: at the end. ``entered_by``: who admitted it to production ("muster" for the gate, "" if it never did).
+    ``on_full_pass``: whether that rests on a full-coverage PASS. ``judged_again``: how often a verdict changed when
+    peers became known.
     """
 
     node: str
@@ -69,7 +69,7 @@ class Service:
 
     @property
     def revalidated(self) -> bool:
-        """Whether it was tested again while it served, and went on serving."""
+        """Whether it was tested again in production, passed and stayed there."""
         return self.state == SERVES and any(
             report.verdict is Verdict.PASS and (report.state_before, report.state_after) == (SERVES, SERVES)
             for report in self.revalidations
@@ -78,7 +78,7 @@ class Service:
 
 @dataclasses.dataclass(frozen=True)
 class Mail:
-    """A mail in the sink, as far as scoring cares."""
+    """What scoring needs of a mail in the sink."""
 
     subject: str
     text: str
@@ -86,7 +86,7 @@ class Mail:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One thing that had to be so; ``sentence`` says what was expected and, where it is not so, what was found."""
+    """One expectation; ``sentence`` states it and, if it does not hold, what was found instead."""
 
     ok: bool
     sentence: str
@@ -100,7 +100,7 @@ class Score:
 
     @property
     def ok(self) -> bool:
-        """Whether everything is right."""
+        """Whether all checks hold."""
         return bool(self.checks) and all(check.ok for check in self.checks)
 
 
@@ -184,29 +184,29 @@ def _check_healthy(report: RunReport) -> Check:
 
 
 def _check_served(served: Service) -> Check:
-    """It is in production, on a full-coverage PASS or a named person's word, after a validation beside others."""
+    """It is in production, on a full-coverage PASS or a named person's approval, after a validation with others."""
     expected = f"{served.node} must be validated with others, enter production and be there at the end"
     if not any(report.verdict in (Verdict.PASS, Verdict.WARN) for report in served.validations):
-        said = ", ".join(f"{report.verdict}: {report.headline}" for report in served.validations)
-        return Check(False, f"{expected}, but its validation with others says {said or 'nothing'}")
+        verdicts = ", ".join(f"{report.verdict}: {report.headline}" for report in served.validations)
+        return Check(False, f"{expected}, but its validation with others is {verdicts or 'missing'}")
     if served.state != SERVES or not served.entered_by:
         return Check(False, f"{expected}, but it is in {served.state}")
     if is_person(served.entered_by):
-        vouched = any(said.person == served.entered_by and said.reason.strip() for said in served.approvals)
+        vouched = any(each.person == served.entered_by and each.reason.strip() for each in served.approvals)
         return Check(vouched, f"{expected}: {served.entered_by} admitted it, which must be recorded with a reason")
     return Check(served.on_full_pass, f"{expected}: on a full-coverage PASS, since no person admitted it")
 
 
 def _check_never_served(served: Service, where: str) -> Check:
     expected = f"{served.node} must never have been in production, and end in {where}"
-    found = f"it entered on the word of {served.entered_by}, and" if served.entered_by else "it"
+    found = f"it was admitted by {served.entered_by} and" if served.entered_by else "it"
     if served.state == where and not served.entered_by:
         return Check(True, expected)
     return Check(False, f"{expected}, but {found} is in {served.state}")
 
 
 def _check_marking(node: str, runs: Sequence[RunReport], *, simulated: bool) -> Check:
-    """Each run and each of its stages say whether the hardware was simulated, and say it truly."""
+    """Each run and each of its stages are marked as simulated or real, correctly."""
     word = "simulated" if simulated else "real"
     marks = [
         mark for report in runs for mark in (report.simulated, *(stage.judgement.simulated for stage in report.stages))
@@ -216,7 +216,7 @@ def _check_marking(node: str, runs: Sequence[RunReport], *, simulated: bool) -> 
 
 
 def _check_mails(node: str, verdicts: int, mails: Sequence[Mail], *, simulated: bool) -> Check:
-    """Exactly one mail tells of each verdict on a run, and says so if it was simulated."""
+    """There is exactly one mail for each verdict, marked if the hardware is simulated."""
     mine = [mail for mail in mails if node in mail.subject]
     expected = f"{node} must have one mail for each of {verdicts} verdicts"
     if len(mine) != verdicts:

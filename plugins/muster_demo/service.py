@@ -1,4 +1,4 @@
-"""From qualified to production and back: the demo's blocks, its answers in a person's place, and its revalidation."""
+"""From qualified to production: the demo's blocks, its answers in place of a person, and its revalidation."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ TASK = "ask"
 DAGS = (BLOCK_DAG, ADMISSION_DAG, STATISTICS_DAG, PICK_DAG, REVALIDATION_DAG)
 
 ACTOR = "demo-operator"
-"""Who answers in a person's place: a login of its own, so that the records never take its word for a person's."""
+"""The login that answers in place of a person, so that the records show that no person did."""
 
 ANSWER = "Admit"
-ANSWER_REASON = "the demo answers its own questions: nobody has looked at this node"
+ANSWER_REASON = "the demo answers its own questions: no person has looked at this node"
 
 BLOCK_MOST = 4
-"""All members of a block compute at the same time, on one small machine."""
+"""All members of a block compute at the same time, here on one small machine."""
 
 
 def question_page(run_id: str) -> str:
-    """Where a run of the admission DAG is answered in Airflow's pages."""
+    """The page of Airflow on which the question of an admission run is answered."""
     return f"{settings().run_page(ADMISSION_DAG, run_id)}/tasks/{TASK}/required_actions"
 
 
 def blocks(nodes: Sequence[str]) -> list[tuple[str, ...]]:
-    """The nodes in blocks of two to four; one node alone is no block, and makes none."""
+    """The nodes in blocks of two to four; none for a single node."""
     count = math.ceil(len(nodes) / BLOCK_MOST) if len(nodes) > 1 else 0
     return [tuple(nodes[first::count]) for first in range(count)]
 
 
 @dataclasses.dataclass
 class Approver:
-    """Answers what a person is asked and nobody else has answered for ``patience_s`` (s), under the demo's own name."""
+    """Answers questions that are open for ``patience_s`` seconds, under the demo's own login."""
 
     client: AirflowClient
     patience_s: float
@@ -57,19 +57,19 @@ class Approver:
     """When each question was first seen, by run."""
 
     def look(self) -> None:
-        """Tell of every new question, and answer those that have waited long enough."""
+        """Announce every new question, and answer those that have waited long enough."""
         for asked in patiently(self._pending):
             run_id = str(asked["task_instance"]["dag_run_id"])
             if run_id not in self.since:
                 self.since[run_id] = time.monotonic()
-                self._tell(str(asked.get("subject") or run_id), run_id)
+                self._announce(str(asked.get("subject") or run_id), run_id)
             if time.monotonic() - self.since[run_id] >= self.patience_s:
                 patiently(functools.partial(self._answer, run_id))
 
     def _pending(self) -> list[dict[str, Any]]:
         return [asked for asked in self.client.hitl_pending() if asked["task_instance"]["dag_id"] == ADMISSION_DAG]
 
-    def _tell(self, subject: str, run_id: str) -> None:
+    def _announce(self, subject: str, run_id: str) -> None:
         if self.patience_s > 0:
             page = question_page(run_id)
             self.say(f"{subject} Answer within {self.patience_s:.0f} s at {page}, or {ACTOR} admits it for you")
@@ -78,7 +78,7 @@ class Approver:
         try:
             self.client.hitl_answer(ADMISSION_DAG, run_id, TASK, [ANSWER], {"reason": ANSWER_REASON})
         except AirflowRefused:
-            # A person was quicker, and their word counts.
+            # A person was quicker, and their answer counts.
             if any(asked["task_instance"]["dag_run_id"] == run_id for asked in self._pending()):
                 raise
 
@@ -95,16 +95,16 @@ class ServiceStory:
         self.follow = follow
         self.level = level
 
-    def tell(self, nodes: Sequence[str]) -> None:
-        """Judge the nodes by one another, validate them together, have questions answered, revalidate one of them."""
+    def run(self, nodes: Sequence[str]) -> None:
+        """Judge the nodes by each other, validate them together, have questions answered, and revalidate one."""
         for dag_id in DAGS:
             patiently(functools.partial(self.client.unpause, dag_id))
-        # On its first day a fleet has no peers; from here on its nodes are judged by one another.
+        # From here on the nodes have each other as peers.
         self._trigger(STATISTICS_DAG, {}, nodes)
         self._validate(nodes, "demo")
-        # On a machine that others use as well, members may miss each other; nothing is said of them then.
-        if len(doubtful := [node for node in nodes if in_doubt(service_of(node))]) > 1:
-            self._validate(doubtful, "demo again")
+        # On a busy machine members may miss each other, which gives no verdict.
+        if len(unjudged := [node for node in nodes if without_verdict(service_of(node))]) > 1:
+            self._validate(unjudged, "demo again")
         self._watch(ADMISSION_DAG)
         self.follow(self.approver.look)
         serving = [node.name for node in records.list_nodes(states=(State.PRODUCTION,)) if node.name in nodes]
@@ -120,29 +120,29 @@ class ServiceStory:
         self.follow(_nothing)
 
     def _trigger(self, dag_id: str, conf: Mapping[str, object], nodes: Sequence[str]) -> None:
-        """Run a DAG that is about all of them at once, and wait for its end."""
+        """Run a DAG that concerns all of them, and wait for its end."""
         run_id = "now__demo"
         trigger_once(self.client, dag_id, run_id, conf)
         self.watcher.runs += [Run(node, True, dag_id, run_id) for node in nodes]
         self.follow(_nothing)
 
     def _watch(self, dag_id: str) -> None:
-        """Follow every run of a DAG whose runs name one node, whoever started it."""
+        """Follow every run of a DAG whose runs concern one node each."""
         runs = patiently(lambda: self.client.runs(dag_id))
         self.watcher.runs += [Run(str(run["conf"]["node"]), True, dag_id, str(run["dag_run_id"])) for run in runs]
 
 
-def in_doubt(served: Service) -> bool:
-    """Whether the node's latest block said nothing of it."""
+def without_verdict(served: Service) -> bool:
+    """Whether the node's latest block gave no verdict on it."""
     return bool(served.validations) and served.validations[-1].verdict in SAYS_NOTHING
 
 
 def _nothing() -> None:
-    """Nothing is to be done while these runs go on."""
+    """Do nothing while these runs go on."""
 
 
 def words(run: Run, over: bool) -> dict[str, str]:
-    """What is to be said of a node in each column of ``table.SERVICE``."""
+    """A word for a node in each column of ``table.SERVICE``."""
     verdicts: dict[str, str] = {}
     for each in records.list_runs(node=run.node):
         verdicts.setdefault(each.dag_id, each.verdict.value if each.verdict else _at_work(each))
@@ -150,17 +150,17 @@ def words(run: Run, over: bool) -> dict[str, str]:
     production = production_word(here.entered_by)
     if run.dag_id == ADMISSION_DAG and not production:
         production = "kept out" if over else "asked"
-    told = {
+    found = {
         "tests": verdicts.get("node_qualification", ""),
         "cluster": verdicts.get(BLOCK_DAG, ""),
         "production": production,
         "revalidation": verdicts.get(REVALIDATION_DAG, ""),
     }
-    return {column: word for column, word in told.items() if word}
+    return {column: word for column, word in found.items() if word}
 
 
 def _at_work(run: records.RunRecord) -> str:
-    """The stage of a revalidation of which a job was begun last; "running" for what has no such stages."""
+    """The stage of a revalidation whose job began last; "running" for runs without such stages."""
     if run.dag_id != REVALIDATION_DAG:
         return "running"
     begun = (stage for stage in reversed(STAGES) if records.get_job(run.dag_id, run.run_id, stage) is not None)
@@ -168,7 +168,7 @@ def _at_work(run: records.RunRecord) -> str:
 
 
 def service_of(node: str) -> Service:
-    """How the node came into service, and what became of it there, by the records."""
+    """The node's service, from the records."""
     entries = [
         event
         for event in records.node_events(node)
@@ -188,5 +188,5 @@ def service_of(node: str) -> Service:
         approvals=tuple(records.approvals(node)),
         validations=tuple(reports[BLOCK_DAG]),
         revalidations=tuple(reports[REVALIDATION_DAG]),
-        judged_again=sum(said["verdict"] != said["before"] for said in again),
+        judged_again=sum(each["verdict"] != each["before"] for each in again),
     )

@@ -1,4 +1,4 @@
-"""The demo's own supervision: long-running child processes, each in its session, with a log file, ended together."""
+"""Long-running child processes of the demo, each in a session of its own with a log file, ended together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import psutil
 
-from muster_demo.custody import die_with_parent, end_all
+from muster_demo.watchdog import die_with_parent, end_all
 
 
 class ServiceFailed(Exception):
@@ -40,7 +40,7 @@ class Service:
 
 
 class Supervisor:
-    """Starts services and ends them all. Ends with them whatever they started in turn."""
+    """Starts services, and ends them with all that they started."""
 
     def __init__(self, logs: pathlib.Path) -> None:
         self.logs = logs
@@ -48,7 +48,7 @@ class Supervisor:
         self._sessions: dict[str, list[int]] = {}
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Service:
-        """Start a service under a name that none running has; its output is appended to ``logs/NAME.log``."""
+        """Start a service; its output is appended to ``logs/NAME.log``. Raises ValueError if the name is in use."""
         if name in self.services and not self.services[name].ended():
             raise ValueError(f"a service called {name} is running already")
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -75,9 +75,9 @@ class Supervisor:
         return self.start(name, service.command, service.environment)
 
     def stop(self, names: Sequence[str] | None = None, *, patience_s: float = 5.0) -> None:
-        """End the named services, or all, and everything below them; returns when they are gone.
+        """End the named services, or all, with their descendants; returns when they are gone.
 
-        What a service left that was killed before goes too: it is still in that service's session.
+        This includes what a killed service left: it is still in that service's session.
         """
         chosen = {name: self.services[name] for name in (self.services if names is None else names)}
         alive = [psutil.Process(service.pid) for service in chosen.values() if not service.ended()]
@@ -87,16 +87,16 @@ class Supervisor:
         end_all(members({session for name in chosen for session in self._sessions.pop(name, [])}), patience_s=0)
 
     def check(self) -> None:
-        """Raise ServiceFailed if any service has ended."""
+        """Raise ServiceFailed if a service has ended."""
         for service in self.services.values():
             if service.ended():
                 raise ServiceFailed(
-                    f"{service.name} ended with status {service.process.returncode}; its last words:\n"
-                    f"{tail(service.log)}(all of them: {service.log})"
+                    f"{service.name} ended with status {service.process.returncode}; its last lines:\n"
+                    f"{tail(service.log)}(log: {service.log})"
                 )
 
     def wait_until(self, what: str, ready: Callable[[], bool], timeout_s: float) -> None:
-        """Wait for ``ready()``, watching that every service lives. Raises ServiceFailed when one ends or time is up."""
+        """Wait until ``ready()`` is true. Raises ServiceFailed if a service ends or the time is up."""
         deadline = time.monotonic() + timeout_s
         while not ready():
             self.check()
@@ -125,7 +125,7 @@ def tail(path: pathlib.Path, lines: int = 5) -> str:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody uses now."""
+    """A TCP port of the loopback interface that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -139,7 +139,7 @@ def port_is_open(port: int) -> bool:
 
 
 def base_environment(mark: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment for children: the mark added, bytecode allowed, nobody's own Airflow settings."""
+    """This process's environment for children, with the mark and without the user's own Airflow and Muster settings."""
     kept = {
         name: value
         for name, value in os.environ.items()

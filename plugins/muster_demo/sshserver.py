@@ -1,7 +1,7 @@
-"""One node's SSH server, for machines that have no sshd to spare: one process, one port, one host key.
+"""An SSH server for one node: one process, one port, one host key.
 
 Accepts public keys only, and runs commands through /bin/bash as sshd does: a command that detaches itself outlives the
-connection, and one that keeps its output open holds the answer back. Used for each simulated node, and for this
+connection, and one that keeps its output open delays the response. Used for each simulated node, and for this
 machine where OpenSSH's server is not installed.
 Run as ``python -m muster_demo.sshserver CONFIG.json``, where the JSON holds the fields of ``Config``.
 """
@@ -20,7 +20,7 @@ import asyncssh
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """What a server needs. Paths are absolute; ``environment`` is all that commands see; port 0 means any free one.
+    """A server's configuration. Paths are absolute; commands see ``environment`` only; port 0 means any free one.
 
     ``port_file`` gets the port once the server listens.
     """
@@ -55,7 +55,7 @@ async def _feed(source: asyncssh.SSHReader[bytes], target: asyncio.StreamWriter)
 
 
 class CommandRunner:
-    """Runs what clients ask for, in the node's home and environment."""
+    """Runs clients' commands in the node's home and environment."""
 
     def __init__(self, config: Config) -> None:
         self.config = config

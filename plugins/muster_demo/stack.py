@@ -1,8 +1,8 @@
 """Airflow on its embedded defaults (SQLite, LocalExecutor, one machine), with each component a service of the demo.
 
-``airflow standalone`` would not restart a component that died, nor let a test kill one alone; hence services. The API
-server runs as two: people's half writes its audit log from the event loop, and would there wait for SQLite's lock while
-a task's request in the same process holds that lock and waits for the loop.
+``airflow standalone`` neither restarts a component that died nor lets a test kill one alone. The API server runs as two
+processes: the half for people writes its audit log from the event loop, and in one process would wait there for
+SQLite's lock, which a task's request holds while it waits for the loop.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from collections.abc import Mapping
 
 import httpx
 
-from muster_demo.custody import die_with_parent
 from muster_demo.services import ServiceFailed, Supervisor, free_port, tail
+from muster_demo.watchdog import die_with_parent
 
 COMPONENTS = ("api-server", "execution-api", "scheduler", "dag-processor", "triggerer")
 PARALLELISM = 4
-"""More tasks at once lock SQLite, and then the scheduler dies."""
+"""With more tasks at once SQLite stays locked and the scheduler dies."""
 
 SQLITE_PATIENCE_S = 30
-"""How long a component waits for another's transaction; SQLite's default of 5 s is short for a machine under load."""
+"""Seconds that a component waits for another's transaction; SQLite's default of 5 s is short under load."""
 
 READY_S = 180.0
 
@@ -67,21 +67,21 @@ def airflow_settings(login: Login, home: pathlib.Path, dags: pathlib.Path, plugi
         "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_urlsafe(64),
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.6",
         "AIRFLOW__SCHEDULER__MAX_DAGRUNS_TO_CREATE_PER_LOOP": "4",
-        # A busy laptop may keep a task waiting for a while; that is no reason to fail it.
+        # A task must not fail because a busy laptop keeps it waiting.
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
-        # A task process whose pipes close just before it ends is noticed only at its next heartbeat, and until then the
-        # scheduler may take a task that was already resumed for one that was killed.
+        # The end of a task process is noticed at its next heartbeat; until then the scheduler treats a task that
+        # resumed meanwhile as killed.
         "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
         "AIRFLOW__TRIGGERER__CAPACITY": "50",
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
-        # A file that was changed is read at once all the same; one that could not be read is tried again after this.
+        # A changed file is read at once all the same; this is for files that could not be read.
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
         "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
     }
 
 
 def write_password(home: pathlib.Path, username: str, password: str) -> None:
-    """Preset a login that SimpleAuthManager would otherwise make up; others that were preset stay."""
+    """Set a login's password, which SimpleAuthManager would otherwise invent; other logins stay."""
     home.mkdir(parents=True, exist_ok=True)
     passwords = home / "passwords.json"
     preset = json.loads(passwords.read_text()) if passwords.exists() else {}
@@ -90,7 +90,7 @@ def write_password(home: pathlib.Path, username: str, password: str) -> None:
 
 
 def migrate(environment: Mapping[str, str], log: pathlib.Path) -> None:
-    """Create Airflow's metadata database. Raises ServiceFailed with its last words."""
+    """Create Airflow's metadata database. Raises ServiceFailed with its last lines."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         ended = subprocess.run(
@@ -103,7 +103,7 @@ def migrate(environment: Mapping[str, str], log: pathlib.Path) -> None:
             check=False,
         )
     if ended.returncode != 0:
-        raise ServiceFailed(f"Airflow's database could not be made; its last words:\n{tail(log)}(all of them: {log})")
+        raise ServiceFailed(f"Airflow's database could not be made; its last lines:\n{tail(log)}(log: {log})")
 
 
 class Stack:
@@ -128,7 +128,7 @@ class Stack:
             return ["api-server", "--apps", "execution", "--port", str(self.login.execution_port)]
         if component == "dag-processor":
             return [component]
-        # All logs lie on this machine's disk, so nobody has to serve them (and take a fixed port for it).
+        # Logs are on this machine's disk; a log server would take a fixed port.
         return [component, "--skip-serve-logs"]
 
     def wait_ready(self, dag_id: str) -> None:
@@ -137,7 +137,7 @@ class Stack:
         self.supervisor.wait_until(f"the DAG {dag_id}", lambda: self._knows(dag_id), READY_S)
 
     def _healthy(self) -> bool:
-        """Whether Airflow's own health report says that scheduler, triggerer, DAG processor and database are well."""
+        """Whether Airflow's health report has scheduler, triggerer, DAG processor and database as healthy."""
         try:
             answer = httpx.get(f"{self.login.url}/api/v2/monitor/health", timeout=5)
         except httpx.HTTPError:

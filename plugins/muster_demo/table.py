@@ -1,4 +1,4 @@
-"""Live progress: a table of node × stage that fills in, or, where stdout is no terminal, a line for each change."""
+"""Live progress: a table of node × stage, or a line for each change where stdout is no terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STAGES = ("intake", "burn_in", "integrity", "performance", "thermal")
 """The columns while nodes are qualified."""
 
 SERVICE = ("tests", "cluster", "production", "revalidation")
-"""The columns from there on."""
+"""The columns afterwards."""
 
 STYLES = {
     "PASS": "green",
@@ -38,7 +38,7 @@ STYLES = {
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What is known of a node now: a word for each column (a verdict, "running", …), and its state."""
+    """One node: a word for each column (a verdict, "running", …), and its state."""
 
     node: str
     simulated: bool
@@ -48,7 +48,7 @@ class Row:
 
 
 def production_word(entered_by: str) -> str:
-    """How a node entered production, by whose word that was; "" if it did not."""
+    """How a node entered production: "admitted" by the gate, "approved" by a person, "" if it did not."""
     if not entered_by:
         return ""
     return "approved" if is_person(entered_by) else "admitted"
@@ -85,7 +85,7 @@ def build_table(rows: Sequence[Row], elapsed_s: float, columns: Sequence[str] = 
 
 
 def changes(before: Sequence[Row], after: Sequence[Row], columns: Sequence[str] = STAGES) -> list[str]:
-    """What is new since the last look, a line each."""
+    """A line for each difference."""
     known = {row.node: row for row in before}
     lines = []
     for row in after:
@@ -118,7 +118,7 @@ class Progress:
             self.live.stop()
 
     def show(self, rows: Sequence[Row], elapsed_s: float) -> None:
-        """Show the fleet as it stands now."""
+        """Show the current rows."""
         if self.live is not None:
             self.live.update(build_table(rows, elapsed_s, self.columns), refresh=True)
         else:

@@ -1,4 +1,4 @@
-"""Looks at the runs while they go: verdicts, jobs and states from the fleet records, ends of runs from Airflow."""
+"""Progress of runs: verdicts, jobs and states from the fleet records, ends of runs from Airflow."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from muster_demo.table import STAGES, Row
 
 LOOK_EVERY_S = 3.0
 PATIENCE_S = 60.0
-"""How long Airflow's API server may be too busy to answer, or stumble over SQLite's lock."""
+"""Seconds that Airflow's API server may fail to answer, being busy or locked out of SQLite."""
 
 T = TypeVar("T")
 
 
 def patiently(ask: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
-    """What ``ask`` answers, asked again for a while as long as Airflow does not; then its own error."""
+    """Call ``ask`` until Airflow answers; after ``patience_s`` seconds raises its last error."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -33,7 +33,7 @@ def patiently(ask: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
 
 
 def trigger_once(client: AirflowClient, dag_id: str, run_id: str, conf: Mapping[str, object]) -> None:
-    """Trigger a run, unless an earlier attempt did although its answer was lost; patient with a busy Airflow."""
+    """Trigger a run, patiently; it is no error if an earlier attempt whose response was lost has done so."""
     with contextlib.suppress(AlreadyTriggered):
         patiently(lambda: client.trigger(dag_id, run_id, conf, note="make demo"))
 
@@ -49,9 +49,9 @@ class Run:
 
 
 class Watcher:
-    """Remembers which runs are over, so that Airflow is asked only while others are not. ``runs`` may grow.
+    """The progress of ``runs``, which may grow. Airflow is queried only for runs that are not over yet.
 
-    ``words`` says what is to be shown of a run's node: a word for each column.
+    ``words`` returns the words to show for a run's node, by column.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class Watcher:
         self.over: dict[Run, str] = {}
 
     def look(self) -> list[Row]:
-        """The nodes of the runs as they stand now, in the order of the runs; done are those with no run going on."""
+        """One row for each node, in the order of the runs; a node is done if none of its runs is going on."""
         states = {node.name: node.state.value for node in records.list_nodes()}
         going = [run for run in self.runs if run not in self.over]
         ended = {dag_id: self._ended(dag_id) for dag_id in {run.dag_id for run in going}}
         self.over |= {run: ended[run.dag_id][run.run_id] for run in going if run.run_id in ended[run.dag_id]}
-        # The latest run of a node is the one to tell of.
+        # Of each node the latest run is shown.
         latest = {run.node: run for run in self.runs}
         busy = {run.node for run in self.runs if run not in self.over}
         return [
@@ -77,7 +77,7 @@ class Watcher:
         ]
 
     def hanging(self) -> str:
-        """Which runs are not over, and in which tasks they are."""
+        """The runs that are not over, with their tasks' states, as a sentence."""
         found = []
         for run in self.runs:
             if run not in self.over:
@@ -87,13 +87,13 @@ class Watcher:
         return "; ".join(found)
 
     def _ended(self, dag_id: str) -> dict[str, str]:
-        """{run id: state} of the DAG's runs that are over: one question for all of them."""
+        """{run id: state} of the DAG's runs that are over."""
         runs = patiently(lambda: self.client.runs(dag_id))
         return {run["dag_run_id"]: run["state"] for run in runs if run["state"] in RUN_OVER}
 
 
 def stage_words(run: Run, over: bool) -> dict[str, str]:
-    """What is to be said of each stage of a run: its verdict, or whether a job of it is on the node now."""
+    """A word for each stage of a run: its verdict, or "running" while a job of it is on the node."""
     try:
         verdicts = {each.stage: each.verdict.value for each in records.run_stages(run.dag_id, run.run_id)}
     except UnknownRun:

@@ -1,4 +1,4 @@
-"""The demo's directory: one demo at a time, fresh for each run, with nothing left running from the last."""
+"""The demo's directory: for one demo at a time, emptied before each run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import shutil
 import time
 import typing
 
-from muster_demo import custody
+from muster_demo import watchdog
 
 PATIENCE_S = 5.0
-"""How long a demo that is just ending may still hold its directory."""
+"""Seconds that a demo which is ending may still hold its directory."""
 
 
 class Busy(Exception):
@@ -22,7 +22,7 @@ class Busy(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Workdir:
-    """Where everything of a demo lies. ``answers`` is read by the scoring alone."""
+    """The files of a demo. Only the scoring reads ``answers``."""
 
     root: pathlib.Path
 
@@ -53,16 +53,16 @@ class Workdir:
 
     @property
     def answers(self) -> pathlib.Path:
-        """What was planted."""
+        """The planted faults."""
         return self.root / "answers.json"
 
     @property
     def mark(self) -> dict[str, str]:
-        """What every process of this demo carries in its environment."""
-        return {custody.MARK: str(self.root)}
+        """The mark in the environment of every process of this demo."""
+        return {watchdog.MARK: str(self.root)}
 
     def claim(self) -> typing.IO[str]:
-        """Make it ours and empty, ending what a killed demo left. Keep the returned lock open. Raises Busy."""
+        """Lock the directory, end what a killed demo left and empty it. Keep the returned file open. Raises Busy."""
         self.root.mkdir(parents=True, exist_ok=True)
         lock = (self.root / "lock").open("a+")
         deadline = time.monotonic() + PATIENCE_S
@@ -71,7 +71,7 @@ class Workdir:
                 lock.close()
                 raise Busy(f"A demo is running in {self.root} already: stop it with Ctrl-C, then start this one.")
             time.sleep(0.1)
-        custody.end_all(custody.marked(str(self.root)), patience_s=1.0)
+        watchdog.end_all(watchdog.marked(str(self.root)), patience_s=1.0)
         for entry in self.root.iterdir():
             if entry.name != "lock":
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()

@@ -34,7 +34,7 @@ from muster import records  # noqa: E402
 from muster.errors import UnknownRun  # noqa: E402
 from muster.integration.airflow_api import AirflowClient  # noqa: E402
 from muster_criteria.model import Verdict  # noqa: E402
-from muster_demo import custody  # noqa: E402
+from muster_demo import watchdog  # noqa: E402
 from muster_demo.services import ServiceFailed, Supervisor, base_environment  # noqa: E402
 from tests.bench.processes import cpu_seconds  # noqa: E402
 from tests.support import celery_airflow, postgresql  # noqa: E402
@@ -362,7 +362,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=50, help="nodes in flight at once")
     parser.add_argument("--seed", type=int, default=0, help="which nodes are faulty, and what is killed when")
     chosen = parser.parse_args()
-    return custody.keep(lambda: bench(chosen.nodes, chosen.seed))
+    return watchdog.run(lambda: bench(chosen.nodes, chosen.seed))
 
 
 if __name__ == "__main__":

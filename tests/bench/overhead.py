@@ -170,27 +170,25 @@ def compare(folder: Path, nodes: int) -> tuple[Cost, Cost]:
 
 def memory_per_waiting_node(folder: Path) -> float:
     """Megabytes that a triggerer's process grows by for each job that it waits for."""
+    from muster.operators.trigger import JobTrigger
     from muster.remote import jobs, ssh
-    from muster.remote.hooks import NodeAddress
-    from muster.remote.trigger import MusterJobTrigger
+    from muster.remote.attempt_key import AttemptKey
+    from muster.remote.waiting import Wait
 
     records.touch_contact = lambda name: None  # type: ignore[assignment]
     with sshd.running(folder / "waiting") as server:
         os.environ["MUSTER_SSH_KEY_FILE"] = str(server.key_file)
         agent, sha256 = standin.write(folder / "cache")
-        key = jobs.job_key("bench", "r", "t", "1")
+        key = AttemptKey(0).job_key("bench", "r", "t")
         with ssh.connect(server.node()) as client:
             seen = jobs.look(client, server.node().work_dir, key, sha256)
             jobs.send_agent(client, seen, agent, sha256)
             jobs.start(client, seen, key, standin.plan(key, seconds=600), {}, sha256)
 
-        def waiting() -> MusterJobTrigger:
-            node = dataclasses.asdict(NodeAddress.of(server.node()))
-            deadline = time.time() + 600
-            return MusterJobTrigger(
-                ssh_conn_id="muster_ssh", node=node, job_id=key, work=seen.work, boot_id=seen.boot_id,
-                deadline_at=deadline, grace_s=0, poll_interval=2,
-            )  # fmt: skip
+        def waiting() -> JobTrigger:
+            address, deadline = ssh.NodeAddress.of(server.node()), time.time() + 600
+            wait = Wait(address, key, seen.work, seen.boot_id, deadline_at=deadline, grace_s=0, poll_s=2)
+            return JobTrigger(wait=wait.to_json(), ssh_conn_id="muster_ssh")
 
         async def grow() -> float:
             async def wait() -> None:

@@ -14,8 +14,11 @@ import pytest
 from airflow.sdk.definitions import dag as sdk_dag
 
 from muster import records
+from muster.integration import logins
 from muster.operators import block, member
-from muster.remote import jobs
+from muster.remote import attempt as remote
+from muster.remote.zipapp import build_agent
+from muster.settings import settings
 from muster_criteria.model import Verdict
 from muster_simulator import create_machine, environment
 from tests.support import airflow_home, lives, sshd
@@ -119,9 +122,9 @@ class Meeting:
                 dag_id=self.run[0], run_id=self.run[1], task_id="train", max_tries=2, try_number=1,
                 xcom_pull=lambda **_: self.block,
             )  # fmt: skip
-            work = operator._work(cast("Any", {"ti": ti}), begin=True)
-            with operator._connect(work.node) as client:
-                operator._start(client, work, jobs.look(client, work.node.work_dir, work.key, work.agent.sha256))
+            attempt = operator._claim(cast("Any", {"ti": ti}), begin=True)
+            with logins.connect(attempt.node) as client:
+                remote.begin(attempt, client, build_agent(settings().home / "agents"))
 
 
 def validate(names: Sequence[str] = NAMES, **changes: Any) -> tuple[dict[str, str], str]:

@@ -13,7 +13,7 @@ import pytest
 
 from muster import records
 from muster.judging.reevaluate import reevaluate
-from muster.operators import stage
+from muster.operators import remote_job
 from muster.remote import redfish
 from muster.remote.bmc import Login
 from muster.remote.zipapp import AgentFile
@@ -37,7 +37,7 @@ def watched(
 ) -> Iterator[str]:
     """This machine with a BMC; gives its URL."""
     path, sha256 = standin.write(tmp_path / "cache")
-    monkeypatch.setattr(stage, "build_agent", lambda _: AgentFile(path, sha256))
+    monkeypatch.setattr(remote_job, "build_agent", lambda _: AgentFile(path, sha256))
     monkeypatch.setenv("MUSTER_RETRY_SECONDS", "0.1")
     with bmc.static(documents) as url:
         enrol({"url": url})

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from muster import records
 from muster.lifecycle.transitions import State
 from muster.operators import block
-from muster.remote import hooks
+from muster.remote import ssh
 from muster_criteria.cluster import plan as cluster_plan
 from muster_criteria.model import Verdict
 from tests.dags.blocks import DAG_ID, NAMES, Meeting, Nodes, validate, verdicts
@@ -90,7 +90,7 @@ def test_a_member_that_corrupts_is_convicted_and_the_other_cleared(nodes: Nodes,
 def test_a_member_that_does_not_come_up_is_named_and_nobody_hangs(
     nodes: Nodes, meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hooks, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(ssh, "RETRY_SECONDS", 0.1)
     nodes.build()
     meeting.absent = {"n2"}
     meeting.once_claimed = nodes.servers["n2"].stop

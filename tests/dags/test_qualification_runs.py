@@ -15,8 +15,8 @@ import pytest
 
 from muster import records
 from muster.lifecycle.transitions import State
-from muster.operators import qualification, stage, upkeep
-from muster.remote import attempt, hooks, jobs, ssh
+from muster.operators import claims, qualification, remote_job, stage, upkeep
+from muster.remote import jobs, outcome, ssh
 from muster.remote.zipapp import AgentFile
 from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgement, Severity, Verdict
 from muster_criteria.stage import judge as judging
@@ -60,7 +60,7 @@ def node(
     airflow_db: None, server: sshd.Sshd, decree: Decree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> sshd.Sshd:
     path, sha256 = standin.write(tmp_path / "cache")
-    monkeypatch.setattr(stage, "build_agent", lambda _: AgentFile(path, sha256))
+    monkeypatch.setattr(remote_job, "build_agent", lambda _: AgentFile(path, sha256))
     monkeypatch.setenv("MUSTER_RETRY_SECONDS", "0.1")
     return server
 
@@ -210,7 +210,7 @@ def test_a_node_lost_twice_while_its_neighbour_answers_fails(
     from muster_criteria.sku_files import programme
 
     monkeypatch.setattr(stage, "GRACE_S", 0.0)
-    monkeypatch.setattr(hooks, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(ssh, "RETRY_SECONDS", 0.1)
     monkeypatch.setattr(programme, "stage_deadline_s", lambda *_: 2.0)
     standin.behave(node.home, burn_in={"seconds": 600})
     wait, tell = stage.MusterStageOperator._defer, stage.MusterStageOperator._finish
@@ -238,7 +238,7 @@ def test_a_node_lost_twice_while_its_neighbour_answers_fails(
     summary = next(each for each in records.run_stages(DAG_ID, run_id) if each.stage == "burn_in")
     assert (summary.verdict, summary.attempts) == (Verdict.FAIL, 2)
     assert "while neighbour stayed reachable" in summary.reason
-    assert records.get_job(DAG_ID, run_id, "burn_in").state == attempt.LOST
+    assert records.get_job(DAG_ID, run_id, "burn_in").state == outcome.LOST
 
 
 def test_a_node_that_another_run_holds_is_refused_at_once(node: sshd.Sshd, mailbox: Mailbox) -> None:
@@ -270,7 +270,7 @@ def test_what_a_person_must_put_right_is_one_sentence(
         def allocation(self, node: str) -> Allocation:
             return Allocation(True, "a user's job")
 
-    monkeypatch.setattr(qualification, "backend", Busy)
+    monkeypatch.setattr(claims, "backend", Busy)
     with pytest.raises(AirflowFailException, match=complaint):
         qualification.claim(DAG_ID, "r", {"level": "demo", "reason": "x", **changes})
     assert records.live_leases() == []
@@ -285,7 +285,7 @@ def test_a_person_may_force_a_busy_node_and_it_is_recorded(
         def allocation(self, node: str) -> Allocation:
             return Allocation(True, "a user's job")
 
-    monkeypatch.setattr(qualification, "backend", Busy)
+    monkeypatch.setattr(claims, "backend", Busy)
     params = {"node": NODE, "level": "demo", "reason": "x", "force_reason": "agreed with the user"}
     assert qualification.claim(DAG_ID, "r", params)["node"] == NODE
     assert records.get_run(DAG_ID, "r").forced == "agreed with the user"

@@ -13,8 +13,8 @@ import pytest
 
 from muster import records
 from muster.judging.reevaluate import reevaluate
-from muster.operators import stage
-from muster.remote import attempt
+from muster.operators import remote_job
+from muster.remote import jobs, outcome
 from muster.remote.zipapp import AgentFile
 from muster_criteria.model import Coverage, Judgement, Verdict
 from muster_criteria.stage import judge as judging
@@ -68,7 +68,7 @@ def node(airflow_db: None, server: sshd.Sshd, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("MUSTER_SKU_PATH", str(folder))
     monkeypatch.setenv("MUSTER_RETRY_SECONDS", "0.1")
     path, sha256 = standin.write(tmp_path / "cache")
-    monkeypatch.setattr(stage, "build_agent", lambda _: AgentFile(path, sha256))
+    monkeypatch.setattr(remote_job, "build_agent", lambda _: AgentFile(path, sha256))
     real = judging.judge
 
     def judge(case: Case) -> Judgement:
@@ -106,13 +106,13 @@ def test_a_failure_is_asked_for_again_and_the_second_one_convicts(
     node: sshd.Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans: list[Plan] = []
-    start = stage.jobs.start
+    start = jobs.start
 
     def noted(client: Any, seen: Any, key: str, plan: str, *more: Any) -> None:
         plans.append(Plan.from_json(plan))
         start(client, seen, key, plan, *more)
 
-    monkeypatch.setattr(stage.jobs, "start", noted)
+    monkeypatch.setattr(jobs, "start", noted)
     run_id = qualify(node, BAD, BAD)
 
     sent = [[call.probe for call in plan.probes] for plan in plans if plan.stage == "performance"]
@@ -122,7 +122,7 @@ def test_a_failure_is_asked_for_again_and_the_second_one_convicts(
     again = records.get_job(DAG_ID, run_id, "performance")
     assert first is not None
     assert again is not None
-    assert (first.state, again.attempt_key, again.state) == (attempt.REPEAT, "2.0r1", attempt.FINAL)
+    assert (first.state, again.attempt_key, again.state) == (outcome.REPEAT, "2.0r1", outcome.FINAL)
     assert (first.repeat_probes, again.repeat_probes) == (("disk",), ())
     judged = performance(run_id)
     assert judged.verdict is Verdict.FAIL
@@ -165,7 +165,7 @@ def test_what_the_fleet_doubts_is_run_once_more_and_judged_with_both(
     assert judged_by == [(), (("memory_bandwidth",),)]
     job = records.get_job(DAG_ID, run_id, "performance", "2.0")
     assert job is not None
-    assert (job.state, job.repeat_probes) == (attempt.REPEAT, ("memory_bandwidth",))
+    assert (job.state, job.repeat_probes) == (outcome.REPEAT, ("memory_bandwidth",))
     assert standin.started(node.home).count("performance") == 2
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster_demo import custody
+from muster_demo import watchdog
 from tests.muster_demo.started import Demo
 
 
@@ -23,6 +23,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
     yield begin
     for demo in demos:
         if demo.process.poll() is None:
-            custody.end_all(demo.family(), patience_s=0)
+            watchdog.end_all(demo.family(), patience_s=0)
             demo.process.wait(10)
-    custody.end_all(custody.marked(str(tmp_path / "demo")), patience_s=0)
+    watchdog.end_all(watchdog.marked(str(tmp_path / "demo")), patience_s=0)

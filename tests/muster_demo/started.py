@@ -38,8 +38,8 @@ class Demo:
             time.sleep(0.5)
 
     def family(self) -> list[psutil.Process]:
-        keeper = psutil.Process(self.process.pid)
-        return [keeper, *keeper.children(recursive=True)]
+        watchdog = psutil.Process(self.process.pid)
+        return [watchdog, *watchdog.children(recursive=True)]
 
 
 def alive(processes: list[psutil.Process]) -> list[str]:

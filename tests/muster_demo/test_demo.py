@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster import records
-from muster_demo import custody
+from muster_demo import watchdog
 from muster_demo.draw import draw_faults, node_names
 from tests.muster_demo.started import Demo
 
@@ -35,7 +35,7 @@ def test_unattended_it_finds_every_fault_and_takes_everybody_else_into_service(
     assert len(list((directory / "mail").glob("*.eml"))) == MAILS
     for node in set(node_names()) - {fault.node for fault in faults}:
         assert f"{node} entered production by itself" in said
-    assert custody.marked(str(directory)) == []
+    assert watchdog.marked(str(directory)) == []
     times = _busy_times(directory, monkeypatch)
     host = [time for time in times if time[2]]
     assert len(host) == 4

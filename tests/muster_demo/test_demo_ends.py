@@ -9,7 +9,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from muster_demo import custody
+from muster_demo import watchdog
 from muster_demo.workdir import Busy, Workdir
 from tests.muster_demo.started import Demo, alive
 
@@ -25,7 +25,7 @@ def test_ctrl_c_in_the_middle_leaves_no_process_behind(start: Callable[..., Demo
     os.killpg(demo.process.pid, signal.SIGINT)
     assert demo.process.wait(60) == 130, demo.said()
     assert alive(everyone) == []
-    assert custody.marked(str(demo.directory)) == []
+    assert watchdog.marked(str(demo.directory)) == []
 
 
 @pytest.mark.timeout(400)
@@ -38,7 +38,7 @@ def test_the_next_demo_ends_what_a_killed_one_left(start: Callable[..., Demo]) -
     proper = psutil.Process(int((demo.directory / "lock").read_text()))
     everyone = demo.family()
     assert proper in everyone
-    # The keeper is stopped first, so that it cannot clean up after the demo proper.
+    # The watchdog is stopped first, so that it cannot clean up after the demo proper.
     demo.process.send_signal(signal.SIGSTOP)
     proper.kill()
     demo.process.kill()

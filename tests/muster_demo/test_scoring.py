@@ -192,7 +192,7 @@ def test_the_host_failed_turns_it_red() -> None:
     [
         ({"state": "qualified", "entered_by": "", "on_full_pass": False}, "but it is in qualified"),
         ({"state": "quarantine"}, "but it is in quarantine"),
-        ({"validations": ()}, "its validation with others says nothing"),
+        ({"validations": ()}, "its validation with others is missing"),
         ({"on_full_pass": False}, "on a full-coverage PASS, since no person admitted it"),
         ({"entered_by": "Petra"}, "Petra admitted it, which must be recorded"),
     ],

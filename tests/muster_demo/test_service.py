@@ -16,7 +16,7 @@ from muster.errors import AirflowRefused
 from muster.lifecycle.transitions import CLUSTER_STAGES, State, is_person
 from muster_criteria.model import Coverage, Judgement, Verdict
 from muster_demo import service, watch
-from muster_demo.outcome import approvals_told
+from muster_demo.outcome import admissions
 from muster_demo.scoring import Service
 from muster_demo.service import ACTOR, Approver, ServiceStory, blocks, service_of, words
 from muster_demo.watch import Run
@@ -124,7 +124,7 @@ class Lives:
 
     def tell(self) -> None:
         approver = types.SimpleNamespace(look=None)
-        ServiceStory(self.watcher, approver, lambda meanwhile: None, level="demo").tell(["n1", "n2"])  # type: ignore[arg-type]
+        ServiceStory(self.watcher, approver, lambda meanwhile: None, level="demo").run(["n1", "n2"])  # type: ignore[arg-type]
 
 
 def test_the_story_follows_every_run_that_its_steps_bring_about(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def test_a_node_that_the_gate_admits_is_told_of_as_such(fleet: None) -> None:
     served = service_of(NODE)
     assert (served.state, served.entered_by, served.on_full_pass) == ("production", "muster", True)
     assert [report.state_after for report in served.reports] == ["production"]
-    (told,) = approvals_told([served], ACTOR)
+    (told,) = admissions([served], ACTOR)
     assert "by itself" in told
 
 
@@ -206,7 +206,7 @@ def test_a_node_that_the_demo_admits_is_told_of_as_the_demos_own_doing(fleet: No
     served = service_of(NODE)
     assert (served.entered_by, served.on_full_pass) == (ACTOR, False)
     assert [said.person for said in served.approvals] == [ACTOR]
-    (told,) = approvals_told([served], ACTOR)
+    (told,) = admissions([served], ACTOR)
     assert f"admitted by {ACTOR}" in told
     assert "not a person" in told
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from muster_demo import custody
+from muster_demo import watchdog
 from muster_demo.services import ServiceFailed, Supervisor, base_environment, free_port, members, port_is_open
 
 
@@ -40,7 +40,7 @@ def test_what_a_killed_service_left_ends_with_the_rest(supervisor) -> None:
     assert worker.is_running()
     assert members({first.pid}) == [worker]
     supervisor.stop()
-    assert not custody.alive(worker)
+    assert not watchdog.alive(worker)
     assert second.ended()
 
 
@@ -62,7 +62,7 @@ def test_a_service_that_ignores_sigterm_is_killed(supervisor) -> None:
 
 def test_a_service_that_ends_or_never_comes_is_told_by_name(supervisor) -> None:
     supervisor.start("dud", ["sh", "-c", "echo no database >&2; exit 4"], os.environ).process.wait(5)
-    with pytest.raises(ServiceFailed, match=r"dud ended with status 4; its last words:\nno database"):
+    with pytest.raises(ServiceFailed, match=r"dud ended with status 4; its last lines:\nno database"):
         supervisor.wait_until("the API", lambda: False, 5)
     supervisor.stop()
     del supervisor.services["dud"]

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from muster.remote.ssh import scan_host_key
-from muster_demo import custody
+from muster_demo import watchdog
 from muster_demo.hosts import Hosts, Keys, Server, make_client_keys, make_key
 from muster_demo.services import Supervisor
 
@@ -34,13 +34,13 @@ def supervisor(folder) -> Iterator[Supervisor]:
     supervisor = Supervisor(folder / "logs")
     yield supervisor
     supervisor.stop()
-    leftovers = custody.marked(str(folder))
-    custody.end_all(leftovers, patience_s=0)
+    leftovers = watchdog.marked(str(folder))
+    watchdog.end_all(leftovers, patience_s=0)
 
 
 @pytest.fixture(scope="module")
 def hosts(folder, keys, supervisor) -> Hosts:
-    return Hosts(supervisor, folder, keys, {custody.MARK: str(folder)})
+    return Hosts(supervisor, folder, keys, {watchdog.MARK: str(folder)})
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_a_detached_job_outlives_the_connection_and_does_not_hold_it(nodes, keys
     job = psutil.Process(int(out))
     time.sleep(0.5)
     assert job.is_running()
-    assert job.environ()[custody.MARK] == str(folder)
+    assert job.environ()[watchdog.MARK] == str(folder)
     job.kill()
 
 
@@ -133,7 +133,7 @@ def test_other_keys_and_passwords_are_refused(nodes, folder) -> None:
 
 def _works(server: Server, keys: Keys, folder: Path) -> None:
     with connect(server.port, keys) as client:
-        assert run(client, f'echo "${custody.MARK}"') == (0, f"{folder}\n".encode(), b"")
+        assert run(client, f'echo "${watchdog.MARK}"') == (0, f"{folder}\n".encode(), b"")
 
 
 @pytest.mark.needs_sshd

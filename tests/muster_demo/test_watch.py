@@ -104,7 +104,7 @@ def test_a_service_that_died_ends_the_wait(fleet, tmp_path: Path) -> None:
     console = Console(file=io.StringIO())
     demo = app.Demo(options, Workdir(tmp_path), supervisor, console)
     airflow = Airflow({"host-here__demo": "running", "sim-1__demo": "running"})
-    with pytest.raises(app.ServiceFailed, match=r"scheduler ended with status 3; its last words:\nmy last words"):
+    with pytest.raises(app.ServiceFailed, match=r"scheduler ended with status 3; its last lines:\nmy last words"):
         demo.follow(Watcher(RUNS, airflow), Progress(console))  # type: ignore[arg-type]
 
 

@@ -21,10 +21,11 @@ from muster_simulator.models import MODELS
 from tests.bench.faults import FAULTS, KERNEL_EDGE, SPEED, Case, draw_fault, draw_pair, examine
 from tests.support.in_process import machine_room, run_stage
 
-pytestmark = [pytest.mark.needs_torch, pytest.mark.early(13)]
+pytestmark = pytest.mark.needs_torch
 SEED = int(os.environ.get("FAULTS_SEED", "1"))
 
 
+@pytest.mark.slow
 def test_what_is_drawn_is_found_on_its_device() -> None:
     """One fault alone and one pair, each on a model of its own."""
     dice = random.Random(SEED)
@@ -36,6 +37,7 @@ def test_what_is_drawn_is_found_on_its_device() -> None:
         assert outcome.accused == (), (SEED, outcome)
 
 
+@pytest.mark.slow
 def test_a_healthy_node_that_is_drawn_is_well_as_far_as_it_can_be_judged_without_peers() -> None:
     dice = random.Random(SEED)
     outcome = examine(Case(dice.choice(list(MODELS)), dice.randrange(10**6)))

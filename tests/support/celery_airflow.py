@@ -14,9 +14,9 @@ from pathlib import Path
 
 import psutil
 
-from muster_demo.custody import end_all
 from muster_demo.services import Supervisor, free_port, port_is_open
 from muster_demo.stack import Stack, airflow_settings, migrate, new_login, write_password
+from muster_demo.watchdog import end_all
 from tests.support import airflow_home, orphans
 from tests.support.postgresql import PostgreSQL
 

@@ -59,12 +59,10 @@ def find(conn_id: str) -> Connection | None:
 @contextlib.contextmanager
 def logged_in(node: Address, timeout_s: float) -> Iterator[paramiko.SSHClient]:
     """An SSH session to a node, with the login of Airflow's tasks. Raises what ``muster.remote.ssh.connect`` raises."""
-    from muster.settings import settings
-
     with airflow_libraries():
-        from muster.remote.hooks import NodeSSHHook
+        from muster.integration import logins
 
-        client = NodeSSHHook(node, settings().ssh_conn_id, timeout=timeout_s, attempts=1).get_conn()
+        client = logins.connect(node, timeout=timeout_s, attempts=1)
         try:
             yield client
         finally:

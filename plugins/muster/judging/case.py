@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from muster import records
@@ -14,6 +14,7 @@ from muster.judging import repeats
 from muster.judging.chassis import Chassis, joined
 from muster.judging.references import compares, with_history
 from muster.judging.xid_history import returning_xids
+from muster_criteria.model import Verdict
 
 if TYPE_CHECKING:
     from muster.records import NodeRecord, RunRecord
@@ -75,7 +76,26 @@ def judgement_of(case: Case, node: str, *, before: datetime.datetime | None = No
     judgement = judge(case)
     if case.result is None:
         return judgement
-    return records.beside_neighbours(judgement, node, case.result.environment, before=before)
+    return with_common_causes(judgement, node, case.result.environment, before=before)
+
+
+def with_common_causes(
+    judgement: Judgement,
+    node: str,
+    environment: Mapping[str, str | None],
+    *,
+    before: datetime.datetime | None = None,
+) -> Judgement:
+    """The judgement with a finding for each cause that other nodes of the same rack or image share.
+
+    Only what was found on them within the window ``before`` (default: now) counts. Raises UnknownNode.
+    """
+    from muster_criteria.context.alike import beside_others, groups_of, symptom
+
+    if judgement.verdict is not Verdict.FAIL or not any(symptom(each) for each in judgement.findings):
+        return judgement
+    groups = groups_of(records.get_node(node).rack, environment)
+    return beside_others(judgement, node, groups, records.neighbours(node, judgement.stage, before))
 
 
 def _case(

@@ -15,6 +15,7 @@ from muster import records
 from muster.errors import MusterError, UnknownRevision
 from muster.judging.case import Collected, judgement_of, stored_case
 from muster.judging.chassis import Chassis
+from muster.lifecycle import waivers
 from muster.lifecycle.transitions import STAGES
 from muster.records import RunRecord
 from muster.settings import settings
@@ -83,7 +84,8 @@ def _reevaluated(
     )
     case = stored_case(run, find(recorded.sku_version), recorded, collected, kept.recorded_at, as_of)
     outcome = judgement_of(case, run.node, before=kept.recorded_at)
-    outcome = records.waived_at(run.node, outcome, waived_at or kept.recorded_at)
+    moment = waived_at or kept.recorded_at
+    outcome = waivers.apply(outcome, *records.waivers_at(run.node, moment), moment)
     return Reevaluated(recorded, outcome, result=case.result)
 
 

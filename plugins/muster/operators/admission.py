@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import Param
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import records
 from muster.admission import entry
-from muster.errors import IllegalMove, LeaseHeld, MusterError
+from muster.errors import MusterError
 from muster.lifecycle.gate import Admit, Refuse
 from muster.lifecycle.transitions import State
+from muster.operators import claims
 from muster.settings import settings
 
 if TYPE_CHECKING:
@@ -124,21 +125,13 @@ def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) ->
     A person without a name or a reason moves nothing.
     """
     option, person, reason, link = answered(answer, dag_id, run_id)
-    try:
-        records.acquire_lease(node, dag_id, run_id)
-        try:
-            if option == ADMIT:
-                entry.admit_by(node, person, reason, option=option, link=link, dag_id=dag_id, run_id=run_id)
-            else:
-                records.record_approval(node, person, option, reason, link=link, dag_id=dag_id, run_id=run_id)
-            if option == RMA:
-                _send_back(node, person, reason)
-        finally:
-            records.release_leases(dag_id, run_id, f"{option} was carried out")
-    except LeaseHeld as error:
-        raise AirflowException(str(error)) from error  # tried again: that run will end
-    except IllegalMove as error:
-        raise AirflowFailException(str(error)) from error
+    with claims.held_for_decision(node, dag_id, run_id, option):
+        if option == ADMIT:
+            entry.admit_by(node, person, reason, option=option, link=link, dag_id=dag_id, run_id=run_id)
+        else:
+            records.record_approval(node, person, option, reason, link=link, dag_id=dag_id, run_id=run_id)
+        if option == RMA:
+            _send_back(node, person, reason)
     log.info("%s: %s, by %s: %s", node, option, person, reason)
     return option
 

@@ -89,7 +89,7 @@ def receive(
     ``exists`` says whether node_qualification has a run of that id: then this skips. Raises AirflowFailException, one
     sentence, where a person has to do something first, and AirflowException while the node does not answer.
     """
-    with claims.told():
+    with claims.failing_at_once():
         arrival = read(partition_key, extras)
         run_id = runid.run_id(arrival.node, arrival.reason)
         if exists(run_id):

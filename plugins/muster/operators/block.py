@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
-import posixpath
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,19 +16,16 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster import records
 from muster.admission import entry
-from muster.admission.backend import backend
-from muster.errors import DatabaseNotReady, MusterError
-from muster.integration import runid
+from muster.errors import MusterError
+from muster.integration import logins, runid
 from muster.lifecycle.gate import Admit
 from muster.lifecycle.transitions import CLUSTER_STAGES, State
+from muster.operators import claims
 from muster.records import NodeRecord
-from muster.remote import attempt, jobs
-from muster.remote.hooks import NodeSSHHook
-from muster.remote.launch import parse_launch
+from muster.remote import attempt as remote
 from muster.settings import settings
 from muster_criteria.model import Judgement, Severity, Verdict
-from muster_criteria.sku_files import programme
-from muster_criteria.sku_files.model import Sku, SkuError
+from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.skus import load_sku
 
 log = logging.getLogger(__name__)
@@ -50,39 +46,23 @@ def claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int =
 
     Raises AirflowFailException, one sentence, where a person has to do something first.
     """
-    try:
+    with claims.failing_at_once():
         return _claim(dag_id, run_id, params, try_number)
-    except DatabaseNotReady:
-        raise  # not the run's fault: Airflow tries again
-    except (MusterError, SkuError) as error:
-        raise AirflowFailException(str(error)) from error
 
 
 def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int) -> dict[str, Any]:
     names, level = [str(name) for name in params["nodes"]], str(params["level"])
-    forced = str(params.get("force_reason") or "").strip() or None
+    force, reason = claims.forced(params), str(params.get("reason") or "")
     if len(set(names)) < 2 or len(set(names)) != len(names):
         raise MusterError(f"a block is at least two nodes, each named once, not {', '.join(names) or 'none'}")
-    if level not in programme.LEVELS:
-        raise MusterError(f"there is no level {level!r}; it is one of {', '.join(programme.LEVELS)}")
-    nodes = [records.get_node(name) for name in names]
+    nodes = [claims.testable(name, level) for name in names]
     _check_nodes(nodes)
-    records.acquire_leases(names, dag_id, run_id)
-    try:
+    with claims.held(names, dag_id, run_id):
+        claims.refuse_in_use(names, force)
         for name in names:
-            allocation = backend().allocation(name)
-            if allocation.allocated and not forced:
-                raise MusterError(
-                    f"{name} is in use: {allocation.by}; wait until it is free, or give a force_reason to test anyway"
-                )
-        reason = str(params.get("reason") or "")
-        for name in names:
-            records.begin_run(dag_id, run_id, name, level, reason, forced, required_stages=CLUSTER_STAGES)
+            records.begin_run(dag_id, run_id, name, level, reason, force, required_stages=CLUSTER_STAGES)
         for name in names:
             records.begin_stage(dag_id, run_id, STAGE, node=name)
-    except MusterError as error:
-        records.release_leases(dag_id, run_id, f"not begun: {error}")
-        raise
     # Another try meets elsewhere and under another secret: what is left of an earlier one must not be let in.
     drawn = int.from_bytes(hashlib.sha256(f"{dag_id}/{run_id}/{try_number}".encode()).digest()[:8], "big")
     master = nodes[0]
@@ -103,8 +83,6 @@ def _check_nodes(nodes: Sequence[NodeRecord]) -> None:
                 f"{node.name} is {node.state}, and only qualified nodes are validated together: qualify it first "
                 f"(`muster qualify {node.name}`), or leave it out"
             )
-        load_sku(node.sku, settings().sku_folders)
-        parse_launch(node.launch)
     if len({node.simulated for node in nodes}) > 1:
         raise MusterError("real and simulated nodes cannot be one block: each would vouch for the other")
 
@@ -248,25 +226,13 @@ def report(dag_id: str, run_id: str, members: Sequence[str]) -> dict[str, str]:
 
 
 def release(dag_id: str, run_id: str, members: Sequence[str]) -> list[str]:
-    """Let all nodes of the block go, with nothing of this run left running on them."""
+    """Release all nodes of the block, with nothing of this run left running on them."""
     for name in members:
         try:
-            _stop_leftover(dag_id, run_id, name)
+            remote.stop_leftovers(dag_id, run_id, [STAGE], logins.connect, node=name)
         except MusterError as error:
-            # The node ends the job itself by its deadline, and ends older work as soon as a newer run arrives.
+            # The node ends the job itself by its deadline, and ends older jobs as soon as a newer run starts one.
             log.warning("the job of this run on %s may still be running: %s", name, error)
     freed = records.release_leases(dag_id, run_id, "the run is over")
-    log.info("released %s", ", ".join(freed) or "nothing: they had been let go already")
+    log.info("released %s", ", ".join(freed) or "nothing: they had been released before")
     return freed
-
-
-def _stop_leftover(dag_id: str, run_id: str, name: str) -> None:
-    job = records.get_job(dag_id, run_id, STAGE, node=name)
-    if job is None or job.state != attempt.RUNNING:
-        return
-    node = records.get_node(name)
-    with NodeSSHHook(node, settings().ssh_conn_id, timeout=settings().ssh_timeout_s).get_conn() as client:
-        folder, key = posixpath.split(job.remote_dir)
-        jobs.stop(client, posixpath.dirname(folder), key, node.launch)
-    records.record_job(dataclasses.replace(job, state=attempt.STOPPED, note="its run was over", node=name))
-    log.warning("stopped the job on %s, which nobody waited for any more", name)

@@ -1,16 +1,17 @@
-"""What every claim on a node checks and tells alike, whatever the node is wanted for."""
+"""The claim rule: a run takes the nodes that it tests, all or none, and a node in use only by force."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster import records
-from muster.errors import DatabaseNotReady, MusterError
-from muster.records import NodeRecord
+from muster.admission.backend import backend
+from muster.errors import DatabaseNotReady, IllegalMove, LeaseHeld, MusterError
+from muster.records import LeaseRecord, NodeRecord
 from muster.remote.launch import parse_launch
 from muster.settings import settings
 from muster_criteria.sku_files import programme
@@ -19,22 +20,66 @@ from muster_criteria.sku_files.skus import load_sku
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
-    """What a person has to put right fails the task at once, in one sentence (AirflowFailException)."""
+def failing_at_once() -> Iterator[None]:
+    """Fail the task at once for what a person has to put right; let Airflow retry if the database is away."""
     try:
         yield
     except DatabaseNotReady:
-        raise  # not the run's fault: Airflow tries again
+        raise
     except (MusterError, SkuError) as error:
         raise AirflowFailException(str(error)) from error
 
 
-def testable(params: Mapping[str, Any]) -> tuple[NodeRecord, str]:
-    """The node and the level that a run's parameters name. Raises MusterError or SkuError, one sentence."""
-    level = str(params["level"])
-    node = records.get_node(str(params["node"]))
+def testable(name: str, level: str) -> NodeRecord:
+    """The node, if its record, its SKU and its launch settings can be used. Raises MusterError or SkuError."""
+    node = records.get_node(name)
     load_sku(node.sku, settings().sku_folders)
     parse_launch(node.launch)
     if level not in programme.LEVELS:
         raise MusterError(f"there is no level {level!r}; it is one of {', '.join(programme.LEVELS)}")
-    return node, level
+    return node
+
+
+def forced(params: Mapping[str, Any]) -> str | None:
+    """Why a node in use may be tested, from a run's parameters; None if it may not."""
+    return str(params.get("force_reason") or "").strip() or None
+
+
+@contextlib.contextmanager
+def held(names: Collection[str], dag_id: str, run_id: str) -> Iterator[list[LeaseRecord]]:
+    """Hold the nodes for the run; release them if the block fails. Raises LeaseHeld."""
+    leases = records.acquire_leases(names, dag_id, run_id)
+    try:
+        yield leases
+    except (MusterError, SkuError) as error:
+        records.release_leases(dag_id, run_id, f"not begun: {error}")
+        raise
+
+
+def refuse_in_use(names: Collection[str], force: str | None) -> None:
+    """Raise MusterError if a node is in use and no ``force`` reason is given."""
+    for name in names:
+        allocation = backend().allocation(name)
+        if allocation.allocated and not force:
+            raise MusterError(
+                f"{name} is in use: {allocation.by}; wait until it is free, or give a force_reason to test it anyway"
+            )
+
+
+@contextlib.contextmanager
+def held_for_decision(node: str, dag_id: str, run_id: str, option: str) -> Iterator[None]:
+    """Hold the node while a person's decision is carried out.
+
+    Raises AirflowException while another run holds it (tried again: that run ends), AirflowFailException for a move
+    that the lifecycle does not allow.
+    """
+    try:
+        records.acquire_lease(node, dag_id, run_id)
+        try:
+            yield
+        finally:
+            records.release_leases(dag_id, run_id, f"{option} was carried out")
+    except LeaseHeld as error:
+        raise AirflowException(str(error)) from error
+    except IllegalMove as error:
+        raise AirflowFailException(str(error)) from error

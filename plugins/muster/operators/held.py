@@ -9,13 +9,14 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import records
 from muster.admission.backend import backend
-from muster.errors import IllegalMove, LeaseHeld, MusterError
+from muster.errors import MusterError
 from muster.integration import runid
 from muster.lifecycle.transitions import State
+from muster.operators import claims
 from muster.operators.admission import MARKDOWN, answered
 from muster_criteria.model import Severity
 
@@ -63,22 +64,14 @@ def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) ->
     A person without a name or a reason decides nothing; what was settled meanwhile is left as it is (skips).
     """
     option, person, reason, link = answered(answer, dag_id, run_id)
-    try:
-        records.acquire_lease(node, dag_id, run_id)
-        try:
-            _still_held(node)
-            records.record_approval(node, person, option, reason, link=link, dag_id=dag_id, run_id=run_id)
-            if option == WITHDRAW:
-                backend().withdraw(node, reason)
-                records.move_node(node, State.QUARANTINE, person, reason)
-            elif option == KEEP:
-                records.keep_in_service(node, person, reason)
-        finally:
-            records.release_leases(dag_id, run_id, f"{option} was carried out")
-    except LeaseHeld as error:
-        raise AirflowException(str(error)) from error  # tried again: that run will end, and may settle it
-    except IllegalMove as error:
-        raise AirflowFailException(str(error)) from error
+    with claims.held_for_decision(node, dag_id, run_id, option):
+        _still_held(node)
+        records.record_approval(node, person, option, reason, link=link, dag_id=dag_id, run_id=run_id)
+        if option == WITHDRAW:
+            backend().withdraw(node, reason)
+            records.move_node(node, State.QUARANTINE, person, reason)
+        elif option == KEEP:
+            records.keep_in_service(node, person, reason)
     log.info("%s: %s, by %s: %s", node, option, person, reason)
     return option
 

@@ -86,33 +86,28 @@ def claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]
 
     Raises AirflowFailException, one sentence, where a person has to do something first.
     """
-    with claims.told():
+    with claims.failing_at_once():
         return _claim(dag_id, run_id, params)
 
 
 def _claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    node, level = claims.testable(params)
+    level, reason = str(params["level"]), str(params.get("reason") or "")
+    node = claims.testable(str(params["node"]), level)
     name = node.name
-    held = records.get_lease(name)
-    if held is None or (held.dag_id, held.run_id) != (dag_id, run_id):
+    lease = records.get_lease(name)
+    if lease is None or (lease.dag_id, lease.run_id) != (dag_id, run_id):
         if node.state not in SERVING:
             raise MusterError(f"{name} is in {node.state}, and only nodes in production are revalidated; qualify it")
         if why := _in_use(node):
             raise AirflowSkipException(f"{name} is left alone: {why}")
     try:
-        lease = records.acquire_lease(name, dag_id, run_id)
+        with claims.held([name], dag_id, run_id) as (lease,):
+            # No force: a node in use is never disturbed for this.
+            records.begin_run(dag_id, run_id, name, level, reason, required_stages=programme.STAGES)
+            if not node.shadow:
+                backend().withdraw(name, f"revalidation {run_id}")
     except LeaseHeld as error:
         raise AirflowSkipException(f"{name} is left alone: {error}") from error
-    try:
-        # No force: whoever uses the node by the word of its own guard is never disturbed for this.
-        records.begin_run(
-            dag_id, run_id, name, level, str(params.get("reason") or ""), required_stages=programme.STAGES
-        )
-        if not node.shadow:
-            backend().withdraw(name, f"revalidation {run_id}")
-    except MusterError as error:
-        records.release_leases(dag_id, run_id, f"not begun: {error}")
-        raise
     return {"node": name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
 
 

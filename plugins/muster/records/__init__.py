@@ -7,7 +7,7 @@ DatabaseNotReady, in one sentence, if the database is away or not at this versio
 from __future__ import annotations
 
 from muster.records.adoption import adopt_nodes, replace_node, verify_node
-from muster.records.common_causes import beside_neighbours
+from muster.records.common_causes import neighbours
 from muster.records.database.engine import DatabaseState, database_state, dispose, rehearsal, scratch, upgrade
 from muster.records.database.retention import apply_retention
 from muster.records.fleet.goldens import GoldenRecord, goldens_for, list_goldens, withdraw_golden
@@ -80,7 +80,7 @@ from muster.records.verdicts import (
     record_approval,
     record_unanswered,
 )
-from muster.records.waivers import list_waivers, revoke_waiver, waive_finding, waived_at
+from muster.records.waivers import list_waivers, revoke_waiver, waive_finding, waivers_at
 from muster.records.withdrawals import breaker, keep_in_service
 
 __all__ = [
@@ -116,7 +116,6 @@ __all__ = [
     "approvals",
     "begin_run",
     "begin_stage",
-    "beside_neighbours",
     "breaker",
     "by_boot",
     "count_jobs",
@@ -148,6 +147,7 @@ __all__ = [
     "load_revision",
     "load_snapshot",
     "move_node",
+    "neighbours",
     "node_events",
     "node_parts",
     "node_readings",
@@ -182,6 +182,6 @@ __all__ = [
     "upgrade",
     "verify_node",
     "waive_finding",
-    "waived_at",
+    "waivers_at",
     "withdraw_golden",
 ]

@@ -9,17 +9,17 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove, LeaseLost
+from muster.lifecycle import ending
 from muster.lifecycle import transitions as lifecycle
-from muster.lifecycle.current import thoroughness
+from muster.lifecycle.ending import RunFacts
 from muster.lifecycle.transitions import STAGES, Evidence, State
-from muster.records import withdrawals
-from muster.records.common_causes import held_together, tell_convicted
+from muster.records import common_causes, withdrawals
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Job, Node, Run, StageRecord
-from muster.records.fleet.suspects import cleared
+from muster.records.fleet.suspects import free_of_suspects
 from muster.records.values import JobRecord, NodeRecord, RunRecord, StageSummary
-from muster.records.verdicts import standing_verdicts
+from muster.records.verdicts import current_verdicts
 from muster.settings import settings
 from muster_criteria.model import Verdict
 
@@ -175,10 +175,7 @@ def get_job(
         row = _job(session, run, stage, attempt_key)
         if row is None:
             return None
-        return JobRecord(
-            dag_id, run_id, row.stage, row.attempt_key, row.state, row.remote_dir, row.boot_id, row.fence,
-            row.started_at, row.ended_at, row.note, run.node, row.chassis, tuple(row.repeat_probes),
-        )  # fmt: skip
+        return to_job(run, row)
 
 
 def count_jobs(dag_id: str, run_id: str, stages: Collection[str], state: str) -> int:
@@ -189,6 +186,14 @@ def count_jobs(dag_id: str, run_id: str, stages: Collection[str], state: str) ->
         return session.scalar(query.where(Job.stage.in_(sorted(stages)), Job.state == state)) or 0
 
 
+def to_job(run: Run, row: Job) -> JobRecord:
+    """The job as a value."""
+    return JobRecord(
+        run.dag_id, run.run_id, row.stage, row.attempt_key, row.state, row.remote_dir, row.boot_id, row.fence,
+        row.started_at, row.ended_at, row.note, run.node, row.chassis, tuple(row.repeat_probes),
+    )  # fmt: skip
+
+
 def require_lease(session: Session, run: Run) -> None:
     """Raise LeaseLost unless the run holds its node: a run that lost its lease can do nothing."""
     if not access.holds(session, run.node, run.dag_id, run.run_id):
@@ -196,64 +201,25 @@ def require_lease(session: Session, run: Run) -> None:
 
 
 def attested(session: Session, node: Node, claimed: Evidence) -> Evidence:
-    """``claimed`` with everything about the run replaced by what the records bear out.
-
-    A run that does not hold the node proves nothing. Coverage is full only if every stage that the run requires has a
-    standing PASS with full coverage. That a run is over, or the budget spent, only the records themselves can say
-    (``release_leases``, ``finish_run``).
-    """
-    if not claimed.run:
-        return Evidence(person=claimed.person, reason=claimed.reason)
-    dag_id, _, run_id = claimed.run.partition("/")
+    """``claimed`` with everything about the run replaced by what is recorded (``lifecycle.ending.attested``)."""
+    dag_id, _, run_id = (claimed.run or "").partition("/")
     run = session.scalar(select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id, Run.node == node.name))
-    held = access.holds(session, node.name, dag_id, run_id)
-    if run is None or not held:
-        return Evidence(person=claimed.person, reason=claimed.reason)
-    verdict = Verdict(run.verdict) if run.verdict else _only_fail(session, run)
-    full = _full_coverage(session, run)
-    if State(node.state) is State.CLUSTER_VALIDATION:
-        # The block's PASS says nothing of a node that qualified on less.
-        full = full and _qualified_in_full(session, node)
-    # A clean test says nothing of a part that once corrupted data: it opens no door by itself.
-    full = full and cleared(session, node)
-    return Evidence(run=claimed.run, verdict=verdict, full_coverage=full, person=claimed.person, reason=claimed.reason)
-
-
-def _only_fail(session: Session, run: Run) -> Verdict | None:
-    # One failed stage fails the run whatever else comes, so a FAIL may act before the run has ended; nothing else may.
-    return Verdict.FAIL if any(each.verdict is Verdict.FAIL for each in _stages(session, run)) else None
-
-
-def _full_coverage(session: Session, run: Run) -> bool:
-    passed = {each.stage for each in _stages(session, run) if each.verdict is Verdict.PASS and each.full_coverage}
-    return bool(run.required_stages) and set(run.required_stages) <= passed
-
-
-def _qualified_in_full(session: Session, node: Node) -> bool:
-    stands = [verdict for _, verdict in standing_verdicts(session, node)]
-    return all(
-        any(each.stage == stage for each in stands)
-        and all(each.verdict is Verdict.PASS and each.full_coverage for each in stands if each.stage == stage)
-        for stage in STAGES
-    )
+    held = run is not None and access.holds(session, node.name, dag_id, run_id)
+    return ending.attested(claimed, _facts(session, run, node) if run is not None and held else None)
 
 
 def close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
-    """Move the node as the end of the run asks, unless that is held back. The node is locked, and the run's alone."""
-    full = _full_coverage(session, run)
-    if node.shadow:
-        # A short suite that passes says less than the qualification which this node never went through.
-        thorough = thoroughness(run.level) >= thoroughness(settings().admission_level)
-        full = full and thorough and set(STAGES) <= set(run.required_stages)
-    full = full and cleared(session, node)
-    current = State(node.state)
-    end = lifecycle.closing(current, verdict, full, node.inconclusive, shadow=node.shadow)
+    """Move the node as the end of the run decides (``lifecycle.ending``). The caller has locked the node."""
+    facts = _facts(session, run, node)
+    current = facts.node.state
+    end, full = ending.end_of_run(facts, verdict, settings().admission_level)
+    breaker = None
     if end.withdraws(current):
-        why = withdrawals.breaker_now(session, simulated=node.simulated, deciding=True).why
-        end = end.hold(current, why) if why else end
-    if State.QUARANTINE in end.path and verdict is Verdict.FAIL and (why := held_together(session, run)):
-        end = end.hold(current, why)
-        tell_convicted(session, run)
+        breaker = withdrawals.breaker_now(session, simulated=node.simulated, deciding=True)
+    found = common_causes.findings_of_run(session, run) if verdict is Verdict.FAIL else []
+    end, shared = ending.hold_back(end, current, verdict, breaker, [finding for _, finding in found])
+    if shared:
+        common_causes.note_shared_cause(session, run, found)
     evidence = Evidence(
         run=f"{run.dag_id}/{run.run_id}",
         run_over=verdict in (Verdict.INCONCLUSIVE, Verdict.SKIPPED),
@@ -269,6 +235,16 @@ def close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
     run.held, node.held = end.held, evidence.run if serves and evidence.run else ""
     if end.verified:
         leave_shadow(session, node, "muster", f"{end.reason}: {run.headline}", evidence)
+
+
+def _facts(session: Session, run: Run, node: Node) -> RunFacts:
+    return RunFacts(
+        run=access.to_run(run),
+        node=access.to_node(node),
+        stages=_stages(session, run),
+        verdicts=[verdict for _, verdict in current_verdicts(session, node)],
+        suspect=not free_of_suspects(session, node),
+    )
 
 
 def leave_shadow(session: Session, node: Node, actor: str, reason: str, evidence: Evidence) -> None:

@@ -85,32 +85,27 @@ def record_stage(
     return StoredStage(judgement, tuple(swapped))
 
 
-def say_again(
-    session: Session, run: Run, node: Node, former: StageRecord, result: StageResult, said: Judgement
+def supersede(
+    session: Session, run: Run, node: Node, former: StageRecord, result: StageResult, judgement: Judgement
 ) -> None:
-    """Let ``said`` stand instead of ``former``, which is kept; ``result``: what both rest on.
+    """Make ``judgement`` the stage's current verdict instead of ``former``, which is kept.
 
-    When it was measured, the bytes and the charts stay as they are.
+    ``result``: what both rest on. Times of measurement, stored bytes and charts are taken over.
     """
-    said = apply_waivers(session, node, said)
-    keep_revision(session, said.sku, said.sku_version)
+    judgement = apply_waivers(session, node, judgement)
+    keep_revision(session, judgement.sku, judgement.sku_version)
     former.current = False
     session.flush()
-    stage = _again(former, said)
-    session.add(stage)
-    session.flush()
-    _store_rows(session, stage, run.node, result, said)
-    suspects.mark(session, run, said)
-    session.execute(update(Artifact).where(Artifact.stage == former.id).values(stage=stage.id))
-
-
-def _again(former: StageRecord, judgement: Judgement) -> StageRecord:
-    """The stage's row once more, with what is said of it now."""
     same = {column.key: getattr(former, column.key) for column in inspect(StageRecord).column_attrs}
     del same["id"]
-    first = f"{former.verdict} at first; judged again on {access.now():%Y-%m-%d %H:%M} UTC, by peers known since."
-    said = _said(judgement)
-    return StageRecord(**{**same, **said, "current": True, "notes": [*said["notes"], first]})
+    verdict = _verdict_columns(judgement)
+    first = f"{former.verdict} at first; re-evaluated on {access.now():%Y-%m-%d %H:%M} UTC with newer peer statistics."
+    stage = StageRecord(**{**same, **verdict, "current": True, "notes": [*verdict["notes"], first]})
+    session.add(stage)
+    session.flush()
+    _store_rows(session, stage, run.node, result, judgement)
+    suspects.mark(session, run, judgement)
+    session.execute(update(Artifact).where(Artifact.stage == former.id).values(stage=stage.id))
 
 
 def _observe(session: Session, run: Run, node: Node, result: StageResult) -> list[str]:
@@ -141,7 +136,7 @@ def _stage_row(
     attempts: int,
 ) -> StageRecord:
     return StageRecord(
-        run=run.id, stage=judgement.stage, level=judgement.level, current=True, **_said(judgement),
+        run=run.id, stage=judgement.stage, level=judgement.level, current=True, **_verdict_columns(judgement),
         simulated=judgement.simulated or (result is not None and result.simulated),
         attempts=attempts, recorded_at=access.now(),
         started_at=_moment(result.started_at) if result else None,
@@ -154,8 +149,8 @@ def _stage_row(
     )  # fmt: skip
 
 
-def _said(judgement: Judgement) -> dict[str, Any]:
-    """The columns of a stage's row that tell what was said of it, and by what."""
+def _verdict_columns(judgement: Judgement) -> dict[str, Any]:
+    """The columns of a stage's row that hold its verdict, and what it was judged by."""
     coverage = judgement.coverage
     return {
         "verdict": str(judgement.verdict), "reason": judgement.reason, "notes": list(judgement.notes),

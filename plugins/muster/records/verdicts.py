@@ -14,9 +14,8 @@ from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Event, FindingRow, Node, Run, StageRecord
 from muster.records.fleet.suspects import suspects_on
-from muster.records.reporting import finding_of
 from muster.records.values import ApprovalRecord, OpenFinding, StageVerdict
-from muster.records.waivers import as_waived_now
+from muster.records.waivers import marked_now
 from muster_criteria.model import Verdict
 
 
@@ -27,7 +26,7 @@ def latest_verdicts(node: str) -> list[StageVerdict]:
     Raises UnknownNode.
     """
     with reading() as session:
-        return [verdict for _, verdict in standing_verdicts(session, access.node_row(session, node))]
+        return [verdict for _, verdict in current_verdicts(session, access.node_row(session, node))]
 
 
 def open_findings(node: str) -> list[OpenFinding]:
@@ -37,10 +36,10 @@ def open_findings(node: str) -> list[OpenFinding]:
     """
     with reading() as session:
         row = access.node_row(session, node)
-        stages = dict(standing_verdicts(session, row))
+        stages = dict(current_verdicts(session, row))
         query = select(FindingRow).where(FindingRow.stage.in_(list(stages))).order_by(FindingRow.id)
-        found = [(finding_of(each), stages[each.stage]) for each in session.scalars(query)]
-        now_waived = as_waived_now(session, row, [finding for finding, _ in found])
+        found = [(access.to_finding(each), stages[each.stage]) for each in session.scalars(query)]
+        now_waived = marked_now(session, row, [finding for finding, _ in found])
         suspects = suspects_on(session, row)
     standing_ids = {finding.id for finding in now_waived}
     return [
@@ -101,7 +100,7 @@ def approvals(node: str) -> list[ApprovalRecord]:
     ]
 
 
-def standing_verdicts(session: Session, node: Node) -> list[tuple[int, StageVerdict]]:
+def current_verdicts(session: Session, node: Node) -> list[tuple[int, StageVerdict]]:
     """(id of the stage's row, verdict) of all that stand, oldest first."""
     query = (
         select(StageRecord, Run)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from muster.errors import BadWaiver, UnknownFinding
-from muster.lifecycle.transitions import State, is_person
+from muster.lifecycle import waivers as lifecycle
+from muster.lifecycle.transitions import State
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import FindingRow, Node, Run, StageRecord, WaiverRow
@@ -27,7 +28,7 @@ def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason
     Raises UnknownFinding, and BadWaiver if it is over already, no named person gives a reason, or the part or machine
     that it was found on is no longer there.
     """
-    _decided(person, reason)
+    lifecycle.check_decision(person, reason)
     moment = access.now()
     if until <= moment:
         raise BadWaiver(f"a waiver until {until:%Y-%m-%d %H:%M} UTC would be over already: give a later date")
@@ -80,7 +81,7 @@ def _where_now(
 
 def revoke_waiver(waiver_id: int, person: str, reason: str) -> Waiver:
     """End a waiver before its time. Raises BadWaiver if there is none of that id, or it is revoked already."""
-    _decided(person, reason)
+    lifecycle.check_decision(person, reason)
     with writing() as session:
         row = session.get(WaiverRow, waiver_id, with_for_update=True)
         if row is None or row.revoked_at is not None:
@@ -113,58 +114,37 @@ def machine_of(session: Session, node: Node) -> Machine:
     return Machine(node.name, current_serials(session, node.name), node.machine_since)
 
 
-def holding(session: Session, now: datetime.datetime) -> list[Waiver]:
-    """Every waiver that holds at that moment."""
+def valid_waivers(session: Session, now: datetime.datetime) -> list[Waiver]:
+    """Every waiver that is valid at that moment."""
     query = select(WaiverRow).where(WaiverRow.until > now, WaiverRow.revoked_at.is_(None)).order_by(WaiverRow.id)
     return [to_waiver(row) for row in session.scalars(query)]
 
 
-def apply_waivers(session: Session, node: Node, judgement: Judgement) -> Judgement:
-    """The judgement of the node's stage as the waivers that hold now leave it, its findings with their ids."""
-    moment = access.now()
-    return _waived(judgement, holding(session, moment), machine_of(session, node), moment)
-
-
-def waived_at(node: str, judgement: Judgement, moment: datetime.datetime) -> Judgement:
-    """The judgement as the waivers of that moment leave it, on the parts that sat there then. Raises UnknownNode."""
+def waivers_at(node: str, moment: datetime.datetime) -> tuple[list[Waiver], Machine]:
+    """(the waivers valid at that moment, the machine with the parts that sat in it then). Raises UnknownNode."""
     query = select(WaiverRow).where(WaiverRow.created_at <= moment, WaiverRow.until > moment)
     query = query.where(or_(WaiverRow.revoked_at.is_(None), WaiverRow.revoked_at > moment)).order_by(WaiverRow.id)
     with reading() as session:
         row = access.node_row(session, node)
-        # What was revoked since held then.
-        held = [dataclasses.replace(to_waiver(each), revoked_at=None) for each in session.scalars(query)]
-        machine = Machine(row.name, serials_at(session, node, moment), row.machine_since)
-    return _waived(judgement, held, machine, moment)
+        # A waiver that was revoked later was valid then.
+        given = [dataclasses.replace(to_waiver(each), revoked_at=None) for each in session.scalars(query)]
+        return given, Machine(row.name, serials_at(session, node, moment), row.machine_since)
 
 
-def as_waived_now(session: Session, node: Node, findings: Sequence[Finding]) -> list[Finding]:
-    """Findings of the node, each with the waiver that holds now, whatever held when it was found."""
+def apply_waivers(session: Session, node: Node, judgement: Judgement) -> Judgement:
+    """The judgement of the node's stage as the waivers that are valid now leave it, its findings with their ids."""
     moment = access.now()
-    live, machine = holding(session, moment), machine_of(session, node)
-    return [dataclasses.replace(finding, waived=_waived_by(live, finding, machine)) for finding in findings]
+    return lifecycle.apply(judgement, valid_waivers(session, moment), machine_of(session, node), moment)
+
+
+def marked_now(session: Session, node: Node, findings: Sequence[Finding]) -> list[Finding]:
+    """Findings of the node, each with the waiver that covers it now, whatever was valid when it was found."""
+    return lifecycle.mark(findings, valid_waivers(session, access.now()), machine_of(session, node))
 
 
 def to_waiver(row: WaiverRow) -> Waiver:
     """The waiver as a value."""
-    labels = tuple(sorted((str(key), str(value)) for key, value in row.labels.items()))
     return Waiver(
-        row.id, row.node, row.subject, row.rule, row.metric, row.device, labels, row.person, row.reason,
-        row.created_at, row.until, row.revoked_at, row.finding_id,
+        row.id, row.node, row.subject, row.rule, row.metric, row.device, access.to_labels(row.labels),
+        row.person, row.reason, row.created_at, row.until, row.revoked_at, row.finding_id,
     )  # fmt: skip
-
-
-def _waived(judgement: Judgement, live: Iterable[Waiver], machine: Machine, moment: datetime.datetime) -> Judgement:
-    waived = waivers.waive(judgement, live, machine, moment)
-    named = tuple(
-        dataclasses.replace(finding, id=waivers.finding_id(machine.node, finding)) for finding in waived.findings
-    )
-    return dataclasses.replace(waived, findings=named)
-
-
-def _waived_by(live: Iterable[Waiver], finding: Finding, machine: Machine) -> str:
-    return next((str(each) for each in live if waivers.covers(each, finding, machine)), "")
-
-
-def _decided(person: str, reason: str) -> None:
-    if not is_person(person) or not reason.strip():
-        raise BadWaiver("a waiver needs a named person and a reason: --as NAME --reason 'why'")

@@ -1,194 +1,333 @@
-"""What an attempt at a stage means: which job it belongs to, what its end says about the node, what comes next. Pure.
+"""One attempt at a stage on one node: claim, look, send, start, await, collect, tidy up, stop. Knows no Airflow.
 
-Knows no Airflow, no SSH and no database.
+A stage of a node and a member of a block take the same steps. What the end of the job means is ``outcome``'s; waiting
+is ``waiting``'s; the verdict is the judge's.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
+import datetime
 import hashlib
-from collections.abc import Iterable
+import json
+import logging
+import posixpath
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import TypeVar
 
-from muster.records import JobRecord
-from muster.remote.jobs import Look, State
+import paramiko
+
+from muster import records
+from muster.errors import LeaseLost
+from muster.judging.chassis import Chassis, with_earlier
+from muster.records import JobRecord, NodeRecord, RunRecord
+from muster.remote import jobs, launch, outcome, redfish, ssh
+from muster.remote.attempt_key import AttemptKey
+from muster.remote.bmc_watch import BmcWatch
+from muster.remote.outcome import Ended, Kind
+from muster.remote.ssh import NodeAddress
+from muster.remote.waiting import Wait
+from muster.remote.zipapp import AgentFile
+from muster.settings import settings
 from muster_criteria.measured import BadResult, StageResult, parse_result
-from muster_criteria.model import Evidence, Verdict
+from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import CallSpec
-from muster_node.contract import EXIT_BAD_PLAN, EXIT_NO_RESULT, Plan, ProbeCall
+from muster_node.contract import Plan, ProbeCall
 
-# States of a job in the records.
-SUBMITTED = "submitted"
-RUNNING = "running"
-FINAL = "final"  # judged, and not INCONCLUSIVE
-INCONCLUSIVE = "inconclusive"
-REPEAT = "repeat"  # judged, and some of its probes are to be run once more
-LOST = "lost"
-STOPPED = "stopped"
-KEPT = frozenset({SUBMITTED, RUNNING, FINAL})
-"""A retry comes back to a job in one of these; after any other end it measures anew."""
+log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
-_REPEATED = "r"
-
-
-class Kind(enum.StrEnum):
-    """How a job ended, as far as the controller can tell."""
-
-    DONE = "done"
-    REBOOTED = "rebooted"
-    VANISHED = "vanished"
-    OVERDUE = "overdue"
-    LOST = "lost"
-    REFUSED = "refused"
-
-
-class Next(enum.StrEnum):
-    """What a task does after its stage was judged."""
-
-    GO_ON = "go on"
-    FAIL = "fail"
-    RETRY = "retry"
-    REPEAT = "repeat"
+Connect = Callable[[NodeRecord], paramiko.SSHClient]
+"""Logs in to a node. Raises RemoteError."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Ended:
-    """The end of a job: its kind, and one sentence about it."""
+class Task:
+    """The task that makes the attempt. ``node`` is needed only where the run tests several."""
 
-    kind: Kind
-    sentence: str
+    dag_id: str
+    run_id: str
+    task_id: str
+    stage: str
+    try_number: int
+    max_tries: int
+    node: str = ""
 
 
-def generation(max_tries: int, latest: JobRecord | None) -> str:
-    """Which job an attempt belongs to, as "max_tries.measured_anew", or "max_tries.measured_anewrN" for repeat N of it.
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """What is known of an attempt; read from the records whenever its task is resumed."""
 
-    A retry leaves Airflow's ``max_tries`` alone, and so comes back to the job that a dead worker left behind; a user's
-    Clear raises it. A retry after an INCONCLUSIVE verdict measures anew; a repeat runs again what was asked for alone.
+    task: Task
+    run: RunRecord
+    node: NodeRecord
+    sku: Sku
+    job: JobRecord
+    plan: Plan
+
+    @property
+    def job_key(self) -> str:
+        """The name of its job on the node."""
+        return self.plan.job_id
+
+    def recorded_end(self) -> str | None:
+        """``StageResult.end`` of its job's result, if that is stored with a verdict; else None.
+
+        Such a verdict counts whatever becomes of the node.
+        """
+        kept = records.stage_bytes(self.task.dag_id, self.task.run_id, self.task.stage, node=self.task.node)
+        if kept is None or kept.result is None:
+            return None
+        result = json.loads(kept.result)
+        return str(result["end"]) if result["job_id"] == self.job_key else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Programme:
+    """What the node is to run: its probes and how long all of it may take, in seconds."""
+
+    calls: Iterable[CallSpec]
+    deadline_s: float
+
+
+def claim(
+    task: Task, run: RunRecord, sku: Sku, programme: Callable[[AttemptKey, str], Programme], *, begin: bool
+) -> Attempt:
+    """The attempt that the task makes now, with its job in the records; ``begin`` moves the node into the stage.
+
+    ``programme`` is called with the attempt's key and its job's. Raises LeaseLost unless the run holds the node,
+    IllegalMove, SkuError.
     """
-    if latest is None:
-        return f"{max_tries}.0"
-    tries, _, anew = latest.attempt_key.partition(".")
-    if tries != str(max_tries):
-        return f"{max_tries}.0"
-    if latest.state in KEPT:
-        return latest.attempt_key
-    whole, _, repeat = anew.partition(_REPEATED)
-    if latest.state == REPEAT:
-        return f"{max_tries}.{whole}{_REPEATED}{int(repeat or 0) + 1}"
-    return f"{max_tries}.{int(whole) + 1}"
-
-
-def repeated(generation: str) -> str | None:
-    """The generation of which a job of ``generation`` repeats some probes; None for one that runs the whole stage."""
-    whole, _, repeat = generation.partition(_REPEATED)
-    if not repeat:
-        return None
-    return whole if int(repeat) == 1 else f"{whole}{_REPEATED}{int(repeat) - 1}"
-
-
-def seed(key: str) -> int:
-    """The seed of a job's data: fresh for each job, the same again for the same job."""
-    return int(hashlib.sha256(key.encode()).hexdigest()[:8], 16)
-
-
-def plan(
-    *,
-    key: str,
-    node: str,
-    stage: str,
-    level: str,
-    fence: int,
-    deadline_s: float,
-    calls: Iterable[CallSpec],
-    force_reason: str | None,
-) -> Plan:
-    """The plan that goes to the node."""
+    if begin:
+        node = records.begin_stage(task.dag_id, task.run_id, task.stage, node=task.node)
+    else:
+        node = records.get_node(run.node)
+    lease = records.get_lease(node.name)
+    if lease is None or (lease.dag_id, lease.run_id) != (task.dag_id, task.run_id):
+        raise LeaseLost(f"this run does not hold {node.name} any more; clear it to start over")
+    job = records.get_job(task.dag_id, task.run_id, task.stage, node=task.node)
+    key = outcome.next_attempt(task.max_tries, job) if begin or job is None else AttemptKey.parse(job.attempt_key)
+    if job is None or job.attempt_key != str(key):
+        job = JobRecord(
+            task.dag_id, task.run_id, task.stage, str(key), outcome.SUBMITTED, "", fence=lease.token, node=task.node
+        )
+        records.record_job(job)
+    # Members of a block share one task id, so the node is part of their jobs' names.
+    task_id = f"{task.task_id}[{task.node}]" if task.node else task.task_id
+    job_key = key.job_key(task.dag_id, task.run_id, task_id)
+    planned = programme(key, job_key)
     probes = tuple(
         ProbeCall(probe=call.probe, timeout_s=call.timeout_s, seed=call.seed, params=dict(call.params))
-        for call in calls
+        for call in planned.calls
     )
-    return Plan(key, node, stage, level, fence, deadline_s, probes, force_reason=force_reason)
+    plan = Plan(
+        job_key, node.name, task.stage, run.level, job.fence, planned.deadline_s, probes, force_reason=run.forced
+    )
+    return Attempt(task, run, node, sku, job, plan)
 
 
-def ended(seen: Look, hint: Kind) -> Ended | None:
-    """How the job ended, by a fresh look at the node; ``hint`` is what the trigger saw. None: it is still at work."""
-    if seen.state is State.DONE:
-        if seen.exit_code in (EXIT_BAD_PLAN, EXIT_NO_RESULT):
-            what = "could not use its plan" if seen.exit_code == EXIT_BAD_PLAN else "could not write a result"
-            return Ended(
-                Kind.DONE, f"the node side {what} (exit status {seen.exit_code}); its last words are in the log"
-            )
-        return Ended(Kind.DONE, f"the node side ended with exit status {seen.exit_code} and left no result")
-    if seen.state is State.REBOOTED:
-        return Ended(Kind.REBOOTED, "the machine rebooted by itself while it was tested")
-    if seen.state is State.RUNNING:
-        if hint is Kind.OVERDUE:
-            return Ended(Kind.OVERDUE, "the node side was still at work after its deadline and was stopped")
-        return None
-    return Ended(Kind.VANISHED, "the node side's process vanished without a result; was it killed, out of memory?")
+def seed(job_key: str) -> int:
+    """The seed of a job's data: another for each job, the same again for the same job."""
+    return int(hashlib.sha256(job_key.encode()).hexdigest()[:8], 16)
 
 
-def checked_result(raw: bytes | None, expected: Plan) -> tuple[StageResult | None, str]:
-    """The result if it can be used and is this plan's, else None and the sentence why not ("" if there is none)."""
-    if raw is None:
-        return None, ""
+def begin(attempt: Attempt, client: paramiko.SSHClient, agent: AgentFile) -> tuple[Attempt, jobs.Look]:
+    """Start the attempt's job unless it is on the node already; returns the look that decided it.
+
+    Sends the agent if it is not there, stops every other job on the node, and reads its BMC first. Raises RemoteError.
+    """
+    node, key = attempt.node, attempt.job_key
+    seen = jobs.look(client, node.work_dir, key, agent.sha256)
+    if seen.state is not jobs.State.ABSENT:
+        log.info("the job of this attempt is on the node (%s): not started again", seen.state)
+        return attempt, seen
+    if jobs.send_agent(client, seen, agent.path, agent.sha256):
+        log.info("sent the node side %s", agent.sha256)
+    for other in jobs.stop_others(client, seen.work, key):
+        log.warning("stopped job %s, which belonged to an attempt or a run that is over", other)
+    before = redfish.ask(node.bmc, attempt.task.stage)
+    job = dataclasses.replace(
+        attempt.job,
+        state=outcome.RUNNING,
+        remote_dir=jobs.paths(seen.work, key).folder,
+        boot_id=seen.boot_id,
+        started_at=datetime.datetime.now(datetime.UTC),
+        chassis=before.to_json() if before else "",
+    )
+    records.record_job(job)
+    jobs.start(client, seen, key, attempt.plan.to_json(), node.launch, agent.sha256)
+    log.info("started job %s on %s: %s", key, node.name, ", ".join(call.probe for call in attempt.plan.probes))
+    return dataclasses.replace(attempt, job=job), seen
+
+
+def wait(attempt: Attempt, seen: jobs.Look, grace_s: float) -> Wait:
+    """What waiting for the attempt's job needs to know; ``grace_s`` (s) is waited beyond its deadline."""
+    job, node = attempt.job, attempt.node
+    started = job.started_at.timestamp() if job.started_at else time.time()
+    return Wait(
+        node=NodeAddress.of(node),
+        job_key=attempt.job_key,
+        work=seen.work,
+        boot_id=job.boot_id or seen.boot_id,
+        deadline_at=started + attempt.plan.deadline_s,
+        grace_s=grace_s,
+        poll_s=settings().poll_seconds,
+        removal=launch.remove_container(launch.parse_launch(node.launch), attempt.job_key),
+        watch=BmcWatch.of(job, node.bmc),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class StillRunning:
+    """An attempt whose job still runs."""
+
+    seen: jobs.Look
+
+
+class NoVerdict(ssh.RemoteError):
+    """The node could not be reached, and the attempt is tried again instead of judged without a result."""
+
+
+def settle(
+    attempt: Attempt,
+    connect: Connect,
+    hint: Kind,
+    record: Callable[[Ended, jobs.Collected], T],
+    *,
+    last: bool,
+) -> T | StillRunning | None:
+    """Collect what the job left, have it judged and recorded by ``record``, then remove the job's folder.
+
+    ``hint``: how the waiting ended; a fresh look at the node decides. ``last``: no other attempt follows. Returns None
+    if a verdict on this attempt's result was recorded before: it is never superseded by "no result". Raises NoVerdict
+    if the node cannot be reached and that is worth no verdict.
+    """
     try:
-        result = parse_result(raw)
+        with connect(attempt.node) as client:
+            seen = jobs.look(client, attempt.node.work_dir, attempt.job_key, "")
+            end = outcome.ended(seen, hint)
+            if end is None:
+                return StillRunning(seen)
+            collected = _collect(attempt, client, seen, end)
+            recorded = record(end, collected)
+            if collected.result is not None:
+                _tidy(attempt, client, seen)
+            return recorded
+    except ssh.RemoteError as error:
+        return unreachable(attempt, hint, error, record, last=last)
+
+
+def unreachable(
+    attempt: Attempt,
+    hint: Kind,
+    error: ssh.RemoteError,
+    record: Callable[[Ended, jobs.Collected], T],
+    *,
+    last: bool,
+) -> T | None:
+    """As ``settle`` for a node that cannot be reached: only its loss, or the last attempt, is worth a verdict."""
+    if attempt.recorded_end() is not None:
+        return None
+    lost = hint is Kind.LOST and isinstance(error, (ssh.Unreachable, ssh.CommandTimedOut))
+    if not lost and not last:
+        raise NoVerdict(str(error)) from error
+    return record(Ended(Kind.LOST if lost else Kind.REFUSED, str(error)), jobs.Collected(None, None))
+
+
+def _collect(attempt: Attempt, client: paramiko.SSHClient, seen: jobs.Look, end: Ended) -> jobs.Collected:
+    if end.kind is Kind.OVERDUE:
+        jobs.stop(client, seen.work, attempt.job_key, attempt.node.launch)
+    collected = jobs.collect(client, seen.work, attempt.job_key)
+    if collected.result is None:
+        log.warning("the end of the job's log:\n%s", jobs.log_tail(client, seen.work, attempt.job_key))
+    for note in collected.notes:
+        log.warning("%s", note)
+    return collected
+
+
+def _tidy(attempt: Attempt, client: paramiko.SSHClient, seen: jobs.Look) -> None:
+    """Remove the job's folder. The verdict is recorded by now, so trouble here changes nothing about it."""
+    try:
+        jobs.remove(client, seen.work, attempt.job_key)
+    except ssh.RemoteError as error:
+        log.warning("the job's folder stays on %s until a later run removes it: %s", attempt.node.name, error)
+
+
+def checked_result(attempt: Attempt, collected: jobs.Collected) -> tuple[StageResult | None, str]:
+    """The result if it can be used and is this attempt's, else None and why not ("" if there is none)."""
+    if collected.result is None:
+        return None, "; ".join(collected.notes)
+    try:
+        result = parse_result(collected.result)
     except BadResult as error:
         return None, str(error)
     for name in ("job_id", "node", "stage", "level", "fence"):
-        if getattr(result, name) != getattr(expected, name):
+        if getattr(result, name) != getattr(attempt.plan, name):
             return None, f"the node sent a result of another job: its {name} is {getattr(result, name)!r}"[:300]
     return result, ""
 
 
-def evidence(kind: Kind, *, stage: str, loads: bool, losses: int, neighbours: str) -> tuple[Evidence, ...]:
-    """What the controller established about the node by the job's end.
+def read_bmc(attempt: Attempt) -> Chassis | None:
+    """The BMC's readings before, during and straight after the load, the worst of each; None without a BMC."""
+    now = redfish.ask(attempt.node.bmc, attempt.task.stage)
+    if now is None:
+        return None
+    worst = with_earlier(attempt.job.chassis, now)
+    if worst.trouble:
+        log.warning("%s", worst.trouble)
+    return worst
 
-    ``losses`` counts the jobs of this run that were lost under load, this one included; ``neighbours`` names nodes that
-    answered meanwhile, and is empty if none did: then the network may have been away, and nothing is established.
-    """
-    if kind is Kind.REBOOTED and loads:
-        return (
-            Evidence("uncommanded_reboot", f"the machine rebooted by itself during {stage}, which nobody asked for"),
+
+def record_end(attempt: Attempt, end: Ended, state: str, repeat_probes: tuple[str, ...] = ()) -> None:
+    """Record how the attempt's job ended, and which probes are to be run once more."""
+    now = datetime.datetime.now(datetime.UTC)
+    records.record_job(
+        dataclasses.replace(
+            attempt.job, state=state, ended_at=now, note=end.sentence[:500], repeat_probes=repeat_probes
         )
-    if kind is Kind.LOST and loads and losses >= 2 and neighbours:
-        sentence = f"the machine went away under load {losses} times in this run, while {neighbours} stayed reachable"
-        return (Evidence("lost_under_load_twice", sentence),)
-    return ()
+    )
 
 
-def state_after(kind: Kind, verdict: Verdict, *, repeat: bool = False) -> str:
-    """The state in which a judged job stands in the records."""
-    if kind is Kind.LOST:
-        return LOST
-    if repeat:
-        return REPEAT
-    return INCONCLUSIVE if verdict is Verdict.INCONCLUSIVE else FINAL
+def stop(attempt: Attempt, connect: Connect) -> None:
+    """Stop the attempt's job; its next attempt measures anew. Raises RemoteError."""
+    records.record_job(dataclasses.replace(attempt.job, state=outcome.STOPPED))
+    with connect(attempt.node) as client:
+        seen = jobs.look(client, attempt.node.work_dir, attempt.job_key, "")
+        jobs.stop(client, seen.work, attempt.job_key, attempt.node.launch)
 
 
-def whats_next(verdict: Verdict, job_end: str, last_attempt: bool, *, repeat: bool = False) -> Next:
-    """Whether the task goes on, fails for good, repeats some of its probes, or is tried again.
+def stop_leftovers(dag_id: str, run_id: str, stages: Collection[str], connect: Connect, *, node: str = "") -> None:
+    """Stop the jobs of a run that nothing waits for: a task was marked before the triggerer took up its trigger.
 
-    ``job_end`` is the result's own word for its end.
+    Raises RemoteError.
     """
-    if verdict is Verdict.FAIL:
-        return Next.FAIL
-    if repeat:
-        return Next.REPEAT
-    if verdict is not Verdict.INCONCLUSIVE:
-        return Next.GO_ON
-    return Next.FAIL if last_attempt or job_end == "fenced" else Next.RETRY
+    latest = [records.get_job(dag_id, run_id, stage, node=node) for stage in stages]
+    running = [job for job in latest if job is not None and job.state == outcome.RUNNING]
+    if not running:
+        return
+    machine = records.get_node(records.get_run(dag_id, run_id, node=node).node)
+    with connect(machine) as client:
+        for job in running:
+            _stop_job(client, machine, job)
+            log.warning("stopped the job of stage %s on %s, which nothing waited for", job.stage, machine.name)
+            records.record_job(dataclasses.replace(job, state=outcome.STOPPED, note="its run was over", node=node))
 
 
-def stopped_by(earlier: Iterable[tuple[str, Verdict | None, bool]]) -> str:
-    """Why a stage does not run after these earlier ones (stage, verdict, blocking): a sentence, or "" if it does."""
-    for stage, verdict, blocking in earlier:
-        if verdict is None:
-            return f"not run: {stage} has no verdict in this run; somebody stopped it, or it could not be judged"
-        if verdict is Verdict.FAIL and blocking:
-            return f"not run: {stage} failed, and nothing more is burnt on a node that is broken already"
-        if verdict is Verdict.INCONCLUSIVE:
-            return f"not run: {stage} stayed inconclusive, so this run cannot qualify the node any more"
-    return ""
+def stop_hung(job: JobRecord, connect: Connect, patience_s: float) -> None:
+    """Give a running job ``patience_s`` seconds to end by itself, then stop it. Raises RemoteError."""
+    node = records.get_node(job.node)
+    until = time.monotonic() + patience_s
+    with connect(node) as client:
+        while jobs.look(client, node.work_dir, posixpath.basename(job.remote_dir), "").state is jobs.State.RUNNING:
+            if time.monotonic() > until:
+                log.warning("the job on %s hangs: stopping it", node.name)
+                _stop_job(client, node, job)
+                return
+            time.sleep(1.0)
+
+
+def _stop_job(client: paramiko.SSHClient, node: NodeRecord, job: JobRecord) -> None:
+    folder, key = posixpath.split(job.remote_dir)
+    jobs.stop(client, posixpath.dirname(folder), key, node.launch)

@@ -1,7 +1,6 @@
-"""A job on a node: sent once, started once, found again after any restart, collected, stopped, tidied up.
+"""The steps of a job on a node, over a connected client: look, send, start, collect, stop, remove.
 
-A job is named by the task attempt it belongs to, so whoever asks later finds the same job folder and does not start
-a second one. Everything here is synchronous, over a connected client; waiting is the trigger's business.
+A job is named by the attempt it belongs to, so a retry finds its folder and does not start it twice.
 """
 
 from __future__ import annotations
@@ -18,17 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import paramiko
-from airflow.providers.ssh.utils.remote_job import (
-    RemoteJobPaths,
-    build_posix_cleanup_command,
-    build_posix_wrapper_command,
-)
 
 from muster.remote import launch as launching
 from muster.remote import scripts, ssh
 from muster_node.contract import RESULT_BYTES_MAX
 
-TELEMETRY_NAME = "telemetry.jsonl.gz"
 TELEMETRY_BYTES_MAX = 64 * 1024 * 1024
 _KEY = re.compile(r"[0-9a-f]{8,64}\Z")
 _PATH = re.compile(r"/[^\x00-\x1f\x7f]*\Z")
@@ -46,7 +39,7 @@ class State(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """What one look at a node found. ``agent`` is "ok", "absent" or "bad" (a file with another hash)."""
+    """What one look at a node found. ``agent``: "ok", "absent" or "bad" (a file with another hash)."""
 
     home: str
     work: str
@@ -58,25 +51,47 @@ class Look:
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """What a job left behind: the raw result, the telemetry whose hash stood in it, and what was left out and why."""
+    """What a job left: the raw result, the telemetry that it names, and a sentence for each thing left out."""
 
     result: bytes | None
     telemetry: bytes | None
     notes: tuple[str, ...] = ()
 
 
-def job_key(dag_id: str, run_id: str, task_id: str, generation: str) -> str:
-    """The name of a task attempt's job. A retry has the same generation, and finds it; a Clear has another."""
-    return hashlib.sha256(json.dumps([dag_id, run_id, task_id, generation]).encode()).hexdigest()[:24]
+@dataclasses.dataclass(frozen=True)
+class Paths:
+    """Where a job's files lie on its node."""
+
+    folder: str
+
+    @property
+    def plan(self) -> str:
+        """The plan, JSON."""
+        return posixpath.join(self.folder, "plan.json")
+
+    @property
+    def result(self) -> str:
+        """The result, JSON."""
+        return posixpath.join(self.folder, "result.json")
+
+    @property
+    def telemetry(self) -> str:
+        """The telemetry, gzipped JSON lines."""
+        return posixpath.join(self.folder, "telemetry.jsonl.gz")
+
+    @property
+    def log(self) -> str:
+        """What the job printed."""
+        return posixpath.join(self.folder, "stdout.log")
 
 
-def paths(work: str, key: str) -> RemoteJobPaths:
-    """The job's files. Raises RemoteError on a folder or key that could lead elsewhere."""
+def paths(work: str, key: str) -> Paths:
+    """The job's files. Raises RemoteError on a work folder or key that could lead elsewhere."""
     if not _KEY.match(key):
         raise ssh.RemoteError(f"{key[:40]!r} is not a job's key")
     if not _PATH.match(work) or ".." in work.split("/"):
         raise ssh.RemoteError(f"the node's work folder {ssh.clean(work)[:80]!r} is not an absolute path; set another")
-    return RemoteJobPaths(job_id=key, remote_os="posix", base_dir=posixpath.join(work, "jobs"))
+    return Paths(posixpath.join(work, "jobs", key))
 
 
 def agent_path(work: str, sha256: str) -> str:
@@ -85,13 +100,13 @@ def agent_path(work: str, sha256: str) -> str:
 
 
 def fields(text: str) -> dict[str, str]:
-    """The "name value" lines of a script's answer."""
+    """The "name value" lines that a script printed."""
     pairs = (line.partition(" ") for line in text.splitlines())
     return {name: value.strip() for name, _, value in pairs if name}
 
 
 def exit_status(text: str) -> int | None:
-    """An exit status of 0 to 255, or None for anything else a node may have put there."""
+    """An exit status of 0 to 255, or None for any other text."""
     return int(text) if text.isascii() and text.isdigit() and int(text) < 256 else None
 
 
@@ -110,12 +125,12 @@ def look(client: paramiko.SSHClient, work_dir: str, key: str, agent_sha256: str)
         return Look(found["home"], found["work"], boot, found["agent"], state, exit_status(found["exit"]))
     except (KeyError, ValueError) as error:
         raise ssh.RemoteError(
-            f"the node answered nonsense: {answer.text[:200]!r}; log in by hand to see why"
+            f"the node's reply cannot be read: {answer.text[:200]!r}; log in by hand to see why"
         ) from error
 
 
 def send_agent(client: paramiko.SSHClient, seen: Look, agent: Path, sha256: str) -> bool:
-    """Put the agent on the node unless it is there already, whole. True when it was sent."""
+    """Put the agent on the node unless it is there whole. Returns whether it was sent. Raises RemoteError."""
     if seen.agent == "ok":
         return False
     path = agent_path(seen.work, sha256)
@@ -131,17 +146,14 @@ def send_agent(client: paramiko.SSHClient, seen: Look, agent: Path, sha256: str)
 def start(
     client: paramiko.SSHClient, seen: Look, key: str, plan: str, launch: Mapping[str, Any], agent_sha256: str
 ) -> bool:
-    """Start the job detached. False when somebody had started it already: it is the same job, so all is well."""
+    """Start the job detached. False if it was started before. Raises RemoteError, BadLaunch."""
     where = paths(seen.work, key)
-    plan_path = posixpath.join(where.job_dir, "plan.json")
-    ssh.store(client, plan_path, plan.encode())
+    ssh.store(client, where.plan, plan.encode())
     how = _at_home(launch, seen.home)
-    words = launching.command_for(how, agent_path(seen.work, agent_sha256), ["run", plan_path], key=key)
+    words = launching.command_for(how, agent_path(seen.work, agent_sha256), ["run", where.plan], key=key)
     removal = launching.remove_container(launching.parse_launch(how), key)
-    # The trap keeps the wrapper alive until the agent has ended by the same signal, so that its exit status is kept.
-    command = f"trap : TERM INT HUP; {shlex.join(words)}"
-    wrapper = build_posix_wrapper_command(command, where, environment={"MUSTER_WORK": seen.work})
-    answer = ssh.run(client, ssh.shell(scripts.START, where.job_dir, seen.boot_id, wrapper, removal), timeout=60)
+    script = ssh.shell(scripts.START, where.folder, seen.work, seen.boot_id, shlex.join(words), removal, scripts.RUN)
+    answer = ssh.run(client, script, timeout=60)
     if answer.rc == 43:
         return False
     if answer.rc != 0:
@@ -160,10 +172,10 @@ def _at_home(launch: Mapping[str, Any], home: str) -> dict[str, Any]:
 
 def collect(client: paramiko.SSHClient, work: str, key: str, telemetry_max: int = TELEMETRY_BYTES_MAX) -> Collected:
     """Fetch the result and its telemetry: sizes are capped, and the telemetry must have the hash the result names."""
-    folder = paths(work, key).job_dir
+    where = paths(work, key)
     notes: list[str] = []
     try:
-        result = ssh.fetch(client, posixpath.join(folder, "result.json"), RESULT_BYTES_MAX)
+        result = ssh.fetch(client, where.result, RESULT_BYTES_MAX)
     except (ssh.CommandTimedOut, ssh.Unreachable):
         raise
     except ssh.RemoteError as error:
@@ -173,7 +185,7 @@ def collect(client: paramiko.SSHClient, work: str, key: str, telemetry_max: int 
         return Collected(result, None)
     telemetry: bytes | None = None
     try:
-        telemetry = ssh.fetch(client, posixpath.join(folder, TELEMETRY_NAME), telemetry_max, timeout=600)
+        telemetry = ssh.fetch(client, where.telemetry, telemetry_max, timeout=600)
     except (ssh.CommandTimedOut, ssh.Unreachable):
         raise
     except ssh.RemoteError as error:
@@ -185,7 +197,7 @@ def collect(client: paramiko.SSHClient, work: str, key: str, telemetry_max: int 
 
 
 def _telemetry_hash(result: bytes | None) -> str | None:
-    """The hash that a result names for its telemetry. Malformed results are the parser's business, not ours."""
+    """The hash that a result names for its telemetry; None for a malformed result, which its parser reports."""
     try:
         return str(json.loads(result or b"{}")["telemetry_file"]["sha256"])
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -194,21 +206,21 @@ def _telemetry_hash(result: bytes | None) -> str | None:
 
 def log_tail(client: paramiko.SSHClient, work: str, key: str, max_bytes: int = 2000) -> str:
     """The end of what the job printed, cleaned."""
-    answer = ssh.run(client, ["tail", "-c", str(max_bytes), paths(work, key).log_file], max_bytes=max_bytes)
+    answer = ssh.run(client, ["tail", "-c", str(max_bytes), paths(work, key).log], max_bytes=max_bytes)
     return answer.text if answer.rc == 0 else ""
 
 
 def stop(client: paramiko.SSHClient, work: str, key: str, launch: Mapping[str, Any] | None = None) -> bool:
-    """Stop the job and all it started, within ``scripts.STOP_SECONDS``. True when nothing of it runs any more."""
+    """Stop the job and all it started, within ``scripts.STOP_SECONDS``. Returns whether nothing of it runs now."""
     removal = launching.remove_container(launching.parse_launch(launch or {}), key)
-    answer = ssh.run(client, ssh.shell(scripts.STOP_ONE, paths(work, key).job_dir, removal), timeout=60)
+    answer = ssh.run(client, ssh.shell(scripts.STOP_ONE, paths(work, key).folder, removal), timeout=60)
     return "stopped" in answer.text
 
 
 def stop_others(client: paramiko.SSHClient, work: str, key: str) -> list[str]:
     """Stop every other job on the node, and remove job folders older than a week.
 
-    Whoever holds the node's lease may: any other job belongs to a run or an attempt that has lost it.
+    Only for the holder of the node's lease: any other job belongs to a run or an attempt that is over.
     """
     paths(work, key)
     answer = ssh.run(client, ssh.shell(scripts.STOP_OTHERS, work, key), timeout=120)
@@ -217,7 +229,7 @@ def stop_others(client: paramiko.SSHClient, work: str, key: str) -> list[str]:
 
 def remove(client: paramiko.SSHClient, work: str, key: str) -> None:
     """Remove the job's folder."""
-    where = paths(work, key)
-    answer = ssh.run(client, build_posix_cleanup_command(where.job_dir, base_dir=where.base_dir))
+    folder = paths(work, key).folder
+    answer = ssh.run(client, ["rm", "-rf", "--", folder])
     if answer.rc != 0:
-        raise ssh.RemoteError(f"the job's folder {where.job_dir} cannot be removed: {answer.complaint}")
+        raise ssh.RemoteError(f"the job's folder {folder} cannot be removed: {answer.complaint}")

@@ -1,4 +1,4 @@
-"""Whether it is the node that went away or the network: how its neighbours do, and how often it was lost before."""
+"""Whether the node was lost or the network: which neighbours respond, and how often the node was lost before."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from collections.abc import Collection
 
 from muster import records
 from muster.records import NodeRecord
-from muster.remote import attempt, ssh
+from muster.remote import outcome, ssh
 
 RECENT = datetime.timedelta(minutes=5)
-"""Triggers note a contact once a minute; a neighbour heard of within this time was reachable."""
+"""Triggers record a contact once a minute; a neighbour with a contact within this time was reachable."""
 
-ASKED = 4
-"""So many neighbours at most are asked, with a short time each: one that answers is enough."""
+TRIED = 4
+"""How many neighbours are tried at most, with a short time each: one that responds is enough."""
 
-ASK_TIMEOUT_S = 3.0
+TRY_TIMEOUT_S = 3.0
 
 
 def reachable_neighbours(node: NodeRecord) -> str:
-    """Names of other nodes that answer now or did a moment ago, "" if none: those of the same rack, if it has any."""
+    """Names of other nodes that respond now or did lately, "" if none; of the same rack, if it has others."""
     others = [each for each in records.list_nodes() if each.name != node.name]
     near = [each for each in others if node.rack and each.rack == node.rack] or others
     since = datetime.datetime.now(datetime.UTC) - RECENT
-    heard = [each.name for each in near if each.contact_at and each.contact_at >= since]
-    if not heard:
-        heard = [each.name for each in near[:ASKED] if _answers(each)]
-    return ", ".join(heard[:ASKED])
+    reachable = [each.name for each in near if each.contact_at and each.contact_at >= since]
+    if not reachable:
+        reachable = [each.name for each in near[:TRIED] if _responds(each)]
+    return ", ".join(reachable[:TRIED])
 
 
-def _answers(node: NodeRecord) -> bool:
+def _responds(node: NodeRecord) -> bool:
     try:
-        ssh.scan_host_key(node.host, node.port, timeout=ASK_TIMEOUT_S)
+        ssh.scan_host_key(node.host, node.port, timeout=TRY_TIMEOUT_S)
     except ssh.Unreachable:
         return False
     return True
 
 
 def lost_jobs(dag_id: str, run_id: str, stages: Collection[str]) -> int:
-    """How many jobs of these stages of the run were lost, without a word from the node."""
-    return records.count_jobs(dag_id, run_id, stages, attempt.LOST)
+    """How many jobs of these stages of the run were lost, without a reply from the node."""
+    return records.count_jobs(dag_id, run_id, stages, outcome.LOST)

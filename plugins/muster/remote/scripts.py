@@ -39,18 +39,34 @@ printf 'home %s\\nwork %s\\nboot %s\\nagent %s\\nstate %s\\nexit %s\\njobboot %s
 """
 """$1 work folder, $2 job key, $3 the agent's sha256."""
 
+RUN = """
+printf %s "$$" >"$1/pid"
+trap : TERM INT HUP
+export MUSTER_WORK="$2"
+eval "$3" >>"$1/stdout.log" 2>&1
+printf %s "$?" >"$1/exit_code.part"
+mv "$1/exit_code.part" "$1/exit_code"
+"""
+"""The job's own shell. $1 job folder, $2 work folder, $3 the command that runs the node side.
+
+Its pid is the job's process group (setsid). The trap keeps it alive until the node side, which gets the same signal,
+has ended, so that the exit status is kept.
+"""
+
 START = """
 umask 077
-command -v bash >/dev/null || { echo 'bash is missing on the node' >&2; exit 41; }
 [ -f "$1/plan.json" ] || { echo "there is no plan in $1" >&2; exit 42; }
 mkdir "$1/started" 2>/dev/null || exit 43
-printf %s "$2" >"$1/boot_id"
-printf '%s\\n' "$4" >"$1/removal"
-exec bash -c "$3"
+printf %s "$3" >"$1/boot_id"
+printf '%s\\n' "$5" >"$1/removal"
+: >"$1/stdout.log"
+detached=nohup; command -v setsid >/dev/null 2>&1 && detached=setsid
+$detached sh -c "$6" muster-job "$1" "$2" "$4" </dev/null >/dev/null 2>&1 &
 """
-"""$1 job folder, $2 boot id, $3 the provider's wrapper, $4 the command that removes its container.
+"""$1 job folder, $2 work folder, $3 boot id, $4 the node side's command, $5 the command that removes its container,
+$6 ``RUN``.
 
-``mkdir`` is the lock: whoever wins it starts the job.
+``mkdir`` is the lock: only the caller that makes the folder starts the job.
 """
 
 POLL = f"""
@@ -96,4 +112,4 @@ done
 find "$1/jobs" -mindepth 1 -maxdepth 1 -type d -mtime +7 ! -name "$2" -exec rm -rf -- {{}} + 2>/dev/null
 exit 0
 """
-"""$1 work folder, $2 the key to spare. Prints the keys that were running. Only the lease's holder may call it."""
+"""$1 work folder, $2 the key to spare. Prints the keys that were running. Only for the holder of the node's lease."""

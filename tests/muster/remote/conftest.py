@@ -8,11 +8,8 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from tests.support import airflow_home, sshd
-
-assert airflow_home.HOME, "before anything imports Airflow"
-
-from muster.remote import ssh  # noqa: E402
+from muster.remote import ssh
+from tests.support import sshd
 
 
 @pytest.fixture

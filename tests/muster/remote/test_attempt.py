@@ -1,142 +1,218 @@
-"""What an attempt means, as tables: which job it belongs to, what its end says of the node, what comes next."""
+"""One attempt on a real OpenSSH server with real records, without Airflow."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import pkgutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import paramiko
 import pytest
 
-from muster.records import JobRecord
-from muster.remote import attempt
-from muster.remote.attempt import Kind, Next
-from muster.remote.jobs import Look, State
+import muster.remote
+from muster import records
+from muster.errors import LeaseLost
+from muster.lifecycle.transitions import STAGES
+from muster.remote import attempt as remote
+from muster.remote import jobs, outcome, ssh
+from muster.remote.attempt import Attempt, NoVerdict, Programme, StillRunning, Task
+from muster.remote.outcome import Ended, Kind
+from muster.remote.zipapp import AgentFile
+from muster_criteria.measured import parse_result
 from muster_criteria.model import Verdict
+from muster_criteria.sku_files.skus import load_sku
+from tests.muster import fleet
+from tests.support import sshd, standin
+
+pytestmark = [pytest.mark.needs_sshd, pytest.mark.usefixtures("sqlite_db")]
+
+NODE = "this-node"
+TASK = Task("node_qualification", "this-node__new", "intake", "intake", try_number=1, max_tries=2)
+RUN = (TASK.dag_id, TASK.run_id)
 
 
-def job(generation: str, state: str) -> JobRecord:
-    return JobRecord("d", "r", "burn_in", generation, state, "")
+@dataclasses.dataclass
+class Bench:
+    """A node that a run holds, and the steps of an attempt at its intake."""
+
+    server: sshd.Sshd
+    agent: AgentFile
+    ended: list[Ended] = dataclasses.field(default_factory=list)
+
+    def connect(self, _node: object = None) -> paramiko.SSHClient:
+        who = ssh.Credentials(key_file=str(self.server.key_file))
+        return ssh.connect(self.server.node(NODE), who, timeout=1)
+
+    def claim(self, *, begin: bool = True) -> Attempt:
+        run = records.get_run(*RUN)
+        sku = load_sku(run.sku, ())
+        return remote.claim(TASK, run, sku, lambda _attempt, _job: Programme((), 60.0), begin=begin)
+
+    def begin(self) -> tuple[Attempt, jobs.Look]:
+        attempt = self.claim()
+        with self.connect() as client:
+            return remote.begin(attempt, client, self.agent)
+
+    def until_done(self, attempt: Attempt) -> Attempt:
+        with self.connect() as client:
+            end = time.monotonic() + 15
+            while jobs.look(client, attempt.node.work_dir, attempt.job_key, "").state is jobs.State.RUNNING:
+                assert time.monotonic() < end
+                time.sleep(0.1)
+        return self.claim(begin=False)
+
+    def record(self, attempt: Attempt) -> Callable[[Ended, jobs.Collected], Verdict]:
+        """As an operator does, with a FAIL for whatever came, and INCONCLUSIVE for nothing."""
+
+        def record(end: Ended, collected: jobs.Collected) -> Verdict:
+            self.ended.append(end)
+            result, _ = remote.checked_result(attempt, collected)
+            verdict = Verdict.FAIL if result else Verdict.INCONCLUSIVE
+            records.record_stage(*RUN, result, fleet.judgement("intake", verdict), collected.result)
+            remote.record_end(attempt, end, outcome.state_after(end.kind, verdict))
+            return verdict
+
+        return record
+
+    def settle(self, attempt: Attempt, hint: Kind = Kind.DONE, *, last: bool = False) -> Verdict | StillRunning | None:
+        return remote.settle(attempt, self.connect, hint, self.record(attempt), last=last)
+
+    def folder(self, attempt: Attempt) -> Path:
+        return Path(jobs.paths(attempt.node.work_dir, attempt.job_key).folder)
+
+    def verdict(self) -> Verdict:
+        (stage,) = records.run_stages(*RUN)
+        return stage.verdict
 
 
-@pytest.mark.parametrize(
-    ("max_tries", "latest", "expected"),
-    [
-        (2, None, "2.0"),
-        (2, job("2.0", attempt.SUBMITTED), "2.0"),  # the worker died before the job was started
-        (2, job("2.0", attempt.RUNNING), "2.0"),  # the worker died meanwhile: the node must not burn twice
-        (2, job("2.0", attempt.FINAL), "2.0"),  # the worker died after the verdict was recorded
-        (2, job("2.0", attempt.INCONCLUSIVE), "2.1"),  # a retry after an INCONCLUSIVE measures anew
-        (2, job("2.1", attempt.LOST), "2.2"),
-        (2, job("2.0", attempt.STOPPED), "2.1"),
-        (2, job("2.1", attempt.REPEAT), "2.1r1"),  # its noisy tests alone, once more
-        (2, job("2.1r9", attempt.REPEAT), "2.1r10"),
-        (2, job("2.1r9", attempt.RUNNING), "2.1r9"),
-        (2, job("2.1r9", attempt.INCONCLUSIVE), "2.2"),
-        (5, job("2.1r9", attempt.REPEAT), "5.0"),
-        (5, job("2.1", attempt.RUNNING), "5.0"),  # a user's Clear
-        (5, job("2.0", attempt.FINAL), "5.0"),
-    ],
-)
-def test_generation(max_tries: int, latest: JobRecord | None, expected: str) -> None:
-    assert attempt.generation(max_tries, latest) == expected
+@pytest.fixture
+def bench(server: sshd.Sshd, tmp_path: Path) -> Iterator[Bench]:
+    node = server.node(NODE)
+    key, place = " ".join(node.host_key.split()[:2]), {"port": node.port, "user": node.user or ""}
+    records.add_node(records.NewNode(NODE, node.host, key, "cpu-generic", work_dir=node.work_dir, **place))
+    records.acquire_lease(NODE, *RUN)
+    records.begin_run(*RUN, NODE, "demo", "new", required_stages=STAGES)
+    yield Bench(server, AgentFile(*standin.write(tmp_path / "cache")))
+    sshd.kill_jobs(Path(node.work_dir))
 
 
-def look(state: State, exit_code: int | None = None) -> Look:
-    return Look("/h", "/h/.muster", "boot", "ok", state, exit_code)
+def test_the_whole_way(bench: Bench) -> None:
+    attempt, seen = bench.begin()
+    assert seen.state is jobs.State.ABSENT
+    assert records.get_job(*RUN, "intake") == dataclasses.replace(attempt.job, node=NODE)
+    attempt = bench.until_done(attempt)
+    assert bench.settle(attempt) is Verdict.FAIL
+    assert bench.verdict() is Verdict.FAIL
+    assert not bench.folder(attempt).exists()
 
 
-@pytest.mark.parametrize(
-    ("seen", "hint", "kind"),
-    [
-        (look(State.DONE, 0), Kind.DONE, Kind.DONE),
-        (look(State.DONE, 0), Kind.LOST, Kind.DONE),  # it came back, and had gone on working
-        (look(State.DONE, 0), Kind.REBOOTED, Kind.DONE),
-        (look(State.REBOOTED), Kind.DONE, Kind.REBOOTED),
-        (look(State.REBOOTED), Kind.LOST, Kind.REBOOTED),
-        (look(State.GONE), Kind.VANISHED, Kind.VANISHED),
-        (look(State.ABSENT), Kind.DONE, Kind.VANISHED),
-        (look(State.RUNNING), Kind.OVERDUE, Kind.OVERDUE),
-        (look(State.RUNNING), Kind.LOST, None),  # it is back and still at work: wait on
-        (look(State.RUNNING), Kind.DONE, None),
-    ],
-)
-def test_a_fresh_look_decides_how_a_job_ended(seen: Look, hint: Kind, kind: Kind | None) -> None:
-    end = attempt.ended(seen, hint)
-    assert (end.kind if end else None) == kind
+def test_a_retry_finds_the_job_that_a_dead_worker_left(bench: Bench) -> None:
+    standin.behave(bench.server.home, intake={"seconds": 600})
+    first, _ = bench.begin()
+    again, seen = bench.begin()
+    assert (again.job_key, seen.state) == (first.job_key, jobs.State.RUNNING)
+    assert standin.started(bench.server.home) == ["intake"]
+    assert isinstance(bench.settle(again), StillRunning)
+    assert bench.ended == []
+    wait = remote.wait(again, seen, grace_s=5.0)
+    assert (wait.job_key, wait.deadline_at) == (again.job_key, again.job.started_at.timestamp() + 60.0)
 
 
-@pytest.mark.parametrize(
-    ("kind", "loads", "losses", "neighbours", "established"),
-    [
-        (Kind.REBOOTED, True, 0, "", "uncommanded_reboot"),
-        (Kind.REBOOTED, False, 0, "", None),
-        (Kind.LOST, True, 1, "n2", None),  # once may be the network
-        (Kind.LOST, True, 2, "n2", "lost_under_load_twice"),
-        (Kind.LOST, True, 2, "", None),  # nobody else answered: it may be the network
-        (Kind.LOST, False, 2, "n2", None),
-        (Kind.VANISHED, True, 2, "n2", None),
-        (Kind.REFUSED, True, 2, "n2", None),
-        (Kind.DONE, True, 2, "n2", None),
-    ],
-)
-def test_only_what_was_positively_established_is_evidence(
-    kind: Kind, loads: bool, losses: int, neighbours: str, established: str | None
-) -> None:
-    found = attempt.evidence(kind, stage="burn_in", loads=loads, losses=losses, neighbours=neighbours)
-    assert [each.kind for each in found] == ([established] if established else [])
+def test_only_the_holder_of_the_lease_may_begin(bench: Bench) -> None:
+    records.release_leases(*RUN, "over")
+    records.acquire_lease(NODE, "node_qualification", "another")
+    with pytest.raises(LeaseLost):
+        bench.claim()
 
 
-@pytest.mark.parametrize(
-    ("verdict", "end", "last", "expected"),
-    [
-        (Verdict.FAIL, "completed", False, Next.FAIL),
-        (Verdict.INCONCLUSIVE, "completed", False, Next.RETRY),
-        (Verdict.INCONCLUSIVE, "busy", False, Next.RETRY),
-        (Verdict.INCONCLUSIVE, "fenced", False, Next.FAIL),
-        (Verdict.INCONCLUSIVE, "completed", True, Next.FAIL),
-        (Verdict.PASS, "completed", False, Next.GO_ON),
-        (Verdict.WARN, "completed", True, Next.GO_ON),
-        (Verdict.PROVISIONAL, "completed", True, Next.GO_ON),
-    ],
-)
-def test_whats_next(verdict: Verdict, end: str, last: bool, expected: Next) -> None:
-    assert attempt.whats_next(verdict, end, last) is expected
+def test_a_folder_that_cannot_be_removed_leaves_the_verdict(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt, _ = bench.begin()
+    attempt = bench.until_done(attempt)
+
+    def remove(*_: object) -> None:
+        bench.server.stop()
+        raise ssh.Unreachable("gone")
+
+    monkeypatch.setattr(jobs, "remove", remove)
+    assert bench.settle(attempt, last=True) is Verdict.FAIL
+    assert bench.verdict() is Verdict.FAIL
+    assert len(bench.ended) == 1
 
 
-def test_a_repeat_goes_before_everything_but_a_fail() -> None:
-    assert attempt.whats_next(Verdict.FAIL, "completed", False, repeat=True) is Next.FAIL
-    assert attempt.whats_next(Verdict.INCONCLUSIVE, "completed", True, repeat=True) is Next.REPEAT
-    assert attempt.state_after(Kind.DONE, Verdict.INCONCLUSIVE, repeat=True) == attempt.REPEAT
+def test_no_result_never_supersedes_a_recorded_verdict(bench: Bench) -> None:
+    """The worker dies after the verdict was recorded and before the job was; then the node goes away."""
+    attempt, _ = bench.begin()
+    attempt = bench.until_done(attempt)
+    raw = (bench.folder(attempt) / "result.json").read_bytes()
+    records.record_stage(*RUN, parse_result(raw), fleet.judgement("intake", Verdict.FAIL), raw)
+    bench.server.stop()
+    for hint in (Kind.DONE, Kind.LOST):
+        assert bench.settle(attempt, hint, last=True) is None
+    assert bench.ended == []
+    assert bench.verdict() is Verdict.FAIL
+    assert attempt.recorded_end() == "completed"
 
 
-@pytest.mark.parametrize(
-    ("generation", "of"), [("2.0", None), ("2.0r1", "2.0"), ("2.0r2", "2.0r1"), ("12.10r10", "12.10r9")]
-)
-def test_a_repeat_is_of_the_job_before_it(generation: str, of: str | None) -> None:
-    assert attempt.repeated(generation) == of
+@pytest.mark.parametrize("freeze", [False, True], ids=["stopped", "frozen"])
+def test_an_unreachable_node_is_judged_when_lost_or_on_the_last_attempt(bench: Bench, freeze: bool) -> None:
+    attempt = bench.claim()
+    bench.server.freeze() if freeze else bench.server.stop()
+    with pytest.raises(NoVerdict):
+        bench.settle(attempt)
+    assert bench.settle(attempt, last=True) is Verdict.INCONCLUSIVE
+    assert bench.settle(attempt, Kind.LOST) is Verdict.INCONCLUSIVE
+    assert [end.kind for end in bench.ended] == [Kind.REFUSED, Kind.LOST]
 
 
-def test_only_a_blocking_fail_or_a_lasting_inconclusive_stops_what_follows() -> None:
-    assert attempt.stopped_by([]) == ""
-    assert attempt.stopped_by([("intake", Verdict.WARN, True), ("burn_in", Verdict.FAIL, False)]) == ""
-    assert "burn_in failed" in attempt.stopped_by([("intake", Verdict.PASS, True), ("burn_in", Verdict.FAIL, True)])
-    assert "intake has no verdict" in attempt.stopped_by([("intake", None, False)])
-    assert "intake stayed inconclusive" in attempt.stopped_by([("intake", Verdict.INCONCLUSIVE, False)])
+def test_a_login_that_is_refused_is_never_a_lost_node(bench: Bench) -> None:
+    attempt = bench.claim()
+    (bench.server.folder / "authorized_keys").write_text("")
+    with pytest.raises(NoVerdict):
+        bench.settle(attempt, Kind.LOST)
 
 
-def test_a_result_of_another_job_is_not_taken() -> None:
-    expected = attempt.plan(
-        key="k", node="n", stage="burn_in", level="demo", fence=3, deadline_s=9, calls=(), force_reason=None
-    )
-    assert attempt.checked_result(None, expected) == (None, "")
-    result, why = attempt.checked_result(b"{}", expected)
-    assert result is None
-    assert why
+def test_a_result_of_another_job_is_not_taken(bench: Bench) -> None:
+    attempt = bench.until_done(bench.begin()[0])
+    result = json.loads((bench.folder(attempt) / "result.json").read_text())
+    assert remote.checked_result(attempt, jobs.Collected(json.dumps(result).encode(), None))[0] is not None
+    for name, value in {"job_id": "x", "node": "x", "stage": "burn_in", "level": "long", "fence": 99}.items():
+        found, why = remote.checked_result(attempt, jobs.Collected(json.dumps({**result, name: value}).encode(), None))
+        assert (found, name in why) == (None, True)
+    assert remote.checked_result(attempt, jobs.Collected(b"{}", None))[0] is None
+    assert remote.checked_result(attempt, jobs.Collected(None, None, ("too large",))) == (None, "too large")
 
 
-def test_the_seed_is_fresh_for_each_job_and_the_same_for_the_same() -> None:
-    assert attempt.seed("a") == attempt.seed("a") != attempt.seed("b")
+def test_a_job_that_nothing_waits_for_is_stopped(bench: Bench) -> None:
+    standin.behave(bench.server.home, intake={"seconds": 600})
+    attempt, _ = bench.begin()
+    remote.stop_leftovers(*RUN, STAGES[:1], bench.connect)
+    job = records.get_job(*RUN, "intake")
+    assert job is not None
+    assert job.state == outcome.STOPPED
+    with bench.connect() as client:
+        after = jobs.look(client, attempt.node.work_dir, attempt.job_key, "")
+    assert after.state is not jobs.State.RUNNING
+    assert str(outcome.next_attempt(2, job)) == "2.1"
 
 
-def test_states_of_a_judged_job() -> None:
-    assert attempt.state_after(Kind.DONE, Verdict.PASS) == attempt.FINAL
-    assert attempt.state_after(Kind.REBOOTED, Verdict.FAIL) == attempt.FINAL
-    assert attempt.state_after(Kind.DONE, Verdict.INCONCLUSIVE) == attempt.INCONCLUSIVE
-    assert attempt.state_after(Kind.LOST, Verdict.FAIL) == attempt.LOST
+def test_a_job_that_hangs_is_stopped_after_some_patience(bench: Bench) -> None:
+    standin.behave(bench.server.home, intake={"seconds": 600})
+    attempt, _ = bench.begin()
+    remote.stop_hung(dataclasses.replace(attempt.job, node=NODE), bench.connect, 0.0)
+    with bench.connect() as client:
+        assert jobs.look(client, attempt.node.work_dir, attempt.job_key, "").state is not jobs.State.RUNNING
+
+
+def test_the_seed_is_the_same_for_the_same_job_alone() -> None:
+    assert remote.seed("a") == remote.seed("a") != remote.seed("b")
+
+
+def test_the_room_knows_no_airflow() -> None:
+    names = [f"muster.remote.{module.name}" for module in pkgutil.iter_modules(muster.remote.__path__)]
+    script = f"import sys, {', '.join(names)}; sys.exit('airflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import dataclasses
 import io
-import json
 import os
 import re
 import resource
@@ -28,9 +27,11 @@ from typing import Any
 import paramiko
 import pytest
 
-from muster.remote import jobs, launch
-from muster.remote.hooks import NodeAddress
-from muster.remote.trigger import MusterJobTrigger
+from muster.remote import jobs, launch, ssh
+from muster.remote.attempt_key import AttemptKey
+from muster.remote.bmc import Bmc, Login
+from muster.remote.ssh import NodeAddress
+from muster.remote.waiting import Wait, Waiter
 from muster.remote.zipapp import AgentFile, build_agent
 from muster_criteria.measured import parse_result
 from muster_node.contract import EXIT_OF_END, Plan, ProbeCall
@@ -41,8 +42,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs_sshd, pytest.mark.needs_podman
 IMAGE = "localhost/muster-test:1"
 PYTHON = Path(sys.executable).resolve()
 HOW: dict[str, Any] = {"kind": "podman", "image": IMAGE, "python": str(PYTHON), "env": {"FROM_INVENTORY": "yes"}}
-KEY = jobs.job_key("node_qualification", "n1__container", "intake", "2.0")
-NEXT_KEY = jobs.job_key("node_qualification", "n1__container", "intake", "5.0")
+KEY = AttemptKey(2).job_key("node_qualification", "n1__container", "intake")
+NEXT_KEY = AttemptKey(5).job_key("node_qualification", "n1__container", "intake")
 LEFT_OUT = {"test", "site-packages", "__pycache__", "idlelib", "lib2to3", "ensurepip", "tkinter", "turtledemo"}
 NPROC_OF_PODMAN = 32768  # what podman lowers its own limit to, whatever it then asks for the container
 
@@ -124,10 +125,8 @@ def podman() -> Iterator[Podman]:
 
 
 @pytest.fixture
-def server(tmp_path: Path, podman: Podman, monkeypatch: pytest.MonkeyPatch) -> Iterator[sshd.Sshd]:
+def server(tmp_path: Path, podman: Podman) -> Iterator[sshd.Sshd]:
     with sshd.running(tmp_path / "node", podman.env) as started:
-        extra = {"key_file": str(started.key_file), "look_for_keys": False}
-        monkeypatch.setenv("AIRFLOW_CONN_MUSTER_SSH", json.dumps({"conn_type": "ssh", "extra": extra}))
         yield started
         sshd.kill_jobs(started.home / "muster")
         for key in (KEY, NEXT_KEY):
@@ -159,7 +158,7 @@ class Bench:
     def start_long(self) -> list[int]:
         """Start a job that loads every core for minutes; gives the processes in its container once it does."""
         self.start(ProbeCall("round_trip", 100.0, 7, {"seconds": 90.0}))
-        log = Path(jobs.paths(self.work, KEY).log_file)
+        log = Path(jobs.paths(self.work, KEY).log)
         wait_for(lambda: log.exists() and "round 1" in log.read_text(), self.why)
         inside = self.inside()
         assert len(inside) > 2, "the agent, its probe and its workers"
@@ -250,25 +249,24 @@ def test_killing_the_task_reaches_processes_that_do_not_listen(bench: Bench, ser
     seen = bench.look()
     for pid in bench.start_long():
         os.kill(pid, signal.SIGSTOP)
-    waiting = MusterJobTrigger(
-        ssh_conn_id="muster_ssh",
-        node=dataclasses.asdict(NodeAddress.of(server.node())),
-        job_id=KEY,
-        work=bench.work,
-        boot_id=seen.boot_id,
-        deadline_at=time.time() + 60,
-        grace_s=0.0,
-        poll_interval=0.2,
-        removal=launch.remove_container(launch.parse_launch(HOW), KEY),
-    )
-    asyncio.run(waiting.on_kill())
+    removal = launch.remove_container(launch.parse_launch(HOW), KEY)
+    address = NodeAddress.of(server.node())
+    wait = Wait(address, KEY, bench.work, seen.boot_id, time.time() + 60, grace_s=0.0, poll_s=0.2, removal=removal)
+
+    async def who() -> ssh.Credentials:
+        return ssh.Credentials(key_file=str(server.key_file))
+
+    async def no_bmc(_bmc: Bmc) -> Login:
+        raise AssertionError
+
+    assert asyncio.run(Waiter(wait, who, no_bmc).stop())
     assert bench.containers() == ""
     wait_for(lambda: bench.all() == [], lambda: "\n".join(bench.all()), 3)
 
 
 def test_a_container_that_lost_its_client_is_found_by_the_next_job(bench: Bench, client: paramiko.SSHClient) -> None:
     bench.start_long()
-    os.killpg(int((Path(jobs.paths(bench.work, KEY).job_dir) / "pid").read_text()), signal.SIGKILL)
+    os.killpg(int((Path(jobs.paths(bench.work, KEY).folder) / "pid").read_text()), signal.SIGKILL)
     wait_for(lambda: bench.look().state is jobs.State.GONE, bench.why)
     assert bench.inside(), "the container goes on by itself"
     jobs.stop_others(client, bench.work, NEXT_KEY)

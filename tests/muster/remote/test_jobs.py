@@ -13,11 +13,12 @@ import paramiko
 import pytest
 
 from muster.remote import jobs, launch, ssh
+from muster.remote.attempt_key import AttemptKey
 from tests.support import sshd, standin
 
 pytestmark = pytest.mark.needs_sshd
 
-KEY = jobs.job_key("node_qualification", "n1__new", "burn_in", "2.0")
+KEY = AttemptKey(2).job_key("node_qualification", "n1__new", "burn_in")
 
 
 @dataclasses.dataclass
@@ -45,7 +46,7 @@ class Bench:
         return seen
 
     def folder(self, key: str = KEY) -> Path:
-        return Path(jobs.paths(self.work, key).job_dir)
+        return Path(jobs.paths(self.work, key).folder)
 
 
 @pytest.fixture
@@ -54,13 +55,6 @@ def bench(client: paramiko.SSHClient, server: sshd.Sshd, tmp_path: Path) -> Iter
     made = Bench(client, server.node().work_dir, agent, sha256)
     yield made
     sshd.kill_jobs(Path(made.work))
-
-
-def test_a_retry_and_a_clear_name_their_jobs_apart() -> None:
-    assert jobs.job_key("d", "r", "t", "2.0") == jobs.job_key("d", "r", "t", "2.0")
-    others = {jobs.job_key("d", "r", "t", g) for g in ("2.0", "2.1", "5.0")} | {jobs.job_key("d", "r", "u", "2.0")}
-    assert len(others) == 4
-    assert jobs.job_key("a", "bc", "t", "2.0") != jobs.job_key("ab", "c", "t", "2.0")
 
 
 def test_a_job_from_first_look_to_tidied_up(bench: Bench, client: paramiko.SSHClient) -> None:
@@ -146,7 +140,7 @@ def test_a_stranger_under_a_recycled_pid_is_left_alone(bench: Bench, client: par
 
 
 def test_the_lease_holder_stops_other_jobs_but_not_its_own(bench: Bench, client: paramiko.SSHClient) -> None:
-    other = jobs.job_key("node_qualification", "n1__new", "burn_in", "5.0")
+    other = AttemptKey(5).job_key("node_qualification", "n1__new", "burn_in")
     bench.start(seconds=600)
     bench.start(other, seconds=600)
     bench.until(jobs.State.RUNNING)

@@ -1,4 +1,4 @@
-"""From rows to values, and the look-ups that every facade module needs."""
+"""Rows as values, and the queries and writes that every module of the records needs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 from muster.errors import IllegalMove, UnknownNode, UnknownRun
 from muster.lifecycle import transitions as lifecycle
 from muster.lifecycle.transitions import SERVING, Evidence, State
-from muster.records.database.models import Event, Lease, Node, Run
+from muster.records.database.models import Event, FindingRow, Lease, Node, Run
 from muster.records.values import EventRecord, LeaseRecord, NodeRecord, RunRecord
-from muster_criteria.model import Verdict
+from muster_criteria.model import Action, FaultClass, Finding, Severity, Variant, Verdict
 
 
 def now() -> datetime.datetime:
@@ -142,3 +142,19 @@ def to_run(row: Run) -> RunRecord:
         verdict=Verdict(row.verdict) if row.verdict else None, headline=row.headline, simulated=row.simulated,
         started_at=row.started_at, ended_at=row.ended_at, held=row.held,
     )  # fmt: skip
+
+
+def to_finding(row: FindingRow) -> Finding:
+    """The finding as a value, with its id and the waiver that was valid when it was judged."""
+    return Finding(
+        rule=row.rule, metric=row.metric, device=row.device, severity=Severity(row.severity),
+        fault_class=FaultClass(row.fault_class), action=Action(row.action), observed=row.observed,
+        expected=row.expected, source=row.source, summary=row.summary, labels=to_labels(row.labels),
+        confidence=row.confidence, id=row.finding_id, waived=row.waived, measurements=tuple(row.measurements),
+        variant=Variant(row.variant),
+    )  # fmt: skip
+
+
+def to_labels(labels: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Labels as judgements have them: sorted pairs of texts."""
+    return tuple(sorted((str(key), str(value)) for key, value in labels.items()))

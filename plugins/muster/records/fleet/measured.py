@@ -19,7 +19,7 @@ from muster.records.database import access
 from muster.records.database.engine import reading
 from muster.records.database.models import FindingRow, MeasurementRow, Node, Placement, Run, StageRecord
 from muster.records.fleet.suspects import nodes_with_suspects
-from muster.records.verdicts import standing_verdicts
+from muster.records.verdicts import current_verdicts
 from muster_criteria.fleet.budget import OWN_PAST
 from muster_criteria.model import Action, Severity, Verdict
 
@@ -82,7 +82,7 @@ def excluded_from_peers(sku: str, *, simulated: bool) -> frozenset[str]:
 
 
 def _stands_accused(session: Session, node: Node) -> bool:
-    stages = [stage for stage, _ in standing_verdicts(session, node)]
+    stages = [stage for stage, _ in current_verdicts(session, node)]
     return session.scalar(select(FindingRow.id).where(FindingRow.stage.in_(stages), _accuses()).limit(1)) is not None
 
 

@@ -19,7 +19,7 @@ from muster.records.database.digests import SuspectRow
 from muster.records.database.models import Node, Part, Placement, Run
 from muster.records.parts import current_serials
 from muster.records.values import OpenFinding
-from muster.records.waivers import as_waived_now
+from muster.records.waivers import marked_now
 from muster_criteria.context.suspicion import makes_suspect
 from muster_criteria.context.waivers import subject_of
 from muster_criteria.model import Action, FaultClass, Finding, Judgement, Severity, Variant
@@ -60,14 +60,14 @@ def suspects_on(session: Session, node: Node) -> list[OpenFinding]:
         if (slot := _slot(row, node, serials, here))
     }
     listed = sorted(rows.values(), key=lambda each: each[0].id)
-    waived = as_waived_now(session, node, [_finding(row, slot) for row, slot in listed])
+    waived = marked_now(session, node, [_finding(row, slot) for row, slot in listed])
     return [
         OpenFinding(finding, row.stage, row.dag_id, row.run_id, row.since)
         for finding, (row, _) in zip(waived, listed, strict=True)
     ]
 
 
-def cleared(session: Session, node: Node) -> bool:
+def free_of_suspects(session: Session, node: Node) -> bool:
     """Whether no part of this machine is under suspicion, but for what a person bears with now."""
     return all(each.finding.waived for each in suspects_on(session, node))
 

@@ -15,7 +15,7 @@ from muster.records.database import access
 from muster.records.database.engine import reading
 from muster.records.database.models import Artifact, Event, FindingRow, MeasurementRow, Run, StageRecord
 from muster.records.output.charts import telemetry_rows
-from muster.records.reporting import report_json, run_report
+from muster.records.reporting import run_report
 from muster.records.stages import RESULT, TELEMETRY
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def export_run(dag_id: str, run_id: str, folder: Path, *, node: str = "") -> lis
     ``telemetry.parquet`` if raw telemetry is still kept, and ``{stage}.result.json`` for each raw result still kept.
     Raises UnknownRun, and MusterError if the folder cannot be written.
     """
-    report = json.loads(report_json(run_report(dag_id, run_id, node=node)))
+    report = json.loads(run_report(dag_id, run_id, node=node).result_json)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with reading() as session:

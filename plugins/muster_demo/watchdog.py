@@ -1,8 +1,8 @@
-"""Keeps every process that the demo starts, however detached, and ends them all with it.
+"""Ends every process that the demo started, detached ones too, when the demo ends.
 
-The demo runs as two processes: a keeper that does nothing but adopt, reap and finally end, and below it the demo
-proper. On Linux the keeper is a subreaper: a job that detaches itself from its SSH session stays its descendant. All
-processes also carry ``MARK`` in their environment, by which the leftovers of a killed demo are found by the next one.
+The demo runs as two processes: a watchdog, and the demo itself as its child. On Linux the watchdog is a subreaper: a
+job that detaches itself from its SSH session stays its descendant. All processes also carry ``MARK`` in their
+environment, by which the next demo finds what a killed one left.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 import psutil
 
 MARK = "MUSTER_DEMO_DIRECTORY"
-"""Environment variable that every process of a demo carries: the directory it works in."""
+"""Environment variable of every process of a demo: the directory it works in."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PR_SET_PDEATHSIG = 1
@@ -26,11 +26,11 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class Stopped(BaseException):
-    """Somebody asked the demo to stop; raised once in its main thread, wherever that is."""
+    """A stop signal arrived; raised once in the demo's main thread."""
 
 
 def _prctl(option: int, argument: int) -> None:
-    """One option of Linux's prctl(2); elsewhere nothing, there the mark alone must do."""
+    """Set an option of Linux's prctl(2); does nothing on other systems, where the mark alone serves."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0)
 
@@ -40,19 +40,19 @@ def die_with_parent() -> None:
     _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def keep(demo: Callable[[], int]) -> int:
-    """Run ``demo`` in a child process; when this returns its exit status, no descendant of it is left.
+def run(demo: Callable[[], int]) -> int:
+    """Run ``demo`` in a child process and return its exit status once no descendant of it is left.
 
-    SIGINT, SIGTERM and SIGHUP raise Stopped in the demo, the first time; further ones are ignored while it cleans up.
+    The first SIGINT, SIGTERM or SIGHUP raises Stopped in the demo; later ones are ignored while it cleans up.
     Must be called from the main thread, before any other thread is started.
     """
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     sys.stdout.flush()
     sys.stderr.flush()
-    keeper = os.getpid()
+    watchdog = os.getpid()
     child = os.fork()
     if child == 0:
-        os._exit(_run_demo(demo, keeper))
+        os._exit(_run_demo(demo, watchdog))
     for number in STOP_SIGNALS:
         signal.signal(number, lambda received, _frame: _forward(child, received))
     status = _reap_until(child)
@@ -60,9 +60,9 @@ def keep(demo: Callable[[], int]) -> int:
     return status
 
 
-def _run_demo(demo: Callable[[], int], keeper: int) -> int:
+def _run_demo(demo: Callable[[], int], watchdog: int) -> int:
     die_with_parent()
-    if os.getppid() != keeper:
+    if os.getppid() != watchdog:
         return 1
 
     def stop(_received: int, _frame: object) -> None:
@@ -90,7 +90,7 @@ def _forward(child: int, received: int) -> None:
 
 
 def _reap_until(child: int) -> int:
-    """Reap whatever is adopted until ``child`` ends; an unreaped job would look alive to those who poll its pid."""
+    """Reap adopted processes until ``child`` ends: an unreaped job looks alive to a caller that polls its pid."""
     while True:
         ended, status = os.waitpid(-1, 0)
         if ended == child:
@@ -98,7 +98,7 @@ def _reap_until(child: int) -> int:
 
 
 def marked(directory: str) -> list[psutil.Process]:
-    """This user's processes that carry the mark of a demo in ``directory``, but not this one and its parents."""
+    """This user's processes that carry the mark of a demo in ``directory``, without this one and its parents."""
     mine = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found = []
     for process in psutil.process_iter():
@@ -111,7 +111,7 @@ def marked(directory: str) -> list[psutil.Process]:
 
 
 def with_descendants(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """The processes and everything below them: some retitle themselves, which overwrites the mark they were given."""
+    """The processes and their descendants: a process that changes its title overwrites its mark."""
     everyone: dict[int, psutil.Process] = {}
     for process in processes:
         try:
@@ -123,7 +123,7 @@ def with_descendants(processes: Iterable[psutil.Process]) -> list[psutil.Process
 
 
 def end_all(processes: Iterable[psutil.Process], *, patience_s: float) -> list[int]:
-    """End processes with all their descendants: SIGTERM, then after ``patience_s`` SIGKILL. Returns who survived."""
+    """End processes with all their descendants: SIGTERM, then after ``patience_s`` SIGKILL. Returns the pids left."""
     wanted = with_descendants(processes)
     if patience_s > 0:
         _send(wanted, signal.SIGTERM)
@@ -139,7 +139,7 @@ def end_all(processes: Iterable[psutil.Process], *, patience_s: float) -> list[i
 
 
 def alive(process: psutil.Process) -> bool:
-    """Whether a process runs; one that has ended but was not reaped does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

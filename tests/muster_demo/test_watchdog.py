@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from muster_demo import custody
+from muster_demo import watchdog
 
 DEMO = """
 import os, subprocess, sys, time
-from muster_demo import custody
+from muster_demo import watchdog
 
 def demo():
     # One child that stays, one that detaches itself as a job on a node does, one that ignores SIGTERM.
@@ -33,64 +33,64 @@ def demo():
     finally:
         print("cleaned up", flush=True)
 
-sys.exit(custody.keep(demo))
+sys.exit(watchdog.run(demo))
 """
 
 
 def start(tmp_path: Path, how: str) -> tuple[subprocess.Popen[str], int, dict[str, str]]:
-    environment = {**os.environ, custody.MARK: str(tmp_path)}
-    keeper = subprocess.Popen(
+    environment = {**os.environ, watchdog.MARK: str(tmp_path)}
+    process = subprocess.Popen(
         [sys.executable, "-c", DEMO, how], stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
     )
-    assert keeper.stdout is not None
-    return keeper, int(keeper.stdout.readline()), environment
+    assert process.stdout is not None
+    return process, int(process.stdout.readline()), environment
 
 
 def left(tmp_path: Path, patience_s: float = 10.0) -> list[psutil.Process]:
     deadline = time.monotonic() + patience_s
-    while (found := custody.marked(str(tmp_path))) and time.monotonic() < deadline:
+    while (found := watchdog.marked(str(tmp_path))) and time.monotonic() < deadline:
         time.sleep(0.1)
     return found
 
 
 def test_nothing_is_left_when_the_demo_returns(tmp_path) -> None:
-    keeper, _demo, _environment = start(tmp_path, "return")
-    assert keeper.wait(30) == 7
+    process, _demo, _environment = start(tmp_path, "return")
+    assert process.wait(30) == 7
     assert left(tmp_path, 0) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_nothing_is_left_after_a_stop_signal_and_clean_up_ran(tmp_path, number) -> None:
-    keeper, _demo, _environment = start(tmp_path, "wait")
-    keeper.send_signal(number)
-    output, _ = keeper.communicate(timeout=30)
+    process, _demo, _environment = start(tmp_path, "wait")
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=30)
     assert "cleaned up" in output
-    assert keeper.returncode == 130
+    assert process.returncode == 130
     assert left(tmp_path, 0) == []
 
 
 def test_a_terminal_signals_both_and_clean_up_still_runs_once(tmp_path) -> None:
-    keeper, _demo, _environment = start(tmp_path, "wait")
-    os.killpg(keeper.pid, signal.SIGINT)
-    output, _ = keeper.communicate(timeout=30)
+    process, _demo, _environment = start(tmp_path, "wait")
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=30)
     assert output.count("cleaned up") == 1
     assert left(tmp_path, 0) == []
 
 
 def test_nothing_is_left_when_the_demo_proper_is_killed(tmp_path) -> None:
-    keeper, demo, _environment = start(tmp_path, "wait")
+    process, demo, _environment = start(tmp_path, "wait")
     os.kill(demo, signal.SIGKILL)
-    assert keeper.wait(30) == 128 + signal.SIGKILL
+    assert process.wait(30) == 128 + signal.SIGKILL
     assert left(tmp_path, 0) == []
 
 
-def test_the_next_demo_finds_what_a_killed_keeper_left(tmp_path) -> None:
-    keeper, demo, _environment = start(tmp_path, "wait")
-    os.kill(keeper.pid, signal.SIGSTOP)
+def test_the_next_demo_finds_what_a_killed_watchdog_left(tmp_path) -> None:
+    process, demo, _environment = start(tmp_path, "wait")
+    os.kill(process.pid, signal.SIGSTOP)
     os.kill(demo, signal.SIGKILL)
-    os.kill(keeper.pid, signal.SIGKILL)
-    keeper.wait(30)
-    found = custody.marked(str(tmp_path))
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(30)
+    found = watchdog.marked(str(tmp_path))
     assert found, "the detached sleep should have outlived both"
-    assert custody.end_all(found, patience_s=0.5) == []
+    assert watchdog.end_all(found, patience_s=0.5) == []
     assert left(tmp_path, 0) == []

@@ -1,9 +1,8 @@
-"""A BMC that is read while a job runs: with its login, joined to what it told before, and never in the job's way."""
+"""A BMC that is read while a job runs: its worst readings are kept with the job."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -12,8 +11,8 @@ from muster import records
 from muster.judging.chassis import Chassis, reading
 from muster.records import JobRecord
 from muster.remote import redfish
-from muster.remote.bmc import Login
-from muster.remote.watch import Watch
+from muster.remote.bmc import BadBmc, Bmc, Login
+from muster.remote.bmc_watch import BmcWatch
 
 BEFORE = Chassis((reading("fan_speed", "fan0", 8000.0, None, "Fan 1"),))
 JOB = JobRecord("dag", "run", "burn_in", "0.0", "running", "", chassis=BEFORE.to_json())
@@ -41,31 +40,27 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return logins
 
 
-def read(**bmc: str) -> str:
-    watch = Watch.of(JOB, {"url": "http://bmc", **bmc})
+def read(login: Any = None) -> str:
+    async def who(_bmc: Bmc) -> Login:
+        if login is None:
+            raise BadBmc("there is no Airflow connection no_such_bmc")
+        return login
+
+    watch = BmcWatch.of(JOB, {"url": "http://bmc"})
     assert watch is not None
-    return asyncio.run(Watch(**json.loads(json.dumps(watch))).read())
+    return asyncio.run(watch.read(who))
 
 
-def test_what_is_worse_than_before_is_kept_with_the_job(kept: list[JobRecord], asked: list[Any]) -> None:
-    assert read() == "it is slow"
+def test_the_worst_is_kept_with_the_job(kept: list[JobRecord], asked: list[Any]) -> None:
+    assert read(Login("root", "secret")) == "it is slow"
     (job,) = kept
     assert [each.value for each in Chassis.from_json(job.chassis).readings] == [0.0]
     assert (job.state, job.attempt_key) == (JOB.state, JOB.attempt_key)
-    assert asked == [Login()]
-
-
-def test_its_login_comes_from_its_connection(
-    kept: list[JobRecord], asked: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_MY_BMC", json.dumps({"conn_type": "http", "login": "root", "password": "secret"}))
-    read(connection="my_bmc")
     assert asked == [Login("root", "secret")]
-    assert "secret" not in json.dumps(Watch.of(JOB, {"url": "http://bmc", "connection": "my_bmc"}))
 
 
-def test_a_connection_that_is_not_there_is_told(kept: list[JobRecord], asked: list[Any]) -> None:
-    assert "there is no Airflow connection no_such_bmc" in read(connection="no_such_bmc")
+def test_a_login_that_is_missing_is_reported(kept: list[JobRecord], asked: list[Any]) -> None:
+    assert "no_such_bmc" in read()
     assert (kept, asked) == ([], [])
 
 
@@ -77,4 +72,4 @@ def test_it_is_not_read_where_it_need_not_be(
     monkeypatch: pytest.MonkeyPatch, seconds: str, stage: str, bmc: dict[str, str]
 ) -> None:
     monkeypatch.setenv("MUSTER_BMC_SECONDS", seconds)
-    assert Watch.of(JobRecord("dag", "run", stage, "0.0", "running", ""), bmc) is None
+    assert BmcWatch.of(JobRecord("dag", "run", stage, "0.0", "running", ""), bmc) is None

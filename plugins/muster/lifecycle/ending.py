@@ -1,0 +1,119 @@
+"""What a run proves, and what its end does to its node. Pure: ``muster.records`` loads the facts and stores the result.
+
+A node leaves service on a verdict only while the circuit breaker is closed, and enters quarantine only for findings
+that it does not share with other nodes of its rack or image.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from muster.lifecycle import transitions
+from muster.lifecycle.current import thoroughness
+from muster.lifecycle.transitions import STAGES, Closing, Evidence, State
+from muster_criteria.model import COMMON_CAUSE, Finding, Verdict
+
+if TYPE_CHECKING:
+    from muster.lifecycle.breaker import Breaker
+    from muster.records import NodeRecord, RunRecord, StageSummary, StageVerdict
+    from muster_criteria.context.alike import Neighbour
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFacts:
+    """What the records hold of a run and of its node.
+
+    ``stages``: the run's current verdicts. ``verdicts``: the current verdicts on the node, of all runs.
+    ``suspect``: a part of the node once corrupted data, and no waiver covers that now.
+    """
+
+    run: RunRecord
+    node: NodeRecord
+    stages: Sequence[StageSummary]
+    verdicts: Sequence[StageVerdict]
+    suspect: bool
+
+
+def full_coverage(required: Collection[str], stages: Iterable[StageSummary]) -> bool:
+    """Whether every required stage has a PASS with full coverage. Without a required stage: False."""
+    passed = {each.stage for each in stages if each.verdict is Verdict.PASS and each.full_coverage}
+    return bool(required) and set(required) <= passed
+
+
+def attested(claimed: Evidence, facts: RunFacts | None) -> Evidence:
+    """``claimed`` with everything about the run replaced by the facts.
+
+    ``facts`` is None if the run does not hold the node: then it proves nothing. ``run_over`` and ``budget_spent`` are
+    never taken from a claim.
+    """
+    if facts is None:
+        return Evidence(person=claimed.person, reason=claimed.reason)
+    verdict = facts.run.verdict
+    if verdict is None and any(each.verdict is Verdict.FAIL for each in facts.stages):
+        verdict = Verdict.FAIL  # one failed stage fails the run, so it counts before the run has ended
+    full = full_coverage(facts.run.required_stages, facts.stages) and not facts.suspect
+    if facts.node.state is State.CLUSTER_VALIDATION:
+        full = full and _qualified_in_full(facts.verdicts)  # the PASS of a block does not qualify its members
+    return Evidence(run=claimed.run, verdict=verdict, full_coverage=full, person=claimed.person, reason=claimed.reason)
+
+
+def end_of_run(facts: RunFacts, verdict: Verdict, admission_level: str) -> tuple[Closing, bool]:
+    """(what the run's end does to its node, whether the run passed with full coverage), before anything is held."""
+    run, node = facts.run, facts.node
+    full = full_coverage(run.required_stages, facts.stages) and not facts.suspect
+    if node.shadow:
+        # Shadow mode ends only on what a qualification would have tested.
+        thorough = thoroughness(run.level) >= thoroughness(admission_level)
+        full = full and thorough and set(STAGES) <= set(run.required_stages)
+    return transitions.closing(node.state, verdict, full, node.inconclusive, shadow=node.shadow), full
+
+
+def hold_back(
+    end: Closing, state: State, verdict: Verdict, breaker: Breaker | None, findings: Iterable[Finding]
+) -> tuple[Closing, bool]:
+    """(``end``, held where it has to be, whether it is held for a cause that other nodes share).
+
+    ``state``: the node's. ``breaker``: None if the end does not take the node out of service. ``findings``: the run's.
+    """
+    from muster_criteria.context.alike import why_held
+
+    if breaker is not None and breaker.why:
+        end = end.hold(state, breaker.why)
+    if State.QUARANTINE in end.path and verdict is Verdict.FAIL and (why := why_held(findings)):
+        return end.hold(state, why), True
+    return end, False
+
+
+def shared_cause_notes(
+    node: str, causes: Iterable[tuple[str, Finding]], neighbours: Mapping[str, Sequence[Neighbour]]
+) -> dict[str, str]:
+    """{other node: the sentence for its history} for each node that failed earlier with a cause that ``node`` shares.
+
+    ``causes``: (stage, finding) of the run of ``node``. ``neighbours``: by stage, the nodes tested in the window.
+    """
+    from muster_criteria.context.alike import GROUPED
+
+    notes: dict[str, str] = {}
+    for stage, finding in causes:
+        labels = dict(finding.labels)
+        by, name = labels.get(GROUPED, ""), labels.get("name", "")
+        if finding.rule != COMMON_CAUSE or not by:
+            continue
+        for other in neighbours.get(stage, ()):
+            if other.groups.get(by) == name and finding.metric in other.failing:
+                notes.setdefault(
+                    other.node,
+                    f"{node} failed in {finding.metric} too: the likely cause is the {finding.fault_class} of {by} "
+                    f"{name}; return no device before that is ruled out",
+                )
+    return notes
+
+
+def _qualified_in_full(verdicts: Sequence[StageVerdict]) -> bool:
+    by_stage = {stage: [each for each in verdicts if each.stage == stage] for stage in STAGES}
+    return all(
+        found and all(each.verdict is Verdict.PASS and each.full_coverage for each in found)
+        for found in by_stage.values()
+    )

@@ -1,0 +1,43 @@
+"""When a PROVISIONAL verdict may be replaced by a re-evaluation of the same result. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from muster.errors import IllegalMove, LeaseHeld
+from muster.lifecycle.transitions import STAGES, State
+from muster_criteria.model import Verdict
+
+if TYPE_CHECKING:
+    from muster.records import LeaseRecord, NodeRecord, StageVerdict
+
+
+def waiting(
+    nodes: Collection[NodeRecord], verdicts: Mapping[str, Sequence[StageVerdict]], leased: Collection[str]
+) -> dict[str, list[StageVerdict]]:
+    """{node: its PROVISIONAL verdicts} of the qualified nodes that no run holds and that are not in shadow mode."""
+    free = [each for each in nodes if each.state is State.QUALIFIED and not each.shadow and each.name not in leased]
+    found = {
+        node.name: [
+            each for each in verdicts.get(node.name, ()) if each.verdict is Verdict.PROVISIONAL and each.stage in STAGES
+        ]
+        for node in free
+    }
+    return {node: provisional for node, provisional in found.items() if provisional}
+
+
+def check(
+    node: NodeRecord, lease: LeaseRecord | None, run_id: str, provisional: Collection[str], stages: Collection[str]
+) -> None:
+    """Raise LeaseHeld or IllegalMove unless ``stages`` of the run may be replaced.
+
+    ``provisional``: the stages of that run whose PROVISIONAL verdict is current.
+    """
+    if lease is not None:
+        raise LeaseHeld(f"{node.name} is held by run {lease.run_id} of {lease.dag_id}")
+    if node.state is not State.QUALIFIED:
+        raise IllegalMove(f"{node.name} is in {node.state} now and is not re-evaluated")
+    for stage in stages:
+        if stage not in provisional:
+            raise IllegalMove(f"{stage} of run {run_id} is not PROVISIONAL any more and is not re-evaluated")

@@ -1,0 +1,216 @@
+"""A remote attempt as an Airflow task: started in a worker, awaited in the triggerer, settled in a worker.
+
+The steps are ``muster.remote.attempt``'s. What is judged and recorded is the subclass's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from muster import records
+from muster.errors import DifferentMachine, IllegalMove, LeaseLost, MusterError, UnknownRun
+from muster.integration import logins
+from muster.judging.chassis import Chassis
+from muster.operators.trigger import JobTrigger
+from muster.remote import attempt as remote
+from muster.remote import jobs, launch, outcome, ssh
+from muster.remote.attempt import Attempt, Programme, StillRunning, Task
+from muster.remote.attempt_key import AttemptKey
+from muster.remote.outcome import Ended, Kind
+from muster.remote.zipapp import build_agent
+from muster.settings import settings
+from muster_criteria.measured import StageResult
+from muster_criteria.model import Judgement
+from muster_criteria.sku_files.model import Sku, SkuError
+from muster_criteria.sku_files.skus import load_sku
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from muster.records import RunRecord
+
+
+class Inconclusive(AirflowException):
+    """The attempt says nothing about the node; Airflow tries again."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """A judgement, and what it rests on: the result to store with it, and the BMC's readings."""
+
+    judgement: Judgement
+    result: StageResult | None
+    chassis: Chassis | None = None
+
+
+class RemoteJobOperator(BaseOperator):
+    """Makes one attempt at ``stage`` on a node that the run holds. ``grace_s`` (s) is waited beyond its deadline.
+
+    ``member``: the node, where the run tests several.
+    """
+
+    def __init__(self, *, stage: str, grace_s: float, member: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.stage = stage
+        self.grace_s = grace_s
+        self.member = member
+        self._starting: Attempt | None = None
+
+    def execute(self, context: Context) -> Any:
+        """Start the job, or find it again, and wait for it in the triggerer."""
+        with failing_at_once():
+            attempt = self._claim(context, begin=True)
+            if attempt.job.state == outcome.FINAL:
+                # A worker died between recording the verdict and ending the task: nothing is measured twice.
+                return self._finish(context, attempt, *self._recorded(attempt))
+            self._starting = attempt
+            try:
+                with logins.connect(attempt.node) as client:
+                    agent = build_agent(settings().home / "agents")
+                    attempt, seen = remote.begin(attempt, client, agent)
+            except ssh.RemoteError as error:
+                self._starting = None
+                last = self._is_last(context)
+                recorded = remote.unreachable(attempt, Kind.REFUSED, error, self._recorder(attempt), last=last)
+                return self._finish(context, attempt, *(recorded or self._recorded(attempt)))
+            self._starting = None
+            if seen.state in (jobs.State.ABSENT, jobs.State.RUNNING):
+                self._defer(attempt, seen)
+            return self._settle(context, attempt, Kind.DONE)
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
+        """Collect, judge and record what the job left."""
+        try:
+            kind = Kind(event["kind"])
+        except (KeyError, TypeError, ValueError):
+            kind = Kind.DONE
+        with failing_at_once():
+            return self._settle(context, self._claim(context, begin=False), kind)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Go on after the trigger; if that failed or ran out of time, what the node has done still counts."""
+        if next_method != "execute_complete":
+            self.log.warning("the trigger ended without an event (%s); looking at the node itself", next_kwargs)
+            next_method, next_kwargs = "execute_complete", {"event": {}}
+        return super().resume_execution(next_method, next_kwargs, context)
+
+    def on_kill(self) -> None:
+        """Stop the job if the task is killed while it starts it; once it waits, the trigger's on_kill does that."""
+        if self._starting is None:
+            return
+        try:
+            remote.stop(self._starting, logins.connect)
+        except MusterError as error:
+            self.log.warning("the job on %s may run until its deadline: %s", self._starting.node.name, error)
+
+    # What a subclass adds.
+
+    def _programme(self, context: Context, run: RunRecord, sku: Sku, key: AttemptKey, job_key: str) -> Programme:
+        """What the node is to run."""
+        raise NotImplementedError
+
+    def _judge(self, attempt: Attempt, end: Ended, result: StageResult | None, why_missing: str) -> Judged:
+        """Judge an attempt. ``why_missing``: why there is no result, "" if there is one."""
+        raise NotImplementedError
+
+    def _state(self, end: Ended, judgement: Judgement) -> str:
+        """The state of the judged job in the records."""
+        raise NotImplementedError
+
+    def _after(self, attempt: Attempt, result: StageResult | None) -> None:
+        """What is to be done once the attempt is recorded."""
+
+    def _finish(self, context: Context, attempt: Attempt, judgement: Judgement, job_end: str) -> Any:
+        """Show the recorded judgement, and end the task by it. ``job_end``: ``StageResult.end``, "" without one."""
+        raise NotImplementedError
+
+    def _is_last(self, context: Context) -> bool:
+        """Whether no other attempt follows this one."""
+        ti: Any = context["ti"]
+        return bool(ti.try_number > ti.max_tries)
+
+    # The steps in between.
+
+    def _claim(self, context: Context, *, begin: bool) -> Attempt:
+        ti: Any = context["ti"]
+        task = Task(ti.dag_id, ti.run_id, ti.task_id, self.stage, ti.try_number, ti.max_tries, self.member)
+        run = records.get_run(task.dag_id, task.run_id, node=self.member)
+        sku = load_sku(run.sku, settings().sku_folders)
+        if begin:
+            self._check(run, sku)
+        return remote.claim(
+            task, run, sku, lambda key, job_key: self._programme(context, run, sku, key, job_key), begin=begin
+        )
+
+    def _check(self, run: RunRecord, sku: Sku) -> None:
+        """Raise AirflowSkipException if the stage is not to be run."""
+
+    def _defer(self, attempt: Attempt, seen: jobs.Look) -> NoReturn:
+        wait = remote.wait(attempt, seen, self.grace_s)
+        # The trigger ends by itself; Airflow's own limit is for a triggerer that does not get to it at all.
+        limit = max(60.0, wait.deadline_at - time.time()) + 2 * self.grace_s + 600
+        self.defer(
+            trigger=JobTrigger(wait=wait.to_json(), ssh_conn_id=settings().ssh_conn_id),
+            method_name="execute_complete",
+            timeout=datetime.timedelta(seconds=limit),
+        )
+        raise AssertionError("defer does not return")
+
+    def _settle(self, context: Context, attempt: Attempt, hint: Kind) -> Any:
+        record = self._recorder(attempt)
+        settled = remote.settle(attempt, logins.connect, hint, record, last=self._is_last(context))
+        if isinstance(settled, StillRunning):
+            self._defer(attempt, settled.seen)
+        return self._finish(context, attempt, *(settled or self._recorded(attempt)))
+
+    def _recorder(self, attempt: Attempt) -> Callable[[Ended, jobs.Collected], tuple[Judgement, str]]:
+        """Judges and records what an attempt brought; gives the recorded judgement and ``StageResult.end``."""
+
+        def record(end: Ended, collected: jobs.Collected) -> tuple[Judgement, str]:
+            result, why_missing = remote.checked_result(attempt, collected)
+            judged = self._judge(attempt, end, result, "" if result else why_missing or end.sentence)
+            stored = records.record_stage(
+                attempt.task.dag_id,
+                attempt.task.run_id,
+                judged.result,
+                judged.judgement,
+                collected.result if result else None,
+                collected.telemetry,
+                attempt.task.try_number,
+                node=self.member,
+                chassis=judged.chassis.to_json().encode() if judged.chassis else None,
+            )
+            for sentence in stored.swapped:
+                self.log.warning("%s", sentence)
+            repeat = judged.judgement.repeat
+            judgement = dataclasses.replace(stored.judgement, repeat=repeat)
+            remote.record_end(attempt, end, self._state(end, judgement), repeat)
+            self._after(attempt, result)
+            return judgement, result.end if result else ""
+
+        return record
+
+    def _recorded(self, attempt: Attempt) -> tuple[Judgement, str]:
+        """The recorded judgement of the stage, and ``StageResult.end``."""
+        report = records.run_report(attempt.task.dag_id, attempt.task.run_id, node=self.member)
+        judgement = next(each.judgement for each in report.stages if each.judgement.stage == self.stage)
+        return judgement, attempt.recorded_end() or ""
+
+
+@contextlib.contextmanager
+def failing_at_once() -> Iterator[None]:
+    """Fail the task at once for what a person has to put right; other errors of Muster's are tried again."""
+    try:
+        yield
+    except (DifferentMachine, IllegalMove, LeaseLost, SkuError, UnknownRun, launch.BadLaunch) as error:
+        raise AirflowFailException(str(error)) from error
+    except MusterError as error:
+        raise Inconclusive(str(error)) from error

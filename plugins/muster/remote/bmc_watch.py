@@ -1,0 +1,53 @@
+"""A BMC that is read while a job runs: a fan that stood still for an hour may turn again when the job is over."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from muster import records
+from muster.judging.chassis import STAGES, with_earlier
+from muster.records import JobRecord
+from muster.remote import redfish
+from muster.remote.bmc import BadBmc, Bmc, Login, parse_bmc
+from muster.settings import settings
+
+
+@dataclasses.dataclass(frozen=True)
+class BmcWatch:
+    """Which BMC is read every ``every_s`` seconds, and the job that its readings belong to. Holds no secrets."""
+
+    bmc: dict[str, Any]
+    every_s: float
+    dag_id: str
+    run_id: str
+    stage: str
+    attempt_key: str
+
+    @classmethod
+    def of(cls, job: JobRecord, bmc: Mapping[str, Any]) -> BmcWatch | None:
+        """The watch for a job; None if the node has no BMC, or the stage does not use it."""
+        every_s = settings().bmc_seconds
+        if not bmc or not every_s or job.stage not in STAGES:
+            return None
+        return cls(dict(bmc), every_s, job.dag_id, job.run_id, job.stage, job.attempt_key)
+
+    async def read(self, login: Callable[[Bmc], Awaitable[Login]]) -> str:
+        """Read the BMC once and keep the worst readings with the job. Returns why it could not be read, or ""."""
+        try:
+            bmc = parse_bmc(self.bmc)
+            who = await login(bmc) if bmc else Login()
+        except BadBmc as error:
+            return str(error)
+        return await asyncio.to_thread(self._read, who)
+
+    def _read(self, who: Login) -> str:
+        reading = redfish.ask(self.bmc, self.stage, who)
+        job = records.get_job(self.dag_id, self.run_id, self.stage, self.attempt_key)
+        if reading is None or job is None:
+            return ""
+        worst = with_earlier(job.chassis, reading, meanwhile=True)
+        records.record_job(dataclasses.replace(job, chassis=worst.to_json()))
+        return reading.trouble

@@ -1,0 +1,143 @@
+"""What the end of a job means: for its node, for the task that waits for it, for the stages after it. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable
+
+from muster.records import JobRecord
+from muster.remote.attempt_key import AttemptKey
+from muster.remote.jobs import Look, State
+from muster_criteria.model import Evidence, Verdict
+from muster_node.contract import EXIT_BAD_PLAN, EXIT_NO_RESULT
+
+# States of a job in the records.
+SUBMITTED = "submitted"
+RUNNING = "running"
+FINAL = "final"  # judged, and not INCONCLUSIVE
+INCONCLUSIVE = "inconclusive"
+REPEAT = "repeat"  # judged, and some of its probes are to be run once more
+LOST = "lost"
+STOPPED = "stopped"
+KEPT = frozenset({SUBMITTED, RUNNING, FINAL})
+"""A retry returns to a job in one of these states."""
+
+
+class Kind(enum.StrEnum):
+    """How a job ended, as seen by the controller.
+
+    ``LOST``: the node could not be reached until long after the deadline. ``REFUSED``: it refused the login or the
+    host key, or could not be used.
+    """
+
+    DONE = "done"
+    REBOOTED = "rebooted"
+    VANISHED = "vanished"
+    OVERDUE = "overdue"
+    LOST = "lost"
+    REFUSED = "refused"
+
+
+class Next(enum.StrEnum):
+    """What a task does after its stage was judged."""
+
+    GO_ON = "go on"
+    FAIL = "fail"
+    RETRY = "retry"
+    REPEAT = "repeat"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """The end of a job: its kind, and one sentence about it."""
+
+    kind: Kind
+    sentence: str
+
+
+def next_attempt(max_tries: int, latest: JobRecord | None) -> AttemptKey:
+    """The attempt to make now: that of the latest job if it is still of use, else a new one.
+
+    A retry returns to the job that a dead worker left behind. After an INCONCLUSIVE verdict it measures anew; a repeat
+    runs only the probes that the judge asked for again.
+    """
+    if latest is None:
+        return AttemptKey(max_tries)
+    key = AttemptKey.parse(latest.attempt_key)
+    if key.tries != max_tries:
+        return AttemptKey(max_tries)
+    if latest.state in KEPT:
+        return key
+    return key.repeated() if latest.state == REPEAT else key.anew()
+
+
+def ended(seen: Look, hint: Kind) -> Ended | None:
+    """How the job ended, by a fresh look at the node; ``hint`` is what the trigger saw. None: it still runs."""
+    if seen.state is State.DONE:
+        if seen.exit_code in (EXIT_BAD_PLAN, EXIT_NO_RESULT):
+            what = "could not use its plan" if seen.exit_code == EXIT_BAD_PLAN else "could not write a result"
+            return Ended(
+                Kind.DONE,
+                f"the node side {what} (exit status {seen.exit_code}); see the task's log",
+            )
+        return Ended(Kind.DONE, f"the node side ended with exit status {seen.exit_code} and left no result")
+    if seen.state is State.REBOOTED:
+        return Ended(Kind.REBOOTED, "the machine rebooted by itself while it was tested")
+    if seen.state is State.RUNNING:
+        if hint is Kind.OVERDUE:
+            return Ended(Kind.OVERDUE, "the node side was still running after its deadline and was stopped")
+        return None
+    return Ended(
+        Kind.VANISHED,
+        "the node side's process ended without a result; it may have run out of memory",
+    )
+
+
+def evidence(kind: Kind, *, stage: str, loads: bool, losses: int, neighbours: str) -> tuple[Evidence, ...]:
+    """What the controller itself established about the node by the job's end.
+
+    ``losses``: jobs of this run that were lost under load, this one included. ``neighbours``: names of nodes that
+    responded meanwhile; if none did, the network may have been down, and nothing is established.
+    """
+    if kind is Kind.REBOOTED and loads:
+        return (Evidence("uncommanded_reboot", f"the machine rebooted by itself during {stage}"),)
+    if kind is Kind.LOST and loads and losses >= 2 and neighbours:
+        sentence = f"the machine was lost under load {losses} times in this run, while {neighbours} stayed reachable"
+        return (Evidence("lost_under_load_twice", sentence),)
+    return ()
+
+
+def state_after(kind: Kind, verdict: Verdict, *, repeat: bool = False) -> str:
+    """The state to record for a judged job."""
+    if kind is Kind.LOST:
+        return LOST
+    if repeat:
+        return REPEAT
+    return INCONCLUSIVE if verdict is Verdict.INCONCLUSIVE else FINAL
+
+
+def whats_next(verdict: Verdict, job_end: str, last_attempt: bool, *, repeat: bool = False) -> Next:
+    """Whether the task goes on, fails for good, repeats some probes, or is tried again.
+
+    ``job_end``: ``StageResult.end``, "" without a result.
+    """
+    if verdict is Verdict.FAIL:
+        return Next.FAIL
+    if repeat:
+        return Next.REPEAT
+    if verdict is not Verdict.INCONCLUSIVE:
+        return Next.GO_ON
+    return Next.FAIL if last_attempt or job_end == "fenced" else Next.RETRY
+
+
+def stopped_by(earlier: Iterable[tuple[str, Verdict | None, bool]]) -> str:
+    """Why a stage is not run after these earlier ones (stage, verdict, blocking); "" if it is run."""
+    for stage, verdict, blocking in earlier:
+        if verdict is None:
+            return f"not run: {stage} has no verdict in this run; it was stopped, or could not be judged"
+        if verdict is Verdict.FAIL and blocking:
+            return f"not run: {stage} failed, and a node that failed it is not loaded further"
+        if verdict is Verdict.INCONCLUSIVE:
+            return f"not run: {stage} stayed inconclusive, so this run can no longer qualify the node"
+    return ""

@@ -1,0 +1,297 @@
+"""Waiting for a job over one connection, until it ends, the machine reboots, or its time is over. For many at once.
+
+A lost connection is no error: the job goes on, and the waiting returns to it. All that it needs is in ``Wait``, so that
+another process can take over after any restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import asyncssh
+
+from muster import records
+from muster.remote import jobs, scripts, ssh
+from muster.remote.bmc import Bmc, Login
+from muster.remote.bmc_watch import BmcWatch
+from muster.remote.outcome import Kind
+from muster.remote.ssh import Credentials, NodeAddress
+
+GONE_POLLS = 3
+"""So many polls in a row must miss the process: its exit status is written a moment after it ends."""
+
+CONTACT_SECONDS = 60.0
+"""How often a node that responds is recorded as reachable."""
+
+CLOSE_SECONDS = 3.0
+"""How long a connection may take to close before it is aborted."""
+
+CONNECT_SECONDS = 15.0
+BACKOFF_FIRST_S, BACKOFF_MAX_S = 1.0, 60.0
+LOG_BYTES = 16 * 1024
+
+CONNECTION_ERRORS = (OSError, asyncssh.Error, TimeoutError)
+
+Notify = Callable[[str], Awaitable[None]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Wait:
+    """What waiting for a job needs to know. JSON by ``to_json``; holds no secrets.
+
+    ``deadline_at``: the epoch second at which the node itself ends the job; the waiting ends ``grace_s`` later.
+    ``removal``: the shell command that removes the job's container.
+    """
+
+    node: NodeAddress
+    job_key: str
+    work: str
+    boot_id: str
+    deadline_at: float
+    grace_s: float
+    poll_s: float
+    removal: str = "true"
+    command_s: float = 30.0
+    watch: BmcWatch | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for another process."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Wait:
+        """The inverse of ``to_json``."""
+        watch = values.get("watch")
+        nested = {"node": NodeAddress(**values["node"]), "watch": BmcWatch(**watch) if watch else None}
+        return cls(**{**values, **nested})
+
+
+@dataclasses.dataclass(frozen=True)
+class Over:
+    """Why the waiting ended: the kind of end, one sentence, and the job's exit status if it left one."""
+
+    kind: Kind
+    sentence: str
+    exit_code: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Poll:
+    """What one poll found."""
+
+    boot_id: str
+    state: jobs.State
+    exit_code: int | None
+    log: str
+    log_size: int
+
+
+async def connect(node: NodeAddress, who: Credentials) -> asyncssh.SSHClientConnection:
+    """Log in to a node that must have its pinned host key. No compression; nothing is read from ``~/.ssh/config``.
+
+    Raises ``CONNECTION_ERRORS``; among them asyncssh.HostKeyNotVerifiable and asyncssh.PermissionDenied.
+    """
+    options: dict[str, Any] = {
+        "known_hosts": ([asyncssh.import_public_key(node.host_key)], [], []),
+        "config": None,
+        "compression_algs": ["none"],
+        "keepalive_interval": 30,
+        "connect_timeout": CONNECT_SECONDS,
+        "login_timeout": CONNECT_SECONDS,
+    }
+    if user := node.user or who.username:
+        options["username"] = user
+    if who.password:
+        options["password"] = who.password
+    if who.key_file:
+        options["client_keys"] = [who.key_file]
+    if who.private_key:
+        options["client_keys"] = [asyncssh.import_private_key(who.private_key, who.passphrase)]
+    if who.passphrase:
+        options["passphrase"] = who.passphrase
+    if proxy := who.proxy_to(node):
+        options["proxy_command"] = proxy
+    return await asyncssh.connect(node.host, node.port, **options)
+
+
+class Waiter:
+    """Waits for one job, or stops it.
+
+    ``credentials`` and ``bmc_login`` give the SSH login and a BMC's login when they are needed; ``log`` is where the
+    job's output and trouble on the way are reported.
+    """
+
+    def __init__(
+        self,
+        wait: Wait,
+        credentials: Callable[[], Awaitable[Credentials]],
+        bmc_login: Callable[[Bmc], Awaitable[Login]],
+        log: Any = None,
+    ) -> None:
+        self.wait = wait
+        self.log = log or logging.getLogger(__name__)
+        self._log_offset = 0
+        self._credentials = credentials
+        self._bmc_login = bmc_login
+
+    async def until_over(self) -> Over:
+        """Poll until the job is over or cannot be waited for any longer."""
+        conn: asyncssh.SSHClientConnection | None = None
+        failures = gone = 0
+        touched = 0.0
+        watched = time.monotonic()
+        name = self.wait.node.name
+        try:
+            while True:
+                try:
+                    conn = conn or await self._connect()
+                    poll = await self._poll(conn)
+                except asyncssh.HostKeyNotVerifiable:
+                    return Over(Kind.REFUSED, "the host key is not the one pinned at enrolment")
+                except CONNECTION_ERRORS as error:
+                    await _close(conn)
+                    conn = None
+                    failures += 1
+                    if self._overdue():
+                        return _given_up(error)
+                    await self._back_off(failures, error)
+                    continue
+                _raise_if_cancelled()
+                if failures:
+                    self.log.info("%s responds again", name)
+                failures = 0
+                touched = await self._record_contact(touched)
+                self._pass_on(poll)
+                gone = gone + 1 if poll.state is jobs.State.GONE else 0
+                if over := self._over(poll, gone):
+                    return over
+                watched = await self._read_bmc(watched)
+                await asyncio.sleep(self.wait.poll_s)
+        finally:
+            await _close(conn)
+
+    async def stop(self) -> bool:
+        """Stop the job and all it started. Returns whether nothing of it runs now. Raises ``CONNECTION_ERRORS``."""
+        conn = await self._connect()
+        try:
+            folder = jobs.paths(self.wait.work, self.wait.job_key).folder
+            answer = await self._run(conn, ssh.shell(scripts.STOP_ONE, folder, self.wait.removal), 1024)
+        finally:
+            await _close(conn)
+        return "stopped" in answer
+
+    async def _connect(self) -> asyncssh.SSHClientConnection:
+        return await connect(self.wait.node, await self._credentials())
+
+    def _over(self, poll: Poll, gone: int) -> Over | None:
+        """What a poll means; None while the job runs."""
+        booted = self.wait.boot_id and poll.boot_id and poll.boot_id != self.wait.boot_id
+        if poll.state is jobs.State.DONE:
+            return Over(Kind.DONE, f"the job ended with exit status {poll.exit_code}", poll.exit_code)
+        if booted:
+            return Over(Kind.REBOOTED, "the machine has booted since the job was started")
+        if gone >= GONE_POLLS or poll.state is jobs.State.ABSENT:
+            return Over(Kind.VANISHED, "the job's process ended without an exit status")
+        if self._overdue():
+            return Over(Kind.OVERDUE, "the job still runs after its deadline")
+        return None
+
+    def _overdue(self) -> bool:
+        return time.time() > self.wait.deadline_at + self.wait.grace_s
+
+    async def _back_off(self, failures: int, error: BaseException) -> None:
+        delay = min(BACKOFF_FIRST_S * 2 ** min(failures, 6), BACKOFF_MAX_S) * random.uniform(0.5, 1.0)
+        delay = min(delay, max(1.0, self.wait.deadline_at + self.wait.grace_s - time.time()))
+        why = ssh.clean(str(error)) or type(error).__name__
+        name = self.wait.node.name
+        self.log.warning("%s does not respond (%s); the job goes on; next attempt in %.0f s", name, why, delay)
+        await asyncio.sleep(delay)
+
+    async def _poll(self, conn: asyncssh.SSHClientConnection) -> Poll:
+        """One round trip. Raises one of ``CONNECTION_ERRORS``, also for a reply that cannot be read."""
+        folder = jobs.paths(self.wait.work, self.wait.job_key).folder
+        command = ssh.shell(scripts.POLL, folder, str(self._log_offset), str(LOG_BYTES))
+        head, _, log = (await self._run(conn, command, LOG_BYTES + 1024)).partition("\n\n")
+        found = jobs.fields(head)
+        try:
+            size = int(found["size"]) if found["size"].isascii() and found["size"].isdigit() else 0
+            return Poll(found["boot"][:64], jobs.State(found["state"]), jobs.exit_status(found["exit"]), log, size)
+        except (KeyError, ValueError):
+            raise OSError(f"the node's reply cannot be read: {head[:80]!r}") from None
+
+    async def _run(self, conn: asyncssh.SSHClientConnection, command: str, limit: int) -> str:
+        """Run a command and read at most ``limit`` bytes of its output, cleaned."""
+        out = bytearray()
+        async with asyncio.timeout(self.wait.command_s):
+            process = await conn.create_process(command, encoding=None, stdin=asyncssh.DEVNULL)
+            try:
+                while len(out) < limit and (chunk := await process.stdout.read(limit - len(out))):
+                    out += chunk
+            finally:
+                process.close()  # a frozen server never confirms it: nothing waits for that
+        return ssh.clean(out.decode("utf-8", "replace"))
+
+    def _pass_on(self, poll: Poll) -> None:
+        """Write what the job printed to the log, by whole lines."""
+        available = min(poll.log_size - self._log_offset, LOG_BYTES)
+        if available <= 0:
+            return
+        self._log_offset += available
+        for line in poll.log.splitlines():
+            if line.strip():
+                self.log.info("[%s] %s", self.wait.node.name, line)
+
+    async def _record_contact(self, touched: float) -> float:
+        """Record, every ``CONTACT_SECONDS``, that the node responds: evidence on its neighbours rests on it."""
+        now = time.monotonic()
+        if touched and now - touched < CONTACT_SECONDS:
+            return touched
+        try:
+            await asyncio.to_thread(records.touch_contact, self.wait.node.name)
+        except Exception as error:  # the job matters more
+            self.log.warning("the contact with %s could not be recorded: %s", self.wait.node.name, error)
+        return now
+
+    async def _read_bmc(self, watched: float) -> float:
+        """Read the BMC if it is time. Here, because a task that woke for it would give up its slot in a pool."""
+        watch, now = self.wait.watch, time.monotonic()
+        if watch is None or now - watched < watch.every_s:
+            return watched
+        try:
+            if trouble := await watch.read(self._bmc_login):
+                self.log.warning("%s", trouble)
+        except Exception as error:  # the job matters more; before it and after it the BMC is read too
+            self.log.warning("the BMC of %s could not be read: %s", self.wait.node.name, error)
+        return now
+
+
+def _given_up(error: BaseException) -> Over:
+    if isinstance(error, asyncssh.PermissionDenied):
+        return Over(Kind.REFUSED, "the node refused the login until the job's deadline was over")
+    return Over(Kind.LOST, "the node could not be reached until the job's deadline was over")
+
+
+def _raise_if_cancelled() -> None:
+    """End now if this task was cancelled.
+
+    ``asyncio.wait_for`` of Python 3.11, in asyncssh too, loses a cancellation that comes with the reply it waits for.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+async def _close(conn: asyncssh.SSHClientConnection | None) -> None:
+    if conn is None:
+        return
+    conn.close()
+    try:
+        await asyncio.wait_for(conn.wait_closed(), CLOSE_SECONDS)
+    except Exception:
+        conn.abort()

@@ -1,0 +1,271 @@
+"""Waiting for a job on a real OpenSSH server: through trouble, until the job is over or its time is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import paramiko
+import pytest
+
+from muster import records
+from muster.remote import jobs, scripts, ssh, waiting
+from muster.remote.attempt_key import AttemptKey
+from muster.remote.bmc import Bmc, Login
+from muster.remote.bmc_watch import BmcWatch
+from muster.remote.outcome import Kind
+from muster.remote.ssh import NodeAddress
+from muster.remote.waiting import Over, Wait, Waiter
+from tests.support import sshd, standin
+
+pytestmark = [pytest.mark.needs_sshd, pytest.mark.early(12)]
+
+KEY = AttemptKey(1).job_key("node_qualification", "n1__new", "burn_in")
+
+
+@pytest.fixture
+def boot(tmp_path: Path) -> Path:
+    file = tmp_path / "boot_id"
+    file.write_text("first\n")
+    return file
+
+
+@pytest.fixture
+def server(tmp_path: Path, boot: Path) -> Iterator[sshd.Sshd]:
+    with sshd.running(tmp_path / "node", {"MUSTER_BOOT_ID_FILE": str(boot)}) as started:
+        yield started
+        sshd.kill_jobs(started.home / "muster")
+
+
+@pytest.fixture(autouse=True)
+def touched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Contacts are noted here instead of in a database."""
+    names: list[str] = []
+    monkeypatch.setattr(records, "touch_contact", names.append)
+    return names
+
+
+def start(client: paramiko.SSHClient, server: sshd.Sshd, tmp_path: Path, **behave: object) -> jobs.Look:
+    agent, sha256 = standin.write(tmp_path / "cache")
+    seen = jobs.look(client, server.node().work_dir, KEY, sha256)
+    jobs.send_agent(client, seen, agent, sha256)
+    assert jobs.start(client, seen, KEY, standin.plan(KEY, **behave), {}, sha256)
+    return seen
+
+
+async def no_bmc(_bmc: Bmc) -> Login:
+    raise AssertionError("the node has no BMC")
+
+
+def waiter(server: sshd.Sshd, seen: jobs.Look, **changes: Any) -> Waiter:
+    async def who() -> ssh.Credentials:
+        return ssh.Credentials(key_file=str(server.key_file))
+
+    address, deadline = NodeAddress.of(server.node()), time.time() + 60
+    wait = Wait(address, KEY, seen.work, seen.boot_id, deadline_at=deadline, grace_s=0.0, poll_s=0.2)
+    return Waiter(dataclasses.replace(wait, **changes), who, no_bmc)
+
+
+def until_over(waiter: Waiter, *during: tuple[float, Callable[[], object]]) -> Over:
+    """Wait to the end; each of ``during`` is called so many seconds after the start."""
+
+    async def both() -> Over:
+        async def later(seconds: float, act: Callable[[], object]) -> None:
+            await asyncio.sleep(seconds)
+            await asyncio.to_thread(act)
+
+        acts = [asyncio.create_task(later(*each)) for each in during]
+        over = await asyncio.wait_for(waiter.until_over(), 40)
+        await asyncio.gather(*acts)
+        return over
+
+    return asyncio.run(both())
+
+
+def test_another_process_can_take_over() -> None:
+    address = NodeAddress("n", "h", 22, "u", "ssh-ed25519 AAAA")
+    watch = BmcWatch({"url": "http://bmc"}, 900.0, "dag", "run", "burn_in", "0.0")
+    for wait in (Wait(address, KEY, "/w", "boot", 1.0, 2.0, 3.0, "podman rm -f x", 4.0, watch),
+                 Wait(address, KEY, "/w", "boot", 1.0, 2.0, 3.0)):  # fmt: skip
+        assert Wait.from_json(json.loads(json.dumps(wait.to_json()))) == wait
+
+
+def test_the_end_of_the_job(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path, touched: list[str]) -> None:
+    seen = start(client, server, tmp_path, seconds=1, exit=7)
+    over = until_over(waiter(server, seen))
+    assert (over.kind, over.exit_code) == (Kind.DONE, 7)
+    assert touched == ["this-node"]
+
+
+def test_a_bmc_is_read_meanwhile_and_its_failure_ends_nothing(
+    server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+
+    async def read(self: BmcWatch, login: object) -> str:
+        assert login is no_bmc
+        reads.append(self.stage)
+        if len(reads) == 2:
+            raise OSError("it is gone")
+        return "it is slow"
+
+    monkeypatch.setattr(BmcWatch, "read", read)
+    watch = BmcWatch({"url": "http://bmc"}, 0.5, "dag", "run", "burn_in", "0.0")
+    over = until_over(waiter(server, start(client, server, tmp_path, seconds=4), watch=watch))
+    assert over.kind is Kind.DONE
+    assert 3 <= len(reads) <= 8
+
+
+def test_one_connection_serves_all_polls(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
+    seen = start(client, server, tmp_path, seconds=2)
+    before = server.log_file.read_text().count("Accepted publickey")
+    until_over(waiter(server, seen))
+    assert server.log_file.read_text().count("Accepted publickey") == before + 1
+
+
+def test_a_lost_connection_is_no_error(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
+    seen = start(client, server, tmp_path, seconds=5)
+    over = until_over(waiter(server, seen), (0.7, server.drop_connections), (1.4, server.stop), (3.0, server.start))
+    assert (over.kind, over.exit_code) == (Kind.DONE, 0)
+    assert (Path(jobs.paths(seen.work, KEY).folder) / "starts").read_text().count("\n") == 1
+
+
+def test_a_frozen_session_is_left_for_a_new_one(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
+    seen = start(client, server, tmp_path, seconds=4)
+    over = until_over(waiter(server, seen, command_s=1.0), (1.0, lambda: server.freeze(listener=False)))
+    assert over.kind is Kind.DONE
+
+
+def test_no_half_lets_a_node_compress(server: sshd.Sshd, client: paramiko.SSHClient) -> None:
+    """paramiko inflates whole packets before any cap is applied: 150 KB on the wire become 150 MB in memory."""
+    transport = client.get_transport()
+    assert transport is not None
+    assert (transport.remote_compression, transport.local_compression) == ("none", "none")
+
+    async def negotiated() -> set[Any]:
+        who = ssh.Credentials(key_file=str(server.key_file))
+        async with await waiting.connect(NodeAddress.of(server.node()), who) as conn:
+            return {conn.get_extra_info("recv_compression"), conn.get_extra_info("send_compression")}
+
+    assert asyncio.run(negotiated()) == {"none"}
+
+
+def test_a_reboot_is_told(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path, boot: Path) -> None:
+    seen = start(client, server, tmp_path, seconds=60)
+
+    def crash() -> None:
+        server.stop()
+        pid = (Path(jobs.paths(seen.work, KEY).folder) / "pid").read_text()
+        os.killpg(int(pid), signal.SIGKILL)  # never /bin/kill: some versions take "-PID" for "everybody"
+        boot.write_text("second\n")
+        server.start()
+
+    over = until_over(waiter(server, seen), (0.7, crash))
+    assert over.kind is Kind.REBOOTED
+
+
+def test_a_process_that_vanished_is_told(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
+    seen = start(client, server, tmp_path, seconds=1, die=True)
+    over = until_over(waiter(server, seen))
+    assert (over.kind, over.exit_code) == (Kind.VANISHED, None)
+
+
+def test_a_node_that_stays_away_is_lost_only_after_the_deadline(
+    server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path
+) -> None:
+    seen = start(client, server, tmp_path, seconds=60)
+    deadline = time.time() + 4
+    over = until_over(waiter(server, seen, deadline_at=deadline, grace_s=1.0), (0.5, server.stop))
+    assert over.kind is Kind.LOST
+    assert time.time() > deadline + 1
+
+
+def test_a_job_that_ignores_its_deadline_is_told(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
+    seen = start(client, server, tmp_path, seconds=60)
+    assert until_over(waiter(server, seen, deadline_at=time.time() + 1)).kind is Kind.OVERDUE
+
+
+def test_another_host_key_ends_the_waiting(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
+    seen = start(client, server, tmp_path, seconds=1)
+    stranger = NodeAddress.of(server.node(host_key=server.key_text("stranger")))
+    assert until_over(waiter(server, seen, node=stranger)).kind is Kind.REFUSED
+
+
+def test_a_login_that_stays_refused_is_no_lost_node(
+    server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path
+) -> None:
+    """A key that was taken off the node must never count as evidence against its hardware."""
+    seen = start(client, server, tmp_path, seconds=60)
+    (server.folder / "authorized_keys").write_text("")
+    assert until_over(waiter(server, seen, deadline_at=time.time() + 1)).kind is Kind.REFUSED
+
+
+def test_a_node_that_floods_or_babbles_does_not_fill_our_memory(
+    server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = start(client, server, tmp_path, seconds=60)
+    monkeypatch.setattr(scripts, "POLL", "yes")
+    over = until_over(waiter(server, seen, deadline_at=time.time() + 1))
+    assert over.kind is Kind.LOST
+
+
+def test_what_the_job_prints_reaches_the_log_cleaned(
+    server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, waiting.__name__):
+        until_over(waiter(server, start(client, server, tmp_path, seconds=1)))
+    assert caplog.messages.count("[this-node] �[2Jworking") == 1
+
+
+def test_stopping_leaves_no_process(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
+    seen = start(client, server, tmp_path, seconds=600, child=True)
+    folder = Path(jobs.paths(seen.work, KEY).folder)
+    while not (folder / "starts").exists():
+        time.sleep(0.05)
+    time.sleep(0.2)
+    began = time.monotonic()
+    assert asyncio.run(waiter(server, seen).stop())
+    assert time.monotonic() - began < 8
+    group = (folder / "pid").read_text()
+    left = subprocess.run(["ps", "-o", "stat=", "-g", group], capture_output=True, text=True, check=False).stdout
+    assert [line for line in left.splitlines() if not line.startswith("Z")] == []
+
+
+def test_a_cancellation_that_comes_with_an_answer_is_heeded(
+    server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As asyncssh may lose it on Python 3.11: a triggerer that lets go of a job must not go on asking for hours."""
+    waits = waiter(server, start(client, server, tmp_path, seconds=60))
+    poll, asked = waits._poll, 0
+
+    async def deaf(conn: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        answer = asyncio.ensure_future(poll(conn))
+        while not answer.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.shield(answer)
+        return answer.result()
+
+    monkeypatch.setattr(waits, "_poll", deaf)
+
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(waits.until_over())
+        while not asked:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 20)
+
+    asyncio.run(cancelled())
+    assert asked == 1
