@@ -90,6 +90,7 @@ def test_a_fan_that_fails_under_load_is_found_on_that_fan_and_found_again_by_a_r
     assert again.differences == ()
 
 
+@pytest.mark.slow
 def test_a_fan_that_fails_for_a_while_and_turns_again_before_the_load_is_over_is_found(
     watched: str, documents: Path, server: sshd.Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_fan_that_fails_for_a_while_and_turns_again_before_the_load_is_over_is
     assert found == {("fan_speed", "fan0"), ("fan_state", "fan0")}
 
 
+@pytest.mark.slow
 def test_a_bmc_that_does_not_answer_is_told_and_neither_passes_nor_fails_the_node(
     watched: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

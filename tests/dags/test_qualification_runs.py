@@ -120,6 +120,7 @@ def test_a_blocking_fail_stops_the_burn_and_still_reports(node: sshd.Sshd, decre
     assert "FAIL" in mailbox.mails[0]["Subject"]
 
 
+@pytest.mark.slow
 def test_a_fail_that_does_not_block_is_red_and_the_rest_is_measured(node: sshd.Sshd, decree: Decree) -> None:
     decree.verdicts["performance"] = Verdict.FAIL
     states, _ = qualify()
@@ -127,6 +128,7 @@ def test_a_fail_that_does_not_block_is_red_and_the_rest_is_measured(node: sshd.S
     assert records.get_node(NODE).state is State.QUARANTINE
 
 
+@pytest.mark.slow
 def test_a_fail_that_a_person_has_waived_neither_stops_the_run_nor_passes(node: sshd.Sshd, decree: Decree) -> None:
     slow = Finding(
         "floor",
@@ -196,6 +198,7 @@ def test_a_reboot_under_load_is_a_finding_not_an_excuse(node: sshd.Sshd) -> None
     assert standin.started(node.home) == ["intake", "burn_in"]
 
 
+@pytest.mark.slow
 def test_a_vanished_process_says_nothing_about_the_node(node: sshd.Sshd) -> None:
     standin.behave(node.home, burn_in={"die": True})
     _, run_id = qualify()

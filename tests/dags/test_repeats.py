@@ -132,6 +132,7 @@ def test_a_failure_is_asked_for_again_and_the_second_one_convicts(
     assert told.differences == ()
 
 
+@pytest.mark.slow
 def test_a_test_that_passes_again_goes_on_until_it_is_decided(node: sshd.Sshd) -> None:
     run_id = qualify(node, BAD, GOOD, BAD)
     (finding,) = [each for each in performance(run_id).findings if each.metric == "disk_write_rate"]
@@ -139,6 +140,7 @@ def test_a_test_that_passes_again_goes_on_until_it_is_decided(node: sshd.Sshd) -
     assert standin.started(node.home).count("performance") == 3
 
 
+@pytest.mark.slow
 def test_a_repeat_that_tells_nothing_decides_nothing_and_does_not_go_on_for_ever(node: sshd.Sshd) -> None:
     run_id = qualify(node, BAD, None)
     assert performance(run_id).verdict is Verdict.INCONCLUSIVE

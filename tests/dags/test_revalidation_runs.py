@@ -60,6 +60,7 @@ def test_a_bad_node_does_not_come_back(node: sshd.Sshd, decree: Decree) -> None:
     assert records.live_leases() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verdict", [Verdict.FAIL, Verdict.PASS])
 def test_a_node_in_shadow_mode_is_judged_and_never_drained(
     node: sshd.Sshd,  # noqa: F811

@@ -1,8 +1,8 @@
-"""Simulated machines under a clock that tests wind themselves."""
+"""Simulated machines in memory, under a clock that tests wind themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,16 @@ import pytest
 
 from muster_simulator import SimulatedHardware, create_machine
 from tests.muster_simulator.winding import WoundClock
+from tests.support.in_process import machine_room
 
 Build = Callable[..., SimulatedHardware]
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory: a machine's state is written at every step of its physics."""
+    with machine_room() as room:
+        yield room
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """Simulated GPU nodes behind the hardware seam: a physical model of a machine, measured by the unchanged probes.
 
-``models`` are the drawing boards, ``machine`` one machine as built, ``defects`` what may be wrong with it; ``physics``
-says how it behaves, ``state`` is how warm and busy it is now (shared by the processes of that node), ``compute`` and
-``hardware`` are what probes see. Kernels run for real, on the CPU, at small shapes; only the time they take and the
-sensors beside them come from the model.
+``models``: hardware models; ``machine``: one machine as built; ``defects``: its faults; ``physics``: its behaviour;
+``state``: its temperatures and loads now, shared by the processes of that node; ``compute`` and ``hardware``: what
+probes see. Kernels run for real, on the CPU, at small shapes; only the time that they take and the sensors come from the
+model.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class SimulatedCompute(Compute):
 
     @contextlib.contextmanager
     def timer(self) -> Iterator[Timing]:
-        """Times the block's work; the GPU is busy meanwhile, and the clock goes on by at least the time it takes."""
+        """Time the block's work; the GPU is busy meanwhile, and the clock advances by at least that time."""
         timing = Timing()
         self._megacycles = self._seconds = 0.0
         with self._hardware.loading([self.device]):
@@ -136,7 +136,7 @@ class SimulatedCompute(Compute):
         return self._megacycles / clock + self._seconds
 
     def _reading(self) -> Reading:
-        """Where the GPU stands. Raises RuntimeError, as PyTorch does, once it has fallen off the bus."""
+        """The GPU's progress. Raises RuntimeError, as PyTorch does, if it has fallen off the bus."""
         reading = self._hardware.reading(self.device)
         if reading.lost:
             raise RuntimeError("CUDA error: GPU is lost")
@@ -173,7 +173,7 @@ class SimulatedCompute(Compute):
             words[:: self._gpu.stuck_output_every] |= mask
 
     def _hold(self, buffer: Any) -> None:
-        """What memory makes of what was written: a dead cell lies in large buffers, those that had to be cut down."""
+        """Change the buffer as a dead memory cell does; the cell lies in large buffers, those that were cut down."""
         gpu = self._gpu
         if gpu.stuck_cell_bit < 0 or buffer.numel() < self._hardware.machine.kernel_elements:
             return
@@ -190,5 +190,5 @@ class SimulatedCompute(Compute):
 
 
 def _mean(total: float, elapsed: float, otherwise: Optional[float]) -> float:
-    """A rate over the block, or the present one where no time passed between two readings."""
+    """The mean rate over the block, or the current rate where no time passed between the readings."""
     return total / elapsed if elapsed > 0 else otherwise or 0.0

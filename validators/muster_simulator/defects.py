@@ -1,4 +1,4 @@
-"""What can be wrong with a simulated machine: one entry a kind, each of which alters physical quantities only.
+"""Faults of a simulated machine: one entry for each kind; each changes physical quantities only.
 
 What a defect looks like from outside (a count that rises, a line in the log, a rate that falls) follows from the
 quantities by ``physics`` and ``state``; nothing here knows how it is measured. How bad it is may be given beside it.
@@ -32,7 +32,7 @@ _UPSET_RATE = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Defect:
-    """A kind of defect: the part that has it ("gpu", "fan", "nic", "node"), and what it makes of the machine.
+    """A kind of defect: the part that has it ("gpu", "fan", "nic", "node"), and how it changes the machine.
 
     ``possible``: whether a model can have it at all.
     """
@@ -46,7 +46,7 @@ DEFECTS: Dict[str, Defect] = {}
 
 
 def _on_gpu(kind: str, possible: Callable[[Model], bool] = lambda model: True) -> Callable[..., Any]:
-    """Enters a function that gives the altered quantities of the GPU in the slot ``gpu``."""
+    """Register a function that returns the changed quantities of the GPU in slot ``gpu``."""
 
     def enter(change: Callable[[Gpu, Spec, random.Random, Model], Change]) -> Any:
         def alter(machine: Machine, spec: Spec, dice: random.Random) -> Machine:
@@ -62,7 +62,7 @@ def _on_gpu(kind: str, possible: Callable[[Model], bool] = lambda model: True) -
 
 
 def _on_nic(kind: str) -> Callable[..., Any]:
-    """Enters a function that gives the altered quantities of the fabric port ``nic``."""
+    """Register a function that returns the changed quantities of the fabric port ``nic``."""
 
     def enter(change: Callable[[Nic, Spec], Change]) -> Any:
         def alter(machine: Machine, spec: Spec, dice: random.Random) -> Machine:
@@ -94,7 +94,7 @@ def _missing(gpu: Gpu, spec: Spec, dice: random.Random, model: Model) -> Change:
 
 @_on_gpu("gpu_lost")
 def _open_joint(gpu: Gpu, spec: Spec, dice: random.Random, model: Model) -> Change:
-    """A joint that opens as the board warms up: there at intake, off the bus under load."""
+    """A joint that opens as the board warms up: the GPU is present at intake and falls off the bus under load."""
     return {"opens_at_c": float(spec.get("celsius", model.supply_c + 0.3 * (model.rated_core_c - model.supply_c)))}
 
 
@@ -110,7 +110,7 @@ def _marginal_lane(gpu: Gpu, spec: Spec, dice: random.Random, model: Model) -> C
 
 @_on_gpu("wrong_unit")
 def _stuck_output(gpu: Gpu, spec: Spec, dice: random.Random, model: Model) -> Change:
-    """An execution unit that is wrong in the same way every time: comparing it with itself finds nothing."""
+    """An execution unit that is wrong in the same way every time: a repeat on the same unit does not show it."""
     return {"stuck_output_bit": dice.randrange(64), "stuck_output_every": dice.choice((16, 64, 128))}
 
 
@@ -140,7 +140,7 @@ def _slow_memory(gpu: Gpu, spec: Spec, dice: random.Random, model: Model) -> Cha
 
 @_on_gpu("leaky")
 def _leaky(gpu: Gpu, spec: Spec, dice: random.Random, model: Model) -> Change:
-    """Power that leaks away is not there for the clock."""
+    """Leaked power is missing for the clock."""
     return {"leakage_w": float(spec.get("share", 0.5)) * model.power_limit_w}
 
 
@@ -186,7 +186,7 @@ def _no_spare_row(gpu: Gpu, spec: Spec, dice: random.Random, model: Model) -> Ch
 
 @_on_gpu("processor_hang")
 def _hanging_processor(gpu: Gpu, spec: Spec, dice: random.Random, model: Model) -> Change:
-    """The GPU's system processor answers too late now and then, and the driver says so in the kernel's log."""
+    """The GPU's system processor sometimes responds too late, and the driver logs that."""
     return {"processor_timeouts_per_hour": float(spec.get("per_hour", 60.0))}
 
 

@@ -1,4 +1,4 @@
-"""What a simulated machine says of its links: NVLink by link, the NVSwitch fabric, and its ports to the cluster."""
+"""The links of a simulated machine: NVLink by link, the NVSwitch fabric, and its ports to the cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster_simulator.machine import Gpu, Machine
 from muster_simulator.state import GpuState, State
 
 _ERROR_KINDS = {4: ("replay", "recovery", "crc"), 5: ("effective", "recovery_failed")}
-"""Error counters of a link, by generation of NVLink; the first is what a noisy link makes grow."""
+"""Error counters of a link, by generation of NVLink; the first is the one that a noisy link increments."""
 _GB = 1e9
 _ADAPTER = {"adapter": "MT4129"}
 

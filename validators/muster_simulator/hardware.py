@@ -51,7 +51,7 @@ class SimulatedHardware(Hardware):
         return [Device("gpu%d" % slot, "gpu", slot) for slot in self._slots()] if kind == "gpu" else []
 
     def _slots(self) -> List[int]:
-        """As a driver's handles: a GPU that is lost later keeps its place and answers nothing."""
+        """Fixed like a driver's handles: a GPU that is lost later keeps its slot and does not answer."""
         if self._known is None:
             with self._state.now() as state:
                 self._known = sorted(slot for slot, gpu in state.gpus.items() if not gpu.lost)
@@ -110,7 +110,7 @@ class SimulatedHardware(Hardware):
         return samples
 
     def usage(self) -> Usage:
-        """Idle, unless ``usage.json`` beside the machine says who else is there (any fields of ``Usage``)."""
+        """Idle, unless ``usage.json`` in the machine's directory gives fields of ``Usage``."""
         idle = Usage(load_1min=0.1, cpu_count=self.machine.model.cpu_threads)
         try:
             raw = json.loads((self._directory / "usage.json").read_text(encoding="utf-8"))
@@ -120,7 +120,7 @@ class SimulatedHardware(Hardware):
         return dataclasses.replace(idle, **fields)
 
     def kernel_log(self) -> Optional[List[str]]:
-        """What the kernel of the modelled machine has logged since boot."""
+        """The modelled kernel's log since boot."""
         with self._state.now() as state:
             return kernel_log(self.machine, state)
 
@@ -138,7 +138,7 @@ class SimulatedHardware(Hardware):
 
     @contextlib.contextmanager
     def loading(self, devices: List[Device]) -> Iterator[None]:
-        """Keeps devices busy for the block, for every process that looks at this machine."""
+        """Keep devices busy during the block, as seen by every process that opens this machine."""
         slots = [self._slot(device) for device in devices]
         self._hold(slots, 1)
         try:

@@ -1,4 +1,4 @@
-"""What a simulated machine says of itself: inventory and error counters, wholly from the model."""
+"""Inventory and error counters of a simulated machine, all from the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IS_LOST = "NVML: GPU is lost"
 
 
 def inventory(machine: Machine, state: State, known: Collection[int]) -> List[Fact]:
-    """All facts of node and GPUs. ``known``: slots of the GPUs that answered when the asking process began."""
+    """All facts of node and GPUs. ``known``: slots of the GPUs that answered when the calling process began."""
     facts = _node_facts(machine) + fabric.port_facts(machine, state)
     for slot in known:
         facts += _told(state.gpus[slot], _gpu_facts(machine, machine.gpus[slot], state.gpus[slot]))
@@ -52,7 +52,7 @@ def counters(machine: Machine, state: State, known: Collection[int]) -> List[Fac
 
 
 def _told(gpu: GpuState, facts: List[Fact]) -> List[Fact]:
-    """A GPU that has fallen off the bus since tells nothing, and that this is so."""
+    """A GPU that has since fallen off the bus has no facts but that one."""
     if not gpu.lost:
         return facts
     return [dataclasses.replace(fact, value=None, text=None, note=IS_LOST) for fact in facts]
@@ -148,7 +148,7 @@ def _gpu_facts(machine: Machine, built: Gpu, gpu: GpuState) -> List[Fact]:
 
 
 def _clock_facts(machine: Machine, device: str) -> List[Fact]:
-    """A lock on the clock is not told: what NVML calls application clocks is another setting."""
+    """Without a locked clock: NVML's application clocks are another setting."""
     clocks = {"sm": machine.model.boost_clock_mhz, "memory": _MEMORY_CLOCK_MHZ}
     return [
         Fact(name, device, "MHz", clock, labels={"domain": domain})

@@ -1,4 +1,4 @@
-"""What the kernel of a simulated machine has logged since boot: the driver's errors, each at the time it happened."""
+"""The kernel log of a simulated machine since boot: the driver's errors, each with its time."""
 
 from __future__ import annotations
 

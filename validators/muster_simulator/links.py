@@ -1,4 +1,4 @@
-"""How fast bytes cross a simulated GPU's links: PCIe (or C2C) to the host, NVLink to its peers, or PCIe without it.
+"""Bandwidth of a simulated GPU's links: PCIe (or C2C) to the host, NVLink to its peers, or PCIe without it.
 
 Pure functions of the machine as built, in bytes/s.
 """
@@ -12,7 +12,7 @@ from muster_simulator.models import Model
 _LANE_RATE = 8e9 * 128 / 130 / 8
 # Published copies reach 51 and 52 of 63 GB/s on H100 and 26.3 of 31.5 GB/s on A100 (Azure/AI-benchmarking-guide).
 _PCIE_SHARE = 0.82
-# What nobody publishes, chosen: what each direction keeps when both are under way, and a copy's share of NVLink.
+# Not published, chosen: what each direction keeps when both are under way, and a copy's share of NVLink.
 _BOTH_WAYS_SHARE = 0.92
 _NVLINK_SHARE = 0.8
 LATENCY_S = 4e-6

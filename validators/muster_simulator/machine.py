@@ -23,7 +23,7 @@ KERNEL_EDGE = 96
 KERNEL_ELEMENTS = 65536
 """Largest physical length of a one-dimensional buffer."""
 NEVER_C = 200.0
-"""°C that no part reaches before its slowdown ends it."""
+"""°C that no part reaches, since its slowdown comes first."""
 SPARE_ROWS = 8
 """Spare rows of a fresh memory bank: this simulation's own choice."""
 _CLAMP = 2.5
@@ -118,7 +118,7 @@ class Machine:
 
     @property
     def model(self) -> Model:
-        """The drawing-board figures."""
+        """The figures of its hardware model."""
         return MODELS[self.model_name]
 
 
@@ -157,7 +157,7 @@ def _draw_gpu(dice: random.Random, wear: random.Random, model: Model, slot: int)
         stuck_cell_bit=-1,
         stuck_cell_word=0,
         stuck_cell_level=0,
-        # Healthy parts have a corrected error or a replay now and then: what is wrong is many of them.
+        # Healthy parts have occasional corrected errors and replays; many of them are a fault.
         corrected_per_hour=wear.choice((0.0, 0.0, 0.0, 0.5, 2.0)),
         nvlink_errors_per_hour=0.0,
         pcie_replays_per_hour=wear.choice((0.0, 0.0, 0.0, 1.0, 6.0)) if model.pcie_width else 0.0,

@@ -12,7 +12,7 @@ from typing import Dict, Tuple
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A GPU node as it leaves the drawing board; ``machine`` draws each built one around it.
+    """A hardware model; ``machine`` draws each machine around its figures.
 
     ``work_per_clock`` is TFLOPS (int8: TOPS) per GHz of SM clock in a large GEMM, by dtype. ``gemm_clock_mhz`` is the
     SM clock that a typical part holds in such a GEMM at ``power_limit_w`` with its core at ``rated_core_c``. Rates are

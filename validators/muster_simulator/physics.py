@@ -1,4 +1,4 @@
-"""How a GPU of the model behaves: which clock it can hold, what power that takes, how warm it gets.
+"""Behaviour of a modelled GPU: the clock that it can hold, its power and its temperature.
 
 Pure functions of the machine as built and its present temperatures; no clock, no files, nothing of any probe.
 """
@@ -26,7 +26,7 @@ THROTTLE_REASONS = ("sw_power_cap", "sw_thermal", "hw_thermal")
 
 
 class Operating(NamedTuple):
-    """Where a GPU runs now: SM clock in MHz, board power in W, and the throttle state that holds the clock down."""
+    """A GPU's operating point: SM clock in MHz, board power in W, and the throttle state that limits the clock."""
 
     clock_mhz: float
     power_w: float
@@ -63,7 +63,7 @@ def operate(model: Model, gpu: Gpu, core_c: float, slowed: bool, busy: bool) -> 
 
 
 def airflow(machine: Machine) -> float:
-    """Share of the designed air flow that the fans which still turn can move (never quite nothing: air rises)."""
+    """Share of the designed air flow that the fans which still turn can move (never zero: air rises)."""
     return max(0.1, sum(machine.fans) / len(machine.fans))
 
 

@@ -1,4 +1,4 @@
-"""How warm and busy a simulated machine is now: one small file, shared by every process of that node under a lock.
+"""The present state of a simulated machine: one small file, shared by every process of that node under a lock.
 
 The agent samples sensors while its probe child loads the GPUs; both see one machine. Each transaction first lets the
 physics run from the last one to now. A load belongs to the process that began it: one that died holds none.
@@ -23,12 +23,12 @@ _STEP_S = 1.0
 _STEPS_MAX = 2000
 _SETTLED_C = 0.01
 _UP_S = 3600.0
-"""How long a machine has been up when somebody first looks at it."""
+"""Uptime in seconds of a machine when it is opened for the first time."""
 EVENTS_MAX = 1000
-"""A kernel's log is a ring: of a storm, the newest are kept."""
+"""The kernel log is a ring: of a storm the newest events are kept."""
 
 LOST, UNCORRECTABLE, TIMED_OUT = "lost", "uncorrectable", "timed out"
-"""What the driver notices at a certain moment, and logs."""
+"""Kinds of events that the driver logs."""
 
 _COUNTED = {
     "uncorrectable": "uncorrectable_per_hour",
@@ -42,7 +42,7 @@ _NOTICED = {"uncorrectable": UNCORRECTABLE, "processor_timeouts": TIMED_OUT}
 
 
 class Event(NamedTuple):
-    """Something that the driver noticed: when (simulated s), of the GPU in which slot, and what."""
+    """An event that the driver noticed: time (simulated s), slot of the GPU, kind."""
 
     at: float
     slot: int
@@ -78,9 +78,9 @@ class GpuState:
 
 @dataclasses.dataclass
 class Load:
-    """GPUs (by slot) that a process keeps busy. ``born`` tells it from a later process with the same id.
+    """GPUs (by slot) that a process keeps busy. ``born`` distinguishes it from a later process with the same id.
 
-    ``holder`` tells apart several holders within one process.
+    ``holder`` distinguishes several holders within one process.
     """
 
     pid: int
@@ -102,7 +102,7 @@ class State:
 
 
 class Reading(NamedTuple):
-    """What a timer needs of one GPU: when, how far clock and energy have come, how warm it is, if it is there."""
+    """One GPU's readings for timers: time, cycles and energy so far, temperature, whether it is lost."""
 
     at: float
     megacycles: float
@@ -161,7 +161,7 @@ def _busy(state: State) -> Set[int]:
 
 
 def _advance_all(machine: Machine, state: State, busy: Set[int], seconds: float) -> bool:
-    """One step of all GPUs; True when no temperature has anywhere left to go."""
+    """One step of all GPUs; True if all temperatures have settled."""
     half = len(machine.gpus) // 2
     settled = True
     for slot, gpu in state.gpus.items():
@@ -196,7 +196,7 @@ def _advance_gpu(machine: Machine, slot: int, gpu: GpuState, busy: bool, upstrea
 
 
 def _noticed(built: Gpu, gpu: GpuState, since: float, seconds: float) -> Iterator[Event]:
-    """Let a step's errors count, and give what the driver noticed of them, each at its own moment."""
+    """Count a step's errors; returns the events that the driver notices, each with its time."""
     if gpu.lost:
         return
     for count, rate in _COUNTED.items() if gpu.busy else ():
@@ -249,13 +249,13 @@ class SharedState:
                 self._save(state)
 
     def hold(self, holder: str, slots: Sequence[int]) -> None:
-        """From now on ``holder`` in this process keeps just these GPUs busy."""
+        """From now on ``holder`` in this process keeps exactly these GPUs busy."""
         pid = os.getpid()
         with self.now(changing=True) as state:
             state.loads = [load for load in state.loads if (load.pid, load.holder) != (pid, holder)]
             if slots:
                 state.loads.append(Load(pid, _born(pid) or "", holder, list(slots)))
-            # Clock and power answer to the new load at once, not after some time has passed.
+            # Clock and power follow a new load at once.
             _advance_all(self._machine, state, _busy(state), 0.0)
 
     def reading(self, slot: int) -> Reading:
