@@ -2,8 +2,7 @@
 
 ``models``: hardware models; ``machine``: one machine as built; ``defects``: its faults; ``physics``: its behaviour;
 ``state``: its temperatures and loads now, shared by the processes of that node; ``compute`` and ``hardware``: what
-probes see. Kernels run for real, on the CPU, at small shapes; only the time that they take and the sensors come from the
-model.
+probes see. Kernels run for real, on the CPU, at small shapes; only their time and the sensors come from the model.
 """
 
 from __future__ import annotations
