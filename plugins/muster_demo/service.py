@@ -76,7 +76,7 @@ class Approver:
 
     def _answer(self, run_id: str) -> None:
         try:
-            self.client.hitl_answer(ADMISSION_DAG, run_id, TASK, [ANSWER], {"reason": ANSWER_REASON})
+            self.client.hitl_answer(ADMISSION_DAG, run_id, TASK, [ANSWER], {"decision_reason": ANSWER_REASON})
         except AirflowRefused:
             # A person was quicker, and their answer counts.
             if any(asked["task_instance"]["dag_run_id"] == run_id for asked in self._pending()):

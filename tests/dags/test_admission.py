@@ -26,7 +26,7 @@ def waiting(fleet: Path) -> None:
 
 def answer(option: str = "Admit", reason: str = "seen it myself", name: str | None = "Petra") -> dict[str, Any]:
     user = {"id": "7", "name": name} if name else None
-    return {"chosen_options": [option], "params_input": {"reason": reason}, "responded_by_user": user}
+    return {"chosen_options": [option], "params_input": {"decision_reason": reason}, "responded_by_user": user}
 
 
 @pytest.mark.usefixtures("waiting")

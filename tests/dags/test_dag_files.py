@@ -123,3 +123,15 @@ def test_the_form_explains_every_parameter() -> None:
     assert set(dag.params) == {"node", "level", "reason", "force_reason", "pool"}
     assert dag.params.get_param("level").schema["enum"] == ["demo", "short", "standard", "long"]
     assert dag.params.get_param("force_reason").value is None
+
+
+@pytest.mark.parametrize("dag_id", ["admission", "held_verdict"])
+def test_a_decision_is_given_a_reason_of_its_own(dag_id: str) -> None:
+    """A field with the name of one of the DAG's parameters arrives filled in with the run's: one click would decide."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    dag = DagBag(str(airflow_home.ROOT / "dags")).dags[dag_id]
+    fields = dag.get_task("ask").serialized_params
+    assert set(fields) & set(dag.params) == set()
+    (reason,) = fields.values()
+    assert (reason["value"], reason["schema"]["minLength"]) == ("", 1)

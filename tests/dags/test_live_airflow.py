@@ -87,7 +87,7 @@ def test_a_person_answers_over_rest(live: Live) -> None:
     live.desk.wait("the question", lambda: [each for each in client.hitl_pending() if NODE in each["subject"]])
     assert records.live_leases() == [], "nobody holds the node while a person thinks"
     live.desk.settle()
-    client.hitl_answer(ADMISSION, f"{NODE}-asked", "ask", ["Admit"], {"reason": "seen it myself"})
+    client.hitl_answer(ADMISSION, f"{NODE}-asked", "ask", ["Admit"], {"decision_reason": "seen it myself"})
     assert live.desk.wait_over(ADMISSION, f"{NODE}-asked") == "success"
     assert client.task_states(ADMISSION, f"{NODE}-asked")["retest"] == "skipped"
     assert records.get_node(NODE).state is State.PRODUCTION
@@ -167,7 +167,7 @@ def test_nobody_answers_in_time_and_the_node_stays_out(live: Live) -> None:
     assert last.evidence == {"unanswered": f"{ADMISSION}/{run}"}
     assert last.reason in desk.log(ADMISSION, run, "ask")
     # Airflow takes an answer that comes too late, and does nothing with it.
-    desk.client.hitl_answer(ADMISSION, run, "ask", ["Admit"], {"reason": "too late"})
+    desk.client.hitl_answer(ADMISSION, run, "ask", ["Admit"], {"decision_reason": "too late"})
     time.sleep(2.0)
     assert desk.client.task_states(ADMISSION, run)["ask"] == "failed"
     assert records.get_node(UNNOTICED).state is State.QUALIFIED

@@ -63,7 +63,7 @@ def test_a_node_is_tested_admitted_by_a_person_and_in_service(
     desk.wait("the question", lambda: [each for each in desk.client.hitl_pending() if NODE in each["subject"]])
     assert records.live_leases() == [], "no run holds the node while a person decides"
     desk.settle()
-    desk.client.hitl_answer(ADMISSION, asked, "ask", ["Admit"], {"reason": "seen it myself"})
+    desk.client.hitl_answer(ADMISSION, asked, "ask", ["Admit"], {"decision_reason": "seen it myself"})
     assert desk.wait_over(ADMISSION, asked) == "success"
     (approval,) = records.approvals(NODE)
     assert approval.person == desk.stack.login.username

@@ -64,7 +64,7 @@ def test_unattended_the_demo_answers_at_once_and_says_whose_word_it_is() -> None
     approver(airflow, 0.0, said).look()
     (answer,) = airflow.answers
     assert answer[:4] == ("admission", QUESTION, "ask", ["Admit"])
-    assert "the demo" in answer[4]["reason"]
+    assert "the demo" in answer[4]["decision_reason"]
     assert is_person(ACTOR), "the records would take its word for nobody's"
     assert said == []
 

@@ -101,6 +101,7 @@ def show_settings(json: AsJson = False) -> None:
 def housekeeping(dry_run: DryRun = False) -> None:
     """Free the leases of runs that are over, and delete what the retention settings no longer keep."""
     from muster import records
+    from muster.integration import closing
     from muster.integration.airflow_api import RUN_OVER, AirflowClient
 
     leases = records.live_leases()
@@ -110,8 +111,9 @@ def housekeeping(dry_run: DryRun = False) -> None:
             states = {run: airflow.run_state(*run) for run in sorted(runs)}
         over = [run for run, state in states.items() if state is None or state in RUN_OVER]
         with rehearsed(dry_run):
-            for node in records.release_leases_of(over, "its run is over in Airflow"):
-                typer.echo(f"{node}: lease {'would be ' if dry_run else ''}freed")
+            for run in over:
+                for node in closing.release(*run, "its run is over in Airflow"):
+                    typer.echo(f"{node}: lease {'would be ' if dry_run else ''}freed")
     gone = records.apply_retention(dry_run=dry_run)
     typer.echo(
         f"{'would delete' if dry_run else 'deleted'} {gone.telemetry} telemetry files, {gone.results} raw results, "

@@ -95,8 +95,8 @@ def _release(dag_run: DagRun, state: str) -> None:
     if dag_run.dag_id not in HOLDERS:
         return
     try:
-        from muster import records
+        from muster.integration import closing
 
-        records.release_leases(dag_run.dag_id, dag_run.run_id, f"the run ended: {state}")
+        closing.release(dag_run.dag_id, dag_run.run_id, f"the run ended: {state}")
     except Exception:
         log.exception("the node of run %s is not released yet; housekeeping will do it", dag_run.run_id)

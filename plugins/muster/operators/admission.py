@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 ADMIT, RETEST, RMA = "Admit", "Re-test", "RMA"
 OPTIONS = [ADMIT, RETEST, RMA]
 
+REASON = "decision_reason"
+"""The form's field. A field with the name of a parameter of the DAG arrives filled in with the run's own value."""
+
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>#|!"})
 """Escapes what Markdown would read as markup."""
 
@@ -57,14 +60,14 @@ class AskOperator(HITLOperator):
 
 def question(*, whether: str, options: list[str]) -> AskOperator:
     """The task that asks a person what the task ``look`` has put together."""
-    reason = Param("", type="string", title="Reason", description_md="It is recorded with your name.")
+    reason = Param("", type="string", minLength=1, title="Reason", description_md="It is recorded with your name.")
     return AskOperator(
         task_id="ask",
         whether=whether,
         subject="{{ ti.xcom_pull(task_ids='look')['subject'] }}",
         body="{{ ti.xcom_pull(task_ids='look')['body'] }}",
         options=options,
-        params={"reason": reason},
+        params={REASON: reason},
         response_timeout=datetime.timedelta(hours=settings().approval_hours),
         # Airflow can take a task that goes on at once for one that was killed: then the person is asked again.
         retries=2,
@@ -141,7 +144,7 @@ def answered(answer: Mapping[str, Any], dag_id: str, run_id: str) -> tuple[str, 
     (option,) = answer["chosen_options"]
     user = answer.get("responded_by_user") or {}
     person = str(user.get("name") or user.get("id") or "")
-    reason = str((answer.get("params_input") or {}).get("reason") or "").strip()
+    reason = str((answer.get("params_input") or {}).get(REASON) or "").strip()
     return str(option), person, reason, f"{settings().run_page(dag_id, run_id)}/tasks/ask/required_actions"
 
 

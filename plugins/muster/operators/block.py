@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from muster import records
 from muster.admission import entry
 from muster.errors import MusterError
-from muster.integration import logins, runid
+from muster.integration import closing, logins, runid
 from muster.lifecycle.gate import Admit
 from muster.lifecycle.transitions import CLUSTER_STAGES, State
 from muster.operators import claims
@@ -233,6 +233,6 @@ def release(dag_id: str, run_id: str, members: Sequence[str]) -> list[str]:
         except MusterError as error:
             # The node ends the job itself by its deadline, and ends older jobs as soon as a newer run starts one.
             log.warning("the job of this run on %s may still be running: %s", name, error)
-    freed = records.release_leases(dag_id, run_id, "the run is over")
+    freed = closing.release(dag_id, run_id, "the run is over")
     log.info("released %s", ", ".join(freed) or "nothing: they had been released before")
     return freed

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from muster import records
 from muster.errors import IllegalMove, MusterError, UnknownRun
-from muster.integration import logins
+from muster.integration import closing, logins
 from muster.operators import claims, mailing
 from muster.remote import attempt as remote
 from muster_criteria.model import Verdict
@@ -67,6 +67,6 @@ def release(dag_id: str, run_id: str) -> list[str]:
     except MusterError as error:
         # The node ends the job itself by its deadline, and ends older jobs as soon as a newer run starts one.
         log.warning("a job of this run may still be running on the node: %s", error)
-    freed = records.release_leases(dag_id, run_id, "the run is over")
+    freed = closing.release(dag_id, run_id, "the run is over")
     log.info("released %s", ", ".join(freed) or "nothing: it had been released before")
     return freed

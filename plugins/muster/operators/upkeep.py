@@ -14,6 +14,7 @@ from airflow.providers.smtp.hooks.smtp import SmtpHook
 from airflow.sdk.exceptions import AirflowException
 
 from muster import records
+from muster.integration import closing
 from muster.records import Purged
 from muster.settings import settings
 
@@ -65,8 +66,13 @@ def sweep_leases(is_live: Callable[[str, str], bool]) -> list[str]:
 
     ``is_live(dag_id, run_id)`` says whether a run is queued or running; one that Airflow no longer knows is not.
     """
-    over = [(held.dag_id, held.run_id) for held in records.live_leases() if not is_live(held.dag_id, held.run_id)]
-    freed = records.release_leases_of(over, "its run was over or gone when housekeeping looked")
+    over = {(lease.dag_id, lease.run_id) for lease in records.live_leases()}
+    freed = [
+        node
+        for dag_id, run_id in sorted(over)
+        if not is_live(dag_id, run_id)
+        for node in closing.release(dag_id, run_id, "its run was over or gone when housekeeping looked")
+    ]
     if freed:
         log.warning("freed %s, whose runs were over", ", ".join(freed))
     return freed

@@ -1,0 +1,35 @@
+"""A run that is over gives its nodes back, and a verdict that it recorded is not lost on the way."""
+
+from __future__ import annotations
+
+import logging
+
+from muster import records
+from muster.errors import MusterError
+from muster_criteria.model import Verdict
+
+log = logging.getLogger(__name__)
+
+
+def release(dag_id: str, run_id: str, reason: str) -> list[str]:
+    """Release the nodes that the run holds; returns their names.
+
+    A node on which the run recorded a FAIL, and which nothing has moved since (the task ``conclude`` failed), goes into
+    quarantine first: released as it is, the run would end INCONCLUSIVE and the node could be qualified again.
+    """
+    for lease in records.live_leases():
+        if (lease.dag_id, lease.run_id) == (dag_id, run_id):
+            _conclude_fail(dag_id, run_id, lease.node)
+    return records.release_leases(dag_id, run_id, reason)
+
+
+def _conclude_fail(dag_id: str, run_id: str, node: str) -> None:
+    try:
+        run = records.get_run(dag_id, run_id, node=node)
+        failed = [each for each in records.run_stages(dag_id, run_id, node=node) if each.verdict is Verdict.FAIL]
+    except MusterError:  # it was not begun
+        return
+    if failed and run.ended_at is None:
+        headline = f"{failed[0].stage}: {failed[0].reason}"
+        closed = records.finish_run(dag_id, run_id, Verdict.FAIL, headline, node=node)
+        log.warning("%s: FAIL: %s (%s); the run was not concluded", node, headline, closed.state_after)

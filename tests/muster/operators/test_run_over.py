@@ -1,0 +1,69 @@
+"""A run that is over releases its node, and a FAIL that it recorded puts the node into quarantine first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support import airflow_home
+
+assert airflow_home.HOME, "before anything imports Airflow"
+
+from muster import records  # noqa: E402
+from muster.integration import listeners  # noqa: E402
+from muster.lifecycle.transitions import STAGES, State  # noqa: E402
+from muster.operators import qualification, upkeep  # noqa: E402
+from muster_criteria.model import Verdict  # noqa: E402
+from tests.muster import fleet  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("sqlite_db")
+
+NODE = "gpu-0001"
+RUN = (fleet.DAG, f"{NODE}__new")
+
+DOORS: dict[str, Callable[[], object]] = {
+    "the task release": lambda: qualification.release(*RUN),
+    "the listener": lambda: listeners.on_dag_run_failed(SimpleNamespace(dag_id=RUN[0], run_id=RUN[1], conf={}), ""),
+    "housekeeping": lambda: upkeep.sweep_leases(lambda _dag_id, _run_id: False),
+}
+
+
+@pytest.fixture(params=list(DOORS))
+def door(request: pytest.FixtureRequest) -> Callable[[], object]:
+    return DOORS[request.param]
+
+
+def begun(verdict: Verdict) -> None:
+    """A run whose task ``conclude`` failed: a verdict of its intake is recorded, and nothing after."""
+    records.add_node(fleet.new_node(NODE))
+    records.acquire_lease(NODE, *RUN)
+    records.begin_run(*RUN, NODE, "short", "new", required_stages=STAGES)
+    records.begin_stage(*RUN, "intake")
+    result, raw = fleet.result("intake")
+    records.record_stage(*RUN, result, fleet.judgement("intake", verdict), raw)
+
+
+def test_a_fail_that_was_never_concluded_still_counts(door: Callable[[], object]) -> None:
+    begun(Verdict.FAIL)
+    door()
+    run = records.get_run(*RUN)
+    assert (run.verdict, run.state_after) == (Verdict.FAIL, State.QUARANTINE)
+    assert records.get_node(NODE).state is State.QUARANTINE
+    assert records.live_leases() == []
+
+
+def test_without_a_fail_the_run_ends_inconclusive(door: Callable[[], object]) -> None:
+    begun(Verdict.PASS)
+    door()
+    assert records.get_run(*RUN).verdict is Verdict.INCONCLUSIVE
+    assert records.get_node(NODE).state is State.REGISTERED
+    assert records.live_leases() == []
+
+
+def test_a_run_that_never_began_is_released(door: Callable[[], object]) -> None:
+    records.add_node(fleet.new_node(NODE))
+    records.acquire_lease(NODE, *RUN)
+    door()
+    assert records.live_leases() == []
