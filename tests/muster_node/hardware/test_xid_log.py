@@ -1,4 +1,4 @@
-"""XIDs and SXIDs out of a kernel log: every way in which drivers write them, and nothing that only looks like one."""
+"""XIDs and SXIDs of a kernel log, in every form that drivers print."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ NVLINK = (
     "[  500.000001] NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT Fatal   XC0 i0 Link 08 "
     "(0x004505c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)"
 )
+NVLINK_TEXT = (
+    "NETIR_LINK_EVT Fatal XC0 i0 Link 08 "
+    "(0x004505c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)"
+)
+PADDED = NVLINK.replace("NETIR_LINK_EVT Fatal", "NETIR_LINK_EVT  Fatal")
+"""As drivers print it: the unit's name is padded to a column."""
 SWITCH = "[ 77.25] nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)"
 
 
@@ -28,7 +34,12 @@ SWITCH = "[ 77.25] nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, 
                 "xid", 31, "0000:0d:00", "", "pid=36872, name=python3, Ch 00000009, MMU Fault: ENGINE GRAPHICS", 12.5
             ),
         ),
-        (NVLINK, XidEvent("xid", 149, "0018:01:00", "", NVLINK.partition("149, ")[2], 500.000001)),
+        (NVLINK, XidEvent("xid", 149, "0018:01:00", "", NVLINK_TEXT, 500.000001)),
+        (PADDED, XidEvent("xid", 149, "0018:01:00", "", NVLINK_TEXT, 500.000001)),
+        (
+            NVLINK.replace("149, ", "149, pid=4021, name=nccl-test, "),
+            XidEvent("xid", 149, "0018:01:00", "", f"{NVLINK_TEXT} (pid=4021, name=nccl-test)", 500.000001),
+        ),
         (
             SWITCH,
             XidEvent(
@@ -67,8 +78,8 @@ def test_a_message_is_read(line: str, event: XidEvent) -> None:
         "",
         "NVRM: Xid (PCI:0000:66:00): abc, pid=2280636",
         "NVRM: GPU at PCI:0000:1b:00: GPU-5d1f",
-        "NVRM: Xid (PCI:): 79, nobody",
-        "NVRM: Xid (PCI: GPU-I:05): 94, nobody",
+        "NVRM: Xid (PCI:): 79, no address",
+        "NVRM: Xid (PCI: GPU-I:05): 94, no address",
         "NVRM: Xid (PCI:0000:01:00GPU-I:05): 94, run together",
         "NVRM: Xid (PCI:0000:1b:00): 99999999, no such code",
         "[1.0] nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Severity 0 Engine instance 46 Sub-engine instance 00",
@@ -76,7 +87,7 @@ def test_a_message_is_read(line: str, event: XidEvent) -> None:
         "a user writes NVRM Xid 79 into the log",
     ],
 )
-def test_what_is_no_message_is_passed_over(line: str) -> None:
+def test_other_lines_are_ignored(line: str) -> None:
     assert parse_xids([line]) == []
 
 
@@ -92,12 +103,12 @@ def test_addresses_are_the_same_however_they_are_written(address: str) -> None:
     assert normal_pci(address) == "0000:1b:00"
 
 
-def test_the_newest_line_tells_how_far_the_log_had_come() -> None:
+def test_last_time_is_that_of_the_newest_line() -> None:
     assert last_time([FAULT, LOST, "no time here"]) == 9107.481251
     assert last_time(["no time here"]) is None
 
 
-def test_a_storm_is_folded_and_none_of_it_is_lost_from_the_count() -> None:
+def test_a_storm_is_folded_and_its_count_is_kept() -> None:
     storm = parse_xids(
         [LOST] * 3 + [f"[{n}.0] NVRM: Xid (PCI:0000:0d:00): 31, MMU fault at {n:#x}" for n in range(500)]
     )

@@ -15,15 +15,16 @@ _LOG_COMMANDS = (
     ("sudo", "-n", "dmesg"),
 )
 
-# Kernel messages that speak of failing hardware or of a kernel that gave up on it. Ordinary driver noise, even at
-# error priority, is left out: it would differ from healthy node to healthy node.
 _HARDWARE_ERROR = re.compile(
-    r"\[Hardware Error\]|machine check|mce: .*(error|exception)|EDAC .*\b(CE|UE)\b|Uncorrected error|"
-    r"AER: .*error|PCIe Bus Error|I/O error|critical (medium|target) error|NVRM: Xid|GPU has fallen off the bus|"
-    r"soft lockup|hard LOCKUP|blocked for more than|Kernel panic|BUG: |general protection fault|"
+    r"\[Hardware Error\]|machine check|mce: .*(error|exception)|EDAC .*(\b(CE|UE)\b|HANDLING MCE)|Uncorrected error|"
+    r"AER: .*error|PCIe Bus Error|pciehp.*Link Down|I/O error|critical (medium|target) error|"
+    r"NVRM: Xid|GPU has fallen off the bus|amdgpu.*\b[1-9]\d* (new )?uncorrectable|"
+    r"soft lockup|hard LOCKUP|blocked for more than|\brcu_\w+ (self-)?detected stall|\brcu_\w+ kthread starved|"
+    r"Kernel panic|\bBUG: |general protection fault|"
     r"Memory failure|nvme\d+: .*(timeout|controller is down)|thermal.*critical temperature",
     re.IGNORECASE,
 )
+"""Messages of failing hardware, or of a kernel that gave up on it. Other driver messages differ between healthy nodes."""
 
 
 def read() -> Optional[List[str]]:
@@ -72,5 +73,5 @@ def parse_kmsg(text: str) -> List[str]:
 
 
 def hardware_errors(lines: Sequence[str]) -> List[str]:
-    """The lines of a kernel log that speak of failing hardware."""
+    """The lines of a kernel log that report failing hardware."""
     return [line for line in lines if _HARDWARE_ERROR.search(line)]

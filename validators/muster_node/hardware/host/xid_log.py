@@ -1,9 +1,8 @@
-"""XID and SXID messages of the kernel log: a pure parser. What they mean is not decided here.
+"""XID and SXID messages of the kernel log: a pure parser. The controller decides what they mean.
 
-XIDs are the GPU driver's errors ("NVRM: Xid (PCI:0000:1b:00): 79, ..."; of a part of a GPU under MIG
+XIDs are the GPU driver's errors ("NVRM: Xid (PCI:0000:1b:00): 79, ..."; of a MIG instance
 "NVRM: Xid (PCI:0000:1b:00 GPU-I:05 GPU-CI:01): 94, ..."), SXIDs those of an NVSwitch ("nvidia-nvswitch3:
-SXid (PCI:0000:c1:00.0): 28006, Non-fatal, ..."). An SXID is followed by lines of detail under the same code; these are
-not errors of their own.
+SXid (PCI:0000:c1:00.0): 28006, Non-fatal, ..."). Lines of detail that follow an SXID under its code are not counted.
 """
 
 from __future__ import annotations
@@ -19,15 +18,18 @@ _TIME = re.compile(r"^\s*\[\s*(\d+(?:\.\d+)?)\]")
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)((?:\s[^()]*)?)\): (\d{1,6})(?:,|$)\s*(.*)$")
 _SXID = re.compile(r"(nvidia-nvswitch\d+): SXid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d{1,6})(?:,|$)\s*(.*)$")
 _SXID_DETAIL = re.compile(r"(Severity \d|Data \{|Engine instance)")
-_NOBODY = re.compile(r"^pid='?<?unknown>?'?, name='?<?unknown>?'?,\s*")
+_UNKNOWN_PROCESS = re.compile(r"^pid='?<?unknown>?'?, name='?<?unknown>?'?,\s*")
+_PROCESS = re.compile(r"^(pid=[^,]*, name=[^,]*),\s*")
+_NVLINK5 = range(144, 151)
+"""XIDs whose text begins with the name of a unit, padded to a column (NVIDIA XID catalogue, "XID 144-150 Decode")."""
 
 DISTINCT_MAX = 20
-"""Different texts of one code on one device that are kept apart; of a storm, later ones count as the last of them."""
+"""Different texts of one code on one device that are kept apart; in a storm, further ones count as the last of them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class XidEvent:
-    """One message, or several that say the same. ``at``: seconds since boot of the first, None where untold."""
+    """One message, or ``count`` messages with the same text. ``at``: seconds since boot of the first, None if unknown."""
 
     kind: str
     code: int
@@ -39,13 +41,9 @@ class XidEvent:
 
 
 def parse_xids(lines: Iterable[str]) -> List[XidEvent]:
-    """All XIDs and SXIDs of a kernel log, oldest first; any other line is passed over."""
-    events = []
-    for line in lines:
-        found = _parse(line)
-        if found is not None:
-            events.append(found)
-    return events
+    """All XIDs and SXIDs of a kernel log, oldest first; other lines are ignored."""
+    events = (_parse(line) for line in lines)
+    return [event for event in events if event is not None]
 
 
 def _parse(line: str) -> Optional[XidEvent]:
@@ -53,10 +51,8 @@ def _parse(line: str) -> Optional[XidEvent]:
     at = float(stamp.group(1)) if stamp else None
     xid = _XID.search(line)
     if xid:
-        address, instance, code, said = (part.strip() for part in xid.groups())
-        # Behind the driver's words, since policies match these from their beginning.
-        text = " ".join(filter(None, (_NOBODY.sub("", said), instance and "(%s)" % instance)))
-        return XidEvent(XID, int(code), normal_pci(address), "", text, at)
+        address, instance, code, text = (part.strip() for part in xid.groups())
+        return XidEvent(XID, int(code), normal_pci(address), "", _xid_text(int(code), text, instance), at)
     sxid = _SXID.search(line)
     if sxid and not _SXID_DETAIL.match(sxid.group(4)):
         switch = sxid.group(1)[len("nvidia-") :]
@@ -64,21 +60,32 @@ def _parse(line: str) -> Optional[XidEvent]:
     return None
 
 
+def _xid_text(code: int, text: str, instance: str) -> str:
+    """The driver's message first, since XID policies match its beginning; MIG instance and process follow in brackets."""
+    text = _UNKNOWN_PROCESS.sub("", text)
+    process = ""
+    if code in _NVLINK5:
+        found = _PROCESS.match(text)
+        process = found.group(1) if found else ""
+        text = " ".join(_PROCESS.sub("", text).split())
+    return " ".join(filter(None, (text, instance and "(%s)" % instance, process and "(%s)" % process)))
+
+
 def normal_pci(address: str) -> str:
-    """ "0000:1b:00" of "00000000:1B:00.0", "0000:1b:00" or "1b:00": the driver, NVML and sysfs write it differently."""
+    """ "0000:1b:00" for "00000000:1B:00.0", "0000:1b:00" or "1b:00": the driver, NVML and sysfs write it differently."""
     parts = address.strip().lower().partition(".")[0].split(":")
     domain = parts[-3] if len(parts) >= 3 else "0"
     return ":".join(["%04x" % int(domain or "0", 16), *parts[-2:]])
 
 
 def last_time(lines: Iterable[str]) -> Optional[float]:
-    """Seconds since boot of the log's newest line; None where no line tells."""
+    """Seconds since boot of the log's newest line; None if no line has a time."""
     stamps = (_TIME.match(line) for line in lines)
     return max((float(stamp.group(1)) for stamp in stamps if stamp), default=None)
 
 
 def folded(events: Iterable[XidEvent]) -> List[XidEvent]:
-    """Messages that say the same of the same device as one, with their number; nothing is lost from the count."""
+    """Messages with the same text of the same device as one event; the counts add up to the number of messages."""
     kept: Dict[Tuple[str, int, str], List[XidEvent]] = {}
     for event in events:
         alike = kept.setdefault((event.kind, event.code, event.pci), [])
