@@ -36,12 +36,16 @@ class FakeNvml:
     """NVML as a healthy 8-GPU board answers it; ``refuse`` maps a function's name to the error that it raises.
 
     Handles are NVML indices. Constants and error classes are the real binding's. ``before`` is told of every call, with
-    its arguments, before it is answered, and may raise instead.
+    its arguments, before it is answered, and may raise instead. ``lost_after`` maps a GPU to the calls that it answers
+    before it is lost; ``fabric_version`` is the newest fabric structure that the driver accepts (3 since driver 580).
     """
 
     def __init__(self, count: int = 8, links: int = 2, **answers: Any) -> None:
         self.count = count
         self.links = links
+        self.fabric_version = 3
+        self.lost_after: dict[int, int] = {}
+        self._calls: dict[int, int] = {}
         self.refuse: dict[str, int] = {}
         self.refuse_gpu: dict[int, int] = {}
         self.hang: dict[str, int | None] = {}
@@ -103,6 +107,10 @@ class FakeNvml:
                 raise pynvml.NVMLError(self.refuse[name])
             if arguments and name.startswith("nvmlDevice") and arguments[0] in self.refuse_gpu:
                 raise pynvml.NVMLError(self.refuse_gpu[arguments[0]])
+            if arguments and arguments[0] in self.lost_after and name.startswith("nvmlDevice"):
+                self._calls[arguments[0]] = self._calls.get(arguments[0], 0) + 1
+                if self._calls[arguments[0]] > self.lost_after[arguments[0]]:
+                    raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
             return self._answer(name, *arguments)
 
         return call
@@ -121,8 +129,14 @@ class FakeNvml:
         if name == "nvmlDeviceGetFieldValues":
             return [self._field(identifier) for identifier in arguments[1]]
         if name == "nvmlDeviceGetGpuFabricInfoV":
-            info = arguments[1]._obj
-            info.state, info.status, info.healthSummary = self.answers.get("fabric", (3, 0, 1))
+            return self._fabric(arguments[1]._obj)
+        if name == "nvmlDeviceGetGpuFabricInfo":
+            return self._fabric(arguments[1]._obj)
+        if name == "nvmlDeviceGetSramEccErrorStatus":
+            status = arguments[1]._obj
+            if status.version != pynvml.nvmlEccSramErrorStatus_v1:
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
+            status.bThresholdExceeded = self.answers.get("sram_threshold", 0)
             return pynvml.NVML_SUCCESS
         answer = self.answers[name]
         return answer(*arguments) if callable(answer) else answer
@@ -133,6 +147,19 @@ class FakeNvml:
         if first is None or not 0 <= identifier - first < len(THROTTLED_NS):
             return pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, 0
         return pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, THROTTLED_NS[identifier - first]
+
+    def _fabric(self, info: Any) -> int:
+        state, status, summary = self.answers.get("fabric", (3, 0, 1))
+        versions = {pynvml.nvmlGpuFabricInfo_v2: 2, pynvml.nvmlGpuFabricInfo_v3: 3}
+        version = versions[info.version] if hasattr(info, "version") else 1
+        if version > self.fabric_version:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
+        info.state, info.status = state, status
+        if version == 3:
+            info.healthSummary = summary
+        if version >= 2:
+            info.healthMask = self.answers.get("fabric_health_mask", 0)
+        return int(pynvml.NVML_SUCCESS)
 
     def _field(self, wanted: int | tuple[int, int]) -> Any:
         identifier = wanted[0] if isinstance(wanted, tuple) else wanted

@@ -143,6 +143,50 @@ def test_the_fabrics_state_is_told_in_words(fabric: tuple[int, int, int], state:
         assert {f.note for f in facts if f.name == "fabric_state"} == {"not supported"}
 
 
+@pytest.mark.parametrize(
+    ("version", "mask", "healthy"),
+    [
+        (2, 0, None),
+        (2, 0b10 | 0b10 << 4 | 1 << 8, 1.0),
+        (2, 0b01 | 0b10 << 4 | 1 << 8, 0.0),  # degraded bandwidth
+        (2, 0b10 | 0b01 << 4 | 1 << 8, 0.0),  # route unhealthy
+        (2, 0b10 | 0b10 << 4 | 5 << 8, 0.0),  # too few NVLinks
+        (1, 0, None),
+    ],
+)
+def test_drivers_before_580_report_their_fabric_state(version: int, mask: int, healthy: float | None) -> None:
+    nvml = FakeNvml(fabric=(2, 0, 1), fabric_health_mask=mask)
+    nvml.fabric_version = version
+    facts = list(NvidiaGpus(nvml).inventory())
+    assert value_of(facts, "fabric_state") == "in progress"
+    assert value_of(facts, "fabric_healthy") == healthy
+
+
+@pytest.mark.parametrize("exceeded", [0, 1])
+def test_the_sram_error_threshold_is_read(exceeded: int) -> None:
+    facts = list(NvidiaGpus(FakeNvml(sram_threshold=exceeded)).inventory())
+    assert value_of(facts, "sram_threshold_exceeded") == float(exceeded)
+
+
+@pytest.mark.parametrize("answered", [1, 5, 40])
+def test_a_gpu_lost_during_the_inventory_is_reported_as_lost(answered: int) -> None:
+    nvml = FakeNvml(count=2)
+    nvml.lost_after[1] = answered
+    facts = list(NvidiaGpus(nvml).inventory())
+    lost = {fact.device: fact.value for fact in facts if fact.name == "gpu_lost"}
+    assert lost == {"gpu5": 1.0, "gpu7": 0.0}
+
+
+def test_gpu_processes_that_may_not_be_listed_count_as_use() -> None:
+    nvml = FakeNvml(count=1)
+    nvml.refuse["nvmlDeviceGetComputeRunningProcesses"] = pynvml.NVML_ERROR_NO_PERMISSION
+    (evidence,) = NvidiaGpus(nvml).processes()
+    assert "no permission" in evidence
+    assert "gpu7" in evidence
+    nvml.refuse["nvmlDeviceGetComputeRunningProcesses"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    assert NvidiaGpus(nvml).processes() == ()
+
+
 def test_a_gpu_that_gives_no_handle_is_not_counted_and_named() -> None:
     nvml = FakeNvml()
     nvml.refuse_gpu[2] = pynvml.NVML_ERROR_GPU_IS_LOST

@@ -15,10 +15,7 @@ NVLINK = (
     "[  500.000001] NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT Fatal   XC0 i0 Link 08 "
     "(0x004505c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)"
 )
-NVLINK_TEXT = (
-    "NETIR_LINK_EVT Fatal XC0 i0 Link 08 "
-    "(0x004505c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)"
-)
+NVLINK_TEXT = "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)"
 PADDED = NVLINK.replace("NETIR_LINK_EVT Fatal", "NETIR_LINK_EVT  Fatal")
 """As drivers print it: the unit's name is padded to a column."""
 SWITCH = "[ 77.25] nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)"

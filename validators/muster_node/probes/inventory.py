@@ -37,6 +37,8 @@ class Inventory(Probe):
         "gpu_serial": Metric("text", "serial number of the board"),
         "gpu_uuid": Metric("text", "UUID of the GPU"),
         "vbios": Metric("text", "VBIOS version"),
+        "gpu_lost": Metric("bool", "whether the driver reports the GPU as lost (off the bus)"),
+        "sram_threshold_exceeded": Metric("bool", "whether SRAM errors passed NVIDIA's replacement limit"),
         "inforom_valid": Metric("bool", "whether the InfoROM's checksum holds"),
         "hbm_total": Metric("GiB", "GPU memory"),
         "ecc_mode": Metric("bool", "whether ECC is on"),

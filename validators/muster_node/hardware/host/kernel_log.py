@@ -24,7 +24,7 @@ _HARDWARE_ERROR = re.compile(
     r"Memory failure|nvme\d+: .*(timeout|controller is down)|thermal.*critical temperature",
     re.IGNORECASE,
 )
-"""Messages of failing hardware, or of a kernel that gave up on it. Other driver messages differ between healthy nodes."""
+"""Messages of failing hardware, or of a kernel that gave up on it; other driver messages occur on healthy nodes."""
 
 
 def read() -> Optional[List[str]]:

@@ -29,7 +29,7 @@ DISTINCT_MAX = 20
 
 @dataclasses.dataclass(frozen=True)
 class XidEvent:
-    """One message, or ``count`` messages with the same text. ``at``: seconds since boot of the first, None if unknown."""
+    """One message, or ``count`` messages with the same text. ``at``: the first one's seconds since boot."""
 
     kind: str
     code: int
@@ -61,7 +61,7 @@ def _parse(line: str) -> Optional[XidEvent]:
 
 
 def _xid_text(code: int, text: str, instance: str) -> str:
-    """The driver's message first, since XID policies match its beginning; MIG instance and process follow in brackets."""
+    """The driver's message first, since XID policies match its beginning; then MIG instance and process in brackets."""
     text = _UNKNOWN_PROCESS.sub("", text)
     process = ""
     if code in _NVLINK5:
@@ -72,7 +72,7 @@ def _xid_text(code: int, text: str, instance: str) -> str:
 
 
 def normal_pci(address: str) -> str:
-    """ "0000:1b:00" for "00000000:1B:00.0", "0000:1b:00" or "1b:00": the driver, NVML and sysfs write it differently."""
+    """ "0000:1b:00" for "00000000:1B:00.0", "0000:1b:00" or "1b:00": driver, NVML and sysfs differ."""
     parts = address.strip().lower().partition(".")[0].split(":")
     domain = parts[-3] if len(parts) >= 3 else "0"
     return ":".join(["%04x" % int(domain or "0", 16), *parts[-2:]])

@@ -6,6 +6,7 @@ GPU that is lost costs its own figures and nobody else's.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import functools
 import importlib
@@ -142,14 +143,19 @@ class NvidiaGpus:
                 yield Sample("throttle", gpu.device.id, "state", state=throttle)
 
     def processes(self) -> Tuple[str, ...]:
-        """One sentence for each process on a GPU that is not this one."""
+        """One sentence for each process on a GPU other than this one, and for each GPU whose list may not be read.
+
+        A GPU that is lost, hangs or does not support the list counts as not in use: no process can be using it.
+        """
         found = []
         for gpu in self._gpus:
             for kind in ("Compute", "Graphics"):
-                running = self._query("nvmlDeviceGet%sRunningProcesses" % kind, gpu.handle).value or ()
+                answer = self._query("nvmlDeviceGet%sRunningProcesses" % kind, gpu.handle)
+                if answer.code == self._constant("NVML_ERROR_NO_PERMISSION", 4):
+                    found.append("no permission to list the %s processes of %s" % (kind.lower(), gpu.device.id))
                 found += [
                     "process %d uses %s (%s)" % (process.pid, gpu.device.id, kind.lower())
-                    for process in running
+                    for process in answer.value or ()
                     if process.pid != os.getpid()
                 ]
         return tuple(found)
@@ -232,6 +238,7 @@ class NvidiaGpus:
         links = Links(self._nvml, handle, gpu.device.id)
         numbers = (
             ("inforom_valid", "bool", self._inforom(gpu)),
+            ("sram_threshold_exceeded", "bool", self._sram_threshold(gpu)),
             ("hbm_total", "GiB", query("nvmlDeviceGetMemoryInfo", handle).map(lambda info: info.total / _GIB)),
             ("ecc_mode", "bool", query("nvmlDeviceGetEccMode", handle).map(lambda modes: modes[0])),
             ("row_remap_pending", "bool", remap.map(lambda rows: rows[2])),
@@ -260,6 +267,8 @@ class NvidiaGpus:
         yield from links.facts()
         yield from links.errors()
         yield from fabric_facts(self._nvml, handle, gpu.device.id)
+        # Last: a GPU may be lost at any of the queries above, and values read before that do not make it present.
+        yield Fact("gpu_lost", gpu.device.id, "bool", float(self._nvml.is_lost(handle)))
 
     def _memory_repairs(self, gpu: _Gpu) -> Iterator[Fact]:
         """Pages retired before Ampere, spare rows of each bank since."""
@@ -297,6 +306,15 @@ class NvidiaGpus:
         if answer.code == self._constant("NVML_ERROR_CORRUPTED_INFOROM", 14):
             return Answer(0)
         return answer if answer.code else Answer(1)
+
+    def _sram_threshold(self, gpu: _Gpu) -> Answer:
+        """Whether uncorrectable SRAM errors passed the limit at which NVIDIA replaces the GPU (Hopper and later)."""
+        structure = self._constant("c_nvmlEccSramErrorStatus_v1_t", None)
+        if structure is None:
+            return Answer(note=NOT_SUPPORTED)
+        status = structure()
+        answer = self._query("nvmlDeviceGetSramEccErrorStatus", gpu.handle, ctypes.byref(status))
+        return answer.map(lambda _: status.bThresholdExceeded)
 
     def _margin(self, gpu: _Gpu, spared: Answer, limit: _Limit, reading: Answer) -> Answer:
         """°C left to a limit: by the T.Limit margin (``spared``) and the limit's own offset, else by its threshold.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Iterator, List, Tuple
+from typing import Any, Iterator, List, Optional, Tuple
 
-from muster_node.hardware.nvidia.nvml import Answer, Nvml
+from muster_node.hardware.nvidia.nvml import NO_FUNCTION, Answer, Nvml
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 
 LINKS_MAX = 18
@@ -22,6 +22,18 @@ _ERRORS = (
 _FABRIC_STATES = {0: None, 1: "not started", 2: "in progress", 3: "completed"}
 _FABRIC_HEALTH = {0: None, 1: 1.0, 2: 0.0, 3: 0.0}
 """Healthy is 1, unhealthy 2, of limited capacity 3; 0 is not supported."""
+
+_FABRIC_VERSIONS = (
+    ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v3_t"),
+    ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
+    ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
+)
+_OTHER_VERSION = (NO_FUNCTION, 2, 13, 25)
+"""Refusals of a version that the driver does not know: invalid argument, function not found, version mismatch."""
+
+_HEALTH_PARTS = ((0, 0x3), (4, 0x3), (8, 0xF))
+"""Shift and width in nvml.h's health mask: degraded bandwidth, route unhealthy, incorrect configuration."""
+_TRUE, _CONFIGURATION_RIGHT = 1, 1
 
 
 class Links:
@@ -70,20 +82,40 @@ class Links:
 
 
 def fabric_facts(nvml: Nvml, handle: Any, device: str) -> Iterator[Fact]:
-    """Whether the GPU has joined its NVSwitch fabric, and whether the fabric manager calls it healthy there."""
-    structure = nvml.constant("c_nvmlGpuFabricInfo_v3_t", None)
-    if structure is None:
-        answer = Answer(note=NOT_SUPPORTED)
-    else:
-        info = structure()
-        answer = nvml.query("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info)).map(lambda _: info)
+    """State of the GPU's registration in its NVSwitch fabric, and whether the fabric manager reports it healthy."""
+    answer = _fabric_info(nvml, handle)
     state = answer.map(lambda info: _FABRIC_STATES.get(info.state, "state %d" % info.state))
     failed = answer.value is not None and answer.value.state == 3 and answer.value.status != 0
     text = "completed with NVML error %d" % answer.value.status if failed else state.value
     note = "" if text is not None else answer.note or NOT_SUPPORTED
     yield Fact("fabric_state", device, "text", text=text, note=note)
-    health = answer.map(lambda info: _FABRIC_HEALTH.get(info.healthSummary))
-    yield _number("fabric_healthy", device, "bool", health, {})
+    yield _number("fabric_healthy", device, "bool", answer.map(_fabric_health), {})
+
+
+def _fabric_info(nvml: Nvml, handle: Any) -> Answer:
+    """The newest structure that the driver accepts: before 580 none accepts version 3, old ones version 1 alone."""
+    answer = Answer(note=NOT_SUPPORTED)
+    for function, name in _FABRIC_VERSIONS:
+        structure = nvml.constant(name, None)
+        if structure is None:
+            continue
+        info = structure()
+        answer = nvml.query(function, handle, ctypes.byref(info)).map(lambda _, info=info: info)  # type: ignore[misc]
+        if answer.code not in _OTHER_VERSION:
+            break
+    return answer
+
+
+def _fabric_health(info: Any) -> Optional[float]:
+    """1 for healthy, 0 for unhealthy or of limited capacity, None if not supported; from the summary or its parts."""
+    summary = getattr(info, "healthSummary", None)
+    if summary is not None:
+        return _FABRIC_HEALTH.get(summary)
+    mask = getattr(info, "healthMask", 0)
+    degraded, unhealthy, configuration = ((mask >> shift) & width for shift, width in _HEALTH_PARTS)
+    if not (degraded or unhealthy or configuration):
+        return None
+    return float(degraded != _TRUE and unhealthy != _TRUE and configuration <= _CONFIGURATION_RIGHT)
 
 
 def _number(name: str, device: str, unit: str, answer: Answer, labels: "dict[str, str]") -> Fact:

@@ -1,7 +1,7 @@
-"""Asking NVML: every call may refuse, raise or hang, at any moment, and none of that becomes a number or an end.
+"""NVML queries: a call that refuses, raises or hangs becomes an answer without a value, never a number or an exception.
 
-A GPU whose call hangs is asked nothing more, so that it costs one time limit and its own figures. When a second one
-hangs, it is the driver that does not answer, and nobody is asked any more.
+A GPU whose call hangs is queried no more, so that it costs one time limit and its own figures. After a second hang
+the driver itself counts as hung, and no GPU is queried any more.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import operator
 import os
 import queue
 import threading
-from typing import Any, Callable, List, Optional, Tuple, Union
+from typing import Any, Callable, List, Optional, Set, Tuple, Union
 
 from muster_node.hardware.seam import NOT_SUPPORTED
 
@@ -76,7 +76,7 @@ class _Worker:
 
 
 class Nvml:
-    """The NVML binding (the pynvml module, or a stand-in in tests), asked so that it cannot hurt."""
+    """The NVML binding: the pynvml module, or a stand-in in tests."""
 
     def __init__(self, binding: Any, limit_s: float = CALL_LIMIT_S) -> None:
         self._binding = binding
@@ -84,6 +84,7 @@ class Nvml:
         self._worker: Optional[_Worker] = None
         self._lock = threading.Lock()
         self._hung: List[Tuple[Any, str]] = []
+        self._lost: Set[int] = set()
 
     def query(self, function: str, *arguments: Any) -> Answer:
         """One NVML call; an error of any kind, a missing function or a hang becomes an answer without a value."""
@@ -105,11 +106,18 @@ class Nvml:
                 self._worker = None
                 return Answer(note="NVML: " + why, code=HUNG)
             except self._binding.NVMLError as error:
-                return self.refusal(error)
+                answer = self.refusal(error)
+                if answer.code == self.constant("NVML_ERROR_GPU_IS_LOST", 15):
+                    self._lost.update(map(id, arguments[:1]))
+                return answer
             except AttributeError:  # a function that the driver's library lacks, in some bindings
                 return Answer(note="not supported by the NVML binding (%s)" % function, code=NO_FUNCTION)
             except Exception as error:  # a text that is no UTF-8, or a structure that the binding does not know
                 return _unreadable("the answer of %s" % function, error)
+
+    def is_lost(self, handle: Any) -> bool:
+        """Whether any call about this GPU was refused with NVML_ERROR_GPU_IS_LOST: it is off the bus until a reset."""
+        return id(handle) in self._lost
 
     def _given_up(self, arguments: Tuple[Any, ...]) -> str:
         if len(self._hung) >= HUNG_MAX:
