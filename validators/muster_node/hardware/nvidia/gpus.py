@@ -268,7 +268,7 @@ class NvidiaGpus:
         yield from links.errors()
         yield from fabric_facts(self._nvml, handle, gpu.device.id)
         # Last: a GPU may be lost at any of the queries above, and values read before that do not make it present.
-        yield Fact("gpu_lost", gpu.device.id, "bool", float(self._nvml.is_lost(handle)))
+        yield self._number("gpu_lost", gpu, "bool", self._lost(gpu))
 
     def _memory_repairs(self, gpu: _Gpu) -> Iterator[Fact]:
         """Pages retired before Ampere, spare rows of each bank since."""
@@ -306,6 +306,11 @@ class NvidiaGpus:
         if answer.code == self._constant("NVML_ERROR_CORRUPTED_INFOROM", 14):
             return Answer(0)
         return answer if answer.code else Answer(1)
+
+    def _lost(self, gpu: _Gpu) -> Answer:
+        """1 if any query found the GPU off the bus, 0 if it still answers, no value where that is unknown."""
+        answer = self._query("nvmlDeviceGetUUID", gpu.handle)
+        return Answer(1) if self._nvml.is_lost(gpu.handle) else answer.map(lambda _: 0)
 
     def _sram_threshold(self, gpu: _Gpu) -> Answer:
         """Whether uncorrectable SRAM errors passed the limit at which NVIDIA replaces the GPU (Hopper and later)."""
