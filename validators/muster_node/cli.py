@@ -128,7 +128,7 @@ def _hardware_info(open_hardware: Callable[[], Hardware]) -> Dict[str, Optional[
 
 
 def _fence_info() -> Dict[str, object]:
-    mine = fence.Fence(jobdir.work_dir())
+    mine = fence.Fence(jobdir.fence_dir(socket.gethostname()))
     try:
         return {"fence": mine.highest(), "running": mine.running()}
     except (fence.Fenced, OSError) as error:

@@ -237,7 +237,7 @@ def _run_in(
 ) -> int:
     console = jobdir.console()
     progress = Progress(job.progress, console)
-    fence = Fence(jobdir.work_dir())
+    fence = Fence(jobdir.fence_dir(plan.node))
     state = Job(plan, job, stop, progress, {watchdog})
     context = RunContext(plan, plan_file, job, relaunch, marker, progress, stop, state.spare)
     try:
@@ -274,9 +274,9 @@ def _work(
     hardware = _open(state, open_hardware)
     inventory = _describe(state, hardware)
     _ask_leave(state, hardware, known)
-    kept = SavedSettings(jobdir.work_dir(), hardware)
+    saved = SavedSettings(jobdir.fence_dir(plan.node), hardware)
     if _loads(plan, known):
-        state.notes.extend(kept.begin(inventory, stop))
+        state.notes.extend(saved.begin(inventory, stop))
     recorder = Recorder(state.job.telemetry, HOLD_SPACINGS * plan.telemetry_interval_s)
     sampler = Sampler(hardware, recorder, plan.telemetry_interval_s)
     sampler.start()
@@ -289,7 +289,7 @@ def _work(
         state.notes.extend(sampler.stop())
         state.telemetry, state.telemetry_file = recorder.close()
         state.notes.extend(recorder.notes)
-        state.notes.extend(kept.end(hurried=bool(stop())))
+        state.notes.extend(saved.end(hurried=bool(stop())))
     if len(state.outcomes) == len(plan.probes) and not _cut_short(state):
         return contract.END_COMPLETED, ""
     return stop.end, stop.sentence
@@ -308,7 +308,7 @@ def _enter(state: Job, fence: Fence) -> None:
     except Occupied as error:
         raise Refused(state.stop.end or contract.END_BUSY, str(error)) from error
     except OSError as error:
-        sentence = "the work directory %s cannot be used: %s" % (jobdir.work_dir(), error)
+        sentence = "the fence in %s cannot be used: %s" % (jobdir.fence_dir(state.plan.node), error)
         raise Refused(contract.END_ERROR, sentence) from error
     if told:
         state.notes.append(told)

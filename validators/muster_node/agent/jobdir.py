@@ -30,6 +30,54 @@ def work_dir() -> pathlib.Path:
     return pathlib.Path(given) if given else pathlib.Path(os.path.expanduser("~")) / ".muster"
 
 
+SHARED_FILE_SYSTEMS = (
+    "nfs",
+    "cifs",
+    "smb",
+    "lustre",
+    "gpfs",
+    "ceph",
+    "beegfs",
+    "glusterfs",
+    "wekafs",
+    "afs",
+    "pvfs2",
+    "fuse.",
+    "9p",
+)
+"""Beginnings of the names of file systems that several machines mount, as /proc/self/mountinfo has them."""
+
+
+def fence_dir(node: str) -> pathlib.Path:
+    """The directory of a machine's fence and running job: $MUSTER_FENCE, else the work directory.
+
+    Where the work directory lies on a file system that machines share (a home directory on NFS), each node has a
+    directory of its own in it: another machine's token or running job must not refuse or end this one's.
+    """
+    given = os.environ.get("MUSTER_FENCE")
+    if given:
+        return pathlib.Path(given)
+    work = work_dir()
+    try:
+        mounts = pathlib.Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        mounts = ""
+    shared = file_system_of(os.path.realpath(work), mounts).startswith(SHARED_FILE_SYSTEMS)
+    return work / "nodes" / safe_name(node) if shared else work
+
+
+def file_system_of(path: str, mountinfo: str) -> str:
+    """Type of the file system that ``path`` lies on ("ext4", "nfs4"), "" if ``mountinfo`` does not tell (proc(5))."""
+    longest, found = -1, ""
+    for line in mountinfo.splitlines():
+        fields, _, rest = line.partition(" - ")
+        point = fields.split()[4].replace("\\040", " ") if len(fields.split()) > 4 else ""
+        inside = point and (path + "/").startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= longest:  # of mounts on one point the last hides the others
+            longest, found = len(point), rest.split(" ")[0]
+    return found
+
+
 def atomic_write(path: pathlib.Path, data: bytes) -> None:
     """Writes ``path`` whole or not at all, and durably. Raises OSError (then nothing of it is left behind)."""
     temporary = path.with_name(".%s.%d" % (path.name, os.getpid()))
