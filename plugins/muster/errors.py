@@ -1,4 +1,4 @@
-"""What can go wrong, as a user is told it: each error's text is one sentence saying what, where and what to do.
+"""Errors that a user can resolve: the text of each is one sentence that says what, where and what to do.
 
 The command line prints a MusterError and exits 1; tasks let it become the task's failure. Anything else is a bug.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 class MusterError(Exception):
-    """Something a user can put right; ``str(error)`` is the sentence to show."""
+    """An error that a user can resolve; ``str(error)`` is the sentence to show."""
 
 
 class BadSettings(MusterError):
@@ -65,7 +65,7 @@ class UnknownFinding(MusterError):
 
 
 class UnknownGolden(MusterError):
-    """No golden of that id stands, and no digest of it was seen."""
+    """No golden of that id is current, and no digest of it is recorded."""
 
 
 class BadWaiver(MusterError):
@@ -85,7 +85,7 @@ class AirflowUnreachable(MusterError):
 
 
 class AirflowRefused(MusterError):
-    """Airflow answered, and said no: wrong login, missing permission, unknown DAG, bad parameters."""
+    """Airflow refused the request: wrong login, missing permission, unknown DAG, bad parameters."""
 
 
 class AlreadyTriggered(MusterError):

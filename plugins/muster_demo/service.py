@@ -13,7 +13,7 @@ from muster import records
 from muster.errors import AirflowRefused
 from muster.integration import runid
 from muster.integration.airflow_api import AirflowClient
-from muster.lifecycle.current import SAYS_NOTHING
+from muster.lifecycle.current import INCONCLUSIVE
 from muster.lifecycle.transitions import SERVING, STAGES, State
 from muster.settings import settings
 from muster_demo.scoring import Service
@@ -134,7 +134,7 @@ class ServiceStory:
 
 def without_verdict(served: Service) -> bool:
     """Whether the node's latest block gave no verdict on it."""
-    return bool(served.validations) and served.validations[-1].verdict in SAYS_NOTHING
+    return bool(served.validations) and served.validations[-1].verdict in INCONCLUSIVE
 
 
 def _nothing() -> None:

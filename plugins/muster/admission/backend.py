@@ -1,4 +1,4 @@
-"""What Muster asks of the scheduler that hands nodes out, and tells it: Slurm, Kubernetes, or nobody."""
+"""The interface to the scheduler that allocates nodes (Slurm, Kubernetes), and the backend without one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BUSY = "busy"
-"""A node's label by which a fleet without a connected scheduler says whether somebody uses it."""
+"""A node's label that marks it as in use in a fleet without a connected scheduler."""
 
 NOT_BUSY = frozenset({"", "0", "no", "false", "idle"})
 
 
 @dataclasses.dataclass(frozen=True)
 class Allocation:
-    """Whether a node is allocated; ``by`` says to whom or what, for a sentence ("Slurm job 4711 of alice")."""
+    """Whether a node is allocated; ``by``: to whom or what ("Slurm job 4711 of alice")."""
 
     allocated: bool
     by: str = ""
@@ -30,7 +30,7 @@ class Allocation:
 
 class AdmissionBackend(Protocol):
     """A scheduler. Every method may be called again after it was done, and raises MusterError, in one sentence, if the
-    scheduler cannot be asked or told: then the node is neither loaded nor thought to be in or out of service.
+    scheduler does not answer: then the node is not tested, and its state in the scheduler is unknown.
     """
 
     def admit(self, node: str) -> None:
@@ -43,23 +43,22 @@ class AdmissionBackend(Protocol):
         """Whether the node is allocated, or may be."""
 
     def idle(self, node: str) -> Idle:
-        """Whether the node is in production and nobody uses it, so that it may be tested for a while."""
+        """Whether the node is in production and unused, so that it may be tested."""
 
 
 class RecordOnly:
-    """No scheduler is connected: our own records say what is in production, and the label ``busy`` who is at work.
+    """No scheduler is connected: a node's recorded state and its label ``busy`` decide.
 
-    For a test that a person asks for, a production node without that label counts as allocated, since nothing here can
-    tell that it is not. For idle revalidation, which a fleet without a scheduler needs as well, it counts as idle. The
-    guard on the node, which looks for anybody's processes, has the last word in either case.
+    A production node without that label counts as allocated for a test that a person starts, and as idle for idle
+    revalidation. In either case the guard on the node then looks for running processes.
     """
 
     def admit(self, node: str) -> None:
-        """Nobody is to be told. Raises UnknownNode."""
+        """Does nothing. Raises UnknownNode."""
         log.info("%s is admitted: no scheduler is connected, the records alone say so", _record(node).name)
 
     def withdraw(self, node: str, reason: str) -> None:
-        """Nobody is to be told. Raises UnknownNode."""
+        """Does nothing. Raises UnknownNode."""
         log.info(
             "%s is withdrawn (%s): no scheduler is connected, the records alone say so", _record(node).name, reason
         )
@@ -67,10 +66,10 @@ class RecordOnly:
     def allocation(self, node: str) -> Allocation:
         """From the node's label and state. Raises UnknownNode."""
         record = _record(node)
-        said = record.labels.get(BUSY)
+        busy = record.labels.get(BUSY)
         if _busy(record):
-            return Allocation(True, f"its label {BUSY} says {said!r}")
-        if record.state is State.PRODUCTION and said is None:
+            return Allocation(True, f"its label {BUSY} says {busy!r}")
+        if record.state is State.PRODUCTION and busy is None:
             return Allocation(True, "production (no scheduler is connected that could say whether it is idle)")
         return Allocation(False)
 

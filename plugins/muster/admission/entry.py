@@ -1,4 +1,4 @@
-"""Into production: the gate asked about a node as the records have it now, and what follows from its answer."""
+"""All ways into production: the gate's decision on the records of now, and the admission itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def limits() -> Limits:
 
 
 def decide_now(node: str) -> Decision:
-    """The gate's answer about the node as it stands. Raises UnknownNode."""
+    """The gate's decision on the node by the records of now. Raises UnknownNode."""
     return decide(
         records.get_node(node),
         records.latest_verdicts(node),
@@ -32,9 +32,9 @@ def decide_now(node: str) -> Decision:
 
 
 def admit(node: str, dag_id: str, run_id: str) -> Decision:
-    """Let the node into production if the gate says so, on the run that holds it; gives the gate's answer.
+    """Let the node into production if the gate says so, on the run that holds it; returns the gate's decision.
 
-    Harmless when it is there already: the backend is told once more. Raises IllegalMove if the run does not hold it.
+    If it is there already, only the backend's call is repeated. Raises IllegalMove if the run does not hold it.
     """
     decision = decide_now(node)
     if isinstance(decision, Admit):
@@ -50,9 +50,9 @@ def admit(node: str, dag_id: str, run_id: str) -> Decision:
 def admit_by(
     node: str, person: str, reason: str, *, option: str = "admit", link: str = "", dag_id: str = "", run_id: str = ""
 ) -> NodeRecord:
-    """Let the node into production on a person's word, which is recorded. What the gate refuses, nobody admits.
+    """Let the node into production on a person's decision, which is recorded.
 
-    Raises IllegalMove if it is refused, or ``person`` is nobody in particular or gives no reason.
+    Raises IllegalMove if the gate refuses the node, or without a named person and a reason.
     """
     decision = decide_now(node)
     if isinstance(decision, Refuse):

@@ -99,7 +99,7 @@ _WHAT_TO_DO = {
 
 
 def load(path: Path, known_skus: Collection[str] | None = None) -> list[tuple[str, InventoryNode]]:
-    """The nodes of an inventory, each with where it stands ("fleet.yaml:12").
+    """The nodes of an inventory, each with its place ("fleet.yaml:12").
 
     ``*.csv`` is CSV with a header line; anything else YAML with a list ``nodes``. ``known_skus``, if given, are those
     that may be named. Raises BadInventory with one sentence per bad line, and MusterError if the file cannot be read.
@@ -256,7 +256,7 @@ def _closest(word: str, known: Collection[str]) -> str:
 
 
 def _clashes(nodes: Iterable[tuple[str, InventoryNode]]) -> Iterator[str]:
-    """Two lines under one name, or at one address, are one machine or a slip of the pen: both must be settled."""
+    """A sentence for each line that repeats a name, an address or a host key."""
     seen: dict[tuple[str, ...], str] = {}
     for where, node in nodes:
         addresses = (("name", node.name), ("address", f"{node.host}:{node.port}"), ("host key", node.host_key))

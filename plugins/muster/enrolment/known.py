@@ -1,4 +1,4 @@
-"""Whoever enrols nodes, at the command line or by an event, knows the same hardware models and pins keys alike."""
+"""The known SKUs and the pinning of host keys, the same for the command line and for events."""
 
 from __future__ import annotations
 

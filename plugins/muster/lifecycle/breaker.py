@@ -1,7 +1,7 @@
-"""The circuit breaker: when tests take nodes out of production faster than hardware breaks, the tests are suspected.
+"""The circuit breaker: tests that withdraw nodes faster than hardware breaks are themselves suspect.
 
-Pure. It counts the nodes that left service in a sliding window without a person's word; past its limit, verdicts that
-would take out another one are held and a person is called. First qualifications never count: they serve nobody yet.
+Pure. It counts the nodes that left service in a sliding window without a person's decision. At the limit, verdicts that
+would withdraw another one are held for a person. First qualifications never count: those nodes do not serve yet.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """How many withdrawals are borne: in ``window`` at most ``share`` (0 to 1) of the fleet, and at most ``nodes``.
+    """How many withdrawals are allowed: in ``window`` at most ``share`` (0 to 1) of the fleet, and at most ``nodes``.
 
     Fleets smaller than ``fleet`` nodes have no breaker: one broken node of four would open it.
     """
@@ -33,7 +33,7 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class Breaker:
-    """Where the breaker stands. ``withdrawn``: the nodes taken out of service in the window; ``fleet``: how many there
+    """The breaker's state. ``withdrawn``: the nodes taken out of service in the window; ``fleet``: how many there
     were with them; ``allowed``: how many may be out, None in a fleet too small for a breaker (of ``least`` and more).
     """
 
@@ -50,7 +50,7 @@ class Breaker:
 
     @property
     def sentence(self) -> str:
-        """Where it stands, in one sentence."""
+        """Its state in one sentence."""
         hours = f"{self.window.total_seconds() / 3600:g} hours"
         if self.allowed is None:
             return (
@@ -64,7 +64,7 @@ class Breaker:
 
     @property
     def state(self) -> str:
-        """Open, closed, or on: the latter where the fleet is too small for it to say anything."""
+        """ "open", "closed", or "on" in a fleet too small for it to act."""
         return "on" if self.allowed is None else "open" if self.open else "closed"
 
     @property
@@ -74,7 +74,7 @@ class Breaker:
 
 
 def withdrawals(events: Iterable[EventRecord], now: datetime.datetime, window: datetime.timedelta) -> tuple[str, ...]:
-    """The nodes that left service within ``window`` before ``now`` on anything but a person's word, by name.
+    """The nodes that left service within ``window`` before ``now`` without a person's decision, by name.
 
     A node that left twice is one node; one that came back has left all the same.
     """

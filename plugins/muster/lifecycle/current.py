@@ -1,6 +1,7 @@
-"""Which verdicts on a node still stand: a later, conclusive verdict of the same stage, as thorough or more, ends one.
+"""Which verdicts on a node are current. Pure.
 
-Pure. Doubt ends nothing: after a FAIL, neither an inconclusive run nor a shorter one makes it go away.
+A later, conclusive verdict of the same stage, at the same level or a more thorough one, supersedes a verdict. After a
+FAIL, neither an inconclusive run nor a shorter one does.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from muster_criteria.sku_files.model import LEVELS
 if TYPE_CHECKING:
     from muster.records import StageVerdict
 
-SAYS_NOTHING = frozenset({Verdict.INCONCLUSIVE, Verdict.SKIPPED})
+INCONCLUSIVE = frozenset({Verdict.INCONCLUSIVE, Verdict.SKIPPED})
 
 
 def thoroughness(level: str) -> int:
@@ -22,15 +23,15 @@ def thoroughness(level: str) -> int:
     return LEVELS.index(level) if level in LEVELS else -1
 
 
-def standing(verdicts: Iterable[StageVerdict]) -> list[StageVerdict]:
-    """Those of ``verdicts`` that no later one of the same stage supersedes, oldest first."""
+def current_of(verdicts: Iterable[StageVerdict]) -> list[StageVerdict]:
+    """The verdicts that no later one supersedes, oldest first."""
     listed = sorted(verdicts, key=lambda each: each.recorded_at)
     return [
         each
         for place, each in enumerate(listed)
         if not any(
             later.stage == each.stage
-            and later.verdict not in SAYS_NOTHING
+            and later.verdict not in INCONCLUSIVE
             and thoroughness(later.level) >= thoroughness(each.level)
             for later in listed[place + 1 :]
         )

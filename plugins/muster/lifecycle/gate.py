@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from muster.lifecycle.current import standing, thoroughness
+from muster.lifecycle.current import current_of, thoroughness
 from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, TRANSITIONS, Need, State
 from muster_criteria.context.waivers import Waiver
 from muster_criteria.model import Severity, Verdict
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """How old a PASS may be, how thorough it must be at least, and which stages are asked for.
+    """How old a PASS may be, how thorough it must be at least, and which stages are required.
 
     ``level`` is for the stages of the node; a block is validated at whatever level its run had.
     """
@@ -47,7 +47,7 @@ class NeedsPerson:
 
 @dataclasses.dataclass(frozen=True)
 class Refuse:
-    """It may not enter production, whoever asks, until this is settled."""
+    """It may not enter production, on any person's decision, until this is resolved."""
 
     reasons: tuple[str, ...]
 
@@ -69,17 +69,17 @@ def decide(
     ``verdicts`` are those of the node's machine, at node and cluster level; superseded ones do no harm. ``findings``
     are its open findings with this moment's waivers on them, ``waivers`` those that are about it.
     """
-    stands = standing(verdicts)
-    refusals = (*_out_of_place(node), *_failed(stands, findings), *_convicted(findings))
+    current = current_of(verdicts)
+    refusals = (*_out_of_place(node), *_failed(current, findings), *_open_critical(findings))
     if refusals:
         return Refuse(refusals)
-    doubts = (
-        *_lacking(node, stands, limits, now),
-        *_doubtful(stands),
+    open_points = (
+        *_lacking(node, current, limits, now),
+        *_not_passed(current),
         *_open(findings),
-        *(f"a waiver stands, {waiver}" for waiver in waivers if waiver.holds(now)),
+        *(f"a waiver is in effect, {waiver}" for waiver in waivers if waiver.holds(now)),
     )
-    return NeedsPerson(doubts) if doubts else Admit()
+    return NeedsPerson(open_points) if open_points else Admit()
 
 
 def _out_of_place(node: NodeRecord) -> Iterator[str]:
@@ -87,34 +87,36 @@ def _out_of_place(node: NodeRecord) -> Iterator[str]:
         yield f"it is in {node.state}, from where no node enters production"
 
 
-def _failed(stands: Sequence[StageVerdict], findings: Sequence[OpenFinding]) -> Iterator[str]:
-    """A FAIL stands, unless each of its critical findings has been waived since: then a person may bear with it."""
-    for said in stands:
-        if said.verdict is Verdict.FAIL:
-            convicting = [
+def _failed(current: Sequence[StageVerdict], findings: Sequence[OpenFinding]) -> Iterator[str]:
+    """Current FAILs, except those whose critical findings are all waived now: these need a person."""
+    for verdict in current:
+        if verdict.verdict is Verdict.FAIL:
+            critical = [
                 each.finding
                 for each in findings
-                if (each.stage, each.dag_id, each.run_id) == (said.stage, said.dag_id, said.run_id)
+                if (each.stage, each.dag_id, each.run_id) == (verdict.stage, verdict.dag_id, verdict.run_id)
                 and each.finding.severity is Severity.CRITICAL
             ]
-            if not convicting or not all(finding.waived for finding in convicting):
-                yield f"{said.stage} failed in run {said.run_id}: {said.reason}"
+            if not critical or not all(finding.waived for finding in critical):
+                yield f"{verdict.stage} failed in run {verdict.run_id}: {verdict.reason}"
 
 
-def _convicted(findings: Sequence[OpenFinding]) -> Iterator[str]:
+def _open_critical(findings: Sequence[OpenFinding]) -> Iterator[str]:
     for found in findings:
         if found.finding.severity is Severity.CRITICAL and not found.finding.waived:
             yield f"open finding {found.finding.id}: {found.finding.summary}"
 
 
-def _lacking(node: NodeRecord, stands: Sequence[StageVerdict], limits: Limits, now: datetime.datetime) -> Iterator[str]:
+def _lacking(
+    node: NodeRecord, current: Sequence[StageVerdict], limits: Limits, now: datetime.datetime
+) -> Iterator[str]:
     if node.shadow:
         yield "it was adopted while it served, and is unverified"
     elif node.state is not State.PRODUCTION and Need.FULL_PASS not in TRANSITIONS[node.state, State.PRODUCTION]:
         yield f"it is in {node.state}, from where no test alone takes it into production"
     for stage in (*limits.stages, *limits.cluster_stages):
-        passes = [each for each in stands if each.stage == stage and each.verdict is Verdict.PASS]
-        if not any(each.stage == stage for each in stands):
+        passes = [each for each in current if each.stage == stage and each.verdict is Verdict.PASS]
+        if not any(each.stage == stage for each in current):
             yield f"{stage} was never tested"
         elif passes:
             yield from _unfit(stage, passes, limits, now)
@@ -133,12 +135,12 @@ def _unfit(stage: str, passes: Sequence[StageVerdict], limits: Limits, now: date
         yield f"{stage} passed last on {last:%Y-%m-%d %H:%M} UTC, longer ago than {_hours(limits.fresh)}"
 
 
-def _doubtful(stands: Sequence[StageVerdict]) -> Iterator[str]:
-    for said in stands:
-        if said.verdict is not Verdict.PASS:
-            yield f"{said.stage} is {said.verdict} in run {said.run_id}: {said.reason}"
-        elif not said.full_coverage:
-            yield f"{said.stage} passed without full coverage in run {said.run_id}"
+def _not_passed(current: Sequence[StageVerdict]) -> Iterator[str]:
+    for verdict in current:
+        if verdict.verdict is not Verdict.PASS:
+            yield f"{verdict.stage} is {verdict.verdict} in run {verdict.run_id}: {verdict.reason}"
+        elif not verdict.full_coverage:
+            yield f"{verdict.stage} passed without full coverage in run {verdict.run_id}"
 
 
 def _open(findings: Sequence[OpenFinding]) -> Iterator[str]:

@@ -78,8 +78,8 @@ def time_needed(plans: tuple[StagePlan, ...], usual_s: float | None, nodes: int,
     usual = f"about {spell(usual_s * rounds)}, as the latest such runs took" if usual_s is not None else ""
     timed_s = sum(probe.timed_s for plan in plans for probe in plan.probes)
     load = f"at least {spell(timed_s * rounds)} under load" if timed_s else ""
-    told = "; ".join(filter(None, (load, usual, most if usual else f"{most} (none like it is recorded yet)")))
-    return told if nodes == 1 else f"{told}; {nodes} nodes, {min(nodes, at_once)} at a time"
+    text = "; ".join(filter(None, (load, usual, most if usual else f"{most} (none like it is recorded yet)")))
+    return text if nodes == 1 else f"{text}; {nodes} nodes, {min(nodes, at_once)} at a time"
 
 
 def risks_of_test(node: NodeRecord, plans: tuple[StagePlan, ...], allocation: Allocation) -> tuple[str, ...]:

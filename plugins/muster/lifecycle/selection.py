@@ -1,6 +1,6 @@
 """Which idle production nodes are tested again now: the stalest first, and never more than a share of the fleet. Pure.
 
-Doubt leaves a node in peace: one that the backend cannot tell about, that a run holds, or that a circuit breaker bars.
+A node is not tested if the backend does not know it, a run holds it, or the circuit breaker bars it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def choose(
 ) -> Choice:
     """The nodes to test again now.
 
-    ``idle`` is the backend's word on each node (none: not idle), ``last_pass`` when each last passed (none: never, the
+    ``idle``: by node, from the backend (missing: not idle), ``last_pass`` when each last passed (none: never, the
     stalest of all). At most ``share`` of the nodes in service (0 to 1; at least one node) are out for this at a time,
     those that are being revalidated already or held by a run included. A pass within ``after`` is fresh enough.
     ``barred`` gives the reason why a circuit breaker keeps a node from being tested now, or "".
@@ -87,11 +87,11 @@ def _why_not(
         return "a run holds it"
     if node.state is State.REVALIDATION:
         return "it is being revalidated"
-    said = idle.get(node.name)
-    if said is None:
+    state = idle.get(node.name)
+    if state is None:
         return "nobody can say whether it is idle"
-    if not said.idle:
-        return said.why or "it is in use"
+    if not state.idle:
+        return state.why or "it is in use"
     passed = last_pass.get(node.name)
     if passed is not None and now - passed < after:
         return f"it passed on {passed:%Y-%m-%d %H:%M} UTC, which is fresh enough"

@@ -21,11 +21,11 @@ INCONCLUSIVE_BUDGET = 3
 """So many inconclusive runs in a row, and a person has to look (DESIGN.md, "Fail closed")."""
 
 NOT_PERSONS = frozenset({"", "muster", "airflow", "system", "scheduler", "housekeeping", "root"})
-"""Actors that are programs, or nobody in particular: no approval may stand under these names."""
+"""Actors that are programs or shared accounts: no decision is accepted under these names."""
 
 
 class State(enum.StrEnum):
-    """Where a node stands."""
+    """A node's state."""
 
     REGISTERED = "registered"
     INTAKE = "intake"
@@ -45,7 +45,7 @@ class State(enum.StrEnum):
 IN_FLIGHT = frozenset({State.INTAKE, State.BURN_IN, State.VALIDATION, State.CLUSTER_VALIDATION})
 """States in which a run is at work on the node; without a run no node stays in them.
 
-Revalidation is none of them: a node whose revalidation said nothing waits there, out of service, for the next one.
+Without revalidation: a node whose revalidation was inconclusive waits there, out of service, for the next one.
 """
 
 SERVING = frozenset({State.PRODUCTION, State.REVALIDATION})
@@ -62,7 +62,7 @@ STATE_OF_STAGE = {
 
 
 def is_person(name: str | None) -> bool:
-    """Whether ``name`` can stand under a decision: neither a program nor nobody in particular."""
+    """Whether ``name`` can be the author of a decision."""
     return (name or "").strip().lower() not in NOT_PERSONS
 
 
@@ -70,12 +70,12 @@ def is_person(name: str | None) -> bool:
 class Evidence:
     """What a move rests on.
 
-    ``run`` is "dag_id/run_id" of the run that holds the node's lease; ``run_over`` says that it has ended without a
+    ``run`` is "dag_id/run_id" of the run that holds the node's lease; ``run_over``: it has ended without a
     verdict. ``verdict`` and ``full_coverage`` are that run's; the records look them up and never take them on trust.
     ``budget_spent``: the budget of inconclusive runs is used up. ``person`` and ``reason``: who decided, and why.
     ``adopted`` and ``replaced``: the person took over a machine that serves already, or put another one in its place;
-    only the records' own functions of these names can say so. ``held``: the circuit breaker is open, or nodes fail
-    alike, and the run's verdict convicts nobody; only the records, closing that run, can say so.
+    set by the records' functions of these names alone. ``held``: the run's verdict is held by the
+    circuit breaker or for a common cause; set by the records alone, when they close that run.
     """
 
     run: str | None = None
@@ -91,7 +91,7 @@ class Evidence:
 
 
 class Need(enum.Enum):
-    """What a transition can need; the value says it in words."""
+    """What a transition can need; the value is its wording."""
 
     RUN = "a run that holds the node's lease"
     RUN_OVER = "a run that has ended without a verdict"
@@ -194,16 +194,16 @@ def possible_moves(current: State) -> str:
 
 
 def state_for(stage: str, current: State) -> State:
-    """The state in which a node that stands in ``current``, and not in shadow mode, goes through ``stage``."""
+    """The state in which a node in ``current``, not in shadow mode, goes through ``stage``."""
     return State.REVALIDATION if current in SERVING else STATE_OF_STAGE[stage]
 
 
 def path_to_stage(stage: str, current: State, done: frozenset[str], *, shadow: bool = False) -> tuple[State, ...]:
-    """The states to move through, in order, so that ``stage`` can run; empty if the node stands right.
+    """The states to move through, in order, so that ``stage`` can run; empty if the node is in it.
 
     A run that was cleared in the middle resumes: it is taken again through the states of those earlier stages that it
     has done already (``done``), never past one that it has not. The last state returned may still be illegal. A node in
-    ``shadow`` mode is tested where it stands.
+    ``shadow`` mode is tested in its present state.
     """
     target = state_for(stage, current)
     if shadow or current is target:
@@ -246,10 +246,9 @@ def closing(
 ) -> Closing:
     """What a run with ``verdict`` does to a node in ``current`` that has ``inconclusive`` such runs behind it.
 
-    A node that somebody moved out of the story meanwhile (quarantine, triage, …) stays where it was put, and a node in
-    ``shadow`` mode where it serves: a full-coverage PASS ends the shadow, anything else is only told. A revalidation
-    that said nothing leaves its node in revalidation: trouble that is not the node's costs it only the time until the
-    next one, and without a pass it does not serve.
+    A node that a person moved during the run (quarantine, triage, …) stays there. A node in ``shadow`` mode stays in
+    service; a full-coverage PASS ends its shadow mode. An inconclusive revalidation leaves its node in revalidation,
+    out of service, until the next one.
     """
     s = State
     if shadow:

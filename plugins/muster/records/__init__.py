@@ -1,4 +1,4 @@
-"""The fleet records: nodes, leases, runs, measurements, verdicts, events. Everybody else goes through this facade.
+"""The fleet records: nodes, leases, runs, measurements, verdicts, events. Other packages use this facade only.
 
 Each function opens one short session; whatever changes a state is one transaction with its event. All raise
 DatabaseNotReady, in one sentence, if the database is away or not at this version's schema. Values are frozen.

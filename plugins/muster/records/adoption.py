@@ -1,4 +1,4 @@
-"""What only a person can say of a machine: that it serves already, that it is proven, that another took its place."""
+"""Decisions of a person about a machine: adoption, verification, replacement."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def adopt_nodes(
 
 
 def verify_node(name: str, actor: str, reason: str) -> str:
-    """End a node's shadow mode on a person's word: "verified", or "unchanged" if it is in none.
+    """End a node's shadow mode by a person's decision: "verified", or "unchanged" if it is in none.
 
-    Raises IllegalMove if ``actor`` is nobody in particular or gives no reason, UnknownNode.
+    Raises IllegalMove without a named person and a reason, UnknownNode.
     """
     evidence = Evidence(person=actor, reason=reason)
     with writing() as session:
@@ -69,12 +69,11 @@ def replace_node(
     port: int = 0,
     serials: Mapping[str, str] | None = None,
 ) -> NodeRecord:
-    """Say that another machine bears the name from now on; it begins anew as registered.
+    """Give the name to another machine, which starts as registered.
 
-    What was found before stays with the serials it was found on, and is no longer this node's: runs, verdicts, waivers,
-    inconclusive runs. ``serials`` {slot: serial} are those of the new machine, where known. Raises LeaseHeld, BadNode
-    (malformed, or nothing differs), SameMachine (it is enrolled under another name), IllegalMove (no person, no reason,
-    retired), UnknownNode.
+    Earlier runs, verdicts, waivers and inconclusive runs stay with the serials and no longer count for this node.
+    ``serials`` {slot: serial}: those of the new machine, where known. Raises LeaseHeld, BadNode (malformed, or nothing
+    differs), SameMachine (enrolled under another name), IllegalMove (no person, no reason, retired), UnknownNode.
     """
     with writing() as session:
         access.lock_enrolment(session)
@@ -138,8 +137,8 @@ def _begin_anew(session: Session, row: Node, actor: str, reason: str) -> None:
     if State(row.state) is State.REGISTERED:
         if not Need.REPLACEMENT.met(evidence):
             raise IllegalMove(f"{row.name} is not replaced: that needs {Need.REPLACEMENT.value}")
-        told = access.evidence_json(evidence)
-        access.write_event(session, row.name, State.REGISTERED, State.REGISTERED, actor, f"replaced: {reason}", told)
+        stored = access.evidence_json(evidence)
+        access.write_event(session, row.name, State.REGISTERED, State.REGISTERED, actor, f"replaced: {reason}", stored)
     else:
         access.move(session, row, State.REGISTERED, actor, f"replaced: {reason}", evidence)
     row.machine_since, row.inconclusive, row.contact_at, row.held = access.now(), 0, None, ""

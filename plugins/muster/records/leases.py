@@ -54,7 +54,7 @@ def release_leases(dag_id: str, run_id: str, reason: str) -> list[str]:
     """Free every node that the run holds, because it is over; returns their names.
 
     A node still in flight goes back to registered (or qualified), since its run ended without a verdict; one in
-    revalidation waits there for the next. A run that did not say how it ended is closed as INCONCLUSIVE. Harmless when
+    revalidation waits there for the next. A run without a verdict is closed as INCONCLUSIVE. Harmless when
     nothing is held.
     """
     with writing() as session:

@@ -23,7 +23,7 @@ _MAPPINGS = ("launch", "labels", "bmc")
 
 
 def add_node(node: NewNode, actor: str = "muster") -> str:
-    """Enrol a machine, or describe a known one anew: "added", "updated" or "unchanged".
+    """Enrol a machine, or update a known one's description: "added", "updated" or "unchanged".
 
     Raises DifferentMachine if the name is known with another host key or other serials, SameMachine if the host key is
     known under another name, BadNode if the description is malformed, IllegalMove if the SKU of a tested node would
@@ -37,7 +37,7 @@ def add_node(node: NewNode, actor: str = "muster") -> str:
 def add_nodes(nodes: Iterable[tuple[str, NewNode]], actor: str = "muster") -> dict[str, str]:
     """Enrol many at once, or none: {name: "added" | "updated" | "unchanged"}.
 
-    Each comes with where it stands ("fleet.yaml:12"). Raises BadInventory with one sentence for each that is refused.
+    Each comes with its place ("fleet.yaml:12"). Raises BadInventory with one sentence for each refused node.
     """
     with writing() as session:
         access.lock_enrolment(session)
@@ -64,10 +64,10 @@ def list_nodes(*, states: Collection[State] = (), sku: str = "", rack: str = "")
 
 
 def move_node(name: str, to: State, actor: str, reason: str, evidence: Evidence | None = None) -> NodeRecord:
-    """Move a node in one transaction with its event; returns it as it stands then.
+    """Move a node in one transaction with its event; returns the moved node.
 
     Without ``evidence`` it is ``actor``'s own decision, for ``reason``. What the evidence claims about a run (that it
-    holds the node, its verdict, its coverage) is looked up, not believed. Raises IllegalMove, UnknownNode.
+    holds the node, its verdict, its coverage) is replaced by what is recorded. Raises IllegalMove, UnknownNode.
     """
     with writing() as session:
         row = access.node_row(session, name, lock=True)
@@ -166,7 +166,7 @@ def _describe(session: Session, row: Node, new: NewNode, actor: str) -> str:
     if not changed:
         return "unchanged"
     state = State(row.state)
-    access.write_event(session, new.name, state, state, actor, f"described anew: {', '.join(changed)}", {})
+    access.write_event(session, new.name, state, state, actor, f"description changed: {', '.join(changed)}", {})
     return "updated"
 
 

@@ -1,4 +1,4 @@
-"""Mails waiting to be sent: written down before anybody tries, so that a mail server that is down loses none."""
+"""Mails waiting to be sent: stored first, so that none is lost while the mail server is down."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def outbox_pending(limit: int = 100) -> list[OutboxMessage]:
 
 
 def outbox_sent(message_id: int) -> None:
-    """Note that the mail has been taken by the mail server."""
+    """Mark the mail as accepted by the mail server."""
     with writing() as session:
         row = session.get_one(Outbox, message_id)
         row.sent_at, row.attempts, row.last_error = access.now(), row.attempts + 1, ""
 
 
 def outbox_failed(message_id: int, error: str) -> None:
-    """Note that sending failed, and why; the mail keeps waiting."""
+    """Store why sending failed; the mail stays pending."""
     with writing() as session:
         row = session.get_one(Outbox, message_id)
         row.attempts, row.last_error = row.attempts + 1, error

@@ -24,7 +24,7 @@ _FILLERS = re.compile(
     r"|to be filled by o\.?e\.?m\.?|system serial number|(base ?board )?serial number|chassis serial number",
     re.IGNORECASE,
 )
-"""What firmware says where nobody set a serial."""
+"""Fillers that firmware reports instead of a serial."""
 
 
 def part_history(serial: str) -> list[PlacementRecord]:
@@ -56,9 +56,9 @@ def part_runs(serial: str) -> list[RunRecord]:
         ]
 
 
-def real_serials(told: Mapping[str, str | None]) -> dict[str, str]:
-    """{slot: serial} as firmware tells them, without what it says where nobody set one."""
-    stripped = {slot: (serial or "").strip() for slot, serial in told.items()}
+def real_serials(reported: Mapping[str, str | None]) -> dict[str, str]:
+    """{slot: serial} as firmware reports them, without fillers."""
+    stripped = {slot: (serial or "").strip() for slot, serial in reported.items()}
     return {slot: serial for slot, serial in stripped.items() if not _FILLERS.fullmatch(serial)}
 
 
@@ -73,7 +73,7 @@ def clear_places(session: Session, node: str) -> None:
 def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
     """Note which parts sit in ``node`` now, {slot: serial}; returns a sentence for each part that was swapped or moved.
 
-    Slots that are not mentioned keep their part: a sensor that is silent today is no proof that the part is gone.
+    A slot that is not reported keeps its part.
     Raises DifferentMachine if the chassis has another serial than before.
     """
     serials = real_serials(serials)

@@ -1,4 +1,4 @@
-"""Runs from begin to end, their jobs, and what a run's records bear out about a node."""
+"""Runs from begin to end, their jobs, and what a run proves about its node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from muster.settings import settings
 from muster_criteria.model import Verdict
 
 RECENT = 20
-"""So many runs say how long the next one takes."""
+"""Number of latest runs that the typical duration is the median of."""
 
 
 def begin_run(
@@ -68,7 +68,7 @@ def begin_stage(dag_id: str, run_id: str, stage: str, *, node: str = "") -> Node
 
     A node in shadow mode stays where it serves. ``node`` names it where the run tests several. A run that is cleared
     and repeated after its end is open again from here. Raises LeaseLost if the run does not hold the node, IllegalMove
-    if it stands where this stage cannot follow (quarantined meanwhile, earlier stages not done).
+    if the stage cannot follow the node's state (quarantined since, earlier stages missing).
     """
     with writing() as session:
         run = access.run_row(session, dag_id, run_id, node)
@@ -122,7 +122,7 @@ def find_run(run_id: str, *, node: str = "") -> RunRecord:
 def list_runs(
     *, node: str = "", unfinished: bool = False, limit: int | None = None, this_machine: bool = False
 ) -> list[RunRecord]:
-    """Runs, latest first: of ``node`` (of the machine that bears the name now), not ended yet, at most ``limit``."""
+    """Runs, latest first: of ``node``, of present machines only, not ended yet, at most ``limit``."""
     query = select(Run).order_by(Run.id.desc()).limit(limit)
     if node:
         query = query.where(Run.node == node)
@@ -148,13 +148,13 @@ def typical_duration_s(sku: str, level: str) -> float | None:
 
 
 def run_stages(dag_id: str, run_id: str, *, node: str = "") -> list[StageSummary]:
-    """The standing verdict of each stage that was judged, in the order of the node's life. Raises UnknownRun."""
+    """The current verdict of each judged stage, in the order of the node's life. Raises UnknownRun."""
     with reading() as session:
         return _stages(session, access.run_row(session, dag_id, run_id, node))
 
 
 def record_job(job: JobRecord) -> None:
-    """Write down a job, or what has become of it: keyed by run, stage and attempt. Raises UnknownRun."""
+    """Store a job or its new state, keyed by run, stage and attempt. Raises UnknownRun."""
     with writing() as session:
         run = access.run_row(session, job.dag_id, job.run_id, job.node)
         row = _job(session, run, job.stage, job.attempt_key)

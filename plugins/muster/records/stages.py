@@ -1,4 +1,4 @@
-"""Storing what a stage measured and what the judge said of it."""
+"""Storing a stage: measurements, findings, verdict and raw bytes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def record_stage(
 ) -> StoredStage:
     """Store a stage: every measurement, the findings, the verdict with its coverage, the raw bytes and the charts.
 
-    ``result`` is None if none was had from the node; ``chassis`` is what its BMC told beside it. The same raw result
+    ``result``: None if the node returned none. ``chassis``: the readings of its BMC. The same raw result
     again (a retried task) replaces itself; any other supersedes the stage's former verdict, which is kept. What is
     stored, and returned, is the judgement as the waivers that hold now leave it. ``node`` names it where the run tests
     several. Raises LeaseLost if the run does not hold the node, DifferentMachine if the result comes from one
@@ -109,7 +109,7 @@ def supersede(
 
 
 def _observe(session: Session, run: Run, node: Node, result: StageResult) -> list[str]:
-    """Take over what the result says about the machine itself: serials, identity, environment, being simulated."""
+    """Store the machine's serials, identity and environment, and whether it is simulated, from the result."""
     serials = result.identity.get("serials")
     swapped = []
     if isinstance(serials, dict):
@@ -161,11 +161,11 @@ def _verdict_columns(judgement: Judgement) -> dict[str, Any]:
 
 
 def _supersede(session: Session, run: Run, stage: StageRecord) -> None:
-    """Let the stage's standing verdict go: away if it rests on the same raw result, else into history."""
-    standing = (StageRecord.run == run.id, StageRecord.stage == stage.stage, StageRecord.current)
+    """Delete the stage's current verdict if it rests on the same raw result, else keep it as superseded."""
+    current = (StageRecord.run == run.id, StageRecord.stage == stage.stage, StageRecord.current)
     if stage.result_sha256:
-        session.execute(delete(StageRecord).where(*standing, StageRecord.result_sha256 == stage.result_sha256))
-    session.execute(update(StageRecord).where(*standing).values(current=False))
+        session.execute(delete(StageRecord).where(*current, StageRecord.result_sha256 == stage.result_sha256))
+    session.execute(update(StageRecord).where(*current).values(current=False))
 
 
 def _store_rows(
@@ -205,7 +205,7 @@ def _measurement_rows(
         found = judged.get(key)
         if found is not None and (found[1].value, found[1].text) == (measured.value, measured.text):
             del judged[key]
-            # What the judge noted says more than the node's own note, which is often empty.
+            # The judge's note, if any: the node's own is often empty.
             yield _row(stage, found[1], found[1].note or measured.note, found)
         else:
             yield _row(stage, measured, measured.note, None)

@@ -1,4 +1,4 @@
-"""What the fleet records hand out and take in: frozen values, never database objects."""
+"""The values that the fleet records take and return: frozen, never database objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOST_KEY = re.compile(r"(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/]{40,}={0,3}"
 class NewNode:
     """A machine to enrol.
 
-    ``host_key`` is "type base64", as in known_hosts. ``user`` empty means the SSH connection's. ``launch`` says how
+    ``host_key`` is "type base64", as in known_hosts. ``user`` empty means the SSH connection's. ``launch``: how
     the node side is started ({"kind": "host", …}; empty: the host's python). ``serials`` {slot: serial}, where known.
     ``bmc``: as ``muster.remote.bmc.Bmc`` has it, so without secrets; empty: none is known.
     """
@@ -45,9 +45,9 @@ class NewNode:
 
 @dataclasses.dataclass(frozen=True)
 class NodeRecord:
-    """An enrolled machine, where it stands, and when it was last heard of. ``pool`` empty means the DAG's default.
+    """An enrolled machine, its state and its last contact. ``pool`` empty means the DAG's default.
 
-    ``machine_since``: when this machine took the name over. ``shadow``: adopted while it served, judged and reported,
+    ``machine_since``: since when this machine has the name. ``shadow``: adopted while it served, judged and reported,
     but never drained. ``held``: "dag_id/run_id" of a run whose verdict would have withdrawn it, had the circuit breaker
     not been open; until a person or another test decides, it serves.
     """
@@ -110,7 +110,7 @@ class RunRecord:
 
 @dataclasses.dataclass(frozen=True)
 class JobRecord:
-    """One detached job on a node. ``state`` is the remote-job room's own word (submitted, running, collected, …)."""
+    """One detached job on a node. ``state``: as ``muster.remote`` names it (submitted, running, collected, …)."""
 
     dag_id: str
     run_id: str
@@ -126,14 +126,14 @@ class JobRecord:
     node: str = ""
     """Needed only where the run tests several nodes."""
     chassis: str = ""
-    """What the node's BMC told before it, as ``muster.judging.chassis.Chassis`` writes it."""
+    """The BMC's readings before it, as ``muster.judging.chassis.Chassis`` writes it."""
     repeat_probes: tuple[str, ...] = ()
     """The probes to run again after it, before the stage is judged."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StageSummary:
-    """The standing verdict of one stage of a run."""
+    """The current verdict of one stage of a run."""
 
     stage: str
     level: str
@@ -146,7 +146,7 @@ class StageSummary:
 
 @dataclasses.dataclass(frozen=True)
 class StageVerdict:
-    """The latest standing verdict on a node of one stage at one level, from whichever run it came."""
+    """A current verdict on a node: one stage at one level, of any run."""
 
     stage: str
     level: str
@@ -157,12 +157,12 @@ class StageVerdict:
     dag_id: str
     run_id: str
     snapshot: str = ""
-    """The version of the peer statistics that it was spoken by."""
+    """The version of the peer statistics it was judged by."""
 
 
 @dataclasses.dataclass(frozen=True)
 class OpenFinding:
-    """A finding of a node's latest tests; ``finding.waived`` says who bears with it now, if somebody does."""
+    """A finding of a node's latest tests; ``finding.waived``: the waiver that covers it now, "" without one."""
 
     finding: Finding
     stage: str
@@ -185,7 +185,7 @@ class SnapshotRecord:
 
 @dataclasses.dataclass(frozen=True)
 class ApprovalRecord:
-    """What a person chose when asked about a node, why, and where the evidence can be seen (a link)."""
+    """A person's decision about a node, the reason, and a link to the evidence."""
 
     node: str
     at: datetime.datetime
@@ -198,7 +198,7 @@ class ApprovalRecord:
 
 @dataclasses.dataclass(frozen=True)
 class EventRecord:
-    """One step of a node's life; ``from_state`` equals ``to_state`` in a mere remark."""
+    """One step of a node's life; ``from_state`` equals ``to_state`` in a remark."""
 
     node: str
     at: datetime.datetime
@@ -235,7 +235,7 @@ class OutboxMessage:
 
 @dataclasses.dataclass(frozen=True)
 class Purged:
-    """How many things retention took."""
+    """How many rows of each kind retention deleted."""
 
     telemetry: int
     results: int

@@ -1,4 +1,4 @@
-"""What stands of everything that was ever found on a node: verdicts, findings, approvals, the last pass."""
+"""What is current on a node: verdicts, findings, approvals, the last pass."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove
-from muster.lifecycle.current import standing
+from muster.lifecycle.current import current_of
 from muster.lifecycle.transitions import State, is_person
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
@@ -20,9 +20,9 @@ from muster_criteria.model import Verdict
 
 
 def latest_verdicts(node: str) -> list[StageVerdict]:
-    """The verdicts that stand on the machine which bears the name now, of every stage, oldest first.
+    """The current verdicts on the node's machine, of every stage, oldest first.
 
-    Several of one stage may stand: a short one does not end a thorough one (``muster.lifecycle.current``).
+    A stage may have several: a short test does not supersede a thorough one (``muster.lifecycle.current``).
     Raises UnknownNode.
     """
     with reading() as session:
@@ -30,9 +30,9 @@ def latest_verdicts(node: str) -> list[StageVerdict]:
 
 
 def open_findings(node: str) -> list[OpenFinding]:
-    """The findings behind the verdicts that stand on the node's machine, with the waivers of this moment on them.
+    """The findings of the current verdicts on the node's machine, with the waivers that are valid now.
 
-    What once made a part that sits there a suspect stays open, whatever was tested since. Raises UnknownNode.
+    Findings that made one of its parts a suspect stay open. Raises UnknownNode.
     """
     with reading() as session:
         row = access.node_row(session, node)
@@ -41,18 +41,18 @@ def open_findings(node: str) -> list[OpenFinding]:
         found = [(access.to_finding(each), stages[each.stage]) for each in session.scalars(query)]
         now_waived = marked_now(session, row, [finding for finding, _ in found])
         suspects = suspects_on(session, row)
-    standing_ids = {finding.id for finding in now_waived}
+    current_ids = {finding.id for finding in now_waived}
     return [
         *(
-            OpenFinding(finding, said.stage, said.dag_id, said.run_id, said.recorded_at)
-            for finding, (_, said) in zip(now_waived, found, strict=True)
+            OpenFinding(finding, verdict.stage, verdict.dag_id, verdict.run_id, verdict.recorded_at)
+            for finding, (_, verdict) in zip(now_waived, found, strict=True)
         ),
-        *(each for each in suspects if each.finding.id not in standing_ids),
+        *(each for each in suspects if each.finding.id not in current_ids),
     ]
 
 
 def last_passes() -> dict[str, datetime.datetime]:
-    """{node: when a run of the machine that bears the name now last ended with PASS}; without those that never did."""
+    """{node: when a run of its present machine last ended with PASS}, without nodes that never passed."""
     query = (
         select(Run.node, func.max(Run.ended_at).label("at"))
         .join(Node, Node.name == Run.node)
@@ -66,42 +66,49 @@ def last_passes() -> dict[str, datetime.datetime]:
 def record_approval(
     node: str, person: str, option: str, reason: str, *, link: str = "", dag_id: str = "", run_id: str = ""
 ) -> ApprovalRecord:
-    """Write down what a person chose when asked about the node; like every event it cannot be rewritten.
+    """Store a person's decision about the node as an event; it moves nothing (see ``move_node``).
 
-    It moves nothing: that is ``move_node``'s, with this person as evidence. Raises IllegalMove if ``person`` is nobody
-    in particular or gives no reason, UnknownNode.
+    Raises IllegalMove without a named person and a reason, UnknownNode.
     """
     if not is_person(person) or not reason.strip():
         raise IllegalMove(f"nothing is approved for {node}: that needs a named person and a reason")
     with writing() as session:
         state = State(access.node_row(session, node).state)
-        said = {"approval": option, "person": person, "reason": reason.strip(), "link": link,
+        evidence = {"approval": option, "person": person, "reason": reason.strip(), "link": link,
                 "run": f"{dag_id}/{run_id}" if run_id else ""}  # fmt: skip
-        access.write_event(session, node, state, state, person, f"chose {option!r}: {reason.strip()}", said)
+        access.write_event(session, node, state, state, person, f"chose {option!r}: {reason.strip()}", evidence)
     return approvals(node)[-1]
 
 
 def record_unanswered(node: str, sentence: str, dag_id: str, run_id: str) -> None:
-    """Write down that a person was asked about the node and did not answer; moves nothing. Raises UnknownNode."""
+    """Store that a person did not answer a question about the node. Raises UnknownNode."""
     with writing() as session:
         state = State(access.node_row(session, node).state)
         access.write_event(session, node, state, state, "muster", sentence, {"unanswered": f"{dag_id}/{run_id}"})
 
 
 def approvals(node: str) -> list[ApprovalRecord]:
-    """What people chose about the node, oldest first. Raises UnknownNode."""
+    """People's decisions about the node, oldest first. Raises UnknownNode."""
     with reading() as session:
         access.node_row(session, node)
         events = list(session.scalars(select(Event).where(Event.node == node).order_by(Event.id)))
     return [
-        ApprovalRecord(node, event.at, said["person"], said["approval"], said["reason"], said["link"], said["run"])
+        ApprovalRecord(
+            node,
+            event.at,
+            evidence["person"],
+            evidence["approval"],
+            evidence["reason"],
+            evidence["link"],
+            evidence["run"],
+        )
         for event in events
-        if "approval" in (said := event.evidence)
+        if "approval" in (evidence := event.evidence)
     ]
 
 
 def current_verdicts(session: Session, node: Node) -> list[tuple[int, StageVerdict]]:
-    """(id of the stage's row, verdict) of all that stand, oldest first."""
+    """(id of the stage's row, verdict) of the current ones, oldest first."""
     query = (
         select(StageRecord, Run)
         .join(Run, StageRecord.run == Run.id)
@@ -116,4 +123,4 @@ def current_verdicts(session: Session, node: Node) -> list[tuple[int, StageVerdi
         ): stage.id
         for stage, run in session.execute(query)
     }  # fmt: skip
-    return [(ids[verdict], verdict) for verdict in standing(ids)]
+    return [(ids[verdict], verdict) for verdict in current_of(ids)]

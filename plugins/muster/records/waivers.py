@@ -22,9 +22,9 @@ from muster_criteria.model import Finding, Judgement
 
 
 def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason: str) -> Waiver:
-    """Bear with a finding until a moment: from the next test on, it alone does not fail its stage.
+    """Waive a finding until a moment: from the next test on, it alone does not fail its stage.
 
-    It is about the part that it was found on, wherever that sits now. Verdicts that have been spoken stay as they are.
+    The waiver follows the part that has the finding. Recorded verdicts stay unchanged.
     Raises UnknownFinding, and BadWaiver if it is over already, no named person gives a reason, or the part or machine
     that it was found on is no longer there.
     """
@@ -55,8 +55,8 @@ def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason
         session.flush()
         given = to_waiver(row)
         state = State(node.state)
-        said = {"waiver": row.id, "finding": finding_id, "person": person}
-        access.write_event(session, node.name, state, state, person, f"waived {finding_id} {given}", said)
+        evidence = {"waiver": row.id, "finding": finding_id, "person": person}
+        access.write_event(session, node.name, state, state, person, f"waived {finding_id} {given}", evidence)
         return given
 
 
@@ -64,7 +64,7 @@ def _where_now(
     session: Session, found: FindingRow, began: datetime.datetime, recorded_at: datetime.datetime
 ) -> tuple[str, str, str]:
     """(node, device, subject) of what was found, where it is now. Raises BadWaiver if it is nowhere."""
-    # A part whose serial was told only later is taken to be the one that sat there.
+    # A part whose serial became known later is taken for the one that sat there.
     serials = {**current_serials(session, found.node), **serials_at(session, found.node, recorded_at)}
     subject = waivers.subject_of(found.device, serials)
     if found.device in serials:
@@ -89,9 +89,9 @@ def revoke_waiver(waiver_id: int, person: str, reason: str) -> Waiver:
             raise BadWaiver(f"waiver {waiver_id} {what}; see `muster waivers list`")
         row.revoked_at = access.now()
         state = State(access.node_row(session, row.node).state)
-        said = {"waiver": row.id, "finding": row.finding_id, "person": person}
+        evidence = {"waiver": row.id, "finding": row.finding_id, "person": person}
         text = f"revoked the waiver of {row.finding_id}: {reason.strip()}"
-        access.write_event(session, row.node, state, state, person, text, said)
+        access.write_event(session, row.node, state, state, person, text, evidence)
         return to_waiver(row)
 
 
@@ -110,7 +110,7 @@ def list_waivers(*, node: str = "", over: bool = False) -> list[Waiver]:
 
 
 def machine_of(session: Session, node: Node) -> Machine:
-    """The machine that bears the node's name now."""
+    """The node's present machine."""
     return Machine(node.name, current_serials(session, node.name), node.machine_since)
 
 

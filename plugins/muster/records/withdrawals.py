@@ -1,4 +1,4 @@
-"""What the circuit breaker says of the fleet as it is recorded, and a person's word on a verdict that it held."""
+"""The circuit breaker's state by the records, and a person's decision on a verdict that it holds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from muster.settings import settings
 
 
 def breaker(*, simulated: bool = False) -> Breaker:
-    """Where the circuit breaker of the real fleet stands now, or that of the simulated one."""
+    """The state of the circuit breaker of the real or of the simulated fleet."""
     with reading() as session:
         return breaker_now(session, simulated=simulated)
 
@@ -27,7 +27,7 @@ def breaker(*, simulated: bool = False) -> Breaker:
 def breaker_now(session: Session, *, simulated: bool, deciding: bool = False) -> Breaker:
     """``breaker`` within the caller's transaction; ``deciding``: it is about to withdraw a node if the breaker lets it.
 
-    Real and simulated nodes have a breaker each: neither fleet's trouble says anything of the other.
+    Real and simulated nodes have a breaker each.
     """
     if deciding and session.get_bind().dialect.name == "postgresql":
         # Two that decide at once would each see room for one more; SQLite's writers take turns anyway.
@@ -45,9 +45,9 @@ def breaker_now(session: Session, *, simulated: bool, deciding: bool = False) ->
 
 
 def keep_in_service(name: str, person: str, reason: str) -> NodeRecord:
-    """Let a node go on serving although a verdict against it is held: the mark goes, the finding stays.
+    """Keep a node in service whose verdict is held: removes the mark, keeps the finding.
 
-    Raises IllegalMove if no verdict is held, or ``person`` is nobody in particular or gives no reason; UnknownNode.
+    Raises IllegalMove if no verdict is held, or without a named person and a reason; UnknownNode.
     """
     if not is_person(person) or not reason.strip():
         raise IllegalMove(f"{name} is not kept: that needs a named person and a reason")
@@ -55,9 +55,9 @@ def keep_in_service(name: str, person: str, reason: str) -> NodeRecord:
         row = access.node_row(session, name, lock=True)
         if not row.held:
             raise IllegalMove(f"no verdict on {name} is held: there is nothing to decide")
-        said = {"person": person, "reason": reason.strip(), "kept": row.held}
+        evidence = {"person": person, "reason": reason.strip(), "kept": row.held}
         state, row.held = State(row.state), ""
-        access.write_event(session, name, state, state, person, f"kept in service: {reason.strip()}", said)
+        access.write_event(session, name, state, state, person, f"kept in service: {reason.strip()}", evidence)
         return access.to_node(row)
 
 

@@ -21,7 +21,7 @@ class TestBmcs:
         assert records.get_node("gpu-0001").bmc == {}
         assert records.add_node(fleet.new_node(bmc=BMC)) == "updated"
         assert records.get_node("gpu-0001").bmc == BMC
-        assert records.node_events("gpu-0001")[-1].reason == "described anew: bmc"
+        assert records.node_events("gpu-0001")[-1].reason == "description changed: bmc"
         assert records.add_node(fleet.new_node(bmc=BMC)) == "unchanged"
 
     def test_what_it_told_before_a_job_outlives_the_worker(self) -> None:

@@ -31,7 +31,7 @@ class TestEnrolment:
         assert records.add_node(fleet.new_node(host="10.9.9.9", labels={"team": "b"})) == "updated"
         node = records.get_node("gpu-0001")
         assert (node.host, node.labels) == ("10.9.9.9", {"team": "b"})
-        assert records.node_events("gpu-0001")[-1].reason == "described anew: host, labels"
+        assert records.node_events("gpu-0001")[-1].reason == "description changed: host, labels"
 
     @pytest.mark.parametrize("change", [{"host_key": fleet.host_key("other")}, {"serials": {"system": "S2"}}])
     def test_a_different_machine_under_a_known_name_changes_nothing(self, change: dict[str, object]) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from muster import records
 from muster.errors import DifferentMachine, IllegalMove, LeaseHeld, UnknownNode, UnknownRun
-from muster.lifecycle.current import SAYS_NOTHING, standing, thoroughness
+from muster.lifecycle.current import INCONCLUSIVE, current_of, thoroughness
 from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
 from muster.records import StageVerdict
 from muster.records.database.engine import writing
@@ -38,13 +38,13 @@ SAID = st.builds(
 
 @given(st.lists(SAID, max_size=8, unique_by=lambda said: said.recorded_at))
 def test_a_fail_stands_until_something_as_thorough_says_otherwise(said: list[StageVerdict]) -> None:
-    stands = standing(said)
+    stands = current_of(said)
     assert set(stands) <= set(said)
     for each in said:
         ended = any(
             later.recorded_at > each.recorded_at
             and later.stage == each.stage
-            and later.verdict not in SAYS_NOTHING
+            and later.verdict not in INCONCLUSIVE
             and thoroughness(later.level) >= thoroughness(each.level)
             for later in said
         )

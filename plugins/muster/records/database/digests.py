@@ -1,4 +1,4 @@
-"""Tables of bits that should be equal wherever they are computed, and of parts that gave others."""
+"""Tables of result digests, of goldens and of parts that corrupted data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.records.database.base import Base, BigId
 
 
 class _Comparable:
-    """A digest of an operation's bits. ``golden_id`` stands for all that must be equal for bits to be comparable:
+    """A digest of an operation's bits. ``golden_id`` identifies all that must be equal for bits to be comparable:
     ``key``, ``op``, real or simulated.
     """
 
@@ -59,7 +59,7 @@ class GoldenRow(_Comparable, Base):
 
 
 class SuspectRow(Base):
-    """A part that was once found to corrupt data, with the finding: it stays a suspect, whatever later tests say."""
+    """A part that corrupted data once, with the finding. No later test removes it."""
 
     __tablename__ = "suspects"
 

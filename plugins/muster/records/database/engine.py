@@ -1,7 +1,7 @@
 """Engines, sessions and the schema's version.
 
-A process keeps one connection: opening and closing an SQLite file costs more than what is asked of it. Of what a forked
-process inherits it goes on with the engine and all that is compiled in it, but never with a connection.
+A process keeps one connection, because opening an SQLite file costs more than a query. A forked process keeps the
+inherited engine with its compiled statements, but opens connections of its own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _engines: dict[str, tuple[int, Engine]] = {}
 """By URL: the process whose connections it holds, and the engine."""
 
 _inherited: list[Pool] = []
-"""Our parent's connections: kept, because whoever drops one closes it, and SQLite's must not be closed in a fork."""
+"""The parent process's connections, referenced so that they are not closed: SQLite forbids that in a fork."""
 
 _checked: set[tuple[int, str]] = set()
 _rehearsing: contextvars.ContextVar[bool] = contextvars.ContextVar("rehearsing", default=False)
@@ -83,9 +83,9 @@ def dispose() -> None:
 
 @contextlib.contextmanager
 def scratch(path: Path) -> Iterator[None]:
-    """Within the block, in this thread, the records are a new SQLite database at ``path``; nobody else's are touched.
+    """Within the block, in this thread, the records are a new SQLite database at ``path``.
 
-    What SQLAlchemy works out meanwhile serves the real records afterwards: its statements too, if those are on SQLite.
+    Mappings that SQLAlchemy compiles here are reused for the real records; statements too, if those are on SQLite.
     """
     token = _scratch.set(path)
     try:
@@ -165,11 +165,11 @@ def upgrade() -> tuple[str | None, str]:
 
 @contextlib.contextmanager
 def _connected_for_upgrade(made: Engine) -> Iterator[Connection]:
-    """A connection on which tables can be made anew: SQLite would otherwise delete whatever refers to the old one."""
+    """A connection without SQLite's foreign keys, which would delete referring rows when a table is rebuilt."""
     with made.execution_options(muster_writes=True).connect() as connection:
         if connection.dialect.name == SQLITE:
             driver: Any = connection.connection.driver_connection
-            connection.detach()  # closed afterwards, so that nobody else gets it as it is now
+            connection.detach()  # closed afterwards: the pool must not reuse it with this setting
             driver.execute("PRAGMA foreign_keys=OFF")
         yield connection
 
@@ -232,7 +232,7 @@ def _place_sqlite(_dialect: Any, _record: Any, arguments: list[Any], _options: d
 
 
 def _open_sqlite(connection: Any, _record: Any) -> None:
-    # The driver's own transaction handling would begin late and deferred; _begin_sqlite says BEGIN instead.
+    # The driver's own transaction handling would begin late and deferred; _begin_sqlite issues BEGIN instead.
     connection.isolation_level = None
     cursor: sqlite3.Cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
@@ -263,7 +263,7 @@ def _ready() -> Engine:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """Turn a database that has gone away into one sentence; anything else is a bug and stays what it is."""
+    """Raise DatabaseNotReady for a lost database; other errors pass."""
     try:
         yield
     except OperationalError as error:

@@ -1,7 +1,7 @@
-"""The fleet records as SQLAlchemy tables. Internal to ``muster.records``: everybody else sees the frozen values.
+"""The fleet records as SQLAlchemy tables. Internal to ``muster.records``, which returns frozen values.
 
 Two tables are more than storage: ``leases`` allows one live row per node (a partial unique index), and ``events`` is
-append-only (database triggers, see the first migration).
+append-only (triggers of the initial migration).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from muster.records.database.base import BigId
 class Node(Base):
     """A machine under its name. ``fence`` is the highest fencing token ever given out for it; it only grows.
 
-    ``machine_since``: when the machine that bears the name now took it over. ``shadow``: it was adopted while it
-    served, and nothing is proven of it yet. ``held``: "dag_id/run_id" of the run whose verdict the circuit breaker
-    holds, until a person or another test decides. ``bmc``: where its BMC answers, without secrets.
+    ``machine_since``: since when the present machine has the name. ``shadow``: adopted while it served, unverified.
+    ``held``: "dag_id/run_id" of the run whose verdict the circuit breaker holds, until a person or another test
+    decides. ``bmc``: address of its BMC, without secrets.
     """
 
     __tablename__ = "nodes"
@@ -106,7 +106,7 @@ class Lease(Base):
 class Run(Base):
     """What one DAG run did with one node; a run that tests a block of nodes has a row for each.
 
-    ``held``: why the circuit breaker kept its verdict from withdrawing the node, if it did.
+    ``held``: why the circuit breaker kept its verdict from withdrawing the node, "" if it did not.
     """
 
     __tablename__ = "runs"
@@ -161,8 +161,8 @@ class Job(Base):
 class StageRecord(Base):
     """The verdict of one stage of a run, with its coverage. Repeating a stage supersedes this row, never erases it.
 
-    ``sku_version`` and ``snapshot`` are the SKU files' revision and the peer statistics that it was spoken by; the
-    latter is empty where there were none.
+    ``sku_version`` and ``snapshot`` are the SKU files' revision and the peer statistics it was judged by; the
+    latter is empty without peers.
     """
 
     __tablename__ = "stages"
@@ -227,7 +227,7 @@ class MeasurementRow(Base):
 
 
 class FindingRow(Base):
-    """Which measurement broke which rule. ``waived`` says who bore with it when it was judged, if somebody did.
+    """Which measurement broke which rule. ``waived``: the waiver that was valid when it was judged, "" without one.
 
     ``measurements`` are references to the figures behind it, as ``Finding.measurements`` has them.
     """
@@ -256,7 +256,7 @@ class FindingRow(Base):
 
 
 class WaiverRow(Base):
-    """A person's word that a known finding is borne with until a date; shown on every report meanwhile."""
+    """A person's decision that a known finding does not fail its stage until a date; every report shows it."""
 
     __tablename__ = "waivers"
 

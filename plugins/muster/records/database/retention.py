@@ -1,4 +1,4 @@
-"""Housekeeping of the records: what is older than the settings say is taken, in small transactions."""
+"""Retention: deletes what is older than the settings allow, in small transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digests that devices gave, as they were recorded, and the goldens that were made of them or withdrawn."""
+"""Digests that devices returned, and the goldens promoted from them or withdrawn."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ class GoldenRecord:
 def goldens_for(
     result: StageResult, run_id: str, *, simulated: bool, before: datetime.datetime | None = None
 ) -> Goldens:
-    """What the digests of a result are compared with, as it was known ``before`` (now).
+    """The goldens and digests to compare a result with, as recorded ``before`` (default: now).
 
-    What run ``run_id``, whose result it is, has told itself is left out.
+    Digests of run ``run_id`` itself are left out.
     """
     simulated = simulated or result.simulated
     wanted = {golden_id(each.key, each.op, simulated=simulated) for each in given(result)}
     if not wanted:
         return Goldens(simulated=simulated)
     with reading() as session:
-        promoted = {row.golden_id: _golden(row) for row in _standing(session, wanted, before)}
-        silent = suspect_subjects(session, before)
+        promoted = {row.golden_id: _golden(row) for row in _current(session, wanted, before)}
+        excluded = suspect_subjects(session, before)
         seen = _sightings(session, wanted - promoted.keys(), before)
-    heard = tuple(each for each in seen if each.subject not in silent and each.run.rpartition("/")[2] != run_id)
-    return Goldens(promoted, heard, simulated)
+    digests = tuple(each for each in seen if each.subject not in excluded and each.run.rpartition("/")[2] != run_id)
+    return Goldens(promoted, digests, simulated)
 
 
 def observe(session: Session, run: Run, result: StageResult, *, simulated: bool) -> None:
@@ -89,25 +89,24 @@ def observe(session: Session, run: Run, result: StageResult, *, simulated: bool)
 
 
 def list_goldens(*, withdrawn: bool = False) -> list[GoldenRecord]:
-    """Every key and operation of which anything is known, with ``withdrawn`` also those that were ended."""
+    """Every key and operation with a digest, with ``withdrawn`` also the ended goldens."""
     with reading() as session:
         rows = list(session.scalars(select(GoldenRow).order_by(GoldenRow.id)))
-        standing_ids = {row.golden_id for row in rows if row.withdrawn_at is None}
-        others = set(session.scalars(select(DigestRow.golden_id).distinct())) - standing_ids
+        current_ids = {row.golden_id for row in rows if row.withdrawn_at is None}
+        others = set(session.scalars(select(DigestRow.golden_id).distinct())) - current_ids
         waiting = _waiting(session, others)
     return [*(_record(row) for row in rows if withdrawn or row.withdrawn_at is None), *waiting]
 
 
 def withdraw_golden(identity: str, person: str, reason: str) -> GoldenRecord:
-    """End a golden, or forget what was seen of a key that has none; from then on devices have to agree afresh.
+    """End a golden, or discard the digests of a key without one; devices then have to agree again.
 
-    Verdicts that were spoken by it stay. Raises UnknownGolden, and IllegalMove if ``person`` is nobody in particular or
-    gives no reason.
+    Verdicts that cite it stay. Raises UnknownGolden, and IllegalMove without a named person and a reason.
     """
     if not is_person(person) or not reason.strip():
         raise IllegalMove(f"{identity} is not withdrawn: that needs a named person and a reason")
     with writing() as session:
-        row = next(iter(_standing(session, {identity}, None)), None)
+        row = next(iter(_current(session, {identity}, None)), None)
         if row is None:
             seen = _sightings(session, {identity}, None)
             if not seen:
@@ -126,15 +125,15 @@ def withdraw_golden(identity: str, person: str, reason: str) -> GoldenRecord:
 
 
 def _promote(session: Session, ids: Collection[str], simulated: bool) -> None:
-    silent, moment = suspect_subjects(session), access.now()
-    missing = set(ids) - {row.golden_id for row in _standing(session, ids, None)}
+    excluded, moment = suspect_subjects(session), access.now()
+    missing = set(ids) - {row.golden_id for row in _current(session, ids, None)}
     for identity, seen in _by_id(_sightings(session, missing, None)).items():
-        stands = standing(seen, silent)
-        if stands.digest:
-            agreed = [f"{each.subject} on {each.node} in {each.run}" for each in seen if each.subject not in silent]
+        state = standing(seen, excluded)
+        if state.digest:
+            agreed = [f"{each.subject} on {each.node} in {each.run}" for each in seen if each.subject not in excluded]
             session.add(
                 GoldenRow(
-                    golden_id=identity, key=seen[0].key, op=seen[0].op, simulated=simulated, digest=stands.digest,
+                    golden_id=identity, key=seen[0].key, op=seen[0].op, simulated=simulated, digest=state.digest,
                     promoted_at=moment, agreed=agreed,
                 )
             )  # fmt: skip
@@ -142,23 +141,23 @@ def _promote(session: Session, ids: Collection[str], simulated: bool) -> None:
 
 
 def _waiting(session: Session, ids: Collection[str]) -> list[GoldenRecord]:
-    silent = suspect_subjects(session)
+    excluded = suspect_subjects(session)
     found = []
     for identity, seen in _by_id(_sightings(session, ids, None)).items():
-        stands = standing(seen, silent)
+        state = standing(seen, excluded)
         simulated = identity == golden_id(seen[0].key, seen[0].op, simulated=True)
         found.append(
-            GoldenRecord(identity, seen[0].op, seen[0].key, simulated, "", stands.devices, stands.nodes, stands.why_not)
+            GoldenRecord(identity, seen[0].op, seen[0].key, simulated, "", state.devices, state.nodes, state.why_not)
         )
     return found
 
 
-def _standing(session: Session, ids: Collection[str], before: datetime.datetime | None) -> Sequence[GoldenRow]:
+def _current(session: Session, ids: Collection[str], before: datetime.datetime | None) -> Sequence[GoldenRow]:
     query = select(GoldenRow).where(GoldenRow.golden_id.in_(ids), GoldenRow.digest != "").order_by(GoldenRow.id)
     if before is None:
         return session.scalars(query.where(GoldenRow.withdrawn_at.is_(None))).all()
-    stood: ColumnElement[bool] = or_(GoldenRow.withdrawn_at.is_(None), GoldenRow.withdrawn_at >= before)
-    return session.scalars(query.where(GoldenRow.promoted_at < before, stood)).all()
+    valid: ColumnElement[bool] = or_(GoldenRow.withdrawn_at.is_(None), GoldenRow.withdrawn_at >= before)
+    return session.scalars(query.where(GoldenRow.promoted_at < before, valid)).all()
 
 
 def _sightings(session: Session, ids: Collection[str], before: datetime.datetime | None) -> list[Sighting]:

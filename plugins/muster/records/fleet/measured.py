@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SOUND = tuple(str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL))
-"""A stage with one of these verdicts was measured to its end, and convicted nobody."""
+"""Verdicts of stages whose measurements count."""
 
-UNDER_SUSPICION = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA, State.RETIRED})
-"""Nodes in these states are nobody's peers."""
+NOT_PEERS = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA, State.RETIRED})
+"""Nodes in these states are no peers."""
 
 ZONE = "cooling_zone"
-"""A node's label: which other nodes breathe the same air. Nodes without it share one zone."""
+"""A node's label: nodes with the same value share cooling air. Nodes without it share one zone."""
 
 VISITS = 5
 """The latest visits of each node that peer statistics are made of: the last one for what is usual, and all for how far
@@ -67,28 +67,29 @@ def node_readings(
 
 
 def excluded_from_peers(sku: str, *, simulated: bool) -> frozenset[str]:
-    """Nodes of that SKU that are nobody's peers: out of service, or with a critical finding open, waived or not, or
-    with a part that once corrupted data, or one that is unlike its own past and was not acquitted by a second reading:
-    what is only just not convicted would teach what it does to be healthy.
+    """Nodes of that SKU that do not count as peers.
+
+    They are out of service, have an open critical finding (waived or not) or a part that once corrupted data, or differ
+    from their own past without a second reading that clears them.
     """
     with reading() as session:
         fleet = (Node.sku == sku, Node.simulated == simulated)
-        out = select(Node.name).where(*fleet, Node.state.in_([str(state) for state in UNDER_SUSPICION]))
-        accused = select(Node).where(*fleet).where(Node.name.in_(select(FindingRow.node).where(_accuses())))
+        out = select(Node.name).where(*fleet, Node.state.in_([str(state) for state in NOT_PEERS]))
+        candidates = select(Node).where(*fleet).where(Node.name.in_(select(FindingRow.node).where(_suspicious())))
         names = set(session.scalars(out))
-        names |= {row.name for row in session.scalars(accused) if _stands_accused(session, row)}
+        names |= {row.name for row in session.scalars(candidates) if _has_suspicious_finding(session, row)}
         names |= set(session.scalars(select(Node.name).where(*fleet, Node.name.in_(nodes_with_suspects(session)))))
         return frozenset(names)
 
 
-def _stands_accused(session: Session, node: Node) -> bool:
+def _has_suspicious_finding(session: Session, node: Node) -> bool:
     stages = [stage for stage, _ in current_verdicts(session, node)]
-    return session.scalar(select(FindingRow.id).where(FindingRow.stage.in_(stages), _accuses()).limit(1)) is not None
+    return session.scalar(select(FindingRow.id).where(FindingRow.stage.in_(stages), _suspicious()).limit(1)) is not None
 
 
-def _accuses() -> ColumnElement[bool]:
-    doubted = FindingRow.rule.in_(OWN_PAST) & (FindingRow.action == str(Action.RETEST))
-    return (FindingRow.severity == str(Severity.CRITICAL)) | doubted
+def _suspicious() -> ColumnElement[bool]:
+    suspect = FindingRow.rule.in_(OWN_PAST) & (FindingRow.action == str(Action.RETEST))
+    return (FindingRow.severity == str(Severity.CRITICAL)) | suspect
 
 
 def _visits(
@@ -96,14 +97,14 @@ def _visits(
 ) -> Select[tuple[Any, ...]]:
     """The latest sound stages of each kind on each machine, with where and when they were measured.
 
-    ``of`` says of which nodes and runs. With ``before``, what was known then: a stage repeated since stood as it was.
+    ``of``: conditions on nodes and runs. ``before``: as recorded then, without later repeats of a stage.
     """
     if before is None:
         known: ColumnElement[bool] = StageRecord.current.is_(True)
     else:
-        stood = select(func.max(StageRecord.id)).join(Run, StageRecord.run == Run.id).join(Node, Node.name == Run.node)
-        stood = stood.where(StageRecord.recorded_at < before, *of).group_by(StageRecord.run, StageRecord.stage)
-        known = StageRecord.id.in_(stood)
+        latest = select(func.max(StageRecord.id)).join(Run, StageRecord.run == Run.id).join(Node, Node.name == Run.node)
+        latest = latest.where(StageRecord.recorded_at < before, *of).group_by(StageRecord.run, StageRecord.stage)
+        known = StageRecord.id.in_(latest)
     latest_first = func.row_number().over(
         partition_by=(Run.node, StageRecord.stage), order_by=(StageRecord.recorded_at.desc(), StageRecord.id.desc())
     )

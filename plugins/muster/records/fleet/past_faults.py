@@ -1,4 +1,4 @@
-"""How often the parts that sit in a node were convicted before: by their serials, in whatever slot of whatever node."""
+"""In how many earlier runs the parts of a node failed: by serial, in any slot of any node."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 def previous_faults(
     result: StageResult, node: str, run_id: str, before: datetime.datetime | None = None
 ) -> dict[str, int]:
-    """{device: in how many runs its part was convicted}, without run ``run_id``, up to ``before`` (now).
+    """{device: in how many runs its part failed}, without run ``run_id``, up to ``before`` (now).
 
-    The parts are those that ``result`` found, or, where it does not say, those known to sit there. What carries no
+    The parts are those that ``result`` found, or, where it has no serials, those recorded for the node. What carries no
     serial is followed by its name, since the machine has the node's name. Findings that several devices or nodes had in
-    common convicted nobody, and do not count. Raises UnknownNode.
+    common do not count. Raises UnknownNode.
     """
     moment = before or datetime.datetime.now(datetime.UTC)
-    told = result.identity.get("serials")
+    reported = result.identity.get("serials")
     with reading() as session:
         row = access.node_row(session, node)
-        serials = serials_at(session, node, moment) | real_serials(told if isinstance(told, Mapping) else {})
-        convicted = _convictions(moment).where(Run.run_id != run_id, Run.simulated == row.simulated)
+        serials = serials_at(session, node, moment) | real_serials(reported if isinstance(reported, Mapping) else {})
+        failures = _failures(moment).where(Run.run_id != run_id, Run.simulated == row.simulated)
         runs: dict[str, set[int]] = {}
-        for device, run in (*_of_parts(session, convicted, serials), *_of_names(session, convicted, row, serials)):
+        for device, run in (*_of_parts(session, failures, serials), *_of_names(session, failures, row, serials)):
             runs.setdefault(device, set()).add(run)
     return {device: len(found) for device, found in runs.items()}
 
 
-def _convictions(before: datetime.datetime) -> Select[str, str, int, datetime.datetime]:
+def _failures(before: datetime.datetime) -> Select[str, str, int, datetime.datetime]:
     return (
         select(FindingRow.node, FindingRow.device, StageRecord.run, StageRecord.recorded_at)
         .join(StageRecord, FindingRow.stage == StageRecord.id)
@@ -54,14 +54,14 @@ def _convictions(before: datetime.datetime) -> Select[str, str, int, datetime.da
 
 
 def _of_parts(
-    session: Session, convicted: Select[str, str, int, datetime.datetime], serials: Mapping[str, str]
+    session: Session, failures: Select[str, str, int, datetime.datetime], serials: Mapping[str, str]
 ) -> Iterator[tuple[str, int]]:
-    """(device as it is called now, run) of each conviction of a part with a serial, wherever it sat then."""
+    """(device as it is called now, run) of each failure of a part with a serial, wherever it sat then."""
     now = {(kind_of(slot), serial): slot for slot, serial in serials.items()}
     places = select(Part.kind, Part.serial, Placement.node, Placement.slot, Placement.since, Placement.until)
     places = places.join(Part, Placement.part_id == Part.id).where(tuple_(Part.kind, Part.serial).in_(list(now)))
     sat = list(session.execute(places)) if now else []
-    found = list(session.execute(convicted.where(FindingRow.node.in_({place.node for place in sat})))) if sat else []
+    found = list(session.execute(failures.where(FindingRow.node.in_({place.node for place in sat})))) if sat else []
     for place in sat:
         for node, device, run, at in found:
             here = (node, device) == (place.node, place.slot)
@@ -71,12 +71,12 @@ def _of_parts(
 
 def _of_names(
     session: Session,
-    convicted: Select[str, str, int, datetime.datetime],
+    failures: Select[str, str, int, datetime.datetime],
     node: Node,
     serials: Mapping[str, str],
 ) -> Iterator[tuple[str, int]]:
-    """(device, run) of each conviction on this machine of what has no serial: the node itself, a disk, a CPU."""
-    query = convicted.where(FindingRow.node == node.name, Run.started_at >= node.machine_since)
+    """(device, run) of each failure on this machine of what has no serial: the node itself, a disk, a CPU."""
+    query = failures.where(FindingRow.node == node.name, Run.started_at >= node.machine_since)
     for _, device, run, _ in session.execute(query):
         if device not in serials:
             yield device, run

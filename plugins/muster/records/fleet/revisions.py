@@ -1,4 +1,4 @@
-"""What SKU files said when a verdict was spoken by them, kept for ever: so the verdict can be replayed."""
+"""The contents of SKU files that verdicts cite, kept so that the verdicts can be re-evaluated."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def load_revision(sku: str, revision: str) -> Sku:
     except ValueError as error:
         raise UnknownRevision(
             f"revision {revision} of SKU {sku} cannot be used by this version of Muster ({_first(error)}); "
-            "give a folder of SKU files, or replay it with the version that spoke the verdict"
+            "give a folder of SKU files, or re-evaluate with the version that recorded the verdict"
         ) from error
 
 
 def keep_revision(session: Session, sku: str, revision: str) -> None:
-    """Keep what the SKU's files say, once, within the caller's transaction; they must still be at that revision."""
+    """Keep the contents of the SKU's files, once, in the caller's transaction, if they are at that revision."""
     known = select(SkuRevision.revision).where(SkuRevision.sku == sku, SkuRevision.revision == revision)
     if session.scalar(known) is not None:
         return
     content = _content(sku, revision, settings().sku_folders)
     if content is None:
         return
-    # Another task may be writing the same revision at this moment: whose row it is does not matter.
+    # Another task may write the same revision at this moment; either row will do.
     with contextlib.suppress(IntegrityError), session.begin_nested():
         session.add(SkuRevision(sku=sku, revision=revision, kept_at=access.now(), content=content))
 
@@ -69,10 +69,10 @@ def _content(sku: str, revision: str, folders: tuple[Path, ...]) -> str | None:
     try:
         now = load_sku(sku, folders)
     except SkuError as error:
-        log.warning("verdicts by %s %s cannot be replayed: %s", sku, revision, error)
+        log.warning("verdicts by %s %s cannot be re-evaluated: %s", sku, revision, error)
         return None
     if now.revision != revision:
-        log.warning("verdicts by %s %s cannot be replayed: the files are at %s now", sku, revision, now.revision)
+        log.warning("verdicts by %s %s cannot be re-evaluated: the files are at %s now", sku, revision, now.revision)
         return None
     return now.model_dump_json()
 

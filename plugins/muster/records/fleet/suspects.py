@@ -1,4 +1,4 @@
-"""Parts that were once found to corrupt data: suspects for life, whatever later tests and reboots say.
+"""Parts that corrupted data once. They stay suspects; no later test or reboot clears them.
 
 What a part is, and how it is followed to another slot or node, is as for waivers (``waivers.subject_of``). A suspect
 that is taken out is no longer this node's; one that stays needs a named person.
@@ -26,9 +26,9 @@ from muster_criteria.model import Action, FaultClass, Finding, Judgement, Severi
 
 
 def mark(session: Session, run: Run, judgement: Judgement) -> None:
-    """Keep whatever this judgement, whose findings have ids, makes a suspect; who is one already stays as it is."""
-    accused = [finding for finding in judgement.findings if makes_suspect(finding)]
-    if not accused:
+    """Store each part that a finding of this judgement makes a suspect; known suspects stay unchanged."""
+    suspicious = [finding for finding in judgement.findings if makes_suspect(finding)]
+    if not suspicious:
         return
     serials, moment = current_serials(session, run.node), access.now()
     known = {
@@ -36,7 +36,7 @@ def mark(session: Session, run: Run, judgement: Judgement) -> None:
         for row in session.scalars(select(SuspectRow).where(SuspectRow.node == run.node))
         if row.subject or row.run_id == run.run_id
     }
-    for finding in accused:
+    for finding in suspicious:
         subject = subject_of(finding.device, serials)
         if (subject, finding.id) not in known:
             session.add(
@@ -68,12 +68,12 @@ def suspects_on(session: Session, node: Node) -> list[OpenFinding]:
 
 
 def free_of_suspects(session: Session, node: Node) -> bool:
-    """Whether no part of this machine is under suspicion, but for what a person bears with now."""
+    """Whether every suspect part of this machine is waived now, or there is none."""
     return all(each.finding.waived for each in suspects_on(session, node))
 
 
 def suspect_subjects(session: Session, before: datetime.datetime | None = None) -> frozenset[str]:
-    """The parts that are under suspicion, or were ``before``."""
+    """The parts that are suspects now, or were ``before``."""
     query = select(SuspectRow.subject).distinct()
     if before is not None:
         query = query.where(SuspectRow.since < before)
@@ -97,15 +97,15 @@ def _slot(row: SuspectRow, node: Node, serials: Mapping[str, str], here: Mapping
 
 
 def _finding(row: SuspectRow, slot: str) -> Finding:
-    said = row.finding
-    summary = f"{said['summary'].rstrip('.')} (a suspect since {row.since:%Y-%m-%d}, which no clean test ends)."
+    stored = row.finding
+    summary = f"{stored['summary'].rstrip('.')} (a suspect since {row.since:%Y-%m-%d}, which no clean test ends)."
     return Finding(
-        rule=said["rule"], metric=said["metric"], device=slot, severity=Severity(said["severity"]),
-        fault_class=FaultClass(said["fault_class"]), action=Action(said["action"]), observed=said["observed"],
-        expected=said["expected"], source=said["source"], summary=summary,
-        labels=tuple((str(key), str(value)) for key, value in said["labels"]), confidence=said["confidence"],
-        id=row.finding_id, measurements=tuple(said["measurements"]),
-        variant=Variant(said["variant"]),
+        rule=stored["rule"], metric=stored["metric"], device=slot, severity=Severity(stored["severity"]),
+        fault_class=FaultClass(stored["fault_class"]), action=Action(stored["action"]), observed=stored["observed"],
+        expected=stored["expected"], source=stored["source"], summary=summary,
+        labels=tuple((str(key), str(value)) for key, value in stored["labels"]), confidence=stored["confidence"],
+        id=row.finding_id, measurements=tuple(stored["measurements"]),
+        variant=Variant(stored["variant"]),
     )  # fmt: skip
 
 

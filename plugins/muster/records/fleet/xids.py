@@ -1,4 +1,4 @@
-"""The XIDs of a fleet's history, as its nodes told them: for asking what another policy would have made of them."""
+"""The recorded XIDs of the fleet, for evaluating another XID policy on them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from muster_criteria.xid.policy import XidEvent
 
 @dataclasses.dataclass(frozen=True)
 class XidRecord:
-    """One XID as a stage of a run told it. ``part``: the GPU's serial where known, else its PCI address.
+    """One XID as a stage of a run reported it. ``part``: the GPU's serial where known, else its PCI address.
 
-    ``former``: it was told by a machine that bore the node's name before the one that bears it now.
+    ``former``: reported by an earlier machine of that name.
     """
 
     node: str
@@ -36,7 +36,7 @@ class XidRecord:
 
 
 def recorded_xids(*, node: str = "") -> list[XidRecord]:
-    """All XIDs of verdicts that stand, oldest first; of one node, and of the machine that bears its name now."""
+    """All XIDs of current verdicts, oldest first; with ``node``, of its present machine only."""
     query = (
         select(MeasurementRow, StageRecord, Run, (Run.started_at < Node.machine_since).label("former"))
         .join(StageRecord, MeasurementRow.stage == StageRecord.id)
@@ -61,14 +61,14 @@ def _record(row: MeasurementRow, stage: StageRecord, run: Run, former: bool) -> 
 
 
 def part_of(event: XidEvent, identity: dict[str, Any]) -> str:
-    """What the error sits on, whichever slot or node: the GPU's serial where the node told it, else its address."""
+    """The part with the error: the GPU's serial where known, else its PCI address."""
     serials = identity.get("serials")
     serial = serials.get(event.device) if isinstance(serials, dict) else None
     return str(serial or event.pci or event.device)
 
 
 def by_boot(records: Iterable[XidRecord]) -> dict[str, list[XidEvent]]:
-    """{boot id: its events, whose ``pci`` names the part}; what several stages of one boot tell counts once."""
+    """{boot id: its events, whose ``pci`` names the part}; what several stages report counts once."""
     boots: dict[str, list[XidEvent]] = {}
     for record in records:
         events = boots.setdefault(record.boot_id, [])

@@ -1,4 +1,4 @@
-"""A stage's telemetry thinned out for charts, in one pass and bounded memory, whatever a node sent."""
+"""Thins a stage's telemetry for charts, in one pass and bounded memory for any input."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POINTS = 300
 """Points a series keeps: about as many as a chart in a mail has pixels to tell apart."""
 
 DEVICES = 16
-"""Devices per series that a chart can still show; of more, the odd ones out are kept."""
+"""Devices per series that a chart can still show; of more, the outliers are kept."""
 
 TRACKS = 20_000
 BYTES = 2 * 1024**3
@@ -90,7 +90,7 @@ def chart_series(packed: bytes) -> list[Series]:
         if (series, device) in tracks or len(tracks) < TRACKS:
             tracks.setdefault((series, device), _Track()).add(second - origin, value)
     charted = []
-    for (series, device), track in sorted(_odd_ones(tracks).items()):
+    for (series, device), track in sorted(_outliers(tracks).items()):
         seconds, values = track.points()
         charted.append(Series(series, device[:80], CHARTED[series], tuple(seconds), tuple(values)))
     return charted
@@ -130,7 +130,7 @@ def _finite(number: Any) -> float | None:
     return float(number) if plain and math.isfinite(number) else None
 
 
-def _odd_ones(tracks: dict[tuple[str, str], _Track]) -> dict[tuple[str, str], _Track]:
+def _outliers(tracks: dict[tuple[str, str], _Track]) -> dict[tuple[str, str], _Track]:
     by_series: dict[str, list[str]] = defaultdict(list)
     for series, device in tracks:
         by_series[series].append(device)

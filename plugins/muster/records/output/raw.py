@@ -1,4 +1,4 @@
-"""What nodes sent, byte by byte, as it is kept beside the verdicts: for judging it again together with others."""
+"""The stored bytes that nodes sent, for re-evaluation."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from muster_criteria.model import Verdict
 
 @dataclasses.dataclass(frozen=True)
 class StageBytes:
-    """The bytes behind a stage's standing verdict, and when it was spoken; None for what was never had, or is gone.
+    """The bytes behind a stage's current verdict, and when it was recorded. None: never received, or deleted.
 
-    ``chassis``: what the node's BMC told, as ``muster.judging.chassis.Chassis`` writes it.
+    ``chassis``: the BMC's readings, as ``muster.judging.chassis.Chassis`` writes it.
     """
 
     result: bytes | None = None
@@ -30,7 +30,7 @@ class StageBytes:
 
 @dataclasses.dataclass(frozen=True)
 class StageAttempt:
-    """One attempt at a stage that brought a result: its bytes, and the verdict that was spoken after it."""
+    """One attempt at a stage that brought a result: its bytes and its verdict."""
 
     verdict: Verdict
     result: bytes
@@ -54,7 +54,10 @@ def stage_attempts(
 
 
 def stage_bytes(dag_id: str, run_id: str, stage: str, *, node: str = "") -> StageBytes | None:
-    """What stands of ``stage``, of ``node`` if the run tests several; None if nothing was. Raises UnknownRun."""
+    """The bytes of the current verdict of ``stage``; None without one. ``node``: if the run tests several.
+
+    Raises UnknownRun.
+    """
     with reading() as session:
         run = access.run_row(session, dag_id, run_id, node)
         query = select(StageRecord).where(StageRecord.run == run.id, StageRecord.stage == stage, StageRecord.current)
