@@ -34,6 +34,7 @@ TEXTS = {
     "gpu_serial": "1",
     "vbios": "96",
     "driver_version": "570",
+    "fabric_state": "completed",
     "cuda_version": "12.8",
 }
 NUMBERS = {

@@ -88,7 +88,7 @@ def test_missing_comes_before_warnings(case: MakeCase) -> None:
     judgement = case("intake").set("persistence_mode", "gpu0", value=0.0).drop("vbios", "gpu1").judge()
 
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert judgement.reason == ("Not measured (1 of 160 required): vbios on gpu1: the probe did not report it.")
+    assert judgement.reason == ("Not measured (1 of 168 required): vbios on gpu1: the probe did not report it.")
     assert [finding.severity for finding in judgement.findings] == [Severity.WARNING]
 
 
