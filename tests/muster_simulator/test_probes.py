@@ -20,7 +20,7 @@ from muster_node.probes.memory_pattern import MemoryPattern
 from muster_node.probes.thermal_soak import ThermalSoak
 from muster_node.workloads import counters
 from muster_simulator import create_machine, open_simulated
-from muster_simulator.hardware import SimulatedHardware
+from tests.muster_simulator.conftest import Build
 
 pytestmark = pytest.mark.needs_torch
 
@@ -96,10 +96,10 @@ def test_thermal_soak_names_the_gpu_that_throttles(faulty: Hardware, tmp_path: P
     assert set(values["temperature_max", ""]) == set(values["hbm_temperature_max", ""]) == set(hot)
 
 
-def test_thermal_soak_tells_how_each_gpu_settles_and_cools(healthy: Hardware, tmp_path: Path) -> None:
-    """Against the machine as built: its time constant, and each memory's own place above its core."""
+def test_thermal_soak_tells_how_each_gpu_settles_and_cools(build: Build, tmp_path: Path) -> None:
+    """Against the machine as built: its time constant, and each memory's offset from its core."""
+    healthy = build(4)
     values = measure(healthy, ThermalSoak, tmp_path, seconds=500.0, settle=0.6, cooldown_s=150.0)
-    assert isinstance(healthy, SimulatedHardware)
     model, built = healthy.machine.model, {f"gpu{gpu.slot}": gpu for gpu in healthy.machine.gpus}
     # Two sensors that tell whole degrees: half a degree each.
     offsets = {device: pytest.approx(gpu.hbm_offset_c, abs=1.0) for device, gpu in built.items()}
