@@ -29,8 +29,8 @@ with DAG(
 ):
 
     @task
-    def deliver_mail() -> tuple[int, int]:
-        """Send the reports that wait in the outbox: (sent, still waiting)."""
+    def deliver_mail() -> tuple[int, int, int]:
+        """Send the reports that wait in the outbox: (sent, waiting, refused for good)."""
         return upkeep.deliver_mail()
 
     @task

@@ -309,8 +309,9 @@ def test_mail_that_is_down_fails_nothing_and_is_sent_later(
     assert mailbox.mails == []
     assert len(records.outbox_pending()) == 1
     monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", good)
-    assert upkeep.deliver_mail() == (1, 0)
-    assert upkeep.deliver_mail() == (0, 0)
+    (waiting,) = records.outbox_pending()
+    assert upkeep.deliver_mail(waiting.key) == (1, 0, 0)
+    assert upkeep.deliver_mail() == (0, 0, 0)
     assert len(mailbox.mails) == 1
 
 

@@ -39,9 +39,9 @@ def taken(monkeypatch) -> list[bytes]:
 def test_a_run_sends_its_own_mail_only(taken) -> None:
     records.outbox_add("run-1", b"one")
     records.outbox_add("run-2", b"two")
-    assert upkeep.deliver_mail("run-2") == (1, 0)
-    assert upkeep.deliver_mail("run-1") == (1, 0)
-    assert upkeep.deliver_mail("run-1") == (0, 0)
+    assert upkeep.deliver_mail("run-2") == (1, 0, 0)
+    assert upkeep.deliver_mail("run-1") == (1, 0, 0)
+    assert upkeep.deliver_mail("run-1") == (0, 0, 0)
     assert taken == [b"two", b"one"]
 
 
@@ -53,5 +53,6 @@ def test_housekeeping_sends_what_failed_and_what_was_abandoned_but_nothing_fresh
     long_ago = datetime.datetime.now(datetime.UTC) - 2 * upkeep.FRESH
     with writing() as session:
         session.execute(update(Outbox).where(Outbox.key == "abandoned").values(created_at=long_ago))
-    assert upkeep.deliver_mail() == (2, 0)
+        session.execute(update(Outbox).where(Outbox.key == "failed").values(retry_at=long_ago))
+    assert upkeep.deliver_mail() == (2, 1, 0)
     assert sorted(taken) == [b"abandoned", b"failed"]

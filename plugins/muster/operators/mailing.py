@@ -23,10 +23,10 @@ def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
     rendered = mail.render(report)
     log.info("%s", rendered.subject)
     if not current.mail_recipients:
-        log.warning("no report is mailed: MUSTER_MAIL_TO names nobody")
+        log.warning("no report is mailed: MUSTER_MAIL_TO is empty")
         return "nobody to mail to"
     message = mail.build_message(rendered, current.mail_from, current.mail_recipients)
     key = f"{dag_id}/{run_id}/{rendered.report_id}"
     records.outbox_add(key, message.as_bytes())
-    sent, waiting = upkeep.deliver_mail(key)
-    return f"{sent} sent, {waiting} waiting"
+    delivery = upkeep.deliver_mail(key)
+    return f"{delivery.sent} sent, {delivery.waiting} waiting, {delivery.parked} refused"

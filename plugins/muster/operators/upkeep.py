@@ -9,6 +9,7 @@ import logging
 import smtplib
 from collections.abc import Callable
 from email.message import EmailMessage
+from typing import NamedTuple
 
 from airflow.providers.smtp.hooks.smtp import SmtpHook
 from airflow.sdk.exceptions import AirflowException
@@ -21,44 +22,71 @@ from muster.settings import settings
 log = logging.getLogger(__name__)
 
 MAILS_AT_ONCE = 100
+PERMANENT = 500
 FRESH = datetime.timedelta(minutes=2)
-"""So long a mail that was never tried is left to the run that wrote it: two senders would send it twice."""
+"""How long a mail that was never tried is left to the run that wrote it: two senders would send it twice."""
 
 
-def deliver_mail(key: str | None = None) -> tuple[int, int]:
-    """Send what waits in the outbox, or the mail of ``key`` alone: (sent, still waiting).
+class Delivery(NamedTuple):
+    """How many mails were sent, wait to be tried again, and were refused for good."""
 
-    A mail that cannot be sent stays, with the reason.
+    sent: int
+    waiting: int
+    parked: int
+
+
+def deliver_mail(key: str | None = None) -> Delivery:
+    """Send the mails in the outbox that are due, or the mail of ``key`` alone.
+
+    A mail that the server refuses for now waits, longer each time; one that it refuses for good (5xx) is parked. If the
+    server cannot be reached, the others are left for the next call.
     """
-    pending = records.outbox_pending(limit=MAILS_AT_ONCE)
     abandoned = datetime.datetime.now(datetime.UTC) - FRESH
-    if key is None:
-        waiting = [mail for mail in pending if mail.attempts or mail.created_at < abandoned]
-    else:
-        waiting = [mail for mail in pending if mail.key == key]
     sent = 0
-    try:
-        for mail in waiting:
+    for mail in records.outbox_pending(MAILS_AT_ONCE, due=key is None):
+        if (mail.key != key) if key is not None else not (mail.attempts or mail.created_at < abandoned):
+            continue
+        try:
             # A connection of its own for each: one refused mail must not break those behind it.
             with SmtpHook(smtp_conn_id=settings().smtp_conn_id) as hook:
-                _send(hook, mail.message)
+                refusal = _send(hook, mail.message)
+        except (AirflowException, OSError) as error:
+            records.outbox_failed(mail.id, str(error)[:500])
+            log.warning("mail cannot be sent now (%s); it is kept and sent by the housekeeping DAG", error)
+            break
+        if refusal is None:
             records.outbox_sent(mail.id)
             sent += 1
-    except smtplib.SMTPRecipientsRefused as error:
-        records.outbox_failed(mail.id, str(error)[:500])
-        log.warning("the mail server refuses all recipients of mail %s (%s); it is tried again", mail.key, error)
-    except (AirflowException, OSError, smtplib.SMTPException) as error:
-        records.outbox_failed(mail.id, str(error)[:500])
-        log.warning("mail cannot be sent now (%s); it is kept and sent by the housekeeping DAG", error)
-    return sent, len(waiting) - sent
+        else:
+            for_good = _for_good(refusal)
+            records.outbox_failed(mail.id, str(refusal)[:500], park=for_good)
+            then = "it is parked" if for_good else "it is tried again later"
+            log.warning("the mail server refuses mail %s (%s); %s", mail.key, refusal, then)
+    waiting = [mail for mail in records.outbox_pending() if key is None or mail.key == key]
+    parked = [mail for mail in records.outbox_parked() if key is None or mail.key == key]
+    for mail in parked if key is None else ():
+        log.warning("mail %s is parked, refused by the mail server: %s", mail.key, mail.last_error)
+    return Delivery(sent, len(waiting), len(parked))
 
 
-def _send(hook: SmtpHook, raw: bytes) -> None:
+def _send(hook: SmtpHook, raw: bytes) -> smtplib.SMTPException | None:
+    """Send one mail; returns the server's refusal, if any. Raises OSError if the connection breaks."""
     message = email.message_from_bytes(raw, policy=email.policy.SMTP)
     assert isinstance(message, EmailMessage)
     client = hook._smtp_client
     assert isinstance(client, smtplib.SMTP)
-    client.send_message(message)
+    try:
+        client.send_message(message)
+    except smtplib.SMTPException as error:
+        return error
+    return None
+
+
+def _for_good(refusal: smtplib.SMTPException) -> bool:
+    """Whether the server refused the mail permanently (5xx, RFC 5321 4.2.1), for all of its recipients."""
+    if isinstance(refusal, smtplib.SMTPRecipientsRefused):
+        return all(code >= PERMANENT for code, _ in refusal.recipients.values())
+    return isinstance(refusal, smtplib.SMTPResponseException) and refusal.smtp_code >= PERMANENT
 
 
 def sweep_leases(is_live: Callable[[str, str], bool]) -> list[str]:

@@ -34,7 +34,7 @@ from muster.records.nodes import (
     node_events,
     touch_contact,
 )
-from muster.records.outbox import outbox_add, outbox_failed, outbox_pending, outbox_sent
+from muster.records.outbox import outbox_add, outbox_failed, outbox_parked, outbox_pending, outbox_sent
 from muster.records.output.export import export_run
 from muster.records.output.raw import StageAttempt, StageBytes, stage_attempts, stage_bytes
 from muster.records.parts import node_parts, part_history, part_runs
@@ -154,6 +154,7 @@ __all__ = [
     "open_findings",
     "outbox_add",
     "outbox_failed",
+    "outbox_parked",
     "outbox_pending",
     "outbox_sent",
     "part_history",

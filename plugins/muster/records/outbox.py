@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+import datetime
+
+from sqlalchemy import Select, or_, select
 
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Outbox
 from muster.records.values import OutboxMessage
+
+RETRY_FIRST = datetime.timedelta(minutes=4)
+"""Less than the five minutes between two deliveries of the housekeeping DAG."""
+
+RETRY_MAX = datetime.timedelta(hours=6)
 
 
 def outbox_add(key: str, message: bytes) -> str:
@@ -22,16 +29,28 @@ def outbox_add(key: str, message: bytes) -> str:
             return "added"
         if row.sent_at is not None:
             return "sent already"
-        row.message = message
+        row.message, row.retry_at, row.parked_at = message, None, None
         return "replaced"
 
 
-def outbox_pending(limit: int = 100) -> list[OutboxMessage]:
-    """The mails that have not been sent, oldest first."""
+def outbox_pending(limit: int = 100, *, due: bool = False) -> list[OutboxMessage]:
+    """The mails that wait to be sent, oldest first; with ``due`` those alone that may be tried now."""
+    query = select(Outbox).where(Outbox.sent_at.is_(None), Outbox.parked_at.is_(None))
+    if due:
+        query = query.where(or_(Outbox.retry_at.is_(None), Outbox.retry_at <= access.now()))
+    return _messages(query.order_by(Outbox.id).limit(limit))
+
+
+def outbox_parked(limit: int = 100) -> list[OutboxMessage]:
+    """The mails that the mail server refused for good, oldest first."""
+    return _messages(select(Outbox).where(Outbox.parked_at.is_not(None)).order_by(Outbox.id).limit(limit))
+
+
+def _messages(query: Select[tuple[Outbox]]) -> list[OutboxMessage]:
     with reading() as session:
-        rows = session.scalars(select(Outbox).where(Outbox.sent_at.is_(None)).order_by(Outbox.id).limit(limit))
         return [
-            OutboxMessage(row.id, row.key, row.message, row.created_at, row.attempts, row.last_error) for row in rows
+            OutboxMessage(row.id, row.key, row.message, row.created_at, row.attempts, row.last_error)
+            for row in session.scalars(query)
         ]
 
 
@@ -42,8 +61,10 @@ def outbox_sent(message_id: int) -> None:
         row.sent_at, row.attempts, row.last_error = access.now(), row.attempts + 1, ""
 
 
-def outbox_failed(message_id: int, error: str) -> None:
-    """Store why sending failed; the mail stays pending."""
+def outbox_failed(message_id: int, error: str, *, park: bool = False) -> None:
+    """Record that sending failed, and why: the mail waits twice as long as before, or is parked."""
     with writing() as session:
         row = session.get_one(Outbox, message_id)
+        row.retry_at = access.now() + min(RETRY_FIRST * 2 ** min(row.attempts, 10), RETRY_MAX)
+        row.parked_at = access.now() if park else None
         row.attempts, row.last_error = row.attempts + 1, error

@@ -340,5 +340,9 @@ class Outbox(Base):
     message: Mapped[bytes]
     created_at: Mapped[datetime.datetime]
     sent_at: Mapped[datetime.datetime | None]
+    retry_at: Mapped[datetime.datetime | None]
+    """Not tried again before."""
+    parked_at: Mapped[datetime.datetime | None]
+    """Since when it is not tried any more: the mail server refused it for good."""
     attempts: Mapped[int] = mapped_column(default=0)
     last_error: Mapped[str] = mapped_column(default="")
