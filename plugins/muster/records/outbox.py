@@ -46,7 +46,7 @@ def outbox_parked(limit: int = 100) -> list[OutboxMessage]:
     return _messages(select(Outbox).where(Outbox.parked_at.is_not(None)).order_by(Outbox.id).limit(limit))
 
 
-def _messages(query: Select[tuple[Outbox]]) -> list[OutboxMessage]:
+def _messages(query: Select[Outbox]) -> list[OutboxMessage]:
     with reading() as session:
         return [
             OutboxMessage(row.id, row.key, row.message, row.created_at, row.attempts, row.last_error)
