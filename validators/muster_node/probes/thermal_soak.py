@@ -1,7 +1,8 @@
 """Load for a set time with the sensors read beside it: temperatures, clocks, power, throttling and fans under load.
 
-Only sensors that are there are reported; the judge tells a promised sensor that is missing. The rate of the load itself
-is reported too: a machine that hides its sensors (most virtual ones) still shows throttling as a falling rate.
+The load never waits for a sensor. The share of the time that each device was busy, and the share of the due readings
+that each device's sensors gave, are reported with the rest: without them a maximum or a time of 0 s means nothing.
+The rate of the load is reported too: a machine without sensors (most virtual ones) shows throttling as a falling rate.
 """
 
 from __future__ import annotations
@@ -10,20 +11,31 @@ import collections
 from statistics import mean
 from typing import Any, Dict, List, NamedTuple, Tuple
 
+from muster_node.hardware.host.sysfs import NOT_SUPPORTED
 from muster_node.hardware.pytorch import require_torch
-from muster_node.hardware.seam import NOT_SUPPORTED, Hardware, Sample, Worker
+from muster_node.hardware.seam import Device, Hardware, Sample, Worker
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads.common import best_devices, drop_percent, median, seed_of, spread
 from muster_node.workloads.cooling import cooldown_constant, time_to_steady
+from muster_node.workloads.each_device import error_of, on_each
+from muster_node.workloads.products import BLOCK_S, BUSY_BLOCK_S, products_in
 
 _SIZES = {"cpu": 512, "gpu": 8192}
 _DTYPES = {"cpu": "float32", "gpu": "bfloat16"}
 _GIGA = {"cpu": 1e9, "gpu": 1e12}
+_BLOCKS_S = {"cpu": BLOCK_S["cpu"], "gpu": BUSY_BLOCK_S}
 _WINDOWS = 30
 _WINDOW_MIN_S = 0.1
+_WATCHED = ("temperature", "hbm_temperature", "thermal_margin", "power", "clock", "throttle")
+"""Sensors whose readings are counted, of those that a device has."""
+
+_TOO_SHORT = "the soak was too short"
 
 Series = Dict[Tuple[str, str], List[float]]
-"""(series, device) → readings, or the moments at which they were taken."""
+"""By (series, device): readings, or the times at which they were taken."""
+
+Counters = Dict[Tuple[str, str], float]
+"""Seconds throttled since the driver was loaded, by (device, reason)."""
 
 
 class ThermalSoak(Probe):
@@ -36,13 +48,13 @@ class ThermalSoak(Probe):
         "seconds": Param(60.0, "how long to load, in seconds of the hardware's clock"),
         "interval_s": Param(1.0, "how often sensors are read"),
         "settle": Param(0.0, "share of the soak at its start that means and medians leave out"),
-        "cooldown_s": Param(0.0, "how long to go on reading sensors once the load has ended; 0: not at all"),
+        "cooldown_s": Param(0.0, "how long to read sensors after the load; 0: not at all"),
     }
     metrics = {
         "temperature_max": Metric("°C", "hottest reading"),
         "hbm_temperature_max": Metric("°C", "hottest reading of GPU memory"),
-        "thermal_margin": Metric("°C", "smallest distance to the slowdown temperature that the device itself names"),
-        "hbm_margin": Metric("°C", "smallest distance of GPU memory to the limit that the device itself names"),
+        "thermal_margin": Metric("°C", "smallest distance to the device's own slowdown temperature"),
+        "hbm_margin": Metric("°C", "smallest distance of GPU memory to the device's own limit"),
         "hbm_gradient": Metric("°C", "memory temperature less core temperature, settled means"),
         "time_to_steady": Metric(
             "s", "from the load's start until the temperature stays within 1 °C of its settled mean"
@@ -54,8 +66,13 @@ class ThermalSoak(Probe):
         "power_mean": Metric("W", "mean power"),
         "throttle_time": Metric("s", "time spent throttled, by reason"),
         "fan_max": Metric("%", "fastest fan"),
-        "fan_speed": Metric("RPM", "slowest reading of a fan, where the machine shows its fans one by one"),
-        "inlet_temperature": Metric("°C", "median temperature of the air that comes in"),
+        "fan_speed": Metric("RPM", "slowest reading of a fan, where the machine reports single fans"),
+        "inlet_temperature": Metric("°C", "median inlet temperature"),
+        "load_share": Metric("%", "share of the soak in which the device was busy"),
+        "sensor_share": Metric(
+            "%", "readings taken of those that were due; of several sensors the one with the fewest"
+        ),
+        "gpu_lost": Metric("bool", "whether the GPU fell off the bus or stopped answering during the soak"),
         "soak_rate": Metric("GFLOPS", "median rate of the load", "TFLOPS"),
         "soak_rate_drop": Metric("%", "how much lower the rate is in the last third than in the first"),
     }
@@ -73,33 +90,80 @@ class ThermalSoak(Probe):
 
         before = _throttle_counters(hardware)
         with hardware.loading(devices):
-            soaked = hardware.at_once(devices, _Soaking(torch, context), tick, context.params["interval_s"])
+            soaked = on_each(hardware, devices, _Soaking(torch, context), tick, context.params["interval_s"])
         record.count(before, _throttle_counters(hardware))
+        for device, result in zip(devices, soaked):
+            _emit_load(context, device, result)
+            if device.kind == "gpu":
+                _emit_lost(context, device, error_of(result))
         cooling = _cool_down(context)
-        for device, windows in zip(devices, (each.rates for each in soaked)):
-            samples = len(windows)
-            context.emit("soak_rate", device.id, value=median(windows), samples=samples, spread=spread(windows))
-            drop = drop_percent(windows)
-            note = "" if drop is not None else "the soak was too short"
-            context.emit("soak_rate_drop", device.id, value=drop, samples=samples, note=note)
         summarise(context, record)
-        _settling(context, record, min(each.began for each in soaked))
+        whole = [result for result in soaked if not error_of(result)]
+        if whole:
+            began, ended = min(each.began for each in whole), max(each.ended for each in whole)
+            _emit_sensor_shares(context, devices, record, ended - began)
+            _settling(context, record, began)
         _cooling(context, record, cooling)
 
 
+def _emit_load(context: Context, device: Device, result: Any) -> None:
+    """Rate and share of time under load; a device on which PyTorch raised an error has neither."""
+    emit, error = context.emit, error_of(result)
+    if error:
+        for metric in ("soak_rate", "soak_rate_drop", "load_share"):
+            emit(metric, device.id, note=error)
+        return
+    rates, samples = result.rates, len(result.rates)
+    emit("soak_rate", device.id, value=median(rates), samples=samples, spread=spread(rates))
+    drop = drop_percent(rates)
+    emit("soak_rate_drop", device.id, value=drop, samples=samples, note="" if drop is not None else _TOO_SHORT)
+    if context.hardware.simulated:
+        # The simulated clock outruns the processor that stands in for the GPU.
+        emit("load_share", device.id, note="not measured on simulated hardware")
+    else:
+        emit("load_share", device.id, value=min(100.0, 100.0 * result.busy_s / (result.ended - result.began)))
+
+
+def _emit_lost(context: Context, gpu: Device, error: str) -> None:
+    """A GPU that the driver calls lost, or that failed and reports no sensor any more, is lost."""
+    silent = error and all(sample.device != gpu.id for sample in context.hardware.telemetry())
+    if context.hardware.lost(gpu) or silent:
+        context.emit("gpu_lost", gpu.id, value=1.0, note=error or "NVML: the GPU is lost")
+    else:
+        context.emit("gpu_lost", gpu.id, value=None if error else 0.0, note=error)
+
+
+def _emit_sensor_shares(context: Context, devices: List[Device], record: "Record", seconds: float) -> None:
+    """Of the sensors that a device has, the one that gave the fewest readings."""
+    due = max(1.0, seconds / (record.interval() or context.params["interval_s"]))
+    for device in devices:
+        counts = {series: record.readings[series, device.id] for series in _WATCHED}
+        given = {series: count for series, count in counts.items() if count}
+        if given:
+            fewest = min(given, key=lambda series: given[series])
+            note = "%s: %d readings, %.0f were due" % (fewest, given[fewest], due)
+            context.emit("sensor_share", device.id, value=min(100.0, 100.0 * given[fewest] / due), note=note)
+        elif device.kind == "gpu":
+            context.emit("sensor_share", device.id, value=0.0, note="no sensor gave a reading")
+
+
 class Record:
-    """Numeric series and times in states, as the sensors told them during the soak."""
+    """Readings and times in throttle states during the soak. ``now`` is the clock."""
 
     def __init__(self, now: Any) -> None:
         self._now = now
         self._last: Dict[str, float] = {}
+        self._ticks: List[float] = []
         self.series: Series = collections.defaultdict(list)
         self.times: Series = collections.defaultdict(list)
+        self.readings: "collections.Counter[Tuple[str, str]]" = collections.Counter()
         self.throttled: Dict[str, Dict[str, float]] = {}
+        self.contradicted: Dict[Tuple[str, str], str] = {}
 
     def add(self, samples: List[Sample]) -> None:
         """Add one reading of all sensors. A state counts for the time since the device's previous reading."""
         now = self._now()
+        self._ticks.append(now)
         for sample in samples:
             if sample.series == "throttle" and sample.state is not None:
                 times = self.throttled.setdefault(sample.device, {})
@@ -108,16 +172,34 @@ class Record:
             elif sample.value is not None:
                 self.series[sample.series, sample.device].append(sample.value)
                 self.times[sample.series, sample.device].append(now)
+            else:
+                continue
+            self.readings[sample.series, sample.device] += 1
 
-    def count(self, before: Dict[Tuple[str, str], float], after: Dict[Tuple[str, str], float]) -> None:
-        """Let the device's own throttle counters overrule what readings caught of it, where it has them."""
-        for (device, reason), seconds in after.items():
+    def interval(self) -> float:
+        """Median seconds from one reading of all sensors to the next: one that hangs does not stretch it; 0: unknown."""
+        gaps = [later - earlier for earlier, later in zip(self._ticks, self._ticks[1:])]
+        return median(gaps) if gaps else 0.0
+
+    def count(self, before: Counters, after: Counters) -> None:
+        """Take the device's own throttle counters where they have more than the readings caught.
+
+        A counter with less, by more than the readings' coarseness, contradicts them: the readings stand.
+        """
+        coarse = 2.0 * self.interval()
+        for (device, reason), ended in after.items():
             if (device, reason) in before:
-                self.throttled.setdefault(device, {})[reason] = seconds - before[device, reason]
+                counted = ended - before[device, reason]
+                times = self.throttled.setdefault(device, {})
+                seen = times.get(reason, 0.0)
+                times[reason] = max(seen, counted)
+                if seen > counted + coarse:
+                    note = "read for %.1f s, but the driver's counter has %.1f s" % (seen, counted)
+                    self.contradicted[device, reason] = note
 
 
 def _cool_down(context: Context) -> Record:
-    """What the sensors tell after the load, for as long as the plan asks: nothing, where it asks for no time."""
+    """Readings after the load, for ``cooldown_s``."""
     clock = context.hardware.clock
     record, end = Record(clock.now), clock.now() + context.params["cooldown_s"]
     if context.params["cooldown_s"]:
@@ -128,7 +210,7 @@ def _cool_down(context: Context) -> Record:
     return record
 
 
-def _throttle_counters(hardware: Hardware) -> Dict[Tuple[str, str], float]:
+def _throttle_counters(hardware: Hardware) -> Counters:
     return {
         (fact.device, fact.labels["reason"]): fact.value
         for fact in hardware.counters()
@@ -140,7 +222,7 @@ REASONS = ("sw_power_cap", "hw_slowdown", "hw_thermal", "sw_thermal", "hw_power_
 
 
 def summarise(context: Context, record: Record) -> None:
-    """Emit what the record holds; of a series that is not there, nothing."""
+    """Emit what the record holds; nothing of a series that the machine does not have."""
     steady = {key: _steady(values, context.params["settle"]) for key, values in record.series.items()}
     for (series, device), values in sorted(record.series.items()):
         late, count = steady[series, device], len(values)
@@ -153,7 +235,7 @@ def summarise(context: Context, record: Record) -> None:
         elif series == "clock":
             context.emit("clock_median", device, value=median(late), samples=count, spread=spread(late))
             drop = drop_percent(late)
-            note = "" if drop is not None else "the soak was too short"
+            note = "" if drop is not None else _TOO_SHORT
             context.emit("clock_drop", device, value=drop, samples=count, note=note)
         elif series == "power":
             context.emit("power_mean", device, value=mean(late), samples=len(late))
@@ -167,7 +249,8 @@ def summarise(context: Context, record: Record) -> None:
     _memory(context, steady)
     for device, times in sorted(record.throttled.items()):
         for reason in sorted({*REASONS, *times} - {"none"}):
-            context.emit("throttle_time", device, value=times.get(reason, 0.0), labels={"reason": reason})
+            note = record.contradicted.get((device, reason), "")
+            context.emit("throttle_time", device, value=times.get(reason, 0.0), labels={"reason": reason}, note=note)
 
 
 def _steady(values: List[float], settle: float) -> List[float]:
@@ -175,13 +258,13 @@ def _steady(values: List[float], settle: float) -> List[float]:
 
 
 def _settled_from(values: List[float], settle: float) -> int:
-    """The place of the first reading that counts as settled: the first of all, where none would be left."""
+    """Index of the first settled reading; 0 if none would be left."""
     place = int(settle * len(values))
     return place if place < len(values) else 0
 
 
 def _memory(context: Context, steady: Series) -> None:
-    """How GPU memory lies to its core, and that a device which tells its temperature names no limit for it."""
+    """Memory against core temperature, and that a device with a memory temperature has no limit for it."""
     for (series, device), memory in sorted(steady.items()):
         core = steady.get(("temperature", device))
         if series == "hbm_temperature" and core:
@@ -199,7 +282,7 @@ def _settling(context: Context, record: Record, began: float) -> None:
 
 
 def _cooling(context: Context, record: Record, cooling: Record) -> None:
-    """Of every device whose temperature was told under load: a sensor that has gone since is missed."""
+    """For every device with a temperature under load, so that a sensor that stopped since is missed."""
     for series, device in sorted(record.series):
         if series == "temperature":
             values = cooling.series[series, device]
@@ -210,20 +293,23 @@ def _cooling(context: Context, record: Record, cooling: Record) -> None:
 
 
 def _resistances(context: Context, steady: Series) -> None:
-    """By means: a device that throttles on and off has two powers, and a median of them belongs to no temperature."""
+    """By means: the median power of a device that throttles on and off belongs to no temperature."""
     inlet = steady.get(("inlet_temperature", "node"))
     for (series, device), power in sorted(steady.items()):
         temperature = steady.get(("temperature", device))
         if series == "power" and temperature and mean(power) > 0:
             value = (mean(temperature) - mean(inlet)) / mean(power) if inlet else None
-            note = "" if inlet else "no sensor that this node reads itself tells the air that comes in"
+            note = "" if inlet else "the node itself reads no inlet temperature"
             context.emit("thermal_resistance", device, value=value, samples=len(power), note=note)
 
 
 class _Soaked(NamedTuple):
-    """When the load began, by the hardware's clock, and its rates window by window, in the unit of its kind."""
+    """When the load began and ended, by the hardware's clock; device seconds of work; rates by window (GFLOPS, GPUs
+    TFLOPS)."""
 
     began: float
+    ended: float
+    busy_s: float
     rates: List[float]
 
 
@@ -245,17 +331,24 @@ class _Soaking:
             )
             for _ in range(2)
         )
+
+        def block(products: int) -> float:
+            with compute.timer() as timing:
+                for _ in range(products):
+                    compute.matmul(a, b, nominal=(size, size, size))
+            return timing.seconds
+
+        block(1)  # the first product allocates and plans
+        per_block = products_in(_BLOCKS_S[kind], block(1))
         window = max(_WINDOW_MIN_S, self._seconds / _WINDOWS)
         rates: List[float] = []
         worker.ready()
-        began = clock.now()
+        began, total = clock.now(), 0.0
         end = began + self._seconds
         while not rates or clock.now() < end:
             until, products, busy = clock.now() + window, 0, 0.0
             while not products or clock.now() < until:
-                with compute.timer() as timing:
-                    for _ in range(4):
-                        compute.matmul(a, b, nominal=(size, size, size))
-                products, busy = products + 4, busy + timing.seconds
+                busy, products = busy + block(per_block), products + per_block
             rates.append(2.0 * size**3 * products / busy / _GIGA[kind])
-        return _Soaked(began, rates)
+            total += busy
+        return _Soaked(began, clock.now(), total, rates)
