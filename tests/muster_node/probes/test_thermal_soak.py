@@ -1,10 +1,21 @@
 """The soak: what sensors say under load, and only what they say."""
 
+import contextlib
+import itertools
+import time
+
+import pynvml
 import pytest
 
+from muster_node.hardware.host.cpu_compute import CpuCompute
 from muster_node.hardware.host.machine import HostHardware
-from muster_node.hardware.seam import Sample
+from muster_node.hardware.nvidia import nvml as nvml_module
+from muster_node.hardware.nvidia.gpus import NvidiaGpus
+from muster_node.hardware.seam import Sample, Timing
 from muster_node.probes.thermal_soak import Record, ThermalSoak
+from tests.muster_node.hardware.nvml_standin import FakeNvml, Hangs, run_or_hang
+
+torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.needs_torch
 
@@ -72,7 +83,7 @@ def test_without_an_inlet_thermal_resistance_says_so(run_probe):
 
     resistance = run_probe(ThermalSoak, Sealed(), seconds=0.5, interval_s=0.1).one("thermal_resistance", "cpu0")
     assert resistance.value is None
-    assert "air that comes in" in resistance.note
+    assert "inlet" in resistance.note
 
 
 class Memory(Instrumented):
@@ -100,6 +111,92 @@ def test_a_limit_of_memory_that_is_not_named_is_not_supported_and_not_zero(run_p
     hardware.limited = False
     margin = run_probe(ThermalSoak, hardware, seconds=0.5, interval_s=0.1).one("hbm_margin", "cpu0")
     assert (margin.value, margin.note) == (None, "not supported")
+
+
+class Board(HostHardware):
+    """Three GPUs behind a strict NVML; what multiplies for them takes no time to speak of."""
+
+    def __init__(self, nvml):
+        super().__init__(accelerators=NvidiaGpus(nvml))
+
+    def compute(self, device):
+        return Multiplier(device)
+
+
+class Multiplier(CpuCompute):
+    def __init__(self, device):
+        self.device, self.torch_device = device, torch.device("cpu")
+
+    def physical(self, *shape):
+        return tuple(16 for _ in shape)
+
+    def matmul(self, a, b, *, nominal, out_dtype=None):
+        time.sleep(0.001)
+
+    @contextlib.contextmanager
+    def timer(self):
+        timing, begun = Timing(), time.monotonic()
+        yield timing
+        timing.seconds = time.monotonic() - begun
+
+
+SOAK = {"seconds": 1.5, "interval_s": 0.05}
+
+
+def stops(nvml, index, error, after=5):
+    """From the ``after``-th reading of its temperature on, NVML answers for this GPU with an error, or hangs."""
+    seen = itertools.count()
+
+    def before(name, arguments):
+        if arguments[:1] != (index,):
+            return
+        if name == "nvmlDeviceGetTemperature" and next(seen) >= after:
+            nvml.refuse_gpu[index] = error
+        if error is None and index in nvml.refuse_gpu:
+            raise Hangs
+
+    nvml.before = before
+
+
+def test_sensors_of_a_healthy_board_are_read_in_full(run_probe):
+    run = run_probe(ThermalSoak, Board(FakeNvml(count=3)), **SOAK)
+    assert {row.value for row in run.all("sensor_share")} == {100.0}
+    assert {row.value for row in run.all("gpu_lost")} == {0.0}
+    assert all(50.0 < row.value <= 100.0 for row in run.all("load_share"))
+
+
+@pytest.mark.parametrize("error", [None, pynvml.NVML_ERROR_UNKNOWN])
+def test_sensors_that_stop_are_a_small_share_and_no_loss(run_probe, monkeypatch, error):
+    monkeypatch.setattr(nvml_module._Worker, "run", run_or_hang)
+    nvml = FakeNvml(count=3)
+    hardware = Board(nvml)
+    stops(nvml, 1, error)  # NVML index 1 sits in slot 5
+    run = run_probe(ThermalSoak, hardware, **SOAK)
+    assert run.one("sensor_share", "gpu5").value < 50.0
+    assert {run.one("sensor_share", gpu).value for gpu in ("gpu4", "gpu7")} == {100.0}
+    assert run.one("gpu_lost", "gpu5").value == 0.0
+
+
+def test_a_gpu_that_nvml_calls_lost_is_lost_though_it_still_multiplies(run_probe):
+    nvml = FakeNvml(count=3)
+    hardware = Board(nvml)
+    stops(nvml, 1, pynvml.NVML_ERROR_GPU_IS_LOST)
+    run = run_probe(ThermalSoak, hardware, **SOAK)
+    assert {row.device: row.value for row in run.all("gpu_lost")} == {"gpu4": 0.0, "gpu5": 1.0, "gpu7": 0.0}
+    assert run.one("sensor_share", "gpu5").value < 50.0
+
+
+def test_what_was_seen_of_throttling_stands_against_a_counter_that_denies_it():
+    times = iter([0.0, 1.0, 2.0, 3.0])
+    record = Record(lambda: next(times))
+    for _ in range(4):
+        record.add([Sample("throttle", "gpu2", "state", state="hw_thermal")])
+    record.count(
+        {("gpu2", "hw_thermal"): 7.0, ("gpu2", "sw_thermal"): 1.0},
+        {("gpu2", "hw_thermal"): 7.0, ("gpu2", "sw_thermal"): 1.5, ("gpu2", "hw_power_brake"): 9.0},
+    )
+    assert record.throttled["gpu2"] == {"hw_thermal": 3.0, "sw_thermal": 0.5}
+    assert set(record.contradicted) == {("gpu2", "hw_thermal")}
 
 
 def test_time_in_a_state_runs_from_reading_to_reading():

@@ -19,7 +19,7 @@ from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Clock, Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.tools.nccl_log import SUBSYSTEMS, Proof, parse_nccl_log, prove
-from muster_node.workloads.common import GIB, MIB, median, spread
+from muster_node.workloads.common import GIB, MIB, median, reason_of, spread
 
 SIZES = {"cpu": [MIB, 16 * MIB], "gpu": [8, 1024, MIB, 16 * MIB, 256 * MIB, GIB, 8 * GIB]}
 BACKENDS = {"cpu": "gloo", "gpu": "nccl"}
@@ -188,6 +188,8 @@ class _Rank:
         )
         try:
             return self._measure(worker, compute)
+        except RuntimeError as error:  # the worker's own name is that of the CPU it runs on
+            raise RuntimeError("%s: %s" % (compute.device.id, reason_of(error))) from error
         finally:
             dist.destroy_process_group()
 

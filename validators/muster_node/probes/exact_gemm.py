@@ -26,6 +26,7 @@ from muster_node.hardware.seam import Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.tools.run import COOL_PARAMS, cool_down, gpu_temperatures
 from muster_node.workloads.common import FORMATS, best_devices, precision_of, seed_of
+from muster_node.workloads.each_device import error_of, on_each
 from muster_node.workloads.exact import fitting_shape
 from muster_node.workloads.exact_conditions import Pulsed, Soak, tell_warmth
 from muster_node.workloads.exact_vector import BATCH, EXAMPLES, RANGES, SHAPES, Finding, Pace, Shape, Vector
@@ -122,13 +123,16 @@ class ExactGemm(Probe):
         {accused: {device: how often it was wrong there}}.
         """
         wrong = {name: [vector for finding in found for vector in finding.wrong] for name, found in findings.items()}
-        suspects = {name for name, vectors in wrong.items() if vectors}
+        accused = {name for name, vectors in wrong.items() if vectors}
+        suspects = accused | {name for name, found in findings.items() if any(finding.error for finding in found)}
         reruns: Dict[str, Dict[str, Rerun]] = {}
-        for name in sorted(suspects):
+        for name in sorted(accused):
             own = [finding.again for finding in findings[name]]
             on = reruns[name] = {name: Rerun(sum(one.runs for one in own), sum(one.wrong for one in own))}
             for peer in peers_of(name, suspects, devices):
-                (on[peer.id],) = context.hardware.at_once([peer], _Repeat(context, dtype, wrong[name][:EXAMPLES]))
+                (seen,) = on_each(context.hardware, [peer], _Repeat(context, dtype, wrong[name][:EXAMPLES]))
+                if not error_of(seen):
+                    on[peer.id] = seen
         return reruns
 
 
@@ -146,7 +150,8 @@ def _soaked(torch: Any, context: Context, devices: List[Device], dtype: str) -> 
     """Heat all devices; returns the seconds that this took, 0 where none has the format."""
     context.progress("soaking for %g s" % context.params["soak_s"])
     with context.hardware.loading(devices):
-        return float(max(context.hardware.at_once(devices, Soak(torch, context, dtype))))
+        soaked = on_each(context.hardware, devices, Soak(torch, context, dtype))
+        return float(max((seconds for seconds in soaked if not error_of(seconds)), default=0.0))
 
 
 def _loaded(torch: Any, context: Context, devices: List[Device], dtype: str, findings: _Found) -> None:
@@ -182,7 +187,8 @@ def _report_pulses(context: Context, devices: List[Device], dtype: str, pattern:
     """How many bursts there were: none is told as such, since then nothing was tested in this pattern."""
     for device in devices:
         for finding in findings[device.id][-1:]:
-            labels, note = {"pattern": pattern, "dtype": dtype}, "" if finding.bursts else NO_BURST
+            labels = {"pattern": pattern, "dtype": dtype}
+            note = finding.error or ("" if finding.bursts else NO_BURST)
             context.emit("gemm_pulses", device.id, value=finding.bursts or None, labels=labels, note=note)
 
 
@@ -199,6 +205,11 @@ def _report(context: Context, device: Device, dtype: str, findings: List[Finding
         return False
     labels = {"dtype": dtype}
     total = sum(finding.mismatches for finding in findings)
+    error = next((finding.error for finding in findings if finding.error), "")
+    if error and not total:  # what was right before an error clears nothing
+        for metric in ("gemm_mismatches", "gemm_checked_elements", "gemm_checked_fraction"):
+            context.emit(metric, device.id, labels=labels, note=error)
+        return True
     checked, produced = sum(f.checked for f in findings), sum(f.produced for f in findings)
     products = sum(finding.products for finding in findings)
     note = ""
@@ -242,15 +253,20 @@ class _Screen:
         worker.ready()
         if not compute.supports(self._dtype):
             return None
-        finding, clock = Finding(self._mode), self._hardware.clock
+        finding = Finding(self._mode)
+        with finding.keeping_errors():
+            self._run(compute, finding)
+        return finding
+
+    def _run(self, compute: Compute, finding: Finding) -> None:
+        clock, device = self._hardware.clock, compute.device
         end, number = clock.now() + self._params["seconds"], 0
         while number < self._params["rounds"] or clock.now() < end:
-            for wanted in self._params["shapes"] or SHAPES[worker.device.kind]:
+            for wanted in self._params["shapes"] or SHAPES[device.kind]:
                 shape = fitting_shape(self._dtype, tuple(wanted))
-                seed = seed_of(self._seed, self._mode, worker.device.id, self._dtype, shape, number)
+                seed = seed_of(self._seed, self._mode, device.id, self._dtype, shape, number)
                 self._screen(compute, shape, RANGES[number % len(RANGES)], seed, finding)
             number += 1
-        return finding
 
     def _screen(self, compute: Compute, shape: Shape, span: str, seed: int, finding: Finding) -> None:
         """One set of operands: one product, or as many as fill the time, with the raw rate taken before and after."""

@@ -21,6 +21,7 @@ from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Device, Hardware, Worker
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads.common import best_devices, precision_of, seed_of
+from muster_node.workloads.each_device import error_of, on_each
 from muster_node.workloads.model_operations import Operations, golden_key
 from muster_node.workloads.rerun import TOLD, Rerun, peers_of, report_reruns
 from muster_node.workloads.vote import dissenters
@@ -69,7 +70,12 @@ class FullEntropy(Probe):
         facts = _facts(context.hardware)
         with precision_of(torch, *(precisions or ["fp32"])):
             with context.hardware.loading(devices):
-                found = context.hardware.at_once(devices, _Runner(torch, context, facts))
+                results = on_each(context.hardware, devices, _Runner(torch, context, facts))
+            errors = {device.id: error_of(result) for device, result in zip(devices, results) if error_of(result)}
+            devices = [device for device in devices if device.id not in errors]
+            found = [result for result in results if not error_of(result)]
+            if not found:
+                raise RuntimeError("every device failed: %s" % "; ".join(sorted(set(errors.values()))))
             names = [device.id for device in devices]
             for device, ran in zip(names, found):
                 context.emit("golden_key", device, text=ran.key)
@@ -77,6 +83,9 @@ class FullEntropy(Probe):
             for operation, problems in wrong.items():
                 for index, device in enumerate(names):
                     self._report(context, device, operation, found[index], problems.get(index, []))
+            for device_id, error in errors.items():
+                for operation in wrong:
+                    context.emit("full_entropy_mismatches", device_id, labels={"op": operation}, note=error)
             _run_again(torch, context, devices, found, wrong)
 
     def _report(self, context: Context, device: str, operation: str, ran: "Ran", problems: List[str]) -> None:
@@ -137,8 +146,8 @@ def _run_again(
         alike = [other for other, ran in zip(devices, found) if ran.key == found[index].key]
         for other in [device, *peers_of(device.id, suspects, alike)] if expected else ():
             times = context.params["reruns"] if other is device else 1
-            (seen,) = context.hardware.at_once([other], _Again(torch, context, expected, times))
-            for name, rerun in seen.items():
+            (seen,) = on_each(context.hardware, [other], _Again(torch, context, expected, times))
+            for name, rerun in () if error_of(seen) else seen.items():
                 report_reruns(context, "full_entropy_rerun", device.id, {"op": name}, {other.id: rerun})
 
 

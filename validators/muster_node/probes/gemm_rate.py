@@ -16,6 +16,7 @@ from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Timing, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads.common import FORMATS, median, precision_of, quantile, seed_of, spread
+from muster_node.workloads.each_device import error_of, on_each
 from muster_node.workloads.products import Products, Shape
 
 FMA_UNITS = 2
@@ -104,11 +105,14 @@ class _Rates:
 
 def _on_gpus(context: Context, torch: Any, dtype: str) -> bool:
     gpus, labels, params = context.hardware.devices("gpu"), {"dtype": dtype}, context.params
-    alone: Dict[str, _Rates] = {}
+    alone: Dict[str, Any] = {}
     for device in gpus if params["alone_s"] else ():
         context.progress("%s products on %s" % (dtype, device.id))
         alone.update(_measure(context, torch, dtype, [device], _Times(params["alone_s"], params["alone_s"])))
     for name, rates in alone.items():
+        if error_of(rates):
+            context.emit("gemm_rate_alone", name, labels=labels, note=error_of(rates))
+            continue
         blocks = rates.blocks
         value = median(blocks)
         context.emit("gemm_rate_alone", name, value=value, labels=labels, samples=len(blocks), spread=spread(blocks))
@@ -116,6 +120,9 @@ def _on_gpus(context: Context, torch: Any, dtype: str) -> bool:
     times = _Times(params["warmup_s"], params["seconds"], params["search_s"])
     found = _measure(context, torch, dtype, gpus, times)
     for name, rates in found.items():
+        if error_of(rates):
+            context.emit("gemm_rate", name, labels=labels, note=error_of(rates))
+            continue
         _emit_rate(context, name, dtype, rates)
         _emit_beside(context, name, labels, rates)
     return bool(found)
@@ -145,7 +152,7 @@ def _emit_beside(context: Context, device: str, labels: Dict[str, str], rates: _
 
 
 def _on_cores(context: Context, torch: Any, dtype: str) -> bool:
-    alone: Dict[str, _Rates] = {}
+    alone: Dict[str, Any] = {}
     times = _Times(context.params["warmup_s"], context.params["seconds"])
     for device in context.hardware.devices("cpu"):
         context.progress("%s products on %s" % (dtype, device.id))
@@ -196,9 +203,10 @@ class _Times:
     search_s: float = 0.0
 
 
-def _measure(context: Context, torch: Any, dtype: str, devices: List[Device], times: _Times) -> Dict[str, _Rates]:
+def _measure(context: Context, torch: Any, dtype: str, devices: List[Device], times: _Times) -> Dict[str, Any]:
+    """_Rates, or the DeviceError, of every device that multiplies the format."""
     with context.hardware.loading(devices):
-        found = context.hardware.at_once(devices, _Rating(torch, context, dtype, times))
+        found = on_each(context.hardware, devices, _Rating(torch, context, dtype, times))
     return {device.id: rates for device, rates in zip(devices, found) if rates is not None}
 
 

@@ -89,10 +89,13 @@ def _beside(context: Context, torch: Any, gpus: List[Device]) -> ContextManager[
 
 
 def _emit_lost(context: Context, gpu: Device, how: str, last: "_LastReadings") -> None:
-    """A GPU that broke off and tells no sensor any more is lost; one that still does has met with something else."""
-    told = how and any(sample.device == gpu.id for sample in context.hardware.telemetry())
-    note = how and "%s; %s" % (how, last.of(gpu))
-    context.emit("gpu_lost", gpu.id, value=None if told else float(bool(how)), note=note)
+    """A GPU is lost if the driver says so, or if it failed and reports no sensor; other failures are no loss."""
+    lost = context.hardware.lost(gpu)
+    if how and not lost:
+        lost = all(sample.device != gpu.id for sample in context.hardware.telemetry())
+    notes = [how or ("NVML: the GPU is lost" if lost else ""), last.of(gpu) if how or lost else ""]
+    value = 1.0 if lost else None if how else 0.0
+    context.emit("gpu_lost", gpu.id, value=value, note="; ".join(filter(None, notes)))
 
 
 class _LastReadings:

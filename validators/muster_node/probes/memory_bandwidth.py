@@ -12,6 +12,7 @@ from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads.common import MIB, median, spread
+from muster_node.workloads.each_device import error_of, on_each
 
 _ELEMENT = 8  # float64, as in STREAM
 _LLC_TIMES = 4
@@ -46,9 +47,9 @@ class MemoryBandwidth(Probe):
         cores = context.hardware.devices("core") or context.hardware.devices("cpu")
         for device, rates in zip(gpus, _measure(context, torch, gpus)):
             for op in _BYTES_PER_ELEMENT:
-                _emit(context, device.id, op, rates[op])
+                _emit(context, device.id, op, [] if error_of(rates) else rates[op], error_of(rates))
         try:
-            together, why_not = _measure(context, torch, cores), "the machine tells of no CPU"
+            together, why_not = _measure(context, torch, cores), "the machine lists no CPU"
         except Skip as skip:
             if not gpus:
                 raise
@@ -58,14 +59,14 @@ class MemoryBandwidth(Probe):
             _emit(context, "memory", op, passes, why_not)
 
 
-def _measure(context: Context, torch: Any, devices: List[Device]) -> List[Dict[str, List[float]]]:
-    """Each device's rates by operation, pass by pass, all at work at once."""
+def _measure(context: Context, torch: Any, devices: List[Device]) -> List[Any]:
+    """Each device's rates in GB/s by operation, pass by pass, all at work at once; or its DeviceError."""
     if not devices:
         return []
     array_bytes = MIB * (context.params["array_mib"] or _array_mib(context, devices[0].kind))
     context.progress("copy and triad on %s" % ", ".join(device.id for device in devices))
     with context.hardware.loading(devices):
-        return context.hardware.at_once(devices, _Streaming(torch, context, array_bytes))
+        return on_each(context.hardware, devices, _Streaming(torch, context, array_bytes))
 
 
 def _array_mib(context: Context, kind: str) -> float:
@@ -97,7 +98,7 @@ class _Streaming:
         elements = int(self._array_bytes / (worker.count if worker.device.kind == "cpu" else 1)) // _ELEMENT
         if _ARRAYS * self._array_bytes > _FREE_SHARE * compute.free_memory():
             raise Skip("three arrays of %.0f MiB do not fit into half of the free memory" % (self._array_bytes / MIB))
-        worker.ready()  # everybody has seen how much is free before anybody takes some
+        worker.ready()  # all have read how much is free before one allocates
         (physical,) = compute.physical(elements)
         a, b, c = (
             torch.full((physical,), value, dtype=torch.float64, device=compute.torch_device)

@@ -15,7 +15,8 @@ from typing import Any, Dict, List, Mapping, Optional
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Hardware, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.workloads.common import GIB, MIB, best_devices, seed_of
+from muster_node.workloads.common import GIB, MIB, best_devices, reason_of, seed_of
+from muster_node.workloads.each_device import error_of, on_each
 from muster_node.workloads.patterns import BLOCK_BYTES, EXAMPLES, PATTERNS, Region, sequences
 from muster_node.workloads.rerun import TOLD, Rerun, peers_of, report_reruns
 
@@ -63,7 +64,7 @@ class MemoryPattern(Probe):
             return
         totals = _total_gib(context.hardware)
         by_device = {device.id: one for device, one in zip(devices, found)}
-        suspects = {name for name, one in by_device.items() if one.wrong}
+        suspects = {name for name, one in by_device.items() if one.wrong or one.error}
         for device, one in zip(devices, found):
             for peer in peers_of(device.id, suspects, devices) if one.wrong else ():
                 tester.again_on(peer, by_device[peer.id].nominal_bytes, one)
@@ -83,7 +84,10 @@ def _check(params: Mapping[str, Any], kind: str) -> None:
 
 @dataclasses.dataclass
 class _Tested:
-    """What one worker found; ``reruns``: by pattern and device. Rates are in bytes per second."""
+    """What one worker found; ``reruns``: by pattern and device. Rates are in bytes per second.
+
+    ``error``: what PyTorch raised on the device, which ended its test.
+    """
 
     nominal_bytes: int
     free_bytes: int
@@ -95,6 +99,7 @@ class _Tested:
     examples: Dict[str, List[str]] = dataclasses.field(default_factory=dict)
     keys: Dict[str, int] = dataclasses.field(default_factory=dict)
     reruns: Dict[str, Dict[str, Rerun]] = dataclasses.field(default_factory=dict)
+    error: str = ""
 
     @property
     def wrong(self) -> bool:
@@ -113,16 +118,25 @@ class _Tester:
         compute = self._hardware.compute(worker.device)
         free = compute.free_memory()
         nominal_bytes = _share(free, self._params, worker)
-        worker.ready()  # everybody has seen how much is free before anybody takes some
-        region = self._region(compute, nominal_bytes)
-        tested, clock = _Tested(region.nominal_bytes, free), self._hardware.clock
+        worker.ready()  # all have read how much is free before one allocates
+        tested = _Tested(0, free)
+        try:
+            self._run(compute, nominal_bytes, tested)
+        except RuntimeError as error:
+            if worker.device.kind != "gpu":
+                raise
+            tested.error = reason_of(error)
+        return tested
+
+    def _run(self, compute: Compute, nominal_bytes: int, tested: "_Tested") -> None:
+        region, clock = self._region(compute, nominal_bytes), self._hardware.clock
+        tested.nominal_bytes = region.nominal_bytes
         end = clock.now() + self._params["seconds"]
         while tested.rounds < self._params["rounds"] or clock.now() < end:
             for pattern in self._params["patterns"]:
                 self._one(pattern, region, compute, tested)
             tested.rounds += 1
         tested.copy_rate = region.copy_rate(_COPIES)
-        return tested
 
     def again_on(self, peer: Device, nominal_bytes: int, tested: _Tested) -> None:
         """Run what was wrong in ``tested`` on a sibling with the same keys, over as much memory as it tested itself."""
@@ -133,8 +147,8 @@ class _Tester:
             region = self._region(compute, nominal_bytes)
             return {name: self._wrong(name, key, region) for name, key in tested.keys.items()}
 
-        (seen,) = self._hardware.at_once([peer], work)
-        for pattern, wrong in seen.items():
+        (seen,) = on_each(self._hardware, [peer], work)
+        for pattern, wrong in () if error_of(seen) else seen.items():
             tested.reruns[pattern].setdefault(peer.id, Rerun()).add(wrong)
 
     def _region(self, compute: Compute, nominal_bytes: int) -> Region:
@@ -180,18 +194,24 @@ def _total_gib(hardware: Hardware) -> Dict[str, float]:
 
 def _report(context: Context, device: str, found: List[_Tested], free: int, total_gib: Optional[float]) -> None:
     rounds = min(tested.rounds for tested in found)
+    error = next((tested.error for tested in found if tested.error), "")
     for pattern in context.params["patterns"]:
         examples = [example for tested in found for example in tested.examples.get(pattern, [])]
+        wrong = sum(tested.mismatches.get(pattern, 0) for tested in found)
         context.emit(
             "memory_mismatches",
             device,
-            value=sum(tested.mismatches.get(pattern, 0) for tested in found),
+            value=None if error and not wrong else wrong,  # what was right before an error clears nothing
             labels={"pattern": pattern},
             samples=rounds,
-            note="; ".join(examples[:EXAMPLES]),
+            note="; ".join([*examples[:EXAMPLES], error] if error else examples[:EXAMPLES]),
         )
         for tested in found:
             report_reruns(context, "memory_rerun", device, {"pattern": pattern}, tested.reruns.get(pattern, {}))
+    if error:
+        context.emit("memory_tested", device, note=error)
+        context.emit("memory_coverage", device, note=error)
+        return
     tested_bytes = sum(tested.nominal_bytes for tested in found)
     told = "%.4g of %.4g GiB that were free" % (tested_bytes / GIB, free / GIB)
     if total_gib:

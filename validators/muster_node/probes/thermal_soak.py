@@ -11,9 +11,8 @@ import collections
 from statistics import mean
 from typing import Any, Dict, List, NamedTuple, Tuple
 
-from muster_node.hardware.host.sysfs import NOT_SUPPORTED
 from muster_node.hardware.pytorch import require_torch
-from muster_node.hardware.seam import Device, Hardware, Sample, Worker
+from muster_node.hardware.seam import NOT_SUPPORTED, Device, Hardware, Sample, Worker
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads.common import best_devices, drop_percent, median, seed_of, spread
 from muster_node.workloads.cooling import cooldown_constant, time_to_steady
@@ -69,9 +68,7 @@ class ThermalSoak(Probe):
         "fan_speed": Metric("RPM", "slowest reading of a fan, where the machine reports single fans"),
         "inlet_temperature": Metric("°C", "median inlet temperature"),
         "load_share": Metric("%", "share of the soak in which the device was busy"),
-        "sensor_share": Metric(
-            "%", "readings taken of those that were due; of several sensors the one with the fewest"
-        ),
+        "sensor_share": Metric("%", "share of the attempts to read that gave a reading, of the worst sensor"),
         "gpu_lost": Metric("bool", "whether the GPU fell off the bus or stopped answering during the soak"),
         "soak_rate": Metric("GFLOPS", "median rate of the load", "TFLOPS"),
         "soak_rate_drop": Metric("%", "how much lower the rate is in the last third than in the first"),
@@ -97,12 +94,11 @@ class ThermalSoak(Probe):
             if device.kind == "gpu":
                 _emit_lost(context, device, error_of(result))
         cooling = _cool_down(context)
+        _emit_sensor_shares(context, devices, record)
         summarise(context, record)
         whole = [result for result in soaked if not error_of(result)]
         if whole:
-            began, ended = min(each.began for each in whole), max(each.ended for each in whole)
-            _emit_sensor_shares(context, devices, record, ended - began)
-            _settling(context, record, began)
+            _settling(context, record, min(each.began for each in whole))
         _cooling(context, record, cooling)
 
 
@@ -133,16 +129,15 @@ def _emit_lost(context: Context, gpu: Device, error: str) -> None:
         context.emit("gpu_lost", gpu.id, value=None if error else 0.0, note=error)
 
 
-def _emit_sensor_shares(context: Context, devices: List[Device], record: "Record", seconds: float) -> None:
+def _emit_sensor_shares(context: Context, devices: List[Device], record: "Record") -> None:
     """Of the sensors that a device has, the one that gave the fewest readings."""
-    due = max(1.0, seconds / (record.interval() or context.params["interval_s"]))
     for device in devices:
         counts = {series: record.readings[series, device.id] for series in _WATCHED}
         given = {series: count for series, count in counts.items() if count}
         if given:
             fewest = min(given, key=lambda series: given[series])
-            note = "%s: %d readings, %.0f were due" % (fewest, given[fewest], due)
-            context.emit("sensor_share", device.id, value=min(100.0, 100.0 * given[fewest] / due), note=note)
+            note = "%s: %d of %d readings" % (fewest, given[fewest], record.attempts)
+            context.emit("sensor_share", device.id, value=100.0 * given[fewest] / record.attempts, note=note)
         elif device.kind == "gpu":
             context.emit("sensor_share", device.id, value=0.0, note="no sensor gave a reading")
 
@@ -161,7 +156,7 @@ class Record:
         self.contradicted: Dict[Tuple[str, str], str] = {}
 
     def add(self, samples: List[Sample]) -> None:
-        """Add one reading of all sensors. A state counts for the time since the device's previous reading."""
+        """Add one attempt to read all sensors. A state counts for the time since the device's previous reading."""
         now = self._now()
         self._ticks.append(now)
         for sample in samples:
@@ -176,8 +171,13 @@ class Record:
                 continue
             self.readings[sample.series, sample.device] += 1
 
+    @property
+    def attempts(self) -> int:
+        """How often all sensors were read."""
+        return len(self._ticks)
+
     def interval(self) -> float:
-        """Median seconds from one reading of all sensors to the next: one that hangs does not stretch it; 0: unknown."""
+        """Median seconds from one reading of all sensors to the next; 0 for fewer than two."""
         gaps = [later - earlier for earlier, later in zip(self._ticks, self._ticks[1:])]
         return median(gaps) if gaps else 0.0
 
@@ -304,8 +304,7 @@ def _resistances(context: Context, steady: Series) -> None:
 
 
 class _Soaked(NamedTuple):
-    """When the load began and ended, by the hardware's clock; device seconds of work; rates by window (GFLOPS, GPUs
-    TFLOPS)."""
+    """When the load began and ended (s), device seconds of work, and rates by window (GFLOPS; GPUs TFLOPS)."""
 
     began: float
     ended: float

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Optional
 
-from muster_node.hardware.seam import Device, Worker
+from muster_node.hardware.seam import Compute, Device, Worker
 from muster_node.probe import Context
 from muster_node.workloads.common import seed_of
 from muster_node.workloads.exact_vector import Finding, Vector, heaviest
@@ -63,6 +63,11 @@ class Pulsed:
             worker.ready()
             return None
         finding = Finding("pulsed " + self._pattern)
+        with finding.keeping_errors():
+            self._pulse(worker, compute, finding, reruns)
+        return finding
+
+    def _pulse(self, worker: Worker, compute: Compute, finding: Finding, reruns: int) -> None:
         shape = heaviest(self._params["shapes"], worker.device.kind, self._dtype)
         seed = seed_of(self._seed, finding.mode, worker.device.id, self._dtype, shape)
         vector = Vector(self._torch, compute, self._dtype, shape, "full", seed)
@@ -76,4 +81,3 @@ class Pulsed:
                 for _ in places:
                     vector.check_burst(products, reruns, finding)
                     finding.bursts += 1
-        return finding

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from muster_node.hardware.seam import Compute
+from muster_node.workloads.common import reason_of
 from muster_node.workloads.exact import different_bits, fitting_shape, make_operands, multiply
 from muster_node.workloads.product_check import ProductCheck
 from muster_node.workloads.rerun import Rerun
@@ -46,7 +48,7 @@ class Pace:
 
 @dataclasses.dataclass
 class Finding:
-    """What one worker found: products and elements, and the first few wrong ones in words."""
+    """What one worker found: products and elements, the first few wrong ones in words, and what ended it early."""
 
     mode: str
     products: int = 0
@@ -59,6 +61,15 @@ class Finding:
     again: Rerun = dataclasses.field(default_factory=Rerun)
     paces: Dict[Shape, Pace] = dataclasses.field(default_factory=dict)
     bursts: int = 0
+    error: str = ""
+
+    @contextlib.contextmanager
+    def keeping_errors(self) -> Iterator[None]:
+        """Keeps what was found when PyTorch raises an error of the device, and notes that as ``error``."""
+        try:
+            yield
+        except RuntimeError as error:
+            self.error = reason_of(error)
 
 
 class Vector:
