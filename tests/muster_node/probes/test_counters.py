@@ -78,7 +78,7 @@ def test_links_are_summed_by_kind_and_the_noisy_ones_are_named() -> None:
 def test_a_link_that_went_down_meanwhile_is_told_beside_the_others() -> None:
     told = _added([_nvlink(0, "crc", 1.0), _nvlink(1, "crc", 1.0)], [_nvlink(0, "crc", 1.0)])
     assert told["nvlink_errors_delta", "gpu3", "crc"]["value"] == 0
-    assert told["nvlink_errors_delta", "gpu3", "crc"]["note"] == "link 1: this counter is not told here"
+    assert told["nvlink_errors_delta", "gpu3", "crc"]["note"] == "link 1: this machine has no such counter"
 
 
 def test_ports_are_summed_over_their_counters() -> None:
@@ -102,7 +102,7 @@ def test_what_is_not_told_is_told_as_such() -> None:
     assert NOT_SUPPORTED in told["nvlink_errors_delta", "gpu3", "effective"]["note"]
     assert told["pcie_replay_delta", "gpu3", ""] == {"value": None, "note": "NVML: GPU is lost"}
     assert told["pcie_replay_rate", "gpu3", ""]["value"] is None
-    assert told["xid_delta", "node", ""] == {"value": None, "note": "this counter is not told here"}
+    assert told["xid_delta", "node", ""] == {"value": None, "note": "this machine has no such counter"}
 
 
 def _host(checks: float | None, corrected: float = 0.0, uncorrected: float = 0.0) -> list[Fact]:
@@ -123,7 +123,7 @@ def test_a_host_that_does_not_count_is_no_host_without_errors() -> None:
     told = _added(_host(None), _host(None))
     assert told["machine_checks", "node", ""] == {"value": None, "note": NOT_SUPPORTED}
     assert told["cpu_throttle_events_delta", "node", ""]["value"] is None
-    assert told["cpu_throttle_events_delta", "node", ""]["note"] == "this counter is not told here"
+    assert told["cpu_throttle_events_delta", "node", ""]["note"] == "this machine has no such counter"
 
 
 def test_throttle_events_of_cpus_are_summed_and_the_hot_ones_named() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from muster_node.hardware import open_hardware
-from muster_node.probes.full_entropy import FullEntropy, Ran, believed, judge
+from muster_node.probes.full_entropy import FullEntropy, Ran, expected_digest, judge
 from muster_node.workloads.vote import dissenters
 from muster_simulator import create_machine, open_simulated
 from tests.support.injector import KINDS, Injector, OneDevice
@@ -45,9 +45,9 @@ def test_a_device_that_lacks_an_operation_has_no_vote():
 
 def test_what_a_device_should_have_given_is_the_majority_s_answer_or_else_its_own():
     found = [*agreeing(2), Ran("key", {"op": ["b", "b"]}), Ran("another model", {"op": ["c", "c"]})]
-    assert [believed("op", index, found) for index in range(4)] == ["a", "a", "a", "c"]
+    assert [expected_digest("op", index, found) for index in range(4)] == ["a", "a", "a", "c"]
     found = [*agreeing(1), Ran("key", {"op": ["b", "c", "b"]})]
-    assert [believed("op", index, found) for index in range(2)] == ["a", "b"]
+    assert [expected_digest("op", index, found) for index in range(2)] == ["a", "b"]
 
 
 def test_one_answer_needs_no_vote():

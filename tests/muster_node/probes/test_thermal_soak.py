@@ -69,7 +69,7 @@ def test_what_sensors_tell_under_load(run_probe):
 def test_without_a_cool_down_or_a_settled_temperature_the_reason_is_told(run_probe):
     run = run_probe(ThermalSoak, Instrumented(), seconds=1.0, interval_s=0.1)
     cooling, steady = run.one("cooldown_constant", "cpu0"), run.one("time_to_steady", "cpu0")
-    assert (cooling.value, cooling.note) == (None, "the plan asks for no cool-down")
+    assert (cooling.value, cooling.note) == (None, "no cool-down was requested")
     assert steady.value is None
     assert "not steady" in steady.note
     assert not run.all("hbm_gradient")

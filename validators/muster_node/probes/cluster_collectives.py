@@ -1,7 +1,7 @@
 """Collectives between nodes: NCCL between their GPUs, gloo between CPUs, one rank for each node, every payload checked.
 
-Where an operation tells from whom each part came (all of them but the sums), what was wrong is counted by sender, so
-that a bad sender, a bad receiver and a bad path between two can be told apart. The network is real beside a simulated
+Where an operation keeps each sender's part apart (all but the sums), mismatches are counted by sender, which separates
+a bad sender, a bad receiver and a bad path between two. The network is real beside a simulated
 machine too, so everything here is measured in real time.
 """
 
@@ -36,7 +36,7 @@ class ClusterCollectives(Probe):
     }
     metrics = {
         **METRICS,
-        "collective_mismatches": Metric("count", "elements that came wrong here, by operation and, where told, sender"),
+        "collective_mismatches": Metric("count", "elements received wrong, by operation and, where known, sender"),
         "collective_busbw": Metric("GB/s", "bus bandwidth by operation and size, by the slowest rank of each repeat"),
         "collective_time": Metric("s", "real time that this rank spent in one collective"),
         "arrival_lag": Metric("s", "real time by which this rank came later to collectives than the first"),

@@ -1,10 +1,10 @@
 """A tiny transformer trained by all nodes of a block together, to find the node whose GPU corrupts or holds others up.
 
 First every device of every node runs the same micro-batches from the same weights, and reports digests of activations
-and local gradients before anything is exchanged: whoever differs is found by comparing, while after an all-reduce
-corruption would be everybody's. Every micro-batch is run twice, so a device that differs from itself convicts itself.
-Then the nodes train in parallel, and each tells how long it computed and how long it waited: the straggler is who
-computes longest and waits least.
+and local gradients before anything is exchanged: a device that differs is found by comparing, while after an all-reduce
+all would hold the corruption. Every micro-batch is run twice, so a device that differs from itself fails alone. Then
+the nodes train in parallel, and each reports how long it computed and how long it waited: the straggler is the node
+that computes longest and waits least.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHAPES = {
     "gpu": Shape(layers=4, d_model=4096, head_dim=128, seq=2048, batch=4, vocab=256),
 }
 FIRST_TOKENS = {"cpu": 1024, "gpu": 1 << 17}
-"""Tokens of the untimed first step, which tells how many make a step of the length that is asked for."""
+"""Tokens of the untimed first step, from which the number for a step of the requested length follows."""
 
 DTYPES = {"cpu": "float32", "gpu": "bfloat16"}
 ALL, ONE = "all", "one"
@@ -121,8 +121,8 @@ class _Work:
         # A simulated clock runs faster, and what takes long there passes in a moment here.
         speed = (clock.now() - begun) / max(real.now() - really_begun, 1e-6)
         wanted = tokens * self._context.params["step_s"] * speed / max(first.compute, 1e-9)
-        told = sorted(group.gather(wanted).values())
-        return int(self._context.params["tokens"] or max(1.0, told[len(told) // 2]))
+        wishes = sorted(group.gather(wanted).values())
+        return int(self._context.params["tokens"] or max(1.0, wishes[len(wishes) // 2]))
 
     def _shape(self, device: Device) -> Shape:
         shape, layers = SHAPES[device.kind], self._context.params["layers"]

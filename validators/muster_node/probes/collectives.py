@@ -2,8 +2,8 @@
 
 Bus bandwidth is counted as nccl-tests count it (their doc/PERFORMANCE.md): S/t × factor, see ``busbw_factor``. A rate
 between GPUs counts only if NCCL's own log proves by which algorithm, protocol and transport the bytes went and how many
-GPUs took part; without that proof it is told why, and no figure. NCCL writes that log while it is timed, a line or two
-for each call, which buffers of a few KiB feel and those that tell of bandwidth do not.
+GPUs took part; without that proof there is a reason and no figure. NCCL writes that log while it is timed, a line or
+two for each call, which slows buffers of a few KiB and not those that measure bandwidth.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Collectives(Probe):
     needs = ("torch",)
 
     def run(self, context: Context) -> None:
-        """Measure. Raises Skip where PyTorch lacks the backend, or nobody is there to exchange with."""
+        """Measure. Raises Skip where PyTorch lacks the backend, or there is one GPU only."""
         torch, hardware = require_torch(), context.hardware
         gpus, cores = hardware.devices("gpu"), hardware.devices("core")
         if len(gpus) == 1:
-            raise Skip("there is only one GPU, which has nobody to exchange with")
+            raise Skip("there is only one GPU")
         if gpus and (own := hardware.collective(OPS[0], len(gpus))) is not None:
             _report(context, _in_this_process(context, gpus), {"nvls": "off"}, None, own.carried)
             return
@@ -86,7 +86,7 @@ class Collectives(Probe):
 class _Measured:
     """What one rank measured: seconds by repeat, wrong elements by operation, sizes that did not fit.
 
-    ``stretches``: from where to where its log was written meanwhile.
+    ``stretches``: begin and end in its log of what was logged during each.
     """
 
     seconds: Dict[Key, List[float]] = dataclasses.field(default_factory=dict)
@@ -150,8 +150,10 @@ def _report(
                 note=proof.carried or (proof.why_not and "what carried it is not proven: " + proof.why_not),
             )
         if (logs is not None or carried) and sizes:
-            told = {"op": op, **labels}
-            context.emit("collective_transport", "node", text=proof.carried or None, labels=told, note=proof.why_not)
+            op_labels = {"op": op, **labels}
+            context.emit(
+                "collective_transport", "node", text=proof.carried or None, labels=op_labels, note=proof.why_not
+            )
     for op, size in first.left_out:
         note = "does not fit into free memory with its payload and result"
         context.emit("collective_busbw", "node", labels={"op": op, "bytes": str(size), **labels}, note=note)
@@ -209,12 +211,12 @@ class _Rank:
         return compute
 
     def _store(self, worker: Worker) -> Any:
-        """A TCPStore on a port that the kernel chose; rank 0 tells the others by a file."""
+        """A TCPStore on a port that the kernel chose; rank 0 passes it on in a file."""
         dist = self._torch.distributed
         port_file = self._scratch / ("port-nvls" if self._nvls else "port-plain")
         if worker.index == 0:
             store = dist.TCPStore("127.0.0.1", 0, worker.count, True, _TIMEOUT, wait_for_workers=False)
-            _tell_port(port_file, store.port)
+            _write_port(port_file, store.port)
             return store
         port = _await_port(port_file, self._hardware.clock)
         return dist.TCPStore("127.0.0.1", port, worker.count, False, _TIMEOUT)
@@ -263,7 +265,7 @@ class _Rank:
         return times[_WARMUP:]
 
     def _settle(self) -> None:
-        """Returns once the device has done everything that was asked of it."""
+        """Returns once the device has done all queued work."""
         if self._gpus and BACKENDS["gpu"] == "nccl":
             self._torch.cuda.synchronize()
 
@@ -272,7 +274,7 @@ def _length(path: pathlib.Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _tell_port(path: pathlib.Path, port: int) -> None:
+def _write_port(path: pathlib.Path, port: int) -> None:
     draft = path.with_suffix(".draft")
     draft.write_text(str(port))
     draft.replace(path)

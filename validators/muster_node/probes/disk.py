@@ -75,7 +75,7 @@ class _Times:
 
 
 def check_room(directory: pathlib.Path, size: int) -> None:
-    """Raises Skip where ``size`` bytes would take more than half of what is free, or nothing can be told."""
+    """Raises Skip where ``size`` bytes would take more than half of what is free, or their number is unknown."""
     try:
         status = os.statvfs(directory)
     except OSError as error:

@@ -9,7 +9,7 @@ The exact answer is worked out once for a set of operands and serves many produc
 looking at every element costs next to nothing beside multiplying. How much it does cost is measured in the same run.
 
 Conditions: cold (each device alone, after a wait until all are cool), soaked (all together, after unchecked load),
-pulsed (all together in bursts). How warm each GPU was when it began is told, so that the names can be checked.
+pulsed (all together in bursts). Each GPU's temperature at the begin is reported beside them.
 
 A product that was wrong is computed again on the same device at once, and afterwards on two of its siblings.
 
@@ -28,11 +28,12 @@ from muster_node.tools.run import COOL_PARAMS, cool_down, gpu_temperatures
 from muster_node.workloads.common import FORMATS, best_devices, precision_of, seed_of
 from muster_node.workloads.each_device import error_of, on_each
 from muster_node.workloads.exact import fitting_shape
-from muster_node.workloads.exact_conditions import Pulsed, Soak, tell_warmth
+from muster_node.workloads.exact_conditions import Pulsed, Soak, emit_start_temperature
 from muster_node.workloads.exact_vector import BATCH, EXAMPLES, RANGES, SHAPES, Finding, Pace, Shape, Vector
 from muster_node.workloads.pulses import NO_BURST, PATTERNS
 from muster_node.workloads.pulses import PARAMS as PULSE_PARAMS
-from muster_node.workloads.rerun import TOLD, Rerun, peers_of, report_reruns
+from muster_node.workloads.rerun import DOC as RERUN_DOC
+from muster_node.workloads.rerun import Rerun, peers_of, report_reruns
 
 _MOST_PRODUCTS = 4096  # of one set of operands: more of a tiny product would only put fresh operands off
 _Found = Dict[str, List[Finding]]  # by device
@@ -64,7 +65,7 @@ class ExactGemm(Probe):
     }
     metrics = {
         "gemm_mismatches": Metric("count", "elements that differ from the exact answer"),
-        "gemm_rerun": Metric("count", TOLD),
+        "gemm_rerun": Metric("count", RERUN_DOC),
         "gemm_checked_elements": Metric("count", "elements compared"),
         "gemm_checked_fraction": Metric("%", "share of all elements of all counted products that were compared"),
         "gemm_verified_to_raw": Metric(
@@ -120,13 +121,13 @@ class ExactGemm(Probe):
     ) -> Dict[str, Dict[str, Rerun]]:
         """What was wrong, again: how it went on the same device, and on two siblings with the same operands.
 
-        {accused: {device: how often it was wrong there}}.
+        {device with mismatches: {device: how often it was wrong there}}.
         """
         wrong = {name: [vector for finding in found for vector in finding.wrong] for name, found in findings.items()}
-        accused = {name for name, vectors in wrong.items() if vectors}
-        suspects = accused | {name for name, found in findings.items() if any(finding.error for finding in found)}
+        failing = {name for name, vectors in wrong.items() if vectors}
+        suspects = failing | {name for name, found in findings.items() if any(finding.error for finding in found)}
         reruns: Dict[str, Dict[str, Rerun]] = {}
-        for name in sorted(accused):
+        for name in sorted(failing):
             own = [finding.again for finding in findings[name]]
             on = reruns[name] = {name: Rerun(sum(one.runs for one in own), sum(one.wrong for one in own))}
             for peer in peers_of(name, suspects, devices):
@@ -180,11 +181,11 @@ def _at_once(
         for device, finding in zip(devices, context.hardware.at_once(devices, work)):
             if finding is not None:
                 findings[device.id].append(finding)
-                tell_warmth(context, device, warm.get(device.id), labels, note)
+                emit_start_temperature(context, device, warm.get(device.id), labels, note)
 
 
 def _report_pulses(context: Context, devices: List[Device], dtype: str, pattern: str, findings: _Found) -> None:
-    """How many bursts there were: none is told as such, since then nothing was tested in this pattern."""
+    """How many bursts there were; none is a missing value, since nothing was tested then."""
     for device in devices:
         for finding in findings[device.id][-1:]:
             labels = {"pattern": pattern, "dtype": dtype}
@@ -193,7 +194,7 @@ def _report_pulses(context: Context, devices: List[Device], dtype: str, pattern:
 
 
 def _report_wrong(context: Context, devices: List[Device], found: Dict[str, _Found]) -> None:
-    """What was wrong until the test broke off stays a finding; what was right does not acquit."""
+    """Report mismatches found before the test broke off; matches until then clear nothing."""
     for dtype, findings in found.items():
         for device in devices:
             if any(finding.mismatches for finding in findings[device.id]):
@@ -295,7 +296,7 @@ class _Screen:
 
 
 class _Repeat:
-    """The same operands again, on a device that nobody suspects."""
+    """The same operands again, on a device that is no suspect."""
 
     def __init__(self, context: Context, dtype: str, vectors: List[Tuple[Shape, str, int]]) -> None:
         self._hardware, self._dtype, self._vectors = context.hardware, dtype, vectors

@@ -2,7 +2,7 @@
 
 Matrix products in the shapes of real models, attention, normalisation, reductions, an Adam step and a small transformer
 step: each is run again on the same operands and must give the same bits, and all devices of a node with the same golden
-key must agree; where they do not, the majority is believed, and what differed is run again, there and on two devices
+key must agree; where they do not, the majority counts as right, and what differed is repeated there and on two devices
 that did not. Integer products (``exact_gemm``) know the answer but fill
 only part of each significand; this fills all of it.
 
@@ -23,7 +23,8 @@ from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads.common import best_devices, precision_of, seed_of
 from muster_node.workloads.each_device import error_of, on_each
 from muster_node.workloads.model_operations import Operations, golden_key
-from muster_node.workloads.rerun import TOLD, Rerun, peers_of, report_reruns
+from muster_node.workloads.rerun import DOC as RERUN_DOC
+from muster_node.workloads.rerun import Rerun, peers_of, report_reruns
 from muster_node.workloads.vote import dissenters
 
 # The host's model too: operands are drawn there, and normal numbers differ between its vector units.
@@ -49,7 +50,7 @@ class FullEntropy(Probe):
     }
     metrics = {
         "full_entropy_mismatches": Metric("count", "runs that gave other bits than the first, or than the majority"),
-        "full_entropy_rerun": Metric("count", TOLD),
+        "full_entropy_rerun": Metric("count", RERUN_DOC),
         "full_entropy_digest": Metric("text", "digest of all bits that an operation gave in its first run"),
         "golden_key": Metric("text", "what must be equal for digests to be comparable"),
     }
@@ -128,7 +129,7 @@ def _answer(runs: List[str]) -> str:
     return max(runs, key=runs.count)
 
 
-def believed(operation: str, index: int, found: List[Ran]) -> str:
+def expected_digest(operation: str, index: int, found: List[Ran]) -> str:
     """What device ``index`` should have given: the answer of most devices with its key, or else its own."""
     alike = [ran for ran in found if ran.key == found[index].key and operation in ran.digests]
     answers = [_answer(ran.digests[operation]) for ran in alike]
@@ -139,10 +140,10 @@ def believed(operation: str, index: int, found: List[Ran]) -> str:
 def _run_again(
     torch: Any, context: Context, devices: List[Device], found: List[Ran], wrong: Dict[str, Dict[int, List[str]]]
 ) -> None:
-    """Run what gave other bits again: on the device itself, and on two that nobody suspects."""
+    """Run what gave other bits again: on the device itself, and on two that are no suspects."""
     suspects = {devices[index].id for problems in wrong.values() for index in problems}
     for index, device in enumerate(devices):
-        expected = {name: believed(name, index, found) for name, problems in wrong.items() if index in problems}
+        expected = {name: expected_digest(name, index, found) for name, problems in wrong.items() if index in problems}
         alike = [other for other, ran in zip(devices, found) if ran.key == found[index].key]
         for other in [device, *peers_of(device.id, suspects, alike)] if expected else ():
             times = context.params["reruns"] if other is device else 1

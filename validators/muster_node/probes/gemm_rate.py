@@ -1,10 +1,10 @@
 """How fast matrices multiply: on each core alone and on all together, or on each GPU alone and on all at once.
 
-One block of products is timed after another, after a warm-up; the figure is the median block. On CPUs it is also told
-as a share of what clock and vector width could give with two fused multiply-add units a core, an assumption that holds
-for server cores since 2017; a core that splits wide vectors (512 bits in two halves) reaches half of it at most. On
-GPUs caches are flushed before each product, and the rate is also told as a share of the best that a search over other
-shapes finds in the same library.
+One block of products is timed after another, after a warm-up; the figure is the median block. On CPUs it is also
+reported as a share of what clock and vector width could give with two fused multiply-add units a core, an assumption
+that holds for server cores since 2017; a core that splits wide vectors (512 bits in two halves) reaches half of it at
+most. On GPUs caches are flushed before each product, and the rate is also reported as a share of the best that a search
+over other shapes finds in the same library.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class GemmRate(Probe):
         "gemm_peak_share": Metric("%", "rate against clock × vector width × 2 FMA units"),
         "gemm_scaling": Metric("%", "rate of all cores together against the sum of each alone"),
         "gemm_rate_per_clock": Metric(
-            "TFLOPS/GHz", "rate by the clock it was reached at, which tells a slow clock apart"
+            "TFLOPS/GHz", "rate by the clock it was reached at, in which a slow clock cancels"
         ),
         "gemm_clock": Metric("MHz", "mean clock while measuring"),
         "gemm_power": Metric("W", "mean power while measuring"),
@@ -129,7 +129,7 @@ def _on_gpus(context: Context, torch: Any, dtype: str) -> bool:
 
 
 def _emit_beside(context: Context, device: str, labels: Dict[str, str], rates: _Rates) -> None:
-    """What is told of a GPU's rate beside it."""
+    """Metrics of a GPU beside its rate."""
     emit, samples = context.emit, len(rates.blocks)
     rate = median(rates.blocks)
     emit("gemm_rate_p5", device, value=quantile(rates.blocks, _P5), labels=labels, samples=samples)
@@ -143,7 +143,7 @@ def _emit_beside(context: Context, device: str, labels: Dict[str, str], rates: _
         ("gemm_power", rates.power_w, "power"),
         ("gemm_temperature", rates.core_c, "temperature"),
     ):
-        note = "" if value else "no %s is told" % what
+        note = "" if value else "the GPU reports no %s" % what
         emit(metric, device, value=value, labels=labels, samples=samples, note=note)
     if rates.best:
         best, shape = rates.best
@@ -186,7 +186,7 @@ def _emit_rate(context: Context, device: str, dtype: str, rates: _Rates) -> None
 def _peak_gflops(context: Context, dtype: str) -> "tuple[Optional[float], str]":
     """What a core could give at most, and the note that goes with a share of it."""
     if dtype not in ("fp64", "fp32"):
-        return None, "not told by the vector width: cores have their own units for %s, or none" % dtype
+        return None, "unknown: cores have units of their own for %s, or none" % dtype
     facts = {fact.name: fact for fact in context.hardware.inventory() if fact.device == "node"}
     clock, width = facts.get("cpu_max_clock"), facts.get("cpu_vector_width")
     if clock is None or width is None or not clock.value or not width.value:

@@ -1,8 +1,8 @@
 """Burn-in of GPUs: all at once at full power, then in pulses, with the host's cores and memory loaded beside them.
 
-Throughput is watched over time; every error counter is read before and after, and so is what somebody may have set (the
-burn itself sets nothing; what anybody did, the agent puts back: see ``gpu_settings``). A GPU that stops answering under
-load costs its own figures only, and is told as lost, with its last readings.
+Throughput is recorded over time; error counters and settings are read before and after (the burn sets nothing; the
+agent restores settings, see ``gpu_settings``). A GPU that stops answering under load is reported as lost, with its last
+readings; the others go on.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from muster_node.workloads.common import drop_percent, median, precision_of, rea
 from muster_node.workloads.products import BUSY_BLOCK_S, normal_operands, products_in
 
 _TERA = 1e12
-_LOOK_S = 5.0  # the agent records the sensors; this is for the last words of a GPU that goes
+_LOOK_S = 5.0  # the agent records the sensors; these are for the note of a GPU that is lost
 _HOST_MARGIN_S = 600.0  # by when the host's load ends by itself, should the GPUs' hang
-_LAST_WORDS = ("temperature", "power", "clock")
+_LAST_SERIES = ("temperature", "power", "clock")
 
 
 class GpuBurn(Probe):
@@ -69,8 +69,8 @@ class GpuBurn(Probe):
             if not any(burns):
                 raise Skip("no GPU here multiplies %s" % dtype)
             lost = {gpu: burned.lost for gpu, burned in zip(gpus, burns) if burned and burned.lost}
-            lasting = [gpu for gpu, burned in zip(gpus, burns) if burned and gpu not in lost]
-            lost.update(pulses.pulse(context, torch, lasting, burn.operands))
+            remaining = [gpu for gpu, burned in zip(gpus, burns) if burned and gpu not in lost]
+            lost.update(pulses.pulse(context, torch, remaining, burn.operands))
         for gpu, burned in zip(gpus, burns):
             if burned is not None:
                 _emit_lost(context, gpu, lost.get(gpu, ""), last)
@@ -99,21 +99,21 @@ def _emit_lost(context: Context, gpu: Device, how: str, last: "_LastReadings") -
 
 
 class _LastReadings:
-    """What each GPU's sensors told last."""
+    """The last reading of each GPU's sensors."""
 
     def __init__(self) -> None:
-        self._told: Dict[str, Dict[str, str]] = {}
+        self._read: Dict[str, Dict[str, str]] = {}
 
     def add(self, samples: Iterable[Sample]) -> None:
-        """One reading of all sensors; a GPU that tells nothing keeps its last."""
+        """One reading of all sensors; a GPU without a reading keeps its last."""
         for sample in samples:
-            if sample.series in _LAST_WORDS and sample.value is not None:
-                self._told.setdefault(sample.device, {})[sample.series] = "%.0f %s" % (sample.value, sample.unit)
+            if sample.series in _LAST_SERIES and sample.value is not None:
+                self._read.setdefault(sample.device, {})[sample.series] = "%.0f %s" % (sample.value, sample.unit)
 
     def of(self, gpu: Device) -> str:
-        """In words."""
-        told = self._told.get(gpu.id, {})
-        return "last seen at " + ", ".join(told[series] for series in _LAST_WORDS if series in told) if told else ""
+        """As text."""
+        read = self._read.get(gpu.id, {})
+        return "last seen at " + ", ".join(read[series] for series in _LAST_SERIES if series in read) if read else ""
 
 
 @dataclasses.dataclass
@@ -173,19 +173,27 @@ def _emit_rates(context: Context, gpu: Device, burned: _Burned) -> None:
     if not rates:
         emit("burn_rate", gpu.id, note=note)
         return
-    # A GPU that was lost has no rate of the whole burn: the one it had until then is told, not reported as a figure.
+    # A GPU that was lost has no rate over the whole burn; the note has its rate until then.
     value = None if note else median(rates)
     note = note and "%s; %.1f TFLOPS until then" % (note, median(rates))
     emit("burn_rate", gpu.id, value=value, samples=samples, spread=spread(rates), note=note)
     drop = None if note else drop_percent(rates)
     emit(
-        "burn_rate_drop", gpu.id, value=drop, samples=samples, note=note or _untold(drop, "too short a burn for thirds")
+        "burn_rate_drop",
+        gpu.id,
+        value=drop,
+        samples=samples,
+        note=note or _missing(drop, "too short a burn for thirds"),
     )
     per_ghz = None if note or not burned.per_ghz else median(burned.per_ghz)
     emit(
-        "burn_rate_per_clock", gpu.id, value=per_ghz, samples=samples, note=note or _untold(per_ghz, "no clock is told")
+        "burn_rate_per_clock",
+        gpu.id,
+        value=per_ghz,
+        samples=samples,
+        note=note or _missing(per_ghz, "the GPU reports no clock"),
     )
 
 
-def _untold(value: Optional[float], why: str) -> str:
+def _missing(value: Optional[float], why: str) -> str:
     return why if value is None else ""

@@ -7,11 +7,11 @@ from muster_node.probe import Context, Metric, Probe
 
 
 class Inventory(Probe):
-    """Every fact that the hardware seam tells of the machine and its GPUs."""
+    """Every fact of the machine and its GPUs."""
 
     name = "inventory"
     stage = "intake"
-    doc = "CPU, memory, disks, network, platform and GPUs as the machine tells them"
+    doc = "CPU, memory, disks, network, platform and GPUs as the machine reports them"
     loads = False
     metrics = {
         "cpu_model": Metric("text", "model name"),
@@ -19,7 +19,7 @@ class Inventory(Probe):
         "cpu_cores": Metric("count", "physical cores"),
         "cpu_threads": Metric("count", "logical CPUs online"),
         "cpu_microcode": Metric("text", "microcode revision"),
-        "cpu_max_clock": Metric("MHz", "highest clock, or the best known stand-in (the note says which)"),
+        "cpu_max_clock": Metric("MHz", "highest clock, or the best known stand-in (see the note)"),
         "cpu_vector_width": Metric("bit", "widest vector registers"),
         "cpu_llc": Metric("MiB", "last-level cache over all sockets"),
         "memory_total": Metric("GiB", "memory that the kernel manages"),
@@ -83,20 +83,20 @@ class Inventory(Probe):
         "pci_address": Metric("text", "PCI address of the GPU"),
         "ib_port_active": Metric("bool", "whether the InfiniBand or RoCE port is up"),
         "ib_port_rate": Metric("Gb/s", "rate that a port which is up has trained at, by model of adapter"),
-        "ib_port_state": Metric("text", "state of the port as its driver tells it"),
+        "ib_port_state": Metric("text", "state of the port by its driver"),
         "ib_link_layer": Metric("text", "InfiniBand or Ethernet"),
         "ib_firmware": Metric("text", "firmware of the adapter"),
         "ib_errors": Metric("count", "errors of the port since its counters were reset, by counter"),
     }
 
     def run(self, context: Context) -> None:
-        """Report every fact; one that has no metric here is told in the progress lines, so that it is not lost.
+        """Report every fact; one without a metric here is named in the progress lines.
 
-        How far the kernel log had come tells later which of its errors belong to the stage.
+        The time of the newest line of the kernel log separates earlier errors from those of the stage.
         """
         newest = last_time(context.hardware.kernel_log() or ())
         context.emit(
-            "kernel_log_time", "node", value=newest, note="" if newest is not None else "the log tells no time"
+            "kernel_log_time", "node", value=newest, note="" if newest is not None else "no line of the log has a time"
         )
         for fact in context.hardware.inventory():
             if fact.name not in self.metrics:

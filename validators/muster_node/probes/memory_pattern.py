@@ -18,10 +18,11 @@ from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads.common import GIB, MIB, best_devices, reason_of, seed_of
 from muster_node.workloads.each_device import error_of, on_each
 from muster_node.workloads.patterns import BLOCK_BYTES, EXAMPLES, PATTERNS, Region, sequences
-from muster_node.workloads.rerun import TOLD, Rerun, peers_of, report_reruns
+from muster_node.workloads.rerun import DOC as RERUN_DOC
+from muster_node.workloads.rerun import Rerun, peers_of, report_reruns
 
 _MIN_BYTES = 16 * MIB
-# Beyond it the host's kernel starts to reclaim, and kills whoever asks for more; a GPU needs room to compare in.
+# Beyond it the host's kernel starts to reclaim, and kills processes that allocate more; a GPU needs room to compare in.
 _FRACTION_MAX = {"cpu": 0.9, "gpu": 0.99}
 _COPIES = 3
 
@@ -43,7 +44,7 @@ class MemoryPattern(Probe):
     }
     metrics = {
         "memory_mismatches": Metric("count", "words that differ, by pattern"),
-        "memory_rerun": Metric("count", TOLD),
+        "memory_rerun": Metric("count", RERUN_DOC),
         "memory_tested": Metric("GiB", "memory that all patterns went over"),
         "memory_coverage": Metric("%", "share of the memory that was free when the test began"),
         "memory_pattern_rate": Metric("GB/s", "bytes written plus bytes read, over the device's time"),
@@ -188,7 +189,7 @@ def _share(free: int, params: Any, worker: Worker) -> int:
 
 
 def _total_gib(hardware: Hardware) -> Dict[str, float]:
-    """Device → all of its memory (GiB), where the inventory tells."""
+    """Device → all of its memory (GiB), where the inventory has it."""
     return {fact.device: fact.value for fact in hardware.inventory() if fact.name == "hbm_total" and fact.value}
 
 
@@ -213,11 +214,11 @@ def _report(context: Context, device: str, found: List[_Tested], free: int, tota
         context.emit("memory_coverage", device, note=error)
         return
     tested_bytes = sum(tested.nominal_bytes for tested in found)
-    told = "%.4g of %.4g GiB that were free" % (tested_bytes / GIB, free / GIB)
+    note = "%.4g of %.4g GiB that were free" % (tested_bytes / GIB, free / GIB)
     if total_gib:
-        told += "; %.3g of %.4g GiB in all were taken before" % (max(0.0, total_gib - free / GIB), total_gib)
+        note += "; %.3g of %.4g GiB in all were taken before" % (max(0.0, total_gib - free / GIB), total_gib)
     context.emit("memory_tested", device, value=tested_bytes / GIB, samples=rounds)
-    context.emit("memory_coverage", device, value=100.0 * tested_bytes / free, samples=rounds, note=told)
+    context.emit("memory_coverage", device, value=100.0 * tested_bytes / free, samples=rounds, note=note)
     _report_rate(context, device, found)
 
 

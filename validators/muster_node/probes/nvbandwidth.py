@@ -67,7 +67,7 @@ def _run(done: ToolRun) -> Bandwidths:
 def _names(context: Context, found: Bandwidths) -> Dict[int, str]:
     """Device by CUDA number: by the PCI addresses that the tool prints, else by the order of the bus.
 
-    Raises BadOutput if it prints none and counts other GPUs than answer: then no number can be told from another.
+    Raises BadOutput if it prints none and counts other GPUs than answer: then the numbers cannot be mapped.
     """
     by_pci = gpus_by_pci(context.hardware)
     numbers = {column for test in found.tests for _, column in test.cells}

@@ -76,7 +76,7 @@ class ThermalSoak(Probe):
     needs = ("torch",)
 
     def run(self, context: Context) -> None:
-        """Load every device of the best kind and read every sensor meanwhile."""
+        """Load every device of the best kind and read every sensor during the load."""
         torch = require_torch()
         hardware, devices = context.hardware, best_devices(context.hardware)
         record = Record(hardware.clock.now)
@@ -288,7 +288,7 @@ def _cooling(context: Context, record: Record, cooling: Record) -> None:
             values = cooling.series[series, device]
             value, note = cooldown_constant(cooling.times[series, device], values)
             if not context.params["cooldown_s"]:
-                note = "the plan asks for no cool-down"
+                note = "no cool-down was requested"
             context.emit("cooldown_constant", device, value=value, samples=len(values), note=note)
 
 

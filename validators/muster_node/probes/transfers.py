@@ -212,14 +212,14 @@ def _emit_rate(context: Context, metric: str, gpu: Device, copied: _Copied, labe
 
 
 def _emit_mismatches(context: Context, metric: str, gpu: Device, copied: _Copied, labels: Dict[str, str]) -> None:
-    # What came out wrong before the end counts all the same; that nothing did, says nothing.
+    # Mismatches before the end count; matches clear nothing.
     value = None if copied.lost and not copied.wrong else copied.wrong
     note = "; ".join(filter(None, (copied.example, copied.lost)))
     context.emit(metric, gpu.id, value=value, labels=labels, samples=copied.copies, note=note)
 
 
 def _between(context: Context, torch: Any, gpus: List[Device]) -> None:
-    """From every GPU to every other, one copy at a time: what one link can do, with nobody else on a switch."""
+    """From every GPU to every other, one copy at a time: what one link can do, with no other traffic on a switch."""
     if len(gpus) < 2:
         context.emit("peer_bandwidth", gpus[0].id, note="there is no other GPU that answers")
         return
@@ -270,7 +270,7 @@ def blamed(wrong: Dict[Tuple[str, str], int]) -> Dict[str, int]:
     """{device: copies gone wrong that it answers for}, of {(receiver, sender): copies gone wrong}.
 
     A device that errs towards many shows at each of them: each pair is put down to the end with more wrong pairs, and
-    to both where that does not tell.
+    to both where they have as many.
     """
     devices = dict.fromkeys(device for pair in wrong for device in pair)
     pairs = {device: sum(1 for pair, count in wrong.items() if count and device in pair) for device in devices}

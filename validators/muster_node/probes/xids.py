@@ -1,6 +1,6 @@
 """XIDs and SXIDs of the kernel log since boot, each with code, device, time and text. What they mean the judge decides.
 
-Run at the end of a stage, after its load: the stage's inventory tells how far the log had come when it began.
+Run it at the end of a stage: the stage's inventory has the time of the log's newest line at its begin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Xids(Probe):
     }
 
     def run(self, context: Context) -> None:
-        """Report every message; an unreadable log is told as such, never as no messages."""
+        """Report every message; an unreadable log has no total, never zero."""
         log = context.hardware.kernel_log()
         if log is None:
             context.emit("xid_total", "node", note="the kernel log cannot be read: %s" % NO_PRIVILEGE)

@@ -1,8 +1,9 @@
-"""What NCCL's own log says of who took part in a collective, and by which algorithm, protocol and transport.
+"""NCCL's own log: which ranks took part in a collective, and by which algorithm, protocol and transport.
 
 Pure functions of the text that NCCL writes with NCCL_DEBUG=INFO and the subsystems in ``SUBSYSTEMS`` (documented in
 NCCL's user guide under environment variables). Its lines have changed over the versions: up to 2.23 algorithms and
-protocols are numbers, without the name of the collective, and sizes of gathers were told whole or by rank.
+protocols are numbers, without the name of the collective, and sizes of gathers are those of the whole buffer or of one
+rank.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _NVLS = re.compile(r"NCCL INFO NVLS multicast support is (not )?available")
 
 
 @dataclasses.dataclass(frozen=True)
-class Said:
-    """What a stretch of a log says: (rank, ranks) of communicators, transports, choices by (call, bytes), and calls."""
+class Logged:
+    """Contents of a part of a log: (rank, ranks) of communicators, transports, choices by (call, bytes), and calls."""
 
     complete: FrozenSet[Tuple[int, int]]
     transports: Tuple[str, ...]
@@ -46,13 +47,13 @@ class Said:
     nvls: bool
 
 
-def parse_nccl_log(text: str) -> Said:
-    """Read a log, or a stretch of one; what it does not say is empty, as is the name of a call in some versions."""
+def parse_nccl_log(text: str) -> Logged:
+    """Read a log or a part of one. What is not logged is empty, as is the name of a call in some versions."""
     choices: Dict[Tuple[str, int], Set[str]] = {}
     for call, size, algorithm, protocol in _CHOICE.findall(text):
         chosen = "%s/%s" % (_name(algorithm, _ALGORITHMS), _name(protocol, _PROTOCOLS))
         choices.setdefault((call, int(size)), set()).add(chosen)
-    return Said(
+    return Logged(
         complete=frozenset((int(rank), int(ranks)) for rank, ranks in _COMPLETE.findall(text)),
         transports=tuple(sorted(set(_VIA.findall(text)))),
         choices={key: tuple(sorted(chosen)) for key, chosen in choices.items()},
@@ -61,55 +62,60 @@ def parse_nccl_log(text: str) -> Said:
     )
 
 
-def _name(told: str, names: Sequence[str]) -> str:
-    if told.isdigit():
-        return names[int(told)] if int(told) < len(names) else told
-    return told.upper()
+def _name(logged: str, names: Sequence[str]) -> str:
+    if logged.isdigit():
+        return names[int(logged)] if int(logged) < len(names) else logged
+    return logged.upper()
 
 
 @dataclasses.dataclass(frozen=True)
 class Proof:
-    """``carried``: algorithm, protocol and transports, and how many took part; or why nothing is proven.
+    """``carried``: algorithm, protocol, transports and number of ranks; or ``why_not``, identified by ``code``.
 
-    ``in_switch``: the NVSwitches did all of it (NVLS), which rates of rings are not comparable with.
+    ``in_switch``: the NVSwitches did all of it (NVLS), whose rates are not comparable with those of rings.
     """
 
     carried: str = ""
     why_not: str = ""
     in_switch: bool = False
+    code: str = ""
 
 
-def prove(op: str, size: int, ranks: int, during: Said, until: Sequence[Said]) -> Proof:
+def prove(op: str, size: int, ranks: int, during: Logged, until: Sequence[Logged]) -> Proof:
     """What carried ``op`` over a whole buffer of ``size`` bytes.
 
-    ``during``: what the first rank said while it ran; ``until``: what every rank said from its start to then.
+    ``during``: what the first rank logged while it ran; ``until``: what every rank logged from its start to then.
     """
-    complete = {rank for said in until for rank, of in said.complete if of == ranks}
+    complete = {rank for logged in until for rank, of in logged.complete if of == ranks}
     if len(complete) < ranks:
-        return Proof(why_not="%d of %d ranks say that they joined" % (len(complete), ranks))
+        return _unproven("not joined", "%d of %d ranks logged that they joined" % (len(complete), ranks))
     if not any((call, ranks) in during.calls for call in _CALLS[op]):
-        return Proof(why_not="NCCL does not say that it was called for %s over %d ranks" % (op, ranks))
+        return _unproven("not called", "NCCL logged no call of %s over %d ranks" % (op, ranks))
     return carrier(op, size, ranks, during, until)
 
 
-def carrier(op: str, size: int, ranks: int, during: Said, until: Sequence[Said]) -> Proof:
-    """As ``prove``, where something else than NCCL's log tells what was called, and who took part."""
+def carrier(op: str, size: int, ranks: int, during: Logged, until: Sequence[Logged]) -> Proof:
+    """As ``prove``, where the call and its ranks are known from elsewhere."""
     algorithms = () if op in _POINT_TO_POINT else _chosen(op, size, ranks, during)
     if op not in _POINT_TO_POINT and not algorithms:
-        return Proof(why_not="NCCL does not say by which algorithm %s of %d bytes ran" % (op, size))
+        return _unproven("no algorithm", "NCCL logged no algorithm for %s of %d bytes" % (op, size))
     by_switch = bool(algorithms) and all(chosen.split("/")[0] in _IN_SWITCH for chosen in algorithms)
-    silent = sum(1 for said in until if not said.transports)
+    silent = sum(1 for logged in until if not logged.transports)
     if silent and not by_switch:
         if len(until) == 1:  # one log of all ranks
-            return Proof(why_not="NCCL does not say over which transport %s of %d bytes ran" % (op, size))
-        return Proof(why_not="%d of %d ranks name no transport" % (silent, ranks))
-    transports = sorted({transport for said in until for transport in said.transports})
+            return _unproven("no transport", "NCCL logged no transport for %s of %d bytes" % (op, size))
+        return _unproven("no transport", "%d of %d ranks logged no transport" % (silent, ranks))
+    transports = sorted({transport for logged in until for transport in logged.transports})
     how = ", ".join(algorithms) or "point to point"
     over = " over %s" % ", ".join(transports) if transports and not by_switch else ""
     return Proof(carried="%s%s, %d GPUs" % (how, over, ranks), in_switch=by_switch)
 
 
-def _chosen(op: str, size: int, ranks: int, during: Said) -> Tuple[str, ...]:
+def _unproven(code: str, why_not: str) -> Proof:
+    return Proof(why_not=why_not, code=code)
+
+
+def _chosen(op: str, size: int, ranks: int, during: Logged) -> Tuple[str, ...]:
     sizes = (size, size // ranks) if op in _GATHERING else (size,)
     keys = [(call, each) for each in sizes for call in _CALLS[op]] + [("", size)]
     return next((during.choices[key] for key in keys if key in during.choices), ())

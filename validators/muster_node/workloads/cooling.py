@@ -1,6 +1,7 @@
-"""What temperatures of a soak tell of its cooling: when they settled, and how fast they fall once the load has ended.
+"""How long temperatures take to settle under load, and how fast they fall after it.
 
-Series in, figures out; where a series does not carry a figure, why not. Definitions: docs/science.md#cooling-and-power.
+Pure functions of time series; a series that is too short or too flat gives no figure and the reason. Definitions:
+docs/science.md#cooling-and-power.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import List, Optional, Sequence, Tuple
 from muster_node.workloads.common import median
 
 STEADY_C = 1.0
-"""°C about the settled mean within which a temperature counts as steady: sensors tell whole degrees."""
+"""°C about the settled mean within which a temperature counts as steady: sensors report whole degrees."""
 FEWEST_READINGS = 10
 LEAST_FALL_C = 5.0
-"""A fall of less than this is too few steps of a sensor that tells whole degrees."""
+"""A fall of less than this is too few steps of a sensor in whole degrees."""
 CONSTANTS_WATCHED = 2.0
 """So many time constants must have been watched: before that, where the fall would end is a guess."""
 _NEIGHBOURS = 2
@@ -29,7 +30,7 @@ Figure = Tuple[Optional[float], str]
 def time_to_steady(times: Sequence[float], readings: Sequence[float], began: float, settled_from: int) -> Figure:
     """Seconds from ``began`` until readings (°C) stay within 1 °C of the mean of those from ``settled_from`` on.
 
-    Each counts as the median of itself and two on either side, so that one odd reading unsettles nothing. Raises
+    Each counts as the median of itself and two on either side, so that one outlier does not count. Raises
     ValueError for no readings.
     """
     settled = mean(readings[settled_from:])

@@ -1,7 +1,7 @@
-"""Error counters of host, GPUs, links and ports, read before a load and after it, told as what was added meanwhile.
+"""Error counters of host, GPUs, links and ports: what a load added to them.
 
-A counter that is not told at both ends is told as such and never as zero; aggregate ECC counters are written too late
-to be differenced.
+A counter that cannot be read before and after the load has no value, never zero; aggregate ECC counters are written too
+late to be differenced.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ HOST_METRICS = {
     "edac_corrected": Metric("count", "errors of the host's memory corrected during the load"),
     "edac_uncorrected": Metric("count", "errors of the host's memory not corrected during the load"),
     "cpu_throttle_events_delta": Metric(
-        "count", "thermal-throttle events during the load, over all CPUs (threads of a core tell the same ones)"
+        "count", "thermal-throttle events during the load, over all CPUs (threads of a core count the same ones)"
     ),
 }
-"""What a probe declares that tells those of the host only; the first three are named as every burn names them."""
+"""Metrics of a probe that reports only the host's."""
 METRICS = {
     "ecc_uncorrected_delta": Metric("count", "uncorrected ECC errors during the load"),
     "ecc_corrected_delta": Metric("count", "corrected ECC errors during the load"),
@@ -41,9 +41,9 @@ METRICS = {
     "throttle_time_delta": Metric("s", "time spent throttled during the load, by reason"),
     **HOST_METRICS,
 }
-"""What a probe declares that tells them."""
+"""Metrics of a probe that reports them."""
 
-_UNTOLD = "this counter is not told here"
+_UNREADABLE = "this machine has no such counter"
 _NAMED = 4
 
 Key = Tuple[str, str, str, str]
@@ -59,7 +59,7 @@ class Counters:
         self._before = _cumulative(hardware.counters())
 
     def emit(self, context: Context, gpus: List[Device]) -> None:
-        """Tell what was added since."""
+        """Report what was added since."""
         after, minutes = _cumulative(self._hardware.counters()), (self._hardware.clock.now() - self._began) / 60.0
         for gpu in gpus:
             for metric, counter in DELTAS.items():
@@ -75,7 +75,7 @@ class Counters:
         self._emit_host(context, after)
 
     def emit_host(self, context: Context) -> None:
-        """Tell what was added since to the counters of the host only: ``HOST_METRICS``."""
+        """Report what was added since to the host's counters: ``HOST_METRICS``."""
         self._emit_host(context, _cumulative(self._hardware.counters()))
 
     def _emit_host(self, context: Context, after: Dict[Key, Fact]) -> None:
@@ -93,14 +93,14 @@ class Counters:
             context.emit("throttle_time_delta", gpu.id, value=value, labels=labels, note=note)
 
     def _keys(self, after: Dict[Key, Fact], counter: str) -> List[Key]:
-        """All of a counter that were told at either end."""
+        """All parts of a counter that were read before or after."""
         return sorted(key for key in {*self._before, *after} if key[0] == counter)
 
     def _added(self, after: Dict[Key, Fact], key: Key) -> Tuple[Optional[float], str]:
         begun, ended = self._before.get(key), after.get(key)
         if begun is None or ended is None or begun.value is None or ended.value is None:
             notes = [fact.note for fact in (ended, begun) if fact is not None and fact.note]
-            return None, notes[0] if notes else _UNTOLD
+            return None, notes[0] if notes else _UNREADABLE
         return ended.value - begun.value, ""
 
     def _emit_sums(self, context: Context, after: Dict[Key, Fact], counter: str, by_kind: bool) -> None:
@@ -120,7 +120,7 @@ class Counters:
         parts: Dict[str, Key],
         labels: Optional[Dict[str, str]] = None,
     ) -> None:
-        """What all parts (name → counter) added together; without a part that is told, no number."""
+        """What all parts (name → counter) added together; no value without a readable part."""
         added = {part: self._added(after, key) for part, key in parts.items()}
         known = {part: value for part, (value, _) in added.items() if value is not None}
         grown = ["%s: %.0f" % (part, value) for part, value in known.items() if value]
@@ -131,7 +131,7 @@ class Counters:
             value=sum(known.values()) if known else None,
             labels=labels or {},
             samples=len(known),
-            note="; ".join((grown or refusals)[:_NAMED]) if parts else _UNTOLD,
+            note="; ".join((grown or refusals)[:_NAMED]) if parts else _UNREADABLE,
         )
 
 

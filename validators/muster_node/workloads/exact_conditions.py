@@ -1,6 +1,6 @@
 """What the exact products are tested under besides calm: the heat of a soak, and bursts of power.
 
-A fault may show on a warm GPU only, or only while the supply is asked for steps (docs/science.md#conditions).
+A fault may show on a warm GPU only, or only while its power changes in steps (docs/science.md#conditions).
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from muster_node.workloads.products import BUSY_BLOCK_S, products_in
 from muster_node.workloads.pulses import Rhythm
 
 
-def tell_warmth(context: Context, device: Device, celsius: Optional[float], labels: Dict[str, str], note: str) -> None:
+def emit_start_temperature(
+    context: Context, device: Device, celsius: Optional[float], labels: Dict[str, str], note: str
+) -> None:
     """How warm a GPU was when it began with products of a format under a condition; of other devices nothing."""
     if device.kind == "gpu":
-        why = note if celsius is not None else note or "the GPU does not tell its temperature"
+        why = note if celsius is not None else note or "the GPU reports no temperature"
         context.emit("gemm_start_temperature", device.id, value=celsius, labels=labels, note=why)
 
 
 class Soak:
-    """Products that nobody looks at, for as long as the plan says; the seconds that this took, 0 without the format."""
+    """Unchecked products for ``soak_s``. Returns the seconds that they took, 0 without the format."""
 
     def __init__(self, torch: Any, context: Context, dtype: str) -> None:
         self._torch, self._hardware, self._dtype = torch, context.hardware, dtype

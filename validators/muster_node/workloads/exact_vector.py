@@ -19,7 +19,7 @@ SHAPES = {
 }
 RANGES = ("full", "unit", "high", "sparse")
 EXAMPLES = 2
-"""Wrong products told in words."""
+"""Wrong products that are described."""
 BATCH = 8
 """Products that wait together for their checks: few enough to hold, enough to keep a GPU busy."""
 _PLACES = 4  # wrong elements of each
@@ -80,7 +80,7 @@ class Vector:
         self.origin = (shape, span, seed)
         m, n, k = compute.physical(*shape)
         self._operands = make_operands(torch, compute.torch_device, dtype, (m, n, k), span, seed)
-        self._told = "%dx%dx%d %s seed %d" % (m, n, k, span, seed)
+        self._origin_text = "%dx%dx%d %s seed %d" % (m, n, k, span, seed)
         # Which format the product comes in is up to the device, and decides how the exact answer is rounded.
         self._first = self._multiply()
         self._expected = self._operands.expected(torch, self._first.dtype)
@@ -128,9 +128,9 @@ class Vector:
             finding.produced += product.numel()
             finding.checked += self._expected.numel()
             if wrong:
-                self._tell(product, reruns, finding)
+                self._record_wrong(product, reruns, finding)
 
-    def _tell(self, product: Any, reruns: int, finding: Finding) -> None:
+    def _record_wrong(self, product: Any, reruns: int, finding: Finding) -> None:
         """Count the wrong elements of a product that the check objects to, and compute it again."""
         wrong = different_bits(self._torch, product, self._expected)
         count = int(wrong.sum())
@@ -145,4 +145,4 @@ class Vector:
         places = [tuple(place) for place in wrong.nonzero()[:_PLACES].tolist()]
         seen = ["(%d,%d) is %r, exact %r" % (*p, product[p].item(), self._expected[p].item()) for p in places]
         what = "%d elements, %s" % (count, ", ".join(seen)) if count else "its check sums alone"
-        finding.examples.append("%s: %s, again in %d of %d reruns" % (self._told, what, again, reruns))
+        finding.examples.append("%s: %s, again in %d of %d reruns" % (self._origin_text, what, again, reruns))

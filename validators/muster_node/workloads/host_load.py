@@ -44,7 +44,7 @@ class HostBurn:
 class HostBurning:
     """The work of one CPU: windows of products, each followed by a check of the next part of its memory.
 
-    It ends after ``seconds``, or before if ``stopped`` says so. Raises Skip where ``memory_gib``, that of all CPUs
+    It ends after ``seconds``, or once ``stopped()``. Raises Skip where ``memory_gib``, that of all CPUs
     together, is not free.
     """
 
@@ -111,7 +111,7 @@ def emit_memory(context: Context, burns: List[HostBurn]) -> None:
 def burning_beside(
     context: Context, torch: Any, cores: List[Device], memory_gib: float, limit_s: float
 ) -> Iterator[Burns]:
-    """Burns ``cores`` while the block lasts, ``limit_s`` at most; what comes of it is told when the block has ended.
+    """Burns ``cores`` while the block lasts, ``limit_s`` at most; the future has the result once the block has ended.
 
     To be entered before this process touches a GPU or a tensor: the workers are forked, and neither outlives a fork.
     """

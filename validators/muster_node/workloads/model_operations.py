@@ -120,7 +120,7 @@ class Operations:
 
 
 def golden_key(torch: Any, compute: Compute, facts: Dict[str, str], seed: int) -> str:
-    """All that may change the bits without anything being broken: digests of different keys say nothing together.
+    """Everything that may change the bits of healthy devices: only digests of equal keys are comparable.
 
     Its own digest comes first: where the rest is cut off on its way, keys that differ still differ.
     """
@@ -137,8 +137,8 @@ def golden_key(torch: Any, compute: Compute, facts: Dict[str, str], seed: int) -
     else:
         parts["cpu_kernels"] = str(getattr(torch.backends.cpu, "get_cpu_capability", lambda: "unknown")())
     parts.update(torch=str(torch.__version__), seed=str(seed), shapes=repr(GEMM_SHAPES[compute.device.kind]))
-    told = "; ".join("%s=%s" % item for item in sorted(parts.items()))
-    return "key=%s; %s" % (hashlib.sha256(told.encode()).hexdigest()[:16], told)
+    text = "; ".join("%s=%s" % item for item in sorted(parts.items()))
+    return "key=%s; %s" % (hashlib.sha256(text.encode()).hexdigest()[:16], text)
 
 
 def _packaged(prefix: str) -> str:

@@ -71,7 +71,7 @@ class Region:
         return self._buffer
 
     def run(self, pattern: str, fills: List[Fill]) -> Tuple[int, List[str]]:
-        """One run of a pattern, as ``sequences`` gives it: how many words differed, and a few of them in words."""
+        """One run of a pattern, as ``sequences`` gives it: how many words differed, and descriptions of a few."""
         return self.test_moved(fills[0]) if pattern == "block_move" else self.test(fills)
 
     def test(self, fills: List[Fill]) -> Tuple[int, List[str]]:
@@ -134,7 +134,7 @@ class Region:
         if count:
             for row, column in _first(different, EXAMPLES - len(examples)):
                 index = (low + row) * self.period + column
-                wrote, read = laid.said(lines, low + moved, row, column)
+                wrote, read = laid.written_and_read(lines, low + moved, row, column)
                 origin = ", moved there from word %d" % (index + moved * self.period) if moved else ""
                 examples.append(described(index, wrote, read) + origin)
         return count
@@ -173,7 +173,7 @@ class _Laid:
             lines.sub_(self._raised[low : low + len(lines)])
         return lines != self._shared(lines, low)
 
-    def said(self, lines: Any, low: int, row: int, column: int) -> Tuple[int, int]:
+    def written_and_read(self, lines: Any, low: int, row: int, column: int) -> Tuple[int, int]:
         """The words that were written into a cell and read from it; after ``differs``."""
         raised = 0 if self._raised is None else int(self._raised[low + row])
         return int(self._shared(lines, low)[row, column]) + raised, int(lines[row, column]) + raised
@@ -197,8 +197,8 @@ def described(index: int, wrote: int, read: int) -> str:
     wrote, read = wrote & _ALL, read & _ALL
     fallen, risen = bin(wrote & ~read).count("1"), bin(read & ~wrote).count("1")
     ways = ((fallen, "1→0"), (risen, "0→1"))
-    told = " and ".join("%d bit%s %s" % (count, "" if count == 1 else "s", way) for count, way in ways if count)
-    return "word %d (offset 0x%x): wrote 0x%016x, read 0x%016x, %s" % (index, index * WORD, wrote, read, told)
+    flips = " and ".join("%d bit%s %s" % (count, "" if count == 1 else "s", way) for count, way in ways if count)
+    return "word %d (offset 0x%x): wrote 0x%016x, read 0x%016x, %s" % (index, index * WORD, wrote, read, flips)
 
 
 def sequences(torch: Any, pattern: str, key: int, walk: int) -> Iterator[List[Fill]]:

@@ -43,7 +43,7 @@ class Products:
         return 2.0 * m * n * k
 
     def _warm_up(self) -> None:
-        """The first product and flush plan and allocate; the next ones tell how long they take."""
+        """The first product and flush plan and allocate; the next ones are timed."""
         self._product()
         self._flush()
         if self._flushed is not None:

@@ -1,8 +1,8 @@
 """Power pulses: bursts of products with rests as long as they, on all GPUs in phase or on every other one in turn.
 
-Steady load never asks a power supply for a step; bursts of 5 to 50 ms on all GPUs at once do
+Steady load gives a power supply no steps; bursts of 5 to 50 ms on all GPUs at once do
 (docs/science.md#conditions). What each burst computes last is compared, bit by bit, with what the same product gave
-before the pulses. Whether that was right is not asked here: ``exact_gemm`` pulses by the same ``Rhythm`` and compares
+before the pulses. Whether that was right is not checked here: ``exact_gemm`` pulses by the same ``Rhythm`` and compares
 every product with the exact answer.
 """
 
@@ -31,12 +31,12 @@ METRICS = {
     "pulse_power_max": Metric("W", "highest reading of power during the pulses, by pattern"),
     "pulse_power_mean": Metric("W", "mean reading of power during the pulses, by pattern"),
 }
-"""What a probe declares that pulses."""
-_TICK_S = 0.1  # power at 10 Hz, where the sensor tells it so often
+"""Metrics of a probe that pulses."""
+_TICK_S = 0.1  # power at 10 Hz, if the sensor is that fast
 _POWER = ("power_instant", "power")
 """Sensors of power, the quicker one first: NVML's usual reading is a mean over a second on most GPUs."""
 NO_BURST = "no burst came in time for its place"
-_LEAD_S = 0.05  # from the common start signal to the first burst: time for every thread to hear it
+_LEAD_S = 0.05  # from the common start signal to the first burst: time for every thread to wake
 
 Operands = Callable[[Compute], List[Any]]
 """Makes both factors of the product on a device."""
@@ -72,7 +72,7 @@ class Rhythm:
             yield width, self._places(first + (width if self._anti_phase and odd else 0.0), width, first + self._each)
 
     def _agreed_begin(self) -> float:
-        """The same moment for all GPUs: whoever asks first sets it."""
+        """The same time for all GPUs, set by the first caller."""
         with self._lock:
             if self._begin is None:
                 self._begin = self._clock.now() + _LEAD_S
@@ -108,7 +108,7 @@ class Pulsing:
             prepared = self._prepare(compute)
         except RuntimeError as error:  # what PyTorch raises when a device has gone
             pulsed.lost = reason_of(error)
-        worker.ready()  # by those too that are lost, or nobody would begin
+        worker.ready()  # also by failed ones, for which the others would wait
         if prepared is not None:
             try:
                 self._pulse(compute, prepared, pulsed)
@@ -163,22 +163,22 @@ class _PowerWatch:
                 self._read.setdefault((sample.device, sample.series), []).append(sample.value)
 
     def power(self, device: str) -> Tuple[List[float], str]:
-        """Readings in W of the quickest sensor that the device has; and how quickly they came, in words."""
+        """Readings in W of the device's fastest sensor, and a note on how fast it was."""
         series = next((series for series in _POWER if (device, series) in self._read), None)
         if series is None:
-            return [], "no power is told"
+            return [], "no power sensor"
         powers = self._read[device, series]
         gaps = [later - earlier for earlier, later in zip(self._times, self._times[1:])]
         if not gaps or median(gaps) <= 0:
             return powers, "read only once"
         sensor = "the power of the moment" if series == _POWER[0] else "a power that may be a mean over time"
         fresh = sum(map(operator.ne, powers, powers[1:]))
-        told = "%.1f readings a second of %s; %d of %d differ from the one before"
-        return powers, told % (1 / median(gaps), sensor, fresh, len(powers) - 1)
+        note = "%.1f readings a second of %s; %d of %d differ from the one before"
+        return powers, note % (1 / median(gaps), sensor, fresh, len(powers) - 1)
 
 
 def pulse(context: Context, torch: Any, gpus: List[Device], operands: Operands) -> Dict[Device, str]:
-    """Both patterns, if any pulses are asked for; returns which GPUs were lost, and how."""
+    """Pulse in both patterns, if ``pulse_s`` is not 0. Returns the GPUs that failed, with the reason."""
     lost: Dict[Device, str] = {}
     for pattern in PATTERNS if context.params["pulse_s"] else ():
         left = [gpu for gpu in gpus if gpu not in lost]
@@ -199,6 +199,6 @@ def _emit(context: Context, gpu: Device, pattern: str, pulsed: Pulsed, watch: _P
     for metric, count in (("pulses", pulsed.pulses), ("pulse_mismatches", pulsed.mismatches)):
         value = None if note else count
         context.emit(metric, gpu.id, value=value, labels=labels, samples=pulsed.pulses, note=note)
-    powers, told = watch.power(gpu.id)
+    powers, power_note = watch.power(gpu.id)
     for metric, power in (("max", max(powers, default=None)), ("mean", mean(powers) if powers else None)):
-        context.emit("pulse_power_" + metric, gpu.id, value=power, labels=labels, samples=len(powers), note=told)
+        context.emit("pulse_power_" + metric, gpu.id, value=power, labels=labels, samples=len(powers), note=power_note)

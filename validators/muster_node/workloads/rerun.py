@@ -1,7 +1,6 @@
-"""A mismatch is run again before anybody speaks of it: on the same device, and on two of its siblings.
+"""Repeats of a mismatch: on the same device, and on two of its siblings.
 
-What came of it is reported beside the mismatches, one figure for each device that ran it again. The probe does not say
-what that means.
+They are reported beside the mismatches, one figure for each device that repeated it, and judged by the controller.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from muster_node.hardware.seam import Device
 from muster_node.probe import Context
 
 PEERS = 2
-TOLD = "runs of what was wrong, again on the device that label `on` names, that were wrong there"
+DOC = "repeats of a mismatch that were wrong on the device that label `on` names"
+"""Of the metric that a probe declares for them."""
 
 
 @dataclasses.dataclass
@@ -29,10 +29,10 @@ class Rerun:
         self.wrong += int(wrong)
 
 
-def peers_of(accused: str, suspects: Collection[str], devices: List[Device]) -> List[Device]:
-    """The siblings to ask: two that are under no suspicion themselves, the next in slot order first."""
+def peers_of(wrong: str, suspects: Collection[str], devices: List[Device]) -> List[Device]:
+    """The next two siblings in slot order that are no suspects themselves."""
     places = [device.id for device in devices]
-    start = places.index(accused) + 1
+    start = places.index(wrong) + 1
     around = devices[start:] + devices[: start - 1]
     return [device for device in around if device.id not in suspects][:PEERS]
 

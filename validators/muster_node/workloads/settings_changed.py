@@ -1,4 +1,4 @@
-"""What somebody may have set on GPUs, read before a load and after it: a test has to leave it as it was."""
+"""Settings of GPUs that differ after a load: a test has to leave them as they were."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ METRICS = {
         "count", "clocks, limits and modes that were set otherwise after the load than before it"
     )
 }
-"""What a probe declares that tells them."""
+"""Metrics of a probe that reports them."""
 
 
 def emit_changes(context: Context, before: Settings, after: Settings) -> None:
-    """Tell what differs, device by device."""
-    changed, telling = changes(before, after), {device for device, _, _ in after}
+    """Report how many settings differ, by device."""
+    changed, readable = changes(before, after), {device for device, _, _ in after}
     for device in {device: None for device, _, _ in before}:
-        if device not in telling:
-            context.emit("settings_changed", device, note="the GPU does not tell its settings any more")
+        if device not in readable:
+            context.emit("settings_changed", device, note="the GPU no longer reports its settings")
             continue
-        words = [told for key, told in changed.items() if key[0] == device]
-        context.emit("settings_changed", device, value=len(words), note="; ".join(words))
+        texts = [text for key, text in changed.items() if key[0] == device]
+        context.emit("settings_changed", device, value=len(texts), note="; ".join(texts))

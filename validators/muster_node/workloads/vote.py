@@ -1,4 +1,4 @@
-"""Who is wrong, where nobody knows the right answer but all should have the same one."""
+"""Majority votes, where the right answer is unknown and all should have the same one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Dict, Sequence
 
 
 def dissenters(answers: Sequence[str], voters: str) -> Dict[int, str]:
-    """Which answers are not the majority's, and why: index → reason. Without a majority nobody is cleared.
+    """Reasons by index of the answers that are not the majority's; all of them, where there is no majority.
 
     ``voters`` names in the plural who answered.
     """
