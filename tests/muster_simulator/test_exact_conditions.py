@@ -224,7 +224,7 @@ def test_a_gpu_without_a_sensor_is_told_as_such(build: Build, tmp_path: Path, mo
     monkeypatch.setattr(hardware, "telemetry", lambda: [one for one in telemetry() if one.device != "gpu3"])
     told = _run(hardware, tmp_path, dtypes=["bf16"], shapes=[SHAPE], rounds=1, modes=["alone"])
     (untold,) = (one for one in told if one.metric == "gemm_start_temperature" and one.value is None)
-    assert (untold.device, untold.note) == ("gpu3", "the GPU does not tell its temperature")
+    assert (untold.device, untold.note) == ("gpu3", "the GPU reports no temperature")
 
 
 def test_what_was_wrong_while_cold_is_reported_though_the_test_breaks_off_later(

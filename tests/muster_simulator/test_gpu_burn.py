@@ -211,7 +211,7 @@ def test_what_was_set_otherwise_is_told_in_words() -> None:
             "power_limit: 700 W before, 650 W after; application_clock (sm): 1980 MHz before, 1410 MHz after",
         ),
         "gpu1": (0, ""),
-        "gpu2": (None, "the GPU does not tell its settings any more"),
+        "gpu2": (None, "the GPU no longer reports its settings"),
     }
 
 
