@@ -19,22 +19,24 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="MUSTER_", frozen=True, extra="ignore")
 
-    home: Path = pydantic.Field(
-        default=Path("~/.local/share/muster"), description="where the controller keeps its files"
-    )
+    home: Path = pydantic.Field(default=Path("~/.local/share/muster"), description="the controller's files")
     database_url: str = pydantic.Field(
         default="", description="fleet records: a SQLAlchemy URL; empty is SQLite in MUSTER_HOME/muster.db"
     )
     sku_path: str = pydantic.Field(
-        default="", description="folders with your own SKU files, colon separated, searched before ours"
+        default="", description="folders with your own SKU files, colon separated; searched before the shipped ones"
     )
     ssh_conn_id: str = pydantic.Field(default="muster_ssh", description="Airflow connection with the SSH user and key")
-    ssh_user: str = pydantic.Field(default="", description="SSH user outside Airflow, where a node names none")
-    ssh_key_file: Path | None = pydantic.Field(default=None, description="SSH private key outside Airflow")
-    ssh_timeout_s: float = pydantic.Field(default=10.0, gt=0, description="how long a node may take to answer")
-    bmc_timeout_s: float = pydantic.Field(default=10.0, gt=0, description="how long a BMC may take for one answer")
+    ssh_user: str = pydantic.Field(
+        default="", description="SSH user where that connection does not exist and the node names none"
+    )
+    ssh_key_file: Path | None = pydantic.Field(
+        default=None, description="SSH private key where that connection does not exist"
+    )
+    ssh_timeout_s: float = pydantic.Field(default=10.0, gt=0, description="seconds a node may take to answer")
+    bmc_timeout_s: float = pydantic.Field(default=10.0, gt=0, description="seconds a BMC may take for one answer")
     bmc_seconds: float = pydantic.Field(
-        default=900.0, ge=0, description="how often a BMC is read under load; 0: before and after it only"
+        default=900.0, ge=0, description="seconds between readings of a BMC under load; 0: before and after it only"
     )
     airflow_url: str = pydantic.Field(default="http://localhost:8080", description="Airflow's API server")
     airflow_username: str = pydantic.Field(default="", description="login for Airflow's API")
@@ -42,64 +44,68 @@ class Settings(BaseSettings):
     airflow_token: pydantic.SecretStr = pydantic.Field(
         default=pydantic.SecretStr(""), description="a token for Airflow's API, instead of login and password"
     )
-    mail_to: str = pydantic.Field(default="", description="who gets the reports, comma separated; empty sends none")
+    mail_to: str = pydantic.Field(default="", description="recipients of the reports, comma separated; empty: no mail")
     mail_from: str = pydantic.Field(default="muster@localhost", description="sender of the reports")
     smtp_conn_id: str = pydantic.Field(default="smtp_default", description="Airflow connection of the mail server")
-    poll_seconds: float = pydantic.Field(default=5.0, gt=0, description="how often a running job is asked for")
+    poll_seconds: float = pydantic.Field(default=5.0, gt=0, description="seconds between two looks at a running job")
     retry_seconds: float = pydantic.Field(
-        default=300.0, gt=0, description="how long an inconclusive stage waits before it is measured anew"
+        default=300.0, gt=0, description="seconds before an inconclusive stage is measured again"
     )
     burn_slots: int = pydantic.Field(
-        default=16, ge=1, description="how many nodes burn at once: slots of the pool muster_burn when it is first made"
+        default=16, ge=1, description="nodes under load at once: slots of the pool muster_burn when it is created"
     )
     admission_level: Literal["demo", "short", "standard", "long"] = pydantic.Field(
-        default="standard", description="the level at which a node must have passed to enter production by itself"
+        default="standard", description="level at which a node must pass to enter production by itself"
     )
     admission_max_age_hours: float = pydantic.Field(
-        default=168.0, gt=0, description="how old such a pass may be, on a node and in a cluster"
+        default=168.0, gt=0, description="age limit of such a pass, on a node and in a block"
     )
     approval_hours: float = pydantic.Field(
-        default=72.0, gt=0, description="how long a person is waited for before a node that needs one stays out"
+        default=72.0, gt=0, description="hours an approval may take before the node stays out"
     )
     revalidation_share: float = pydantic.Field(
-        default=0.05, ge=0, le=1, description="share of the nodes in service tested again at a time; at least one node"
+        default=0.05, ge=0, le=1, description="share of the nodes in service tested again at once; at least one node"
     )
     revalidation_after_hours: float = pydantic.Field(
-        default=168.0, ge=0, description="how long ago an idle node must have passed to be tested again"
+        default=168.0, ge=0, description="hours since its last pass after which an idle node is tested again"
     )
-    breaker_hours: float = pydantic.Field(
-        default=24.0, gt=0, description="window of the circuit breaker over withdrawals from production"
-    )
+    breaker_hours: float = pydantic.Field(default=24.0, gt=0, description="window of the circuit breaker")
     common_cause_hours: float = pydantic.Field(
-        default=24.0, gt=0, description="how lately nodes of one rack or image must have failed alike to be one problem"
+        default=24.0,
+        gt=0,
+        description="window in which nodes of one rack or image that fail alike count as one problem",
     )
     breaker_share: float = pydantic.Field(
-        default=0.2, gt=0, le=1, description="share of the fleet that tests may withdraw in the window"
+        default=0.2, gt=0, le=1, description="share of the nodes in service that tests may withdraw in the window"
     )
     breaker_nodes: int = pydantic.Field(
-        default=50, ge=1, description="how many nodes tests may withdraw in the window, however large the fleet"
+        default=50, ge=1, description="nodes that tests may withdraw in the window, whatever the size of the fleet"
     )
     breaker_fleet: int = pydantic.Field(
-        default=20, ge=1, description="a fleet with fewer nodes in service has no circuit breaker"
+        default=20, ge=1, description="with fewer nodes in service there is no circuit breaker"
     )
     revalidation_level: Literal["demo", "short", "standard", "long"] = pydantic.Field(
-        default="short", description="how thoroughly idle nodes are tested again"
+        default="short", description="level of the tests of idle nodes"
     )
-    person: str = pydantic.Field(default="", description="who you are in the records; empty is your login name")
+    person: str = pydantic.Field(default="", description="your name in the records; empty: your login name")
     retention_telemetry_days: int = pydantic.Field(
-        default=90, ge=1, description="raw telemetry; the charts' points stay with the run"
+        default=90, ge=1, description="days raw telemetry is kept; the charts' points stay with the run"
     )
-    retention_results_days: int = pydantic.Field(default=365, ge=1, description="raw result files as nodes sent them")
-    retention_measurements_days: int = pydantic.Field(default=730, ge=1, description="single measurements")
+    retention_results_days: int = pydantic.Field(default=365, ge=1, description="days raw results are kept")
+    retention_measurements_days: int = pydantic.Field(
+        default=730, ge=1, description="days single measurements are kept"
+    )
     retention_runs_days: int = pydantic.Field(
-        default=0, ge=0, description="runs with verdicts and findings; 0 keeps them forever"
+        default=0, ge=0, description="days runs with verdicts and findings are kept; 0: forever"
     )
     retention_snapshots_days: int = pydantic.Field(
-        default=90, ge=1, description="peer statistics; those that a kept verdict cites, and the newest, stay longer"
+        default=90,
+        ge=1,
+        description="days peer snapshots are kept; those that a kept verdict cites, and the newest, stay longer",
     )
-    retention_outbox_days: int = pydantic.Field(default=30, ge=1, description="mails that have been sent")
+    retention_outbox_days: int = pydantic.Field(default=30, ge=1, description="days sent mails are kept")
     telemetry_max_mb: int = pydantic.Field(
-        default=64, ge=1, description="telemetry of one stage larger than this is charted, but not kept"
+        default=64, ge=1, description="larger telemetry of one stage is charted, but not kept"
     )
 
     @pydantic.field_validator("home", "ssh_key_file", mode="after")
@@ -126,7 +132,7 @@ class Settings(BaseSettings):
         return tuple(part.strip() for part in self.mail_to.split(",") if part.strip())
 
     def run_page(self, dag_id: str, run_id: str) -> str:
-        """Where a run is seen in Airflow's pages."""
+        """The address of a run in Airflow's pages."""
         return f"{self.airflow_url.rstrip('/')}/dags/{dag_id}/runs/{run_id}"
 
     @property
@@ -136,13 +142,13 @@ class Settings(BaseSettings):
 
 
 def settings() -> Settings:
-    """The settings as the environment has them now. Raises BadSettings naming the variable and what is wrong."""
+    """The settings of the environment. Raises BadSettings, which names the variable and what is wrong."""
     return _settings(tuple(item for item in os.environ.items() if item[0].upper().startswith("MUSTER_")))
 
 
 @functools.lru_cache(maxsize=8)
 def _settings(_environment: tuple[tuple[str, str], ...]) -> Settings:
-    # Reading costs 0.6 ms, and every session with the records asks; keyed by what is read, a copy cannot go stale.
+    # Reading costs 0.6 ms, and every session with the records needs it; the key is all that is read.
     try:
         return Settings()
     except pydantic.ValidationError as error:
@@ -152,7 +158,7 @@ def _settings(_environment: tuple[tuple[str, str], ...]) -> Settings:
 
 
 def shown(current: Settings) -> list[tuple[str, str, str]]:
-    """(variable, value, description) of every setting, with whatever is secret masked."""
+    """(variable, value, description) of every setting; secrets are masked."""
     rows = []
     for name, field in Settings.model_fields.items():
         rows.append((f"MUSTER_{name.upper()}", _masked(getattr(current, name)), field.description or ""))

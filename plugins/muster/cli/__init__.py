@@ -1,4 +1,4 @@
-"""The command line, ``muster``. Errors are one sentence on stderr and exit status 1, never a traceback."""
+"""The command line, ``muster``. An error is one sentence on stderr and exit status 1, never a traceback."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def main() -> None:
             print(f"muster: {sentence}", file=sys.stderr)  # noqa: T201
         sys.exit(1)
     except BrokenPipeError:
-        # The reader of a pipe (head, less) has seen enough.
+        # The reader of a pipe (head, less) has closed it.
         sys.stderr.close()
         sys.exit(0)

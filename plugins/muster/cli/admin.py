@@ -20,7 +20,7 @@ sku_app.command("learn")(learn.learn)
 
 @db_app.command("upgrade")
 def upgrade() -> None:
-    """Create the fleet records, or bring them to this version's schema. Doing so again is harmless."""
+    """Create the fleet records, or bring them to this version's schema. Repeating it changes nothing."""
     from muster import records
 
     before, after = records.upgrade()
@@ -67,7 +67,7 @@ def sku_show(name: Annotated[str, typer.Argument(help="The SKU.")]) -> None:
 def sku_lint(
     names: Annotated[list[str] | None, typer.Argument(help="SKUs or files; default: all.")] = None,
 ) -> None:
-    """Say everything that is wrong in SKU files: negative limits, missing sources, contradictions, …"""
+    """Check SKU files: limits, units, sources, contradictions. Ends with status 1 if something is wrong."""
     from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import lint_sku, list_skus
 

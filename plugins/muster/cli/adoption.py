@@ -1,4 +1,4 @@
-"""``muster node adopt``, ``verify``, ``replace``, ``part``: fleets that already run, and machines behind names."""
+"""``muster node adopt``, ``verify``, ``replace``, ``part``: fleets in service, and the machines behind names."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def adopt(
     who: AsWho = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Take over nodes that serve already: production, unverified, in shadow mode. All of them, or none.
+    """Take over nodes that are in service already, in shadow mode: all of them, or none.
 
-    In shadow mode a node is judged and reported, but never drained: what is found changes nothing, until it passes in
-    full, or a person verifies it (`muster node verify`).
+    In shadow mode a node is tested and reported, but findings do not withdraw it. The mode ends with a full-coverage
+    PASS, or with `muster node verify`.
     """
     from muster import records
     from muster.enrolment import inventory
@@ -46,28 +46,28 @@ def adopt(
 
 
 def verify(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -> None:
-    """End a node's shadow mode on somebody's own word, without a test."""
+    """End a node's shadow mode on a person's decision, without a test."""
     from muster import records
 
     with rehearsed(dry_run):
         typer.echo(f"{name}: {records.verify_node(name, show.person(who), given(reason))}")
         if dry_run:
-            risks(name, ["nothing of it is proven, and from then on a FAIL takes it out of production"])
+            risks(name, ["it was never proven, and a FAIL will withdraw it from production"])
 
 
 def replace(
     name: Name,
     reason: Reason,
-    host: Annotated[str, typer.Option(help="Its address, if that is another one too.")] = "",
-    port: Annotated[int, typer.Option(help="Its SSH port, if that is another one too.")] = 0,
+    host: Annotated[str, typer.Option(help="Its new address, if that changed.")] = "",
+    port: Annotated[int, typer.Option(help="Its new SSH port, if that changed.")] = 0,
     host_key: Annotated[str, typer.Option(help="'TYPE BASE64' to pin; default: the key that answers now.")] = "",
     serial: Annotated[list[str] | None, typer.Option(help="SLOT=SERIAL (system=…); may be repeated.")] = None,
     who: AsWho = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Say that another machine has taken the node's place; it begins anew as registered.
+    """Record that another machine has taken this node's place; it starts as registered.
 
-    What was found before stays with the old machine's serials: see `muster node part SERIAL`.
+    The history stays with the old machine's serials: see `muster node part SERIAL`.
     """
     from muster import records
     from muster.lifecycle.preview import risks_of_move
@@ -81,13 +81,13 @@ def replace(
         )
         typer.echo(f"{name}: {'would be another machine' if dry_run else 'is another machine now'}, and {node.state}")
         if dry_run:
-            risks(name, [*risks_of_move(before.state, node.state), "what its tests found counts for it no more"])
+            risks(name, [*risks_of_move(before.state, node.state), "its earlier verdicts no longer count"])
 
 
 def part(
     serial: Annotated[str, typer.Argument(help="The serial of a part, or of a machine.")], json: AsJson = False
 ) -> None:
-    """Show where the part with a serial sat, and every run that it went through there."""
+    """Show where a part was installed, and every run it took part in."""
     from muster import records
 
     places, runs = records.part_history(serial), records.part_runs(serial)
@@ -98,7 +98,7 @@ def part(
         ["part", "node", "slot", "since", "until"],
         [[each.kind, each.node, each.slot, show.when(each.since), show.when(each.until) if each.until else ""]
          for each in places],
-        empty=f"no part with serial {serial} was ever seen",
+        empty=f"no part with serial {serial} is recorded",
     )  # fmt: skip
     typer.echo()
     rows = [[run.run_id, run.node, run.verdict or "", show.when(run.started_at), run.headline] for run in runs]
@@ -106,7 +106,7 @@ def part(
 
 
 def given(reason: str) -> str:
-    """The reason, without which a person's decision is none. Raises MusterError."""
+    """The reason, stripped. Raises MusterError if it is empty."""
     if not reason.strip():
         raise MusterError("a decision needs a reason: --reason 'why'")
     return reason.strip()

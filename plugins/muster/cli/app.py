@@ -1,4 +1,4 @@
-"""The ``muster`` command put together from its topics. Only imports what every start needs: --help must be quick."""
+"""The ``muster`` command, assembled from its topics. Imports only what every start needs: --help must be quick."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Takes every node of a fleet from the loading dock to production, and keeps it honest there.",
+    help="Qualifies the nodes of a fleet: tests them, admits them to production, tests them again.",
 )
-app.add_typer(node.app, name="node", help="Enrol, look at and move nodes.")
+app.add_typer(node.app, name="node", help="Enrol, check, show and move nodes.")
 for _command in (adoption.adopt, adoption.verify, adoption.replace, adoption.part, status.keep):
     node.app.command(_command.__name__)(_command)
 app.command("status")(status.status)
 app.command("qualify")(run.qualify)
-app.add_typer(run.app, name="runs", help="Look at runs.")
+app.add_typer(run.app, name="runs", help="Show runs.")
 app.command("export")(run.export)
 app.command("judge")(judging.judge)
-app.add_typer(judging.app, name="snapshots", help="What is usual among nodes of one model, as verdicts cite it.")
+app.add_typer(judging.app, name="snapshots", help="Peer snapshots: the statistics of similar nodes that verdicts cite.")
 app.command("waive")(waive.waive)
-app.add_typer(waive.app, name="waivers", help="Findings that somebody bears with.")
-app.add_typer(golden.app, name="golden", help="The bits that GPUs agreed on, by which silent corruption shows.")
-app.add_typer(admin.sku_app, name="sku", help="Hardware models: what is known of them, and whether it holds together.")
-app.add_typer(xid.app, name="xid", help="Errors of the GPU driver, and what is done about each.")
+app.add_typer(waive.app, name="waivers", help="Accepted findings.")
+app.add_typer(golden.app, name="golden", help="Goldens: the bits on which the fleet agreed.")
+app.add_typer(admin.sku_app, name="sku", help="Hardware models.")
+app.add_typer(xid.app, name="xid", help="Policies for the errors of the GPU driver.")
 app.add_typer(admin.db_app, name="db", help="The fleet records' database.")
 app.command("settings")(admin.show_settings)
 app.command("doctor")(doctor.doctor)

@@ -1,4 +1,4 @@
-"""``--dry-run``: every command that loads a node or changes a state can be rehearsed, refusals and all."""
+"""``--dry-run``: every command that loads a node or changes a state can be rehearsed, its refusals included."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from muster.lifecycle.preview import StagePlan
     from muster.records import NodeRecord
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what it would do, and what may come of it; do nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would do and what it risks; change nothing.")]
 
 
 @contextlib.contextmanager
@@ -33,13 +33,13 @@ def rehearsed(dry_run: bool) -> Iterator[None]:
 
 
 def risks(of: str, sentences: Iterable[str]) -> None:
-    """Say what may come of it."""
+    """Print one risk a line."""
     for sentence in sentences:
         typer.echo(f"{of}: risk: {sentence}")
 
 
 def qualification(nodes: Sequence[str], dag: str, level: str, reason: str, force_reason: str) -> bool:
-    """Say what qualifying the nodes would do, without asking Airflow anything; whether none would be refused."""
+    """Show what qualifying the nodes would do, without a request to Airflow. Returns whether none would be refused."""
     from muster import records
     from muster.integration.runid import run_id
     from muster.lifecycle import preview
@@ -68,7 +68,7 @@ def qualification(nodes: Sequence[str], dag: str, level: str, reason: str, force
 def _rehearse(
     node: NodeRecord, plans: tuple[StagePlan, ...], dag: str, run_id: str, level: str, reason: str, force_reason: str
 ) -> bool:
-    """Say the risks, and whether the run would get the node: what ``claim`` asks, in a transaction that is undone."""
+    """Show the risks. Returns whether the run would get the node, by the checks of ``claim``, rolled back."""
     from muster import records
     from muster.admission.backend import backend
     from muster.lifecycle import preview

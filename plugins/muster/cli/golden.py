@@ -1,4 +1,4 @@
-"""``muster golden``: the bits that the fleet agreed on, and ending one that a change of software proved wrong."""
+"""``muster golden``: the bits on which the fleet agreed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = 12
 
 @app.command("list")
 def list_(
-    withdrawn: Annotated[bool, typer.Option("--withdrawn", help="Also those that were withdrawn.")] = False,
+    withdrawn: Annotated[bool, typer.Option("--withdrawn", help="Show withdrawn ones too.")] = False,
     json: AsJson = False,
 ) -> None:
     """List every operation of which digests were seen, and whether there is a golden for it. --json tells the keys."""
@@ -49,7 +49,7 @@ def withdraw(
     who: AsWho = "",
     dry_run: DryRun = False,
 ) -> None:
-    """End a golden, or forget what was seen where there is none yet: from then on devices have to agree afresh."""
+    """End a golden, or forget the digests seen where there is none yet: devices have to agree again."""
     from muster import records
 
     with rehearsed(dry_run):
@@ -57,7 +57,7 @@ def withdraw(
         what = f"of {ended.op} ({ended.digest[:_SHOWN] or 'never promoted'})"
         typer.echo(f"{golden} {what} {'would be' if dry_run else 'is'} withdrawn")
         if dry_run:
-            risks(golden, ["until devices agree afresh, only repeats and siblings tell who computes it wrong"])
+            risks(golden, ["until devices agree again, only repeats and siblings show which device is wrong"])
 
 
 def _state(each: GoldenRecord) -> str:

@@ -1,4 +1,4 @@
-"""``muster sku learn``: floors from this fleet's own healthy nodes, written with their provenance as a new revision."""
+"""``muster sku learn``: floors calibrated from this fleet's own healthy nodes, written as a new revision."""
 
 from __future__ import annotations
 
@@ -100,7 +100,9 @@ def _write_checked(path: Path, text: str, name: str, search: list[Path]) -> None
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise MusterError(f"{path} is there already, and nothing is overwritten: somebody else has learned") from None
+        raise MusterError(
+            f"{path} exists already and is not overwritten: another calibration was written meanwhile"
+        ) from None
     if problems := lint_sku(name, search):
         path.unlink()
         raise MusterError(f"the floors do not hold together, so nothing was kept: {problems[0]}")

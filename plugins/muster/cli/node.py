@@ -1,4 +1,4 @@
-"""``muster node``: enrol nodes, check them, look at them, move them."""
+"""``muster node``: enrol, check, show and move nodes."""
 
 from __future__ import annotations
 
@@ -32,15 +32,17 @@ def add(
     port: Annotated[int, typer.Option(help="SSH port.")] = 22,
     user: Annotated[str, typer.Option(help="SSH user; default: the SSH connection's.")] = "",
     host_key: Annotated[str, typer.Option(help="'TYPE BASE64' to pin; default: the key that answers now.")] = "",
-    rack: Annotated[str, typer.Option(help="Where it stands.")] = "",
-    pool: Annotated[str, typer.Option(help="The Airflow pool that bounds how many such nodes burn at once.")] = "",
-    work_dir: Annotated[str, typer.Option(help="Our folder on the node.")] = "~/.muster",
+    rack: Annotated[str, typer.Option(help="Its rack.")] = "",
+    pool: Annotated[
+        str, typer.Option(help="The Airflow pool that bounds how many such nodes are under load at once.")
+    ] = "",
+    work_dir: Annotated[str, typer.Option(help="Muster's folder on the node.")] = "~/.muster",
     launch: Annotated[str, typer.Option(help="How the node side is started, as JSON; default: its python3.")] = "",
     label: Annotated[list[str] | None, typer.Option(help="NAME=TEXT; may be repeated.")] = None,
-    bmc: Annotated[str, typer.Option(help="Where its BMC speaks Redfish, as JSON; see docs/deploying.md.")] = "",
+    bmc: Annotated[str, typer.Option(help="Its BMC (Redfish), as JSON; see docs/deploying.md.")] = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Enrol one node under the host key that answers now. Doing so again is harmless."""
+    """Enrol one node under the host key that answers now. Repeating it changes nothing."""
     row: dict[str, object] = {
         "name": name or host, "host": host, "port": port, "user": user, "sku": sku, "host_key": host_key,
         "rack": rack, "pool": pool, "work_dir": work_dir, "launch": launch, "labels": ";".join(label or ()),
@@ -61,7 +63,7 @@ def import_(
     file: Annotated[Path, typer.Argument(help="YAML with a list `nodes`, or CSV with a header line.")],
     dry_run: DryRun = False,
 ) -> None:
-    """Enrol all nodes of an inventory, or none if any line of it is bad."""
+    """Enrol all nodes of an inventory, or none if any line is wrong."""
     from muster import records
     from muster.enrolment import inventory
     from muster.enrolment.known import pinned, skus
@@ -101,7 +103,7 @@ def list_(
 
 @app.command("show")
 def show_(name: Name, json: AsJson = False) -> None:
-    """Show one node: where it stands, its parts, its last runs."""
+    """Show one node: its state, parts, open findings and last runs."""
     from muster import records
 
     node, lease = records.get_node(name), records.get_lease(name)
@@ -120,7 +122,7 @@ def show_(name: Name, json: AsJson = False) -> None:
             "bmc": dict(node.bmc),
             "simulated": "yes" if node.simulated else "", "enrolled": show.when(node.added_at),
             "replaced": show.when(node.machine_since) if node.machine_since != node.added_at else "",
-            "shadow": "judged and reported, never drained: adopted, and unverified" if node.shadow else "",
+            "shadow": "tested and reported, never withdrawn: adopted, not verified" if node.shadow else "",
             "held": f"the circuit breaker holds the verdict of {node.held}; see `muster status`" if node.held else "",
             "answered": show.when(node.contact_at),
             "held by": f"{lease.run_id} of {lease.dag_id} since {show.when(lease.acquired_at)}" if lease else "",
@@ -141,7 +143,7 @@ def show_(name: Name, json: AsJson = False) -> None:
 
 @app.command("history")
 def history(name: Name, json: AsJson = False) -> None:
-    """Show everything that happened to a node."""
+    """Show a node's events."""
     from muster import records
 
     events = records.node_events(name)
@@ -153,7 +155,7 @@ def history(name: Name, json: AsJson = False) -> None:
          each.reason]
         for each in events
     ]  # fmt: skip
-    show.table(["at (UTC)", "became", "by", "why"], rows, empty="nothing happened yet")
+    show.table(["at (UTC)", "became", "by", "why"], rows, empty="no events yet")
 
 
 @app.command("move")
@@ -164,7 +166,7 @@ def move(
     who: AsWho = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Move a node on somebody's own decision."""
+    """Move a node to another state on a person's decision."""
     from muster import records
     from muster.lifecycle.preview import risks_of_move
 

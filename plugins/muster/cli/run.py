@@ -1,4 +1,4 @@
-"""``muster qualify``, ``muster runs``, ``muster export``: start tests, look at them, take them elsewhere."""
+"""``muster qualify``, ``muster runs``, ``muster export``: start tests, show and export runs."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def qualify(
     nodes: Annotated[list[str], typer.Argument(help="The nodes to test.")],
     level: Annotated[str, typer.Option(help="How thoroughly: demo, short, standard or long.")] = "standard",
     reason: Annotated[
-        str, typer.Option(help="Why; the same node is tested only once for the same reason.")
+        str, typer.Option(help="Why; the same node is tested once for the same reason.")
     ] = "new hardware",
     force: Annotated[bool, typer.Option("--force", help="Test even a node that is in use.")] = False,
-    force_reason: Annotated[str, typer.Option(help="Why that may be; it stands on the report.")] = "",
-    watch: Annotated[bool, typer.Option("--watch", help="Wait, show the stages, and end with the verdicts.")] = False,
+    force_reason: Annotated[str, typer.Option(help="Why a node in use is tested; shown on the report.")] = "",
+    watch: Annotated[bool, typer.Option("--watch", help="Wait, show the stages, then the verdicts.")] = False,
     dry_run: dry.DryRun = False,
 ) -> None:
-    """Test nodes: one DAG run each, from intake to qualified."""
+    """Test nodes, one DAG run each, from intake to qualified."""
     from muster import records
     from muster.integration.airflow_api import AirflowClient
     from muster.integration.runid import run_id
@@ -47,7 +47,7 @@ def qualify(
     if level not in LEVELS:
         raise MusterError(f"there is no level {level!r}: give one of {', '.join(LEVELS)}")
     if force != bool(force_reason.strip()):
-        raise MusterError("testing a node that is in use needs both --force and --force-reason 'why that may be'")
+        raise MusterError("testing a node that is in use needs both --force and --force-reason 'why'")
     pools = {node: records.get_node(node).pool for node in nodes}
     if dry_run:
         if not dry.qualification(list(dict.fromkeys(nodes)), DAG, level, reason, force_reason.strip()):
@@ -119,7 +119,7 @@ def show_(
             "run": f"{run.run_id} of {run.dag_id}", "node": run.node, "sku": run.sku, "level": run.level,
             "reason": run.reason, "forced": run.forced, "simulated": "yes" if report.simulated else "",
             "waivers": "; ".join(report.waivers),
-            "shadow": "the node is in shadow mode: whatever is found, it stays in production" if report.shadow else "",
+            "shadow": "the node stays in production whatever the test finds" if report.shadow else "",
             "verdict": run.verdict or "not yet", "headline": run.headline, "held": run.held,
             "began": show.when(run.started_at),
             "ended": show.when(run.ended_at) if run.ended_at else "",
@@ -140,7 +140,7 @@ def show_(
 
 def export(
     run_id: Annotated[str, typer.Argument(help="The run's id.")],
-    to: Annotated[Path, typer.Option(help="The folder to write to; it is made if need be.")],
+    to: Annotated[Path, typer.Option(help="The folder to write to; created if it is missing.")],
     node: OfNode = "",
 ) -> None:
     """Write a run as JSON and Parquet."""

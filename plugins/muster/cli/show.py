@@ -1,4 +1,4 @@
-"""How the command line shows things: tables for people, JSON for programs, times as an age or in UTC."""
+"""Output of the command line: tables for people, JSON for programs, times as an age or in UTC."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: st
 
 
 def findings(found: Iterable[Finding]) -> None:
-    """Print findings, each with the id by which it can be waived."""
+    """Print findings with their ids, which `muster waive` takes."""
     table(
         ["id", "severity", "device", "found", "do", "waived"],
         [[each.id, each.severity, each.device, each.summary, each.action, each.waived] for each in found],
@@ -90,10 +90,10 @@ def age(moment: datetime.datetime | None) -> str:
 
 
 def person(named: str) -> str:
-    """Who decides: ``named``, or the person of the settings. Raises MusterError if that names nobody in particular."""
+    """Who decides: ``named``, or the person of the settings. Raises MusterError if that is not a person's name."""
     who = (named or settings().who).strip()
     if not is_person(who):
-        raise MusterError(f"{who!r} is nobody in particular: say who decides, with --as NAME or MUSTER_PERSON")
+        raise MusterError(f"{who!r} is not a person: name who decides with --as NAME or MUSTER_PERSON")
     return who
 
 

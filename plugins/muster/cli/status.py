@@ -1,4 +1,4 @@
-"""``muster status``: the whole fleet on one screen; ``muster node keep``: decide on a verdict that is held."""
+"""``muster status``: the whole fleet on one screen; ``muster node keep``: a decision about a held verdict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster.lifecycle.transitions import State
 
 
 def status(json: AsJson = False) -> None:
-    """Show where the fleet stands: nodes by state, the circuit breaker, verdicts that are held."""
+    """Show nodes by state, the circuit breaker, and held verdicts."""
     from muster import records
 
     nodes = records.list_nodes()
@@ -23,9 +23,9 @@ def status(json: AsJson = False) -> None:
     held = {node.name: node.held for node in nodes if node.held}
     states = collections.Counter(node.state for node in nodes)
     if json:
-        told = {kind: {"open": each.open, "withdrawn": each.withdrawn, "fleet": each.fleet, "allowed": each.allowed}
+        shown = {kind: {"open": each.open, "withdrawn": each.withdrawn, "fleet": each.fleet, "allowed": each.allowed}
                 for kind, each in breakers.items()}  # fmt: skip
-        show.as_json({"nodes": {str(state): states[state] for state in State}, "breakers": told, "held": held})
+        show.as_json({"nodes": {str(state): states[state] for state in State}, "breakers": shown, "held": held})
         return
     show.table(
         ["state", "nodes"],
@@ -42,11 +42,11 @@ def status(json: AsJson = False) -> None:
 
 
 def keep(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -> None:
-    """Keep a node in service although the circuit breaker holds a verdict against it."""
+    """Keep a node in service although a verdict against it is held."""
     from muster import records
 
     with rehearsed(dry_run):
         node = records.keep_in_service(name, show.person(who), given(reason))
         typer.echo(f"{node.name} {'would stay' if dry_run else 'stays'} in {node.state}")
         if dry_run:
-            risks(name, ["what was found stays open, and nobody is asked about it again"])
+            risks(name, ["its findings stay open, and no decision about them is requested again"])

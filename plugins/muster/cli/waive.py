@@ -1,4 +1,4 @@
-"""``muster waive`` and ``muster waivers``: bear with a known finding until a date, see who does, and end it."""
+"""``muster waive`` and ``muster waivers``: accept a finding until a date; list and revoke waivers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def waive(
     who: AsWho = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Bear with a finding until a date: from the next test on it alone fails no stage, and every report says so.
+    """Accept a finding until a date: from the next test on it does not fail a stage, and every report shows the waiver.
 
-    A stage with a waived critical finding is at best WARN, so that it never opens production without a named person.
+    A stage with a waived critical finding is at best WARN, so a named person must approve the node for production.
     """
     from muster import records
 
@@ -36,16 +36,16 @@ def waive(
         if dry_run:
             risks(waiver.node, [f"{what} no longer fails a test until {waiver.until:%Y-%m-%d}, however bad it gets"])
     if not dry_run:
-        typer.echo(f"verdicts that were spoken stay; test again: muster qualify {waiver.node} --reason '…'")
+        typer.echo(f"recorded verdicts stay; test again: muster qualify {waiver.node} --reason '…'")
 
 
 @app.command("list")
 def list_(
     node: Annotated[str, typer.Option(help="Only those about this node's machine and parts.")] = "",
-    over: Annotated[bool, typer.Option("--over", help="Also those that are over.")] = False,
+    over: Annotated[bool, typer.Option("--over", help="Show expired and revoked ones too.")] = False,
     json: AsJson = False,
 ) -> None:
-    """List the waivers that hold."""
+    """List the waivers in force."""
     from muster import records
 
     waivers = records.list_waivers(node=node, over=over)
@@ -70,7 +70,7 @@ def revoke(
     who: AsWho = "",
     dry_run: DryRun = False,
 ) -> None:
-    """End a waiver before its time."""
+    """End a waiver early."""
     from muster import records
 
     with rehearsed(dry_run):
@@ -82,5 +82,5 @@ def _day(text: str) -> datetime.datetime:
     try:
         day = datetime.date.fromisoformat(text.strip())
     except ValueError:
-        raise MusterError(f"--until {text!r} is no day: write it as 2026-12-31") from None
+        raise MusterError(f"--until {text!r} is not a date: write it as 2026-12-31") from None
     return datetime.datetime.combine(day, datetime.time(), datetime.UTC)

@@ -1,4 +1,4 @@
-"""``muster xid``: what is done about each error of the GPU driver, and what another policy would have done."""
+"""``muster xid``: policies for the errors of the GPU driver, shown and compared on the records."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def compare(
     against: Annotated[str, typer.Option(help="Compare with this policy instead of that of each node's SKU.")] = "",
     node: Annotated[str, typer.Option(help="Only this node.")] = "",
     since: Annotated[datetime.datetime | None, typer.Option(help="Only what was recorded since then (UTC).")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Show errors too on which both agree.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show errors too on which both policies agree.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Say what another policy would have done about every XID in the records. Changes nothing."""
+    """Show what another policy would have done about every XID in the records. Changes nothing."""
     from muster import records
     from muster.judging import xid_history
     from muster.records import recorded_xids
@@ -91,7 +91,7 @@ def _summary(replayed: list[Replayed]) -> None:
     changed = sum(each.changed for each in replayed)
     by_severity = collections.Counter(str(each.after.severity) for each in replayed)
     typer.echo(
-        f"{len(replayed)} errors: {changed} would be treated otherwise, {graver} of them more gravely; all in all "
+        f"{len(replayed)} errors: {changed} would be treated differently, {graver} of them as more severe; in all "
         + ", ".join(f"{count} {severity}" for severity, count in sorted(by_severity.items()))
     )
 

@@ -82,10 +82,10 @@ class TestWaivers:
         ("args", "sentence"),
         [
             (["f-000000000000", "--until", DAY, *WHY], "no finding 'f-000000000000' is recorded"),
-            (["f-0", "--until", "soon", *WHY], "--until 'soon' is no day: write it as 2026-12-31"),
+            (["f-0", "--until", "soon", *WHY], "--until 'soon' is not a date"),
             (["f-0", "--until", "2020-01-01", *WHY], "a waiver until 2020-01-01 00:00 UTC would be over already"),
             (["f-0", "--until", DAY, "--reason", " ", "--as", "Ada"], "a decision needs a reason"),
-            (["f-0", "--until", DAY, "--reason", "x", "--as", "root"], "'root' is nobody in particular"),
+            (["f-0", "--until", DAY, "--reason", "x", "--as", "root"], "'root' is not a person"),
         ],
     )
     def test_what_is_no_waiver_is_one_sentence(self, muster: Muster, args: list[str], sentence: str) -> None:
@@ -107,7 +107,7 @@ class TestFleetsThatAlreadyRun:
         assert muster("node", "adopt", "--file", str(path), *WHY) == (0, "n0: adopted\nn1: adopted\nn2: adopted\n", "")
         assert muster("node", "adopt", "--file", str(path), *WHY)[1].count("unchanged") == 3
         assert muster("node", "list")[1].count("\tshadow") == 3
-        assert "judged and reported, never drained" in muster("node", "show", "n1")[1]
+        assert "tested and reported, never withdrawn" in muster("node", "show", "n1")[1]
         assert muster("node", "verify", "n1", *WHY) == (0, "n1: verified\n", "")
         assert muster("node", "list")[1].count("\tshadow") == 2
         assert muster("node", "adopt", "nobody", *WHY)[2].startswith("muster: no node 'nobody' is enrolled")
@@ -126,7 +126,7 @@ class TestFleetsThatAlreadyRun:
         assert out.splitlines()[1].startswith("system\tgpu-0001\tsystem\t")
         assert "gpu-0001__new\tgpu-0001\tFAIL" in out
         assert json.loads(muster("node", "part", "S-1", "--json")[1])["runs"][0]["run_id"] == "gpu-0001__new"
-        assert "no part with serial S-9 was ever seen" in muster("node", "part", "S-9")[1]
+        assert "no part with serial S-9 is recorded" in muster("node", "part", "S-9")[1]
         assert muster("node", "replace", NODE, "--host-key", key, *WHY)[2].startswith("muster: gpu-0001 has this host")
         assert (
             "--serial takes SLOT=SERIAL" in muster("node", "replace", NODE, "--serial", "x", "--host-key", key, *WHY)[2]

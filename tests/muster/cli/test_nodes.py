@@ -33,33 +33,6 @@ def test_adding_twice_is_harmless(muster: Muster) -> None:
     assert records.get_node("gpu-0001").labels == {"team": "a", "row": "3"}
 
 
-@pytest.mark.parametrize(
-    ("args", "sentence"),
-    [
-        (["127.0.0.1", "--port", "1", "--sku", "cpu-generic"], "127.0.0.1:1 cannot be reached over SSH"),
-        (["h", "--sku", "cpu-generi"], "unknown SKU 'cpu-generi'; did you mean 'cpu-generic'?"),
-        (["h", "--sku", "cpu-generic", "--name", "a__b"], "name 'a__b' cannot be used"),
-        (["h", "--sku", "cpu-generic", "--host-key", "nonsense"], "host_key 'nonsense' cannot be used"),
-        (["h", "--sku", "cpu-generic", "--launch", "{"], "launch '{' is not JSON"),
-        (["h", "--sku", "cpu-generic", "--label", "x"], "labels 'x' cannot be read"),
-    ],
-)
-def test_a_node_that_cannot_be_enrolled_is_one_sentence(muster: Muster, args: list[str], sentence: str) -> None:
-    status, out, err = muster("node", "add", *args)
-    assert (status, out) == (1, "")
-    assert err.startswith(f"muster: {sentence}")
-    assert err.count("\n") == 1
-    assert records.list_nodes() == []
-
-
-def test_a_different_machine_under_a_known_name_is_refused_loudly(muster: Muster) -> None:
-    add(muster)
-    status, _, err = add(muster, "--host-key", fleet.host_key("another"))
-    assert status == 1
-    assert "gpu-0001 is enrolled with another host key: a different machine answers" in err
-    assert records.get_node("gpu-0001").host_key == fleet.host_key("gpu-0001")
-
-
 @pytest.mark.needs_sshd
 def test_the_key_that_answers_is_pinned(muster: Muster, tmp_path: Path) -> None:
     with sshd.running(tmp_path / "node") as server:
@@ -165,17 +138,3 @@ def test_one_node_is_shown_with_its_parts_and_runs(muster: Muster) -> None:
     assert json.loads(muster("node", "show", "gpu-0001", "--json")[1])["runs"][0]["verdict"] == "PASS"
     assert muster("node", "history", "gpu-0001")[1].count("\n") == 6
     assert muster("node", "show", "gpu-0009")[2].startswith("muster: no node 'gpu-0009' is enrolled")
-
-
-def test_a_move_needs_somebody_and_a_reason(muster: Muster) -> None:
-    add(muster)
-    status, _, err = muster("node", "move", "gpu-0001", "quarantine", "--reason", "smoke", "--as", "root")
-    assert (status, err) == (
-        1, "muster: 'root' is nobody in particular: say who decides, with --as NAME or MUSTER_PERSON\n",
-    )  # fmt: skip
-    assert muster("node", "move", "gpu-0001", "quarantine", "--reason", " ", "--as", "Ada")[0] == 1
-    status, out, _ = muster("node", "move", "gpu-0001", "quarantine", "--reason", "smoke", "--as", "Ada")
-    assert (status, out) == (0, "gpu-0001 is now quarantine\n")
-    status, _, err = muster("node", "move", "gpu-0001", "production", "--reason", "needed", "--as", "Ada")
-    assert status == 1
-    assert "gpu-0001 stays in quarantine: no node goes from quarantine to production" in err

@@ -97,7 +97,7 @@ def test_another_version_is_replayed_over_history(muster: Muster, tmp_path: Path
     ]
     _, out, _ = muster("xid", "compare", str(other))
     assert "XID 63\tIGNORE (none)\tREBOOT (none)" in out
-    assert "3 errors: 1 would be treated otherwise, 1 of them more gravely; all in all 1 MONITOR, 2 REBOOT" in out
+    assert "3 errors: 1 would be treated differently, 1 of them as more severe; in all 1 MONITOR, 2 REBOOT" in out
     _, out, _ = muster("xid", "compare", "nvidia-xid")
     assert out.startswith("both policies agree on every error in the records")
 
@@ -148,7 +148,7 @@ def test_a_policy_that_differs_only_in_its_escalation_is_seen_from_that_boot_on(
     assert told_otherwise(muster, sooner) == [("b-2", usual, isolated, [0, 2])] * 2
     _, out, _ = muster("xid", "compare", sooner)
     assert f"XID 119\t{usual[0]} ({usual[1]})\tISOLATE (inspect, back in 2 boots)" in out
-    assert "9 errors: 2 would be treated otherwise, 2 of them more gravely" in out
+    assert "9 errors: 2 would be treated differently, 2 of them as more severe" in out
     assert told_otherwise(muster, escalating(boots=4)) == [("b-3", isolated, usual, [3, 0])] * 2
     assert told_otherwise(muster, escalating(action="rma")) == [("b-3", isolated, ["ISOLATE", "rma"], [3, 3])] * 2
     assert told_otherwise(muster, escalating(boots=3)) == []
