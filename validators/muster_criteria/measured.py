@@ -1,7 +1,7 @@
-"""What a node sent, after the controller has checked every byte of it: pydantic models beside the node's own classes.
+"""A node's result as the controller accepts it: pydantic models beside the node's own classes.
 
-Nothing from a node is trusted: the size is capped before parsing, counts and lengths while parsing, names must look
-like names, numbers must be finite, and free text loses whatever could disturb a terminal, a log line or a page.
+Nothing from a node is trusted: the size is capped before parsing, counts, lengths and device numbers while parsing,
+names are restricted, numbers are finite, and free text loses control, bidirectional and invisible characters.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def clean_text(text: object) -> object:
 
 Text = Annotated[str, BeforeValidator(clean_text)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,79}$")]
-DeviceName = Annotated[str, Field(pattern=r"^[a-z]+[0-9]*(:[A-Za-z0-9_.:@+/-]{1,64})?$", max_length=80)]
+DeviceName = Annotated[str, Field(pattern=r"^[a-z]+[0-9]{0,4}(:[A-Za-z0-9_.:@+/-]{1,64})?$", max_length=80)]
 Unit = Annotated[str, Field(pattern=r"^[A-Za-z0-9%°/·²³ .-]{1,16}$")]
 Labels = Annotated[
     dict[Name, Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@+/% -]{0,64}$")]],
@@ -43,19 +43,19 @@ Labels = Annotated[
 ]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Figure = Annotated[FiniteFloat, Field(ge=-1e18, le=1e18)]
-"""A number that a machine of this world can measure: finite, and far from where sums and ratios overflow."""
+"""A finite number small enough that sums and ratios of it do not overflow."""
 Seconds = Annotated[FiniteFloat, Field(ge=0, le=1e11)]
 Fact = Text | bool | Count | Figure | None
 
 
 class _Sent(BaseModel):
-    """Base of all: unknown keys are refused, nothing is coerced from text, and nothing changes afterwards."""
+    """Base of all: frozen and strict, and unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Measured(_Sent):
-    """One measurement: ``value`` in ``unit``, or ``text``, or neither with a ``note`` that says why not."""
+    """One measurement: ``value`` in ``unit``, or ``text``, or neither with the reason in ``note``."""
 
     probe: Name
     metric: Name

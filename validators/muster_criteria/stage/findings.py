@@ -53,6 +53,7 @@ def findings_of(
     """Every row that breaks a rule; a row that does so for failing and for warning is told once, as failing."""
     failing: set[tuple[str, int]] = set()
     found: list[Breaking] = []
+    origins = Origins(frame)
     for rule in rules:  # rules whose breach fails come before those whose breach warns
         for position in broken.get(rule.column, ()):
             if rule.breach == "warn" and (rule.kind, position) in failing:
@@ -60,7 +61,7 @@ def findings_of(
             if rule.breach == "fail":
                 failing.add((rule.kind, position))
             told = (runs or {}).get(position, ())
-            found.append(Breaking(position, rule, _finding(frame, frame.iloc[position], rule, sku, told)))
+            found.append(Breaking(position, rule, _finding(frame, position, rule, sku, told, origins)))
     return found
 
 
@@ -95,12 +96,15 @@ def _importance(finding: Finding) -> tuple[Any, ...]:
     )
 
 
-def _finding(frame: pd.DataFrame, row: pd.Series, rule: Rule, sku: Sku, runs: Sequence[float]) -> Finding:
+def _finding(
+    frame: pd.DataFrame, position: int, rule: Rule, sku: Sku, runs: Sequence[float], origins: Origins
+) -> Finding:
+    row = frame.iloc[position]
     if rule.kind == "expected_devices":
         return _presence_finding(row, sku)
     if rule.kind in FLEET_KINDS:
         comparison = sku.programme.compare[int(row[f"{rule.column}_by"])]
-        of = frame[behind(frame, row, comparison, sku)]
+        of = frame.iloc[origins.of(row, comparison, sku)]
         columns = zip(of["probe"], of["metric"], of["device"], of["labels"], strict=True)
         return fleet_finding(row, rule, comparison, tuple(measurement_reference(*each) for each in columns), runs)
     if rule.kind in INVALID_KINDS:
@@ -125,21 +129,30 @@ def limit_finding(row: pd.Series, rule: Rule, sku: Sku) -> Finding:
     )
 
 
-def behind(frame: pd.DataFrame, row: pd.Series, comparison: Comparison, sku: Sku) -> pd.Series:
-    """Which rows of ``frame`` are behind this one of the fleet's rules (a mask): itself, or what a family's index or a
-    node's level is of, and what explains part of it.
-    """
-    chosen = (
-        (frame["metric"] == row["metric"]) & (frame["device"] == row["device"]) & (frame["labels"] == row["labels"])
-    )
-    if row["probe"] == FLEET_PROBE and row["device"] == "node":
-        chosen = (frame["metric"] == comparison.metric) & (frame["labels"] == row["labels"])
-    elif row["probe"] == FLEET_PROBE:
+class Origins:
+    """Finds the measured rows that a row of the fleet's rules is derived from. Indexed once per frame."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self._labels = frame["labels"].to_numpy()
+        self._of_device: dict[tuple[str, str], list[int]] = {}
+        self._of_metric: dict[str, list[int]] = {}
+        columns = zip(frame["probe"], frame["metric"], frame["device"], strict=True)
+        for position, (probe, metric, device) in enumerate(columns):
+            if probe != FLEET_PROBE:
+                self._of_device.setdefault((metric, device), []).append(position)
+                self._of_metric.setdefault(metric, []).append(position)
+
+    def of(self, row: pd.Series, comparison: Comparison, sku: Sku) -> list[int]:
+        """Positions in the frame: the row itself; for a family's index or a node's level, all rows that it combines."""
+        metric, device, labels = row["metric"], row["device"], row["labels"]
+        if row["probe"] != FLEET_PROBE:
+            return [at for at in self._of_device.get((metric, device), ()) if self._labels[at] == labels]
+        if device == "node":
+            return [at for at in self._of_metric.get(comparison.metric, ()) if self._labels[at] == labels]
         metrics = {each.metric for each in sku.programme.compare if each.family == comparison.family}
-        if comparison.given and row["metric"] == given_name(comparison):
+        if comparison.given and metric == given_name(comparison):
             metrics.add(comparison.given)
-        chosen = frame["metric"].isin(metrics) & (frame["device"] == row["device"])
-    return pd.Series(chosen & (frame["probe"] != FLEET_PROBE))
+        return sorted(at for each in metrics for at in self._of_device.get((each, device), ()))
 
 
 def _detail(note: str) -> str:

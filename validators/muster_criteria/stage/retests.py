@@ -17,7 +17,7 @@ from muster_criteria.measured import StageResult
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import stage_probes
-from muster_criteria.stage.findings import Breaking, behind
+from muster_criteria.stage.findings import Breaking, Origins
 from muster_criteria.stage.rows import Row, rows_of
 from muster_criteria.stage.rules import FLEET_KINDS
 
@@ -64,6 +64,7 @@ def doubted(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku, result:
     """
     may = set(repeatable(sku, result.stage, result.level))
     found: set[str] = set()
+    origins = Origins(frame)
     for item in breaking:
         if item.rule.kind not in FLEET_KINDS or item.rule.breach != "warn":
             continue
@@ -71,5 +72,5 @@ def doubted(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku, result:
         comparison = sku.programme.compare[int(row[f"{item.rule.column}_by"])]
         told_by_noise = comparison.spread == "low" or item.rule.kind in OWN_PAST
         if told_by_noise and row[f"{item.rule.column}_repeats"] <= 1:
-            found |= may & set(frame["probe"][behind(frame, row, comparison, sku)])
+            found |= may & set(frame["probe"].iloc[origins.of(row, comparison, sku)])
     return found

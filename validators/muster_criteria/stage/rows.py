@@ -1,7 +1,7 @@
-"""A stage's measurements as plain rows: each (probe, metric, device, labels) once, in an order that is always the same.
+"""A stage's measurements as plain rows: each (probe, metric, device, labels) once, in a fixed order.
 
-What contradicts itself is kept as a row without a value, so that it counts as not measured; and each device that the
-SKU counts gets a row that says whether it answers.
+Contradictory measurements, and those of GPUs that the SKU does not count, become rows without a value, which count as
+not measured. Each counted GPU, and each extra one, gets a row that says whether it answers.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from muster_criteria.sku_files.limits import kind_of, labelled
 from muster_criteria.sku_files.model import Sku
 
 PRESENCE_PROBE = "inventory"
-"""The probe that names every device that answers; where it did not complete, nothing is said of presence."""
+"""The probe that lists every device; unless it completed, there are no rows of presence."""
 PRESENCE = "device_present"
-"""The metric of the rows that say whether a device answers: 1 or 0."""
+"""The metric of rows that say whether a device answers: 1 or 0."""
+EXTRA_MAX = 8
+"""So many GPUs beyond the SKU's count get a row of presence, and so a finding each."""
+NOT_COUNTED = "not counted by the SKU"
 
 Labels = tuple[tuple[str, str], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One measurement as it is judged. ``note`` says why there is neither value nor text, where there is none."""
+    """One measurement as it is judged. ``note``: the reason where there is neither value nor text."""
 
     probe: str
     metric: str
@@ -37,7 +40,7 @@ class Row:
     spread: float | None
     note: str
     refused: bool = False
-    """Reported, but not to be believed: it contradicts itself."""
+    """Reported, but not used: contradictory, or of a GPU that the SKU does not count."""
 
     @property
     def name(self) -> str:
@@ -46,7 +49,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, str, Labels]:
-        """What there may be only one of."""
+        """Identity of the row: there is one row per key."""
         return (self.probe, self.metric, self.device, self.labels)
 
 
@@ -55,7 +58,8 @@ def rows_of(result: StageResult, sku: Sku) -> list[Row]:
     by_key: dict[tuple[str, str, str, Labels], list[Row]] = {}
     for row in map(_row, result.measurements):
         by_key.setdefault(row.key, []).append(row)
-    rows = [_only(group) for group in by_key.values()] + _presence(result, sku)
+    counted = _counted(sku)
+    rows = [_known(_only(group), counted) for group in by_key.values()] + _presence(result, counted)
     return sorted(rows, key=lambda row: (row.probe, row.metric, row.labels, natural(row.device)))
 
 
@@ -82,8 +86,8 @@ def _row(measured: Measured) -> Row:
 
 
 def _only(group: list[Row]) -> Row:
-    said = {(row.unit, row.value, row.text, row.spread) for row in group}
-    if len(said) == 1:
+    values = {(row.unit, row.value, row.text, row.spread) for row in group}
+    if len(values) == 1:
         return min(group, key=lambda row: (row.samples, row.note))
     note = f"reported {len(group)} times, with different values"
     unit = min(row.unit for row in group)
@@ -91,13 +95,26 @@ def _only(group: list[Row]) -> Row:
     return dataclasses.replace(bare, unit=unit, note=note, refused=True)
 
 
-def _presence(result: StageResult, sku: Sku) -> list[Row]:
-    counted = sku.devices.get("gpu")
+def _counted(sku: Sku) -> frozenset[str] | None:
+    """Names of the GPUs that the SKU counts; None where it leaves their number to the machine."""
+    number = sku.devices.get("gpu")
+    return frozenset(f"gpu{slot}" for slot in range(number)) if isinstance(number, int) else None
+
+
+def _known(row: Row, counted: frozenset[str] | None) -> Row:
+    """The row; without its value where it is of a GPU that the SKU does not count."""
+    if counted is None or row.device in counted or kind_of(row.device) != "gpu":
+        return row
+    return dataclasses.replace(row, value=None, text=None, spread=None, samples=0, note=NOT_COUNTED, refused=True)
+
+
+def _presence(result: StageResult, expected: frozenset[str] | None) -> list[Row]:
     completed = any(end.probe == PRESENCE_PROBE and end.status == "completed" for end in result.probes)
-    if not isinstance(counted, int) or not completed:
+    if expected is None or not completed:
         return []
-    answering = _answering(result.measurements)
-    expected = {f"gpu{slot}" for slot in range(counted)}
+    answering = _answering(result.measurements) & expected
+    extra = _gpus(result.measurements) - expected
+    shown = sorted(extra, key=natural)[:EXTRA_MAX]
     return [
         Row(
             probe=PRESENCE_PROBE,
@@ -105,21 +122,24 @@ def _presence(result: StageResult, sku: Sku) -> list[Row]:
             device=device,
             labels=(),
             unit="bool",
-            value=1.0 if device in answering else 0.0,
+            value=0.0 if device in expected - answering else 1.0,
             text=None,
             samples=1,
             spread=None,
-            note="" if device in expected else "not counted by the SKU",
+            note="" if device in expected else NOT_COUNTED,
         )
-        for device in expected | answering
+        for device in (*expected, *shown)
     ]
 
 
 def _answering(measurements: Iterable[Measured]) -> set[str]:
+    """GPUs of which the inventory reports something."""
+    return _gpus(found for found in measurements if found.probe == PRESENCE_PROBE)
+
+
+def _gpus(measurements: Iterable[Measured]) -> set[str]:
     return {
         found.device
         for found in measurements
-        if found.probe == PRESENCE_PROBE
-        and kind_of(found.device) == "gpu"
-        and (found.value is not None or found.text is not None)
+        if kind_of(found.device) == "gpu" and (found.value is not None or found.text is not None)
     }
