@@ -1,12 +1,14 @@
-"""What must hold for any result whatever: no raise, no pass on doubt, no verdict that improves by worsening.
+"""What holds for any result: the judge never raises, never passes on incomplete data, and a worse value never helps.
 
-Rules are evaluated directly here, so that thousands of cases are affordable; test_suite shows that Great Expectations
-finds the same.
+Rules are evaluated directly; test_suite shows that Great Expectations finds the same. The slow suite tries more.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -46,6 +48,8 @@ ODD = st.sampled_from(
         {},
     ]
 )
+
+EXAMPLES = int(os.environ.get("MUSTER_TEST_EXAMPLES", "20"))
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -93,7 +97,7 @@ def spoil(spoilt: Case, dice: random.Random, but: str = "") -> None:
             row["value"] = row["value"] * dice.choice([0.5, 0.85, 0.97, 1.05, 2.0]) + dice.choice([0.0, 0.0, 1.0])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(where=WHERE, odd=ODD, seed=SEEDS)
 def test_anything_odd_anywhere_never_raises(case: MakeCase, where: tuple[str, str], odd: Any, seed: int) -> None:
     spoilt, dice = case(*where), random.Random(seed)
@@ -107,7 +111,7 @@ def test_anything_odd_anywhere_never_raises(case: MakeCase, where: tuple[str, st
     assert "the judge could not do its work" not in judgement.reason
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     where=WHERE, seed=SEEDS, nothing=st.sampled_from([None, float("nan"), float("inf"), float("-inf"), [], "12", True])
 )
@@ -121,7 +125,7 @@ def test_a_required_figure_that_is_none_never_passes(
     assert verdict_of(spoilt).verdict in (Verdict.INCONCLUSIVE, Verdict.FAIL)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(where=WHERE, seed=SEEDS, key=st.sampled_from(["device", "metric", "probe"]))
 def test_a_required_figure_under_another_name_never_passes(
     case: MakeCase, where: tuple[str, str], seed: int, key: str
@@ -133,7 +137,7 @@ def test_a_required_figure_under_another_name_never_passes(
     assert verdict_of(spoilt).verdict in (Verdict.INCONCLUSIVE, Verdict.FAIL)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(where=WHERE, seed=SEEDS)
 def test_an_absurd_figure_in_the_bad_direction_never_passes(case: MakeCase, where: tuple[str, str], seed: int) -> None:
     spoilt = case(*where)
@@ -158,7 +162,7 @@ def too_good(spoilt: Case) -> list[tuple[list[dict[str, Any]], float]]:
     return list(found.values())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(stage=st.sampled_from(STAGES), seed=SEEDS, absurd=st.sampled_from([2.01, 100.0, 1e12]))
 def test_an_absurdly_good_figure_never_passes(case: MakeCase, stage: str, seed: int, absurd: float) -> None:
     """Of one device, whatever is known of its model: its siblings know better."""
@@ -178,7 +182,7 @@ def test_an_absurdly_good_figure_never_passes(case: MakeCase, stage: str, seed: 
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(seed=SEEDS, name=st.sampled_from([name for name in list_skus() if name != "cpu-generic"]))
 def test_beyond_its_peak_nothing_passes_though_all_siblings_agree(seed: int, name: str) -> None:
     spoilt = Case(shipped(name), healthy_raw(shipped(name), "performance"))
@@ -192,7 +196,7 @@ def test_beyond_its_peak_nothing_passes_though_all_siblings_agree(seed: int, nam
     assert sum(each.metric == limit.metric and each.rule == "ceiling" for each in judgement.findings) >= 4
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(where=WHERE, seed=SEEDS, how_many=st.integers(1, 5))
 def test_removing_what_is_required_never_passes_and_never_acquits(
     case: MakeCase, where: tuple[str, str], seed: int, how_many: int
@@ -209,7 +213,7 @@ def test_removing_what_is_required_never_passes_and_never_acquits(
         assert verdict_of(spoilt).verdict is Verdict.FAIL
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(where=WHERE, seed=SEEDS, factor=st.floats(1.0001, 1e6))
 def test_worsening_a_figure_never_improves_the_verdict(
     case: MakeCase, where: tuple[str, str], seed: int, factor: float
@@ -230,7 +234,7 @@ def test_worsening_a_figure_never_improves_the_verdict(
         first = then
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(where=WHERE, seed=SEEDS)
 def test_the_order_of_rows_changes_nothing(case: MakeCase, where: tuple[str, str], seed: int) -> None:
     spoilt, dice = case(*where), random.Random(seed)
@@ -242,7 +246,7 @@ def test_the_order_of_rows_changes_nothing(case: MakeCase, where: tuple[str, str
     assert verdict_of(spoilt) == straight
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(where=WHERE, seed=SEEDS)
 def test_saying_it_twice_helps_nobody(case: MakeCase, where: tuple[str, str], seed: int) -> None:
     spoilt, dice = case(*where), random.Random(seed)
@@ -253,7 +257,7 @@ def test_saying_it_twice_helps_nobody(case: MakeCase, where: tuple[str, str], se
     assert verdict_of(spoilt).verdict in (Verdict.INCONCLUSIVE, Verdict.FAIL)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(where=WHERE, seed=SEEDS, status=st.sampled_from(["skipped", "crashed", "timed_out"]))
 def test_a_probe_that_did_not_complete_never_passes(
     case: MakeCase, where: tuple[str, str], seed: int, status: str
@@ -263,3 +267,9 @@ def test_a_probe_that_did_not_complete_never_passes(
     probe = random.Random(seed).choice(needed)
 
     assert verdict_of(spoilt.end(probe, status, "why")).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.slow
+def test_many_examples() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", __file__]
+    subprocess.run(command, check=True, env={**os.environ, "MUSTER_TEST_EXAMPLES": "300"})

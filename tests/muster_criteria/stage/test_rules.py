@@ -19,11 +19,16 @@ from muster_criteria.stage.rules import RULES, Rule, applicable, violations
 from tests.muster_criteria.nodes import MakeCase, shipped
 
 MakeLimit = Callable[..., Limit]
-LIMITS = [
-    pytest.param(name, index, id=f"{name}-{limit.name}-{limit.breach}")
+KINDS = {
+    (limit.key, limit.breach, limit.device, type(getattr(limit, limit.key))): (name, index)
     for name in list_skus()
     for index, limit in enumerate(shipped(name).all_limits)
+}
+LIMITS = [
+    pytest.param(name, index, id=f"{key}-{breach}-{device}-{kind.__name__}")
+    for (key, breach, device, kind), (name, index) in KINDS.items()
 ]
+"""One shipped limit of each key, breach, kind of device and type of value."""
 UP, DOWN = math.inf, -math.inf
 LOWER = ("floor", "at_least", "siblings_at_least")
 
