@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -13,6 +14,9 @@ from muster.records import JobRecord
 from muster.remote import redfish
 from muster.remote.bmc import BadBmc, Bmc, Login, parse_bmc
 from muster.settings import settings
+
+_THREADS = concurrent.futures.ThreadPoolExecutor(max_workers=8, thread_name_prefix="bmc")
+"""Of their own: BMCs that respond slowly must not take the threads that a triggerer shares among all its triggers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +45,7 @@ class BmcWatch:
             who = await login(bmc) if bmc else Login()
         except BadBmc as error:
             return str(error)
-        return await asyncio.to_thread(self._read, who)
+        return await asyncio.get_running_loop().run_in_executor(_THREADS, self._read, who)
 
     def _read(self, who: Login) -> str:
         reading = redfish.ask(self.bmc, self.stage, who)

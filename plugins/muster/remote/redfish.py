@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from muster.errors import MusterError
 from muster.judging.chassis import STAGES, Chassis, reading
 from muster.remote.bmc import BadBmc, Bmc, Login, login, parse_bmc
+from muster.remote.redfish_limits import Exchange, LimitedAdapter
 from muster.settings import settings
 from muster_criteria.measured import Measured
 
@@ -29,13 +29,13 @@ _INLET_NAME = re.compile(r"inlet|intake|ambient", re.IGNORECASE)
 
 
 class BmcSilent(MusterError):
-    """The BMC was not to be read; the message is one sentence that says why."""
+    """The BMC could not be read; the message is one sentence that says why."""
 
 
 def ask(described: Mapping[str, Any], stage: str, who: Login | None = None) -> Chassis | None:
-    """What the node's BMC, ``described`` as in its record, tells in ``stage``; None where it has none, or need not.
+    """The readings in ``stage`` of the BMC that a node's record describes; None if it has none or the stage uses none.
 
-    ``who``: its login, where the caller has it already. Never raises: why it did not tell is part of the answer.
+    ``who``: its login, if the caller has it. Never raises: why it could not be read is part of the result.
     """
     if not described or stage not in STAGES:
         return None
@@ -51,47 +51,50 @@ def ask(described: Mapping[str, Any], stage: str, who: Login | None = None) -> C
 def read_chassis(bmc: Bmc, who: Login, *, timeout_s: float, limit_s: float = LIMIT_S) -> list[Measured]:
     """One reading of all its fans, inlets and power supplies.
 
-    ``timeout_s`` bounds each of its answers, ``limit_s`` all of them. Raises BmcSilent.
+    ``timeout_s`` bounds each of its replies, ``limit_s`` all of them, and ``EXCHANGE_BYTES_MAX`` their size. Raises
+    BmcSilent.
     """
-    import sushy
-    from sushy import auth
     from sushy.exceptions import SushyError
 
-    until = time.monotonic() + limit_s
-    session = (auth.SessionOrBasicAuth if who.user else auth.BasicAuth)(who.user, who.password)
-    try:
-        root = sushy.Sushy(
-            bmc.url,
-            verify=bmc.verify,
-            auth=session,
-            server_side_retries=1,
-            server_side_retries_delay=1,
-            read_timeout=timeout_s,
-            connect_timeout=timeout_s,
-        )
+    with Exchange(limit_s) as exchange:
         try:
-            found = [each for chassis in _chassis(root, until, bmc) for each in _of_chassis(chassis)]
-        finally:
-            session.close()
-    except SushyError as error:
-        raise BmcSilent(f"the BMC at {bmc.url} was not to be read: {_said(error)}") from None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # the client takes documents as they come
-        raise BmcSilent(f"the BMC at {bmc.url} answers what Redfish does not know: {_said(error)}") from None
+            found = _read(bmc, who, exchange, timeout_s)
+        except SushyError as error:
+            why = "it takes too long or sends too much" if exchange.over else _text(error)
+            raise BmcSilent(f"the BMC at {bmc.url} could not be read: {why}") from None
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # the client does not check documents
+            raise BmcSilent(f"the BMC at {bmc.url} sends what is not Redfish: {_text(error)}") from None
     if not found:
-        raise BmcSilent(f"the BMC at {bmc.url} tells of no fan, inlet or power supply (Thermal and Power resources)")
+        raise BmcSilent(f"the BMC at {bmc.url} reports no fan, inlet or power supply (Thermal and Power resources)")
     return _as_devices(found)
 
 
-def _said(error: Exception) -> str:
+def _read(bmc: Bmc, who: Login, exchange: Exchange, timeout_s: float) -> list[_Found]:
+    import sushy
+    from sushy import auth, connector
+
+    client = connector.Connector(
+        bmc.url,
+        verify=bmc.verify,
+        server_side_retries=1,
+        server_side_retries_delay=1,
+        default_request_timeout=timeout_s,
+        connect_timeout=timeout_s,
+    )
+    for scheme in ("http://", "https://"):
+        client._session.mount(scheme, LimitedAdapter(exchange))
+    session = (auth.SessionOrBasicAuth if who.user else auth.BasicAuth)(who.user, who.password)
+    root = sushy.Sushy(bmc.url, auth=session, connector=client)
+    try:
+        collection = root.get_chassis_collection()
+        chassis = [collection.get_member(path) for path in collection.members_identities]
+        return [each for one in chassis for each in _of_chassis(one)]
+    finally:
+        session.close()
+
+
+def _text(error: Exception) -> str:
     return " ".join(str(error).split())[:200].rstrip(".")
-
-
-def _chassis(root: Any, until: float, bmc: Bmc) -> Iterator[ChassisResource]:
-    collection = root.get_chassis_collection()
-    for path in collection.members_identities:
-        if time.monotonic() > until:
-            raise BmcSilent(f"the BMC at {bmc.url} takes too long to answer")
-        yield collection.get_member(path)
 
 
 @dataclasses.dataclass(frozen=True)
