@@ -47,8 +47,27 @@ def admit(node: str, dag_id: str, run_id: str) -> Decision:
     return decision
 
 
+def move(node: str, to: State, person: str, reason: str, *, dry_run: bool = False) -> NodeRecord:
+    """Move the node on a person's decision; into production only as ``admit_by`` does.
+
+    ``dry_run``: the scheduler is not called (for ``records.rehearsal``). Raises IllegalMove, UnknownNode.
+    """
+    record = records.get_node(node)
+    if to is State.PRODUCTION and (record.state is not State.PRODUCTION or record.shadow):
+        return admit_by(node, person, reason, dry_run=dry_run)
+    return records.move_node(node, to, person, reason)
+
+
 def admit_by(
-    node: str, person: str, reason: str, *, option: str = "admit", link: str = "", dag_id: str = "", run_id: str = ""
+    node: str,
+    person: str,
+    reason: str,
+    *,
+    option: str = "admit",
+    link: str = "",
+    dag_id: str = "",
+    run_id: str = "",
+    dry_run: bool = False,
 ) -> NodeRecord:
     """Let the node into production on a person's decision, which is recorded.
 
@@ -63,5 +82,7 @@ def admit_by(
         record = records.move_node(node, State.PRODUCTION, person, reason)
     elif record.shadow:
         records.verify_node(node, person, reason)
-    backend().admit(node)
-    return records.get_node(node)
+        record = records.get_node(node)
+    if not dry_run:
+        backend().admit(node)
+    return record

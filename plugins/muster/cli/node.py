@@ -166,15 +166,16 @@ def move(
     who: AsWho = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Move a node to another state on a person's decision."""
+    """Move a node on a person's decision; into production only if the admission gate does not refuse it."""
     from muster import records
+    from muster.admission import entry
     from muster.lifecycle.preview import risks_of_move
 
     if not reason.strip():
         raise MusterError("a move needs a reason: --reason 'why'")
     before = records.get_node(name).state
     with rehearsed(dry_run):
-        node = records.move_node(name, to, show.person(who), reason.strip())
+        node = entry.move(name, to, show.person(who), reason.strip(), dry_run=dry_run)
         typer.echo(f"{node.name} {'would be' if dry_run else 'is now'} {node.state}")
         if dry_run:
             risks(name, risks_of_move(before, to))

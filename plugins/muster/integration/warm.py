@@ -43,7 +43,7 @@ def rehearse() -> None:
     tqdm.monitor_interval = 0
     tqdm.set_lock(threading.RLock())
     with tempfile.TemporaryDirectory(prefix="muster-rehearsal-") as folder, records.scratch(Path(folder) / "muster.db"):
-        records.add_node(NewNode(NODE, "localhost", HOST_KEY, SKU))
+        records.add_node(NewNode(NODE, "localhost", HOST_KEY, SKU, simulated=True))
         lease = records.acquire_lease(NODE, *RUN)
         records.begin_run(*RUN, NODE, LEVEL, "warming up", required_stages=STAGES)
         judgements = [_rehearse_stage(stage, lease.token) for stage in STAGES]

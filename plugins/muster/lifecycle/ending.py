@@ -35,6 +35,12 @@ class RunFacts:
     verdicts: Sequence[StageVerdict]
     suspect: bool
 
+    @property
+    def full_coverage(self) -> bool:
+        """Whether the run passed with full coverage, on this kind of node, without a suspect part in it."""
+        foreign = self.run.simulated and not self.node.simulated
+        return full_coverage(self.run.required_stages, self.stages) and not self.suspect and not foreign
+
 
 def full_coverage(required: Collection[str], stages: Iterable[StageSummary]) -> bool:
     """Whether every required stage has a PASS with full coverage. Without a required stage: False."""
@@ -53,7 +59,7 @@ def attested(claimed: Evidence, facts: RunFacts | None) -> Evidence:
     verdict = facts.run.verdict
     if verdict is None and any(each.verdict is Verdict.FAIL for each in facts.stages):
         verdict = Verdict.FAIL  # one failed stage fails the run, so it counts before the run has ended
-    full = full_coverage(facts.run.required_stages, facts.stages) and not facts.suspect
+    full = facts.full_coverage
     if facts.node.state is State.CLUSTER_VALIDATION:
         full = full and _qualified_in_full(facts.verdicts)  # the PASS of a block does not qualify its members
     return Evidence(run=claimed.run, verdict=verdict, full_coverage=full, person=claimed.person, reason=claimed.reason)
@@ -62,7 +68,7 @@ def attested(claimed: Evidence, facts: RunFacts | None) -> Evidence:
 def end_of_run(facts: RunFacts, verdict: Verdict, admission_level: str) -> tuple[Closing, bool]:
     """(what the run's end does to its node, whether the run passed with full coverage), before anything is held."""
     run, node = facts.run, facts.node
-    full = full_coverage(run.required_stages, facts.stages) and not facts.suspect
+    full = facts.full_coverage
     if node.shadow:
         # Shadow mode ends only on what a qualification would have tested.
         thorough = thoroughness(run.level) >= thoroughness(admission_level)

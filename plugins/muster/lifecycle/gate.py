@@ -76,6 +76,7 @@ def decide(
     open_points = (
         *_lacking(node, current, limits, now),
         *_not_passed(current),
+        *_simulated(node, current),
         *_open(findings),
         *(f"a waiver is in effect, {waiver}" for waiver in waivers if waiver.holds(now)),
     )
@@ -141,6 +142,12 @@ def _not_passed(current: Sequence[StageVerdict]) -> Iterator[str]:
             yield f"{verdict.stage} is {verdict.verdict} in run {verdict.run_id}: {verdict.reason}"
         elif not verdict.full_coverage:
             yield f"{verdict.stage} passed without full coverage in run {verdict.run_id}"
+
+
+def _simulated(node: NodeRecord, current: Sequence[StageVerdict]) -> Iterator[str]:
+    for verdict in current:
+        if verdict.simulated and not node.simulated:
+            yield f"{verdict.stage} in run {verdict.run_id} rests on a simulated result, and the node is not simulated"
 
 
 def _open(findings: Sequence[OpenFinding]) -> Iterator[str]:

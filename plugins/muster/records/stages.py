@@ -79,7 +79,7 @@ def record_stage(
         session.flush()
         _store_rows(session, stage, run.node, result, judgement)
         suspects.mark(session, run, judgement)
-        if result is not None:
+        if result is not None and result.simulated <= row.simulated:
             goldens.observe(session, run, result, simulated=row.simulated)
         _store_bytes(session, stage, raw, telemetry, chassis)
     return StoredStage(judgement, tuple(swapped))
@@ -119,8 +119,8 @@ def _observe(session: Session, run: Run, node: Node, result: StageResult) -> lis
             session, node.name, State(node.state), State(node.state), "muster", sentence, {"run": run.run_id}
         )
     if result.simulated:
-        # Never unset: whatever was once simulated stays marked so.
-        node.simulated = run.simulated = True
+        # Only a person says that a node is simulated. The run is marked, and on a real node it proves nothing.
+        run.simulated = True
     run.identity = {**run.identity, **result.identity}
     run.environment = {**run.environment, **result.environment}
     node.contact_at = access.now()

@@ -158,6 +158,7 @@ class StageVerdict:
     run_id: str
     snapshot: str = ""
     """The version of the peer statistics it was judged by."""
+    simulated: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -74,10 +74,10 @@ def record_approval(
         raise IllegalMove(f"nothing is approved for {node}: that needs a named person and a reason")
     with writing() as session:
         state = State(access.node_row(session, node).state)
-        evidence = {"approval": option, "person": person, "reason": reason.strip(), "link": link,
-                "run": f"{dag_id}/{run_id}" if run_id else ""}  # fmt: skip
-        access.write_event(session, node, state, state, person, f"chose {option!r}: {reason.strip()}", evidence)
-    return approvals(node)[-1]
+        run, reason = f"{dag_id}/{run_id}" if run_id else "", reason.strip()
+        evidence = {"approval": option, "person": person, "reason": reason, "link": link, "run": run}
+        event = access.write_event(session, node, state, state, person, f"chose {option!r}: {reason}", evidence)
+        return ApprovalRecord(node, event.at, person, option, reason, link, run)
 
 
 def record_unanswered(node: str, sentence: str, dag_id: str, run_id: str) -> None:
@@ -119,7 +119,7 @@ def current_verdicts(session: Session, node: Node) -> list[tuple[int, StageVerdi
         StageVerdict(
             stage.stage, stage.level, Verdict(stage.verdict),
             stage.required > 0 and stage.required == stage.measured == stage.judged,
-            stage.reason, stage.recorded_at, run.dag_id, run.run_id, stage.snapshot,
+            stage.reason, stage.recorded_at, run.dag_id, run.run_id, stage.snapshot, stage.simulated,
         ): stage.id
         for stage, run in session.execute(query)
     }  # fmt: skip

@@ -9,7 +9,7 @@ from muster.admission.backend import RecordOnly
 from muster.admission.entry import admit, admit_by, decide_now
 from muster.errors import IllegalMove
 from muster.lifecycle.gate import Admit, NeedsPerson, Refuse
-from muster.lifecycle.transitions import CLUSTER_STAGES, Evidence, State
+from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, Evidence, State
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 
@@ -51,6 +51,22 @@ def test_a_node_that_passed_everything_enters_and_twice_is_harmless() -> None:
     assert records.get_node(NODE).state is State.PRODUCTION
     event = records.node_events(NODE)[-1]
     assert (event.actor, event.evidence["verdict"], event.evidence["full_coverage"]) == ("muster", "PASS", True)
+
+
+def test_simulated_results_of_a_real_node_open_nothing() -> None:
+    """A node may send what it likes: only a person says that it is simulated, and then it is no real node's pass."""
+    records.add_node(fleet.new_node())
+    lease = fleet.begin()
+    for stage in STAGES:
+        parsed, raw = fleet.result(stage, node=NODE, simulated=True)
+        records.begin_stage(lease.dag_id, lease.run_id, stage)
+        records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(stage, simulated=True), raw)
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "so it ended")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    assert not records.get_node(NODE).simulated
+    validated()
+    assert isinstance(admit(NODE, "cluster", "run"), NeedsPerson)
+    assert records.get_node(NODE).state is not State.PRODUCTION
 
 
 def test_a_warning_needs_a_person_who_is_recorded() -> None:

@@ -57,11 +57,11 @@ class TestReport:
         assert report.run_url == "http://airflow/run"
 
     def test_simulated_stays_simulated(self, lease: records.LeaseRecord) -> None:
-        """Once a simulated result was seen, a real one does not wash it off: not the node, the run, or the report."""
+        """A real result after a simulated one leaves run and report marked; no result changes what the node is."""
         record(lease)
         real, raw = fleet.result("burn_in")
         records.record_stage(lease.dag_id, lease.run_id, real, fleet.judgement("burn_in"), raw)
-        assert records.get_node("gpu-0001").simulated
+        assert not records.get_node("gpu-0001").simulated
         assert records.get_run(lease.dag_id, lease.run_id).simulated
         assert records.run_report(lease.dag_id, lease.run_id).simulated
 
@@ -117,6 +117,14 @@ class TestMeasurements:
         records.record_stage(lease.dag_id, lease.run_id, repeated, fleet.judgement(), raw)
         assert (count(StageRecord), count(MeasurementRow)) == (2, 2)
         assert [each.verdict for each in records.run_stages(lease.dag_id, lease.run_id)] == [Verdict.PASS]
+
+    @pytest.mark.both_dialects
+    def test_a_count_of_samples_may_be_as_large_as_the_result_allows(self, lease: records.LeaseRecord) -> None:
+        many = [Measurement("gemm_rate", "gemm_rate", "gpu0", "TFLOPS", 600.0, samples=2**53)]
+        parsed, raw = fleet.result(measurements=many)
+        records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
+        with reading() as session:
+            assert session.scalar(select(func.max(MeasurementRow.samples))) == 2**53
 
     def test_two_thousand_cost_a_few_statements(self, lease: records.LeaseRecord) -> None:
         figures = [Measurement("p", f"m{index}", f"gpu{index % 8}", "count", float(index)) for index in range(2000)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from muster.lifecycle.gate import NeedsPerson, Refuse
 from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
 from muster_criteria.model import Action, Finding, Severity, Verdict
 from tests.muster import fleet
+from tests.muster.cli.conftest import muster  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
 
@@ -84,6 +86,18 @@ def test_it_does_not_pass_the_gate_whoever_asks(suspect: str) -> None:
     assert len(decision.reasons) == 1
     with pytest.raises(IllegalMove, match="gpu3 computes wrong results silently"):
         admit_by(suspect, "Ada", "it looks fine now")
+
+
+def test_moving_a_node_into_production_asks_the_gate(suspect: str, muster: Any) -> None:  # noqa: F811 - the fixture
+    status, _, err = muster("node", "move", suspect, "production", "--reason", "we need it", "--as", "Ada")
+    assert (status, records.get_node(suspect).state) == (1, State.QUALIFIED), err
+    records.add_node(fleet.new_node("gpu-0002"))
+    run_all("clean", node="gpu-0002", serials={})
+    dry = muster("node", "move", "gpu-0002", "production", "--reason", "we need it", "--as", "Ada", "--dry-run")
+    assert (dry[0], records.get_node("gpu-0002").state) == (0, State.QUALIFIED), dry
+    assert muster("node", "move", "gpu-0002", "production", "--reason", "we need it", "--as", "Ada")[0] == 0
+    assert records.get_node("gpu-0002").state is State.PRODUCTION
+    assert [each.person for each in records.approvals("gpu-0002")] == ["Ada"]
 
 
 def test_a_named_person_can_bear_with_it_and_then_decides(suspect: str) -> None:

@@ -84,13 +84,14 @@ def move(session: Session, node: Node, to: State, actor: str, reason: str, evide
 
 def write_event(
     session: Session, node: str, before: State, after: State, actor: str, reason: str, evidence: Mapping[str, Any]
-) -> None:
-    """Append an event; two equal states make it a remark."""
-    session.add(
-        Event(node=node, at=now(), from_state=before, to_state=after, actor=actor, reason=reason,
-              evidence=dict(evidence))
-    )  # fmt: skip
+) -> Event:
+    """Append an event and return it; two equal states make it a remark."""
+    event = Event(
+        node=node, at=now(), from_state=before, to_state=after, actor=actor, reason=reason, evidence=dict(evidence)
+    )
+    session.add(event)
     session.flush()
+    return event
 
 
 def evidence_json(evidence: Evidence) -> dict[str, Any]:

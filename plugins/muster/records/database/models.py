@@ -216,7 +216,7 @@ class MeasurementRow(Base):
     value: Mapped[float | None]
     text: Mapped[str | None]
     labels: Mapped[dict[str, Any]]
-    samples: Mapped[int]
+    samples: Mapped[int] = mapped_column(BigInteger)
     spread: Mapped[float | None]
     note: Mapped[str]
     judged: Mapped[int | None]
