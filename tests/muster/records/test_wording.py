@@ -1,0 +1,86 @@
+"""The wording of the room's refusals and of the sentences that enter a node's history."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from muster import records
+from muster.errors import MusterError
+from muster.lifecycle.transitions import State
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+
+pytestmark = pytest.mark.usefixtures("fleet_db")
+
+NODE = "gpu-0001"
+LATER = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
+
+
+def refused(call: Callable[..., object], *args: object, **options: object) -> str:
+    with pytest.raises(MusterError) as refusal:
+        call(*args, **options)
+    return f"{type(refusal.value).__name__}: {refusal.value}"
+
+
+def test_wording_of_refusals(snapshot: SnapshotAssertion) -> None:
+    records.add_node(fleet.new_node())
+    fleet.fail("gpu-0001", "failed")
+    records.add_node(fleet.new_node("gpu-0002"))
+    lease = records.acquire_lease("gpu-0002", fleet.DAG, "r")
+    lost = (fleet.DAG, "failed", None, fleet.judgement())
+    refusals = [
+        refused(records.get_node, "gpu-0009"),
+        refused(records.get_run, fleet.DAG, "gone"),
+        refused(records.find_run, "gone"),
+        refused(records.load_revision, "cpu-generic", "9"),
+        refused(records.load_snapshot, "9", "cpu-generic", "short", simulated=False),
+        refused(records.withdraw_golden, "g-9", "Ada", "why"),
+        refused(records.withdraw_golden, "g-9", "root", "why"),
+        refused(records.waive_finding, "f-9", LATER, "Ada", "why"),
+        refused(records.waive_finding, "f-9", LATER, "", "why"),
+        refused(records.revoke_waiver, 9, "Ada", "why"),
+        refused(records.keep_in_service, NODE, "Ada", "why"),
+        refused(records.record_approval, NODE, "root", "admit", "why"),
+        refused(records.verify_node, NODE, "root", "why"),
+        refused(records.adopt_nodes, [NODE, "gpu-0009"], "Ada", "why"),
+        refused(records.replace_node, NODE, "Ada", "why", host_key=fleet.host_key(NODE)),
+        refused(records.begin_run, fleet.DAG, "again", NODE, "short", "new"),
+        refused(records.record_stage, *lost),
+        refused(records.move_node, NODE, State.PRODUCTION, "Ada", "why"),
+        refused(records.move_node, NODE, State.TRIAGE, "root", "why"),
+        refused(records.add_node, fleet.new_node(host_key=fleet.host_key("other"))),
+        refused(records.add_node, fleet.new_node("gpu-0003", host_key=fleet.host_key(NODE))),
+        refused(records.add_node, fleet.new_node(sku="other")),
+        *(
+            refused(records.add_node, fleet.new_node(**change))
+            for change in ({"name": "a__b"}, {"host": "a b"}, {"port": 0}, {"host_key": "x"}, {"sku": " "})
+        ),
+    ]
+    since = f"{lease.acquired_at:%Y-%m-%d %H:%M}"
+    refusals.append(refused(records.acquire_lease, "gpu-0002", fleet.DAG, "other").replace(since, "SINCE"))
+    assert "\n".join(refusals) == snapshot
+
+
+def test_wording_of_a_history(snapshot: SnapshotAssertion) -> None:
+    records.add_node(fleet.new_node())
+    records.add_node(fleet.new_node(rack="r1"))
+    fleet.qualify()
+    lease = fleet.begin(run_id="second")
+    fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
+    (found,) = records.open_findings(NODE)
+    waiver = records.waive_finding(found.finding.id, LATER, "Ada", "known")
+    records.revoke_waiver(waiver.id, "Ada", "repaired")
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    records.record_unanswered(NODE, "no answer", fleet.DAG, "third")
+    records.record_approval(NODE, "Ada", "repair", "a new part")
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        records.move_node(NODE, state, "Ada", "a new part")
+    records.adopt_nodes(["gpu-0002"], "Ada", "it serves", enrol=[("", fleet.new_node("gpu-0002"))])
+    events = [*records.node_events(NODE), *records.node_events("gpu-0002")]
+    lines = [f"{each.from_state} -> {each.to_state}: {each.actor}: {each.reason}" for each in events]
+    assert "\n".join(lines) == snapshot
