@@ -86,8 +86,9 @@ class Mail:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One expectation; ``sentence`` states it and, if it does not hold, what was found instead."""
+    """One expectation; ``sentence`` states it and, if it does not hold, what was found instead. ``code``: its kind."""
 
+    code: str
     ok: bool
     sentence: str
 
@@ -130,7 +131,7 @@ def score(
     for node in (host, *simulated):
         report = of_node.get(node)
         if report is None:
-            checks.append(Check(False, f"{node} has no finished run"))
+            checks.append(Check("finished", False, f"{node} has no finished run"))
             continue
         fault, served = faults.get(node), services.get(node, Service(node, "nowhere"))
         checks.append(_check_fault(report, fault) if fault else _check_healthy(report))
@@ -144,13 +145,18 @@ def score(
     again = [served.node for served in services.values() if served.revalidated]
     checks.append(
         Check(
+            "revalidated",
             bool(again),
             "a node in production must be tested again, pass, and go on serving: "
             f"{', '.join(again) or 'there is none that did'}",
         )
     )
     checks.append(
-        Check(len(reports) == len(of_node) == 1 + len(simulated), f"one run a node: {len(reports)} runs finished")
+        Check(
+            "one_run",
+            len(reports) == len(of_node) == 1 + len(simulated),
+            f"one run a node: {len(reports)} runs finished",
+        )
     )
     return Score(tuple(checks))
 
@@ -161,13 +167,13 @@ def _check_fault(report: RunReport, fault: Planted) -> Check:
     evidence = EVIDENCE[fault.kind]
     findings = critical_findings(report)
     if report.verdict is not Verdict.FAIL or report.state_after != REMOVED:
-        return Check(False, f"{expected}, but its verdict is {report.verdict} and it went to {report.state_after}")
+        return Check("fault", False, f"{expected}, but its verdict is {report.verdict}, its state {report.state_after}")
     if not any(finding.device == fault.device and evidence.names(finding) for finding in findings):
-        return Check(False, f"{expected}, but was failed for {_list(findings)}")
+        return Check("fault", False, f"{expected}, but was failed for {_list(findings)}")
     accused = [finding for finding in findings if not _belongs(finding, fault, evidence)]
     if accused:
-        return Check(False, f"{expected} and nothing else, but was also failed for {_list(accused)}")
-    return Check(True, expected)
+        return Check("fault", False, f"{expected} and nothing else, but was also failed for {_list(accused)}")
+    return Check("fault", True, expected)
 
 
 def _belongs(finding: Finding, fault: Planted, evidence: Evidence) -> bool:
@@ -178,9 +184,10 @@ def _check_healthy(report: RunReport) -> Check:
     expected = f"{report.node} must not fail, and become {QUALIFIED}"
     findings = critical_findings(report)
     if report.verdict in HEALTHY and report.state_after == QUALIFIED and not findings:
-        return Check(True, expected)
+        return Check("healthy", True, expected)
     what = f"; findings: {_list(findings)}" if findings else ""
-    return Check(False, f"{expected}, but its verdict is {report.verdict} and it went to {report.state_after}{what}")
+    ended = f"its verdict is {report.verdict}, its state {report.state_after}"
+    return Check("healthy", False, f"{expected}, but {ended}{what}")
 
 
 def _check_served(served: Service) -> Check:
@@ -188,21 +195,23 @@ def _check_served(served: Service) -> Check:
     expected = f"{served.node} must be validated with others, enter production and be there at the end"
     if not any(report.verdict in (Verdict.PASS, Verdict.WARN) for report in served.validations):
         verdicts = ", ".join(f"{report.verdict}: {report.headline}" for report in served.validations)
-        return Check(False, f"{expected}, but its validation with others is {verdicts or 'missing'}")
+        return Check("served", False, f"{expected}, but its validation with others is {verdicts or 'missing'}")
     if served.state != SERVES or not served.entered_by:
-        return Check(False, f"{expected}, but it is in {served.state}")
+        return Check("served", False, f"{expected}, but it is in {served.state}")
     if is_person(served.entered_by):
         vouched = any(each.person == served.entered_by and each.reason.strip() for each in served.approvals)
-        return Check(vouched, f"{expected}: {served.entered_by} admitted it, which must be recorded with a reason")
-    return Check(served.on_full_pass, f"{expected}: on a full-coverage PASS, since no person admitted it")
+        return Check(
+            "served", vouched, f"{expected}: {served.entered_by} admitted it, which must be recorded with a reason"
+        )
+    return Check("served", served.on_full_pass, f"{expected}: on a full-coverage PASS, since no person admitted it")
 
 
 def _check_never_served(served: Service, where: str) -> Check:
     expected = f"{served.node} must never have been in production, and end in {where}"
     found = f"it was admitted by {served.entered_by} and" if served.entered_by else "it"
     if served.state == where and not served.entered_by:
-        return Check(True, expected)
-    return Check(False, f"{expected}, but {found} is in {served.state}")
+        return Check("kept_out", True, expected)
+    return Check("kept_out", False, f"{expected}, but {found} is in {served.state}")
 
 
 def _check_marking(node: str, runs: Sequence[RunReport], *, simulated: bool) -> Check:
@@ -212,7 +221,9 @@ def _check_marking(node: str, runs: Sequence[RunReport], *, simulated: bool) -> 
         mark for report in runs for mark in (report.simulated, *(stage.judgement.simulated for stage in report.stages))
     ]
     wrong = sum(mark is not simulated for mark in marks)
-    return Check(wrong == 0, f"{node} must be marked {word} throughout: {wrong} of {len(marks)} marks are wrong")
+    return Check(
+        "marking", wrong == 0, f"{node} must be marked {word} throughout: {wrong} of {len(marks)} marks are wrong"
+    )
 
 
 def _check_mails(node: str, verdicts: int, mails: Sequence[Mail], *, simulated: bool) -> Check:
@@ -220,13 +231,13 @@ def _check_mails(node: str, verdicts: int, mails: Sequence[Mail], *, simulated: 
     mine = [mail for mail in mails if node in mail.subject]
     expected = f"{node} must have one mail for each of {verdicts} verdicts"
     if len(mine) != verdicts:
-        return Check(False, f"{expected} in the sink: there are {len(mine)}")
+        return Check("mails", False, f"{expected} in the sink: there are {len(mine)}")
     marked = [(SIMULATED in mail.subject.lower(), SIMULATED in mail.text.lower()) for mail in mine]
     if simulated and not all(subject and text for subject, text in marked):
-        return Check(False, f"every mail on {node} must say in subject and text that it is simulated")
+        return Check("mails", False, f"every mail on {node} must say in subject and text that it is simulated")
     if not simulated and any(subject for subject, _text in marked):
-        return Check(False, f"no mail on {node} must be marked simulated")
-    return Check(True, f"{expected}, marked as its hardware is")
+        return Check("mails", False, f"no mail on {node} must be marked simulated")
+    return Check("mails", True, f"{expected}, marked as its hardware is")
 
 
 def _list(findings: Sequence[Finding]) -> str:

@@ -1,0 +1,60 @@
+"""The wording of the demo's messages: one snapshot, renewed by ``make wording``."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from syrupy.assertion import SnapshotAssertion
+
+from muster_criteria.model import Verdict
+from muster_demo import outcome
+from muster_demo.scoring import Service
+from muster_demo.service import ACTOR, ANSWER_REASON
+from muster_demo.services import ServiceFailed, Supervisor
+from tests.muster_demo.test_scoring import HOST, NOT_SERVED, Fleet, approval, finding, report, serving
+
+
+def sentences(fleet: Fleet) -> list[str]:
+    return [check.sentence for check in fleet.score().checks if not check.ok]
+
+
+def test_what_the_examiner_writes(snapshot: SnapshotAssertion) -> None:
+    written = {"right": [check.sentence for check in Fleet().score().checks]}
+    for number, fields in enumerate(NOT_SERVED):
+        fleet = Fleet()
+        fleet.change(fleet.healthy().node, **fields)
+        written[f"not served {number}"] = sentences(fleet)
+    fleet = Fleet()
+    fleet.put(report(HOST, Verdict.FAIL, (finding("gemm_peak_share", "cpu0"),), simulated=False))
+    fleet.put(report(fleet.of_kind("sdc").node, Verdict.PASS))
+    fleet.change(fleet.of_kind("throttle").node, state="production", entered_by="muster", on_full_pass=True)
+    written["host failed, fault missed, faulty node serves"] = sentences(fleet)
+    assert written == snapshot
+
+
+def test_who_admitted_a_node(snapshot: SnapshotAssertion) -> None:
+    people = [
+        Service("n", "production", person, approvals=(approval("n", person, reason),))
+        for person, reason in (("Petra", "seen it myself"), (ACTOR, ANSWER_REASON))
+    ]
+    assert outcome.admissions([serving("n"), *people, Service("n", "qualified")], ACTOR) == snapshot
+
+
+def test_the_score_on_screen(snapshot: SnapshotAssertion) -> None:
+    console = Console(file=io.StringIO(), width=160)
+    outcome.show_score(console, Fleet().score())
+    assert console.file.getvalue() == snapshot  # type: ignore[attr-defined]
+
+
+def test_a_service_that_ends_or_does_not_come(snapshot: SnapshotAssertion, tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path / "logs")
+    supervisor.start("dud", ["sh", "-c", "echo no database >&2; exit 4"], {"PATH": "/bin:/usr/bin"}).process.wait(5)
+    with pytest.raises(ServiceFailed) as ended:
+        supervisor.check()
+    supervisor.services.clear()
+    with pytest.raises(ServiceFailed) as late:
+        supervisor.wait_until("the API", lambda: False, 0)
+    assert [str(error.value).replace(str(tmp_path), "FOLDER") for error in (ended, late)] == snapshot
