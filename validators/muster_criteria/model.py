@@ -7,7 +7,7 @@ import enum
 
 
 class Verdict(enum.StrEnum):
-    """What is said of a stage or a node. Order of gravity is ``GRAVITY``; only PASS may enter production by itself."""
+    """The verdict on a stage or a node. Only PASS may enter production without a person."""
 
     PASS = "PASS"
     WARN = "WARN"
@@ -18,7 +18,7 @@ class Verdict(enum.StrEnum):
 
 
 class Severity(enum.StrEnum):
-    """How grave a finding is: critical fails the stage, warning warns, info is only told."""
+    """Gravity of a finding: critical fails the stage, warning warns, info changes nothing."""
 
     CRITICAL = "critical"
     WARNING = "warning"
@@ -85,16 +85,16 @@ class Variant(enum.StrEnum):
 
 
 COMMON_CAUSE = "common_cause"
-"""The rule of a finding that names what devices which fail alike at once have in common; reports tell it first."""
+"""The rule of a finding that names what devices which fail alike have in common; reports list it first."""
 
 UNJUDGED = "no limit, no peers and no history to judge it by"
-"""Said of each required figure that is held against nothing outside its own node."""
+"""Why a required measurement is not judged: nothing outside its own node to compare it with."""
 
 HELD = 0.3
-"""Confidence, at most, of a finding that convicts nobody yet, since others failed alike."""
+"""Highest confidence of a finding that has a common cause with others."""
 
 XID = "xid"
-"""The rule of a finding about a driver's message (XID or SXID); its labels say of which kind and code."""
+"""The rule of a finding about a driver's message (XID or SXID); its labels give kind and code."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +186,7 @@ class Observation:
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
-    """The judge's word on one stage of one run. ``reason`` is one sentence for the Grid, the table and the mail.
+    """The outcome of judging one stage of one run. ``reason``: one sentence for the Grid, the table and the mail.
 
     ``snapshot`` is the version of the peer snapshot that it was judged by; empty where there was none. ``repeat``: the
     probes that are to be run once more before anything is decided.
@@ -209,7 +209,7 @@ class Judgement:
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """Something that the controller positively established about a node, beside what the node measured.
+    """Something that the controller itself established about a node.
 
     ``kind`` is its id ("uncommanded_reboot", "lost_under_load_twice", "agent_killed"); ``sentence`` says what was seen.
     A finding of the node: the commonest failure of burn-in is a node that dies under load.

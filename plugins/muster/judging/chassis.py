@@ -1,7 +1,7 @@
-"""What a BMC told out of band, joined to what the node itself measured. Pure.
+"""The readings of a node's BMC, joined to the node's own measurements. Pure.
 
-The readings become measurements of the probe ``chassis`` like the node's own in-band ones, each marked by its label
-``source``; the readings of one stage, before, during and after its load, become one: the worst of them.
+The readings become measurements of the probe ``chassis``, marked by the label ``source``. Of those before, during and
+after the load of a stage, the worst of each sensor counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from muster_criteria.measured import Measured, ProbeEnd, StageResult
 PROBE = "chassis"
 SOURCE = "redfish"
 STAGES = ("burn_in", "thermal")
-"""Stages in which a configured BMC is read: those that load the machine and judge how it is cooled and fed."""
+"""Stages in which a configured BMC is read: those that load the machine and judge cooling and power."""
 
 UNITS = {
     "fan_speed": "RPM",
@@ -36,28 +36,28 @@ _AND = "; "
 
 @dataclasses.dataclass(frozen=True)
 class Chassis:
-    """What a BMC told during one stage. ``trouble``: why it did not tell (all of it), one sentence."""
+    """A BMC's readings during one stage. ``trouble``: why readings are missing, one sentence."""
 
     readings: tuple[Measured, ...] = ()
     trouble: str = ""
 
     def to_json(self) -> str:
-        """As a text that travels with a waiting task, and is kept beside the stage's result."""
+        """JSON, as kept with a waiting task and beside the stage's result."""
         return json.dumps({"readings": [each.model_dump() for each in self.readings], "trouble": self.trouble})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Chassis:
-        """The same again; what cannot be read is trouble, and no reason to stop."""
+        """Parses ``to_json``'s output; unreadable text becomes ``trouble``."""
         try:
             raw = json.loads(text)
             readings = tuple(Measured.model_validate(each) for each in raw["readings"])
             return cls(readings, str(raw["trouble"]))
         except (ValueError, KeyError, TypeError, ValidationError):
-            return cls(trouble="what the BMC told before the load cannot be read any more")
+            return cls(trouble="the BMC readings from before the load cannot be read")
 
 
 def reading(metric: str, device: str, value: float | None, text: str | None, name: str) -> Measured:
-    """One sensor's reading; ``name`` is what the vendor calls it. Without value and text, the sensor says nothing."""
+    """One sensor's reading; ``name`` is the vendor's. Neither ``value`` nor ``text``: the sensor gives no reading."""
     silent = value is None and text is None
     return Measured(
         probe=PROBE,
@@ -74,13 +74,13 @@ def reading(metric: str, device: str, value: float | None, text: str | None, nam
 def merged(before: Chassis | None, after: Chassis, *, meanwhile: bool = False) -> Chassis:
     """Two readings of a stage as one: the worse of each sensor.
 
-    What had a state and has none now is "lost"; but not ``meanwhile``, while the load goes on: a busy BMC leaves things
-    out now and then, and the last reading tells what is really gone.
+    A state that is gone afterwards becomes "lost", except ``meanwhile`` (during the load): a busy BMC omits sensors now
+    and then, and only the last reading shows which are gone.
     """
     if before is None:
         return after
-    told = (each for chassis in (before, after) for each in chassis.trouble.split(_AND) if each)
-    trouble = _AND.join(dict.fromkeys(told))
+    sentences = (each for chassis in (before, after) for each in chassis.trouble.split(_AND) if each)
+    trouble = _AND.join(dict.fromkeys(sentences))
     if not before.readings or not after.readings:
         return Chassis(before.readings or after.readings, trouble)
     later = dict(_keyed(after.readings if not meanwhile else _as_many(before.readings, after.readings)))
@@ -91,14 +91,12 @@ def merged(before: Chassis | None, after: Chassis, *, meanwhile: bool = False) -
 
 
 def with_earlier(earlier: str, now: Chassis, *, meanwhile: bool = False) -> Chassis:
-    """A reading, merged with those before it in its stage, which are kept as JSON ("" for none); see ``merged``."""
+    """The reading merged with the ``earlier`` ones of its stage (JSON, "" for none); see ``merged``."""
     return merged(Chassis.from_json(earlier) if earlier else None, now, meanwhile=meanwhile)
 
 
 def _as_many(before: Iterable[Measured], now: Iterable[Measured]) -> list[Measured]:
-    """Of the present readings, those of names that are listed as often as before: of two supplies of one name, nobody
-    knows which was left out.
-    """
+    """The present readings whose names occur as often as before: of two equal names, the omitted one is unknown."""
     names = collections.Counter(key[:2] for key, _ in _keyed(before))
     listed = list(_keyed(now))
     again = collections.Counter(key[:2] for key, _ in listed)
@@ -106,7 +104,7 @@ def _as_many(before: Iterable[Measured], now: Iterable[Measured]) -> list[Measur
 
 
 def _keyed(readings: Iterable[Measured]) -> Iterator[tuple[tuple[str, str, int], Measured]]:
-    """Each reading under its metric and the vendor's name, counted where names repeat: lists may get shorter."""
+    """Each reading with a key of metric, vendor's name and count, since names repeat and lists may get shorter."""
     seen: collections.Counter[tuple[str, str]] = collections.Counter()
     for each in readings:
         name = "" if each.device == "inlet" else each.note.partition(_SILENT)[0]
@@ -135,32 +133,32 @@ def _gravity(state: str) -> int:
     return _WORST_FIRST.index(state) if state in _WORST_FIRST else 0
 
 
-def joined(result: StageResult, told: Chassis | None) -> StageResult:
+def joined(result: StageResult, chassis: Chassis | None) -> StageResult:
     """The node's result with the BMC's readings among its measurements.
 
-    Where the node did not read its chassis itself, how that probe ended is how asking the BMC ended: a sensor that the
-    SKU promises is then missed for the true reason, and never passes.
+    Unless the node's own chassis probe ran, that probe ends as the BMC's reading did, so that a promised sensor is
+    missing for the true reason.
     """
-    if told is None:
+    if chassis is None:
         return result
-    notes = [*result.notes, told.trouble] if told.trouble else result.notes
+    notes = [*result.notes, chassis.trouble] if chassis.trouble else result.notes
     return result.model_copy(
         update={
-            "measurements": [*result.measurements, *told.readings],
-            "probes": list(_ends(result.probes, told)),
+            "measurements": [*result.measurements, *chassis.readings],
+            "probes": list(_ends(result.probes, chassis)),
             "notes": notes,
         }
     )
 
 
-def _ends(ends: Iterable[ProbeEnd], told: Chassis) -> Iterable[ProbeEnd]:
+def _ends(ends: Iterable[ProbeEnd], chassis: Chassis) -> Iterable[ProbeEnd]:
     own = next((end for end in ends if end.probe == PROBE), None)
     yield from (end for end in ends if end.probe != PROBE)
     if own is not None and own.status != "skipped":
         yield own
         return
     started, took = (own.started_at, own.duration_s) if own else (0.0, 0.0)
-    if told.readings:
+    if chassis.readings:
         yield ProbeEnd(probe=PROBE, status="completed", reason="", started_at=started, duration_s=took)
     else:
-        yield ProbeEnd(probe=PROBE, status="skipped", reason=told.trouble, started_at=started, duration_s=took)
+        yield ProbeEnd(probe=PROBE, status="skipped", reason=chassis.trouble, started_at=started, duration_s=took)

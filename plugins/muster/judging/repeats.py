@@ -1,4 +1,4 @@
-"""Other runs of some of a stage's probes, as the records have them: what the judge weighs beside the stage's result."""
+"""The other runs of a stage's probes in the same qualification run, read from the records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def arranged(
 
     if not retests.repeatable(sku, now.stage, run.level):
         return now, ()
-    # The same result again, after a worker died between recording and telling, is no other run.
+    # The same job again, after a worker died between recording and reporting, is not another run.
     attempts = [each for each in _earlier(run, now.stage, before) if each[1].job_id != now.job_id]
     return retests.arranged(attempts, now, sku, now.stage, run.level)
 
@@ -38,13 +38,13 @@ def _earlier(run: RunRecord, stage: str, before: datetime.datetime | None) -> li
     for each in records.stage_attempts(run.dag_id, run.run_id, stage, node=run.node, before=before):
         try:
             found.append((each.verdict, parse_result(each.result)))
-        except BadResult:  # it was no measurement then either
+        except BadResult:
             continue
     return found
 
 
 def readings(others: tuple[StageResult, ...], sku: Sku, node: NodeRecord) -> pd.DataFrame | None:
-    """What the repeatable probes of these results measured, each run by its job; None where there is nothing."""
+    """Readings of the repeatable probes of these results, ``run`` being the job; None if there are none."""
     from muster_criteria.fleet.readings import readings_of, together
     from muster_criteria.stage.retests import repeated_rows
 
@@ -64,6 +64,6 @@ def readings(others: tuple[StageResult, ...], sku: Sku, node: NodeRecord) -> pd.
 
 
 def may_go_on(result: StageResult, probes: tuple[str, ...]) -> bool:
-    """Whether one more run of ``probes`` can tell anything new: the last one did, and nothing cut it short."""
-    told = {each.probe for each in result.measurements if each.value is not None}
-    return bool(probes) and result.end == "completed" and not result.partial and set(probes) <= told
+    """Whether another run of ``probes`` is useful: the last one was complete and measured all of them."""
+    measured = {each.probe for each in result.measurements if each.value is not None}
+    return bool(probes) and result.end == "completed" and not result.partial and set(probes) <= measured

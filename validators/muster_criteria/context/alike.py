@@ -1,8 +1,8 @@
 """Nodes that fail alike within a short time: one visit beside what was found lately in its rack and image. Pure.
 
-The third node of one rack that fails in the same thing is first of all a problem of the facility, of one image a
-problem of software or of the golden reference. The stage still fails, but conviction waits: no device is returned, and
-the node is held rather than quarantined. Corrupted data waits for nothing.
+When a third node of one rack fails in the same metric, the facility is suspected first; of one image, software or the
+golden reference. The stage still fails, but no device is returned and the node is held instead of quarantined.
+Corrupted data is exempt.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def groups_of(rack: str, environment: Mapping[str, str | None]) -> dict[str, str
 
 
 def symptom(finding: Finding) -> str:
-    """What nodes that fail alike have in common, "" of a finding that is no conviction, or never waits."""
+    """What nodes that fail alike have in common; "" for a finding that is not critical or is exempt."""
     if finding.severity is not Severity.CRITICAL or finding.waived or finding.rule == COMMON_CAUSE:
         return ""
     if finding.metric in CORRUPTION:
@@ -48,7 +48,7 @@ def symptom(finding: Finding) -> str:
 
 
 def beside_others(judgement: Judgement, node: str, groups: Mapping[str, str], others: Iterable[Neighbour]) -> Judgement:
-    """The judgement; with a common cause for each symptom that this node shares with others of its rack or image.
+    """The judgement, with a common cause for each symptom that this node shares with others of its rack or image.
 
     As in a sweep, the others must make it three nodes, and half of those of the group that were tested.
     """
@@ -105,13 +105,13 @@ def _cause(
 
 
 def why_held(findings: Iterable[Finding]) -> str:
-    """Why a node with these findings is held rather than convicted; "" where any of them is its own."""
+    """Why a node with these findings is held instead of quarantined; "" if any critical finding is its own."""
     given = list(findings)
     causes = [
         each for each in given if each.rule == COMMON_CAUSE and dict(each.labels).get(GROUPED) and not each.waived
     ]
     explained = {each.metric for each in causes}
-    # What never waits has no symptom, and so is nobody's but its own.
+    # An exempt finding has no symptom, so it always counts as the node's own.
     own = [
         each
         for each in given

@@ -1,4 +1,4 @@
-"""Earlier convictions of the same part, told with what is found on it now: they decide nothing, and a person much."""
+"""Earlier failures of the same part, added to its present findings for people; they do not affect the verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster_criteria.model import Finding, Severity
 
 
 def with_past(findings: Iterable[Finding], frame: pd.DataFrame) -> list[Finding]:
-    """The findings; those that ask for something say how many earlier runs convicted their part.
+    """The findings; those above severity ``info`` name the number of earlier runs in which their part failed.
 
     ``frame``: the judged one, for its column ``previous_faults``.
     """

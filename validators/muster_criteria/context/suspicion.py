@@ -1,7 +1,6 @@
-"""Silent data corruption: which findings make a part a suspect for life, and whether a rerun confirmed them. Pure.
+"""Silent data corruption: which findings make a part a suspect for life, and whether reruns confirm them. Pure.
 
-A reboot and a clean test clear nothing: a corrupting GPU has passed every offline test after a reboot, and corrupted
-again a month later (docs/science.md#silent-data-corruption).
+Neither a reboot nor a clean test clears a suspect (docs/science.md#silent-data-corruption).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ RERUNS = {
     "full_entropy_mismatches": "full_entropy_rerun",
     "memory_mismatches": "memory_rerun",
 }
-"""Metric of mismatches → the metric that tells how it went when they were run again, on the device of label ``on``."""
+"""{metric of mismatches: metric of their reruns}; a rerun's label ``on`` is the device that ran it."""
 
 METRICS = frozenset(
     {*RERUNS, DIGEST, "round_trip_mismatches", "memory_burn_mismatches", "pulse_mismatches", "transfer_mismatches"}
@@ -29,7 +28,7 @@ METRICS = frozenset(
 
 PEERS_MIN = 2
 SIBLINGS = ("gpu", "cpu")
-"""Kinds of device that can vouch for each other; memory behind the host's cores is one."""
+"""Kinds of device with siblings that can repeat a computation; the host's memory has none."""
 CONFIRMED, UNCONFIRMED = 0.99, 0.9
 
 _Where = tuple[str, str, tuple[tuple[str, str], ...]]
@@ -39,7 +38,7 @@ _Where = tuple[str, str, tuple[tuple[str, str], ...]]
 def makes_suspect(finding: Finding) -> bool:
     """Whether the part that the finding names is a suspect from now on.
 
-    Where most siblings fail alike the fault is sought elsewhere first, and no part is a suspect for it yet.
+    Where most siblings fail alike, the cause is sought elsewhere first and no part is a suspect yet.
     """
     return (
         finding.severity is Severity.CRITICAL
@@ -51,31 +50,31 @@ def makes_suspect(finding: Finding) -> bool:
 
 
 def confirmed(findings: Iterable[Finding], rows: Iterable[Row]) -> list[Finding]:
-    """The findings; those of mismatches that were run again say whether that confirmed them, and by whom."""
+    """The findings; those of mismatches with reruns state whether the reruns confirm them."""
     reruns: dict[_Where, list[Row]] = {}
     for row in rows:
         if row.metric in RERUNS.values() and row.value is not None and "on" in dict(row.labels):
             labels = tuple(label for label in row.labels if label[0] != "on")
             reruns.setdefault((row.metric, row.device, labels), []).append(row)
-    return [_told(each, reruns) for each in findings]
+    return [_with_reruns(each, reruns) for each in findings]
 
 
-def _told(finding: Finding, reruns: Mapping[_Where, Sequence[Row]]) -> Finding:
+def _with_reruns(finding: Finding, reruns: Mapping[_Where, Sequence[Row]]) -> Finding:
     again = reruns.get((RERUNS.get(finding.metric, ""), finding.device, finding.labels), [])
     if not again or finding.severity is not Severity.CRITICAL:
         return finding
-    word, sure = _word(finding.device, again)
+    reason, sure = _conclusion(finding.device, again)
     return dataclasses.replace(
         finding,
-        summary=f"{finding.summary.rstrip('.')}; {'confirmed' if sure else 'unconfirmed'}: {word}.",
+        summary=f"{finding.summary.rstrip('.')}; {'confirmed' if sure else 'unconfirmed'}: {reason}.",
         action=finding.action if sure else Action.RETEST,
         confidence=min(finding.confidence, CONFIRMED if sure else UNCONFIRMED),
         variant=Variant.CONFIRMED if sure else Variant.UNCONFIRMED,
     )
 
 
-def _word(device: str, again: Sequence[Row]) -> tuple[str, bool]:
-    """What came of the reruns, and whether that confirms the fault."""
+def _conclusion(device: str, again: Sequence[Row]) -> tuple[str, bool]:
+    """(what the reruns gave, whether that confirms the fault)."""
     own, peers = _own(device, again), _peers(device, again)
     wrong, runs = sum(int(row.value or 0) for row in own), sum(row.samples for row in own)
     clean, bad = ([on for on, row in peers.items() if bool(row.value) is spoilt] for spoilt in (False, True))

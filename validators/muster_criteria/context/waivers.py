@@ -1,8 +1,7 @@
-"""Waivers: a person's word that a known finding is borne with until a date, and what that does to a verdict.
+"""Waivers: a person accepts a known finding until a date; and the effect on a verdict.
 
-A waiver deletes nothing and softens no severity: the finding stays, marked with the person's name. It takes from a
-critical finding only the power to fail the stage by itself: a stage whose critical findings are all waived is judged
-by the rest, and is at best WARN. It is therefore never a PASS, and opens no door that only a PASS opens.
+A waived finding keeps its severity and is marked with the person's name. A stage whose critical findings are all waived
+is judged by the rest and is at best WARN, never PASS.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ CHASSIS = ("system", "board")
 
 @dataclasses.dataclass(frozen=True)
 class Waiver:
-    """One waiver. ``subject`` is the part or place that it is about (see ``subject_of``), empty if no serial was known.
+    """One waiver. ``subject``: the part or place that it covers (see ``subject_of``), empty if no serial was known.
 
     It holds from ``created_at`` until ``until``, if it is not revoked before.
     """
@@ -42,7 +41,7 @@ class Waiver:
     finding: str = ""
 
     def holds(self, now: datetime.datetime) -> bool:
-        """Whether it has any effect at that moment."""
+        """Whether it is in effect at that moment."""
         return self.revoked_at is None and now < self.until
 
     def __str__(self) -> str:
@@ -51,7 +50,7 @@ class Waiver:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Whose findings are looked at: the node's name, the serials that sit in it by slot, and since when it is there."""
+    """A node's name, its serials by slot, and since when this machine has the name."""
 
     node: str
     serials: Mapping[str, str]
@@ -65,7 +64,7 @@ def finding_id(node: str, finding: Finding) -> str:
 
 
 def subject_of(device: str, serials: Mapping[str, str]) -> str:
-    """What carries a finding on ``device``: the part that sits there, else that place in this chassis, else "".
+    """The part in slot ``device``, else that slot of this chassis, else ""; waivers and suspicions follow it.
 
     A waiver follows the part to any slot of any node, and stays behind when the part is taken out.
     """
@@ -76,10 +75,9 @@ def subject_of(device: str, serials: Mapping[str, str]) -> str:
 
 
 def concerns(waiver: Waiver, machine: Machine) -> bool:
-    """Whether the waiver is about a part or place of this machine.
+    """Whether the waiver covers a part or place of this machine.
 
-    Where no serial was known when it was given, it is about that device of that node, as long as no other machine has
-    taken the node's place.
+    Without a serial it covers the device of that name, unless another machine has taken the node's name since.
     """
     if not waiver.subject:
         return waiver.node == machine.node and waiver.created_at >= machine.since
@@ -88,7 +86,7 @@ def concerns(waiver: Waiver, machine: Machine) -> bool:
 
 
 def covers(waiver: Waiver, finding: Finding, machine: Machine) -> bool:
-    """Whether the waiver, if it holds, is about this finding of this machine."""
+    """Whether the waiver covers this finding of this machine, if it is in effect."""
     if (waiver.rule, waiver.metric) != (finding.rule, finding.metric) or set(waiver.labels) != set(finding.labels):
         return False
     if waiver.subject:

@@ -24,7 +24,7 @@ NOT_STATED = "not stated"
 
 
 class Figure(Written):
-    """The best that is known of one metric. It convicts nobody: the lint checks floors against it.
+    """The best that is known of one metric. Nothing is judged by it: the lint checks floors against it.
 
     ``best``: the best published or measured on this model. ``peak``: what physics allows; a measurement beyond it is
     invalid (see ``peaks``). Labels as in a limit.

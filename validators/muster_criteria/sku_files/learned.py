@@ -1,6 +1,6 @@
-"""Learned floors as files: ``learned/SKU-0001.yaml``, the next number for the next lesson, nothing overwritten.
+"""Calibrated floors as files: ``learned/SKU-0001.yaml``, each calibration under the next number.
 
-The highest number is in force. Its floors take the place of the SKU's own on the same metric, with their provenance.
+The highest number is in force. Its floors replace the SKU's own on the same metric.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BadCalibration(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class LearnedFloor:
-    """What was learned of one metric: its floors in ``unit``, and from what."""
+    """The floors of one metric in ``unit``, and the readings behind them."""
 
     metric: str
     kind: str
@@ -52,9 +52,9 @@ class LearnedFloor:
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """What a fleet teaches. ``canary``: the stack is new and most nodes do not run it yet, so floors only warn.
+    """Floors from a fleet's healthy nodes. ``canary``: most nodes do not run this stack yet, so floors only warn.
 
-    ``refused`` is the sentence that says why nothing may be learned, and is empty otherwise.
+    ``refused``: one sentence that says why there are too few nodes; empty otherwise.
     """
 
     stack: str

@@ -1,4 +1,4 @@
-"""Findings: each row that broke a rule, said so that an operator can act on it."""
+"""Findings: one for each row that breaks a rule, with what an operator needs to act on it."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from muster_criteria.stage.rules import FLEET_KINDS, INVALID_KINDS, KINDS, Rule,
 from muster_criteria.words import figure
 
 DETAIL_MAX = 160
-"""How much of a measurement's own note is told with what was observed; all of it stands with the observation."""
+"""Characters of a measurement's note that its finding quotes; the observation has all of it."""
 
 _ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 
 @dataclasses.dataclass(frozen=True)
 class Breaking:
-    """A row that breaks a rule, and what is said of it."""
+    """A row that breaks a rule, and its finding."""
 
     position: int
     rule: Rule
@@ -50,7 +50,7 @@ class Breaking:
 def findings_of(
     frame: pd.DataFrame, rules: Sequence[Rule], broken: Violations, sku: Sku, runs: Runs | None = None
 ) -> list[Breaking]:
-    """Every row that breaks a rule; a row that does so for failing and for warning is told once, as failing."""
+    """Every row that breaks a rule; one that breaks both its fail and its warn rule counts once, as failing."""
     failing: set[tuple[str, int]] = set()
     found: list[Breaking] = []
     origins = Origins(frame)
@@ -113,7 +113,7 @@ def _finding(
 
 
 def limit_finding(row: pd.Series, rule: Rule, sku: Sku) -> Finding:
-    """What is said of a row by the limit that ``rule`` holds it to."""
+    """The finding of a row that breaks a limit."""
     limit = sku.all_limits[int(row[f"{rule.column}_by"])]
     observed, expected = observed_text(row, limit), expected_text(row, limit, float(row[f"{rule.column}_at"]))
     return row_finding(

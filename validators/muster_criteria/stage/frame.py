@@ -2,9 +2,9 @@
 
 Everything is computed column-wise before Great Expectations sees it. Columns: those of ``rows.Row``, kind, usable;
 share_of_floor, share_of_ceiling; siblings_median, siblings_count, siblings_distance; peers_median, peers_count,
-peers_distance, history_median and drift (empty where there is no fleet to compare with); previous_faults (how many
-earlier runs convicted the part; it decides nothing, and is told with what is found); and for each rule ``<rule>``:
-its margin (negative: broken, NaN: it says nothing here), ``<rule>_at``: the threshold in the row's unit, ``<rule>_by``:
+peers_distance, history_median and drift (empty without a fleet to compare with); previous_faults (in how many earlier
+runs the part failed; shown with findings, not judged); and for each rule ``<rule>``:
+its margin (negative: broken, NaN: not applicable), ``<rule>_at``: the threshold in the row's unit, ``<rule>_by``:
 the SKU's limit, or the programme's comparison for the fleet's rules and for what is plausible.
 """
 
@@ -30,7 +30,7 @@ from muster_criteria.stage.rules import RULES, Rule
 Numbers = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.intp]
 NONE_BEFORE: Mapping[str, int] = types.MappingProxyType({})
-"""No part was ever convicted."""
+"""No part ever failed."""
 
 
 def build_frame(
@@ -43,7 +43,7 @@ def build_frame(
     """The frame of these rows under this SKU's limits for the stage, indexed 0…n−1 in the rows' order.
 
     ``fleet``: the columns of the fleet's rules (see ``fleet.single``), where there is one to compare with.
-    ``previous_faults``: {device: earlier runs that convicted the part which sits there}.
+    ``previous_faults``: {device: earlier runs in which the part that sits there failed}.
     """
     applications, mixed = _applications(rows, sku, stage)
     frame = _plain(rows, mixed)

@@ -23,7 +23,7 @@ from muster_criteria.stage.findings import Breaking, evidence_finding, findings_
 from muster_criteria.stage.fleet_findings import corroborated, with_common_causes
 from muster_criteria.stage.frame import build_frame
 from muster_criteria.stage.observations import observations_of
-from muster_criteria.stage.retests import doubted, repeated_rows
+from muster_criteria.stage.retests import repeated_rows, to_repeat
 from muster_criteria.stage.rows import Row, rows_of
 from muster_criteria.stage.rules import INVALID_KINDS, Evaluate, applicable
 from muster_criteria.stage.sequential import is_noisy, sequential_probes, weigh
@@ -77,7 +77,7 @@ def judge(case: Case, *, evaluate: Evaluate = unexpected_rows) -> Judgement:
 
 @dataclasses.dataclass(frozen=True)
 class _Examined:
-    """What a result says, before it is summed up to a verdict. ``repeat``: the probes that must be run once more."""
+    """Everything found in a result, before the verdict. ``repeat``: the probes that must be run once more."""
 
     coverage: Coverage
     notes: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class _Examined:
 
 
 class _NoResult(Exception):
-    """There is nothing to judge; the message is why."""
+    """There is nothing to judge; the message is the reason."""
 
 
 def _uncounted(case: Case, why: str) -> tuple[Coverage, tuple[str, ...]]:
@@ -129,14 +129,14 @@ def _examine(result: StageResult, case: Case, evaluate: Evaluate) -> _Examined:
         (*result.notes, *counted.notes),
         findings,
         observations,
-        tuple(sorted({*weighed.probes, *doubted(frame, breaking, sku, result)})),
+        tuple(sorted({*weighed.probes, *to_repeat(frame, breaking, sku, result)})),
     )
 
 
 def _only_in_repeats(
     ran: Sequence[tuple[StageResult, pd.DataFrame]], told: Sequence[Finding], sku: Sku, evaluate: Evaluate
 ) -> list[Finding]:
-    """What breaks a SKU's limit in another run of the test, and not in the one that is judged: it counts as much.
+    """Findings of limits that are broken only in another run of the test; they count like those of the judged run.
 
     ``ran``: the other runs, each with the frame of what it measured.
     """
@@ -157,7 +157,7 @@ def _only_in_repeats(
 
 
 def _compared(rows: Sequence[Row], result: StageResult, sku: Sku, references: References | None) -> Compared | None:
-    """What the fleet says of these rows, where there is one to compare with."""
+    """The comparison of these rows with the fleet; None without references."""
     if references is None:
         return None
     return compare(
@@ -171,7 +171,7 @@ def _compared(rows: Sequence[Row], result: StageResult, sku: Sku, references: Re
 
 
 def _invalid_rows(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku) -> dict[int, Invalid]:
-    """Rows that say nothing of their device: by their own value, or because of another measurement's."""
+    """{invalid row: why}, by its own value or because of another measurement's."""
     invalid: dict[int, Invalid] = {}
     for item in breaking:
         if item.rule.breach != "invalid":
@@ -187,5 +187,5 @@ def _invalid_rows(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku) -
 
 
 def _held_back(finding: Finding) -> Finding:
-    """A finding from a measurement that says nothing of its device is told, but convicts nobody."""
+    """The finding of an invalid row: at most a warning."""
     return dataclasses.replace(finding, severity=Severity.WARNING) if finding.severity == "critical" else finding

@@ -15,7 +15,7 @@ from muster_criteria.stage.rules import BREACHES, FLEET_KINDS
 
 LOWER = ("floor", "exactly", "expected", "siblings_at_least", "expected_devices", *FLEET_KINDS)
 UPPER = ("ceiling", "exactly", "expected", "siblings_at_most", "expected_devices", *FLEET_KINDS)
-"""Where the floor and the ceiling that a report shows come from: the first of these that says something."""
+"""Kinds of rules that give the floor and ceiling shown in reports: the first that applies."""
 
 
 def observations_of(frame: pd.DataFrame, broken_rows: Collection[int], sku: Sku) -> tuple[Observation, ...]:

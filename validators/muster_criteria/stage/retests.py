@@ -1,8 +1,7 @@
-"""Probes of a stage that are run once more, alone, before it is decided: which may be, which must, and what they say.
+"""Probes of a stage that are repeated alone before it is decided: which may be, which must be, and their results.
 
-A programme says ``sequential`` of tests that are noisy by nature, whose failures are weighed (see ``sequential``), and
-``retest`` of those that the fleet may ask a second reading of: its thresholds for two readings that agree are lower
-than for one, since the second takes out what was the run's and not the part's. One second reading is all it asks for.
+A programme declares ``sequential`` for noisy tests (see ``sequential``), and ``retest`` for those of which the fleet's
+rules may ask one second reading: two readings that agree have lower thresholds than one, since the run's noise differs.
 """
 
 from __future__ import annotations
@@ -49,18 +48,17 @@ def arranged(
 
 
 def repeated_rows(result: StageResult, sku: Sku) -> list[Row]:
-    """What the probes of a repeat measured that may be repeated and came to their end; derived metrics included."""
+    """The rows of a repeat's completed, repeatable probes, with derived metrics."""
     may = set(repeatable(sku, result.stage, result.level))
     done = {end.probe for end in result.probes if end.status == "completed"} & may
     rows = [row for row in rows_of(result, sku) if row.probe in done and not row.refused]
     return [*rows, *derived(rows, sku.programme.derive)]
 
 
-def doubted(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku, result: StageResult) -> set[str]:
-    """Probes of which the fleet asks for a second reading, and has not had one.
+def to_repeat(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku, result: StageResult) -> set[str]:
+    """Probes of which the fleet's rules ask for a second reading that is not there yet.
 
-    Where healthy parts differ by what they drew in the lottery, a second reading tells the same of it, and none is
-    asked for; against a device's own past there is no lottery, but noise.
+    None is asked for part-to-part variation, of which a second reading shows the same.
     """
     may = set(repeatable(sku, result.stage, result.level))
     found: set[str] = set()

@@ -1,4 +1,4 @@
-"""A finding about one row of the frame: what all of them say alike."""
+"""A finding about one row of the frame: what all kinds have in common."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def row_finding(
     source: str,
     detail: str = "",
 ) -> Finding:
-    """The finding of a row that breaks ``rule``. ``lead``: who is said to do what ("gpu3 multiplies too slowly");
-    ``detail``: what is told of the observed beside the summary.
+    """The finding of a row that breaks ``rule``. ``lead``: subject and verb ("gpu3 multiplies too slowly"); ``detail``:
+    text added to ``observed`` only.
     """
     name = labelled(row["metric"], dict(row["labels"]))
     return Finding(
