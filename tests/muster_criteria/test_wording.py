@@ -35,6 +35,8 @@ SEEN = tuple(
     for number, node in enumerate("ab")
 )
 LABELS = {"dtype": "bf16"}
+COUNTS = re.compile(r"\d+(?= required)|(?<=\()\d+(?= of \d+ required)|(?<=\(and )\d+(?= more\))")
+"""Counts that change with every new requirement of a SKU."""
 LISTED = re.compile(r"\((known are|it has) [a-z_0-9, ]+\)")
 """Lists that change with every new probe or parameter."""
 
@@ -46,8 +48,9 @@ def lines(judgement: Judgement) -> list[str]:
         text = f"{each.code} ({each.severity}, {each.action}): {each.summary} [{each.expected}]"
         found.setdefault(each.code, []).append(f"{text}{f' [waived {each.waived}]' if each.waived else ''}")
     coverage = judgement.coverage
+    reason = COUNTS.sub("N", judgement.reason)
     return [
-        f"{judgement.verdict}: {judgement.reason}",
+        f"{judgement.verdict}: {reason}",
         *(text for texts in found.values() for text in texts[:3]),
         *(f"missing: {each}" for each in coverage.missing[:3]),
         *(f"unjudged: {each}" for each in coverage.unjudged[:3]),
