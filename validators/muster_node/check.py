@@ -1,4 +1,4 @@
-"""What is missing here: everything that some probe needs, each with one sentence that says what to do."""
+"""What is missing on this node: everything that a probe needs, each with one sentence on how to install it."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Item:
 
 def check(probes: Dict[str, Type[Probe]], open_hardware: Callable[[], Hardware]) -> List[Item]:
     """Looks at everything. Slow where PyTorch is: it is imported once, in a process of its own."""
-    everybody = tuple(sorted(probes))
+    all_probes = tuple(sorted(probes))
     hardware, trouble = _hardware(open_hardware)
     items = [
-        _python(everybody),
-        Item("hardware", hardware is not None, everybody, trouble or "the hardware answers"),
-        _work_dir(everybody),
+        _python(all_probes),
+        Item("hardware", hardware is not None, all_probes, trouble or "the hardware answers"),
+        _work_dir(all_probes),
         _clock(hardware),
     ]
     gpus = bool(hardware and hardware.devices("gpu"))
@@ -69,11 +69,13 @@ def _needing(probes: Dict[str, Type[Probe]], need: str) -> Tuple[str, ...]:
     return tuple(sorted(name for name, probe in probes.items() if need in probe.needs))
 
 
-def _python(everybody: Tuple[str, ...]) -> Item:
+def _python(all_probes: Tuple[str, ...]) -> Item:
     version = "%d.%d.%d" % sys.version_info[:3]
     ok = sys.version_info >= PYTHON_MIN
-    told = "Python %s at %s" % (version, sys.executable)
-    return Item("python", ok, everybody, told if ok else told + " is too old: point the launch at Python 3.9 or later")
+    message = "Python %s at %s" % (version, sys.executable)
+    return Item(
+        "python", ok, all_probes, message if ok else message + " is too old: point the launch at Python 3.9 or later"
+    )
 
 
 def _hardware(open_hardware: Callable[[], Hardware]) -> "tuple[Optional[Hardware], str]":
@@ -83,15 +85,17 @@ def _hardware(open_hardware: Callable[[], Hardware]) -> "tuple[Optional[Hardware
         return None, "the hardware cannot be opened (%s: %s): look at the driver" % (type(error).__name__, error)
 
 
-def _work_dir(everybody: Tuple[str, ...]) -> Item:
+def _work_dir(all_probes: Tuple[str, ...]) -> Item:
     work = jobdir.work_dir()
     if not jobdir.writable(work):
         message = "%s cannot be written: set MUSTER_WORK to a directory of this user's own" % work
-        return Item("work directory", False, everybody, message)
+        return Item("work directory", False, all_probes, message)
     free = facts.disk_free(work)
-    told = "%s has %.1f GB free" % (work, free / 1e9)
+    message = "%s has %.1f GB free" % (work, free / 1e9)
     ok = free >= DISK_MIN_BYTES
-    return Item("work directory", ok, everybody, told if ok else told + ": free at least 2 GB, or set MUSTER_WORK")
+    return Item(
+        "work directory", ok, all_probes, message if ok else message + ": free at least 2 GB, or set MUSTER_WORK"
+    )
 
 
 def _clock(hardware: Optional[Hardware]) -> Item:
@@ -104,8 +108,8 @@ def _clock(hardware: Optional[Hardware]) -> Item:
             state = None
     if state:
         return Item("clock", True, (), "the clock is synchronised")
-    told = "nobody can tell whether the clock is synchronised" if state is None else "the clock is not synchronised"
-    return Item("clock", False, (), told + ": run chrony or systemd-timesyncd")
+    message = "whether the clock is synchronised is unknown" if state is None else "the clock is not synchronised"
+    return Item("clock", False, (), message + ": run chrony or systemd-timesyncd")
 
 
 def _torch(needed_by: Tuple[str, ...], with_gpus: bool) -> List[Item]:
@@ -118,13 +122,15 @@ def _torch(needed_by: Tuple[str, ...], with_gpus: bool) -> List[Item]:
         return [Item("torch", False, needed_by, "%s: %s" % (what, advice))]
     words = done.stdout.split()
     if done.returncode != 0 or len(words) != 3:
-        last = (done.stderr.strip().splitlines() or ["no word"])[-1][:200]
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1][:200]
         return [Item("torch", False, needed_by, "PyTorch cannot be imported (%s): %s" % (last, advice))]
     items = [Item("torch", True, needed_by, "PyTorch %s, built for %s" % (words[0], words[1]))]
     if with_gpus:
         seen = words[2] != "0"
-        told = "PyTorch sees %s GPUs" % words[2]
-        items.append(Item("cuda", seen, needed_by, told if seen else told + ": install a build for this driver's CUDA"))
+        message = "PyTorch sees %s GPUs" % words[2]
+        items.append(
+            Item("cuda", seen, needed_by, message if seen else message + ": install a build for this driver's CUDA")
+        )
     return items
 
 
@@ -135,7 +141,7 @@ def _gpus(there: bool, needed_by: Tuple[str, ...]) -> Item:
         return Item(
             "gpu", False, needed_by, "NVIDIA devices are on the PCI bus but none answers: load or repair the driver"
         )
-    # Nothing to repair: whether this node ought to have GPUs, its SKU file says.
+    # Nothing to repair: the SKU file defines whether this node has GPUs.
     return Item("gpu", False, (), "there is no GPU: right for a CPU node")
 
 

@@ -58,12 +58,12 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run a plan; exit status: " + _exits())
     run.add_argument("plan", type=pathlib.Path, help="plan.json")
     run.add_argument("--job-dir", type=pathlib.Path, help="where result.json goes (default: beside the plan)")
-    for name, told in [
+    for name, text in [
         ("probes", "what can be measured: every probe's parameters, metrics and needs"),
         ("check", "what is missing here; exit status 1 if a probe cannot run for want of it"),
         ("info", "what this agent and this machine are"),
     ]:
-        commands.add_parser(name, help=told).add_argument("--json", action="store_true", help="as JSON")
+        commands.add_parser(name, help=text).add_argument("--json", action="store_true", help="as JSON")
     return parser
 
 
@@ -97,7 +97,7 @@ def _check(known: registry.Registry, open_hardware: Callable[[], Hardware], as_j
 
 
 def _info(open_hardware: Callable[[], Hardware], as_json: bool) -> int:
-    told: Dict[str, Any] = {
+    info: Dict[str, Any] = {
         "version": muster_node.__version__,
         "sha256": facts.agent_sha256(),
         "plan_schema": contract.PLAN_SCHEMA,
@@ -112,9 +112,9 @@ def _info(open_hardware: Callable[[], Hardware], as_json: bool) -> int:
         **_fence_info(),
     }
     if as_json:
-        print(json.dumps(told, indent=1))
+        print(json.dumps(info, indent=1))
     else:
-        for name, value in told.items():
+        for name, value in info.items():
             print("%-14s %s" % (name, value))
     return 0
 

@@ -14,7 +14,7 @@ PLAN_SCHEMA = "muster.plan/1"
 RESULT_SCHEMA = "muster.result/1"
 
 RESULT_BYTES_MAX = 5 * 1024 * 1024
-"""A result never grows past this, however long the run; what does not fit is dropped and said so in ``notes``."""
+"""A result never grows past this, however long the run; what does not fit is dropped, which ``notes`` states."""
 
 # How one probe ended.
 COMPLETED = "completed"
@@ -76,7 +76,7 @@ class Plan:
         try:
             raw = json.loads(text)
             if raw.get("schema") != PLAN_SCHEMA:
-                raise ValueError("schema is %r, this agent speaks %r" % (raw.get("schema"), PLAN_SCHEMA))
+                raise ValueError("schema is %r, this agent reads %r" % (raw.get("schema"), PLAN_SCHEMA))
             known = {field.name for field in dataclasses.fields(Plan)}
             unknown = sorted(set(raw) - known)
             if unknown:
@@ -91,10 +91,10 @@ class Plan:
 class Measurement:
     """One measured figure, or one fact.
 
-    Exactly one of ``value`` (a number, in ``unit``) and ``text`` is set; both None means the node could not tell, and
-    ``note`` says why ("not supported"): never a zero in its place. ``device`` is "node", "cpu3", "gpu0", "disk:sda",
-    "nic:eth0". GPUs are numbered by their physical slot (NVML module id − 1) where the board tells it, so that a GPU
-    that is missing leaves a gap. ``labels`` tell variants of a metric apart ({"dtype": "bf16"}).
+    Exactly one of ``value`` (a number, in ``unit``) and ``text`` is set; both None means that it could not be measured,
+    and ``note`` says why ("not supported"): never a zero in its place. ``device`` is "node", "cpu3", "gpu0",
+    "disk:sda", "nic:eth0". GPUs are numbered by their physical slot (NVML module id − 1) where the board reports it, so
+    that a GPU that is missing leaves a gap. ``labels`` distinguish variants of a metric ({"dtype": "bf16"}).
     ``samples`` is how many repeats stand behind the value; ``spread`` their (p95 − p5) / median, if there were several.
     """
 

@@ -27,7 +27,7 @@ def limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_a_probe_has_set_is_put_back_and_told(node: Node, limit: Path) -> None:
     done = node.run(plan(call("meddles")))
     assert limit.read_text() == "700"
-    assert WHAT + "put back" in done.result.notes
+    assert WHAT + "restored" in done.result.notes
     assert not (node.work / FILE).exists()
 
 
@@ -44,7 +44,7 @@ def test_it_is_put_back_when_the_job_is_ended(node: Node, limit: Path) -> None:
     done = running.end(signal.SIGTERM)
     assert time.monotonic() - started < 5
     assert (done.result.end, limit.read_text()) == ("terminated", "700")
-    assert WHAT + "put back" in done.result.notes
+    assert WHAT + "restored" in done.result.notes
 
 
 def test_the_next_job_puts_it_back_when_the_agent_was_killed(node: Node, limit: Path) -> None:
@@ -54,7 +54,7 @@ def test_the_next_job_puts_it_back_when_the_agent_was_killed(node: Node, limit: 
     assert limit.read_text() == "500"
 
     done = node.run(plan(call("meddles"), job_id="job-2"))
-    assert f"left by a job that was killed: {WHAT}put back" in done.result.notes
+    assert f"left by a killed job: {WHAT}restored" in done.result.notes
     assert limit.read_text() == "700"
     assert not (node.work / FILE).exists()
 
@@ -79,5 +79,5 @@ def test_what_was_left_long_ago_or_before_a_boot_is_let_be(node: Node, limit: Pa
 
 def test_what_cannot_be_put_back_is_told(node: Node, limit: Path) -> None:
     done = node.run(plan(call("meddles")), env={"FAKE_PUT_BACK": "refused"})
-    assert WHAT + "not put back: NVML: no permission" in done.result.notes
+    assert WHAT + "not restored: NVML: no permission" in done.result.notes
     assert (done.result.end, limit.read_text()) == ("completed", "500")

@@ -106,10 +106,8 @@ def test_a_lost_node_is_named_by_all_others_which_end_cleanly(block: Make, phase
         three.await_phase(name, phase)
     time.sleep(0.5)
     three.strike(victim, way)
-    struck = time.monotonic()
     others = [name for name in three.names if name != victim]
     ends = three.end(*others, limit_s=30.0)
-    assert time.monotonic() - struck < STALL_S + 15.0
     for end in ends.values():
         assert end.rc == 0
         assert end.outcome(call[0]).status == "completed"
@@ -132,13 +130,11 @@ def test_a_node_lost_while_it_waits_for_the_others_is_named(block: Make) -> None
     for two in ways.values():
         for name in two.names[:2]:
             two.await_said(name, "joined at")
-    struck = time.monotonic()
     for way, two in ways.items():
         two.strike(two.names[1], way)
     for two in ways.values():
         first, victim, absent = two.names
         ends = two.end(first, limit_s=30.0)
-        assert time.monotonic() - struck < STALL_S + 15.0
         missing = {row.labels["member"]: row.note for row in ends[first].result.measurements if row.value
                    and row.metric == "member_missing"}  # fmt: skip
         assert set(missing) == {victim}
@@ -183,10 +179,8 @@ def measured(end: Ended, metric: str, **labels: str) -> float:
 
 def test_a_node_that_is_never_started_is_named(block: Make) -> None:
     three = block("n0", "n1", "n2", calls=[COLLECTIVES], limits={"join_timeout_s": 8.0})
-    started = time.monotonic()
     three.start("n0", "n2")
     ends = three.end()
-    assert time.monotonic() - started < 8.0 + 15.0
     judgement = judged(ends, "n1")
     assert judgement.missing == ("n1",)
     assert "did not come up within 8 s" in judgement.inconclusive["n1"]

@@ -129,7 +129,7 @@ def test_a_call_that_hangs_is_left_behind_after_its_time() -> None:
     assert HANG_S <= time.monotonic() - start < 30
     released.set()
     assert facts["ecc_mode", "gpu7"].note == "NVML: nvmlDeviceGetEccMode did not answer within 1 s"
-    assert facts["mig_mode", "gpu7"].note.startswith("NVML: not asked, since nvmlDeviceGetEccMode did not answer")
+    assert facts["mig_mode", "gpu7"].note.startswith("NVML: not queried, since nvmlDeviceGetEccMode did not answer")
     assert facts["ecc_mode", "gpu5"].value == 1.0
 
 
@@ -140,7 +140,7 @@ def test_when_two_gpus_hang_nobody_is_asked_any_more(monkeypatch: pytest.MonkeyP
     facts = list(NvidiaGpus(fake).inventory())
     last = [fact for fact in facts if fact.device == "gpu7"]
     assert last
-    assert all(fact.value is None and fact.text is None and fact.note.startswith("NVML: not asked") for fact in last)
+    assert all(fact.value is None and fact.text is None and fact.note.startswith("NVML: not queried") for fact in last)
 
 
 def test_a_driver_that_hangs_from_the_start_is_told() -> None:

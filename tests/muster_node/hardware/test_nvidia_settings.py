@@ -45,11 +45,11 @@ class Board:
     ("function", "now", "called", "said"),
     [
         ("nvmlDeviceGetEnforcedPowerLimit", 500000, ("nvmlDeviceSetPowerManagementLimit", 4, 700000),
-         "gpu3 power_limit: 700 W before, 500 W after; put back"),
+         "gpu3 power_limit: 700 W before, 500 W after; restored"),
         ("nvmlDeviceGetPersistenceMode", 0, ("nvmlDeviceSetPersistenceMode", 4, 1),
-         "gpu3 persistence_mode: 1 bool before, 0 bool after; put back"),
+         "gpu3 persistence_mode: 1 bool before, 0 bool after; restored"),
         ("nvmlDeviceGetComputeMode", 3, ("nvmlDeviceSetComputeMode", 4, 0),
-         "gpu3 compute_mode: default before, exclusive process after; put back"),
+         "gpu3 compute_mode: default before, exclusive process after; restored"),
     ],
 )  # fmt: skip
 def test_what_differs_is_set_as_it_was(function: str, now: int, called: tuple[Any, ...], said: str) -> None:
@@ -77,7 +77,7 @@ def test_both_clocks_are_set_together() -> None:
 def test_modes_that_take_a_reset_are_told_and_left(function: str) -> None:
     board = Board(**{function: [1, 1] if "Mig" in function else [0, 0]})
     assert board.calls == []
-    assert "not put back: it takes a reset of the GPU" in board.said[0]
+    assert "not restored: it takes a reset of the GPU" in board.said[0]
 
 
 def test_as_it_was_nothing_is_set() -> None:

@@ -1,7 +1,7 @@
 """Telemetry aggregates in bounded memory: quantiles, slope and time in state of a series of any length.
 
 Quantiles come from a histogram whose bins grow geometrically, so that their error is relative and known. A reservoir
-would be shorter, but its error is random: the same run would be told differently twice.
+would be shorter, but its error is random: the same run would give two results.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Histogram:
 
 class _Bin:
     """How many magnitudes fell into a bin, and the least and greatest of them: sensors that read in whole degrees put
-    one value into a bin, which is then told exactly.
+    one value into a bin, which is then exact.
     """
 
     __slots__ = ("count", "high", "low")

@@ -103,7 +103,7 @@ def main(job: Dict[str, Any], open_hardware: Callable[[], Hardware]) -> NoReturn
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    # Everything is said: libraries that hang or crash while the interpreter shuts down must not spoil it.
+    # All messages are sent: libraries that hang or crash while the interpreter shuts down must not spoil it.
     os._exit(0)
 
 

@@ -77,13 +77,13 @@ def environment(inventory: List[Fact]) -> Dict[str, str]:
 
 
 def _from_facts(inventory: List[Fact]) -> Dict[str, List[str]]:
-    """What the inventory tells of each name of ``FROM_FACTS``, in its order, without devices that tell nothing."""
-    told: Dict[str, List[str]] = {}
+    """Texts in the inventory for each name of ``FROM_FACTS``, in its order; devices without one are left out."""
+    found_facts: Dict[str, List[str]] = {}
     for fact in inventory:
         name = FROM_FACTS.get(fact.name)
         if name and fact.text:
-            told.setdefault(name, []).append(fact.text)
-    return told
+            found_facts.setdefault(name, []).append(fact.text)
+    return found_facts
 
 
 def torch_version() -> str:
@@ -95,7 +95,7 @@ def torch_version() -> str:
 
 
 def oom_kills(paths: Tuple[str, ...] = ("/proc/vmstat",)) -> int:
-    """How often the kernel's OOM killer has killed since boot (and in this process's memory cgroup); 0 if untold."""
+    """How often the kernel's OOM killer has killed since boot (and in this process's memory cgroup); 0 if unknown."""
     total = 0
     for path in (*paths, *_memory_event_files()):
         for line in _lines(path):

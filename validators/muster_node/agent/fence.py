@@ -1,8 +1,8 @@
 """Who may work on this node: the highest fencing token seen, and the one job that runs.
 
 Two files in the work directory. ``fence`` holds the token; ``running`` is locked by the working agent as long as it
-lives (the kernel lets go of it, however the agent ends) and says who that is. An agent also looks at the fence every
-second, so that newer work ends older work even where it may not signal it (another user, another container).
+lives (the kernel releases it, however the agent ends) and names its process and job. An agent also reads the fence
+every second, so that newer work ends older work even where it may not signal it (another user, another container).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Fence:
         self._running_fd: Optional[int] = None
 
     def highest(self) -> int:
-        """The highest token seen, -1 if none. Raises Fenced if the file is not a number: then nobody can tell."""
+        """The highest token seen, -1 if none. Raises Fenced if the file is not a number: then the order is unknown."""
         try:
             text = self._token_file.read_text(encoding="ascii", errors="replace").strip()
         except FileNotFoundError:
@@ -67,7 +67,7 @@ class Fence:
             ) from None
 
     def running(self) -> Optional[Dict[str, Any]]:
-        """What the working agent says of itself, None if none works."""
+        """The record of the working agent, None if none works."""
         try:
             fd = os.open(str(self._running_file), os.O_RDONLY)
         except FileNotFoundError:
@@ -90,7 +90,7 @@ class Fence:
         self._raise_token(token)
         fd = os.open(str(self._running_file), os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            told = self._take(fd, token, stop)
+            note = self._take(fd, token, stop)
             # While older work was being ended, a still newer plan may have come.
             self._raise_token(token)
         except BaseException:
@@ -108,7 +108,7 @@ class Fence:
         os.ftruncate(fd, 0)
         os.pwrite(fd, json.dumps(record).encode(), 0)
         self._running_fd = fd
-        return told
+        return note
 
     def superseded(self, token: int) -> bool:
         """Whether a newer token has been seen meanwhile."""
@@ -136,8 +136,8 @@ class Fence:
                     break
                 except OSError:
                     if time.monotonic() > give_up_at:
-                        told = "refused: %s is held by a process that does not move" % self._lock_file
-                        raise Occupied(told) from None
+                        note = "refused: %s is held by a process that does not respond" % self._lock_file
+                        raise Occupied(note) from None
                     time.sleep(0.02)
             yield
         finally:
@@ -152,14 +152,14 @@ class Fence:
                 atomic_write(self._token_file, b"%d\n" % token)
 
     def _take(self, fd: int, token: int, stop: Callable[[], Optional[str]]) -> str:
-        told = ""
+        note = ""
         started = time.monotonic()
         termed: Optional[int] = None
         killed = False
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return told
+                return note
             except OSError:
                 pass
             holder = _read_running(fd)
@@ -170,7 +170,7 @@ class Fence:
                 raise Occupied("refused: %s already works on this node" % who)
             if holder and termed != holder.get("pid"):
                 termed = holder.get("pid")
-                told = "older work was ended: %s" % who
+                note = "older work was ended: %s" % who
                 _signal(holder, signal.SIGTERM)
             if waited_s > TERM_WAIT_S and not killed:
                 killed = True
@@ -206,7 +206,7 @@ def _signal(holder: Dict[str, Any], number: int) -> None:
 
 
 def _kill_with_children(holder: Dict[str, Any]) -> None:
-    # Not its process group: that may be shared with whoever launched it and waits for its exit status.
+    # Not its process group: that may be shared with the process that launched it and waits for its exit status.
     if not _is_here(holder):
         return
     below = orphans.descendants(int(holder["pid"]))

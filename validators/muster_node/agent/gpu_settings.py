@@ -1,8 +1,8 @@
 """Clocks, limits and modes of GPUs: a job leaves them as it found them, whatever ends it.
 
 No probe of ours sets any. Vendors' diagnostics do, and one that is killed leaves its own behind. What was set before
-the load stands in a file beside the jobs until it has been put back, so that it outlives an agent that is killed as
-well: the next job on the node then puts it back. Clocks that were locked are not told by NVML, and so are left alone.
+the load stands in a file beside the jobs until it is restored, so that it outlives an agent that is killed as
+well: the next job on the node then restores it. NVML does not report locked clocks, so these are left alone.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from muster_node.hardware.seam import Fact, Hardware
 SETTINGS = ("application_clock", "power_limit", "persistence_mode", "mig_mode", "compute_mode", "ecc_mode")
 FILE = "gpu-settings.json"
 LEFT_BEHIND_MAX_S = 24 * 3600.0
-"""What a killed job left is put back this long; later, somebody may have set something else on purpose."""
+"""For how long the settings of a killed job are restored; later ones may have been set on purpose."""
 
 LIMIT_S, HURRIED_S = 30.0, 2.0
-"""How long all of it may take, and how long where the job has been told to end."""
+"""How long all of it may take, and how long where the job has to end."""
 
-_GONE = "not told any more"
+_GONE = "not reported any more"
 
 Key = Tuple[str, str, Tuple[Tuple[str, str], ...]]
 """Device, setting and its labels."""
@@ -33,7 +33,7 @@ Settings = Dict[Key, Fact]
 
 
 def settings(facts: Iterable[Fact]) -> Settings:
-    """What is set on each GPU; what is not told is left out."""
+    """The settings of each GPU that are known."""
     return {
         (fact.device, fact.name, tuple(sorted(fact.labels.items()))): fact
         for fact in facts
@@ -42,7 +42,7 @@ def settings(facts: Iterable[Fact]) -> Settings:
 
 
 def changes(before: Settings, after: Settings) -> Dict[Key, str]:
-    """What differs, in words, of GPUs that still tell anything: what is lost has other words for it."""
+    """What differs, in words, of GPUs that still report anything; lost GPUs are reported elsewhere."""
     telling = {device for device, _, _ in after}
     found = {}
     for key, fact in before.items():
@@ -54,39 +54,39 @@ def changes(before: Settings, after: Settings) -> Dict[Key, str]:
 
 
 def restore(hardware: Hardware, before: Settings, after: Settings) -> List[str]:
-    """Set again whatever differs from before; a sentence for each, which says whether that could be done."""
-    told = []
+    """Restores what differs from before; one sentence for each setting with the outcome."""
+    notes = []
     for key, words in changes(before, after).items():
         device, name, _ = key
         why_not = hardware.restore_setting(
             device, name, [fact for other, fact in before.items() if other[:2] == key[:2]]
         )
-        told.append("%s %s; %s" % (device, words, "not put back: %s" % why_not if why_not else "put back"))
-    return told
+        notes.append("%s %s; %s" % (device, words, "not restored: %s" % why_not if why_not else "restored"))
+    return notes
 
 
 class SavedSettings:
-    """What was set on a machine's GPUs before a job, kept in ``folder`` until it is put back. Nothing here raises."""
+    """What was set on a machine's GPUs before a job, kept in ``folder`` until it is restored. Nothing here raises."""
 
     def __init__(self, folder: pathlib.Path, hardware: Hardware) -> None:
         self._file, self._hardware = folder / FILE, hardware
         self._before: Settings = {}
 
     def begin(self, facts: Iterable[Fact], stop: Callable[[], Optional[str]] = lambda: None) -> List[str]:
-        """Put back what a job that was killed has left, and keep what is set; sentences for the reader."""
+        """Restores what a job that was killed has left, and keep what is set; sentences for the reader."""
         found = settings(facts)
         left = {key: fact for key, fact in self._left_behind().items() if key in found}
-        notes = _said(lambda: restore(self._hardware, left, found), LIMIT_S, stop)
+        notes = _bounded_notes(lambda: restore(self._hardware, left, found), LIMIT_S, stop)
         self._before = {**found, **left}
         kept = self._keep() if self._before else []
-        return ["left by a job that was killed: %s" % each for each in notes] + kept
+        return ["left by a killed job: %s" % each for each in notes] + kept
 
     def end(self, hurried: bool = False) -> List[str]:
-        """Put back what has changed since it began, whatever ends the job; sentences for the reader.
+        """Restores what has changed since it began, whatever ends the job; sentences for the reader.
 
-        ``hurried``: whoever ended the job will not wait long for its result; what takes longer is left to the next job.
+        ``hurried``: the job must end soon; what takes longer is left to the next job.
         """
-        return _said(self._end, HURRIED_S if hurried else LIMIT_S) if self._before else []
+        return _bounded_notes(self._end, HURRIED_S if hurried else LIMIT_S) if self._before else []
 
     def _end(self) -> List[str]:
         notes = restore(self._hardware, self._before, settings(self._hardware.inventory()))
@@ -103,7 +103,7 @@ class SavedSettings:
         try:
             atomic_write(self._file, json.dumps(content).encode())
         except OSError as error:
-            return ["settings of GPUs would not be put back if this job were killed: %s" % error]
+            return ["settings of GPUs would not be restored if this job were killed: %s" % error]
         return []
 
     def _left_behind(self) -> Settings:
@@ -118,13 +118,15 @@ class SavedSettings:
             return {}
 
 
-def _said(work: Callable[[], List[str]], limit_s: float, stop: Callable[[], Optional[str]] = lambda: None) -> List[str]:
+def _bounded_notes(
+    work: Callable[[], List[str]], limit_s: float, stop: Callable[[], Optional[str]] = lambda: None
+) -> List[str]:
     try:
-        return bounded("putting settings back", work, limit_s, stop)
+        return bounded("restoring settings", work, limit_s, stop)
     except Exception as error:  # a driver that hangs, a GPU that is gone: what was measured matters more
         return ["settings of GPUs were not compared with those before: %s" % error]
 
 
 def _words(fact: Fact) -> Optional[str]:
-    told: Any = fact.text if fact.value is None else "%g %s" % (fact.value, fact.unit)
-    return None if told is None else str(told)
+    text: Any = fact.text if fact.value is None else "%g %s" % (fact.value, fact.unit)
+    return None if text is None else str(text)

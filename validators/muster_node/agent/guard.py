@@ -1,8 +1,8 @@
-"""The in-use guard: before any load, is somebody using this machine?
+"""The in-use guard: is this machine in use before a load starts?
 
 What counts as use: a foreign process on a GPU, or processes that are not ours and take CPU time. What does not: a login
-that does nothing (it is told, not refused), and the load average, which lags by a minute and would refuse our own next
-stage. Busy means busy in three readings in a row, so that a passing cron job refuses nothing.
+that does nothing (it is reported, not refused), and the load average, which lags by a minute and would refuse our own
+next stage. Busy means busy in three readings in a row, so that a passing cron job refuses nothing.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ NAMES_MAX = 5
 
 @dataclasses.dataclass(frozen=True)
 class Use:
-    """Whether the machine is in use, and the sentences that say by whom (or who is logged in without using it)."""
+    """Whether the machine is in use, and sentences that name its users (or logins that do not use it)."""
 
     busy: bool
     evidence: Tuple[str, ...]
 
     def sentence(self) -> str:
         """One sentence for the reader."""
-        return "this machine is in use: %s" % "; ".join(self.evidence) if self.busy else "nobody uses this machine"
+        return "this machine is in use: %s" % "; ".join(self.evidence) if self.busy else "this machine is not in use"
 
 
 def assess(usage: Usage) -> Use:
-    """What one reading says. ``busy_processes`` lists foreign processes above half a core (the seam's promise)."""
+    """Evaluates one reading. ``busy_processes`` lists foreign processes above half a core (the seam's promise)."""
     busy: List[str] = []
-    told: List[str] = []
+    other: List[str] = []
     if usage.gpu_processes:
         busy.append("foreign GPU processes: %s" % _names(usage.gpu_processes))
     if usage.busy_processes:
         busy.append("busy processes: %s" % _names(usage.busy_processes))
     if usage.users:
-        told.append("logged in: %s" % _names(usage.users))
-    told.append("load average %.1f on %d CPUs" % (usage.load_1min, usage.cpu_count))
-    return Use(bool(busy), tuple(busy + told))
+        other.append("logged in: %s" % _names(usage.users))
+    other.append("load average %.1f on %d CPUs" % (usage.load_1min, usage.cpu_count))
+    return Use(bool(busy), tuple(busy + other))
 
 
 def look(hardware: Hardware, patient: bool, stop: Callable[[], Optional[str]] = lambda: None) -> Use:
-    """Reads the usage, again while it is busy if ``patient``. A reading that fails counts as busy: nobody can tell."""
+    """Reads the usage, again while it is busy if ``patient``. A reading that fails counts as busy."""
     use = Use(True, ("not looked at",))
     for attempt in range(READINGS if patient else 1):
         if attempt:
             _wait(PAUSE_S, stop)
         try:
-            use = assess(bounded("the look at who uses the machine", hardware.usage, READING_LIMIT_S, stop))
+            use = assess(bounded("the usage reading", hardware.usage, READING_LIMIT_S, stop))
         except Hung as error:
             return Use(True, (str(error),))
         except Exception as error:

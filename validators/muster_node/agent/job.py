@@ -42,7 +42,7 @@ OpenHardware = Callable[[], Hardware]
 
 
 class Refused(Exception):
-    """The job ends before its probes: ``end`` is the contract's word, the message the sentence for the reader."""
+    """The job ends before its probes: ``end`` is one of the contract's END_ values, the message one sentence."""
 
     def __init__(self, end: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -253,7 +253,7 @@ def _run_in(
     orphans.end_descendants(state.spare)
     try:
         size = _write(state, end, sentence)
-        progress.say("job", _summary(state, end, sentence, size))
+        progress.write("job", _summary(state, end, sentence, size))
         status = contract.EXIT_OF_END[end]
     except OSError as error:
         print("muster: result.json could not be written: %s" % error, file=sys.stderr)
@@ -302,7 +302,7 @@ def _cut_short(state: Job) -> bool:
 
 def _enter(state: Job, fence: Fence) -> None:
     try:
-        told = fence.enter(state.plan.fence, state.plan.job_id, state.job.path, state.stop)
+        note = fence.enter(state.plan.fence, state.plan.job_id, state.job.path, state.stop)
     except Fenced as error:
         raise Refused(contract.END_FENCED, str(error)) from error
     except Occupied as error:
@@ -310,9 +310,9 @@ def _enter(state: Job, fence: Fence) -> None:
     except OSError as error:
         sentence = "the fence in %s cannot be used: %s" % (jobdir.fence_dir(state.plan.node), error)
         raise Refused(contract.END_ERROR, sentence) from error
-    if told:
-        state.notes.append(told)
-        state.progress.say("job", told)
+    if note:
+        state.notes.append(note)
+        state.progress.write("job", note)
     state.stop.watch(lambda: fence.superseded(state.plan.fence))
 
 
@@ -347,8 +347,8 @@ def _ask_leave(state: Job, hardware: Hardware, known: registry.Registry) -> None
     use = guard.look(hardware, patient=loads and not plan.force_reason, stop=state.stop)
     evidence = list(use.evidence)
     if use.busy and loads and plan.force_reason:
-        evidence.append("gone on by force: %s" % plan.force_reason[:300])
-        state.notes.append("%s; gone on by force: %s" % (use.sentence(), plan.force_reason[:300]))
+        evidence.append("continued by force: %s" % plan.force_reason[:300])
+        state.notes.append("%s; continued by force: %s" % (use.sentence(), plan.force_reason[:300]))
     state.guard = {"busy": use.busy, "evidence": evidence}
     if use.busy and loads and not plan.force_reason:
         why = state.stop()
@@ -362,13 +362,13 @@ def _one_probe(state: Job, context: RunContext, index: int, known: registry.Regi
         reason = "this agent has no probe %r (it has: %s)" % (name, ", ".join(sorted(known.probes)))
         state.outcomes.append(ProbeOutcome(name, contract.SKIPPED, reason[:500], time.time(), 0.0))
         return
-    state.progress.say(name, "started (%d of %d)" % (index + 1, len(state.plan.probes)))
+    state.progress.write(name, "started (%d of %d)" % (index + 1, len(state.plan.probes)))
     outcome, measurements, notes = run_probe(context, index, probe, state.stop.left_s() + 1.0)
     state.outcomes.append(outcome)
     state.measurements.extend(measurements)
     state.notes.extend(notes)
-    told = ": " + outcome.reason if outcome.reason else ", %d measurements" % len(measurements)
-    state.progress.say(name, "%s after %.1f s%s" % (outcome.status.replace("_", " "), outcome.duration_s, told))
+    note = ": " + outcome.reason if outcome.reason else ", %d measurements" % len(measurements)
+    state.progress.write(name, "%s after %.1f s%s" % (outcome.status.replace("_", " "), outcome.duration_s, note))
 
 
 def _write(state: Job, end: str, sentence: str) -> int:
@@ -389,8 +389,8 @@ def _write(state: Job, end: str, sentence: str) -> int:
 def _summary(state: Job, end: str, sentence: str, size: int) -> str:
     counts = collections.Counter(outcome.status for outcome in state.outcomes)
     tally = ", ".join("%d %s" % (count, status.replace("_", " ")) for status, count in sorted(counts.items()))
-    told = " (%s)" % sentence if sentence else ""
-    return "%s%s; probes: %s; result.json %.0f kB" % (end, told, tally or "none", size / 1000)
+    note = " (%s)" % sentence if sentence else ""
+    return "%s%s; probes: %s; result.json %.0f kB" % (end, note, tally or "none", size / 1000)
 
 
 def leave_process(status: int) -> NoReturn:

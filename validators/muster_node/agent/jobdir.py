@@ -19,7 +19,7 @@ RESERVE_BYTES = 6 * 1024 * 1024
 """Held free for the result (5 MB at most) while the job runs, so that a disk filled meanwhile does not cost it."""
 
 PROGRESS_LINES_MAX = 20_000
-"""Progress lines written of one job; a probe that floods is told once and then ignored."""
+"""Progress lines written of one job; further ones are dropped, with one note."""
 
 PROGRESS_TEXT_MAX = 500
 
@@ -67,7 +67,7 @@ def fence_dir(node: str) -> pathlib.Path:
 
 
 def file_system_of(path: str, mountinfo: str) -> str:
-    """Type of the file system that ``path`` lies on ("ext4", "nfs4"), "" if ``mountinfo`` does not tell (proc(5))."""
+    """Type of the file system that ``path`` lies on ("ext4", "nfs4"), "" if ``mountinfo`` (proc(5)) has none."""
     longest, found = -1, ""
     for line in mountinfo.splitlines():
         fields, _, rest = line.partition(" - ")
@@ -198,7 +198,7 @@ class Console:
         self._thread = threading.Thread(target=self._write, name="console", daemon=True)
         self._thread.start()
 
-    def say(self, line: str) -> None:
+    def write(self, line: str) -> None:
         """Prints one line, soon, or drops it."""
         with contextlib.suppress(queue.Full):
             self._lines.put_nowait(line)
@@ -215,7 +215,7 @@ class Console:
                 self._stream.write(line + "\n")
                 self._stream.flush()
         except (OSError, ValueError):
-            return  # nobody listens any more: progress.jsonl has it all
+            return  # no reader is left: progress.jsonl has all lines
 
 
 class Progress:
@@ -231,7 +231,7 @@ class Progress:
         except OSError as error:
             self.notes.append("progress.jsonl cannot be written: %s" % error)
 
-    def say(self, probe: str, text: str) -> None:
+    def write(self, probe: str, text: str) -> None:
         """One line, such as "12:01:03 exact_gemm: cpu1 bf16 40/200 checked"; control characters are taken out."""
         self._lines += 1
         if self._lines > PROGRESS_LINES_MAX:
@@ -240,7 +240,7 @@ class Progress:
             return
         now = time.time()
         clean = " ".join("".join(c if c.isprintable() else " " for c in text[:PROGRESS_TEXT_MAX]).split())
-        self._console.say("%s %s: %s" % (time.strftime("%H:%M:%S", time.localtime(now)), probe, clean))
+        self._console.write("%s %s: %s" % (time.strftime("%H:%M:%S", time.localtime(now)), probe, clean))
         if self._file is None:
             return
         row: Dict[str, object] = {"t": round(now, 2), "probe": probe, "text": clean}

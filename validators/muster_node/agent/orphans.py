@@ -116,15 +116,15 @@ def end_descendants(spare: Set[int]) -> List[str]:
     Looks again until nothing is left (what is killed may have been forking), half a second at most.
     """
     names: List[str] = []
-    told: Set[int] = set()
+    seen: Set[int] = set()
     group = os.getpgrp()
     give_up_at = time.monotonic() + 0.5
     while True:
         # What runs in this process's own group is no probe's: a tool that the telemetry thread is just reading.
         left = descendants(os.getpid(), lambda process: process.pid in spare or process.group == group)
         for process in left:
-            if process.state != "Z" and process.pid not in told:
-                told.add(process.pid)
+            if process.state != "Z" and process.pid not in seen:
+                seen.add(process.pid)
                 names.append(process.name)
                 kill(process.pid)
             with contextlib.suppress(ChildProcessError):

@@ -1,4 +1,4 @@
-"""One probe, from the agent's side: starts it in a process of its own, takes what it sends, says how it ended."""
+"""One probe, from the agent's side: starts its process, validates what it sends, and reports how it ended."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ REASON_MAX = 500
 TMPDIR_MAX = 70
 
 QUIET_S = 60.0
-"""A probe that says nothing for so long gets a line that says it still runs."""
+"""After so long without a message a progress line reports that the probe still runs."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RunContext:
-    """What running a probe takes: the job, how this program starts itself again, whom to tell, when to stop."""
+    """What running a probe takes: the job, how this program starts itself again, its progress, when to stop."""
 
     plan: Plan
     plan_file: pathlib.Path
@@ -54,17 +54,17 @@ class RunContext:
 class Listener:
     """Takes a probe's lines and believes none of them unseen. Raises BadLine, which ends the probe."""
 
-    def __init__(self, probe: Type[Probe], tell: Callable[[str], None]) -> None:
+    def __init__(self, probe: Type[Probe], report: Callable[[str], None]) -> None:
         self._probe = probe
-        self._tell = tell
+        self._report = report
         self._sent = 0
         self.measurements: List[Measurement] = []
         self.end: Optional["tuple[str, str]"] = None
-        self.heard_at = time.monotonic()
+        self.message_at = time.monotonic()
 
     def take(self, line: bytes) -> None:
         """One line."""
-        self.heard_at = time.monotonic()
+        self.message_at = time.monotonic()
         self._sent += len(line)
         if self._sent > SENT_BYTES_MAX:
             raise BadLine("it sent more than %d bytes" % SENT_BYTES_MAX)
@@ -78,7 +78,7 @@ class Listener:
                 raise BadLine("it sent more than %d measurements" % MEASUREMENTS_MAX)
             self.measurements.append(self._measurement(raw))
         elif kind == "progress":
-            self._tell(str(raw.get("text", "")))
+            self._report(str(raw.get("text", "")))
         elif kind == "end" and raw.get("status") in (contract.COMPLETED, contract.SKIPPED, contract.CRASHED):
             self.end = (raw["status"], str(raw.get("reason", ""))[:REASON_MAX])
         else:
@@ -138,7 +138,7 @@ def run_probe(
     Whatever the probe does, this returns: nothing that it does is raised here.
     """
     started_at, started = time.time(), time.monotonic()
-    listener = Listener(probe, lambda text: context.progress.say(probe.name, text))
+    listener = Listener(probe, lambda text: context.progress.write(probe.name, text))
     timeout_s = context.plan.probes[index].timeout_s
     log = CappedLog(context.job.logs / ("%02d_%s.log" % (index, safe_name(probe.name))))
     notes: List[str] = []
@@ -205,9 +205,9 @@ def _tell_if_quiet(
     listener: Listener, context: RunContext, probe: Type[Probe], started: float, timeout_s: float
 ) -> None:
     now = time.monotonic()
-    if now - listener.heard_at >= QUIET_S:
-        listener.heard_at = now
-        context.progress.say(probe.name, "still running, %.0f s of at most %.0f s" % (now - started, timeout_s))
+    if now - listener.message_at >= QUIET_S:
+        listener.message_at = now
+        context.progress.write(probe.name, "still running, %.0f s of at most %.0f s" % (now - started, timeout_s))
 
 
 def _judge(end: ChildEnd, listener: Listener, log: CappedLog, timeout_s: float, oom: bool) -> "tuple[str, str]":
@@ -233,10 +233,10 @@ def _judge(end: ChildEnd, listener: Listener, log: CappedLog, timeout_s: float, 
     if end.returncode < 0:
         return contract.CRASHED, _with_log(_killed(-end.returncode, oom), log)
     last = log.last_line()
-    said = ", its last words were: %s" % last if last else ""
+    output = ", its last output was: %s" % last if last else ""
     if end.returncode == 0:
-        return contract.CRASHED, "it ended without saying how it went%s" % said
-    return contract.CRASHED, _with_log("it exited with status %d%s" % (end.returncode, said), log)
+        return contract.CRASHED, "it ended without a result%s" % output
+    return contract.CRASHED, _with_log("it exited with status %d%s" % (end.returncode, output), log)
 
 
 def _why_cut(end: ChildEnd, timeout_s: float) -> str:

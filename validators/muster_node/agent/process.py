@@ -34,7 +34,7 @@ REFUSED = "refused"
 
 
 class BadLine(Exception):
-    """Raised by a line's taker: the child says what it may not; the message is one sentence."""
+    """The child sent a line that it may not send; the message is one sentence."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ class CappedLog:
             self._file = None
 
     def last_line(self) -> str:
-        """The last line that says something, 200 characters at most."""
+        """The last line that is not blank, 200 characters at most."""
         text = b"".join(self._tail)[-4096:].decode("utf-8", "replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return "".join(c if c.isprintable() else "?" for c in lines[-1][:200]) if lines else ""
@@ -185,7 +185,7 @@ def _listen(
                 return TIMEOUT, ""
             tick()
             if not selector.get_map():
-                time.sleep(TICK_S / 10)  # both lines are closed: it is about to end, or hangs without a word
+                time.sleep(TICK_S / 10)  # both lines are closed: it is about to end, or hangs
             for key, _ in selector.select(TICK_S) if selector.get_map() else ():
                 data = os.read(key.fd, READ_BYTES)
                 try:

@@ -27,13 +27,13 @@ def encode(result: Result, limit: int = RESULT_BYTES_MAX) -> bytes:
     bare = dataclasses.replace(result, measurements=[], telemetry=[])
     # The notes on what was dropped need room too.
     room = limit - len(bare.to_json().encode()) - 20_000
-    telemetry, told = _fit({"telemetry": result.telemetry}, room // 2)
+    telemetry, telemetry_notes = _fit({"telemetry": result.telemetry}, room // 2)
     room -= sum(_size(aggregate) for aggregate in telemetry)
     by_probe: Dict[str, List[Measurement]] = {}
     for measurement in result.measurements:
         by_probe.setdefault(measurement.probe, []).append(measurement)
     measurements, more = _fit(by_probe, room)
-    notes = [*result.notes, *told, *more]
+    notes = [*result.notes, *telemetry_notes, *more]
     return dataclasses.replace(result, telemetry=telemetry, measurements=measurements, notes=notes).to_json().encode()
 
 

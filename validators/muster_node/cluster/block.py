@@ -1,4 +1,4 @@
-"""A block: the nodes tested together, as each member's plan names them, and how long anybody waits for whom."""
+"""A block: the nodes tested together, as each member's plan names them, and the time limits of their rendezvous."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARAMS: Dict[str, Param] = {
 
 METRICS: Dict[str, Metric] = {
     "member_missing": Metric("count", "1 for a member that did not come up or was lost, 0 for one that stayed"),
-    "block_intact": Metric("bool", "whether the block came to its end with everybody still in it"),
+    "block_intact": Metric("bool", "whether the block ended with all members present"),
     "join_lag": Metric("s", "real time by which this member joined later than the first"),
     "phase_time": Metric("s", "real time that this member worked in a phase until it was ready for the next"),
 }
@@ -66,7 +66,7 @@ class Block:
 
     @property
     def heartbeat_s(self) -> float:
-        """Seconds between two signs of life: five may be lost before anybody is given up."""
+        """Seconds between two heartbeats: a member is given up after six without one."""
         return min(1.0, self.stall_timeout_s / 6.0)
 
 
@@ -107,7 +107,7 @@ def _seconds(name: str, value: Any) -> float:
 
 
 def _terms(probe: str, params: Mapping[str, Any], seed: int) -> str:
-    """Members that were told different things would compute different things, and look like faulty hardware."""
+    """Members with different plans would compute different results, and look like faulty hardware."""
     shared = {name: value for name, value in params.items() if name not in ("rank", "session")}
     text = json.dumps([probe, shared, seed, facts.agent_sha256()], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

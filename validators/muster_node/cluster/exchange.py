@@ -1,4 +1,4 @@
-"""Collectives with a payload that every rank can check to the last bit, and tell whose part of it was wrong.
+"""Collectives with a payload that every rank can check to the last bit, and that names the rank whose part was wrong.
 
 Payloads are small integers, so sums are exact in any order. Bus bandwidth is counted as nccl-tests counts it: S/t ×
 factor, where S is the size of the whole buffer (for all_gather and reduce_scatter that of all ranks).
@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 ELEMENT_BYTES = 4
 ANYBODY = -1
-"""Stands for the source where a sum is wrong: it does not tell which of its terms was."""
+"""Stands for the source where a sum is wrong: which of its terms was is unknown."""
 
 _MODULUS = 97  # values below it: sums over 100,000 ranks stay exact in fp32
 _CHUNK = 1 << 24  # places that are computed at a time: as 64-bit integers they take twice the memory of the payload
@@ -85,13 +85,13 @@ class Exchange:
         return total
 
     def all_reduce(self) -> Layout:
-        """Everybody ends with the sum of all buffers."""
+        """Every rank ends with the sum of all buffers."""
         mine, result = self.mine(), self.empty(self._elements)
         run = functools.partial(self._torch.distributed.all_reduce, result)
         return lambda: result.copy_(mine), run, result, [(ANYBODY, slice(None))]
 
     def all_gather(self) -> Layout:
-        """Everybody ends with the first part of every rank's buffer."""
+        """Every rank ends with the first part of every rank's buffer."""
         dist, part, result = self._torch.distributed, self.mine()[: self.share].clone(), self.empty(self._elements)
         # Every gloo knows lists; whole tensors, which not every gloo takes, spare NCCL a copy.
         run = functools.partial(dist.all_gather, list(result.chunk(self._ranks)), part)
@@ -131,7 +131,7 @@ class Exchange:
         return torch.cat([self.payload(rank)[span].clone() for rank in range(self._ranks)])
 
     def expect_first_parts(self) -> Any:
-        """What all_gather must give everybody."""
+        """What all_gather must give every rank."""
         return self._torch.cat([self.payload(rank)[: self.share].clone() for rank in range(self._ranks)])
 
 

@@ -1,7 +1,7 @@
 """torch.distributed between the members of a block: NCCL between GPUs, gloo between CPUs, one rank for each node.
 
-Limits of the process group are far beyond the block's own: who is lost or stuck is the hub's word, and a library that
-gives up first could only say that something is wrong somewhere.
+Limits of the process group are far beyond the block's own: the hub decides who is lost or stuck, and a library
+that gives up first could only report that something failed somewhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Fabric:
         self._one = torch.ones(1, device=device)
 
     def settle(self) -> None:
-        """Returns once the device has done everything that was asked of it."""
+        """Returns once the device has done all queued work."""
         if self.device.type == "cuda":
             self._torch.cuda.synchronize(self.device)
 

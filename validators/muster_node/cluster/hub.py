@@ -1,8 +1,8 @@
-"""Where the members of a block meet: a small server beside rank 0 that sees who is there, who works and who is lost.
+"""The rendezvous server of a block, beside rank 0: presence, phases, and the decision who is lost.
 
-It decides alone, so that everybody hears the same: a member is lost if its connection ends, if it says nothing for
-``stall_timeout_s``, if it fails by itself, or if it lives but gets no further for ``progress_timeout_s`` while it is
-not the others that it waits for.
+The hub alone decides, so that all members get the same answer. A member is lost if its connection ends, if it sends
+nothing for ``stall_timeout_s``, if it reports a failure of its own, or if it sends heartbeats but makes no progress for
+``progress_timeout_s`` while it does not wait for the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from muster_node.hardware.seam import Clock
 
 WORKING, WAITING = "working", "waiting"
 END_PHASE = "over"
-"""The last meeting: everybody has done its work."""
+"""The phase in which all members arrive once their work is done."""
 
 _TICK_S = 0.05
 _LINGER_S = 2.0
@@ -36,24 +36,24 @@ _UNKNOWN_PEERS_MAX = 64
 
 @dataclasses.dataclass
 class _Peer:
-    """What is known of one member that has joined. ``mark`` is what it last said of its progress."""
+    """State of one member that has joined. ``mark`` is its latest progress counter, ``activity`` its current work."""
 
     name: str
     link: Link
     joined_at: float
-    heard_at: float
+    message_at: float
     moved_at: float
     phase: str = "join"
     state: str = WORKING
     mark: Any = None
-    told: str = ""
+    activity: str = ""
     arrived: Optional[str] = None
     payload: Any = None
 
 
 @dataclasses.dataclass
 class _UnknownPeer:
-    """A connection that has not yet said who it is."""
+    """A connection that has not identified itself yet."""
 
     link: Link
     since: float
@@ -89,7 +89,7 @@ class Hub(threading.Thread):
         self._broken = ""
         self._over = False
         self._beat_at = 0.0
-        self._listened_at = clock.now()
+        self._read_at = clock.now()
         self._still_s, self._still_at = 0.0, float("-inf")
         self._join_until = clock.now() + block.join_timeout_s
         self.error: Optional[BaseException] = None
@@ -98,8 +98,8 @@ class Hub(threading.Thread):
         """Serves until the block has ended, one way or the other."""
         try:
             while not self._over:
-                self._turn()
-            self._linger()
+                self._step()
+            self._await_departures()
         except BaseException as error:
             self.error = error
         finally:
@@ -107,27 +107,27 @@ class Hub(threading.Thread):
                 link.close()
             self._listener.close()
 
-    def _turn(self) -> None:
+    def _step(self) -> None:
         links = [peer.link for peer in self._peers.values()] + [
             unknown_peer.link for unknown_peer in self._unknown_peers
         ]
         select.select([self._listener] + [link.socket for link in links if link.socket.fileno() >= 0], [], [], _TICK_S)
-        self._listen()
+        self._read_all()
         now = self._clock.now()
         if now - self._beat_at >= self._block.heartbeat_s:
             self._beat_at = now
-            self._tell("beat")
+            self._broadcast("beat")
         if self._end_at is None:
-            self._look(now)
+            self._check(now)
         elif now >= self._end_at:
             self._finish()
 
-    def _listen(self) -> None:
-        """Reads everything there is before anybody is judged: a hub that was held up for a while must accuse nobody."""
+    def _read_all(self) -> None:
+        """Reads all pending messages before limits are checked: a hub that was suspended must not report its peers."""
         now = self._clock.now()
-        if now - self._listened_at > self._block.stall_timeout_s / 2:
-            self._still_s, self._still_at = now - self._listened_at, now
-        self._listened_at = now
+        if now - self._read_at > self._block.stall_timeout_s / 2:
+            self._still_s, self._still_at = now - self._read_at, now
+        self._read_at = now
         self._accept()
         for unknown_peer in list(self._unknown_peers):
             self._greet(unknown_peer)
@@ -137,17 +137,17 @@ class Hub(threading.Thread):
             try:
                 peer.link.flush()
                 for message in peer.link.receive():
-                    self._hear(peer, message)
+                    self._handle(peer, message)
             except Gone as gone:
-                self._part_with(peer, gone)
+                self._drop(peer, gone)
 
-    def _part_with(self, peer: _Peer, gone: Gone) -> None:
+    def _drop(self, peer: _Peer, gone: Gone) -> None:
         peer.link.close()
         if self._clock.now() - self._still_at < _GRACE_S:
-            # The others went home meanwhile, and did right: it is this node that was lost to them.
-            self._lose(self._block.master, "it stood still for %.1f s in phase %s" % (self._still_s, peer.phase))
+            # The others ended meanwhile, rightly: to them this node was the one that was lost.
+            self._mark_lost(self._block.master, "it stood still for %.1f s in phase %s" % (self._still_s, peer.phase))
         else:
-            self._lose(peer.name, "its process ended in phase %s: %s" % (peer.phase, gone))
+            self._mark_lost(peer.name, "its process ended in phase %s: %s" % (peer.phase, gone))
 
     def _accept(self) -> None:
         while len(self._unknown_peers) < _UNKNOWN_PEERS_MAX:
@@ -165,7 +165,7 @@ class Hub(threading.Thread):
         if not messages and self._clock.now() - unknown_peer.since < _HELLO_S:
             return
         self._unknown_peers.remove(unknown_peer)
-        refusal = self._refusal(messages[0]) if messages else "it said nothing"
+        refusal = self._refusal(messages[0]) if messages else "it sent nothing"
         if refusal:
             with contextlib.suppress(Gone):
                 unknown_peer.link.send("refused", why=refusal)
@@ -175,8 +175,8 @@ class Hub(threading.Thread):
 
     def _refusal(self, hello: Message) -> str:
         """Why this unknown_peer is not let in; empty if it is."""
-        said = str(hello.get("session", "")).encode()
-        if hello["kind"] != "hello" or not hmac.compare_digest(said, self._session.encode()):
+        session = str(hello.get("session", "")).encode()
+        if hello["kind"] != "hello" or not hmac.compare_digest(session, self._session.encode()):
             return "this is another session"
         name, rank = hello.get("name"), hello.get("rank")
         if (rank, name) not in list(enumerate(self._block.members)):
@@ -190,41 +190,41 @@ class Hub(threading.Thread):
     def _admit(self, name: str, link: Link, waited_s: float) -> None:
         now = self._clock.now()
         link.line_max = LINE_MAX
-        self._peers[name] = _Peer(name, link, joined_at=now, heard_at=now, moved_at=now)
-        # Whoever was here first has waited longest: the limit counts from there, with a moment for the others to come.
+        self._peers[name] = _Peer(name, link, joined_at=now, message_at=now, moved_at=now)
+        # The limit counts from the member that has waited longest, with a moment for the others to come.
         self._join_until = min(self._join_until, now + max(1.0, self._block.join_timeout_s - waited_s))
         self._send(self._peers[name], "welcome")
 
-    def _hear(self, peer: _Peer, message: Message) -> None:
-        peer.heard_at = self._clock.now()
+    def _handle(self, peer: _Peer, message: Message) -> None:
+        peer.message_at = self._clock.now()
         kind = message["kind"]
         if kind == "beat":
-            said = (message.get("phase"), message.get("state"), message.get("mark"))
-            if said != (peer.phase, peer.state, peer.mark):
-                peer.moved_at = peer.heard_at
-            peer.phase, peer.state, peer.mark = str(said[0]), str(said[1]), said[2]
-            peer.told = str(message.get("told", ""))[:200]
+            reported = (message.get("phase"), message.get("state"), message.get("mark"))
+            if reported != (peer.phase, peer.state, peer.mark):
+                peer.moved_at = peer.message_at
+            peer.phase, peer.state, peer.mark = str(reported[0]), str(reported[1]), reported[2]
+            peer.activity = str(message.get("activity", ""))[:200]
         elif kind == "arrive":
             peer.arrived, peer.payload = str(message.get("phase")), message.get("payload")
         elif kind == "fault" and message.get("own"):
-            self._lose(peer.name, "it failed in phase %s: %s" % (peer.phase, str(message.get("sentence"))[:300]))
+            self._mark_lost(peer.name, "it failed in phase %s: %s" % (peer.phase, str(message.get("sentence"))[:300]))
         elif kind == "fault":
-            self._fault_at = self._fault_at or peer.heard_at
+            self._fault_at = self._fault_at or peer.message_at
             self._faults[peer.name] = str(message.get("sentence"))[:300]
 
-    def _lose(self, name: str, why: str) -> None:
+    def _mark_lost(self, name: str, why: str) -> None:
         if self._over or name in self._lost:
             return
         self._lost[name] = why
         if self._end_at is None:
             self._end_at = self._clock.now() + _GRACE_S
 
-    def _look(self, now: float) -> None:
+    def _check(self, now: float) -> None:
         block = self._block
         for peer in self._peers.values():
-            if now - peer.heard_at > block.stall_timeout_s:
-                quiet = "nothing was heard of it for %.0f s in phase %s" % (block.stall_timeout_s, peer.phase)
-                self._lose(peer.name, quiet)
+            if now - peer.message_at > block.stall_timeout_s:
+                quiet = "no message came from it for %.0f s in phase %s" % (block.stall_timeout_s, peer.phase)
+                self._mark_lost(peer.name, quiet)
         if self._lost:
             return
         if len(self._peers) < len(block.members):
@@ -232,33 +232,33 @@ class Hub(threading.Thread):
             return
         behind = [peer for peer in self._peers.values() if peer.arrived is None]
         if not behind:
-            self._meet()
+            self._release()
         elif self._fault_at and now - self._fault_at > block.stall_timeout_s + _GRACE_S:
             name, sentence = sorted(self._faults.items())[0]
-            self._break("collectives failed, though everybody was there; %s said: %s" % (name, sentence), now)
+            self._abort("collectives failed though all members were present; %s reported: %s" % (name, sentence), now)
         else:
-            self._look_at_progress(behind, now)
+            self._check_progress(behind, now)
 
     def _await_joining(self, now: float) -> None:
         if now >= self._join_until:
             for name in self._block.members:
                 if name not in self._peers:
-                    self._lose(name, "it did not come up within %.0f s" % self._block.join_timeout_s)
+                    self._mark_lost(name, "it did not come up within %.0f s" % self._block.join_timeout_s)
 
-    def _look_at_progress(self, behind: List[_Peer], now: float) -> None:
+    def _check_progress(self, behind: List[_Peer], now: float) -> None:
         limit = self._block.progress_timeout_s
         for peer in behind:
             if peer.state == WORKING and now - peer.moved_at > limit:
-                where = "phase %s%s" % (peer.phase, ", " + peer.told if peer.told else "")
-                self._lose(peer.name, "it lives, but got no further for %.0f s in %s" % (limit, where))
+                where = "phase %s%s" % (peer.phase, ", " + peer.activity if peer.activity else "")
+                self._mark_lost(peer.name, "it responds, but made no progress for %.0f s in %s" % (limit, where))
         if all(peer.state == WAITING and now - peer.moved_at > limit for peer in behind):
-            where = ", ".join(sorted({"%s: %s" % (peer.phase, peer.told) for peer in behind}))
-            self._break("everybody waits in a collective, and nobody got further for %.0f s (%s)" % (limit, where), now)
+            where = ", ".join(sorted({"%s: %s" % (peer.phase, peer.activity) for peer in behind}))
+            self._abort("all members wait in a collective without progress for %.0f s (%s)" % (limit, where), now)
 
-    def _meet(self) -> None:
+    def _release(self) -> None:
         phases = sorted({str(peer.arrived) for peer in self._peers.values()})
         if len(phases) > 1:
-            self._break("members are not in the same phase: %s" % ", ".join(phases), self._clock.now())
+            self._abort("members are not in the same phase: %s" % ", ".join(phases), self._clock.now())
             return
         first = min(peer.joined_at for peer in self._peers.values())
         payloads = {peer.name: peer.payload for peer in self._peers.values()}
@@ -266,18 +266,18 @@ class Hub(threading.Thread):
         now = self._clock.now()
         for peer in self._peers.values():
             peer.arrived, peer.payload, peer.moved_at = None, None, now
-        self._tell("go", phase=phases[0], payloads=payloads, lags=lags)
+        self._broadcast("go", phase=phases[0], payloads=payloads, lags=lags)
         self._over = phases[0] == END_PHASE
 
-    def _break(self, why: str, now: float) -> None:
+    def _abort(self, why: str, now: float) -> None:
         self._broken, self._end_at = why, now
 
     def _finish(self) -> None:
         missing = sorted(self._lost.items())
-        self._tell("end", missing=missing, broken=self._broken if not missing else "")
+        self._broadcast("end", missing=missing, broken=self._broken if not missing else "")
         self._over = True
 
-    def _tell(self, kind: str, **fields: Any) -> None:
+    def _broadcast(self, kind: str, **fields: Any) -> None:
         for peer in list(self._peers.values()):
             self._send(peer, kind, **fields)
 
@@ -287,11 +287,11 @@ class Hub(threading.Thread):
         try:
             peer.link.send(kind, **fields)
         except Gone as gone:
-            self._part_with(peer, gone)
+            self._drop(peer, gone)
 
-    def _linger(self) -> None:
-        """Waits until everybody has gone: a connection closed with something unread in it can lose the last word."""
+    def _await_departures(self) -> None:
+        """Waits until all members have left: closing a connection with unread data can lose the last message."""
         until = self._clock.now() + _LINGER_S
         while self._clock.now() < until and any(peer.link.socket.fileno() >= 0 for peer in self._peers.values()):
-            self._listen()
+            self._read_all()
             self._clock.sleep(_TICK_S)

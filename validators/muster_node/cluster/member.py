@@ -1,8 +1,8 @@
-"""One member of a block: joins, works phase by phase, and goes home in good order when another member is lost.
+"""One member of a block: joins, works phase by phase, and ends in good order when another member is lost.
 
 The work runs in a thread of its own, since a collective whose partner has died may never return; the calling thread
-only keeps up the connection to the hub, so it can always end. What the thread still does by then is left behind: a
-probe's process ends without waiting for it.
+only serves the connection to the hub, so it can always end. A thread that hangs is left behind: a probe's process
+ends without waiting for it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _TICK_S = 0.02
 _RETRY_S = 0.2
 _CONNECT_S = 2.0
 _HUB_END_S = 5.0
-_TOLD_MAX = 8
+_NAMED_MAX = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class ExitStatus:
     """How the block ended for this member.
 
-    ``missing``: (name, why) of members that were lost. ``broken``: why it ended though nobody was. ``error``: what this
-    member's own work raised. ``phase`` is where it stood. None of them: everybody came to the end.
+    ``missing``: (name, reason) of members that were lost. ``broken``: why it ended though none was. ``error``:
+    what this member's own work raised. ``phase``: the phase it was in. Without any of them all members completed.
     """
 
     phase: str
@@ -43,11 +43,11 @@ class ExitStatus:
 
 
 class BlockEnded(Exception):
-    """Raised in the work's thread when it meets nobody any more, because the block has ended."""
+    """Raised in the work's thread because the block has ended."""
 
 
 class PeerGroup:
-    """What the work of a member sees of the block: where the others are met, and where it tells how far it is.
+    """The block as a member's work sees it: barriers with the other members, and reports of progress.
 
     ``phase_seconds`` is the real time from the beginning of each phase until this member was ready for the next.
     """
@@ -58,71 +58,71 @@ class PeerGroup:
         self.phase_seconds: Dict[str, float] = {}
         self.phase = "join"
         self.state = WORKING
-        self.told = ""
+        self.activity = ""
         self.marks = 0
         self.join_lag_s: Optional[float] = None
-        self.wishes: "queue.Queue[Tuple[str, Any]]" = queue.Queue()
-        self.answers: "queue.Queue[Optional[Dict[str, Any]]]" = queue.Queue()
+        self.requests: "queue.Queue[Tuple[str, Any]]" = queue.Queue()
+        self.responses: "queue.Queue[Optional[Dict[str, Any]]]" = queue.Queue()
         self._clock, self._progress = clock, progress
         self._begun_at = clock.now()
 
     def begin(self, phase: str) -> None:
-        """This member goes on to ``phase``."""
+        """Starts a phase."""
         self.phase, self._begun_at = phase, self._clock.now()
         self.mark("")
         self._progress("phase %s" % phase)
 
-    def mark(self, told: str) -> None:
-        """One more piece of work is begun, ``told`` says which: who never gets further is found out."""
-        self.told = told
+    def mark(self, activity: str) -> None:
+        """Reports progress: ``activity`` describes the work that begins. Without progress a member counts as stuck."""
+        self.activity = activity
         self.marks += 1
 
     @contextlib.contextmanager
-    def waiting(self, told: str) -> Iterator[None]:
-        """In the block it is the others that this member waits for (a collective), and no fault of its own."""
-        self.mark(told)
+    def waiting(self, activity: str) -> Iterator[None]:
+        """While the context is open this member waits for the others (a collective), and is not stuck itself."""
+        self.mark(activity)
         self.state = WAITING
         yield
         # Not after an exception: a collective that fails is not this member's failure.
         self.state = WORKING
 
     def gather(self, payload: Any = None) -> Dict[str, Any]:
-        """Waits until every member has come to the end of this phase; {name: payload} of all. Raises BlockEnded."""
+        """Barrier at the end of this phase; returns {name: payload} of all members. Raises BlockEnded."""
         self.phase_seconds.setdefault(self.phase, self._clock.now() - self._begun_at)
-        self.wishes.put((self.phase, payload))
-        answer = self.answers.get()
+        self.requests.put((self.phase, payload))
+        answer = self.responses.get()
         if answer is None:
             raise BlockEnded()
         return answer
 
     def agree(self, what: str) -> None:
-        """Meets the others over something that must be the same for all.
+        """Barrier with a value that must be the same for all members.
 
-        Raises ValueError on the members that differ from the majority, and on all of them where there is none: so that
-        one odd member is named, and does not keep the others in a collective that cannot work.
+        Raises ValueError on the members that differ from the majority, and on all where there is none, so that one
+        outlier is named and does not keep the others in a collective that cannot work.
         """
-        told = self.gather(what)
-        usual, count = collections.Counter(told.values()).most_common(1)[0]
-        if what != usual or 2 * count <= len(told):
-            different = "; ".join("%s: %s" % (name, told[name]) for name in sorted(told)[:_TOLD_MAX])
+        values = self.gather(what)
+        usual, count = collections.Counter(values.values()).most_common(1)[0]
+        if what != usual or 2 * count <= len(values):
+            different = "; ".join("%s: %s" % (name, values[name]) for name in sorted(values)[:_NAMED_MAX])
             raise ValueError("these members cannot work together (%s)" % different)
 
 
 class Member:
-    """Takes part in a block. ``work`` gets the group, in a thread of its own, once everybody is there."""
+    """Takes part in a block. ``work`` gets the group, in a thread of its own, once all members have joined."""
 
     def __init__(self, block: Block, probe: str, clock: Clock, progress: Callable[[str], None]) -> None:
         self.group = PeerGroup(block, clock, progress)
         self._block, self._clock, self._progress = block, clock, progress
         self._session = "%s/%s" % (block.session, probe)
         self._link: Optional[Link] = None
-        self._heard_at = clock.now()
+        self._message_at = clock.now()
         self._beat_at, self._beat_phase = 0.0, ""
         self._error: Optional[BaseException] = None
         self._done = threading.Event()
 
     def run(self, work: Callable[[PeerGroup], None]) -> ExitStatus:
-        """The whole part of this member, from joining to exit_status. Raises OSError where the master cannot listen."""
+        """Takes part in the block from joining to its end. Raises OSError where the master cannot listen."""
         hub: Optional[Hub] = None
         if self._block.rank == 0:
             hub = Hub(self._block, self._session, self._clock, listen(self._block.master_port))
@@ -130,11 +130,11 @@ class Member:
         try:
             exit_status = self._join() or self._participate(work)
         finally:
-            self.group.answers.put(None)
+            self.group.responses.put(None)
             if self._link is not None:
                 self._link.close()
             if hub is not None:
-                # The last word must have left before this process ends.
+                # The last message must have left before this process ends.
                 hub.join(_HUB_END_S)
         if hub is not None and hub.error is not None:
             raise RuntimeError("the hub of the block failed: %s" % hub.error) from hub.error
@@ -143,11 +143,11 @@ class Member:
     def _join(self) -> Optional[ExitStatus]:
         """Connects to the hub; None once this member is let in."""
         begun = self._clock.now()
-        why = "nobody answered"
+        why = "no answer"
         while self._clock.now() - begun < self._block.join_timeout_s:
             try:
-                self._link = self._knock(self._clock.now() - begun)
-                self._heard_at = self._clock.now()
+                self._link = self._connect(self._clock.now() - begun)
+                self._message_at = self._clock.now()
                 self._progress("joined at %s, waiting for the others" % self._block.master)
                 return None
             except OSError as error:
@@ -159,7 +159,7 @@ class Member:
         sentence = "it could not be joined at %s within %.0f s: %s" % (place, self._block.join_timeout_s, why)
         return ExitStatus("join", missing=((self._block.master, sentence),))
 
-    def _knock(self, waited_s: float) -> Link:
+    def _connect(self, waited_s: float) -> Link:
         # The master's own way to its hub must not depend on how the network brings its address back to it.
         address = "127.0.0.1" if self._block.rank == 0 else self._block.master_addr
         connection = socket.create_connection((address, self._block.master_port), timeout=_CONNECT_S)
@@ -183,39 +183,39 @@ class Member:
             for message in link.receive():
                 if message["kind"] in ("welcome", "refused"):
                     return message
-        raise Gone("it takes connections, but says nothing")
+        raise Gone("it takes connections, but sends nothing")
 
     def _participate(self, work: Callable[[PeerGroup], None]) -> ExitStatus:
         assert self._link is not None
         worker = threading.Thread(target=self._work, args=(work,), name="block-work", daemon=True)
         self._link.send("arrive", phase="join")
         while True:
-            # If the hub is gone, what it said last is still there to be read: only reading tells.
+            # If the hub is gone, its last message can still be read: reading decides, not sending.
             with contextlib.suppress(Gone):
-                self._speak()
+                self._send_pending()
             try:
-                for message in self._hear():
-                    exit_status = self._follow(message, worker)
+                for message in self._receive():
+                    exit_status = self._handle(message, worker)
                     if exit_status is not None:
                         return exit_status
             except Gone as gone:
-                return self._exit_status(missing=((self._block.master, self._without_master(str(gone))),))
-            if self._clock.now() - self._heard_at > self._block.stall_timeout_s:
-                quiet = "nothing was heard of it for %.0f s" % self._block.stall_timeout_s
-                return self._exit_status(missing=((self._block.master, self._without_master(quiet)),))
+                return self._exit_status(missing=((self._block.master, self._master_lost(str(gone))),))
+            if self._clock.now() - self._message_at > self._block.stall_timeout_s:
+                quiet = "no message came from it for %.0f s" % self._block.stall_timeout_s
+                return self._exit_status(missing=((self._block.master, self._master_lost(quiet)),))
 
-    def _without_master(self, why: str) -> str:
+    def _master_lost(self, why: str) -> str:
         return "it was lost in phase %s: %s" % (self.group.phase, why)
 
-    def _hear(self) -> List[Message]:
+    def _receive(self) -> List[Message]:
         assert self._link is not None
         select.select([self._link.socket], [], [], _TICK_S)
         messages = self._link.receive()
         if messages:
-            self._heard_at = self._clock.now()
+            self._message_at = self._clock.now()
         return messages
 
-    def _follow(self, message: Message, worker: threading.Thread) -> Optional[ExitStatus]:
+    def _handle(self, message: Message, worker: threading.Thread) -> Optional[ExitStatus]:
         if message["kind"] == "end":
             missing = tuple((str(name), str(why)) for name, why in message["missing"])
             return self._exit_status(missing=missing, broken=str(message.get("broken", "")))
@@ -228,21 +228,21 @@ class Member:
         elif message["phase"] == END_PHASE:
             return self._exit_status()
         else:
-            self.group.answers.put(message["payloads"])
+            self.group.responses.put(message["payloads"])
         return None
 
     def _exit_status(self, missing: Tuple[Tuple[str, str], ...] = (), broken: str = "") -> ExitStatus:
         return ExitStatus(self.group.phase, missing, broken, self._error)
 
-    def _speak(self) -> None:
+    def _send_pending(self) -> None:
         assert self._link is not None
         group, now = self.group, self._clock.now()
         self._link.flush()
         if now - self._beat_at >= self._block.heartbeat_s or group.phase != self._beat_phase:
             self._beat_at, self._beat_phase = now, group.phase
-            self._link.send("beat", phase=group.phase, state=group.state, mark=group.marks, told=group.told)
+            self._link.send("beat", phase=group.phase, state=group.state, mark=group.marks, activity=group.activity)
         with contextlib.suppress(queue.Empty):
-            phase, payload = group.wishes.get_nowait()
+            phase, payload = group.requests.get_nowait()
             self._link.send("arrive", phase=phase, payload=payload)
         if self._done.is_set():
             self._done.clear()

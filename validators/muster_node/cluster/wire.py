@@ -17,7 +17,7 @@ Message = Dict[str, Any]
 
 
 class Gone(Exception):
-    """The other end is gone, or sends what nobody of ours would; the message is a clause that says which."""
+    """The other end is gone or violates the protocol; the message is a clause that says which."""
 
 
 class Link:
@@ -81,7 +81,7 @@ def _parsed(line: bytes) -> Message:
     try:
         message = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):
-        raise Gone("something came that is no message of ours") from None
+        raise Gone("data came that is not a message of this protocol") from None
     if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
-        raise Gone("something came that is no message of ours")
+        raise Gone("data came that is not a message of this protocol")
     return message

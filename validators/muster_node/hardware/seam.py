@@ -284,7 +284,7 @@ class Hardware(abc.ABC):
         return None
 
     def restore_setting(self, device: str, setting: str, facts: Sequence[Fact]) -> str:
-        """Set a clock, limit or mode of a GPU again as these facts of the inventory, all of that name, told it.
+        """Restore a clock, limit or mode of a GPU to the values of these inventory facts, all of that name.
 
         Returns why it could not be done; "" where it was.
         """

@@ -1,8 +1,7 @@
 """One member of a block as a process of its own, with phases that only sleep: what the rendezvous does, without torch.
 
 Takes one JSON argument: {"params": …, "phases": [[name, seconds], …]} and, each naming a phase, what it does there:
-"fails", "collective_fails", "waits" for ever in a collective, is "stuck". "agrees" is what
-it must have in common with the others. Prints what it says and what came of it.
+"fails" or "collective_fails". "agrees" is what it must have in common with the others. Prints its progress and its end.
 """
 
 import json
@@ -36,13 +35,9 @@ def main() -> None:
             if name == told.get("collective_fails"):
                 with group.waiting("a collective"):
                     raise RuntimeError("the network is broken")
-            if name == told.get("waits"):
-                with group.waiting("a collective that nobody ends"):
-                    time.sleep(1000)
             until = time.monotonic() + seconds
             while time.monotonic() < until:
-                if name != told.get("stuck"):
-                    group.mark("sleeping")
+                group.mark("sleeping")
                 time.sleep(0.01)
             met.append(group.gather({"rank": block.rank}))
 

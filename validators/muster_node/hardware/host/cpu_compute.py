@@ -1,7 +1,7 @@
 """Compute on one logical CPU through PyTorch: single-threaded, timed by the CPU time of the thread.
 
 CPU time is to a core what device time is to a GPU: a slow clock or slow memory shows in it, but not that the kernel
-gave the core to somebody else for a while, which says nothing about the hardware.
+ran another process on the core meanwhile, which does not depend on the hardware.
 """
 
 from __future__ import annotations

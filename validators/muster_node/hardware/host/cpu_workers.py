@@ -95,7 +95,7 @@ def _receive(pipe: Any) -> Any:
     try:
         return pipe.recv()
     except (EOFError, ConnectionResetError):
-        return _ERROR, "it died without a word (killed, out of memory, or crashed)"
+        return _ERROR, "it died without a message (killed, out of memory, or crashed)"
 
 
 def _work_in_child(

@@ -48,7 +48,7 @@ def port_facts(files: Files) -> Iterator[Fact]:
         state = files.text(path + "state")
         active = float(_ACTIVE in state) if state else None
         yield fact("ib_port_active", device, "bool", active)
-        # Told by model of adapter, so that a port is compared with ports of its kind only.
+        # By model of adapter, so that a port is compared with ports of its kind only.
         kind = {"adapter": files.text("%s/%s/hca_type" % (_IB, adapter)) or "unknown"}
         rate = parse_infiniband_rate(files.text(path + "rate")) if active else None
         yield Fact("ib_port_rate", device, "Gb/s", rate, labels=kind, note="" if rate else "the port is not up")
@@ -69,9 +69,9 @@ def port_errors(files: Files) -> Iterator[Fact]:
 
 
 def fabric_manager() -> Fact:
-    """State of NVIDIA's fabric manager as systemd tells it: NVSwitch machines without it cannot use their NVLinks."""
-    word = (output_of(["systemctl", "is-active", FABRIC_MANAGER], ok_statuses=(0, 3)) or "").strip()
-    return text_fact("fabric_manager", "node", word if word in _KNOWN_STATES else None)
+    """State of NVIDIA's fabric manager from systemd: NVSwitch machines cannot use their NVLinks without it."""
+    state = (output_of(["systemctl", "is-active", FABRIC_MANAGER], ok_statuses=(0, 3)) or "").strip()
+    return text_fact("fabric_manager", "node", state if state in _KNOWN_STATES else None)
 
 
 def topology(files: Files, gpus: Dict[str, str]) -> Iterator[Fact]:
@@ -85,8 +85,8 @@ def topology(files: Files, gpus: Dict[str, str]) -> Iterator[Fact]:
         near = {adapter: _shared(own, path) for adapter, path in nics.items() if path} if own else {}
         closest = max(near.values(), default=0)
         names = sorted(adapter for adapter, depth in near.items() if depth == closest)
-        told = "%s (%s)" % (", ".join(names), _distance(closest)) if names and closest else None
-        yield text_fact("nearest_nic", device, told)
+        nearest = "%s (%s)" % (", ".join(names), _distance(closest)) if names and closest else None
+        yield text_fact("nearest_nic", device, nearest)
 
 
 def _path(files: Files, path: str) -> List[str]:

@@ -32,7 +32,7 @@ def text_fact(name: str, device: str, text: Optional[str], note: str = "") -> Fa
 
 
 def inventory(files: Files) -> Iterator[Fact]:
-    """Every fact of the machine itself; GPUs are told by their own backend."""
+    """Every fact of the machine itself; GPUs have a backend of their own."""
     yield from _cpu_facts(files)
     yield from _memory_facts(files)
     yield from _disk_facts(files)
@@ -41,7 +41,7 @@ def inventory(files: Files) -> Iterator[Fact]:
 
 
 def online_topology(files: Files) -> Dict[int, Dict[str, Any]]:
-    """Logical CPU → {"package", "core"} of those online; entries are None where the kernel does not tell."""
+    """Logical CPU → {"package", "core"} of those online; entries are None where the kernel does not report them."""
     topology = {}
     online = files.text(_CPU + "/online")
     cpus = parse.parse_cpu_list(online) if online else list(range(os.cpu_count() or 1))
@@ -81,7 +81,7 @@ def max_clock(files: Files) -> "tuple[Optional[float], str]":
 
 
 def last_level_cache_bytes(files: Files) -> Optional[int]:
-    """Bytes of last-level cache over all sockets; None where the kernel does not tell."""
+    """Bytes of last-level cache over all sockets; None where the kernel does not report them."""
     caches: Dict[str, int] = {}
     for cpu in files.names(_CPU, "cpu[0-9]*"):
         indexes = files.names("%s/%s/cache" % (_CPU, cpu), "index*")

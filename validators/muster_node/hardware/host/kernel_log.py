@@ -10,7 +10,7 @@ from muster_node.hardware.host.sysfs import output_of
 
 _LOG_COMMANDS = (
     ("dmesg",),
-    # With the kernel's own seconds since boot, as dmesg has them: what came before a stage is told by them.
+    # With the kernel's own seconds since boot, as dmesg has them: they separate a stage's messages from earlier ones.
     ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic"),
     ("sudo", "-n", "dmesg"),
 )

@@ -95,7 +95,7 @@ class HostHardware(Hardware):
         return list(first_thread.values())
 
     def boot_id(self) -> str:
-        """The kernel's boot id; empty where it does not tell."""
+        """The kernel's boot id; empty where it is not available."""
         return self._files.text("/proc/sys/kernel/random/boot_id")
 
     def inventory(self) -> Iterator[Fact]:
@@ -104,10 +104,10 @@ class HostHardware(Hardware):
         yield from fabric.port_facts(self._files)
         if self._accelerators is not None:
             addresses = {}
-            for told in self._accelerators.inventory():
-                if told.name == "pci_address" and told.text:
-                    addresses[told.device] = told.text
-                yield told
+            for item in self._accelerators.inventory():
+                if item.name == "pci_address" and item.text:
+                    addresses[item.device] = item.text
+                yield item
             yield from fabric.topology(self._files, addresses)
             yield fabric.fabric_manager()
             yield self._xids()

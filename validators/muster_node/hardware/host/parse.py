@@ -1,4 +1,4 @@
-"""Pure parsers of what Linux says about itself: text in, values out. Tested by recorded data, not by code."""
+"""Pure parsers of /proc, /sys and short commands: text in, values out. Tested with recorded data."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _fields(block: str) -> Dict[str, str]:
 
 
 def parse_vector_width(flags: Sequence[str]) -> Optional[int]:
-    """Width in bits of the widest vector registers that the CPU's flags tell of."""
+    """Width in bits of the widest vector registers among the CPU's flags."""
     return next((bits for flag, bits in _VECTOR_FLAGS if flag in flags), None)
 
 

@@ -1,6 +1,6 @@
 """Readings of the sensors this machine has: temperatures, power, clocks, utilisation, throttling, fans.
 
-A sensor that is not there yields nothing: the judge tells a missing sensor from one that reads well.
+A sensor that is not there yields nothing: a missing sensor is not a healthy reading.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HWMON = "/sys/class/hwmon"
 _RAPL = "/sys/class/powercap"
 _CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")  # hwmon drivers of CPU dies
 _INLET = re.compile(r"\b(inlet|intake|ambient|front)\b", re.IGNORECASE)
-"""hwmon's labels of the air that comes in. Most servers tell it to their BMC only: then there is none here."""
+"""hwmon's labels of the air that comes in. On most servers only the BMC has this sensor."""
 
 
 @dataclasses.dataclass(frozen=True)

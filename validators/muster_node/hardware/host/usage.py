@@ -34,7 +34,7 @@ def _users(files: Files) -> List[str]:
 
 
 def _our_terminals(files: Files) -> Set[str]:
-    """Terminals of this process and its ancestors: whoever started us by hand is not a stranger."""
+    """Terminals of this process and its ancestors: the login that started this process is not a foreign user."""
     terminals = set()
     for pid in _ancestors(_processes(files)):
         try:

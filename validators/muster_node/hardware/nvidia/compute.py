@@ -14,7 +14,7 @@ from muster_node.probe import Skip
 
 
 class Pace(NamedTuple):
-    """SM clock in MHz, power in W and core temperature in °C at one moment, each None where untold."""
+    """SM clock in MHz, power in W and core temperature in °C at one moment, each None where unknown."""
 
     clock_mhz: Optional[float]
     power_w: Optional[float]
@@ -24,7 +24,7 @@ class Pace(NamedTuple):
 Paced = Callable[[], Pace]
 
 Near = Callable[[], FrozenSet[int]]
-"""The logical CPUs beside a GPU; empty where that is untold."""
+"""The logical CPUs beside a GPU; empty where unknown."""
 
 _PACE_INTERVAL_S = 0.02
 _IDLE_S = 2.0  # after so long without timed work the sampling thread ends
@@ -203,7 +203,7 @@ def _torch_with_cuda() -> Any:
 def _cuda_index(torch: Any, uuid: str, nvml_index: int) -> int:
     """torch's number of the GPU: CUDA orders and hides devices in its own way, so the UUID decides.
 
-    PyTorch before 2.5 tells no UUID; then the numbers agree only if CUDA shows every GPU in bus order.
+    PyTorch before 2.5 reports no UUID; then the numbers agree only if CUDA shows every GPU in bus order.
     """
     count = torch.cuda.device_count()
     uuids = [str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) for index in range(count)]

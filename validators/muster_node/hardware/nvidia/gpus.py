@@ -1,7 +1,7 @@
 """NVIDIA GPUs of a real machine through NVML: facts, counters, sensors, processes; compute is ``nvidia_compute``.
 
-Every NVML call may refuse, at any moment: what a driver does not support is told as such and is never a zero, and a
-GPU that is lost costs its own figures and nobody else's.
+Every NVML call may be refused at any moment: what a driver does not support has a note and never becomes a zero, and
+a GPU that is lost costs its own figures only.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class NvidiaGpus:
         return gpu is not None and any(self._query(call, gpu.handle, *more).code == code for call, more in calls)
 
     def _near(self, handle: Any) -> FrozenSet[int]:
-        """The logical CPUs of the GPU's own NUMA node, which NVML tells as a bit mask in words of 64."""
+        """The logical CPUs of the GPU's own NUMA node, from NVML's bit mask in words of 64."""
         masks = self._query("nvmlDeviceGetCpuAffinity", handle, ((os.cpu_count() or 1) + 63) // 64).value or ()
         return frozenset(64 * place + bit for place, mask in enumerate(masks) for bit in range(64) if mask >> bit & 1)
 
@@ -301,7 +301,7 @@ class NvidiaGpus:
                 yield self._number(name, gpu, "count", count, {"scope": scope})
 
     def _inforom(self, gpu: _Gpu) -> Answer:
-        """NVML says nothing when the InfoROM is valid, and one certain error when it is corrupt."""
+        """NVML returns no value if the InfoROM is valid, and NVML_ERROR_CORRUPTED_INFOROM if not."""
         answer = self._query("nvmlDeviceValidateInforom", gpu.handle)
         if answer.code == self._constant("NVML_ERROR_CORRUPTED_INFOROM", 14):
             return Answer(0)
@@ -365,14 +365,14 @@ def _usable(answer: Answer) -> bool:
 
 
 def slots_of(modules: Sequence[Tuple[int, Optional[int]]]) -> List[int]:
-    """Slots of GPUs, each told by NVML's index and module id: the id − 1, or the index where boards tell no usable ids.
+    """Slots of GPUs from (NVML index, module id): the id − 1, or the index where a board has no usable ids.
 
-    A GPU that alone does not tell its id takes the first slot that the others leave, so that they keep theirs.
+    A GPU that alone has no id takes the first slot that the others leave, so that they keep theirs.
     """
-    told = [module for _, module in modules if module is not None]
-    if not told or min(told) < 1 or len(set(told)) < len(told):
+    known = [module for _, module in modules if module is not None]
+    if not known or min(known) < 1 or len(set(known)) < len(known):
         return [index for index, _ in modules]
-    free = (slot for slot in itertools.count() if slot + 1 not in told)
+    free = (slot for slot in itertools.count() if slot + 1 not in known)
     return [next(free) if module is None else module - 1 for _, module in modules]
 
 

@@ -37,7 +37,7 @@ _TRUE, _CONFIGURATION_RIGHT = 1, 1
 
 
 class Links:
-    """The links of one GPU, asked once. ``active`` is the number that are up, or why that cannot be told."""
+    """The links of one GPU, queried once. ``active`` is the number of links that are up, or why it is unknown."""
 
     def __init__(self, nvml: Nvml, handle: Any, device: str) -> None:
         self._nvml, self._handle, self._device = nvml, handle, device
@@ -70,7 +70,7 @@ class Links:
                 yield _number("nvlink_speed", self._device, "GB/s", speed.map(lambda mb: mb / _MB_IN_GB), labels)
 
     def errors(self) -> Iterator[Fact]:
-        """Error counters of each link that is up; a kind that the first link does not have is told once."""
+        """Error counters of each link that is up; a kind that the first link does not have is reported once."""
         up = [link for link, is_up in self._states if is_up]
         for kind, field in _ERRORS:
             for place, link in enumerate(up):

@@ -95,7 +95,7 @@ class Nvml:
         with self._lock:
             why = self._given_up(arguments)
             if why:
-                return Answer(note="NVML: not asked, since " + why, code=HUNG)
+                return Answer(note="NVML: not queried, since " + why, code=HUNG)
             if self._worker is None or self._worker.pid != os.getpid():  # threads do not survive a fork
                 self._worker = _Worker()
             try:

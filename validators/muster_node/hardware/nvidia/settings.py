@@ -1,4 +1,4 @@
-"""Setting an NVIDIA GPU again as its inventory told it, through NVML; it takes root, as setting it otherwise did."""
+"""Restores settings of an NVIDIA GPU to inventory values, through NVML; needs root, as the change did."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Call = Tuple[str, Tuple[int, ...]]
 
 
 def restore_setting(nvml: Nvml, handle: Any, setting: str, facts: Sequence[Fact]) -> str:
-    """As ``Hardware.restore_setting``: MIG and ECC modes change only with a reset, which nobody wants unasked."""
+    """As ``Hardware.restore_setting``: MIG and ECC modes change only with a reset, which is left to people."""
     if setting not in _CALLS:
         return "it takes a reset of the GPU"
     call = _CALLS[setting](facts)
@@ -22,7 +22,7 @@ def restore_setting(nvml: Nvml, handle: Any, setting: str, facts: Sequence[Fact]
         return "what it was is not known in full"
     function, arguments = call
     if setting == "power_limit":
-        # What is told is what holds; a limit from outside may have held it lower, and must not become a lasting one.
+        # The inventory has the enforced limit; one enforced from outside may be lower, and must not become permanent.
         asked_for = nvml.query("nvmlDeviceGetPowerManagementLimit", handle)
         if asked_for.value is None or asked_for.value >= arguments[0]:
             return asked_for.note or "it may have been held from outside: see who limits the power"

@@ -1,0 +1,153 @@
+"""The hub's limits, on a clock that the test sets: real connections, no waiting."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from muster_node.cluster.block import PARAMS, block_of
+from muster_node.cluster.hub import WAITING, WORKING, Hub, listen
+from muster_node.cluster.wire import Link
+from muster_node.hardware.seam import Clock
+from tests.muster_node.cluster.blocks import rendezvous
+
+NAMES = ("n0", "n1", "n2")
+LIMITS = {"join_timeout_s": 60.0, "stall_timeout_s": 15.0, "progress_timeout_s": 120.0}
+BEAT_S = 1.0
+
+
+class SetClock(Clock):
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def now(self) -> float:
+        return self.time
+
+    def wall(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+
+class Rig:
+    """A hub that is stepped by hand, and the connections of members that the test plays."""
+
+    def __init__(self) -> None:
+        params = {name: param.default for name, param in PARAMS.items()}
+        self.block = block_of("p", {**params, **rendezvous(NAMES, **LIMITS), "rank": 0}, 1)
+        self.clock = SetClock()
+        self.hub = Hub(self.block, "secret", self.clock, listen(self.block.master_port))
+        self.links: dict[str, Link] = {}
+        self.messages: dict[str, list[dict[str, Any]]] = {}
+        self.marks = dict.fromkeys(NAMES, 0)
+
+    def join(self, *names: str) -> None:
+        for name in names:
+            connection = socket.create_connection(("127.0.0.1", self.block.master_port))
+            self.links[name], self.messages[name] = Link(connection), []
+            hello = {"session": "secret", "name": name, "rank": NAMES.index(name), "terms": self.block.terms}
+            self.links[name].send("hello", **hello)
+            while not self.received(name, "welcome"):
+                self.hub._step()
+            self.links[name].send("arrive", phase="join")
+
+    def beat(self, name: str, state: str = WORKING, progress: bool = True) -> None:
+        self.marks[name] += progress
+        self.links[name].send("beat", phase="training", state=state, mark=self.marks[name], activity="step")
+
+    def pass_time(self, seconds: float, **members: dict[str, Any]) -> None:
+        """Seconds go by; the members named beat each second, with these arguments."""
+        for _ in range(int(seconds / BEAT_S)):
+            for name, arguments in members.items():
+                self.beat(name, **arguments)
+            self._tick()
+
+    def _tick(self) -> None:
+        self.clock.sleep(BEAT_S)
+        if not self.hub._over:
+            self.hub._step()
+
+    def received(self, name: str, kind: str) -> list[dict[str, Any]]:
+        link = self.links[name]
+        if select.select([link.socket], [], [], 0)[0]:
+            self.messages[name] += link.receive()
+        return [message for message in self.messages[name] if message["kind"] == kind]
+
+    def end(self, name: str) -> dict[str, Any]:
+        for _ in range(3):
+            self._tick()
+        (end,) = self.received(name, "end")
+        return end
+
+    def missing(self, name: str) -> dict[str, str]:
+        return dict(self.end(name)["missing"])
+
+    def close(self) -> None:
+        for link in self.links.values():
+            link.close()
+        self.hub._listener.close()
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.close()
+
+
+def test_a_member_without_heartbeats_is_lost_after_the_stall_limit(rig: Rig) -> None:
+    rig.join(*NAMES)
+    rig.pass_time(14, n0={}, n2={})
+    assert not rig.received("n0", "end")
+    rig.pass_time(2, n0={}, n2={})
+    missing = rig.missing("n0")
+    assert set(missing) == {"n1"} == set(rig.missing("n2"))
+    assert "15 s" in missing["n1"]
+
+
+def test_a_member_that_does_not_join_is_named_after_the_join_limit(rig: Rig) -> None:
+    rig.join("n0", "n1")
+    rig.pass_time(58, n0={}, n1={})
+    assert not rig.received("n0", "end")
+    rig.pass_time(3, n0={}, n1={})
+    assert set(rig.missing("n1")) == {"n2"}
+
+
+def test_a_member_that_beats_without_progress_is_stuck_and_those_that_wait_for_it_are_not(rig: Rig) -> None:
+    rig.join(*NAMES)
+    waits = {"state": WAITING, "progress": False}
+    rig.pass_time(118, n0=waits, n1={"progress": False}, n2=waits)
+    assert not rig.received("n0", "end")
+    rig.pass_time(5, n0=waits, n1={"progress": False}, n2=waits)
+    assert set(rig.missing("n2")) == {"n1"}
+
+
+def test_when_all_wait_for_each_other_none_is_named(rig: Rig) -> None:
+    rig.join(*NAMES)
+    waits = {"state": WAITING, "progress": False}
+    rig.pass_time(125, n0=waits, n1=waits, n2=waits)
+    end = rig.end("n0")
+    assert end["missing"] == []
+    assert "120 s" in end["broken"]
+
+
+def test_a_slow_member_that_makes_progress_is_waited_for(rig: Rig) -> None:
+    rig.join(*NAMES)
+    waits = {"state": WAITING, "progress": False}
+    rig.pass_time(600, n0=waits, n1={}, n2=waits)
+    assert not rig.received("n0", "end")
+
+
+def test_a_hub_that_was_suspended_names_its_own_node(rig: Rig) -> None:
+    rig.join(*NAMES)
+    rig.pass_time(3, n0={}, n1={}, n2={})
+    rig.clock.sleep(20.0)
+    for name in ("n1", "n2"):
+        rig.links[name].close()
+    rig.hub._step()
+    assert set(rig.missing("n0")) == {"n0"}
