@@ -84,6 +84,7 @@ def retest(dag_id: str) -> TriggerDagRunOperator:
         conf={
             "node": "{{ params.node }}",
             "level": "{{ params.level }}",
+            "pool": "{{ ti.xcom_pull(task_ids='look')['pool'] }}",
             "reason": "a person asked for it in {{ run_id }}",
         },
         logical_date=None,
@@ -101,7 +102,7 @@ def unanswered(node: str, dag_id: str, run_id: str, *, whether: str) -> str:
 
 
 def look(node: str) -> dict[str, str]:
-    """What a person is asked, as {subject, body}; skips where nobody need be, and fails where nobody can admit it."""
+    """What a person is asked, as {subject, body, pool}; skips if no decision is needed, fails if none can admit it."""
     try:
         decision, record = entry.decide_now(node), records.get_node(node)
     except MusterError as error:
@@ -119,7 +120,7 @@ def look(node: str) -> dict[str, str]:
         "",
         f"**{ADMIT}**: into production, under your name. **{RETEST}**: qualify it anew. **{RMA}**: send it back.",
     ]
-    return {"subject": f"Admit {node} to production?", "body": "\n".join(lines)}
+    return {"subject": f"Admit {node} to production?", "body": "\n".join(lines), "pool": record.pool}
 
 
 def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from muster import records
 from muster.admission.backend import backend
 from muster.errors import DatabaseNotReady, IllegalMove, LeaseHeld, MusterError
+from muster.integration.policy import DEFAULT_POOL
 from muster.records import LeaseRecord, NodeRecord
 from muster.remote.launch import parse_launch
 from muster.settings import settings
@@ -38,6 +39,16 @@ def testable(name: str, level: str) -> NodeRecord:
     if level not in programme.LEVELS:
         raise MusterError(f"there is no level {level!r}; it is one of {', '.join(programme.LEVELS)}")
     return node
+
+
+def refuse_other_pool(node: NodeRecord, params: Mapping[str, Any]) -> None:
+    """Raise MusterError if the run would load the node outside its own pool, which bounds a rack's power."""
+    pool = str(params.get("pool") or "")
+    if node.pool and pool != node.pool:
+        raise MusterError(
+            f"{node.name} is loaded in pool {node.pool} only, and this run is in {pool or DEFAULT_POOL}; "
+            f"start it with pool {node.pool}"
+        )
 
 
 def forced(params: Mapping[str, Any]) -> str | None:

@@ -36,7 +36,7 @@ def questions() -> list[dict[str, Any]]:
 
 
 def look(node: str) -> dict[str, str]:
-    """What a person is asked, as {subject, body}; skips where the verdict is held no longer."""
+    """What a person is asked, as {subject, body, pool}; skips where the verdict is held no longer."""
     try:
         record = records.get_node(node)
     except MusterError as error:
@@ -55,7 +55,7 @@ def look(node: str) -> dict[str, str]:
         "",
         f"**{WITHDRAW}**: into quarantine, under your name. **{RETEST}**: test it now. **{KEEP}**: it goes on serving.",
     ]
-    return {"subject": f"Withdraw {node} from production?", "body": "\n".join(lines)}
+    return {"subject": f"Withdraw {node} from production?", "body": "\n".join(lines), "pool": record.pool}
 
 
 def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) -> str:

@@ -31,6 +31,7 @@ def claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]
     with claims.failing_at_once():
         node = claims.testable(str(params["node"]), str(params["level"]))
         level = str(params["level"])
+        claims.refuse_other_pool(node, params)
         with claims.held([node.name], dag_id, run_id) as (lease,):
             claims.refuse_in_use([node.name], force)
             records.begin_run(dag_id, run_id, node.name, level, reason, force, required_stages=programme.STAGES)

@@ -93,6 +93,7 @@ def claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]
 def _claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
     level, reason = str(params["level"]), str(params.get("reason") or "")
     node = claims.testable(str(params["node"]), level)
+    claims.refuse_other_pool(node, params)
     name = node.name
     lease = records.get_lease(name)
     if lease is None or (lease.dag_id, lease.run_id) != (dag_id, run_id):

@@ -1,0 +1,55 @@
+"""The claim rule: a run that would bypass its node's pool holds nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support import airflow_home
+
+assert airflow_home.HOME, "before anything imports Airflow"
+
+from airflow.sdk.exceptions import AirflowFailException  # noqa: E402
+
+from muster import records  # noqa: E402
+from muster.lifecycle.transitions import State  # noqa: E402
+from muster.operators import admission, qualification, revalidation  # noqa: E402
+from tests.muster import fleet  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("sqlite_db")
+
+NODE = "gpu-0001"
+
+
+def serving() -> None:
+    fleet.qualify()
+    records.move_node(NODE, State.PRODUCTION, "Ada", "needed now")
+
+
+@pytest.mark.parametrize(
+    ("claim", "prepare"), [(qualification.claim, lambda: None), (revalidation.claim, serving)], ids=["new", "serving"]
+)
+@pytest.mark.parametrize(("pool", "taken"), [(None, False), ("", False), ("rack-8", False), ("rack-7", True)])
+def test_a_run_outside_its_nodes_pool_is_refused(
+    claim: Callable[..., Any], prepare: Callable[[], None], pool: str | None, taken: bool
+) -> None:
+    """The pool bounds a rack's watts, and the policy sees the run's conf only."""
+    records.add_node(fleet.new_node(NODE, pool="rack-7"))
+    prepare()
+    params = {"node": NODE, "level": "demo", "reason": "x", "pool": pool}
+    if taken:
+        assert claim("node_qualification", "run", params)["node"] == NODE
+    else:
+        with pytest.raises(AirflowFailException, match="rack-7"):
+            claim("node_qualification", "run", params)
+    assert [lease.node for lease in records.live_leases()] == ([NODE] if taken else [])
+
+
+def test_a_retest_is_started_in_the_nodes_pool() -> None:
+    """By the admission DAG, whose runs have no pool of their own."""
+    records.add_node(fleet.new_node(NODE, pool="rack-7"))
+    fleet.qualify()
+    assert admission.look(NODE)["pool"] == "rack-7"
+    assert "pool" in admission.retest("node_qualification").conf
