@@ -29,20 +29,20 @@ def add(
     host: Annotated[str, typer.Argument(help="Host name or address.")],
     sku: Annotated[str, typer.Option(help="Its hardware model, one of `muster sku list`.")],
     name: Annotated[str, typer.Option(help="Its name; default: the host.")] = "",
-    port: Annotated[int, typer.Option(help="SSH port.")] = 22,
+    port: Annotated[int | None, typer.Option(help="SSH port; default: 22.")] = None,
     user: Annotated[str, typer.Option(help="SSH user; default: the SSH connection's.")] = "",
     host_key: Annotated[str, typer.Option(help="'TYPE BASE64' to pin; default: the key that answers now.")] = "",
     rack: Annotated[str, typer.Option(help="Its rack.")] = "",
     pool: Annotated[
         str, typer.Option(help="The Airflow pool that bounds how many such nodes are under load at once.")
     ] = "",
-    work_dir: Annotated[str, typer.Option(help="Muster's folder on the node.")] = "~/.muster",
+    work_dir: Annotated[str, typer.Option(help="Muster's folder on the node; default: ~/.muster.")] = "",
     launch: Annotated[str, typer.Option(help="How the node side is started, as JSON; default: its python3.")] = "",
     label: Annotated[list[str] | None, typer.Option(help="NAME=TEXT; may be repeated.")] = None,
     bmc: Annotated[str, typer.Option(help="Its BMC (Redfish), as JSON; see docs/deploying.md.")] = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Enrol one node under the host key that answers now. Repeating it changes nothing."""
+    """Enrol one node under the host key that answers now. For a known node, only what is named changes."""
     row: dict[str, object] = {
         "name": name or host, "host": host, "port": port, "user": user, "sku": sku, "host_key": host_key,
         "rack": rack, "pool": pool, "work_dir": work_dir, "launch": launch, "labels": ";".join(label or ()),

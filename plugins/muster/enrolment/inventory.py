@@ -79,7 +79,7 @@ class InventoryNode(pydantic.BaseModel):
 
     def pinned(self, host_key: str) -> NewNode:
         """The node to enrol, under this host key."""
-        return NewNode(**{**self.model_dump(), "host_key": host_key})
+        return NewNode(**{**self.model_dump(), "host_key": host_key}, named=frozenset(self.model_fields_set))
 
 
 _JSON = {"launch": '{"kind": "venv", "path": "/opt/venv"}', "bmc": '{"url": "https://10.0.0.7", "connection": "bmc"}'}

@@ -128,7 +128,8 @@ def enrol(session: Session, new: NewNode, actor: str) -> str:
     if other is not None:
         raise SameMachine(f"{new.name} has the host key of {other}: it is the same machine, and keeps the name {other}")
     if row is None:
-        fields = {field.name: getattr(new, field.name) for field in dataclasses.fields(new) if field.name != "serials"}
+        fields = {field.name: getattr(new, field.name) for field in dataclasses.fields(new)}
+        del fields["serials"], fields["named"]
         fields |= {name: dict(getattr(new, name)) for name in _MAPPINGS}
         moment = access.now()
         row = Node(
@@ -151,7 +152,8 @@ def _describe(session: Session, row: Node, new: NewNode, actor: str) -> str:
                 f"{new.name} has serial {known[slot]} for {slot}, and this machine has {serial}; "
                 f"give it a name of its own, or say so: `muster node replace {new.name} --reason …`"
             )
-    changed = [name for name in _DESCRIPTION if getattr(row, name) != getattr(new, name)]
+    named = _DESCRIPTION if new.named is None else [name for name in _DESCRIPTION if name in new.named]
+    changed = [name for name in named if getattr(row, name) != getattr(new, name)]
     if new.simulated and not row.simulated:
         changed.append("simulated")
     if "sku" in changed and State(row.state) is not State.REGISTERED:
@@ -159,14 +161,15 @@ def _describe(session: Session, row: Node, new: NewNode, actor: str) -> str:
             f"{new.name} is {row.state} as {row.sku} and cannot become {new.sku}; "
             f"move it back first: `muster node move {new.name} registered --reason …`"
         )
+    before = {name: getattr(row, name) for name in changed}
     for name in changed:
         value = getattr(new, name)
         setattr(row, name, dict(value) if name in _MAPPINGS else value)
     place(session, new.name, new.serials)
     if not changed:
         return "unchanged"
-    state = State(row.state)
-    access.write_event(session, new.name, state, state, actor, f"description changed: {', '.join(changed)}", {})
+    state, evidence = State(row.state), {"before": before, "after": {name: getattr(row, name) for name in changed}}
+    access.write_event(session, new.name, state, state, actor, f"description changed: {', '.join(changed)}", evidence)
     return "updated"
 
 

@@ -41,6 +41,8 @@ class NewNode:
     simulated: bool = False
     serials: Mapping[str, str] = dataclasses.field(default_factory=dict)
     bmc: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    named: frozenset[str] | None = None
+    """The fields that the description names; those of a known node that it does not name stay. None: it names all."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from muster import records
+from muster.enrolment import inventory
 from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, SameMachine, UnknownNode
 from muster.lifecycle.transitions import Evidence, State
 from muster.records.database.engine import writing
@@ -41,6 +42,16 @@ class TestEnrolment:
             records.add_node(fleet.new_node(host="10.9.9.9", **change))
         assert records.get_node("gpu-0001") == before
         assert [part.serial for part in records.node_parts("gpu-0001")] == ["S1"]
+
+    def test_what_a_description_does_not_name_stays_and_history_keeps_both_values(self) -> None:
+        records.add_node(fleet.new_node(rack="r1", pool="p1", user="ubuntu"))
+        ((_, line),) = inventory.described({"name": "gpu-0001", "host": "moved.example", "sku": "cpu-generic"})
+        new = line.pinned(fleet.host_key("gpu-0001"))
+        assert records.add_node(new) == "updated"
+        node = records.get_node("gpu-0001")
+        assert (node.host, node.rack, node.pool, node.user) == ("moved.example", "r1", "p1", "ubuntu")
+        evidence = records.node_events("gpu-0001")[-1].evidence
+        assert evidence == {"before": {"host": "gpu-0001.example"}, "after": {"host": "moved.example"}}
 
     def test_one_machine_under_two_names_is_refused(self) -> None:
         records.add_node(fleet.new_node())
