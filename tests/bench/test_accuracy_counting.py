@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.bench.accuracy import baselines as tests_to_beat
+from tests.bench.accuracy import tuning
 from tests.bench.accuracy.bars import FALSE_FAILS, TUNED, figures, missed, worse_in_these_fleets, worse_than
+from tests.bench.accuracy.baselines import Baseline, baselines, own_mean
 from tests.bench.accuracy.counting import Count, limits_over
 from tests.bench.accuracy.devices import Hall
 from tests.bench.accuracy.evaluation import MUSTER, Row, Size, evaluate, rows_of
 from tests.bench.accuracy.fleet import CELLS, HEALTHY, Cell, Trials, draw_fleet, draw_trials
 from tests.bench.accuracy.report import tables
+from tests.bench.accuracy.tuning import EFFECT_MIN, Sample, Table, generator_medians, tune
 from tests.bench.accuracy.verdicts import Verdicts, shows
 
 GOOD: dict[str, Any] = {
@@ -78,60 +81,75 @@ def test_counts_add_up_and_none_has_no_rate() -> None:
 
 
 @pytest.fixture(scope="module")
-def healthy() -> tuple[Trials, list[Trials]]:
+def healthy() -> tuple[Trials, Trials]:
     rng = np.random.default_rng(1)
     hall = Hall.draw(rng, 400)
-    return draw_fleet(rng, hall, 400), [draw_trials(rng, hall, [(HEALTHY, 12_000)], 3) for _ in range(4)]
+    return draw_fleet(rng, hall, 400), draw_trials(rng, hall, [(HEALTHY, 12_000)], 3)
+
+
+@pytest.fixture(scope="module")
+def rivals(healthy: tuple[Trials, Trials]) -> dict[str, Baseline]:
+    """The baselines beside a small fleet, with the stored limits for one healthy node in 1,000."""
+    fleet, _ = healthy
+    return {each.name: each for each in baselines(fleet.today.readings, Table.load().at(FALSE_FAILS))}
 
 
 @pytest.mark.parametrize("name", TUNED)
-def test_tuned_baselines_fail_one_healthy_node_in_a_thousand(name: str, healthy: tuple[Trials, list[Trials]]) -> None:
-    """Of nodes that they were not tuned on: 12 of 12,000 are expected, and 26 or more come once in 3,000 times."""
-    fleet, (other, *lots) = healthy
-    latest = fleet.today.readings
-    limits = tests_to_beat.tune(tests_to_beat.healthy_halves(latest, lots), FALSE_FAILS)
-    tuned = {each.name: each for each in tests_to_beat.baselines(latest, limits)}
-    assert 1 <= np.count_nonzero(tuned[name].judge(other).failed) <= 25
+def test_stored_limits_fail_one_healthy_node_in_a_thousand(
+    name: str, healthy: tuple[Trials, Trials], rivals: dict[str, Baseline]
+) -> None:
+    """Of 12,000 nodes 12 are expected, and 26 or more come once in 3,000 times."""
+    assert 1 <= np.count_nonzero(rivals[name].judge(healthy[1]).failed) <= 25
 
 
-def test_tuned_baselines_convict_for_nothing_below_three_percent(healthy: tuple[Trials, list[Trials]]) -> None:
-    fleet, lots = healthy
-    limits = tests_to_beat.tune(tests_to_beat.healthy_halves(fleet.today.readings, lots), FALSE_FAILS)
-    assert min(limits["share of mean"].values()) == 0.03
-    assert min(limits["own history"].values()) == 0.03
+def test_stored_limits_are_of_this_generator() -> None:
+    """Where it changed, ``python -m tests.bench.accuracy --tune`` must be run again."""
+    assert Table.load().generator == pytest.approx(generator_medians())
 
 
-def test_what_is_kept_of_a_sample_is_enough_for_its_rare_values() -> None:
+def test_untuned_minus_five_percent_fails_most_healthy_nodes_and_75_percent_of_a_figure_none(
+    healthy: tuple[Trials, Trials], rivals: dict[str, Baseline]
+) -> None:
+    assert rivals["−5 % of mean"].judge(healthy[1]).failed.mean() > 0.5
+    assert not rivals["75 % of figure"].judge(healthy[1]).failed.any()
+
+
+def test_limits_between_stored_shares_are_interpolated() -> None:
+    table = Table.load()
+    low, middle, high = (table.at(share)["share of mean"] for share in (1e-4, 3e-4, 1e-3))
+    assert all(low[key] >= middle[key] >= high[key] >= EFFECT_MIN for key in low)
+    stored = table.limits["share of mean"]
+    assert table.at(table.shares[3])["share of mean"] == pytest.approx({key: of[3] for key, of in stored.items()})
+
+
+def test_tuning_gives_a_limit_for_each_share_metric_and_baseline(tmp_path: Path) -> None:
+    table = tune(1, tuning.Size(fleets=1, fleet_nodes=100, lots=4, with_past=2, lot=500))
+    assert set(table.limits) == set(TUNED)
+    assert {len(of) for each in table.limits.values() for of in each.values()} == {len(table.shares)}
+    table.write(tmp_path / "table.json")
+    assert Table.load(tmp_path / "table.json") == table
+
+
+def test_a_sample_keeps_enough_for_its_rare_values() -> None:
     rng = np.random.default_rng(4)
     worst = {"rate": rng.standard_t(4, 50_000), "clock": rng.normal(0.0, 3.0, 50_000)}
-    sample = tests_to_beat.Sample.of(worst)
+    sample = Sample.of(worst)
     assert sample.nodes == 50_000
     assert len(sample.worst["rate"]) < 0.05 * sample.nodes
     for key, values in worst.items():
         for share in (1e-3, 1e-4, 1e-6):
             expected = np.quantile(values, 1.0 - share, method="weibull")
-            assert sample.exceeded_by(sample.worst[key], share) == pytest.approx(expected)
+            assert sample.exceeded_by(sample.descending[key], share) == pytest.approx(expected)
     limits = {"rate": 6.0, "clock": 9.0}
     beyond = (worst["rate"] > 6.0) | (worst["clock"] > 9.0)
     assert sample.failed(limits) == beyond.mean() > 0.0
-
-
-def test_untuned_minus_five_percent_fails_most_healthy_nodes_and_75_percent_of_a_figure_none(
-    healthy: tuple[Trials, list[Trials]],
-) -> None:
-    fleet, (trials, *lots) = healthy
-    latest = fleet.today.readings
-    limits = tests_to_beat.tune(tests_to_beat.healthy_halves(latest, lots), FALSE_FAILS)
-    by_name = {each.name: each for each in tests_to_beat.baselines(latest, limits)}
-    assert by_name["−5 % of mean"].judge(trials).failed.mean() > 0.5
-    assert not by_name["75 % of figure"].judge(trials).failed.any()
 
 
 def test_own_history_says_nothing_at_a_first_visit_but_makes_the_discrete_checks() -> None:
     rng = np.random.default_rng(2)
     hall = Hall.draw(rng, 100)
     trials = draw_trials(rng, hall, [(_cell("slow clock", "−20 %"), 50), (_cell("PCIe width", "x8"), 50)], 0)
-    own = tests_to_beat.Baseline("own history", tests_to_beat.own_mean, {})
+    own = Baseline("own history", own_mean, {})
     assert (own.judge(trials).failed == (trials.cell == 1)).all()
 
 

@@ -86,7 +86,7 @@ def test_one_run_differs_from_the_next_by_three_to_five_in_a_thousand() -> None:
             assert 0.0028 < noise < 0.0053, metric.key
 
 
-def test_clocks_of_one_node_spread_by_the_lottery_and_rates_per_clock_hardly() -> None:
+def test_clocks_of_one_node_vary_from_part_to_part_and_rates_per_clock_hardly() -> None:
     readings = _visit(np.random.default_rng(2), build(np.random.default_rng(3), 4000))
 
     def within(key: str) -> float:
@@ -165,7 +165,7 @@ def test_a_fault_alters_its_own_parameters_of_its_own_gpus_only(cell: Cell) -> N
 
 
 @pytest.mark.parametrize(
-    "cell", [cell for cell in _cells("low spread", "lottery", "thermal") if _known(cell)[0].name in TELLS], ids=_name
+    "cell", [cell for cell in _cells("low spread", "varied", "thermal") if _known(cell)[0].name in TELLS], ids=_name
 )
 def test_a_fault_has_the_effect_that_it_states(cell: Cell) -> None:
     fault, severity = _known(cell)

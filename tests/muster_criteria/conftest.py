@@ -71,11 +71,11 @@ def make_limit() -> Callable[..., Limit]:
 
 @pytest.fixture(scope="session")
 def references(case: MakeCase, h100: Sku) -> References:
-    """Peers and every node's own history, of healthy results that differ by noise (0.4 %) and lottery (1.75 %)."""
+    """Peers and every node's own history, of healthy results that differ by noise (0.4 %) and variation (1.75 %)."""
     draws = {"performance": np.random.default_rng(11), "burn_in": np.random.default_rng(12)}
     results = {stage: case(stage).result() for stage in draws}
-    lottery = 1.0 + 0.0175 * draws["performance"].standard_normal((NODES, 8))
-    drawn = {each.metric for each in h100.programme.compare if each.spread == "lottery"}
+    variation = 1.0 + 0.0175 * draws["performance"].standard_normal((NODES, 8))
+    drawn = {each.metric for each in h100.programme.compare if each.spread == "varied"}
     rows = [(row, draws[stage]) for stage, result in results.items() for row in rows_of(result, h100)]
     environment = results["performance"].environment
     parts = []
@@ -86,7 +86,7 @@ def references(case: MakeCase, h100: Sku) -> References:
                     row,
                     value=row.value
                     * (1.0 + 0.004 * rng.standard_normal())
-                    * (lottery[node, int(row.device[3:])] if row.metric in drawn else 1.0),
+                    * (variation[node, int(row.device[3:])] if row.metric in drawn else 1.0),
                 )
                 for row, rng in rows
                 if row.value is not None and row.device.startswith("gpu") and row.metric != "device_present"

@@ -16,16 +16,16 @@ DAY = 20_000.0
 
 @dataclasses.dataclass(frozen=True)
 class Fleet:
-    """So many nodes, each with so many metrics on each of eight GPUs: half hardly vary, half follow the lottery.
+    """So many nodes, each with so many metrics on each of eight GPUs: half hardly vary, half follow the variation.
 
     ``tails``: None for Gaussian noise, else the degrees of freedom of a Student-t. ``skew``: noise is squared on its
-    worse side. Spreads are shares: of parts (``lottery``) and from run to run (``noise``).
+    worse side. Spreads are shares: of parts (``varied``) and from run to run (``noise``).
     """
 
     nodes: int
     metrics: int = 6
     seed: int = 0
-    lottery: float = 0.0175
+    variation: float = 0.0175
     noise: float = 0.004
     tails: float | None = None
     skew: bool = False
@@ -33,24 +33,24 @@ class Fleet:
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """What is compared: ``clock_N`` follow the lottery and are one family; ``work_N`` hardly vary."""
+        """What is compared: ``clock_N`` follow the variation and are one family; ``work_N`` hardly vary."""
         half = self.metrics // 2
         low = [_comparison(f"work_{at}", "work", "low") for at in range(self.metrics - half)]
-        return (*low, *(_comparison(f"clock_{at}", "clock", "lottery") for at in range(half)))
+        return (*low, *(_comparison(f"clock_{at}", "clock", "varied") for at in range(half)))
 
     def visits(self, *days: float) -> pd.DataFrame:
         """Readings of every node on each of these days, all healthy."""
         rng = np.random.default_rng(self.seed)
-        lottery = 1.0 + self.lottery * self._drawn(rng, (self.nodes, GPUS))
-        return as_readings(pd.concat([self._visit(rng, lottery, day) for day in days], ignore_index=True))
+        variation = 1.0 + self.variation * self._drawn(rng, (self.nodes, GPUS))
+        return as_readings(pd.concat([self._visit(rng, variation, day) for day in days], ignore_index=True))
 
-    def _visit(self, rng: np.random.Generator, lottery: np.ndarray, day: float) -> pd.DataFrame:
+    def _visit(self, rng: np.random.Generator, variation: np.ndarray, day: float) -> pd.DataFrame:
         metrics = [each.metric for each in self.comparisons]
         shape = (self.nodes, GPUS, len(metrics))
         level = 1.0 + self.noise * self._drawn(rng, shape)
-        clocked = np.array([each.spread == "lottery" for each in self.comparisons])
+        clocked = np.array([each.spread == "varied" for each in self.comparisons])
         slot = 1.0 - 0.002 * np.arange(GPUS)[None, :, None]
-        value = 100.0 * level * slot * np.where(clocked, lottery[:, :, None], 1.0)
+        value = 100.0 * level * slot * np.where(clocked, variation[:, :, None], 1.0)
         node, gpu, metric = (axis.ravel() for axis in np.indices(shape, dtype=np.int32))
         names = pd.Index([f"node-{number:05d}" for number in range(self.nodes)])
         zones = pd.Index([f"sku|zone={zone}" for zone in range(self.zones)])

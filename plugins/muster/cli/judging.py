@@ -1,4 +1,4 @@
-"""``muster judge`` and ``muster snapshots``: re-evaluated verdicts, and the peer statistics that they cite."""
+"""``muster judge`` and ``muster snapshots``: verdicts judged again, and the peer statistics that they cite."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 from muster.cli import show
 from muster.cli.node import AsJson
 from muster.cli.run import OfNode
+from muster.errors import MusterError
 
 if TYPE_CHECKING:
     from muster.judging.reevaluate import Reevaluated
@@ -17,9 +18,13 @@ app = typer.Typer(no_args_is_help=True)
 
 
 def judge(
-    run_id: Annotated[str, typer.Argument(help="The run's id.")],
+    run_id: Annotated[str, typer.Argument(help="The run's id; none with --fleet.")] = "",
+    fleet: Annotated[
+        bool, typer.Option("--fleet", help="Judge every node, as now and as --skus or --as-of would; changes only.")
+    ] = False,
     as_of: Annotated[
-        str, typer.Option(help="A peer snapshot's version, or 'none'; default: the one that each verdict cites.")
+        str,
+        typer.Option(help="A peer snapshot's version, or for a run 'none'; default: the one that each verdict cites."),
     ] = "",
     skus: Annotated[
         str,
@@ -29,10 +34,19 @@ def judge(
     node: OfNode = "",
     json: AsJson = False,
 ) -> None:
-    """Judge a run again from the stored results and print the differences. Records nothing and moves no node."""
+    """Judge a run, or the whole fleet, again from stored results. Records nothing and moves no node.
+
+    A run is judged as its stages were, and every difference is printed. With --fleet, the verdicts that a new SKU
+    revision (--skus) or another snapshot (--as-of) would change are printed node by node.
+    """
     from muster import records
     from muster.judging.reevaluate import reevaluate
 
+    if fleet == bool(run_id):
+        raise MusterError("name a run, or give --fleet to judge every node")
+    if fleet:
+        _fleet(skus, as_of, stage, node, json)
+        return
     run = records.find_run(run_id, node=node)
     outcomes = reevaluate(run, as_of=as_of, skus=skus, stage=stage)
     if json:
@@ -47,6 +61,26 @@ def judge(
     for each in outcomes:
         for sentence in [each.why_not] if each.why_not else each.differences or ["the same"]:
             typer.echo(f"{each.recorded.stage}: {sentence}")
+
+
+def _fleet(skus: str, as_of: str, stage: str, node: str, json: bool) -> None:
+    from muster.judging.proposal import propose
+
+    found = propose(skus=skus, as_of=as_of, stage=stage, node=node)
+    if json:
+        show.as_json({"judged": len(found.outcomes), "without_result": found.without_result, "changes": found.changes})
+        return
+    show.table(
+        ["node", "sku", "stage", "level", "recorded", "now", "proposed", "because"],
+        [[each.node, each.sku, each.stage, each.level, each.recorded, each.now, each.proposed, each.reason]
+         for each in found.changes],
+        empty="no verdict would change",
+    )  # fmt: skip
+    nodes = len({each.node for each in found.outcomes})
+    typer.echo(f"{len(found.changes)} of {len(found.outcomes)} verdicts on {nodes} nodes would change.")
+    typer.echo("Plain limits and the fleet's rules only; `muster judge RUN` judges one run by all limits and coverage.")
+    if found.without_result:
+        typer.echo(f"not judged, since no result is kept: {', '.join(found.without_result)}")
 
 
 @app.command("list")

@@ -92,14 +92,14 @@ def judge(dag_id: str, run_id: str, members: Sequence[str]) -> dict[str, dict[st
 
     A convicted member goes to quarantine at once, whatever becomes of the others.
     """
-    from muster_criteria.cluster.judge import MemberResult, convict
+    from muster_criteria.cluster.judge import MemberResult, judge_block
 
     heard = {name: _heard(dag_id, run_id, name) for name in members}
     skus = {name: load_sku(records.get_node(name).sku, settings().sku_folders) for name in members}
     results = {
         name: MemberResult(name, one.result, one.why_missing, devices=_gpus(skus[name])) for name, one in heard.items()
     }
-    block = convict(list(results.values()))
+    block = judge_block(list(results.values()))
     for note in block.notes:
         log.warning("%s", note)
     outcome: dict[str, dict[str, str]] = {}
@@ -111,7 +111,7 @@ def judge(dag_id: str, run_id: str, members: Sequence[str]) -> dict[str, dict[st
             dag_id, run_id, one.result, judgement, one.raw, one.telemetry, one.attempts, node=said.name
         ).judgement
         headline = f"cluster validation: {stored.reason}"
-        blameless = not said.missing and bool(block.missing or block.convicted)
+        blameless = not said.missing and bool(block.missing or block.failed)
         in_doubt = stored.verdict is Verdict.INCONCLUSIVE
         # Who was in doubt only because another member was lost has not been tested; no budget of its own is spent.
         verdict = Verdict.SKIPPED if in_doubt and blameless else stored.verdict

@@ -23,7 +23,7 @@ from muster.remote.attempt_key import AttemptKey
 from muster.remote.outcome import Ended, Kind
 from muster_criteria.cluster.model import Measurements
 from muster_criteria.cluster.plan import cluster_calls, cluster_deadline_s
-from muster_criteria.cluster.presence import accused
+from muster_criteria.cluster.presence import reported_lost
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Coverage, Judgement, Verdict
 from muster_criteria.sku_files.model import Sku
@@ -107,7 +107,7 @@ class MusterMemberOperator(RemoteJobOperator):
 
         All members report the same as lost, so the first of the others stops them.
         """
-        lost = accused(Measurements(result))
+        lost = reported_lost(Measurements(result))
         left = [name for name in attempt.plan.probes[0].params["members"] if name not in lost]
         if left[:1] != [self.member]:
             return

@@ -11,6 +11,7 @@ from muster.records.common_causes import neighbours
 from muster.records.database.engine import DatabaseState, database_state, dispose, rehearsal, scratch, upgrade
 from muster.records.database.retention import apply_retention
 from muster.records.fleet.goldens import GoldenRecord, goldens_for, list_goldens, withdraw_golden
+from muster.records.fleet.latest import LatestStage, conclusive_stages, latest_stages
 from muster.records.fleet.measured import VISITS, ZONE, excluded_from_peers, fleet_readings, node_readings
 from muster.records.fleet.past_faults import previous_faults
 from muster.records.fleet.peers import keep_snapshot, last_change, latest_snapshot, list_snapshots, load_snapshot
@@ -93,6 +94,7 @@ __all__ = [
     "EventRecord",
     "GoldenRecord",
     "JobRecord",
+    "LatestStage",
     "LeaseRecord",
     "NewNode",
     "NodeRecord",
@@ -118,6 +120,7 @@ __all__ = [
     "begin_stage",
     "breaker",
     "by_boot",
+    "conclusive_stages",
     "count_jobs",
     "database_state",
     "dispose",
@@ -137,6 +140,7 @@ __all__ = [
     "last_contact",
     "last_passes",
     "latest_snapshot",
+    "latest_stages",
     "latest_verdicts",
     "list_goldens",
     "list_nodes",

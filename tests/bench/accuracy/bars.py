@@ -1,7 +1,7 @@
 """What issue 5 demands of the judge, and what of it was missed.
 
 Thermal faults fall under the bar for later visits only: the spread of thermal resistance between healthy parts is wider
-than the clock lottery's, and no bar is set for it at the first visit.
+than the clock variation's, and no bar is set for it at the first visit.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
         "recall_history_5pct": _least(
             row.found.rate
             for row in faulty
-            if row.visit == "later" and _is(row, ("low spread", "lottery", "thermal"), HISTORY)
+            if row.visit == "later" and _is(row, ("low spread", "varied", "thermal"), HISTORY)
         ),
         "recall_first_visit_12pct": _least(
-            row.found.rate for row in faulty if row.visit == "first" and _is(row, "lottery", FIRST_VISIT)
+            row.found.rate for row in faulty if row.visit == "first" and _is(row, "varied", FIRST_VISIT)
         ),
         "recall_discrete": _least(row.shown.rate for row in faulty if _is(row, "discrete") and row.shown.of),
         "false_fail_rate": worst.found.rate,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tests.bench.accuracy.baselines import Halves, Limits, baselines, healthy_halves, tune
+from tests.bench.accuracy.baselines import Limits, baselines
 from tests.bench.accuracy.counting import Count
 from tests.bench.accuracy.devices import Hall
 from tests.bench.accuracy.fleet import (
@@ -21,13 +21,13 @@ from tests.bench.accuracy.fleet import (
     draw_trials,
 )
 from tests.bench.accuracy.physics import Readings
+from tests.bench.accuracy.tuning import Table
 from tests.bench.accuracy.verdicts import Flags, Verdicts, shows
 
 VISITS = ("first", "later")
 """First: no earlier visits. Later: three visits behind it, healthy at all of them."""
 
 MUSTER = "Muster"
-LOTS, LOTS_WITH_PAST = 120, 12
 
 Judge = Callable[[Trials], Verdicts]
 NewJudge = Callable[[Trials], Judge]
@@ -36,15 +36,13 @@ NewJudge = Callable[[Trials], Judge]
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """How many: trials of each class and severity, and healthy nodes, for each kind of visit; fleets to share them.
+    """Numbers of trials of each class and severity, of healthy nodes (both for each kind of visit), and of fleets.
 
-    One fleet's tails may be longer or shorter than they should be by luck, Muster's as much as the baselines', and
+    One fleet's tails may be longer or shorter than they should be by chance, Muster's as much as the baselines', and
     no number of trials against it shows that: hence several fleets.
 
     ``tuning``: further healthy nodes for each kind of visit, of which Muster fails some; its false fails count those
-    too. The baselines are tuned to fail as many at such a visit, of ``LOTS`` times as many, some of them with earlier
-    visits. With a tenth of these, one metric's limit failed half as many again as another's that is spread alike, and
-    which one found more of the faults of 3 % was luck and not skill.
+    too. The baselines get the stored limits that fail the same share of healthy nodes.
     """
 
     trials: int = 1000
@@ -113,8 +111,11 @@ class _Compared:
     judge: Judge
 
 
-def evaluate(seed: int, size: Size, new_judge: NewJudge, cells: Sequence[Cell] = CELLS) -> list[Row]:
-    """All rows, healthy nodes first. The same seed and size give the same trials."""
+def evaluate(
+    seed: int, size: Size, new_judge: NewJudge, cells: Sequence[Cell] = CELLS, tuned: Table | None = None
+) -> list[Row]:
+    """All rows, healthy nodes first. The same seed and size give the same trials. ``tuned``: by default the stored."""
+    table = tuned or Table.load()
     rngs = [np.random.default_rng([seed, number]) for number in range(size.fleets)]
     fleets = [_fleet(rng, size, new_judge) for rng in rngs]
     lot = size.shared(size.tuning)
@@ -124,10 +125,9 @@ def evaluate(seed: int, size: Size, new_judge: NewJudge, cells: Sequence[Cell] =
         false_fails[visit] = Count(hits, lot * size.fleets)
     total: dict[tuple[Cell, str], Row] = {}
     for rng, fleet in zip(rngs, fleets, strict=True):
-        healthy = _halves(rng, fleet, lot)
         for visit, failed in false_fails.items():
-            tuned = tune(healthy, max(failed.hits, 1) / failed.of)
-            for row in _against(rng, size, fleet, visit, tuned, cells):
+            limits = table.at(max(failed.hits, 1) / failed.of)
+            for row in _against(rng, size, fleet, visit, limits, cells):
                 key = (row.cell, row.visit)
                 total[key] = total[key] + row if key in total else row
     return [_with_tuning(row, false_fails) for row in total.values()]
@@ -150,13 +150,6 @@ def _failed(rng: np.random.Generator, fleet: _Compared, nodes: int, visit: str) 
     """How many of so many healthy nodes the judge fails."""
     healthy = draw_trials(rng, fleet.hall, [(HEALTHY, nodes)], _earlier(visit))
     return int(np.count_nonzero(fleet.judge(healthy).failed))
-
-
-def _halves(rng: np.random.Generator, fleet: _Compared, nodes: int) -> Halves:
-    """Healthy nodes of a fleet that its baselines may be tuned by, in lots of so many."""
-    earlier = (EARLIER_VISITS if lot < LOTS_WITH_PAST else 0 for lot in range(LOTS))
-    draws = (draw_trials(rng, fleet.hall, [(HEALTHY, nodes)], visits, repeat=False) for visits in earlier)
-    return healthy_halves(fleet.readings, draws)
 
 
 def _against(

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tests.bench.accuracy.devices import GPUS, Devices
 from tests.bench.accuracy.draws import Array
 
-Group = Literal["low spread", "lottery", "thermal", "discrete"]
+Group = Literal["low spread", "varied", "thermal", "discrete"]
 How = Literal["times", "add", "set"]
 Slots = npt.NDArray[np.int64]
 
@@ -94,12 +94,12 @@ FAULTS = (
           "OCI's health checks ask 26 GB/s of each of 18 links"),
     Fault("power not delivered", "low spread", ("power_share",), "times", _less(0.03, 0.05, 0.10, 0.25),
           "DCGM's targeted_power asks for a share of 700 W; GPUs held below their limit: SC'22 (arXiv 2208.11035)"),
-    Fault("slow clock", "lottery", ("silicon",), "times", _less(0.03, 0.05, 0.08, 0.12, 0.20),
+    Fault("slow clock", "varied", ("silicon",), "times", _less(0.03, 0.05, 0.08, 0.12, 0.20),
           "fail-slow GPUs of 5-20 %: GREYHOUND; outliers 1.5 times slower: SC'22 (arXiv 2208.11035)"),
-    Fault("leakage", "lottery", ("leakage_w",), "add",
+    Fault("leakage", "varied", ("leakage_w",), "add",
           (Severity("+40 W", 40.0, 0.03), Severity("+67 W", 67.0, 0.05), Severity("+150 W", 150.0, 0.12)),
           "leakage beyond its part's own: clocks lost to power at the limit, 2208.11035"),
-    Fault("clock left locked", "lottery", ("clock_cap_mhz",), "set",
+    Fault("clock left locked", "varied", ("clock_cap_mhz",), "set",
           (Severity("1,540 MHz", 1540.0, 0.0), Severity("1,400 MHz", 1400.0, 0.08),
            Severity("1,200 MHz", 1200.0, 0.21)),
           "a diagnostic left a frequency lock altered: ByteRobust (SOSP'25, arXiv 2509.16293)"),

@@ -1,4 +1,4 @@
-"""Muster's own judge over generated readings: the fleet sweep with the SKU file's limits, and the retest it asks for.
+"""Muster's own judge over generated readings: the fleet sweep with the SKU file's limits, and the repeats it asks for.
 
 The only part of the benchmark that knows both sides: it turns arrays into the readings that the fleet functions expect.
 """
@@ -56,7 +56,6 @@ class MusterJudge:
         self._compared = [metric for metric in METRICS if metric.name in {each.metric for each in self._comparisons}]
         self._probe_of = _probe_of(self._comparisons)
         self._retested = {probe for stage in STAGE_OF.values() for probe in repeatable(self._sku, stage, LEVEL)}
-        self._lottery = _of_lottery(self._comparisons)
         readings = together(frame_of(fleet, visit, self._compared) for visit in fleet.visits)
         made_at = datetime.datetime.fromtimestamp((TODAY + 2.0) * 86400.0, datetime.UTC)
         self._snapshot = build_snapshot(readings, made_at, self._comparisons)
@@ -65,59 +64,58 @@ class MusterJudge:
             self._snapshot = build_snapshot(readings, made_at, self._comparisons, exclude=suspected)
 
     def __call__(self, trials: Trials) -> Verdicts:
-        """Judge today's visit of every node stage by stage, as Airflow does; what is doubted is measured once more."""
-        said = Verdicts.none(len(trials))
+        """Judges today's visit of every node stage by stage, as Airflow does; outliers are measured once more."""
+        found = Verdicts.none(len(trials))
         earlier = [frame_of(trials, visit, self._compared) for visit in trials.visits[:-1]]
         history = build_history(together(earlier), self._snapshot, self._comparisons) if earlier else None
         for stage in dict.fromkeys(probe.stage for probe in PROBES):
             metrics = [metric for metric in METRICS if STAGE_OF[metric.probe] == stage]
             readings = frame_of(trials, trials.today, metrics)
-            doubted = self._judge(said, readings, history)
-            if len(doubted):
-                nodes = np.unique(doubted["number"].to_numpy(dtype=np.int64))
-                said.retested[nodes] = True
+            again = self._judge(found, readings, history)
+            if len(again):
+                nodes = np.unique(again["number"].to_numpy(dtype=np.int64))
+                found.retested[nodes] = True
                 first = readings[readings["node"].isin([_name(node) for node in nodes])].reset_index(drop=True)
-                again = [
+                second = [
                     frame_of(
                         trials, trials.again, [metric for metric in metrics if metric.probe == probe], of.to_numpy()
                     )
-                    for probe, of in doubted.groupby("probe")["number"]
+                    for probe, of in again.groupby("probe")["number"]
                 ]
-                self._judge(said, together([first, *again]), history)
-        said.warned[said.failed] = False
-        return said
+                self._judge(found, together([first, *second]), history)
+        found.warned[found.failed] = False
+        return found
 
-    def _judge(self, said: Verdicts, readings: pd.DataFrame, history: History | None) -> pd.DataFrame:
-        """Take down what a sweep says of these nodes, and give what is to be measured again (``number``, ``probe``)."""
-        found = sweep(readings, self._snapshot, history, self._comparisons, skus={SKU: self._sku})
-        nodes = found.verdicts.index.str[1:].to_numpy(dtype=np.int64)
-        verdict, held = found.verdicts["verdict"].to_numpy(), found.verdicts["held"].to_numpy() != ""
-        said.failed[nodes[(verdict == "FAIL") & ~held]] = True
-        said.warned[nodes[np.isin(verdict, ("WARN", RETEST)) | held]] = True
-        findings = found.findings.assign(
-            number=found.findings["node"].str[1:].to_numpy(dtype=np.int64),
-            probe=found.findings["metric"].str.removesuffix("_level").map(self._probe_of),
+    def _judge(self, found: Verdicts, readings: pd.DataFrame, history: History | None) -> pd.DataFrame:
+        """Note a sweep's verdicts on these nodes, and return what is to be measured again (``number``, ``probe``)."""
+        judged = sweep(readings, self._snapshot, history, self._comparisons, skus={SKU: self._sku})
+        nodes = judged.verdicts.index.str[1:].to_numpy(dtype=np.int64)
+        verdict = judged.verdicts["verdict"].to_numpy()
+        found.failed[nodes[verdict == "FAIL"]] = True
+        found.warned[nodes[np.isin(verdict, ("WARN", "RETEST"))]] = True
+        findings = judged.findings.assign(
+            number=judged.findings["node"].str[1:].to_numpy(dtype=np.int64),
+            probe=judged.findings["metric"].str.removesuffix("_level").map(self._probe_of),
         )
-        self._accuse(said, findings[(findings["breach"] == "fail") & (findings["held"] == "")])
-        doubtful = findings[findings["breach"].isin(("retest", "invalid")) & findings["probe"].isin(self._retested)]
-        doubtful = doubtful[doubtful["number"].isin(nodes[verdict == RETEST])]
-        lottery = doubtful["metric"].str.removesuffix("_level").isin(self._lottery) & ~doubtful["rule"].isin(OWN_PAST)
-        again = doubtful.loc[~lottery, ["number", "probe"]].drop_duplicates()
+        self._accuse(found, findings[(findings["breach"] == "fail") & (findings["held"] == "")])
+        outliers = findings["breach"].isin(("retest", "invalid")) & findings["probe"].isin(self._retested)
+        outliers &= findings["number"].isin(nodes[verdict == "RETEST"])
+        again = findings.loc[outliers, ["number", "probe"]].drop_duplicates()
         unlike = findings["rule"].isin(OWN_PAST) & findings["breach"].isin(("retest", "warn"))
         unlike &= ~findings["number"].isin(again["number"])
-        said.suspected[findings.loc[unlike | (findings["breach"] == "fail"), "number"].to_numpy()] = True
+        found.suspected[findings.loc[unlike | (findings["breach"] == "fail"), "number"].to_numpy()] = True
         return again
 
-    def _accuse(self, said: Verdicts, findings: pd.DataFrame) -> None:
+    def _accuse(self, found: Verdicts, findings: pd.DataFrame) -> None:
         """Which GPUs are named, and after how many minutes: a second reading follows the stage it is of."""
         node = findings["number"].to_numpy()
         slot = findings["device"].str.extract(r"^gpu(\d)$")[0].to_numpy(dtype=np.float64)
         about_gpu = np.isfinite(slot)
-        said.accused[node[about_gpu], slot[about_gpu].astype(np.int64)] = True
+        found.accused[node[about_gpu], slot[about_gpu].astype(np.int64)] = True
         probe = findings["probe"]
         again = (probe.map(_STAGE_OVER_AFTER) + probe.map(_MINUTES)).to_numpy(dtype=np.float64)
         minutes = np.where(findings["repeats"] > 1, again, probe.map(_KNOWN_AFTER).to_numpy(dtype=np.float64))
-        np.fmin.at(said.minutes, node, minutes)
+        np.fmin.at(found.minutes, node, minutes)
 
 
 def frame_of(trials: Trials, visit: Visit, metrics: Sequence[Metric], nodes: Positions | None = None) -> pd.DataFrame:
@@ -155,13 +153,6 @@ def _named(codes: Positions, names: Sequence[str]) -> pd.Categorical:
 
 def _name(node: int) -> str:
     return f"n{node:06d}"
-
-
-def _of_lottery(comparisons: Iterable[Comparison]) -> set[str]:
-    """Metrics and indices that no second reading tells more of."""
-    lottery = [each for each in comparisons if each.spread == "lottery"]
-    made = {name for each in lottery if each.family for name in (f"{each.family}_index", given_name(each))}
-    return {each.metric for each in lottery} | made
 
 
 def _probe_of(comparisons: Iterable[Comparison]) -> Mapping[str, str]:

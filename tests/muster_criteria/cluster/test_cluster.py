@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster_criteria.cluster.judge import MemberResult, convict
+from muster_criteria.cluster.judge import MemberResult, judge_block
 from muster_criteria.cluster.plan import cluster_calls, cluster_deadline_s
 from muster_criteria.model import FaultClass, Severity, Verdict
 from muster_node.cluster.block import block_of
@@ -25,10 +25,10 @@ FEW = settings(max_examples=40, deadline=None)
 @FEW
 @given(st.integers(2, 9), st.integers(1, 8))
 def test_a_clean_block_convicts_nobody(count: int, gpus: int) -> None:
-    judgement = convict(members(block(count, gpus)))
+    judgement = judge_block(members(block(count, gpus)))
     assert judgement.verdict is Verdict.PASS
     assert judgement.cleared == tuple(sorted(f"n{number}" for number in range(count)))
-    assert judgement.convicted == judgement.inconclusive == {}
+    assert judgement.failed == judgement.inconclusive == {}
     assert judgement.missing == judgement.notes == ()
 
 
@@ -39,13 +39,13 @@ def test_one_flipped_rank_is_always_the_one_convicted(data: Any, count: int, gpu
     name = data.draw(st.sampled_from(sorted(sent)))
     gpu = data.draw(st.sampled_from(sent[name].gpus))
     sent[name].flip(gpu, data.draw(st.integers(0, 2)), erratic)
-    judgement = convict(members(sent))
+    judgement = judge_block(members(sent))
     if count * gpus == 2 and not erratic:
         # Two that differ, each sure of itself: nobody can tell, and both are held.
-        assert judgement.convicted == {}
+        assert judgement.failed == {}
         assert set(judgement.inconclusive) == set(sent)
         return
-    ((convicted, findings),) = judgement.convicted.items()
+    ((convicted, findings),) = judgement.failed.items()
     assert (convicted, [f.device for f in findings]) == (name, [gpu])
     assert findings[0].fault_class is FaultClass.GPU
     others = set(sent) - {name}
@@ -70,17 +70,17 @@ def test_the_order_of_members_changes_nothing(dice: random.Random, count: int) -
         if dice.random() < 0.2:
             each.weights = dice.choice("xyz")
     given_members = [*members(sent), MemberResult("n99", None, "no answer")]
-    expected = convict(given_members)
+    expected = judge_block(given_members)
     for _ in range(3):
         dice.shuffle(given_members)
-        assert convict(given_members) == expected
+        assert judge_block(given_members) == expected
 
 
 def test_the_odd_one_out_in_model_is_held_since_nobody_confirms_it() -> None:
     sent = block(3, gpus=1)
     sent["n2"].keys["gpu0"] = "another library"
-    judgement = convict(members(sent))
-    assert judgement.convicted == {}
+    judgement = judge_block(members(sent))
+    assert judgement.failed == {}
     assert judgement.cleared == ("n0", "n1")
     assert "no other comparable device confirms the digests of gpu0" in judgement.inconclusive["n2"]
 
@@ -89,8 +89,8 @@ def test_a_whole_node_that_differs_is_held_for_its_software() -> None:
     sent = block(3)
     for gpu in sent["n1"].gpus:
         sent["n1"].flip(gpu)
-    judgement = convict(members(sent))
-    assert judgement.convicted == {}
+    judgement = judge_block(members(sent))
+    assert judgement.failed == {}
     assert "software, host or power before its devices" in judgement.inconclusive["n1"]
     assert {f.fault_class for m in judgement.members for f in m.findings} == {FaultClass.SOFTWARE}
     assert judgement.cleared == ("n0", "n2")
@@ -100,8 +100,8 @@ def test_all_different_is_a_common_cause() -> None:
     sent = block(3, gpus=1)
     for each in sent.values():
         each.flip()
-    judgement = convict(members(sent))
-    assert judgement.convicted == {}
+    judgement = judge_block(members(sent))
+    assert judgement.failed == {}
     assert set(judgement.inconclusive) == set(sent)
     assert "all 3 devices differ from each other: suspect a common cause" in judgement.notes[0]
 
@@ -110,8 +110,8 @@ def test_most_of_a_block_disagreeing_with_itself_is_a_common_cause() -> None:
     sent = block(3, gpus=1)
     for name in ("n0", "n1"):
         sent[name].flip(erratic=True)
-    judgement = convict(members(sent))
-    assert judgement.convicted == {}
+    judgement = judge_block(members(sent))
+    assert judgement.failed == {}
     assert "suspect software" in judgement.notes[0]
     assert set(judgement.inconclusive) == set(sent)
 
@@ -123,8 +123,8 @@ def test_one_node_cannot_outvote_another_however_many_devices_it_has() -> None:
             sent["n1"].flip(gpu, step)
     del sent["n1"].gpus[2]
     sent["n1"].digests = {at: text for at, text in sent["n1"].digests.items() if at[0] != "gpu2"}
-    judgement = convict(members(sent))
-    assert judgement.convicted == {}
+    judgement = judge_block(members(sent))
+    assert judgement.failed == {}
     assert set(judgement.inconclusive) == set(sent)
 
 
@@ -133,8 +133,8 @@ def test_a_tie_names_nobody() -> None:
     for name in ("n0", "n1"):
         for at in sent[name].digests:
             sent[name].digests[at] += " other"
-    judgement = convict(members(sent))
-    assert judgement.convicted == {}
+    judgement = judge_block(members(sent))
+    assert judgement.failed == {}
     assert set(judgement.inconclusive) == set(sent)
 
 
@@ -142,8 +142,8 @@ def test_more_or_fewer_digests_than_others_clear_nobody() -> None:
     sent = block(3, gpus=1)
     sent["n1"].digests["gpu0", "1", "activations", "99"] = "made up"
     del sent["n2"].digests["gpu0", "0", "gradients", "0"]
-    judgement = convict(members(sent))
-    assert judgement.convicted == {}
+    judgement = judge_block(members(sent))
+    assert judgement.failed == {}
     assert "n1" in judgement.inconclusive
     assert "n2" in judgement.inconclusive
 
@@ -155,28 +155,28 @@ def test_two_answers_for_one_question_agree_with_nobody() -> None:
     raw["measurements"].append(row(TRAINING, "step_digest", "gpu0", text="another", labels=labels))
     doubled = Sent("n1", list(sent), 1)
     doubled.raw = lambda: raw  # type: ignore[method-assign]
-    judgement = convict([sent["n0"].member(), doubled.member(), sent["n2"].member()])
-    assert set(judgement.convicted) == {"n1"}
+    judgement = judge_block([sent["n0"].member(), doubled.member(), sent["n2"].member()])
+    assert set(judgement.failed) == {"n1"}
 
 
 def test_different_weights_after_the_same_sums_convict_the_odd_one() -> None:
     sent = block(3)
     sent["n2"].weights = "other"
-    ((name, (finding,)),) = convict(members(sent)).convicted.items()
+    ((name, (finding,)),) = judge_block(members(sent)).failed.items()
     assert (name, finding.rule) == ("n2", "same_weights")
     pair = block(2)
     pair["n1"].weights = "other"
-    assert set(convict(members(pair)).inconclusive) == {"n0", "n1"}
+    assert set(judge_block(members(pair)).inconclusive) == {"n0", "n1"}
 
 
 def test_a_loss_that_is_no_number_is_explained_by_whoever_corrupts_or_by_nobody() -> None:
     sent = block(3)
     for each in sent.values():
         each.loss = None
-    assert set(convict(members(sent)).inconclusive) == set(sent)
+    assert set(judge_block(members(sent)).inconclusive) == set(sent)
     sent["n1"].flip("gpu1", erratic=True)
-    judgement = convict(members(sent))
-    assert set(judgement.convicted) == {"n1"}
+    judgement = judge_block(members(sent))
+    assert set(judgement.failed) == {"n1"}
     assert judgement.cleared == ("n0", "n2")
 
 
@@ -188,7 +188,7 @@ def test_a_lost_member_is_named_and_nobody_passes(data: Any, count: int) -> None
     for each in sent.values():
         each.lose(lost)
     results = [each.member() for name, each in sent.items() if name != lost]
-    judgement = convict([*results, MemberResult(lost, None, "its agent left no result")])
+    judgement = judge_block([*results, MemberResult(lost, None, "its agent left no result")])
     assert judgement.missing == (lost,)
     assert judgement.cleared == ()
     assert set(judgement.inconclusive) == set(sent)
@@ -202,7 +202,7 @@ def test_who_was_lost_does_not_get_others_named_by_blaming_them() -> None:
     for name in ("n0", "n1", "n3"):
         sent[name].lose("n2")
     sent["n2"].lose("n0").lose("n1").lose("n3")
-    judgement = convict(members(sent))
+    judgement = judge_block(members(sent))
     assert judgement.missing == ("n2",)
 
 
@@ -210,7 +210,7 @@ def test_a_pair_that_lost_each_other_are_both_suspects() -> None:
     sent = block(2)
     sent["n0"].lose("n1")
     sent["n1"].lose("n0")
-    judgement = convict(members(sent))
+    judgement = judge_block(members(sent))
     assert judgement.missing == ()
     assert all("lost each other" in why for why in judgement.inconclusive.values())
 
@@ -218,7 +218,7 @@ def test_a_pair_that_lost_each_other_are_both_suspects() -> None:
 def test_a_probe_that_was_skipped_says_why_in_the_verdict() -> None:
     sent = block(3)
     sent["n1"].status[TRAINING] = "skipped"
-    assert "cluster_training skipped" in convict(members(sent)).inconclusive["n1"]
+    assert "cluster_training skipped" in judge_block(members(sent)).inconclusive["n1"]
 
 
 @pytest.mark.parametrize(
@@ -227,14 +227,14 @@ def test_a_probe_that_was_skipped_says_why_in_the_verdict() -> None:
 def test_nobody_passes_without_having_measured(metric: str) -> None:
     sent = block(3)
     sent["n1"].dropped.add(metric)
-    judgement = convict(members(sent))
+    judgement = judge_block(members(sent))
     assert "n1" not in judgement.cleared
-    assert judgement.convicted == {}
+    assert judgement.failed == {}
 
 
 def test_a_gpu_that_the_sku_counts_and_nobody_tested_is_missed() -> None:
     sent = block(3, gpus=2)
-    judgement = convict([each.member(devices=3) for each in sent.values()])
+    judgement = judge_block([each.member(devices=3) for each in sent.values()])
     assert judgement.cleared == ()
     assert all("on each of 3 devices: 2 reported it" in why for why in judgement.inconclusive.values())
 
@@ -243,7 +243,7 @@ def test_a_member_that_tested_fewer_devices_than_its_peers_is_held() -> None:
     sent = block(3)
     sent["n1"].gpus.remove("gpu1")
     sent["n1"].digests = {at: text for at, text in sent["n1"].digests.items() if at[0] != "gpu1"}
-    judgement = convict(members(sent))
+    judgement = judge_block(members(sent))
     assert judgement.cleared == ("n0", "n2")
     assert "n1" in judgement.inconclusive
 
@@ -258,7 +258,7 @@ def test_cpu_nodes_may_have_different_numbers_of_cores() -> None:
             told = getattr(healthy, per_device)
             setattr(healthy, per_device, {gpu.replace("gpu", "cpu"): value for gpu, value in told.items()})
         sent[each.name] = healthy
-    assert convict(members(sent)).verdict is Verdict.PASS
+    assert judge_block(members(sent)).verdict is Verdict.PASS
 
 
 def test_a_sender_that_spoils_payloads_is_told_from_a_receiver_and_from_a_path() -> None:
@@ -269,29 +269,29 @@ def test_a_sender_that_spoils_payloads_is_told_from_a_receiver_and_from_a_path()
     for sender in ("n0", "n1", "n3"):
         bad_receiver["n2"].mismatches["all_gather", sender] = 7.0
     for sent in (bad_sender, bad_receiver):
-        judgement = convict(members(sent))
-        assert set(judgement.convicted) == {"n2"}
+        judgement = judge_block(members(sent))
+        assert set(judgement.failed) == {"n2"}
         assert judgement.cleared == ("n0", "n1", "n3")
     path = block(4)
     path["n3"].mismatches["send_recv", "n2"] = 1.0
-    judgement = convict(members(path))
-    assert judgement.convicted == {}
+    judgement = judge_block(members(path))
+    assert judgement.failed == {}
     assert set(judgement.inconclusive) == {"n2", "n3"}
 
 
 def test_a_wrong_sum_names_nobody_and_passes_nobody() -> None:
     sent = block(3)
     sent["n1"].mismatches["all_reduce", ""] = 2.0
-    judgement = convict(members(sent))
-    assert judgement.convicted == {}
+    judgement = judge_block(members(sent))
+    assert judgement.failed == {}
     assert set(judgement.inconclusive) == set(sent)
 
 
 def test_a_block_is_at_least_two_members_with_names_of_their_own() -> None:
     with pytest.raises(ValueError, match="at least two members"):
-        convict([MemberResult("n0", None)])
+        judge_block([MemberResult("n0", None)])
     with pytest.raises(ValueError, match="each named once"):
-        convict([MemberResult("n0", None), MemberResult("n0", None)])
+        judge_block([MemberResult("n0", None), MemberResult("n0", None)])
 
 
 def test_a_fault_of_the_judge_passes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +299,7 @@ def test_a_fault_of_the_judge_passes_nobody(monkeypatch: pytest.MonkeyPatch) -> 
         raise KeyError("a bug")
 
     monkeypatch.setattr("muster_criteria.cluster.judge.judge_pace", fails)
-    judgement = convict(members(block(3)))
+    judgement = judge_block(members(block(3)))
     assert judgement.cleared == ()
     assert all("the judge could not do its work" in why for why in judgement.inconclusive.values())
 
@@ -308,14 +308,14 @@ def test_the_verdict_can_be_recorded_as_that_of_a_stage() -> None:
     sent = block(3)
     sent["n1"].flip("gpu1", erratic=True)
     results = members(sent)
-    judgement = convict(results)
+    judgement = judge_block(results)
     recorded = judgement.members[1].judgement(results[1], "demo", "h100-sxm-8", "1+abc")
     assert (recorded.stage, recorded.verdict, recorded.simulated) == ("cluster_validation", Verdict.FAIL, True)
     spoilt = [o for o in recorded.observations if not o.ok]
     assert [(o.metric, o.device) for o in spoilt] == [("self_mismatches", "gpu1")]
     assert recorded.findings[0].severity is Severity.CRITICAL
     lost = MemberResult("n9", None, "no answer")
-    assert convict([*results, lost]).members[3].judgement(lost, "demo", "s", "1").observations == ()
+    assert judge_block([*results, lost]).members[3].judgement(lost, "demo", "s", "1").observations == ()
 
 
 def test_plans_differ_in_rank_only_and_are_what_the_probes_take() -> None:
@@ -336,6 +336,6 @@ def test_plans_differ_in_rank_only_and_are_what_the_probes_take() -> None:
 
 
 def test_values_that_travel_are_frozen() -> None:
-    judgement = convict(members(block(2)))
+    judgement = judge_block(members(block(2)))
     with pytest.raises(dataclasses.FrozenInstanceError):
         judgement.members = ()  # type: ignore[misc]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster_criteria.cluster.judge import convict
+from muster_criteria.cluster.judge import judge_block
 from muster_criteria.model import Verdict
 from tests.muster_criteria.cluster_results import OPS, Sent, block, members
 
@@ -26,8 +26,8 @@ def test_one_slow_rank_is_always_the_one_convicted(data: Any, count: int) -> Non
     sent = block(count)
     name = data.draw(st.sampled_from(sorted(sent)))
     slow(sent, name, factor=data.draw(st.floats(1.06, 5.0)))
-    judgement = convict(members(sent))
-    ((convicted, (finding,)),) = judgement.convicted.items()
+    judgement = judge_block(members(sent))
+    ((convicted, (finding,)),) = judgement.failed.items()
     assert (convicted, finding.rule, finding.device) == (name, "straggler", "gpu1")
     assert set(judgement.cleared) == set(sent) - {name}
 
@@ -36,8 +36,8 @@ def test_slow_without_anybody_waiting_for_it_only_warns() -> None:
     sent = block(4)
     slow(sent, "n1")
     sent["n1"].wait = 0.3
-    judgement = convict(members(sent))
-    assert judgement.convicted == {}
+    judgement = judge_block(members(sent))
+    assert judgement.failed == {}
     (member,) = [member for member in judgement.members if member.verdict is not Verdict.PASS]
     assert (member.name, member.verdict) == ("n1", Verdict.WARN)
     assert "the others do not wait for it" in member.reason
@@ -47,7 +47,7 @@ def test_slow_without_anybody_waiting_for_it_only_warns() -> None:
 def test_with_fewer_than_three_others_the_slower_one_is_warned_only(count: int) -> None:
     sent = block(count)
     slow(sent, "n1")
-    (warned,) = [member for member in convict(members(sent)).members if member.verdict is not Verdict.PASS]
+    (warned,) = [member for member in judge_block(members(sent)).members if member.verdict is not Verdict.PASS]
     assert (warned.name, warned.verdict, warned.findings[0].confidence) == ("n1", Verdict.WARN, 0.5)
 
 
@@ -56,7 +56,7 @@ def test_a_difference_that_every_step_shows_convicts_nobody() -> None:
     slow(sent, "n1", factor=1.2)
     for each in sent.values():
         each.spread = 0.3
-    assert convict(members(sent)).verdict is Verdict.PASS
+    assert judge_block(members(sent)).verdict is Verdict.PASS
 
 
 def test_small_differences_warn_from_where_healthy_nodes_end() -> None:
@@ -64,7 +64,7 @@ def test_small_differences_warn_from_where_healthy_nodes_end() -> None:
     for factor in (1.035, 1.045, 1.055):
         sent = block(4)
         slow(sent, "n1", factor=factor)
-        verdicts.append(convict(members(sent)).verdict)
+        verdicts.append(judge_block(members(sent)).verdict)
     assert verdicts == [Verdict.PASS, Verdict.WARN, Verdict.FAIL]
 
 
@@ -73,7 +73,7 @@ def test_a_single_device_may_differ_more_than_a_whole_node() -> None:
     for factor in (1.04, 1.08, 1.12):
         sent = block(4, gpus=1)
         slow(sent, "n1", "gpu0", factor)
-        verdicts.append(convict(members(sent)).verdict)
+        verdicts.append(judge_block(members(sent)).verdict)
     assert verdicts == [Verdict.PASS, Verdict.WARN, Verdict.FAIL]
 
 
@@ -83,17 +83,17 @@ def test_different_models_are_not_compared() -> None:
         sent[name].keys = dict.fromkeys(sent[name].gpus, "NVIDIA H200; PyTorch 2.13")
         sent[name].digests = {at: text + " on H200" for at, text in sent[name].digests.items()}
         sent[name].compute = dict.fromkeys(sent[name].gpus, 0.7)
-    assert convict(members(sent)).verdict is Verdict.PASS
+    assert judge_block(members(sent)).verdict is Verdict.PASS
 
 
 def test_who_comes_late_to_most_collectives_is_warned_of() -> None:
     sent = block(3)
     sent["n2"].lags = dict.fromkeys(OPS, 0.4)
-    judgement = convict(members(sent))
+    judgement = judge_block(members(sent))
     (member,) = [member for member in judgement.members if member.verdict is not Verdict.PASS]
     assert (member.name, member.verdict, member.findings[0].rule) == ("n2", Verdict.WARN, "late")
     sent["n2"].lags["all_reduce"] = sent["n2"].lags["all_gather"] = sent["n2"].lags["send_recv"] = 0.0
-    assert convict(members(sent)).verdict is Verdict.PASS
+    assert judge_block(members(sent)).verdict is Verdict.PASS
 
 
 def test_one_member_that_reports_false_times_gets_no_other_failed() -> None:
@@ -102,6 +102,6 @@ def test_one_member_that_reports_false_times_gets_no_other_failed() -> None:
         sent = block(count)
         sent["n0"].compute = dict.fromkeys(sent["n0"].gpus, 0.5)
         sent["n0"].wait = 10.0
-        judgement = convict(members(sent))
-        assert judgement.convicted == {}
+        judgement = judge_block(members(sent))
+        assert judgement.failed == {}
         assert {member.verdict for member in judgement.members if member.name != "n0"} == {others}

@@ -24,7 +24,7 @@ SLOPE = -0.15
 CLOCKS = ("clock_0", "clock_1")
 GIVEN = "clock_given_heat"
 COMPARISONS = (
-    *(Comparison(metric=name, device="gpu", unit="MHz", worse="lower", spread="lottery", family="clock", given="heat")
+    *(Comparison(metric=name, device="gpu", unit="MHz", worse="lower", spread="varied", family="clock", given="heat")
       for name in CLOCKS),
     Comparison(metric="heat", device="gpu", unit="°C", worse="higher", judged=False),
 )  # fmt: skip
@@ -33,8 +33,8 @@ COMPARISONS = (
 def measured(rng: np.random.Generator, nodes: int = NODES) -> pd.DataFrame:
     """Healthy nodes whose clocks fall with their temperature, which differs from node to node by a twentieth."""
     heat = 60.0 * (1.0 + 0.05 * rng.standard_normal((nodes, 1)) + 0.01 * rng.standard_normal((nodes, GPUS)))
-    lottery = 1.0 + 0.005 * rng.standard_normal((nodes, GPUS)) + SLOPE * (heat / 60.0 - 1.0)
-    values = {"heat": heat, **{name: 1600.0 * (lottery + 0.002 * rng.standard_normal(heat.shape)) for name in CLOCKS}}
+    variation = 1.0 + 0.005 * rng.standard_normal((nodes, GPUS)) + SLOPE * (heat / 60.0 - 1.0)
+    values = {"heat": heat, **{name: 1600.0 * (variation + 0.002 * rng.standard_normal(heat.shape)) for name in CLOCKS}}
     node, gpu = (axis.ravel() for axis in np.indices(heat.shape))
     parts = [
         pd.DataFrame({"metric": name, "unit": "°C" if name == "heat" else "MHz", "value": value.ravel()})

@@ -87,7 +87,7 @@ def test_one_that_cannot_tell_leaves_the_others_as_they_are() -> None:
     assert tails_of([]) == []
 
 
-def test_a_gaussian_fleet_is_not_judged_so_mildly_that_lottery_hides_twelve_percent() -> None:
+def test_a_gaussian_fleet_is_not_judged_so_mildly_that_variation_hides_twelve_percent() -> None:
     """At σ 1.75 % and a family's part of the budget, 99 of 100 devices 12 % slow must lie beyond the threshold.
 
     At the first visit: later, a device's own past tells.
@@ -96,7 +96,7 @@ def test_a_gaussian_fleet_is_not_judged_so_mildly_that_lottery_hides_twelve_perc
     assert tail is not None
 
     weights = GIVEN_WEIGHT + INDEX_WEIGHT + 2 * ALONE_WEIGHT + 1.0  # a family, two metrics of none, room for members
-    spent = Budget().part("peers", "lottery", GIVEN_WEIGHT / (8 * weights), has_past=False)
+    spent = Budget().part("peers", "varied", GIVEN_WEIGHT / (8 * weights), has_past=False)
     assert threshold(tail, spent) <= 12.0 / 1.75 - 2.33
 
 
@@ -143,12 +143,12 @@ def test_the_limit_of_a_cusum_follows_from_the_budget() -> None:
 def test_the_budget_is_spent_once_at_most(has_past: bool) -> None:
     """A tenth is kept back at least, for tails that are longer than predicted."""
     budget = Budget()
-    for low, lottery in (([1.0] * 480, [4.0, 1.0, 0.1]), ([1.0], [2.0] * 8)):
+    for low, variation in (([1.0] * 480, [4.0, 1.0, 0.1]), ([1.0], [2.0] * 8)):
         spent = {
             rule: sum(
                 budget.part(rule, spread, weight / sum(weights), confirmed=confirmed, has_past=has_past)
                 for confirmed in (False, True)
-                for spread, weights in (("low", low), ("lottery", lottery))
+                for spread, weights in (("low", low), ("varied", variation))
                 for weight in weights
             )
             for rule in SHARES

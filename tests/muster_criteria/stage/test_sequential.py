@@ -107,7 +107,7 @@ def test_no_repeat_undoes_part_to_part_variation(case: MakeCase) -> None:
     assert slow.judge(repeats=told).verdict is Verdict.FAIL
 
 
-def test_a_programme_may_not_repeat_what_follows_the_lottery() -> None:
+def test_a_programme_may_not_repeat_what_varies_by_part() -> None:
     sku = load_sku(SKU)
     assert lint_sku(SKU) == []
     from muster_criteria.sku_files.lint import problems_of
@@ -117,7 +117,7 @@ def test_a_programme_may_not_repeat_what_follows_the_lottery() -> None:
     plan = stage.model_copy(update={"probes": {**stage.probes, "gemm_rate": use}})
     programme = sku.programme.model_copy(update={"stages": {**sku.programme.stages, "performance": plan}})
     found = [str(each) for each in problems_of(sku.model_copy(update={"programme": programme}))]
-    assert any("its gemm_rate follows the lottery, which no repeat undoes" in each for each in found)
+    assert any("its gemm_rate varies from part to part, which no repeat changes" in each for each in found)
 
 
 def test_a_run_in_another_unit_or_of_another_device_is_no_repeat(case: MakeCase) -> None:

@@ -145,14 +145,14 @@ BAD: list[tuple[str, Any, str]] = [
     (
         "a dispute without a side",
         lambda raw: next(e for e in raw["entries"] if 63 in e["codes"]).pop("why"),
-        r"code 63 is disputed \(others\), but says not why this side is taken",
+        r"code 63 is disputed \(others\), but has no reason for this side",
     ),
     (
         "a pattern that is none",
         lambda raw: next(e for e in raw["entries"] if 154 in e["codes"])["cases"][0].update(says="("),
         r"cases\.0\.says: not a regular expression",
     ),
-    ("no word on unknown codes", lambda raw: raw["unknown"].pop(), r"unknown must say"),
+    ("no word on unknown codes", lambda raw: raw["unknown"].pop(), r"unknown must have an entry"),
 ]
 
 
@@ -233,7 +233,7 @@ def test_without_a_time_an_error_counts_as_the_stages_own(case: MakeCase) -> Non
 def test_messages_that_are_counted_but_not_told_are_missing(case: MakeCase) -> None:
     judgement = logged(case("thermal"), 63).set("xid_total", value=3.0).judge()
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert "XIDs of node: 3 messages are counted, but only 1 are told" in judgement.reason
+    assert "XIDs of node: 3 messages are counted, but only 1 are reported" in judgement.reason
 
 
 def test_a_sku_without_a_policy_rules_on_none(case: MakeCase) -> None:
@@ -260,8 +260,8 @@ def test_an_error_that_survives_two_reboots_is_isolated(policy: XidPolicy, boots
     if returns:
         assert evidence[0].kind == "xid_returns"
         assert evidence[0].sentence == (
-            f"gpu3: XID 119 (the GPU's system processor does not answer) has come back in {boots} boots, so restarting "
-            "does not mend it (ISOLATE, XID policy nvidia-xid 2026.1)."
+            f"gpu3: XID 119 (the GPU's system processor does not answer) has come back in {boots} boots, so a restart "
+            "does not repair it (ISOLATE, XID policy nvidia-xid 2026.1)."
         )
 
 

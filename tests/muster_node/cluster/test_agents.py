@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster_criteria.cluster.judge import ClusterJudgement, MemberResult, convict
+from muster_criteria.cluster.judge import ClusterJudgement, MemberResult, judge_block
 from muster_criteria.model import Verdict
 from tests.muster_node.agent.harness import Ended
 from tests.muster_node.cluster.blocks import Block
@@ -41,7 +41,7 @@ def block(tmp_path: Path) -> Iterator[Make]:
 
 def judged(ends: dict[str, Ended], *lost: str) -> ClusterJudgement:
     members = [MemberResult(name, end.result) for name, end in ends.items()]
-    return convict([*members, *(MemberResult(name, None, "its agent left no result") for name in lost)])
+    return judge_block([*members, *(MemberResult(name, None, "its agent left no result") for name in lost)])
 
 
 def test_a_flip_and_a_slow_gpu_are_each_pinned_and_the_others_pass(block: Make) -> None:
@@ -52,7 +52,7 @@ def test_a_flip_and_a_slow_gpu_are_each_pinned_and_the_others_pass(block: Make) 
     assert [end.rc for end in ends.values()] == [0, 0, 0, 0]
     assert all(end.result.simulated for end in ends.values())
     judgement = judged(ends)
-    found = {name: [(f.rule, f.device) for f in findings] for name, findings in judgement.convicted.items()}
+    found = {name: [(f.rule, f.device) for f in findings] for name, findings in judgement.failed.items()}
     assert found == {"n1": [("repeats_itself", "gpu2")], "n2": [("straggler", "gpu0")]}
     assert judgement.cleared == ("n0", "n3")
     weights = {row.text for end in ends.values() for row in end.result.measurements if row.metric == "weights_digest"}
@@ -64,7 +64,7 @@ def test_a_pair_of_real_cpus_confirm_each_other(block: Make) -> None:
     pair.start()
     ends = pair.end()
     judgement = judged(ends)
-    assert judgement.convicted == judgement.inconclusive == {}
+    assert judgement.failed == judgement.inconclusive == {}
     # Two processes share these cores with whatever else runs: one may be slower, which warns, and must do no more.
     assert {member.verdict for member in judgement.members} <= {Verdict.PASS, Verdict.WARN}
     assert not any(end.result.simulated for end in ends.values())
@@ -115,7 +115,7 @@ def test_a_lost_node_is_named_by_all_others_which_end_cleanly(block: Make, phase
         assert missing == {name: float(name == victim) for name in three.names}
     judgement = judged(ends, victim)
     assert judgement.missing == (victim,)
-    assert judgement.convicted == {}
+    assert judgement.failed == {}
     assert judgement.cleared == ()
     assert phase in judgement.inconclusive[victim]
 
@@ -140,7 +140,7 @@ def test_a_node_lost_while_it_waits_for_the_others_is_named(block: Make) -> None
         assert set(missing) == {victim}
         assert "join" in missing[victim]
         judgement = judged(ends, victim, absent)
-        assert judgement.convicted == {}
+        assert judgement.failed == {}
         assert judgement.cleared == ()
 
 
@@ -164,7 +164,7 @@ def test_a_slow_node_is_waited_for_in_every_phase_and_accused_of_nothing(block: 
     ends = three.end()
     judgement = judged(ends)
     assert judgement.missing == ()
-    assert judgement.convicted == judgement.inconclusive == {}
+    assert judgement.failed == judgement.inconclusive == {}
     assert [end.rc for end in ends.values()] == [0, 0, 0]
     lags = {name: measured(end, "join_lag") for name, end in ends.items()}
     assert max(lags, key=lambda name: lags[name]) == "n1"

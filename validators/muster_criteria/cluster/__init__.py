@@ -1,1 +1,1 @@
-"""The verdict on a block of nodes: who was lost, who corrupts, who is slow."""
+"""The verdict on a block of nodes: lost members, silent corruption, stragglers."""

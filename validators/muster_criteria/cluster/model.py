@@ -1,4 +1,4 @@
-"""The values of judging a block of nodes: what each member sent, and what is said of each and of the whole."""
+"""The values of judging a block of nodes: results of members, verdicts on members, verdict on the block."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MemberResult:
 
 @dataclasses.dataclass(frozen=True)
 class MemberVerdict:
-    """What is said of one member. ``missing``: it did not come up, or was lost to the others."""
+    """The verdict on one member. ``missing``: it did not join, or was lost to the others."""
 
     name: str
     verdict: Verdict
@@ -45,7 +45,7 @@ class MemberVerdict:
     missing: bool = False
 
     def judgement(self, member: MemberResult, level: str, sku: str, sku_version: str) -> Judgement:
-        """The same as the judgement of a stage, for records and reports."""
+        """The verdict as the judgement of a stage, for records and reports."""
         result = member.result
         broken = {(finding.metric, finding.device) for finding in self.findings}
         measured = result.measurements if result is not None else []
@@ -66,7 +66,7 @@ class MemberVerdict:
 
 @dataclasses.dataclass(frozen=True)
 class ClusterJudgement:
-    """What is said of a block: its members sorted by name, and ``notes`` on what concerns all of them."""
+    """Verdicts on all members of a block, sorted by name, and ``notes`` that concern all of them."""
 
     members: tuple[MemberVerdict, ...]
     notes: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class ClusterJudgement:
         return next((verdict for verdict in GRAVITY if verdict in found), Verdict.INCONCLUSIVE)
 
     @property
-    def convicted(self) -> dict[str, tuple[Finding, ...]]:
+    def failed(self) -> dict[str, tuple[Finding, ...]]:
         """Critical findings by member; each names its device."""
         critical = {
             member.name: tuple(finding for finding in member.findings if finding.severity is Severity.CRITICAL)
@@ -93,42 +93,42 @@ class ClusterJudgement:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Members that did not come up, or were lost to the others."""
+        """Members that did not join, or were lost to the others."""
         return tuple(member.name for member in self.members if member.missing)
 
     @property
     def inconclusive(self) -> dict[str, str]:
-        """Why nothing can be said, by member."""
+        """Reasons of INCONCLUSIVE verdicts, by member."""
         return {member.name: member.reason for member in self.members if member.verdict is Verdict.INCONCLUSIVE}
 
 
 @dataclasses.dataclass
-class Case:
-    """What the parts of the judge have found so far. A doubt is a sentence on why a member cannot be passed."""
+class BlockFindings:
+    """Findings so far, by member. ``suspected``: sentences that say why a member cannot pass."""
 
     findings: dict[str, list[Finding]] = dataclasses.field(default_factory=dict)
-    doubts: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    suspected: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     missing: set[str] = dataclasses.field(default_factory=set)
     notes: list[str] = dataclasses.field(default_factory=list)
 
-    def find(self, member: str, finding: Finding) -> None:
-        """One finding on a member."""
+    def add(self, member: str, finding: Finding) -> None:
+        """Add one finding on a member."""
         self.findings.setdefault(member, []).append(finding)
 
-    def doubt(self, members: Iterable[str], why: str) -> None:
-        """Why each of these members cannot be passed."""
+    def suspect(self, members: Iterable[str], why: str) -> None:
+        """Add a reason why none of these members can pass."""
         for member in members:
-            told = self.doubts.setdefault(member, [])
-            if why not in told:
-                told.append(why)
+            rows = self.suspected.setdefault(member, [])
+            if why not in rows:
+                rows.append(why)
 
     def note(self, sentence: str) -> None:
-        """Something about the whole block."""
+        """Add a sentence about the whole block."""
         if sentence not in self.notes:
             self.notes.append(sentence)
 
     def has_critical(self) -> bool:
-        """Whether anybody is convicted yet."""
+        """Whether any member fails so far."""
         return any(finding.severity is Severity.CRITICAL for found in self.findings.values() for finding in found)
 
 
@@ -153,7 +153,7 @@ class Measurements:
         return _only({row.text for row in self._matching(probe, metric, device, {})})
 
     def spread(self, probe: str, metric: str, device: str = "node") -> float:
-        """The spread of a metric's repeats; 0 where it is not told."""
+        """The spread of a metric's repeats; 0 where it was not reported."""
         return max((row.spread or 0.0 for row in self._matching(probe, metric, device, {})), default=0.0)
 
     def devices(self, probe: str, metric: str) -> list[str]:

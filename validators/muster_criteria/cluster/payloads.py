@@ -1,23 +1,23 @@
-"""Who spoils payloads: elements that came wrong, by sender and receiver.
+"""Corrupted payloads: wrong elements by sender and receiver.
 
-Whoever is wrong with most partners is to blame. One pair alone may be the path between them, and a wrong sum names
-nobody: then nobody is convicted, and nobody passed.
+A member with wrong elements to or from most of its partners fails. A single pair may be the path between the two, and a
+wrong sum has no sender: then no member fails, and none of those concerned passes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from muster_criteria.cluster.model import COLLECTIVES, Case, Measurements
+from muster_criteria.cluster.model import COLLECTIVES, BlockFindings, Measurements
 from muster_criteria.model import Action, FaultClass, Finding, Severity
 from muster_criteria.words import listed
 
 PARTNERS_MIN = 2
-"""Wrong with one partner only, the other may be the one to blame."""
+"""With fewer partners, the partner may be the cause."""
 
 
-def judge_payloads(members: Mapping[str, Measurements], case: Case) -> None:
-    """Convict senders and receivers that spoil payloads with most of their partners; doubt whom nobody can tell."""
+def judge_payloads(members: Mapping[str, Measurements], block: BlockFindings) -> None:
+    """Finds senders and receivers that corrupt payloads with most partners; other members concerned are suspects."""
     cells: dict[tuple[str, str], float] = {}
     sums: dict[str, float] = {}
     for name, measured in members.items():
@@ -34,26 +34,26 @@ def judge_payloads(members: Mapping[str, Measurements], case: Case) -> None:
             sums[name] = unexplained
     if not cells and not sums:
         return
-    guilty = _convict(cells, len(members) - 1, case)
+    faulty = _spoilers(cells, len(members) - 1, block)
     for (sender, receiver), count in sorted(cells.items()):
-        if not {sender, receiver} & guilty:
+        if not {sender, receiver} & faulty:
             why = f"{count:.0f} elements came wrong from {sender} to {receiver}: either of them, or the path between"
-            case.doubt((sender, receiver), why)
-    if sums and not guilty:
-        _doubt_sums(sums, list(members), case)
+            block.suspect((sender, receiver), why)
+    if sums and not faulty:
+        _suspect_sums(sums, list(members), block)
 
 
-def _convict(cells: Mapping[tuple[str, str], float], partners: int, case: Case) -> set[str]:
-    """Whoever is wrong with more than half of all partners; the count of wrong elements is told."""
-    guilty = set()
+def _spoilers(cells: Mapping[tuple[str, str], float], partners: int, block: BlockFindings) -> set[str]:
+    """Members with wrong elements to or from more than half of all partners; adds a finding on each."""
+    faulty = set()
     for role, side in (("sent", 0), ("received", 1)):
         for name in sorted({cell[side] for cell in cells}):
             wrong = {cell[1 - side]: count for cell, count in cells.items() if cell[side] == name}
             if len(wrong) < PARTNERS_MIN or 2 * len(wrong) <= partners:
                 continue
-            guilty.add(name)
+            faulty.add(name)
             observed = f"{sum(wrong.values()):.0f} wrong elements {role}, with {listed(sorted(wrong))}"
-            case.find(
+            block.add(
                 name,
                 Finding(
                     rule="payload",
@@ -65,16 +65,15 @@ def _convict(cells: Mapping[tuple[str, str], float], partners: int, case: Case) 
                     observed=observed,
                     expected="0",
                     source="by definition: payloads are small integers, so every element has one right value",
-                    summary=f"The node spoils payloads: {observed}.",
+                    summary=f"The node corrupts payloads: {observed}.",
                 ),
             )
-    return guilty
+    return faulty
 
 
-def _doubt_sums(sums: Mapping[str, float], members: list[str], case: Case) -> None:
+def _suspect_sums(sums: Mapping[str, float], members: list[str], block: BlockFindings) -> None:
     names = sorted(sums)
-    why = (
-        f"{listed(names)} got wrong sums ({sum(sums.values()):.0f} elements), which does not tell whose part was wrong"
-    )
-    case.doubt(members, why)
-    case.note(why)
+    wrong = f"{listed(names)} got wrong sums ({sum(sums.values()):.0f} elements)"
+    why = f"{wrong}, and a sum does not show whose part was wrong"
+    block.suspect(members, why)
+    block.note(why)

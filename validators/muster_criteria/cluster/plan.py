@@ -1,33 +1,46 @@
-"""What a block is asked to do: the probe calls of each member, equal but for its rank, and the job's deadline."""
+"""The programme of a block: the probe calls of each member, the job's deadline, and what must be measured."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from muster_criteria.cluster.model import COLLECTIVES, TRAINING
-from muster_criteria.sku_files.model import LEVELS
+import yaml
+
+from muster_criteria.sku_files.limits import Written
+from muster_criteria.sku_files.model import LEVELS, ProbeUse, Requirement
 from muster_criteria.sku_files.programme import START_AND_COLLECT_S, CallSpec
+from muster_criteria.sku_files.skus import SHIPPED
 
 JOIN_TIMEOUT_S = 60.0
-"""A member that does not come up is named by the others after so long."""
+"""Seconds after which the others report a member that did not join."""
 
-_TIMEOUTS_S = {"demo": 120.0, "short": 300.0, "standard": 1200.0, "long": 3600.0}
+FILE = SHIPPED / "programmes" / "block.yaml"
 
-_PARAMS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    COLLECTIVES: {
-        "demo": {"mib": [1], "repeats": 5},
-        "short": {"mib": [1, 64], "repeats": 10},
-        "standard": {"mib": [1, 64, 512], "repeats": 20},
-        "long": {"mib": [1, 64, 512, 2048], "repeats": 50},
-    },
-    TRAINING: {
-        "demo": {"same_steps": 3, "steps": 5, "layers": 2, "step_s": 0.7},
-        "short": {"same_steps": 10, "steps": 10},
-        "standard": {"same_steps": 50, "steps": 50},
-        "long": {"same_steps": 500, "steps": 200},
-    },
-}
+
+class BlockProgramme(Written):
+    """What every member of a block runs, in this order, and what it must have measured."""
+
+    programme: str
+    title: str
+    probes: dict[str, ProbeUse]
+
+    @property
+    def needs(self) -> Iterator[tuple[str, Requirement, Mapping[str, str]]]:
+        """(probe, requirement, labels) of each metric that a member must have measured."""
+        for probe, use in self.probes.items():
+            for requirement in use.require:
+                keys = sorted(requirement.labels)
+                for values in itertools.product(*(requirement.labels[key] for key in keys)):
+                    yield probe, requirement, dict(zip(keys, values, strict=True))
+
+
+@functools.cache
+def block_programme() -> BlockProgramme:
+    """The shipped programme ``programmes/block.yaml``."""
+    return BlockProgramme.model_validate(yaml.safe_load(FILE.read_text()))
 
 
 def cluster_calls(
@@ -42,7 +55,7 @@ def cluster_calls(
 ) -> dict[str, tuple[CallSpec, ...]]:
     """The calls of each member, by name; ``members`` in order of rank, the first being the master.
 
-    ``overrides`` are parameters by probe, for all members alike: members that are told different things refuse each
+    ``overrides``: parameters by probe, the same for all members, since members with different parameters refuse each
     other. Raises ValueError for an unknown level, or fewer than two members.
     """
     if level not in LEVELS:
@@ -57,12 +70,14 @@ def cluster_calls(
         "session": session,
         "join_timeout_s": JOIN_TIMEOUT_S,
     }
+    probes = block_programme().probes
     params = {
-        probe: {**shared, **levels[level], **(overrides or {}).get(probe, {})} for probe, levels in _PARAMS.items()
+        probe: {**shared, **_set(use.params_at(level)), **(overrides or {}).get(probe, {})}
+        for probe, use in probes.items()
     }
     return {
         name: tuple(
-            CallSpec(probe, {**given, "rank": rank}, _TIMEOUTS_S[level] + JOIN_TIMEOUT_S, seed)
+            CallSpec(probe, {**given, "rank": rank}, probes[probe].timeout_at(level) + JOIN_TIMEOUT_S, seed)
             for probe, given in params.items()
         )
         for rank, name in enumerate(members)
@@ -71,4 +86,10 @@ def cluster_calls(
 
 def cluster_deadline_s(level: str) -> float:
     """Seconds after which each member ends its job by itself."""
-    return START_AND_COLLECT_S + len(_PARAMS) * (_TIMEOUTS_S[level] + JOIN_TIMEOUT_S)
+    return START_AND_COLLECT_S + sum(
+        use.timeout_at(level) + JOIN_TIMEOUT_S for use in block_programme().probes.values()
+    )
+
+
+def _set(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if value is not None}

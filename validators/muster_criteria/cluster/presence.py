@@ -1,64 +1,64 @@
-"""Who was lost: what the members say of each other, weighed, since who was lost to the others often blames them."""
+"""Lost members: by a majority of the others' reports, since a lost member often reports the others as lost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from muster_criteria.cluster.model import COLLECTIVES, TRAINING, Case, Measurements, MemberResult
+from muster_criteria.cluster.model import COLLECTIVES, TRAINING, BlockFindings, Measurements, MemberResult
 from muster_criteria.model import Action, FaultClass, Finding, Severity
 from muster_criteria.words import listed
 
 PROBES = (COLLECTIVES, TRAINING)
 
 
-def judge_presence(members: Sequence[MemberResult], measured: Mapping[str, Measurements], case: Case) -> None:
-    """Name who was lost, and why; doubt everybody whose work ended early with it."""
-    accusations = {
-        name: {other: why for other, why in accused(told).items() if other in measured}
-        for name, told in measured.items()
+def judge_presence(members: Sequence[MemberResult], measured: Mapping[str, Measurements], block: BlockFindings) -> None:
+    """Finds lost members; members whose work ended early with them are suspects."""
+    reports = {
+        name: {other: why for other, why in reported_lost(rows).items() if other in measured}
+        for name, rows in measured.items()
     }
     for member in members:
         name = member.name
-        accusers = sorted(at for at, accused in accusations.items() if at != name and name in accused)
-        others = [at for at, told in measured.items() if at != name and _reports(told)]
-        why = _own_word(member)
-        if member.result is None or (accusers and (2 * len(accusers) > len(others)) and not _mutual(name, accusations)):
-            said = accusations[accusers[0]][name] if accusers else why
-            _lose(name, said if why in said else f"{said}; of itself: {why}", accusers, case)
-        elif accusers and _mutual(name, accusations):
-            case.doubt([name], f"it and {listed(accusers)} lost each other: one of them, or what connects them")
+        reporters = sorted(at for at, lost in reports.items() if at != name and name in lost)
+        others = [at for at, rows in measured.items() if at != name and _reports(rows)]
+        why = _own_reason(member)
+        mutual = _is_mutual(reports)
+        by_majority = bool(reporters) and 2 * len(reporters) > len(others) and not mutual
+        if member.result is None or by_majority:
+            reported = reports[reporters[0]][name] if reporters else why
+            _add_lost(name, reported if why in reported else f"{reported}; its own result: {why}", reporters, block)
+        elif reporters and mutual:
+            block.suspect([name], f"it and {listed(reporters)} lost each other: one of them, or what connects them")
         elif why:
-            case.doubt([name], why)
-    for name, told in measured.items():
-        if name not in case.missing:
-            _doubt_broken(name, told, case)
-    if case.missing:
-        case.note(f"Lost: {listed(sorted(case.missing))}.")
+            block.suspect([name], why)
+    for name, rows in measured.items():
+        if name not in block.missing:
+            _suspect_unfinished(name, rows, block)
+    if block.missing:
+        block.note(f"Lost: {listed(sorted(block.missing))}.")
 
 
-def accused(told: Measurements) -> dict[str, str]:
-    """Whom a member says was lost to it, and why."""
+def reported_lost(rows: Measurements) -> dict[str, str]:
+    """Members that this one reports as lost, with its reasons."""
     return {
         row.labels.get("member", ""): row.note or "it gave no reason"
         for probe in PROBES
-        for row in told.rows(probe, "member_missing")
+        for row in rows.rows(probe, "member_missing")
         if row.value
     }
 
 
-def _reports(told: Measurements) -> bool:
-    return any(told.rows(probe, "member_missing") for probe in PROBES)
+def _reports(rows: Measurements) -> bool:
+    return any(rows.rows(probe, "member_missing") for probe in PROBES)
 
 
-def _mutual(name: str, accusations: Mapping[str, Mapping[str, str]]) -> bool:
-    """Whether, in a pair, each says that the other was lost; where there are more, the majority knows."""
-    return len(accusations) == 2 and all(
-        other in accused for other, accused in ((n, accusations[o]) for n in accusations for o in accusations if n != o)
-    )
+def _is_mutual(reports: Mapping[str, Mapping[str, str]]) -> bool:
+    """Whether the members are a pair and each reports the other as lost; in larger blocks the majority decides."""
+    return len(reports) == 2 and all(set(lost) | {name} == set(reports) for name, lost in reports.items())
 
 
-def _own_word(member: MemberResult) -> str:
-    """Why this member's own result is not whole; empty if it is."""
+def _own_reason(member: MemberResult) -> str:
+    """Why this member's own result is incomplete; empty if it is complete."""
     if member.result is None:
         return member.why_missing or "no result came back"
     if member.result.end != "completed":
@@ -72,10 +72,10 @@ def _own_word(member: MemberResult) -> str:
     return ""
 
 
-def _lose(name: str, why: str, accusers: Sequence[str], case: Case) -> None:
-    case.missing.add(name)
-    case.doubt([name], f"it was lost to the block: {why}")
-    case.find(
+def _add_lost(name: str, why: str, reporters: Sequence[str], block: BlockFindings) -> None:
+    block.missing.add(name)
+    block.suspect([name], f"it was lost to the block: {why}")
+    block.add(
         name,
         Finding(
             rule="member_missing",
@@ -86,14 +86,14 @@ def _lose(name: str, why: str, accusers: Sequence[str], case: Case) -> None:
             action=Action.RETEST,
             observed=why,
             expected="to stay until the block's end",
-            source=f"said by {listed(list(accusers))}" if accusers else "no result came back from it",
+            source=f"reported by {listed(list(reporters))}" if reporters else "no result came back from it",
             summary=f"The node was lost to the block: {why}.",
         ),
     )
 
 
-def _doubt_broken(name: str, told: Measurements, case: Case) -> None:
+def _suspect_unfinished(name: str, rows: Measurements, block: BlockFindings) -> None:
     for probe in PROBES:
-        for row in told.rows(probe, "block_intact"):
+        for row in rows.rows(probe, "block_intact"):
             if row.value == 0:
-                case.doubt([name], f"{probe} could not be finished: {row.note or 'no reason given'}")
+                block.suspect([name], f"{probe} could not be finished: {row.note or 'no reason given'}")

@@ -1,4 +1,4 @@
-"""Who holds the others up: the straggler computes longest and waits least; its victims show the opposite."""
+"""Stragglers: members that compute longest and wait least, while the others wait for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import statistics
 from collections.abc import Mapping
 
-from muster_criteria.cluster.model import COLLECTIVES, TRAINING, Case, Measurements
+from muster_criteria.cluster.model import COLLECTIVES, TRAINING, BlockFindings, Measurements
 from muster_criteria.model import Action, FaultClass, Finding, Severity
 from muster_criteria.words import figure
 
@@ -44,14 +44,14 @@ class Pace:
     key: tuple[str, ...]
 
 
-def judge_pace(members: Mapping[str, Measurements], case: Case) -> None:
-    """Convict stragglers; warn of what is slow without holding anybody up, and of who comes late to collectives."""
+def judge_pace(members: Mapping[str, Measurements], block: BlockFindings) -> None:
+    """Finds stragglers; slow members that no other waits for, and members late to collectives, are warned of."""
     paces = {name: pace for name, measured in members.items() if (pace := _pace(measured)) is not None}
     for name, pace in paces.items():
         others = [other for at, other in paces.items() if at != name and other.key == pace.key]
         if others:
-            _judge_one(name, pace, others, case)
-    _judge_lateness(members, case)
+            _judge_one(name, pace, others, block)
+    _judge_lateness(members, block)
 
 
 def _pace(measured: Measurements) -> Pace | None:
@@ -67,33 +67,33 @@ def _pace(measured: Measurements) -> Pace | None:
     return Pace(compute, wait, measured.spread(TRAINING, "step_compute"), devices, keys)
 
 
-def _judge_one(name: str, pace: Pace, others: list[Pace], case: Case) -> None:
+def _judge_one(name: str, pace: Pace, others: list[Pace], block: BlockFindings) -> None:
     limits = WHOLE_NODES if len(pace.devices) > 1 else SINGLE_DEVICES
     usual = statistics.median(other.compute for other in others)
     excess, gap = pace.compute / usual - 1.0, pace.compute - usual
-    # A difference that the others show from step to step says nothing about a node.
+    # A difference as large as the spread of the others from step to step is noise.
     if excess <= max(limits.warn, statistics.median(other.spread for other in others)):
         return
     holds_up = pace.wait < gap / 2 <= statistics.median(other.wait for other in others)
-    convicts = excess > limits.fail and holds_up and len(others) >= OTHERS_MIN
-    limit = limits.fail if convicts else limits.warn
+    fails = excess > limits.fail and holds_up and len(others) >= OTHERS_MIN
+    limit = limits.fail if fails else limits.warn
     device = _culprit(pace, others, limit)
     waits = "and waits least" if holds_up else "though the others do not wait for it"
     at_most = f"≤ {figure(usual * (1 + limit), 's')}"
     observed = f"{figure(pace.compute, 's')} a step, {100 * excess:.1f} % more than the others, {waits}"
-    case.find(
+    block.add(
         name,
         Finding(
             rule="straggler",
             metric="step_compute",
             device=device,
-            severity=Severity.CRITICAL if convicts else Severity.WARNING,
+            severity=Severity.CRITICAL if fails else Severity.WARNING,
             fault_class=_fault(device, pace),
-            action=Action.INSPECT if convicts else Action.RETEST,
+            action=Action.INSPECT if fails else Action.RETEST,
             observed=observed,
             expected=f"{at_most} ({100 * limit:g} % above the median of {len(others)} others)",
             source="Muster's own starting point: a straggler computes longest and waits least for the same work",
-            summary=f"{device} holds the block up: it computes {observed}.",
+            summary=f"{device} slows the block: it computes {observed}.",
             confidence=1.0 if len(others) >= OTHERS_MIN else FEW_CONFIDENCE,
         ),
     )
@@ -111,8 +111,8 @@ def _fault(device: str, pace: Pace) -> FaultClass:
     return kinds.get(device.rstrip("0123456789"), FaultClass.NODE)
 
 
-def _judge_lateness(members: Mapping[str, Measurements], case: Case) -> None:
-    """Who comes late to most collectives, by more than these take: the host is slow, whatever its devices do."""
+def _judge_lateness(members: Mapping[str, Measurements], block: BlockFindings) -> None:
+    """Warns of members late to most collectives by more than these take: a slow host, not a slow device."""
     lags: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
     for name, measured in members.items():
         for row in measured.rows(COLLECTIVES, "arrival_lag"):
@@ -121,7 +121,7 @@ def _judge_lateness(members: Mapping[str, Measurements], case: Case) -> None:
                 key = (row.labels.get("op", ""), row.labels.get("bytes", ""))
                 lags.setdefault(key, {})[name] = (row.value, seconds)
     for name in members:
-        late = [told[name] for told in lags.values() if name in told and _is_late(name, told)]
+        late = [rows[name] for rows in lags.values() if name in rows and _is_late(name, rows)]
         if lags and 2 * len(late) > len(lags):
             lag, seconds = max(late)
             observed = f"up to {figure(lag, 's')} late to collectives that take {figure(seconds, 's')}"
@@ -137,10 +137,10 @@ def _judge_lateness(members: Mapping[str, Measurements], case: Case) -> None:
                 source=f"Muster's own starting point: later than the collective takes, {figure(LATE_S, 's')} at least",
                 summary=f"The node comes late to {len(late)} of {len(lags)} collectives: {observed}.",
             )
-            case.find(name, finding)
+            block.add(name, finding)
 
 
-def _is_late(name: str, told: Mapping[str, tuple[float, float]]) -> bool:
-    lag, seconds = told[name]
-    next_lag = max((other for at, (other, _) in told.items() if at != name), default=0.0)
+def _is_late(name: str, rows: Mapping[str, tuple[float, float]]) -> bool:
+    lag, seconds = rows[name]
+    next_lag = max((other for at, (other, _) in rows.items() if at != name), default=0.0)
     return lag > max(LATE_S, seconds, 2 * next_lag)

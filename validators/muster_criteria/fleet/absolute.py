@@ -1,7 +1,6 @@
-"""What a SKU says by itself, for a whole fleet at once: plain floors, ceilings, exact numbers, and devices that answer.
+"""A SKU's own limits for a whole fleet at once: plain floors, ceilings, exact numbers, and devices that answer.
 
-Limits relative to another measurement, texts and limits of certain stages need one node's whole result, and are left
-to its judge: readings do not tell in which stage they were taken.
+Limits relative to another measurement and on texts need one node's whole result, and are left to the stage's judge.
 """
 
 from __future__ import annotations
@@ -22,8 +21,11 @@ _NAMES = ("sku", "kind", "metric", "labels", "unit")
 _LOWER, _UPPER = ("floor", "at_least"), ("ceiling", "at_most")
 
 
-def absolute(readings: pd.DataFrame, skus: Mapping[str, Sku]) -> pd.DataFrame:
-    """The readings (``row``: position) that break a limit of their node's SKU; columns ``COLUMNS``."""
+def absolute(readings: pd.DataFrame, skus: Mapping[str, Sku], stage: str = "") -> pd.DataFrame:
+    """The readings (``row``: position) that break a limit of their node's SKU; columns ``COLUMNS``.
+
+    ``stage``: where all of them were taken; without it, limits of certain stages are left out.
+    """
     value = readings["value"].to_numpy()
     which, names = _distinct(readings)
     found = []
@@ -38,7 +40,7 @@ def absolute(readings: pd.DataFrame, skus: Mapping[str, Sku]) -> pd.DataFrame:
             _broken(limit, rows, value[rows])
             for limit in limits
             if limit.number is not None
-            and not limit.stages
+            and (not limit.stages or stage in limit.stages)
             and limit.unit == unit
             and limit.applies_to(metric, kind, dict(labels_of(labels)))
         ]
@@ -75,14 +77,14 @@ def _broken(limit: Limit, rows: Codes, value: Numbers) -> pd.DataFrame:
         return pd.DataFrame(columns=list(COLUMNS))
     broken = margin < 0.0
     share = -margin[broken] / abs(at) if at else np.full(int(broken.sum()), np.inf)
-    said = {"rule": "expected" if limit.key in ("at_least", "at_most", "equals") else limit.key, "breach": limit.breach}
+    rule = {"rule": "expected" if limit.key in ("at_least", "at_most", "equals") else limit.key, "breach": limit.breach}
     more = {"expected": at, "share": share, "fault": limit.fault.value, "action": limit.action.value}
-    return pd.DataFrame({"row": rows[broken], **said, **more}, columns=list(COLUMNS))
+    return pd.DataFrame({"row": rows[broken], **rule, **more}, columns=list(COLUMNS))
 
 
 def _absent(readings: pd.DataFrame, rows: Codes) -> pd.DataFrame:
     """Devices that do not answer while others of their node do; if none does, it is the driver or the baseboard."""
     value, node = readings["value"].to_numpy()[rows], readings["node"].cat.codes.to_numpy()[rows]
     absent = (value == 0.0) & np.isin(node, node[value == 1.0])
-    said = {"rule": "expected_devices", "breach": "fail", "expected": 1.0, "share": 1.0}
-    return pd.DataFrame({"row": rows[absent], **said, "fault": "gpu", "action": "reseat"}, columns=list(COLUMNS))
+    rule = {"rule": "expected_devices", "breach": "fail", "expected": 1.0, "share": 1.0}
+    return pd.DataFrame({"row": rows[absent], **rule, "fault": "gpu", "action": "reseat"}, columns=list(COLUMNS))

@@ -4,14 +4,15 @@ At most ``healthy_fail_per_visit`` over all devices × metrics × rules together
 make it stricter). It goes where it helps, by kind of spread and by rule:
 
 * Series of low spread are many, and their true spread has the longer tail: a third goes to their peers' rule, and
-  most of that to readings that a retest confirmed, since two that agree tell of the part and not of the run. The milder
-  of two goes beyond its predicted tail up to twice as often as was asked for (see ``tails``), so they spend more.
-* Series that follow the lottery are few, but no retest undoes a lottery: most of what they have goes to single readings
-  among peers. Of a device without a past these are all there is, and the rules about its past cost nothing: so they get
-  twice as much as where a past tells more.
-* A device compared with its own past strays by noise alone, whose tail is short and shorter still for two readings, and
-  siblings see little that peers do not: a little is enough for them, and they are there for what only they see.
-* The rest is kept back for that, and for a fleet whose tails are longer than its sample says.
+  most of that to readings that a retest confirmed, since two that agree exclude noise. The milder of two exceeds its
+  predicted tail up to twice as often as predicted (see ``tails``), so they spend more.
+* Series that vary from part to part ("varied") are few, but no retest changes them: most of what they have goes to
+  single readings among peers. For a device without a past these are all there is, and the rules about its past cost
+  nothing: so they get twice as much as where there is a past.
+* A device's distance from its own past is noise alone, whose tail is short, and shorter still for two readings;
+siblings
+  see little that peers do not. A little is enough for both.
+* The rest is kept back for a fleet whose tails are longer than its sample shows.
 """
 
 from __future__ import annotations
@@ -24,44 +25,52 @@ from muster_criteria.fleet.comparisons import Spread
 NODE_RULES = ("node_peers", "node_drift")
 """Rules about the node's own level: all its devices alike, which is no device's fault."""
 OWN_PAST = ("drift", "node_drift")
-"""Rules that compare a device, or a node, with what it was at its visits before: there is no lottery, only noise."""
+"""Rules that compare a device, or a node, with its own earlier visits: only noise is in what they compare."""
 COMPARED = ("peers", "siblings")
-"""Rules that compare a part with others, which the lottery tells apart."""
+"""Rules that compare a part with others: part-to-part variation is in what they compare."""
 
 SHARES: dict[str, dict[Spread, tuple[float, float]]] = {
-    "peers": {"low": (0.05, 0.31), "lottery": (0.20, 0.01)},
-    "siblings": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},
-    "drift": {"low": (0.01, 0.04), "lottery": (0.01, 0.02)},
-    "cusum": {"low": (0.005, 0.0), "lottery": (0.005, 0.0)},
-    "node_peers": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},
-    "node_drift": {"low": (0.005, 0.005), "lottery": (0.005, 0.005)},
+    "peers": {"low": (0.05, 0.31), "varied": (0.20, 0.01)},
+    "siblings": {"low": (0.005, 0.005), "varied": (0.005, 0.005)},
+    "drift": {"low": (0.01, 0.04), "varied": (0.01, 0.02)},
+    "cusum": {"low": (0.005, 0.0), "varied": (0.005, 0.0)},
+    "node_peers": {"low": (0.005, 0.005), "varied": (0.005, 0.005)},
+    "node_drift": {"low": (0.005, 0.005), "varied": (0.005, 0.005)},
 }
 """Shares of the budget by rule and spread: for single readings, and for those that a retest confirmed."""
 ABOUT_PAST = (*OWN_PAST, "cusum")
-_NOTHING: dict[Spread, tuple[float, float]] = {"low": (0.0, 0.0), "lottery": (0.0, 0.0)}
+_NOTHING: dict[Spread, tuple[float, float]] = {"low": (0.0, 0.0), "varied": (0.0, 0.0)}
 SHARES_WITHOUT_PAST: dict[str, dict[Spread, tuple[float, float]]] = {
     **SHARES,
     **dict.fromkeys(ABOUT_PAST, _NOTHING),
-    "peers": {**SHARES["peers"], "lottery": (0.47, 0.01)},
+    "peers": {**SHARES["peers"], "varied": (0.47, 0.01)},
 }
 """The same for a device that has not the visits behind it that its own past needs."""
 
 
-def follows_lottery(rule: str, spread: Spread) -> bool:
-    """Whether the lottery is in what ``rule`` compares: then a second reading tells the same, and settles nothing."""
-    return spread == "lottery" and rule in COMPARED
+def varies_by_part(rule: str, spread: Spread) -> bool:
+    """Whether part-to-part variation is in what ``rule`` compares: a second reading then shows the same."""
+    return spread == "varied" and rule in COMPARED
+
+
+def repeat_informs(rule: str, spread: Spread) -> bool:
+    """Whether a second reading can tell a fault from noise.
+
+    Part-to-part variation is the same in every reading; against the device's or the node's own past only noise is left.
+    """
+    return spread == "low" or rule in OWN_PAST
 
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """What conviction may cost in healthy nodes, and what it must show.
+    """How many healthy nodes may fail, and the least effect that fails.
 
-    ``healthy_fail_per_visit``: probability. ``effect_min``: share; a smaller distance never convicts. ``retest_z``:
-    robust z beyond which a retest is asked for (Iglewicz and Hoaglin: 3.5), never a conviction; ``retest_min``: share
+    ``healthy_fail_per_visit``: probability. ``effect_min``: share; a smaller distance never fails. ``retest_z``:
+    robust z beyond which a reading is an outlier (Iglewicz and Hoaglin: 3.5); ``retest_min``: share
     from which one is, less than ``effect_min`` by some run-to-run noise (0.3–0.5 %), which may hide what is there.
-    ``healthy_warn_per_visit``: how often a healthy node may be told as odd by what follows the lottery: no retest can
-    settle that, so a person is called. Chosen here: ten times what may be failed.
-    ``mad_floor``: share of the median below which a MAD is not believed. ``peers_min``: fewer peers judge nobody.
+    ``healthy_warn_per_visit``: how often a healthy node may be an outlier in varied series: no retest explains these,
+    so a person is called. Chosen here: ten times what may be failed.
+    ``mad_floor``: least MAD, as a share of the median. ``peers_min``: with fewer peers no device is judged.
     ``visits_min``: earlier visits that a device's own history needs. ``cusum_k``: reference value in σ.
     """
 
@@ -86,7 +95,7 @@ class Budget:
         return self.healthy_fail_per_visit * shares[rule][spread][confirmed] * share
 
     def warn_part(self, share: float) -> float:
-        """Probability with which each of the rules that compare parts may tell a series of the lottery as odd."""
+        """Probability with which each rule that compares parts may find an outlier in a varied series."""
         return self.healthy_warn_per_visit * share / len(COMPARED)
 
 

@@ -1,6 +1,6 @@
 """Common causes: several devices that fail alike at once point at software, the golden reference or the facility first.
 
-Then conviction waits: the node does not pass, but nobody reseats or returns eight GPUs for one wrong driver.
+The node still fails, but its devices are not blamed: one wrong driver is no reason to return eight GPUs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CAUSES = ("by", "name", "metric", "devices", "of", "fault", "action", "sentence"
 (nodes, for a grouping)."""
 
 DEVICE_SHARE = 0.75
-"""From this share of a node's devices on, it is the node: two to four bad siblings of eight are still convicted."""
+"""From this share of a node's devices on, it is the node: two to four bad siblings of eight still fail."""
 DEVICES_MIN = 4
 GROUP_SHARE = 0.5
 """From this share of a group's nodes on, it is the group."""
@@ -34,7 +34,7 @@ def common_causes(
     present: pd.DataFrame,
     groupings: Mapping[str, Mapping[str, str]] | None = None,
 ) -> pd.DataFrame:
-    """Common causes (columns ``CAUSES``) among the findings that convict.
+    """Common causes (columns ``CAUSES``) among failing findings.
 
     ``findings``: columns node, device, kind, metric, breach, rule. ``present``: columns node, kind and ``devices``, how
     many of the kind the node has. ``groupings``: {"rack": {node: rack}, "image": {node: image}}.
@@ -96,5 +96,5 @@ def _counted(failing: pd.DataFrame, by: list[str], distinct: str) -> list[tuple[
 
 def _cause(by: str, name: str, metric: str, devices: int, of: int, sentence: str) -> tuple[object, ...]:
     fault = BLAME.get(by, FaultClass.SOFTWARE)
-    said = f"{sentence}: first of all a {fault} problem; no device is convicted until that is ruled out"
-    return (by, name, metric, devices, of, fault.value, REMEDY[fault].value, said)
+    full = f"{sentence}: first of all a {fault} problem; replace no device until that is ruled out"
+    return (by, name, metric, devices, of, fault.value, REMEDY[fault].value, full)

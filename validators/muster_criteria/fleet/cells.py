@@ -76,9 +76,9 @@ class Cells:
         if not len(self.frame) or not wanted.size:
             return
         keys, order = self._sorted
-        asked = self._key(series[wanted], group[wanted], slot[wanted])
-        at = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
-        hit = keys[at] == asked
+        keys_wanted = self._key(series[wanted], group[wanted], slot[wanted])
+        at = np.minimum(np.searchsorted(keys, keys_wanted), len(keys) - 1)
+        hit = keys[at] == keys_wanted
         row = order[at[hit]]
         median[wanted[hit]] = self.frame["median"].to_numpy()[row]
         count[wanted[hit]] = self.frame["count"].to_numpy()[row]

@@ -13,8 +13,8 @@ from muster_criteria.model import Action, FaultClass
 from muster_criteria.sku_files.limits import Kind, Written
 
 Worse = Literal["lower", "higher"]
-Spread = Literal["low", "lottery"]
-"""``low``: healthy parts hardly differ (rate per clock, HBM, PCIe, NVLink). ``lottery``: each part settles at a clock
+Spread = Literal["low", "varied"]
+"""``low``: healthy parts hardly differ (rate per clock, HBM, PCIe, NVLink). ``varied``: each part settles at a clock
 of its own, so healthy ones differ by several percent."""
 
 
@@ -47,7 +47,7 @@ class Comparison(Written):
 class Derivation(Written):
     """A metric made from two others of the same device and labels: ``times`` × ``of`` / ``per`` ^ ``power``.
 
-    What varies with the clock that a part drew in the lottery cancels, and what is left hardly varies. ``of_unit`` and
+    What varies with the clock that each part settles at cancels, and what is left hardly varies. ``of_unit`` and
     ``per_unit``: the only units in which the two are taken; what is reported in another is no measurement of them.
     """
 

@@ -75,8 +75,8 @@ def _pairs(indices: Keyed) -> list[tuple[int, int]]:
 def _explaining(indices: Keyed, readings: Keyed, ratio: Numbers, at: int) -> Numbers:
     """How far what explains series ``at`` is from its peers, for the device of each index; NaN where not measured."""
     comparison = indices.catalogue[at].comparison
-    told = [each.key[:2] == (comparison.device, comparison.given) for each in readings.catalogue]
-    rows = np.flatnonzero(np.array(told or [False])[readings.series])
+    explaining = [each.key[:2] == (comparison.device, comparison.given) for each in readings.catalogue]
+    rows = np.flatnonzero(np.array(explaining or [False])[readings.series])
     owner, wanted = _device(readings)[rows], _device(indices)
     known, which = np.unique(owner, return_inverse=True)
     if not len(known):
@@ -99,9 +99,9 @@ def _slope(explains: Numbers, index: Numbers) -> float | None:
 
 
 def _ordinary(values: Numbers) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    told = values[np.isfinite(values)]
-    if not len(told):
+    known = values[np.isfinite(values)]
+    if not len(known):
         return np.zeros(len(values), dtype=np.bool_)
-    middle = np.median(told)
-    scale = _GAUSSIAN_MAD * np.median(np.abs(told - middle))
+    middle = np.median(known)
+    scale = _GAUSSIAN_MAD * np.median(np.abs(known - middle))
     return np.asarray(np.abs(values - middle) <= _WITHIN * scale)

@@ -16,17 +16,15 @@ import numpy as np
 import pandas as pd
 
 from muster_criteria.fleet.budget import STANDARD, Budget
-from muster_criteria.fleet.cells import Cells
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.distances import Distances, distances
-from muster_criteria.fleet.explained import slopes_of
 from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, SeriesKey, keyed, mapping
 from muster_criteria.fleet.snapshot import Snapshot
 from muster_criteria.fleet.timeline import VISITS_MAX, Matrix, Timeline, row_medians, timeline
 
 OWNER = ("node", "device", "kind", "metric", "labels", "unit")
 NODE_LEVEL = ""
-"""The ``device`` of the rows that tell of the node's own level."""
+"""The ``device`` of rows about the node's own level."""
 FIRST_VISITS = 3
 """Of the visits kept, how many make the reference of a CUSUM."""
 VISIT_COLUMNS = tuple(f"v{number}" for number in range(VISITS_MAX))
@@ -34,7 +32,7 @@ VISIT_COLUMNS = tuple(f"v{number}" for number in range(VISITS_MAX))
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Past:
-    """What is known of some readings' owners: the median over earlier visits, that over the first of them, how many
+    """The past of some readings' owners: the median over earlier visits, that over the first of them, how many
     they were, and where each of them stands (row of ``History.values``, −1: unknown).
     """
 
@@ -119,7 +117,7 @@ class History:
         return key[order], order
 
     def past(self, readings: Keyed, *, node_level: bool = False) -> Past:
-        """What is known of each reading's device (or of its node's own level)."""
+        """The past of each reading's device (or of its node's own level)."""
         if not len(self.series):
             none, unknown = np.zeros(len(readings), dtype=np.int64), np.full(len(readings), np.nan)
             return Past(unknown, unknown, none, none - 1)
@@ -130,10 +128,10 @@ class History:
         else:
             device = mapping(readings.devices, devices)[readings.device]
         which = mapping([each.key for each in readings.catalogue], series)[readings.series]
-        asked = (node * len(devices) + device) * len(series) + which
+        wanted = (node * len(devices) + device) * len(series) + which
         keys, order = self._sorted
-        at = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
-        hit = (keys[at] == asked) & (node >= 0) & (device >= 0) & (which >= 0)
+        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        hit = (keys[at] == wanted) & (node >= 0) & (device >= 0) & (which >= 0)
         row = np.where(hit, order[at], -1)
         return Past(
             median=np.where(hit, self._median[row], np.nan),
@@ -153,7 +151,7 @@ def build_history(
 ) -> History:
     """The history that these earlier readings make: all visits before the one to be judged; repeats count once."""
     fleet = keyed(readings, comparisons, by_day=True)
-    measured = distances(fleet, Cells(snapshot.cells), slopes_of(snapshot.slopes), budget.siblings_min)
+    measured = distances(fleet, snapshot.lookup, snapshot.slope_of, budget.siblings_min)
     devices, levels = device_timeline(measured), level_timeline(measured)
     return History(
         pd.concat(
@@ -164,7 +162,7 @@ def build_history(
 
 
 def device_timeline(measured: Distances, values: Numbers | None = None) -> Timeline:
-    """Timelines of each (node, device, series): what ``measured`` says relative to siblings, or these ``values``."""
+    """Timelines of each (node, device, series): relative to siblings, or of these ``values``."""
     of = measured.readings
     owner = (of.node * len(of.devices) + of.device) * len(of.catalogue) + of.series
     return timeline(owner, of.day, measured.relative if values is None else values)
@@ -185,8 +183,8 @@ def _frame(readings: Keyed, lines: Timeline, *, of_node: bool) -> pd.DataFrame:
     else:
         columns["device"] = _named(device, readings.devices)
     for position, name in enumerate(OWNER[2:]):
-        said = pd.Series([each.key[position] for each in readings.catalogue], dtype=object).astype("category")
-        columns[name] = said.array.take(series)
+        names = pd.Series([each.key[position] for each in readings.catalogue], dtype=object).astype("category")
+        columns[name] = names.array.take(series)
     columns |= {name: lines.values[:, number] for number, name in enumerate(VISIT_COLUMNS)}
     return pd.DataFrame(columns)
 

@@ -26,7 +26,7 @@ Name = TypeVar("Name", str, SeriesKey)
 INDEX_UNIT = "1"
 LOW_INDEX_WEIGHT = 0.1
 MEMBER_WEIGHT, INDEX_WEIGHT, GIVEN_WEIGHT, ALONE_WEIGHT = 0.1, 1.0, 12.0, 4.5
-"""Of series that follow the lottery."""
+"""Of series that vary from part to part."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Series:
     def weight(self) -> float:
         """Its weight among the series of its spread, by which the budget is divided.
 
-        Of low spread each may tell of a defect that no other sees; an index sees little that its members do not. A
-        lottery's family is left to its index, and where something explains part of it, to what is left: members and
-        plain index follow the same draw.
+        Of low spread each may show a defect that no other does; an index shows little that its members do not. A varied
+        family is left to its index, and where something explains part of it, to what is left: members and plain index
+        vary together.
         """
         if not self.comparison.judged:
             return 0.0
@@ -222,8 +222,8 @@ def mapping(names: Sequence[Name], known: Mapping[Name, int]) -> Codes:
 
 def medians(values: Numbers, groups: Codes, size: int) -> tuple[Numbers, Codes]:
     """Median (NaN for an empty group) and number of the values of each of the groups 0…size−1; NaN values count not."""
-    told = np.isfinite(values)
-    values, groups = values[told], groups[told]
+    known = np.isfinite(values)
+    values, groups = values[known], groups[known]
     found = np.full(size, np.nan)
     each = pd.Series(values).groupby(groups, sort=False).median()
     found[each.index.to_numpy(dtype=np.int64)] = each.to_numpy()

@@ -1,4 +1,4 @@
-"""How far healthy devices stray by each rule: scales and tails, learned from a fleet's last visits."""
+"""Distances of healthy devices by each rule: scales and tails, learned from a fleet's last visits."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ or over all metrics of a kind (``metric`` empty) for those with too few. ``repea
 
 GAUSSIAN_MAD = 1.4826
 DRIFT_VISITS = 4
-"""Latest visits of each device that tell how far a device strays from itself."""
+"""Latest visits of each device from which its distances from its own past are learned."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Learned:
-    """What a fleet's readings teach; the fields are those of ``snapshot.Snapshot``."""
+    """Figures learned from a fleet's readings; the fields are those of ``snapshot.Snapshot``."""
 
     cells: pd.DataFrame
     scales: pd.DataFrame
     tails: pd.DataFrame
     slopes: pd.DataFrame
     low: float
-    lottery: float
+    varied: float
     nodes: int
 
 
@@ -76,7 +76,7 @@ def learn(readings: pd.DataFrame, comparisons: Sequence[Comparison], budget: Bud
         tails=tails,
         slopes=slopes,
         low=_weight(everything, "low"),
-        lottery=_weight(everything, "lottery"),
+        varied=_weight(everything, "varied"),
         nodes=len(np.unique(latest.node)),
     )
 
@@ -137,7 +137,7 @@ def _drifts(
     """(row of ``lines``, distance of a visit from the median of the others, the milder of the two latest visits').
 
     Of healthy devices any visit is as far from the others as the latest is from those before, so each of the last
-    ``DRIFT_VISITS`` is told of: more of them show more of the tail, and what broke at the latest visit is less of it.
+    ``DRIFT_VISITS`` is used: they show more of the tail, and a fault of the latest visit is a smaller part of them.
     ``siblings_of``: which timelines are of siblings, whose common change is taken out; None for a node's own level.
     """
 
@@ -153,9 +153,9 @@ def _drifts(
     rows, latest = [], []
     for at in range(-DRIFT_VISITS, 0):
         found = distance((at,), np.delete(lines.values, at, axis=1))
-        told = np.flatnonzero(np.isfinite(found) | ((at == -1) & np.isfinite(milder)))
-        rows.append(told)
-        latest.append(found[told])
+        known = np.flatnonzero(np.isfinite(found) | ((at == -1) & np.isfinite(milder)))
+        rows.append(known)
+        latest.append(found[known])
     last = len(rows[-1])
     unknown = np.full(sum(len(each) for each in rows) - last, np.nan)
     return np.concatenate(rows), np.concatenate(latest), np.concatenate([unknown, milder[rows[-1]]])

@@ -41,8 +41,8 @@ def labels_of(text: str) -> Labels:
 
 def group_of(sku: str, environment: Mapping[str, str | None], zone: str = "") -> str:
     """Key of the peer group: SKU, firmware, driver, libraries, cooling zone. What is not known is left empty."""
-    said = [f"{name}={environment.get(name) or ''}" for name in GROUPED_BY]
-    return "|".join([sku, *said, f"zone={zone}"])
+    parts = [f"{name}={environment.get(name) or ''}" for name in GROUPED_BY]
+    return "|".join([sku, *parts, f"zone={zone}"])
 
 
 def day_of(at: datetime.datetime | float) -> float:
@@ -70,19 +70,19 @@ def readings_of(
     ``rows``: what has probe-independent ``metric, device, labels, unit, value``: ``rows.Row``, ``measured.Measured`` or
     ``model.Observation``. ``at``: when it was measured (epoch seconds or a time with zone).
     """
-    said = [row for row in rows if row.value is not None and np.isfinite(row.value)]
+    usable = [row for row in rows if row.value is not None and np.isfinite(row.value)]
     group, day = group_of(sku, environment, zone), day_of(at)
     return as_readings(
         pd.DataFrame(
             {
                 "node": node,
-                "device": [row.device for row in said],
+                "device": [row.device for row in usable],
                 "group": group,
                 "sku": sku,
-                "metric": [row.metric for row in said],
-                "labels": [labels_text(row.labels) for row in said],
-                "unit": [row.unit for row in said],
-                "value": [float(row.value) for row in said],
+                "metric": [row.metric for row in usable],
+                "labels": [labels_text(row.labels) for row in usable],
+                "unit": [row.unit for row in usable],
+                "value": [float(row.value) for row in usable],
                 "at": day,
                 "run": run,
             }

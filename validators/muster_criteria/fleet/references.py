@@ -16,8 +16,8 @@ class References:
     """The peers' snapshot, the nodes' own history, the node's place, and the budget of false alarms.
 
     ``zone``: the node's cooling zone (part of its peer group). ``history`` None: no earlier visits are known.
-    ``repeats``: readings (see ``readings``) of earlier runs of this same visit, where a retest was asked for: two
-    readings convict sooner than one. ``node``: its name in ``history`` and ``repeats``; empty: as in the result.
+    ``repeats``: readings (see ``readings``) of earlier runs of this same visit, where a repeat was requested: two
+    readings fail a device sooner than one. ``node``: its name in ``history`` and ``repeats``; empty: as in the result.
     """
 
     snapshot: Snapshot

@@ -1,11 +1,11 @@
 """What the tails of like metrics say together of the shape of each: a prior for a sample too small to tell alone.
 
-How far parts stray differs from metric to metric, but how fast that becomes rarer hardly does: of one metric a fleet of
+How far parts differ varies from metric to metric, but how fast that becomes rarer hardly does: of one metric a fleet of
 5,000 nodes leaves the shape of its tail open by ±0.1, which moves the distance of one in 200,000 by a sixth either way.
 So the shapes of like metrics are thought to be drawn around a common one (a hierarchical model: Gelman et al., Bayesian
-Data Analysis, 3rd edition, chapter 5). Where that lies, and how far they lie apart, is told by the metrics themselves:
-where they disagree, each is left to its own sample. And any may be like none of the others, since a long tail among
-short ones would else be taken for shorter than it is.
+Data Analysis, 3rd edition, chapter 5). Where that lies, and how far they lie apart, follows from the metrics
+themselves: where they disagree, each is left to its own sample. And any may be like none of the others, since a long
+tail among short ones would else be taken for shorter than it is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNLIKE = 0.3
 """How likely a metric is to be like none of the others, any shape as likely as any.
 
 Of samples of 8,000 of Student-t(4) beside a Gaussian and two gamma samples, at 0 twice as many lie beyond the predicted
-distance of 1e-5 as were asked for, at this 1.2 times. Beside three like it, luck moves that distance by 26 and 30 %
+distance of 1e-5 as predicted, at this 1.2 times. Beside three like it, chance moves that distance by 26 and 30 %
 (alone by 39 %).
 """
 _LEAST = 1e-300

@@ -1,4 +1,4 @@
-"""One node's result against the fleet: the sweep's own functions, for the rows of one frame of the judge."""
+"""One node's result against the fleet: results of the fleet's rules as columns of the judge's frame."""
 
 from __future__ import annotations
 
@@ -9,38 +9,35 @@ import numpy as np
 import pandas as pd
 
 from muster_criteria.fleet.budget import NODE_RULES
-from muster_criteria.fleet.cells import Cells
 from muster_criteria.fleet.comparisons import Comparison, Derivation
-from muster_criteria.fleet.distances import Distances, distances
-from muster_criteria.fleet.explained import slopes_of
-from muster_criteria.fleet.keyed import INDEX_UNIT, Codes, Numbers, keyed
+from muster_criteria.fleet.distances import Distances
+from muster_criteria.fleet.keyed import INDEX_UNIT, Codes, Numbers
 from muster_criteria.fleet.readings import labels_of, labels_text, readings_of, together
 from muster_criteria.fleet.references import References
-from muster_criteria.fleet.thresholds import Thresholds
-from muster_criteria.fleet.verdicts import Ruled, ruled
+from muster_criteria.fleet.verdicts import RuleResult, judge_readings
 from muster_criteria.sku_files.limits import kind_of
 from muster_criteria.stage.rows import Row
 
 FLEET_PROBE = "fleet"
-"""The probe of rows that no probe measured: family indices, and a node's own level."""
+"""The probe of rows that are computed here: family indices, and a node's own level."""
 NOW = "this"
 """The run of the result being judged, beside repeats of the same visit."""
 
 
 REFERENCE_COLUMNS = ("peers_median", "peers_count", "peers_distance", "history_median", "drift")
-"""What the frame tells of a row's references; distances are shares, positive where the row is above."""
+"""The frame's columns for a row's references; distances are shares, positive where the row is above."""
 REFERENCE_COLUMNS_OF = {"peers": (("peers_median", "peers_distance"),), "drift": (("history_median", "drift"),)}
 
 
 Runs = Mapping[int, tuple[float, ...]]
-"""Position of a row → what each run gave for it: its own result first."""
+"""Position of a row → its value in each run, the judged result's first."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compared:
-    """What the fleet says of one result's rows. ``rows``: the result's, then those made for the fleet's rules.
+    """One result compared with the fleet. ``rows``: the result's, then those made for the fleet's rules.
 
-    ``columns``: for the frame, aligned with ``rows``. ``runs``: what each run gave, for the rows with several.
+    ``columns``: for the frame, aligned with ``rows``. ``runs``: the values of each run, for rows with several.
     """
 
     rows: tuple[Row, ...]
@@ -80,9 +77,9 @@ def compare(
     environment: Mapping[str, str | None],
 ) -> Compared:
     """Judge a result's rows by the fleet; see ``Compared``."""
-    told = [position for position, row in enumerate(rows) if _usable(row)]
+    usable = [position for position, row in enumerate(rows) if _usable(row)]
     readings = readings_of(
-        [rows[position] for position in told],
+        [rows[position] for position in usable],
         node=node,
         at=0.0,
         run=NOW,
@@ -92,13 +89,10 @@ def compare(
     )
     if references.repeats is not None:
         readings = together([readings, references.repeats])
-    snapshot, budget = references.snapshot, references.budget
-    cells, slopes = Cells(snapshot.cells), slopes_of(snapshot.slopes)
-    measured = distances(keyed(readings, comparisons), cells, slopes, budget.siblings_min)
-    of = measured.readings
-    thresholds = Thresholds(snapshot, budget, of.skus, of.catalogue)
-    rules = ruled(measured, references.history, thresholds, at_least=-np.inf)
-    return _Table(rows, np.array(told, dtype=np.int64), measured, rules, comparisons).compared()
+    measured, results = judge_readings(
+        readings, comparisons, references.snapshot, references.history, references.budget
+    )
+    return _Table(rows, np.array(usable, dtype=np.int64), measured, results, comparisons).compared()
 
 
 def _usable(row: Row) -> bool:
@@ -106,21 +100,21 @@ def _usable(row: Row) -> bool:
 
 
 class _Table:
-    """Lays what the rules say of readings out over the judge's rows."""
+    """Lays results of rules about readings out over the judge's rows."""
 
     def __init__(
         self,
         rows: Sequence[Row],
-        told: Codes,
+        usable: Codes,
         measured: Distances,
-        rules: Sequence[Ruled],
+        results: Sequence[RuleResult],
         comparisons: Sequence[Comparison],
     ) -> None:
         self._rows = list(rows)
-        self._measured, self._rules, self._comparisons = measured, rules, comparisons
+        self._measured, self._results, self._comparisons = measured, results, comparisons
         of = measured.readings
         self._at: dict[tuple[str, str, str, str], int] = {}
-        for position in told:
+        for position in usable:
             row = rows[position]
             self._at[row.device, row.metric, labels_text(row.labels), row.unit] = int(position)
         for reading in np.flatnonzero(of.row < 0):
@@ -145,15 +139,15 @@ class _Table:
 
     def compared(self) -> Compared:
         """The columns of all rules."""
-        placed = [(rule, *self._positions(rule)) for rule in self._rules]  # before counting: this may make rows
+        placed = [(rule, *self._positions(rule)) for rule in self._results]  # before counting: this may make rows
         columns = {name: np.full(len(self._rows), np.nan) for name in REFERENCE_COLUMNS}
-        for rule, said, at in placed:
-            columns |= self._columns(rule, said, at)
+        for rule, elements, at in placed:
+            columns |= self._columns(rule, elements, at)
             for expected, distance in REFERENCE_COLUMNS_OF.get(rule.rule, ()):
-                columns[expected][at] = rule.expected[said]
-                columns[distance][at] = self._worse(rule, at, said) * rule.share[said]
+                columns[expected][at] = rule.expected[elements]
+                columns[distance][at] = self._worse(rule, at, elements) * rule.share[elements]
             if rule.rule == "peers":
-                columns["peers_count"][at] = rule.visits[said]
+                columns["peers_count"][at] = rule.visits[elements]
         return Compared(tuple(self._rows), columns, self._runs())
 
     def _runs(self) -> Runs:
@@ -167,41 +161,42 @@ class _Table:
                 found[at] = (*found.get(at, ()), float(of.value[reading]))
         return found
 
-    def _columns(self, rule: Ruled, said: Codes, at: Codes) -> dict[str, Numbers]:
+    def _columns(self, rule: RuleResult, elements: Codes, at: Codes) -> dict[str, Numbers]:
         number = {id(each): float(position) for position, each in enumerate(self._comparisons)}
         of = self._measured.readings
-        by = np.array([number[id(of.catalogue[series].comparison)] for series in of.series[rule.reading[said]]])
-        worse, found = self._worse(rule, at, said), {}
-        for breach, margin in (("fail", rule.fail[said]), ("warn", rule.retest[said])):
-            share = rule.share[said]
-            threshold = rule.threshold[said] if breach == "fail" else share + margin
-            says = np.isfinite(margin)
+        by = np.array([number[id(of.catalogue[series].comparison)] for series in of.series[rule.reading[elements]]])
+        worse, found = self._worse(rule, at, elements), {}
+        for breach, margin in (("fail", rule.fail[elements]), ("warn", rule.retest[elements])):
+            share = rule.share[elements]
+            threshold = rule.threshold[elements] if breach == "fail" else share + margin
+            known = np.isfinite(margin)
             for suffix, values in (
                 ("", margin),
-                ("_at", rule.expected[said] * (1.0 + worse * threshold)),
+                ("_at", rule.expected[elements] * (1.0 + worse * threshold)),
                 ("_by", by),
-                ("_expected", rule.expected[said]),
+                ("_expected", rule.expected[elements]),
                 ("_share", share),
-                ("_count", rule.visits[said]),
-                ("_repeats", rule.repeats[said]),
-                ("_acquitted", rule.acquitted[said]),
+                ("_count", rule.visits[elements]),
+                ("_repeats", rule.repeats[elements]),
+                ("_cleared", rule.cleared[elements]),
             ):
                 column = np.full(len(self._rows), np.nan)
-                column[at[says]] = values[says]
+                column[at[known]] = values[known]
                 found[f"{rule.rule}_{breach}{suffix}"] = column
         return found
 
-    def _worse(self, rule: Ruled, at: Codes, said: Codes) -> Numbers:
+    def _worse(self, rule: RuleResult, at: Codes, elements: Codes) -> Numbers:
         """+1 where more is worse; a family's index and a node's level fall where things get worse."""
         of = self._measured.readings
-        higher = [of.catalogue[series].comparison.worse == "higher" for series in of.series[rule.reading[said]]]
+        higher = [of.catalogue[series].comparison.worse == "higher" for series in of.series[rule.reading[elements]]]
         made = [self._rows[position].probe == FLEET_PROBE and rule.rule not in NODE_RULES for position in at]
         return np.where(np.array(higher, dtype=bool) & ~np.array(made, dtype=bool), 1.0, -1.0)
 
-    def _positions(self, rule: Ruled) -> tuple[Codes, Codes]:
-        """(elements of the rule, positions of their rows); what only an earlier run measured has no row, and no say."""
+    def _positions(self, rule: RuleResult) -> tuple[Codes, Codes]:
+        """(elements of the rule, positions of their rows); what only an earlier run measured has no row and is left
+        out."""
         of = self._measured.readings
-        said, found = [], []
+        elements, found = [], []
         for element, reading in enumerate(rule.reading):
             series, device = of.catalogue[of.series[reading]], of.devices[of.device[reading]]
             if rule.rule in NODE_RULES:
@@ -210,6 +205,6 @@ class _Table:
             else:
                 at = self._at.get((device, *series.key[1:]), -1)
             if at >= 0:
-                said.append(element)
+                elements.append(element)
                 found.append(at)
-        return np.array(said, dtype=np.int64), np.array(found, dtype=np.int64)
+        return np.array(elements, dtype=np.int64), np.array(found, dtype=np.int64)

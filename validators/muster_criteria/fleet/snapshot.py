@@ -1,4 +1,4 @@
-"""A frozen snapshot of the peers: what is usual for each metric, slot and peer group, and how far healthy parts stray.
+"""A frozen snapshot of the peers: what is usual for each metric, slot and peer group, and how far healthy parts differ.
 
 Built from the latest value of each device; the same readings and date always give the same version. A verdict cites the
 version, and can be replayed with it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import gzip
 import hashlib
 import json
@@ -19,7 +20,9 @@ import pandas as pd
 from muster_criteria.fleet import cells as cells_module
 from muster_criteria.fleet import explained
 from muster_criteria.fleet.budget import STANDARD, Budget
+from muster_criteria.fleet.cells import Cells
 from muster_criteria.fleet.comparisons import Comparison
+from muster_criteria.fleet.explained import Slopes
 from muster_criteria.fleet.outliers import SCALES, TAILS, learn
 
 SCHEMA = "muster.snapshot/5"
@@ -28,11 +31,11 @@ _TABLES = {"cells": cells_module.COLUMNS, "scales": SCALES, "tails": TAILS, "slo
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What the peers are like.
+    """Reference figures of the peers.
 
     ``version``: digest of the content and its date. ``cells``: the median of each (series, peer group, slot), see
-    ``cells``. ``scales`` and ``tails``: how far healthy devices stray, for each rule, see ``strays``. ``slopes``: what
-    one metric explains of others, see ``explained``. ``low`` and ``lottery``: what a node's series of each spread weigh
+    ``cells``. ``scales`` and ``tails``: distances of healthy devices, for each rule, see ``outliers``. ``slopes``: what
+    one metric explains of others, see ``explained``. ``low`` and ``varied``: what a node's series of each spread weigh
     together, by which the budget is divided.
     """
 
@@ -43,8 +46,18 @@ class Snapshot:
     tails: pd.DataFrame
     slopes: pd.DataFrame
     low: float
-    lottery: float
+    varied: float
     nodes: int
+
+    @functools.cached_property
+    def lookup(self) -> Cells:
+        """The cells, ready for looking up many readings."""
+        return Cells(self.cells)
+
+    @functools.cached_property
+    def slope_of(self) -> Slopes:
+        """The slopes as a mapping."""
+        return explained.slopes_of(self.slopes)
 
     def to_bytes(self) -> bytes:
         """Compressed JSON, the same bytes for the same snapshot."""
@@ -54,17 +67,17 @@ class Snapshot:
     def from_bytes(cls, raw: bytes) -> Snapshot:
         """What ``to_bytes`` wrote. Raises ValueError, in one sentence, on anything else or on another content."""
         try:
-            said = json.loads(gzip.decompress(raw))
-            version = said.pop("version")
-            if said["schema"] != SCHEMA:
-                raise ValueError(f"its schema is {said['schema']}, not {SCHEMA}")
-            tables = {name: pd.DataFrame(said[name], columns=list(columns)) for name, columns in _TABLES.items()}
+            content = json.loads(gzip.decompress(raw))
+            version = content.pop("version")
+            if content["schema"] != SCHEMA:
+                raise ValueError(f"its schema is {content['schema']}, not {SCHEMA}")
+            tables = {name: pd.DataFrame(content[name], columns=list(columns)) for name, columns in _TABLES.items()}
             made = cls(
                 version="",
-                made_at=datetime.datetime.fromisoformat(said["made_at"]),
-                low=float(said["low"]),
-                lottery=float(said["lottery"]),
-                nodes=int(said["nodes"]),
+                made_at=datetime.datetime.fromisoformat(content["made_at"]),
+                low=float(content["low"]),
+                varied=float(content["varied"]),
+                nodes=int(content["nodes"]),
                 **tables,
             )
         except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
@@ -79,7 +92,7 @@ def _content(snapshot: Snapshot) -> dict[str, Any]:
         name: {column: getattr(snapshot, name)[column].tolist() for column in columns}
         for name, columns in _TABLES.items()
     }
-    counts = {name: getattr(snapshot, name) for name in ("low", "lottery", "nodes")}
+    counts = {name: getattr(snapshot, name) for name in ("low", "varied", "nodes")}
     return {"schema": SCHEMA, "made_at": snapshot.made_at.isoformat(), **tables, **counts}
 
 
@@ -97,8 +110,8 @@ def build_snapshot(
 ) -> Snapshot:
     """The snapshot of these readings (see ``readings.COLUMNS``) as of ``at`` (with zone).
 
-    Give the last few visits of each device where there are any: medians come from the latest value of each device;
-    from several visits it is learned how far a device strays from itself, without which drift and repeats only warn.
+    Give the last few visits of each device where there are any: medians come from the latest value of each device; from
+    several visits the distances of a device from its own past are learned, without which drift and repeats only warn.
     Readings after ``at`` and those of nodes in ``exclude`` (open findings, quarantined) are left out.
     """
     made_at = at.astimezone(datetime.UTC)
@@ -112,7 +125,7 @@ def build_snapshot(
         tails=learned.tails,
         slopes=learned.slopes,
         low=learned.low,
-        lottery=learned.lottery,
+        varied=learned.varied,
         nodes=learned.nodes,
     )
     return dataclasses.replace(snapshot, version=_digest(snapshot))

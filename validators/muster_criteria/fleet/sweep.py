@@ -10,17 +10,14 @@ import numpy as np
 import pandas as pd
 
 from muster_criteria.fleet.absolute import absolute
-from muster_criteria.fleet.budget import NODE_RULES, STANDARD, Budget
+from muster_criteria.fleet.budget import NODE_RULES, STANDARD, Budget, repeat_informs
 from muster_criteria.fleet.causes import common_causes, held
-from muster_criteria.fleet.cells import Cells
 from muster_criteria.fleet.comparisons import Comparison
-from muster_criteria.fleet.distances import Distances, distances
-from muster_criteria.fleet.explained import Slopes, slopes_of
+from muster_criteria.fleet.distances import Distances
 from muster_criteria.fleet.history import History
-from muster_criteria.fleet.keyed import INDEX_UNIT, keyed
+from muster_criteria.fleet.keyed import INDEX_UNIT
 from muster_criteria.fleet.snapshot import Snapshot
-from muster_criteria.fleet.thresholds import Thresholds
-from muster_criteria.fleet.verdicts import Ruled, ruled
+from muster_criteria.fleet.verdicts import RuleResult, judge_readings
 from muster_criteria.sku_files.model import Sku
 
 FINDINGS = (
@@ -28,27 +25,28 @@ FINDINGS = (
     "repeats", "run", "fault", "action", "held",
 )  # fmt: skip
 """``rule``: peers, siblings, drift, cusum, node_peers, node_drift, or a SKU's floor, ceiling, exactly, expected,
-expected_devices. ``breach``: "fail" convicts, "retest" asks to measure again, "warn" only tells, "acquitted" tells of
-what a repeat did not show again, "invalid" means that something else was measured. ``expected``: the reference's value
-in unit. ``share``: distance from it, adverse positive. ``threshold``: the share beyond which one reading fails
-(infinite: nothing convicts here). ``held``: the common cause for which conviction waits. Rules about a node's own level
-are told of device "node", metric "<metric>_level": relative to the peers."""
+expected_devices. ``breach``: "fail"; "retest": an outlier that a second reading may explain; "warn": one that it
+cannot, or that was seen twice; "cleared": an outlier that a repeat did not show again; "invalid": something else was
+measured. ``expected``: the reference, in unit. ``share``: distance from it, adverse positive. ``threshold``: the share
+beyond which one reading fails (infinite: nothing fails here). ``held``: the common cause that is to be ruled out before
+the device is blamed. Rules about a node's own level have device "node" and metric "<metric>_level": relative to the
+peers."""
 
 VERDICTS = ("verdict", "held", "reason")
-"""Per node (index): FAIL, RETEST, WARN or PASS; NONE where no peers could judge anything. ``held``: why conviction
-waits, where all that convicts has a common cause. Coverage is the judge's of each node: a sweep sees only what was
+"""Per node (index): FAIL, RETEST, WARN or PASS; NONE where no peers could judge anything. ``held``: the common cause,
+where all failing findings have one. Coverage is checked by the judge of each stage: a sweep knows only what was
 measured."""
 
 BLOCK_ROWS = 500_000
 """How many readings are judged at a time."""
 
-_SAID = {"fail": "FAIL", "retest": "RETEST", "invalid": "RETEST", "warn": "WARN", "acquitted": "WARN"}
-"""What each breach makes of its node, the gravest first."""
+_VERDICT_OF = {"fail": "FAIL", "retest": "RETEST", "invalid": "RETEST", "warn": "WARN", "cleared": "WARN"}
+"""The verdict that each breach makes of its node, the gravest first."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sweep:
-    """What a sweep found: ``findings`` (columns FINDINGS), ``verdicts`` (by node), ``causes`` (``causes.CAUSES``)."""
+    """Result of a sweep: ``findings`` (columns FINDINGS), ``verdicts`` (by node), ``causes`` (``causes.CAUSES``)."""
 
     findings: pd.DataFrame
     verdicts: pd.DataFrame
@@ -64,32 +62,36 @@ def sweep(
     budget: Budget = STANDARD,
     *,
     skus: Mapping[str, Sku] | None = None,
+    stage: str = "",
     groupings: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Sweep:
-    """Judge today's readings (see ``readings.as_readings``) of any number of nodes. Never raises on what was measured.
+    """Judges today's readings (see ``readings.as_readings``) of any number of nodes. Never raises on what was measured.
 
-    Two or more runs of one visit in ``today`` are repeats: one reading beyond the single threshold convicts, and so do
-    two beyond the (lower) threshold of two. ``skus``: by name, whose floors, ceilings and exact numbers judge too.
-    ``groupings``: {"rack": {node: rack}, "image": {node: image}}, by which a common cause is looked for.
+    Two or more runs of one visit in ``today`` are repeats: one reading beyond the single threshold fails a device, and
+    so do two beyond the (lower) threshold of two. ``skus``: by name, whose floors, ceilings and exact numbers apply
+    too. ``groupings``: {"rack": {node: rack}, "image": {node: image}}, by which common causes are looked for.
     """
-    references = (Cells(snapshot.cells), slopes_of(snapshot.slopes), snapshot, history, budget)
-    found = [_by_fleet(block, comparisons, *references) for block in _blocks(today)]
+    found = [_by_fleet(block, comparisons, snapshot, history, budget) for block in _blocks(today)]
     parts = [part for parts, _ in found for part in parts]
-    findings = pd.concat([*parts, _absolute(today, skus or {})], ignore_index=True)
+    findings = _without_invalid(pd.concat([*parts, _absolute(today, skus or {}, stage)], ignore_index=True))
     causes = common_causes(findings, _present(today), groupings)
     findings["held"] = held(findings, causes, groupings)
     findings = findings.sort_values(["node", "device", "metric", "labels", "rule", "expected"], kind="stable")
     findings = findings.reset_index(drop=True)
-    return Sweep(
-        findings,
-        _verdicts(today, {node for _, seen in found for node in seen}, findings),
-        causes,
-        snapshot.version,
-    )
+    judged = {node for _, nodes in found for node in nodes}
+    return Sweep(findings, _verdicts(today, judged, findings), causes, snapshot.version)
+
+
+def _without_invalid(findings: pd.DataFrame) -> pd.DataFrame:
+    """Findings of which those from an invalid measurement warn at most."""
+    columns = ["node", "device", "metric", "labels", "run"]
+    key = findings[columns].astype(str).agg("\0".join, axis=1) if len(findings) else findings["node"]
+    invalid = key.isin(key[findings["breach"] == "invalid"]) & (findings["breach"] == "fail")
+    return findings.assign(breach=findings["breach"].where(~invalid, "warn"))
 
 
 def _blocks(today: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Whole nodes at a time, since what a node is judged by does not depend on the others of today: saves memory."""
+    """Whole nodes at a time, to save memory: a node's verdict does not depend on today's readings of others."""
     node = today["node"].cat.codes.to_numpy().astype(np.int64)
     count = math.ceil(len(today) / BLOCK_ROWS)
     block = node * count // max(len(today["node"].cat.categories), 1)
@@ -100,28 +102,26 @@ def _blocks(today: pd.DataFrame) -> Iterator[pd.DataFrame]:
 def _by_fleet(
     today: pd.DataFrame,
     comparisons: Sequence[Comparison],
-    cells: Cells,
-    slopes: Slopes,
     snapshot: Snapshot,
     history: History | None,
     budget: Budget,
 ) -> tuple[list[pd.DataFrame], set[str]]:
-    """Findings by siblings, peers and history, and the nodes of which these said anything."""
-    measured = distances(keyed(today, comparisons), cells, slopes, budget.siblings_min)
+    """Findings by siblings, peers and history, and the nodes that these could judge."""
+    measured, results = judge_readings(today, comparisons, snapshot, history, budget, at_least=budget.retest_min)
     of = measured.readings
-    thresholds = Thresholds(snapshot, budget, of.skus, of.catalogue)
-    rules = ruled(measured, history, thresholds, at_least=budget.retest_min)
     judged = np.unique(of.node[np.isfinite(measured.peers) | np.isfinite(measured.siblings)])
-    return [_told(each, measured, today["run"].cat.categories) for each in rules], {of.nodes[code] for code in judged}
+    runs = today["run"].cat.categories
+    return [_findings(each, measured, runs) for each in results], {of.nodes[code] for code in judged}
 
 
-def _told(rule: Ruled, measured: Distances, runs: pd.Index) -> pd.DataFrame:
+def _findings(rule: RuleResult, measured: Distances, runs: pd.Index) -> pd.DataFrame:
     """The readings that break a rule, as findings."""
-    broken = np.flatnonzero((rule.fail < 0.0) | (rule.retest < 0.0))
-    reading, of = rule.reading[broken], measured.readings
+    of = measured.readings
+    informs = np.array([repeat_informs(rule.rule, each.comparison.spread) for each in of.catalogue] or [False])
+    breach = rule.breach(informs[of.series[rule.reading]])
+    broken = np.flatnonzero(breach != "")
+    reading, breach = rule.reading[broken], breach[broken]
     series = [of.catalogue[number] for number in of.series[reading]]
-    again = np.where(rule.acquitted[broken], "acquitted", np.where(rule.repeats[broken] > 1, "warn", "retest"))
-    breach = np.where(rule.fail[broken] < 0.0, "fail", again)
     node_rule = rule.rule in NODE_RULES
     columns: dict[str, object] = {
         "node": [of.nodes[code] for code in of.node[reading]],
@@ -145,8 +145,8 @@ def _told(rule: Ruled, measured: Distances, runs: pd.Index) -> pd.DataFrame:
     return pd.DataFrame(columns, columns=list(FINDINGS))
 
 
-def _absolute(today: pd.DataFrame, skus: Mapping[str, Sku]) -> pd.DataFrame:
-    broken = absolute(today, skus)
+def _absolute(today: pd.DataFrame, skus: Mapping[str, Sku], stage: str) -> pd.DataFrame:
+    broken = absolute(today, skus, stage)
     rows = today.iloc[broken["row"].to_numpy(dtype=np.int64)]
     columns: dict[str, object] = {
         name: rows[name].astype(str).to_numpy()
@@ -167,18 +167,18 @@ def _present(today: pd.DataFrame) -> pd.DataFrame:
     return frame.groupby(["node", "kind"], sort=True).size().rename("devices").reset_index()
 
 
-def _verdicts(today: pd.DataFrame, seen: set[str], findings: pd.DataFrame) -> pd.DataFrame:
+def _verdicts(today: pd.DataFrame, judged: set[str], findings: pd.DataFrame) -> pd.DataFrame:
     codes = today["node"].cat.codes.to_numpy()
     names = today["node"].cat.categories
     nodes = names[np.unique(codes[codes >= 0])].astype(str).tolist()
     table = pd.DataFrame(
         {"verdict": "PASS", "held": "", "reason": ""}, index=pd.Index(nodes, name="node"), dtype=object
     )
-    table.loc[~table.index.isin(seen), "verdict"] = "NONE"
-    for breach, said in reversed(_SAID.items()):
+    table.loc[~table.index.isin(judged), "verdict"] = "NONE"
+    for breach, verdict in reversed(_VERDICT_OF.items()):
         of = findings[findings["breach"] == breach]
         worst = of.sort_values("share", ascending=False, kind="stable").drop_duplicates("node")
-        table.loc[worst["node"], "verdict"] = said
+        table.loc[worst["node"], "verdict"] = verdict
         table.loc[worst["node"], "reason"] = [_reason(row) for row in worst.itertuples(index=False)]
     failing = findings[findings["breach"] == "fail"]
     own = set(failing.loc[failing["held"] == "", "node"])

@@ -1,14 +1,14 @@
-"""Tails: how far healthy parts stray, from an empirical sample and a prediction beyond it.
+"""Tails: rare distances of healthy parts, from an empirical sample and a prediction beyond it.
 
 Few samples reach one in a million, so beyond the data a generalised Pareto tail is used (peaks over threshold: Pickands
-1975; Balkema and de Haan 1974). No one fit of it is believed. What is tabulated is the predictive tail: the distance t
-at which the chance of more than t, averaged over all tails by their likelihood, is the probability asked for. So a
+1975; Balkema and de Haan 1974). No single fit is used. What is tabulated is the predictive tail: the distance t
+at which the chance of more than t, averaged over all tails by their likelihood, is the given probability. So a
 small sample is given a long tail by its own uncertainty, and a large one is given the tail that it shows.
 
-Shapes lie between ``SHAPE_MIN`` and ``SHAPE_MAX``, and which are likely is told by the tails of like metrics (see
+Shapes lie between ``SHAPE_MIN`` and ``SHAPE_MAX``, and which are likely follows from the tails of like metrics (see
 ``shapes``). The least of them still has an end, but one far beyond a Gaussian sample's largest value; from the other
 end, 0.8 is much heavier than the Student-t(4) (0.25) of the benchmark. With fewer than ``SAMPLE_MIN`` values there is
-no tail, hence no conviction.
+no tail, and no device fails by it.
 
 A fleet's sample holds faulty parts too: at most 0.3 % of the values at real prevalence (2 % of nodes, one device each).
 So a first tail is fitted to what lies below those, and values that it would give a chance of less than one in fifty to
@@ -41,7 +41,7 @@ CAUTION = 0.6
 """Share of a probability that is taken for it where the sample is expected to show less than one such value.
 
 What is allowed there is an upper bound, and a tail is an estimate: of Student-t(4) samples of 8,000, 1.2 times as many
-would lie beyond the predicted distance of 1e-5 as were asked for.
+lie beyond the predicted distance of 1e-5 as predicted.
 """
 SHAPE_MIN, SHAPE_MAX = -0.1, 0.8
 
@@ -52,7 +52,7 @@ _WINDOW = 0.03
 
 Where noise with a short tail lies over a true spread with a long one, the long one shows only far out. Of the milder of
 two readings with 0.3 % noise over Student-t(4) of 0.2 %, by samples of 40,000 of four metrics together, 1.8 times as
-many lie beyond the predicted distance of 5e-6 as were asked for. With half of it 1.1 times as many do, but predictions
+many lie beyond the predicted distance of 5e-6 as predicted. With half of it 1.1 times as many do, but predictions
 differ by half more from fleet to fleet. Other tails are predicted as well by either.
 """
 _EXCESSES_MIN = 100
@@ -65,9 +65,9 @@ _DISTANCES: Numbers = np.geomspace(1e-3, 1e8, 800)
 
 
 def tails_of(samples: Sequence[tuple[Numbers, float]]) -> list[Numbers | None]:
-    """What healthy parts exceed with each of ``PROBABILITIES``; None for a sample too small to say.
+    """Distances that healthy parts exceed with each of ``PROBABILITIES``; None for a sample that is too small.
 
-    ``samples``: of like metrics, whose tails tell of each other's shape; beside each, how much it tells (0 to 1).
+    ``samples``: of like metrics, whose tails inform each other's shape; beside each, its weight (0 to 1).
     Adverse distances, positive is worse, in any unit; values that are not finite are left out.
     """
     fallen = [np.sort(sample[np.isfinite(sample)])[::-1] for sample, _ in samples]
@@ -81,33 +81,32 @@ def tails_of(samples: Sequence[tuple[Numbers, float]]) -> list[Numbers | None]:
 
 
 def _priors(ordered: Sequence[tuple[Numbers, float]]) -> list[Numbers | None]:
-    """For each sample, how likely the others make each shape; None where none of them can tell."""
-    fits = [(_fits(_believed(sample)), tells) for sample, tells in ordered]
+    """For each sample, how likely the others make each shape; None where no other informs it."""
+    fits = [(_fits(_kept(sample)), tells) for sample, tells in ordered]
     telling = [(fit.shapes(), tells) for fit, tells in fits if fit is not None]
-    told = iter(priors(_SHAPES, *zip(*telling, strict=True)) if len(telling) > 1 else [None] * len(telling))
-    return [None if fit is None else next(told) for fit, _ in fits]
+    known = iter(priors(_SHAPES, *zip(*telling, strict=True)) if len(telling) > 1 else [None] * len(telling))
+    return [None if fit is None else next(known) for fit, _ in fits]
 
 
 def _table(ordered: Numbers, prior: Numbers | None) -> Numbers:
-    """The tail of one sample, given what others say of its shape."""
-    believed = _believed(ordered, prior)
-    table = np.quantile(believed, 1.0 - PROBABILITIES)
-    fits = _fits(believed, prior)
+    """The tail of one sample, given a prior of its shape."""
+    kept = _kept(ordered, prior)
+    table = np.quantile(kept, 1.0 - PROBABILITIES)
+    fits = _fits(kept, prior)
     if fits is not None:
-        above = _window(len(believed))
-        beyond = above / len(believed) > PROBABILITIES
-        shown = PROBABILITIES[beyond] * len(believed)
+        above = _window(len(kept))
+        beyond = above / len(kept) > PROBABILITIES
+        shown = PROBABILITIES[beyond] * len(kept)
         share = np.where(shown < 1.0, CAUTION, 1.0) * shown / above
-        table[beyond] = believed[above] + fits.exceeded_by(share)
+        table[beyond] = kept[above] + fits.exceeded_by(share)
     return np.maximum.accumulate(table)
 
 
-def _fits(believed: Numbers, prior: Numbers | None = None) -> _Fits | None:
-    """The tails that the largest values allow; None where there are more ties than spread: nothing tells but the
-    largest value itself."""
-    above = _window(len(believed))
-    start = believed[above]
-    return _Fits.of(believed[:above] - start, prior) if believed[0] > start else None
+def _fits(kept: Numbers, prior: Numbers | None = None) -> _Fits | None:
+    """The tails that the largest values allow; None where all of these are equal."""
+    above = _window(len(kept))
+    start = kept[above]
+    return _Fits.of(kept[:above] - start, prior) if kept[0] > start else None
 
 
 def threshold(tail: Numbers, probability: float) -> float:
@@ -127,7 +126,7 @@ def _window(size: int) -> int:
     return min(max(_EXCESSES_MIN, math.ceil(_WINDOW * size)), size // 4)
 
 
-def _believed(ordered: Numbers, prior: Numbers | None = None) -> Numbers:
+def _kept(ordered: Numbers, prior: Numbers | None = None) -> Numbers:
     """Without those largest values that cannot be of healthy parts; at most ``_SUSPECT`` of all are left out."""
     suspect = math.ceil(_SUSPECT * len(ordered)) + 1
     above = suspect + _window(len(ordered))
@@ -149,7 +148,7 @@ class _Fits:
     @classmethod
     def of(cls, excesses: Numbers, prior: Numbers | None = None, *, below: float = math.inf) -> _Fits:
         """``excesses``: in falling order. ``prior``: how likely each of ``_SHAPES`` is beforehand (None: all alike).
-        ``below``: only those below this were told, and not how many more there are.
+        ``below``: the sample is cut off at this excess.
 
         Many excesses are represented by some, evenly chosen, each with the weight of those that it stands for.
         """
@@ -158,8 +157,8 @@ class _Fits:
         points = excesses[chosen] / unit
         log_density = np.concatenate([_log_density(each, points) for each in _SHAPES])
         if math.isfinite(below):
-            told = 1.0 - _survival(*_grid(), np.array([below / unit]))[:, 0]
-            log_density -= np.log(told)
+            seen = 1.0 - _survival(*_grid(), np.array([below / unit]))[:, 0]
+            log_density -= np.log(seen)
         likely = np.exp(len(excesses) * (log_density - log_density.max()))
         if prior is not None:
             likely *= np.repeat(prior, len(_SCALES))
@@ -188,7 +187,7 @@ def _log_density(shape: float, points: Numbers) -> Numbers:
 
 
 def _grid() -> tuple[Numbers, Numbers]:
-    """Shape and scale of every tail that is asked how likely it is."""
+    """Shape and scale of every tail of the grid."""
     shape, scale = np.meshgrid(_SHAPES, _SCALES, indexing="ij")
     return shape.ravel(), scale.ravel()
 

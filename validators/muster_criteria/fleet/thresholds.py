@@ -1,4 +1,4 @@
-"""Thresholds: the budget of false alarms and the peers' tails, as a distance beyond which each series convicts."""
+"""Thresholds: the budget of false alarms and the peers' tails, as a distance beyond which each series fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from muster_criteria.fleet.budget import Budget, cusum_limit, follows_lottery
+from muster_criteria.fleet.budget import Budget, cusum_limit, varies_by_part
 from muster_criteria.fleet.keyed import Codes, Numbers, Series
 from muster_criteria.fleet.snapshot import Snapshot
 from muster_criteria.fleet.tails import PROBABILITIES, threshold
@@ -23,10 +23,11 @@ Deviation, 1993)."""
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Thresholds:
-    """For each rule: matrices over (SKU, series) of distances as shares; infinite where too little is known to convict.
+    """For each rule: matrices over (SKU, series) of distances as shares; infinite where too little is known to fail
+    any.
 
-    They are what chance makes rare, however small; the least effect that counts is policy, and comes on top. NaN where
-    the rule says nothing at all, since no scale was learned.
+    They follow from chance alone, however small; the least effect that counts is policy and comes on top. NaN where
+    the rule does not apply, since no scale was learned.
     """
 
     snapshot: Snapshot
@@ -37,7 +38,7 @@ class Thresholds:
     @functools.cache  # noqa: B019  (lives as long as one sweep)
     def probability(self, rule: str, *, confirmed: bool = False, has_past: bool = True) -> Numbers:
         """What the rule may spend on each series, by single or by confirmed readings; see ``Budget.part``."""
-        together = {"low": self.snapshot.low, "lottery": self.snapshot.lottery}
+        together = {"low": self.snapshot.low, "varied": self.snapshot.varied}
         return np.array(
             [
                 self.budget.part(rule, spread, each.weight / together[spread], confirmed=confirmed, has_past=has_past)
@@ -78,7 +79,7 @@ class Thresholds:
     def tail(self, rule: str, repeats: int, sku: str, series: Series) -> Numbers | None:
         """The tail of this metric's pool, else that of its kind; None where neither was learned.
 
-        The milder of two readings strays no further than either, whatever so small a sample says of it.
+        The milder of two readings is no further off than either, whatever a small sample shows.
         """
         kind, metric = series.key[:2]
         pools = ([self._tails.get((rule, count, sku, kind, pool)) for pool in (metric, "")] for count in (1, repeats))
@@ -104,26 +105,26 @@ class Thresholds:
         return np.asarray(self.scale(rule) * found)
 
     @functools.cache  # noqa: B019
-    def odd(self, rule: str) -> Numbers:
-        """What asks for a retest, or is told as odd: a robust z beyond the budget's.
+    def outlier(self, rule: str) -> Numbers:
+        """The distance from which a reading is an outlier: a robust z beyond the budget's.
 
-        What follows the lottery must be rare besides: by the peers' tail, or, while that is unknown, for a Gaussian
-        lottery whose scale is known from so few (a MAD of n values is as uncertain as a standard deviation of
+        Where parts vary, it must be rare besides: by the peers' tail, or, while that is unknown, for a Gaussian
+        variation whose scale is known from few values (a MAD of n values is as uncertain as a standard deviation of
         ``MAD_EFFICIENCY`` × n, and what lies beyond follows Student's t).
         """
-        odd = np.asarray(self.scale(rule) * self.budget.retest_z)
-        if not self.snapshot.lottery:
-            return odd
+        found = np.asarray(self.scale(rule) * self.budget.retest_z)
+        if not self.snapshot.varied:
+            return found
         sizes = self._learned(rule, 1)
         for row, sku in enumerate(self.skus):
             for column, series in enumerate(self.catalogue):
-                if follows_lottery(rule, series.comparison.spread) and np.isfinite(sizes[row, column]):
-                    spend = self.budget.warn_part(series.weight / self.snapshot.lottery)
+                if varies_by_part(rule, series.comparison.spread) and np.isfinite(sizes[row, column]):
+                    spend = self.budget.warn_part(series.weight / self.snapshot.varied)
                     tail = self.tail(rule, 1, sku, series)
                     freedom = MAD_EFFICIENCY * sizes[row, column]
                     rare = stdtrit(freedom, 1.0 - spend) if tail is None else threshold(tail, spend)
-                    odd[row, column] = max(odd[row, column], self.scale(rule)[row, column] * rare)
-        return odd
+                    found[row, column] = max(found[row, column], self.scale(rule)[row, column] * rare)
+        return found
 
     def second(self, rule: str, repeats: Codes, sku: Codes, series: Codes) -> Numbers:
         """As ``critical``, for the second worst of each item's ``repeats`` readings; infinite where there is one."""

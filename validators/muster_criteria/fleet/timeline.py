@@ -32,8 +32,8 @@ class Timeline:
 
 def timeline(owner: Codes, day: Codes, value: Numbers) -> Timeline:
     """Timelines of these readings; what an owner reported several times on one day counts once, as its median."""
-    told = np.isfinite(value)
-    owner, day, value = owner[told], day[told], np.clip(value[told], -_FAR, _FAR)
+    known = np.isfinite(value)
+    owner, day, value = owner[known], day[known], np.clip(value[known], -_FAR, _FAR)
     if not len(owner):
         return Timeline(np.empty(0, dtype=np.int64), np.empty((0, VISITS_MAX), dtype=np.float32))
     first_day = int(day.min())

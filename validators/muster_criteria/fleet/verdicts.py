@@ -1,33 +1,40 @@
-"""The fleet's rules: each reading's distances against their thresholds, for the sweep and for the judge of one node."""
+"""The fleet's rules: each reading's distances against their thresholds.
+
+``judge_readings`` is the one way from readings to results of rules, for one node's stage and for a whole fleet.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from muster_criteria.fleet.budget import Budget
-from muster_criteria.fleet.distances import Distances, own_changes
+from muster_criteria.fleet.budget import STANDARD, Budget
+from muster_criteria.fleet.comparisons import Comparison
+from muster_criteria.fleet.distances import Distances, distances, own_changes
 from muster_criteria.fleet.history import FIRST_VISITS, History, Past
-from muster_criteria.fleet.keyed import Codes, Keyed, Numbers
+from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, keyed
+from muster_criteria.fleet.snapshot import Snapshot
 from muster_criteria.fleet.tails import gaussian_score
 from muster_criteria.fleet.thresholds import Thresholds
 
 _WINSOR = 4.0
-"""A single visit adds no more than this to a CUSUM, so that it takes several to convict by it."""
+"""The most σ that a single visit adds to a CUSUM, so that only several visits together fail a device by it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Ruled:
-    """What one rule says, an element for each (node, device, series) it speaks of.
+class RuleResult:
+    """Results of one rule, an element for each (node, device, series) that it applies to.
 
     ``reading``: position in ``Distances.readings`` of the worst repeat. ``share``: its distance, adverse positive.
-    ``fail``: negative convicts, by how much as a share. ``retest``: negative asks to measure again. ``threshold``: the
-    distance beyond which it convicts: alone, or where it does so only with a repeat, beside that. ``expected``: in unit
-    (for node rules: relative to the peers). ``acquitted``: one of several readings was odd, and no other.
+    ``fail``: margin as a share; negative fails the device. ``retest``: margin; negative is an outlier, of which a
+    second reading may be needed. ``threshold``: the distance beyond which it fails: alone, or where it does so only
+    with a repeat, beside that. ``expected``: in unit (for node rules: relative to the peers). ``cleared``: one of
+    several readings was an outlier, and no other.
     """
 
     rule: str
@@ -39,11 +46,40 @@ class Ruled:
     threshold: Numbers
     expected: Numbers
     visits: Codes
-    acquitted: npt.NDArray[np.bool_]
+    cleared: npt.NDArray[np.bool_]
+
+    def breach(self, informs: npt.NDArray[np.bool_]) -> npt.NDArray[np.object_]:
+        """What each element amounts to: "fail", "retest" (a second reading is needed), "warn", "cleared" or "".
+
+        ``informs``: of which elements a second reading can tell a fault from noise (see ``budget.repeat_informs``).
+        """
+        needed = np.where(informs & (self.repeats <= 1), "retest", "warn")
+        outlier = np.where(self.retest < 0.0, np.where(self.cleared, "cleared", needed), "")
+        return np.where(self.fail < 0.0, "fail", outlier).astype(object)
 
 
-def ruled(measured: Distances, history: History | None, thresholds: Thresholds, *, at_least: float) -> list[Ruled]:
-    """Every rule over every reading whose distance is ``at_least`` so much (−∞: over all)."""
+def judge_readings(
+    readings: pd.DataFrame,
+    comparisons: Sequence[Comparison],
+    snapshot: Snapshot,
+    history: History | None,
+    budget: Budget = STANDARD,
+    *,
+    at_least: float = -math.inf,
+) -> tuple[Distances, list[RuleResult]]:
+    """Distances of the readings (see ``readings.as_readings``), and the results of every rule.
+
+    ``at_least``: only of readings at this distance or beyond it, as a share; −∞: of all.
+    """
+    measured = distances(keyed(readings, comparisons), snapshot.lookup, snapshot.slope_of, budget.siblings_min)
+    thresholds = Thresholds(snapshot, budget, measured.readings.skus, measured.readings.catalogue)
+    return measured, apply_rules(measured, history, thresholds, at_least=at_least)
+
+
+def apply_rules(
+    measured: Distances, history: History | None, thresholds: Thresholds, *, at_least: float
+) -> list[RuleResult]:
+    """Every rule over every reading at the distance ``at_least`` or beyond it (−∞: over all)."""
     readings, sign = measured.readings, measured.readings.sign
     usual, level = measured.usual, np.where(np.isfinite(measured.level), measured.level, 1.0)
     counts = measured.peers_count
@@ -74,9 +110,9 @@ def _enough(past: Past, budget: Budget) -> Past:
     )
 
 
-def _first_of(groups: Codes, told: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Codes:
-    """The position of the first reading of each group that has anything to tell."""
-    where = np.flatnonzero(told)
+def _first_of(groups: Codes, known: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Codes:
+    """The position of the first reading of each group that is ``known``."""
+    where = np.flatnonzero(known)
     return where[~pd.Series(groups[where]).duplicated().to_numpy()]
 
 
@@ -101,35 +137,34 @@ class _Rules:
         visits: Codes,
         uncertain: Numbers | None = None,
         only: Codes | None = None,
-    ) -> Ruled:
+    ) -> RuleResult:
         """One rule; ``only``: the readings it is about (default: all). ``uncertain`` widens thresholds by a factor."""
         reading, share, second, repeats = self._worst(distance, only)
         effect = self._thresholds.budget.effect_min
         sku, series = self._readings.sku[reading], self._readings.series[reading]
         wider = 1.0 if uncertain is None else uncertain[reading]
         single = np.maximum(effect, self._single(rule, reading) * wider)
-        # The effect that counts was measured once, and the other reading says that it was no chance.
+        # One reading shows the least effect that counts, the other that it was not chance.
         rare = self._thresholds.second(rule, repeats, sku, series) * wider
         double = np.maximum(rare - second, effect - share)
         fail = np.where(repeats > 1, np.fmin(single - share, double), single - share)
         limit = np.where((double < 0.0) & ~(share > single), np.maximum(effect, rare), single)
-        odd = self._thresholds.odd(rule)[sku, series] * wider
-        doubtful = np.maximum(self._thresholds.budget.retest_min, odd)
-        return Ruled(
+        outlier = np.maximum(self._thresholds.budget.retest_min, self._thresholds.outlier(rule)[sku, series] * wider)
+        return RuleResult(
             rule,
             reading,
             share,
             repeats,
             fail,
-            doubtful - share,
+            outlier - share,
             limit,
             expected[reading],
             visits[reading],
-            (repeats > 1) & (fail >= 0.0) & ~(second > doubtful),
+            (repeats > 1) & (fail >= 0.0) & ~(second > outlier),
         )
 
     def _single(self, rule: str, reading: Codes) -> Numbers:
-        """What one reading must exceed. Whether a device has a past changes what its peers' rule may spend on it."""
+        """What one reading must exceed; for the peers' rule it depends on whether the device has a past."""
         sku, series = self._readings.sku[reading], self._readings.series[reading]
         with_past = self._thresholds.critical(rule)[sku, series]
         if rule != "peers":
@@ -140,11 +175,11 @@ class _Rules:
     def _worst(self, distance: Numbers, only: Codes | None) -> tuple[Codes, Numbers, Numbers, Codes]:
         """(position, distance) of the worst reading of each item, the second worst distance, and how many there are."""
         if only is not None or not self._repeated:
-            told = np.arange(len(distance)) if only is None else only
-            told = told[distance[told] >= self._at_least]
-            return told, distance[told], np.full(len(told), np.nan), np.ones(len(told), dtype=np.int64)
-        told = np.flatnonzero(np.isfinite(distance))
-        order = told[np.lexsort((told, -distance[told], self._items[told]))]
+            known = np.arange(len(distance)) if only is None else only
+            known = known[distance[known] >= self._at_least]
+            return known, distance[known], np.full(len(known), np.nan), np.ones(len(known), dtype=np.int64)
+        known = np.flatnonzero(np.isfinite(distance))
+        order = known[np.lexsort((known, -distance[known], self._items[known]))]
         starts = np.flatnonzero(np.diff(self._items[order], prepend=-1))
         repeats = np.diff(starts, append=len(order))
         share = distance[order[starts]]
@@ -160,12 +195,12 @@ def _cusum(
     past: Past,
     expected: Numbers,
     thresholds: Thresholds,
-) -> Ruled:
-    """A shift that lasts, too small for any one visit to convict: one-sided CUSUM over the visits kept.
+) -> RuleResult:
+    """A lasting shift, too small for any one visit to fail the device: one-sided CUSUM over the visits kept.
 
-    The first visits kept are the reference, and only what is still off it today, by half of what convicts, is judged.
-    Distances are turned into
-    Gaussian scores of equal probability by the peers' own tail, since the limit is derived for a Gaussian.
+    The first visits kept are the reference; a device is judged only if today it is still off by half of the least
+    effect that fails. Distances are converted to Gaussian scores of equal probability by the drift tail, since the
+    limit is derived for a Gaussian.
     """
     budget, readings = thresholds.budget, measured.readings
     enough = np.isfinite(past.median) & (past.first > 0.0)
@@ -181,11 +216,11 @@ def _cusum(
     total, shift, visits = np.zeros(len(reading)), np.zeros(len(reading)), np.zeros(len(reading))
     for column in [*np.where(rank > FIRST_VISITS, before, np.nan).T, now]:
         distance = readings.sign[reading] * (column / reference - 1.0)
-        told = np.isfinite(distance)
-        step = np.clip(score(np.where(told, distance / scale, 0.0)), -_WINSOR, _WINSOR) - budget.cusum_k
-        total = np.where(told, np.maximum(0.0, total + step), total)
-        shift = np.where(told & (total > 0.0), shift + distance, np.where(total > 0.0, shift, 0.0))
-        visits = np.where(told & (total > 0.0), visits + 1.0, np.where(total > 0.0, visits, 0.0))
+        known = np.isfinite(distance)
+        step = np.clip(score(np.where(known, distance / scale, 0.0)), -_WINSOR, _WINSOR) - budget.cusum_k
+        total = np.where(known, np.maximum(0.0, total + step), total)
+        shift = np.where(known & (total > 0.0), shift + distance, np.where(total > 0.0, shift, 0.0))
+        visits = np.where(known & (total > 0.0), visits + 1.0, np.where(total > 0.0, visits, 0.0))
     mean = np.divide(shift, visits, out=np.zeros(len(reading)), where=visits > 0)
     limit = thresholds.cusum_limits[series]
     # Both must be exceeded. The distance to h is in σ, so it is brought to a share by the scale.
@@ -193,9 +228,9 @@ def _cusum(
     never = np.full(len(reading), np.inf)
     threshold = np.full(len(reading), budget.effect_min)
     repeats = np.ones(len(reading), dtype=np.int64)
-    acquitted = np.zeros(len(reading), dtype=np.bool_)
-    return Ruled(
-        "cusum", reading, mean, repeats, fail, never, threshold, expected[reading], past.visits[reading], acquitted
+    cleared = np.zeros(len(reading), dtype=np.bool_)
+    return RuleResult(
+        "cusum", reading, mean, repeats, fail, never, threshold, expected[reading], past.visits[reading], cleared
     )
 
 

@@ -127,10 +127,10 @@ def _derivation_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[P
 
 
 def _not_noise(sku: Sku, file: str, key: str, probe: Declared) -> Iterator[Problem]:
-    """A test may be repeated for noise's sake only: no number of repeats undoes the lottery that a part drew."""
-    lottery = {each.metric for each in sku.programme.compare if each.spread == "lottery"}
-    for metric in sorted(lottery & set(probe.units)):
-        yield Problem(file, key, f"is sequential, but its {metric} follows the lottery, which no repeat undoes")
+    """A test may be repeated against noise only: part-to-part variation is the same in every repeat."""
+    varied = {each.metric for each in sku.programme.compare if each.spread == "varied"}
+    for metric in sorted(varied & set(probe.units)):
+        yield Problem(file, key, f"is sequential, but its {metric} varies from part to part, which no repeat changes")
 
 
 def _required_at(require: Sequence[Requirement], level: str) -> bool:

@@ -36,6 +36,7 @@ DETAIL_MAX = 160
 """Characters of a measurement's note that its finding quotes; the observation has all of it."""
 
 _ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
+_RANK = {rule: rank for rank, rule in enumerate((COMMON_CAUSE, *KINDS, GOLDEN, XID))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +90,8 @@ def evidence_finding(evidence: Evidence) -> Finding:
 def _importance(finding: Finding) -> tuple[Any, ...]:
     return (
         _ORDER[finding.severity],
-        (COMMON_CAUSE, *KINDS, GOLDEN, XID).index(finding.rule),
+        _RANK.get(finding.rule, len(_RANK)),
+        finding.rule,
         natural(finding.device),
         finding.metric,
         finding.labels,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from muster_criteria.fleet.budget import NODE_RULES, follows_lottery
+from muster_criteria.fleet.budget import NODE_RULES, varies_by_part
 from muster_criteria.fleet.causes import DEVICE_SHARE, DEVICES_MIN
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.model import COMMON_CAUSE, HELD, Action, FaultClass, Finding, Severity, Variant, subject
@@ -61,7 +61,7 @@ def fleet_finding(
         meaning = "is off with all its devices together"
     else:
         meaning = comparison.meaning or "is unlike its peers"
-    variant = _variant(rule, comparison, cleared=row[f"{column}_acquitted"] == 1.0, repeats=repeats)
+    variant = _variant(rule, comparison, cleared=row[f"{column}_cleared"] == 1.0, repeats=repeats)
     conclusion = _CONCLUSION[variant]
     return Finding(
         rule=rule.kind,
@@ -86,7 +86,7 @@ def _variant(rule: Rule, comparison: Comparison, *, cleared: bool, repeats: int)
         return Variant.PLAIN
     if cleared:
         return Variant.CLEARED
-    if follows_lottery(rule.kind, comparison.spread):
+    if varies_by_part(rule.kind, comparison.spread):
         return Variant.RARE
     return Variant.PERSISTENT if repeats > 1 else Variant.RETEST
 
@@ -111,7 +111,7 @@ def fleet_source(kind: str, breach: str, comparison: Comparison) -> str:
     """The source of a fleet rule's threshold, for findings."""
     if breach == "fail":
         return f"{kind}: the fleet's empirical tail, at 1 healthy node failed in 1,000 visits; at least 3 % effect"
-    if follows_lottery(kind, comparison.spread):
+    if varies_by_part(kind, comparison.spread):
         return f"{kind}: the fleet's empirical tail, at 1 healthy node warned in 100 visits, and robust z above 3.5"
     return (
         f"{kind}: robust z above 3.5 (Iglewicz and Hoaglin) and at least 2.5 % effect; asks for a retest, never fails"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from muster_criteria.fleet.budget import OWN_PAST
+from muster_criteria.fleet.budget import repeat_informs
 from muster_criteria.fleet.single import derived
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Verdict
@@ -68,7 +68,6 @@ def to_repeat(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku, resul
             continue
         row = frame.iloc[item.position]
         comparison = sku.programme.compare[int(row[f"{item.rule.column}_by"])]
-        told_by_noise = comparison.spread == "low" or item.rule.kind in OWN_PAST
-        if told_by_noise and row[f"{item.rule.column}_repeats"] <= 1:
+        if repeat_informs(item.rule.kind, comparison.spread) and row[f"{item.rule.column}_repeats"] <= 1:
             found |= may & set(frame["probe"].iloc[origins.of(row, comparison, sku)])
     return found

@@ -1,9 +1,9 @@
-"""What becomes of a stage's XIDs under the SKU's policy: findings, and what was counted but not told.
+"""A stage's XIDs under the SKU's policy: findings, and messages that were counted but not reported.
 
 When an error happened matters. During the stage nothing ran but Muster's own load, so even an application's error is a
-warning, and whatever asks for a restart is critical. Before it, the log tells of other people's jobs: an application's
-error is only told; one that asked for a reset warns, since the reset may have been done; one that asked for a reboot or
-for somebody to look is critical, since a reboot would have emptied the log.
+warning, and whatever asks for a restart is critical. Before it, the log shows other users' jobs: an application's error
+is information; one that asked for a reset warns, since the reset may have been done; one that asked for a reboot or for
+an inspection is critical, since a reboot would have emptied the log.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ EVENT, TOTAL, BEGAN, PLACE = "xid", "xid_total", "kernel_log_time", "pci_address
 """The metrics of one message, of their number, of how far the kernel's log had come when the stage began, and of where
 each GPU is."""
 
-NOBODY = "node"
+NO_GPU = "node"
 """The device of a message about a GPU that did not answer any more when the log was read."""
 
 TEXT_MAX = 120
-TEXTS_TOLD = 2
+TEXTS_LISTED = 2
 
 DURING = {
     XidSeverity.ISOLATE: Severity.CRITICAL,
@@ -44,20 +44,20 @@ BEFORE = {
 
 @dataclasses.dataclass(frozen=True)
 class XidJudgement:
-    """Findings, gravest first, and a sentence for each probe that counted more messages than it told."""
+    """Findings, gravest first, and a sentence for each probe that counted more messages than it reported."""
 
     findings: tuple[Finding, ...] = ()
     missing: tuple[str, ...] = ()
 
 
 def judge_xids(result: StageResult, policy: XidPolicy | None) -> XidJudgement:
-    """Rule on every XID of a stage; nothing where the SKU has no policy."""
+    """Judges every XID of a stage; empty where the SKU has no policy."""
     if policy is None:
         return XidJudgement()
     began = next((each.value for each in result.measurements if each.metric == BEGAN and each.value is not None), None)
     groups: dict[tuple[str, str, int, XidSeverity, bool], list[tuple[XidEvent, Ruling, str]]] = {}
-    said = [each for each in result.measurements if each.metric == EVENT]
-    for event, measured in zip(events_of(result.measurements), said, strict=True):
+    messages = [each for each in result.measurements if each.metric == EVENT]
+    for event, measured in zip(events_of(result.measurements), messages, strict=True):
         ruling = rule(event, policy)
         during = began is None or event.at is None or event.at > began
         key = (event.device, event.kind, event.code, ruling.severity, during)
@@ -69,19 +69,19 @@ def judge_xids(result: StageResult, policy: XidPolicy | None) -> XidJudgement:
         for (_, _, _, severity, during), group in groups.items()
         if severity is not XidSeverity.IGNORE
     ]
-    return XidJudgement(tuple(sorted(found, key=_gravest_first)), tuple(_untold(result)))
+    return XidJudgement(tuple(sorted(found, key=_gravest_first)), tuple(_unreported(result)))
 
 
 def events_of(measurements: Iterable[Measured]) -> tuple[XidEvent, ...]:
     """The XIDs and SXIDs among measurements; one whose labels make no sense counts as an unknown code.
 
-    A GPU that was lost under load does not say any more where it is: what it said before the load tells.
+    A GPU that was lost under load no longer reports its PCI address: the one from before the load is used.
     """
     given = list(measurements)
     gpus = {_place(each.text): each.device for each in given if each.metric == PLACE and each.text}
     return tuple(
         event_of(
-            gpus.get(_place(each.labels.get("pci", "")), NOBODY) if each.device == NOBODY else each.device,
+            gpus.get(_place(each.labels.get("pci", "")), NO_GPU) if each.device == NO_GPU else each.device,
             each.labels,
             each.text or "",
             each.samples,
@@ -98,7 +98,7 @@ def _place(address: str) -> tuple[str, ...]:
 
 
 def event_of(device: str, labels: Mapping[str, Any], text: str, count: int) -> XidEvent:
-    """One message, from what a measurement's labels say."""
+    """One message, from a measurement's labels."""
     code = str(labels.get("code", ""))
     try:
         at = float(str(labels.get("at", "")))
@@ -116,38 +116,39 @@ def event_of(device: str, labels: Mapping[str, Any], text: str, count: int) -> X
 
 
 def returned(boots: Sequence[Iterable[XidEvent]], now: Sequence[XidEvent], policy: XidPolicy) -> tuple[Evidence, ...]:
-    """Evidence for each error of ``now`` that has come back in so many boots that restarting does not mend it.
+    """Evidence for each error of ``now`` that came back in so many boots that a restart does not repair it.
 
     ``boots``: the events of each boot, this one included, with ``pci`` naming the same part in all of them.
     """
     often = returning(boots, policy)
-    told: dict[tuple[str, str, int], Evidence] = {}
+    reported: dict[tuple[str, str, int], Evidence] = {}
     for event in now:
         key = (event.pci or event.device, event.kind, event.code)
         if key in often:
             ruling = rule(event, policy)
             sentence = (
-                f"{event.device}: {event.name} ({ruling.meaning}) has come back in {often[key]} boots, so restarting "
-                f"does not mend it ({policy.escalation.severity}, XID policy {policy.cited})."
+                f"{event.device}: {event.name} ({ruling.meaning}) has come back in {often[key]} boots, so a restart "
+                f"does not repair it ({policy.escalation.severity}, XID policy {policy.cited})."
             )
-            told[key] = Evidence(
+            reported[key] = Evidence(
                 "xid_returns", sentence, event.device, FaultClass(ruling.fault), policy.escalation.action
             )
-    return tuple(told.values())
+    return tuple(reported.values())
 
 
-def _untold(result: StageResult) -> Iterable[str]:
-    """A result that counts more messages than it has must not be better off for it."""
+def _unreported(result: StageResult) -> Iterable[str]:
+    """Sentences for probes that counted more messages than they reported: these count as missing."""
+    events = [each for each in result.measurements if each.metric == EVENT]
     for each in result.measurements:
         if each.metric == TOTAL and each.value is not None:
-            told = sum(one.samples for one in result.measurements if one.metric == EVENT and one.probe == each.probe)
-            if told < each.value:
-                yield f"XIDs of {each.device}: {each.value:.0f} messages are counted, but only {told} are told"
+            reported = sum(event.samples for event in events if event.probe == each.probe)
+            if reported < each.value:
+                yield f"XIDs of {each.device}: {each.value:.0f} messages are counted, but only {reported} are reported"
 
 
-def _reference(said: Measured) -> str:
-    labels = tuple((key, str(value)) for key, value in said.labels.items())
-    return measurement_reference(said.probe, said.metric, said.device, labels)
+def _reference(message: Measured) -> str:
+    labels = tuple((key, str(value)) for key, value in message.labels.items())
+    return measurement_reference(message.probe, message.metric, message.device, labels)
 
 
 def _finding(events: Sequence[XidEvent], ruling: Ruling, during: bool, measurements: tuple[str, ...]) -> Finding:
@@ -163,7 +164,7 @@ def _finding(events: Sequence[XidEvent], ruling: Ruling, during: bool, measureme
         severity=severity,
         fault_class=ruling.fault,
         action=ruling.action,
-        observed=f"{first.name}{times} (PCI {first.pci or 'untold'}{_since(first)}): {_texts(events)}",
+        observed=f"{first.name}{times} (PCI {first.pci or 'unknown'}{_since(first)}): {_texts(events)}",
         expected="no message that asks for more than IGNORE",
         source=ruling.source,
         summary=f"{first.device} logged {first.name} {when}{times} ({ruling.meaning}): {ruling.severity}.",
@@ -177,8 +178,8 @@ def _since(event: XidEvent) -> str:
 
 
 def _texts(events: Sequence[XidEvent]) -> str:
-    said = [event.text if len(event.text) <= TEXT_MAX else event.text[: TEXT_MAX - 1] + "…" for event in events]
-    return listed(list(dict.fromkeys(said)), TEXTS_TOLD)
+    texts = [event.text if len(event.text) <= TEXT_MAX else event.text[: TEXT_MAX - 1] + "…" for event in events]
+    return listed(list(dict.fromkeys(texts)), TEXTS_LISTED)
 
 
 _ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}

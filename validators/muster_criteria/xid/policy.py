@@ -1,6 +1,6 @@
 """The XID policy: what each error of the GPU driver means and what is to be done. One versioned table, read strictly.
 
-Pure: an event and a policy give a ruling. Which events a node had, and what becomes of rulings, is others' business.
+Pure: an event and a policy give a ruling. It knows neither nodes nor findings.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class Case(Written):
 
 
 class Entry(Written):
-    """What the policy says of one code, or of several that mean the same.
+    """The policy's entry for one code, or for several with the same meaning.
 
-    ``why`` is required where ``others`` disagree: whose side is taken, and for which reason. ``source`` names one of
+    ``why`` is required where ``others`` disagree: which side is taken, and why. ``source`` names one of
     the policy's sources.
     """
 
@@ -95,7 +95,7 @@ class Entry(Written):
     @model_validator(mode="after")
     def _takes_a_side(self) -> Entry:
         if self.others and not self.why:
-            raise ValueError(f"code {self.codes[0]} is disputed (others), but says not why this side is taken (why)")
+            raise ValueError(f"code {self.codes[0]} is disputed (others), but has no reason for this side (why)")
         return self
 
 
@@ -146,7 +146,7 @@ class XidPolicy(Written):
         if unknown := sorted(used - set(self.sources)):
             raise ValueError(f"there is no source {unknown[0]!r} (there are {', '.join(sorted(self.sources))})")
         if {each.kind for each in self.unknown} != {"xid", "sxid"}:
-            raise ValueError("unknown must say what is thought of an unknown xid and of an unknown sxid")
+            raise ValueError("unknown must have an entry for xid and one for sxid")
         return self
 
     @property
@@ -155,12 +155,12 @@ class XidPolicy(Written):
         return f"{self.policy} {self.version}"
 
     def citing(self, source: str) -> str:
-        """What a ruling gives as its source, by the name of one of ``sources``."""
-        said = self.sources[source]
-        return f"XID policy {self.cited}: {said.text} ({said.date.isoformat()})"
+        """The source as a ruling cites it, by the name of one of ``sources``."""
+        cited = self.sources[source]
+        return f"XID policy {self.cited}: {cited.text} ({cited.date.isoformat()})"
 
     def entry(self, kind: str, code: int) -> Entry | Unknown:
-        """What the table says of a code."""
+        """The table's entry for a code."""
         for entry in self.entries:
             if entry.kind == kind and code in entry.codes:
                 return entry
@@ -169,7 +169,7 @@ class XidPolicy(Written):
 
 @dataclasses.dataclass(frozen=True)
 class XidEvent:
-    """One XID or SXID of a node. ``at``: seconds since boot, None if untold; ``count``: how often it said the same."""
+    """One XID or SXID of a node. ``at``: seconds since boot, None if unknown; ``count``: how often it was logged."""
 
     kind: Kind
     code: int
@@ -187,7 +187,7 @@ class XidEvent:
 
 @dataclasses.dataclass(frozen=True)
 class Ruling:
-    """What a policy says of an event."""
+    """The policy's decision on an event."""
 
     severity: XidSeverity
     action: Action
@@ -198,7 +198,7 @@ class Ruling:
 
 @dataclasses.dataclass(frozen=True)
 class NvLink5:
-    """What the text of XIDs 144 to 150 says: unit names, fatal or not, link, sub-code and error status."""
+    """Content of the text of XIDs 144 to 150: unit names, fatal or not, link, sub-code and error status."""
 
     units: frozenset[str]
     fatal: bool
@@ -217,7 +217,7 @@ _SUBCODE_SHIFT, _SUBCODE_MASK = 20, 0x3F
 
 
 def decode_nvlink5(text: str) -> NvLink5 | None:
-    """What the text of an NVLink 5 error says; None where it is written in another way."""
+    """The content of an NVLink 5 error's text; None if it has another form."""
     found = _NVLINK5.match(text)
     if found is None:
         return None
@@ -231,14 +231,14 @@ def decode_nvlink5(text: str) -> NvLink5 | None:
 
 
 def rule(event: XidEvent, policy: XidPolicy) -> Ruling:
-    """What the policy says of one event."""
+    """The policy's decision on one event."""
     entry = policy.entry(event.kind, event.code)
     case = next((case for case in entry.cases if _fits(case, event.text)), None)
-    said = policy.citing(entry.source)
+    source = policy.citing(entry.source)
     if case is None:
-        return Ruling(entry.severity, entry.action, entry.fault, entry.meaning, said)
+        return Ruling(entry.severity, entry.action, entry.fault, entry.meaning, source)
     meaning = f"{entry.meaning}: {case.meaning}" if case.meaning else entry.meaning
-    return Ruling(case.severity, case.action or entry.action, entry.fault, meaning, said)
+    return Ruling(case.severity, case.action or entry.action, entry.fault, meaning, source)
 
 
 def _fits(case: Case, text: str) -> bool:

@@ -1,0 +1,92 @@
+"""What a SKU revision or snapshot would change over the fleet, before it is adopted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from muster import records
+from muster.errors import MusterError, UnknownRevision, UnknownSnapshot
+from muster.judging.proposal import propose
+from muster_criteria.model import Verdict
+from muster_criteria.sku_files.skus import SHIPPED, Sku
+from tests.muster.cli.conftest import muster  # noqa: F401 - a fixture
+from tests.muster.judging.test_reevaluate import (  # noqa: F401 - fixtures
+    LEVEL,
+    NODES,
+    SKU,
+    STAGE,
+    Muster,
+    judged,
+    sku,
+    snapshot,
+    template,
+    visited,
+)
+
+
+@pytest.fixture
+def stricter(tmp_path: Path) -> Path:
+    """SKU files with a floor between the slow GPU and all others."""
+    folder = tmp_path / "skus"
+    shutil.copytree(SHIPPED, folder)
+    file = folder / f"{SKU}.yaml"
+    file.write_text(file.read_text().replace("floor: 2610", "floor: 2800"))
+    return folder
+
+
+def test_a_stricter_floor_changes_the_verdict_of_the_slow_node_alone(judged: str, stricter: Path) -> None:  # noqa: F811
+    before = records.find_run(judged)
+    found = propose(skus=str(stricter))
+    (change,) = found.changes
+    assert (change.node, change.stage, change.level, change.recorded) == ("n0", STAGE, LEVEL, Verdict.WARN)
+    assert (change.now, change.proposed) == ("RETEST", "FAIL")
+    assert change.reason.startswith("gpu3: memory_bandwidth")
+    assert len(found.outcomes) == NODES
+    assert {each.now for each in found.outcomes if each.node != "n0"} <= {"PASS", "WARN"}
+    assert records.find_run(judged) == before, "nothing is recorded"
+
+
+def test_another_snapshot_is_a_proposal_too(judged: str, sku: Sku) -> None:  # noqa: F811
+    from muster.operators import statistics
+
+    old = snapshot()
+    visited("n1", sku, "again")
+    statistics.recompute()
+    assert snapshot() != old
+    found = propose(as_of=old)
+    assert len(found.outcomes) == NODES
+    assert [each.node for each in propose(as_of=old, node="n3").outcomes] == ["n3"]
+
+
+def test_a_proposal_that_proposes_nothing_is_refused(judged: str, tmp_path: Path) -> None:  # noqa: F811
+    with pytest.raises(MusterError, match="nothing is proposed"):
+        propose()
+    with pytest.raises(MusterError, match="changes no SKU and no snapshot"):
+        propose(skus=str(tmp_path))
+    with pytest.raises(UnknownRevision):
+        propose(skus="no/where")
+    with pytest.raises(UnknownSnapshot):
+        propose(as_of="x")
+
+
+def test_results_that_are_kept_no_longer_are_named(judged: str, stricter: Path) -> None:  # noqa: F811
+    records.apply_retention(records.list_snapshots()[0].made_at.replace(year=2100))
+    found = propose(skus=str(stricter))
+    assert (len(found.outcomes), len(found.without_result)) == (0, NODES)
+
+
+def test_the_command_prints_changes_as_a_table_and_as_json(judged: str, stricter: Path, muster: Muster) -> None:  # noqa: F811
+    status, out, _ = muster("judge", "--fleet", "--skus", str(stricter))
+    assert status == 0
+    assert "RETEST" in out
+    assert f"1 of {NODES} verdicts on {NODES} nodes would change." in out
+    printed = json.loads(muster("judge", "--fleet", "--skus", str(stricter), "--json")[1])
+    assert [(each["node"], each["proposed"]) for each in printed["changes"]] == [("n0", "FAIL")]
+    for wrong in (["judge"], ["judge", "--fleet", judged]):
+        status, _, err = muster(*wrong)
+        assert status == 1
+        assert "--fleet" in err
