@@ -1,8 +1,8 @@
 """Limits of the tuned baselines, by the share of healthy nodes that they fail: computed once, stored, loaded.
 
-``python -m tests.bench.accuracy --tune`` draws over a million healthy nodes and writes ``tuned_baselines.json``; it takes
-about two minutes of CPU time and is needed again only when the generator or the baselines change. The file carries
-medians of a small draw, by which a test notices such a change.
+``python -m tests.bench.accuracy --tune`` draws over a million healthy nodes and writes ``tuned_baselines.json``; it
+takes about two minutes of CPU time and is needed again only when the generator or the baselines change. The file
+carries medians of a small draw, by which a test notices such a change.
 """
 
 from __future__ import annotations
