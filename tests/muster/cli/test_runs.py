@@ -102,6 +102,27 @@ def test_watching_ends_with_the_verdict(
     assert ended == status
 
 
+def test_watching_survives_an_api_server_that_is_too_busy_to_answer(
+    muster: Muster, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_POLL_SECONDS", "0.01")
+
+    def busy(run: str) -> None:
+        airflow.on_tasks = finish
+        raise httpx.ReadTimeout("timed out")
+
+    def finish(run: str) -> None:
+        airflow.on_tasks = lambda run: None
+        lease = fleet.begin(run_id=run)
+        fleet.do_stage(lease, "intake", Verdict.PASS)
+        records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "So it is.")
+        airflow.runs[run] = "success"
+
+    airflow.on_tasks = busy
+    status, out, err = muster("qualify", "gpu-0001", "--watch")
+    assert (status, "asking again" in err, "gpu-0001\tPASS" in out) == (0, True, True)
+
+
 def test_without_airflow_nothing_is_started(muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     records.add_node(fleet.new_node())
     monkeypatch.setenv("MUSTER_AIRFLOW_URL", "http://127.0.0.1:1")
