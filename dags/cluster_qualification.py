@@ -28,7 +28,7 @@ PARAMS = {
 
 with DAG(
     dag_id="cluster_qualification",
-    description="Takes qualified nodes through collectives and a training together, and convicts whoever spoils it",
+    description="Takes qualified nodes through collectives and a training together, and fails each one that spoils it",
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,
@@ -49,12 +49,12 @@ with DAG(
 
     @task(retries=2, retry_delay=soon, trigger_rule=TriggerRule.ALL_DONE)
     def judge_block(dag_run: Any = None, ti: Any = None) -> dict[str, dict[str, str]]:
-        """Judge the members by one another; whoever is convicted goes to quarantine."""
+        """Judge the members by one another; one that fails goes into quarantine."""
         return block.judge(dag_run.dag_id, dag_run.run_id, ti.xcom_pull(task_ids="claim_block"))
 
     @task(retries=2, retry_delay=soon)
     def admit(outcome: dict[str, dict[str, str]], dag_run: Any = None) -> dict[str, str]:
-        """Let those into production that the gate lets pass; a person is asked about the others that held."""
+        """Admit the members that the gate lets pass; a person decides on the others that did not fail."""
         return block.admit(dag_run.dag_id, dag_run.run_id, outcome)
 
     @task
@@ -64,7 +64,7 @@ with DAG(
 
     @task(trigger_rule=TriggerRule.ALL_DONE)
     def conclude(outcome: dict[str, dict[str, str]]) -> str:
-        """Say what became of the block; fails unless every member held."""
+        """Summarise the block in a sentence; fails unless every member passed."""
         return block.conclude(outcome)
 
     @task(retries=2, retry_delay=soon)
@@ -74,7 +74,7 @@ with DAG(
 
     @task(retries=2, retry_delay=soon)
     def release(members: list[str], dag_run: Any = None) -> list[str]:
-        """Let the nodes go."""
+        """Release the nodes."""
         return block.release(dag_run.dag_id, dag_run.run_id, members)
 
     taken: Any = claim_block().as_setup()

@@ -33,7 +33,7 @@ with DAG(
     # One XCom for each task: a dictionary is not taken apart into one for each of its keys.
     @task(retries=2, retry_delay=datetime.timedelta(seconds=30), multiple_outputs=False)
     def claim(params: Any = None, dag_run: Any = None) -> dict[str, Any]:
-        """Take the node for this run, unless another run holds it or somebody uses it."""
+        """Take the node for this run, unless another run holds it or it is in use."""
         return qualification.claim(dag_run.dag_id, dag_run.run_id, params)
 
     @task(
@@ -53,7 +53,7 @@ with DAG(
 
     @task(retries=2, retry_delay=datetime.timedelta(seconds=30))
     def release(dag_run: Any = None) -> list[str]:
-        """Let the node go."""
+        """Release the node."""
         return qualification.release(dag_run.dag_id, dag_run.run_id)
 
     # A stage runs once the one before it has succeeded or failed, and is skipped if that was skipped. Whether a failure

@@ -37,7 +37,7 @@ with DAG(
     # One XCom for each task: a dictionary is not taken apart into one for each of its keys.
     @task(retries=2, retry_delay=soon, multiple_outputs=False)
     def claim(params: Any = None, dag_run: Any = None) -> dict[str, Any]:
-        """Take the node out of service, unless somebody has come to use it."""
+        """Take the node out of service, unless it has come into use."""
         return revalidation.claim(dag_run.dag_id, dag_run.run_id, params)
 
     @task(retries=2, retry_delay=soon, trigger_rule=TriggerRule.ALL_DONE, multiple_outputs=False)
@@ -52,7 +52,7 @@ with DAG(
 
     @task(retries=2, retry_delay=soon)
     def release(dag_run: Any = None) -> list[str]:
-        """Let the node go."""
+        """Release the node."""
         return qualification.release(dag_run.dag_id, dag_run.run_id)
 
     then = TriggerRule.ONE_DONE
