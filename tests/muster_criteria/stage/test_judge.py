@@ -118,7 +118,6 @@ def test_an_empty_requirement_is_never_a_pass(case: MakeCase) -> None:
     judgement = spoilt.judge()
 
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert "nothing required is nothing passed" in judgement.reason
 
 
 def test_told_but_never_judged_is_not_a_pass(case: MakeCase) -> None:
