@@ -30,7 +30,7 @@ def _healthy(rows: Sequence[Row]) -> str:
     retested = [f"{1000 * by_visit[visit].retested.rate:.1f}" for visit in VISITS]
     lines.append(["(measured twice by Muster)", *retested])
     warned = [f"{1000 * by_visit[visit].warned.rate:.1f}" for visit in VISITS]
-    lines.append(["(told as odd by Muster, a person called)", *warned])
+    lines.append(["(outliers that a person is called for)", *warned])
     return _markdown(lines)
 
 
