@@ -92,6 +92,13 @@ def test_missing_comes_before_warnings(case: MakeCase) -> None:
     assert [finding.severity for finding in judgement.findings] == [Severity.WARNING]
 
 
+def test_a_gpu_that_the_driver_reports_as_lost_fails_though_all_its_values_were_read(case: MakeCase) -> None:
+    judgement = case("intake").add("inventory", "gpu_lost", "gpu3", 1.0, "bool").judge()
+
+    assert judgement.verdict is Verdict.FAIL
+    assert [finding.device for finding in judgement.findings] == ["gpu3"]
+
+
 def test_a_warning_alone_warns(case: MakeCase) -> None:
     judgement = case("intake", "cpu-generic").set("clock_synchronised", value=0.0).judge()
 
