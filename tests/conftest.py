@@ -7,6 +7,8 @@ import os
 
 import pytest
 
+from tests.support import airflow_home  # noqa: F401  # sets the environment before a test file imports Airflow
+
 pytest_plugins = ["tests.support.services_needed", "tests.support.run_end"]
 
 

@@ -13,15 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.handlers import Message
 
-from tests.support import airflow_home, sshd
-
-assert airflow_home.HOME, "before anything imports Airflow"
-
-from aiosmtpd.controller import Controller  # noqa: E402
-from aiosmtpd.handlers import Message  # noqa: E402
-
-from muster import records  # noqa: E402
+from muster import records
+from tests.support import sshd
 
 NODE = "this-node"
 

@@ -1,4 +1,4 @@
-"""An Airflow of the tests' own: import this before anything that imports Airflow."""
+"""Sets AIRFLOW_HOME and Airflow's settings for the tests. Import it before anything that imports Airflow."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 if "airflow" in sys.modules and "AIRFLOW_HOME" not in os.environ:
-    raise RuntimeError("Airflow was imported before tests.support.airflow_home: it would use the developer's own")
-# Tests that run in several processes (pytest-xdist) inherit one environment, and must not share an Airflow.
-MINE = "MUSTER_TESTS_AIRFLOW_" + os.environ.get("PYTEST_XDIST_WORKER", "")
-if MINE not in os.environ:
+    raise RuntimeError("Airflow was imported before tests.support.airflow_home: it would use the developer's own home")
+# Worker processes of pytest-xdist inherit one environment and must not share an Airflow home.
+_VARIABLE = "TESTS_AIRFLOW_HOME_" + os.environ.get("PYTEST_XDIST_WORKER", "")
+if _VARIABLE not in os.environ:
     HOME = Path(tempfile.mkdtemp(prefix="muster-airflow-"))
     atexit.register(shutil.rmtree, HOME, ignore_errors=True)
-    os.environ[MINE] = str(HOME)
+    os.environ[_VARIABLE] = str(HOME)
     os.environ.update(
         {
             "AIRFLOW_HOME": str(HOME),
-            # With a limit Airflow takes the process's alarm clock, and pytest-timeout's with it: hangs would last.
+            # With a limit, Airflow replaces the alarm of pytest-timeout, and a test that hangs would not be ended.
             "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "0",
             "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
@@ -32,4 +32,4 @@ if MINE not in os.environ:
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
         }
     )
-HOME = Path(os.environ[MINE])
+HOME = Path(os.environ[_VARIABLE])

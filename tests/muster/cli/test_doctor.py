@@ -16,9 +16,7 @@ from muster.integration.airflow_api import AirflowClient
 from muster.settings import Settings
 from tests.muster import fleet
 from tests.muster.integration.test_airflow_api import Airflow
-from tests.support import airflow_home, sshd
-
-assert airflow_home.HOME, "before anything imports Airflow"
+from tests.support import sshd
 
 Muster = Callable[..., "tuple[int, str, str]"]
 HEALTHY = {name: {"status": "healthy"} for name in doctor.COMPONENTS}

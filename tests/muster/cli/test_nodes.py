@@ -12,9 +12,7 @@ from muster import records
 from muster.cli import check as checking
 from muster.lifecycle.transitions import State
 from tests.muster import fleet
-from tests.support import airflow_home, sshd
-
-assert airflow_home.HOME, "before anything imports Airflow"
+from tests.support import sshd
 
 Muster = Callable[..., "tuple[int, str, str]"]
 

@@ -19,9 +19,6 @@ from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from muster_node.contract import Measurement
 from tests.muster import fleet
-from tests.support import airflow_home
-
-assert airflow_home.HOME, "before anything imports Airflow"
 
 Muster = Callable[..., "tuple[int, str, str]"]
 

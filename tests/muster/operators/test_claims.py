@@ -6,17 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
-from tests.support import airflow_home
-
-assert airflow_home.HOME, "before anything imports Airflow"
-
-from airflow.sdk.exceptions import AirflowFailException  # noqa: E402
-
-from muster import records  # noqa: E402
-from muster.lifecycle.transitions import State  # noqa: E402
-from muster.operators import admission, qualification, revalidation  # noqa: E402
-from tests.muster import fleet  # noqa: E402
+from muster import records
+from muster.lifecycle.transitions import State
+from muster.operators import admission, qualification, revalidation
+from tests.muster import fleet
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 

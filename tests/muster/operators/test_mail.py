@@ -9,15 +9,11 @@ from email.message import EmailMessage
 from typing import Any
 
 import pytest
+from aiosmtpd.controller import Controller
 
-from tests.support import airflow_home, sshd
-
-assert airflow_home.HOME, "before anything imports Airflow"
-
-from aiosmtpd.controller import Controller  # noqa: E402
-
-from muster import records  # noqa: E402
-from muster.operators import upkeep  # noqa: E402
+from muster import records
+from muster.operators import upkeep
+from tests.support import sshd
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 

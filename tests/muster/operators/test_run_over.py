@@ -7,16 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support import airflow_home
-
-assert airflow_home.HOME, "before anything imports Airflow"
-
-from muster import records  # noqa: E402
-from muster.integration import listeners  # noqa: E402
-from muster.lifecycle.transitions import STAGES, State  # noqa: E402
-from muster.operators import qualification, upkeep  # noqa: E402
-from muster_criteria.model import Verdict  # noqa: E402
-from tests.muster import fleet  # noqa: E402
+from muster import records
+from muster.integration import listeners
+from muster.lifecycle.transitions import STAGES, State
+from muster.operators import qualification, upkeep
+from muster_criteria.model import Verdict
+from tests.muster import fleet
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 

@@ -12,21 +12,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from tests.support import airflow_home, sshd, standin
-
-assert airflow_home.HOME, "before anything imports Airflow"
-
-from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # noqa: E402
-
-from muster import records  # noqa: E402
-from muster.integration import logins  # noqa: E402
-from muster.operators.trigger import JobTrigger  # noqa: E402
-from muster.remote import jobs, ssh  # noqa: E402
-from muster.remote.attempt_key import AttemptKey  # noqa: E402
-from muster.remote.bmc import Bmc, Login  # noqa: E402
-from muster.remote.ssh import NodeAddress  # noqa: E402
-from muster.remote.waiting import Wait  # noqa: E402
+from muster import records
+from muster.integration import logins
+from muster.operators.trigger import JobTrigger
+from muster.remote import jobs, ssh
+from muster.remote.attempt_key import AttemptKey
+from muster.remote.bmc import Bmc, Login
+from muster.remote.ssh import NodeAddress
+from muster.remote.waiting import Wait
+from tests.support import sshd, standin
 
 pytestmark = pytest.mark.needs_sshd
 
