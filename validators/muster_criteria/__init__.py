@@ -1,1 +1,1 @@
-"""The judge: what "healthy" means. Pure decisions on the controller; never touches a node, never heard of Airflow."""
+"""The judge: what "healthy" means. Pure decisions on the controller; never touches a node, never imports Airflow."""

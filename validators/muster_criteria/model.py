@@ -102,10 +102,10 @@ class Finding:
     """Which measurement broke which rule.
 
     ``rule`` is the rule's id in the SKU file ("floor", "ceiling", "siblings", "expected_devices", "exact", …).
-    ``expected`` is a short human text with unit ("≥ 620 TFLOPS"), ``source`` says where the threshold comes from.
+    ``expected`` is a short human text with unit ("≥ 620 TFLOPS"), ``source`` names the origin of the threshold.
     ``summary`` is one sentence an operator can act on, naming device, metric, observed and expected. ``id`` is given by
-    the records and stays the same whenever the same thing is found on the same node; ``waived`` says who bears with it,
-    until when and why, if somebody does.
+    the records and stays the same whenever the same thing is found on the same node; ``waived`` names the person
+    who waived it, until when and why; empty if not waived.
     """
 
     rule: str
@@ -133,15 +133,15 @@ class Finding:
 
 
 def subject(finding: Finding) -> str:
-    """What devices that fail alike have in common: the metric, of a driver's message kind and code ("xid 79")."""
-    said = dict(finding.labels)
-    return f"{said['kind']} {said['code']}" if finding.rule == XID and "code" in said else finding.metric
+    """Returns the symptom that devices may share: the metric, or a driver message's kind and code ("xid 79")."""
+    labels = dict(finding.labels)
+    return f"{labels['kind']} {labels['code']}" if finding.rule == XID and "code" in labels else finding.metric
 
 
 def measurement_reference(probe: str, metric: str, device: str, labels: tuple[tuple[str, str], ...] = ()) -> str:
-    """How a finding points to one measurement of its own stage: "gemm_rate:gemm_rate[dtype=bf16]@gpu3"."""
-    told = ",".join(f"{key}={value}" for key, value in sorted(labels))
-    return f"{probe}:{metric}{f'[{told}]' if told else ''}@{device}"
+    """Returns a finding's reference to a measurement of its stage: "gemm_rate:gemm_rate[dtype=bf16]@gpu3"."""
+    listed = ",".join(f"{key}={value}" for key, value in sorted(labels))
+    return f"{probe}:{metric}{f'[{listed}]' if listed else ''}@{device}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Judgement:
     """The outcome of judging one stage of one run. ``reason``: one sentence for the Grid, the table and the mail.
 
     ``snapshot`` is the version of the peer snapshot that it was judged by; empty where there was none. ``repeat``: the
-    probes that are to be run once more before anything is decided.
+    probes to run once more before the verdict is final.
     """
 
     stage: str
@@ -211,8 +211,8 @@ class Judgement:
 class Evidence:
     """Something that the controller itself established about a node.
 
-    ``kind`` is its id ("uncommanded_reboot", "lost_under_load_twice", "agent_killed"); ``sentence`` says what was seen.
-    A finding of the node: the commonest failure of burn-in is a node that dies under load.
+    ``kind`` is its id ("uncommanded_reboot", "lost_under_load_twice", "agent_killed"); ``sentence`` states the
+    observation. A finding of the node: the commonest failure of burn-in is a node that dies under load.
     """
 
     kind: str

@@ -13,7 +13,7 @@ def figure(value: float, unit: str, beside: float | None = None) -> str:
         return "yes" if value else "no"
     text = _digits(value, 4)
     if beside is not None and beside != value:
-        text = next((said for n in range(4, 18) if (said := _digits(value, n)) != _digits(beside, n)), text)
+        text = next((longer for n in range(4, 18) if (longer := _digits(value, n)) != _digits(beside, n)), text)
     return text if unit in _UNITLESS else f"{text} {unit}"
 
 

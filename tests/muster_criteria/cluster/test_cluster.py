@@ -301,7 +301,7 @@ def test_a_fault_of_the_judge_passes_nobody(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("muster_criteria.cluster.judge.judge_pace", fails)
     judgement = judge_block(members(block(3)))
     assert judgement.cleared == ()
-    assert all("the judge could not do its work" in why for why in judgement.inconclusive.values())
+    assert all("the judge failed with an error" in why for why in judgement.inconclusive.values())
 
 
 def test_the_verdict_can_be_recorded_as_that_of_a_stage() -> None:

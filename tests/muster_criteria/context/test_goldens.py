@@ -1,4 +1,4 @@
-"""Goldens: what is promoted, what holds a promotion, and what a device that gives other bits is told."""
+"""Goldens: what is promoted, what holds a promotion, and the findings of a device that returns other digests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster_criteria.context.goldens import Golden, Goldens, Sighting, given, golden_id, standing
+from muster_criteria.context.goldens import Golden, Goldens, Sighting, consensus, digests_of, golden_id
 from muster_criteria.model import COMMON_CAUSE, Action, FaultClass, Judgement, Severity, Verdict
 from tests.muster_criteria.nodes import Case, MakeCase
 
@@ -32,7 +32,7 @@ THREE = fleet_of(("gpu 1", "a"), ("gpu 2", "b"), ("gpu 3", "c"))
 
 class TestPromotion:
     def test_three_gpus_on_three_nodes_that_agree_make_a_golden(self) -> None:
-        assert standing(THREE).digest == "right"
+        assert consensus(THREE).digest == "right"
 
     @pytest.mark.parametrize(
         "sightings",
@@ -42,26 +42,26 @@ class TestPromotion:
             fleet_of(("gpu 1", "a"), ("gpu 2", "a"), ("gpu 3", "b"), ("gpu 4", "b")),
             fleet_of(("gpu 1", "a"), ("gpu 1", "b"), ("gpu 1", "c")),
         ],
-        ids=["nobody", "two", "four on two nodes", "one that was moved about"],
+        ids=["none", "two", "four on two nodes", "one that was moved about"],
     )
     def test_fewer_do_not(self, sightings: list[Sighting]) -> None:
-        stands = standing(sightings)
-        assert not stands.digest
-        assert "have agreed" in stands.why_not
+        agreed = consensus(sightings)
+        assert not agreed.digest
+        assert "have agreed" in agreed.why_not
 
     def test_one_dissent_holds_it_however_many_agree(self) -> None:
         many = [seen(f"gpu {number}", f"n{number}") for number in range(50)]
-        stands = standing([*many, seen("gpu x", "x", "other")])
-        assert not stands.digest
-        assert stands.why_not == "held: devices disagree (right by 50 and other by 1)"
+        agreed = consensus([*many, seen("gpu x", "x", "other")])
+        assert not agreed.digest
+        assert agreed.why_not == "held: devices disagree (right by 50 and other by 1)"
 
     def test_a_device_that_once_gave_other_bits_dissents_for_ever(self) -> None:
-        assert standing([*THREE, seen("gpu 1", "a", "other")]).why_not.startswith("held")
+        assert consensus([*THREE, seen("gpu 1", "a", "other")]).why_not.startswith("held")
 
-    def test_a_suspect_has_no_voice_neither_for_nor_against(self) -> None:
+    def test_a_suspect_has_no_vote(self) -> None:
         dissent = seen("gpu x", "x", "other")
-        assert standing([*THREE, dissent], {"gpu x"}).digest == "right"
-        assert not standing(THREE, {"gpu 2"}).digest
+        assert consensus([*THREE, dissent], {"gpu x"}).digest == "right"
+        assert not consensus(THREE, {"gpu 2"}).digest
 
     def test_real_and_simulated_and_every_part_of_the_key_are_kept_apart(self) -> None:
         ids = {golden_id(key, op, simulated=False) for key in (KEY, f"{KEY}; vbios=2") for op in (OP, "softmax")}
@@ -70,7 +70,7 @@ class TestPromotion:
 
 
 def measured(case: MakeCase, **digests: str) -> Case:
-    """A healthy node whose GPUs gave these digests ("right", if not said otherwise)."""
+    """A healthy node whose GPUs gave these digests ("right", by default)."""
     made = case("integrity")
     for gpu in GPUS:
         made.add("full_entropy", "golden_key", gpu, KEY, "text")
@@ -140,6 +140,6 @@ class TestJudging:
     def test_the_first_of_a_kind_has_nothing_to_differ_from(self, case: MakeCase) -> None:
         assert measured(case).judge(goldens=Goldens()).verdict is Verdict.PASS
 
-    def test_a_device_that_contradicts_itself_has_no_voice(self, case: MakeCase) -> None:
+    def test_a_device_that_contradicts_itself_has_no_vote(self, case: MakeCase) -> None:
         twice = measured(case).add("full_entropy", "full_entropy_digest", "gpu5", "x", "text", labels={"op": OP})
-        assert {each.device for each in given(twice.result())} == set(GPUS) - {"gpu5"}
+        assert {each.device for each in digests_of(twice.result())} == set(GPUS) - {"gpu5"}

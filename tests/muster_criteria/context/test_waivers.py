@@ -72,40 +72,42 @@ def bare(judgement: Judgement) -> list[Finding]:
 
 
 @given(judgements(), st.lists(waivers(), max_size=6))
-def test_a_waiver_marks_deletes_nothing_and_never_passes(said: Judgement, given_: list[Waiver]) -> None:
-    after = waive(said, given_, MACHINE, NOW)
-    assert bare(after) == list(said.findings)
+def test_a_waiver_marks_deletes_nothing_and_never_passes(judgement: Judgement, given_: list[Waiver]) -> None:
+    after = waive(judgement, given_, MACHINE, NOW)
+    assert bare(after) == list(judgement.findings)
     holding = [waiver for waiver in given_ if waiver.until > NOW and waiver.revoked_at is None]
-    for finding, marked in zip(said.findings, after.findings, strict=True):
+    for finding, marked in zip(judgement.findings, after.findings, strict=True):
         assert bool(marked.waived) == any(covers(waiver, finding, MACHINE) for waiver in holding)
     if after.verdict is Verdict.PASS:
-        assert said.verdict is Verdict.PASS
-    if after.verdict is not said.verdict:
-        assert said.verdict is Verdict.FAIL
+        assert judgement.verdict is Verdict.PASS
+    if after.verdict is not judgement.verdict:
+        assert judgement.verdict is Verdict.FAIL
         assert after.verdict in (Verdict.WARN, Verdict.PROVISIONAL, Verdict.INCONCLUSIVE)
         assert all(finding.waived for finding in after.findings if finding.severity is Severity.CRITICAL)
         assert "waived by Ada" in after.reason
 
 
 @given(judgements(), st.lists(waivers(), max_size=6))
-def test_once_over_it_is_nothing(said: Judgement, given_: list[Waiver]) -> None:
+def test_once_over_it_is_nothing(judgement: Judgement, given_: list[Waiver]) -> None:
     over = [waiver for waiver in given_ if waiver.until <= NOW or waiver.revoked_at]
-    assert waive(said, over, MACHINE, NOW) is said
+    assert waive(judgement, over, MACHINE, NOW) is judgement
 
 
 @given(judgements(), st.sampled_from(["gpu3", "node"]))
-def test_with_every_critical_finding_waived_the_rest_is_judged_as_the_judge_would(said: Judgement, node: str) -> None:
+def test_with_every_critical_finding_waived_the_rest_is_judged_as_the_judge_would(
+    judgement: Judgement, node: str
+) -> None:
     everything = [
         Waiver(1, "n1", subject_of(found.device, SERIALS), found.rule, found.metric, found.device, found.labels, "Ada",
                "known", NOW, NOW + datetime.timedelta(days=1))
-        for found in said.findings
+        for found in judgement.findings
     ]  # fmt: skip
-    after = waive(said, everything, MACHINE, NOW)
+    after = waive(judgement, everything, MACHINE, NOW)
     softened = tuple(
         dataclasses.replace(found, severity=Severity.WARNING) if found.severity is Severity.CRITICAL else found
-        for found in said.findings
+        for found in judgement.findings
     )
-    assert after.verdict is verdict_of(softened, said.coverage)[0]
+    assert after.verdict is verdict_of(softened, judgement.coverage)[0]
 
 
 def waiver(subject: str, device: str = "gpu0", node: str = "n1", days_old: int = 1) -> Waiver:

@@ -187,7 +187,7 @@ def test_a_judge_that_breaks_is_inconclusive(case: MakeCase) -> None:
     judgement = case("burn_in").judge(evaluate=broken)
 
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert "the judge could not do its work (RuntimeError: no disk left)" in judgement.reason
+    assert "the judge failed with an error (RuntimeError: no disk left)" in judgement.reason
 
 
 def test_simulated_follows_the_result_and_is_never_lost(case: MakeCase) -> None:

@@ -96,7 +96,7 @@ def test_great_expectations_that_raises_makes_the_verdict_inconclusive(
     judgement = case("burn_in").judge(evaluate=unexpected_rows)
 
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert "the judge could not do its work (OSError: no space left on device)" in judgement.reason
+    assert "the judge failed with an error (OSError: no space left on device)" in judgement.reason
 
 
 def test_it_is_silent(case: MakeCase, capfd: pytest.CaptureFixture[str]) -> None:

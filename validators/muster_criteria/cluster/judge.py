@@ -48,7 +48,7 @@ def judge_block(members: Sequence[MemberResult]) -> ClusterJudgement:
             part(measured, block)
         except Exception as error:  # whatever is wrong with the judge must not become a pass
             log.exception("judging the block failed")
-            block.suspect(names, f"the judge could not do its work ({type(error).__name__}: {error})")
+            block.suspect(names, f"the judge failed with an error ({type(error).__name__}: {error})")
     devices = _devices_expected(ordered, measured)
     verdicts = [_verdict(member, measured[member.name], devices[member.name], block) for member in ordered]
     return ClusterJudgement(tuple(verdicts), tuple(block.notes))

@@ -19,13 +19,13 @@ from muster_criteria.model import Action, FaultClass, Finding, Severity, Variant
 from muster_criteria.words import listed
 
 KEY, DIGEST = "golden_key", "full_entropy_digest"
-"""The metrics that tell what must be equal for digests to be comparable, and the digests."""
+"""The metric of what must be equal for digests to be comparable, and the metric of the digests."""
 GOLDEN = "golden"
 """The rule of findings by a golden, and by other nodes' digests where there is none yet."""
 PROBE = "full_entropy"
 DEVICES_MIN = NODES_MIN = 3
 SHOWN = 12
-"""So many characters of a digest are told."""
+"""Characters of a digest that messages show."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Sighting:
 
 @dataclasses.dataclass(frozen=True)
 class Golden:
-    """A digest that was promoted, and who agreed on it, in words ("gpu 123 on a in dag/run")."""
+    """A promoted digest and the parts that agreed on it, as text ("gpu 123 on a in dag/run")."""
 
     id: str
     digest: str
@@ -54,7 +54,7 @@ class Golden:
 
     @property
     def cited(self) -> str:
-        """Where it comes from, for findings."""
+        """The golden's origin, as findings cite it."""
         return f"golden {self.id} of {self.promoted_at:%Y-%m-%d %H:%M} UTC, by {listed(list(self.agreed), 3)}"
 
 
@@ -62,7 +62,7 @@ class Golden:
 class Goldens:
     """What a result is compared with: goldens by id, and what other devices gave where there is none yet.
 
-    ``simulated``: the node is known to be, whatever its result says.
+    ``simulated``: the records know the node as simulated; the result's own mark is not trusted.
     """
 
     promoted: Mapping[str, Golden] = dataclasses.field(default_factory=dict)
@@ -71,8 +71,8 @@ class Goldens:
 
 
 @dataclasses.dataclass(frozen=True)
-class Standing:
-    """Where a key stands: the digest to promote if it is unanimous and wide enough, else why it is not promoted."""
+class Consensus:
+    """The digest of a key to promote if enough parts agree and none differs; else ``why_not``: why none is promoted."""
 
     digest: str
     why_not: str
@@ -81,8 +81,8 @@ class Standing:
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
-    """What one device of a result gave for one operation."""
+class Digest:
+    """The digest that one device of a result returned for one operation."""
 
     device: str
     op: str
@@ -91,47 +91,47 @@ class Given:
 
 
 def golden_id(key: str, op: str, *, simulated: bool) -> str:
-    """What stands for all that must be equal; real and simulated bits are never put together."""
-    said = json.dumps([key, op, "simulated" if simulated else "real"])
-    return "g-" + hashlib.sha256(said.encode()).hexdigest()[:12]
+    """Returns the id of a key and operation; real and simulated digests never share one."""
+    identity = json.dumps([key, op, "simulated" if simulated else "real"])
+    return "g-" + hashlib.sha256(identity.encode()).hexdigest()[:12]
 
 
-def given(result: StageResult) -> list[Given]:
-    """Every digest of the result whose key is known; a device that contradicts itself has no voice."""
+def digests_of(result: StageResult) -> list[Digest]:
+    """Returns the result's digests with a known key; a device that returned two for one operation is left out."""
     keys = {each.device: each.text for each in result.measurements if each.metric == KEY and each.text}
-    told: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
+    returned: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
     for each in result.measurements:
         if each.metric == DIGEST and each.text:
-            told[each.device, each.labels.get("op", "")].add(each.text)
+            returned[each.device, each.labels.get("op", "")].add(each.text)
     return [
-        Given(device, op, keys[device], next(iter(digests)))
-        for (device, op), digests in sorted(told.items())
+        Digest(device, op, keys[device], next(iter(digests)))
+        for (device, op), digests in sorted(returned.items())
         if device in keys and op and len(digests) == 1
     ]
 
 
-def standing(sightings: Iterable[Sighting], suspects: Collection[str] = ()) -> Standing:
-    """Where one key stands by all that was seen of it; ``suspects`` are parts without a voice."""
-    heard = [each for each in sightings if each.subject not in suspects]
-    votes = collections.Counter(digest for digest, _ in {(each.digest, each.subject) for each in heard})
-    devices, nodes = len({each.subject for each in heard}), len({each.node for each in heard})
+def consensus(sightings: Iterable[Sighting], suspects: Collection[str] = ()) -> Consensus:
+    """Returns the consensus of one key's sightings. ``suspects``: parts that have no vote."""
+    voting = [each for each in sightings if each.subject not in suspects]
+    votes = collections.Counter(digest for digest, _ in {(each.digest, each.subject) for each in voting})
+    devices, nodes = len({each.subject for each in voting}), len({each.node for each in voting})
     if len(votes) > 1:
         counted = listed([f"{digest[:SHOWN]} by {count}" for digest, count in votes.most_common()])
-        return Standing("", f"held: devices disagree ({counted})", devices, nodes)
+        return Consensus("", f"held: devices disagree ({counted})", devices, nodes)
     if devices < DEVICES_MIN or nodes < NODES_MIN:
         agreed = f"{devices} devices on {nodes} nodes have agreed so far, of {DEVICES_MIN} on {NODES_MIN}"
-        return Standing("", agreed, devices, nodes)
-    return Standing(next(iter(votes)), "", devices, nodes)
+        return Consensus("", agreed, devices, nodes)
+    return Consensus(next(iter(votes)), "", devices, nodes)
 
 
 def golden_findings(result: StageResult, goldens: Goldens) -> list[Finding]:
-    """One finding for each device that gives other bits than a golden, or than other nodes where there is none."""
-    answers, simulated = given(result), goldens.simulated or result.simulated
+    """Returns a finding for each device whose digest differs from the golden, or from other nodes without a golden."""
+    answers, simulated = digests_of(result), goldens.simulated or result.simulated
     return [*_against_goldens(answers, goldens, simulated), *_against_others(answers, goldens, simulated)]
 
 
-def _against_goldens(answers: Sequence[Given], goldens: Goldens, simulated: bool) -> list[Finding]:
-    wrong: dict[str, list[tuple[Given, Golden]]] = collections.defaultdict(list)
+def _against_goldens(answers: Sequence[Digest], goldens: Goldens, simulated: bool) -> list[Finding]:
+    wrong: dict[str, list[tuple[Digest, Golden]]] = collections.defaultdict(list)
     right: dict[str, set[str]] = collections.defaultdict(set)
     for each in answers:
         golden = goldens.promoted.get(golden_id(each.key, each.op, simulated=simulated))
@@ -144,11 +144,13 @@ def _against_goldens(answers: Sequence[Given], goldens: Goldens, simulated: bool
     return [_differs(device, found, right) for device, found in sorted(wrong.items())]
 
 
-def _differs(device: str, found: Sequence[tuple[Given, Golden]], right: Mapping[str, set[str]]) -> Finding:
+def _differs(device: str, found: Sequence[tuple[Digest, Golden]], right: Mapping[str, set[str]]) -> Finding:
     first, golden = found[0]
     peers = sorted(right.get(golden.id, set()))
     confirmed = len(peers) >= 2
-    word = f"confirmed by {listed(peers)}" if confirmed else "unconfirmed: fewer than two siblings returned the golden"
+    status = (
+        f"confirmed by {listed(peers)}" if confirmed else "unconfirmed: fewer than two siblings returned the golden"
+    )
     what = listed([each.op for each, _ in found])
     agreed = f"{len(golden.agreed)} devices agreed on another"
     return Finding(
@@ -161,20 +163,20 @@ def _differs(device: str, found: Sequence[tuple[Given, Golden]], right: Mapping[
         observed=f"{first.digest[:SHOWN]} ({what})",
         expected=golden.digest[:SHOWN],
         source=golden.cited,
-        summary=f"{device} returns other bits than the golden in {what}: {agreed}; {word}.",
+        summary=f"{device} returns other bits than the golden in {what}: {agreed}; {status}.",
         confidence=0.99 if confirmed else 0.9,
         variant=Variant.CONFIRMED if confirmed else Variant.UNCONFIRMED,
         measurements=_behind(device, [each for each, _ in found]),
     )
 
 
-def _against_others(answers: Sequence[Given], goldens: Goldens, simulated: bool) -> list[Finding]:
-    """Warnings: before there is a golden, a dissent convicts nobody."""
+def _against_others(answers: Sequence[Digest], goldens: Goldens, simulated: bool) -> list[Finding]:
+    """Returns warnings: before there is a golden, a different digest fails no device."""
     seen: dict[str, dict[str, set[str]]] = collections.defaultdict(lambda: collections.defaultdict(set))
     for other in goldens.seen:
         seen[other.golden_id][other.digest].add(other.subject)
-    alone: dict[str, list[Given]] = collections.defaultdict(list)
-    together: dict[str, list[Given]] = collections.defaultdict(list)
+    alone: dict[str, list[Digest]] = collections.defaultdict(list)
+    together: dict[str, list[Digest]] = collections.defaultdict(list)
     for each in answers:
         identity = golden_id(each.key, each.op, simulated=simulated)
         others = seen.get(identity, {})
@@ -187,10 +189,10 @@ def _against_others(answers: Sequence[Given], goldens: Goldens, simulated: bool)
         else:
             together[each.device].append(each)
     found = [_alone(device, dissents) for device, dissents in sorted(alone.items())]
-    return found + ([_held(together)] if together else [])
+    return found + ([_disagreement(together)] if together else [])
 
 
-def _alone(device: str, dissents: Sequence[Given]) -> Finding:
+def _alone(device: str, dissents: Sequence[Digest]) -> Finding:
     what = listed([each.op for each in dissents])
     return _dissent(
         device,
@@ -203,7 +205,7 @@ def _alone(device: str, dissents: Sequence[Given]) -> Finding:
     )
 
 
-def _held(together: Mapping[str, Sequence[Given]]) -> Finding:
+def _disagreement(together: Mapping[str, Sequence[Digest]]) -> Finding:
     dissents = [each for found in together.values() for each in found]
     what, who = listed(sorted({each.op for each in dissents})), listed(sorted(together))
     return _dissent(
@@ -218,7 +220,7 @@ def _held(together: Mapping[str, Sequence[Given]]) -> Finding:
 
 
 def _dissent(
-    device: str, fault: FaultClass, action: Action, summary: str, dissents: Sequence[Given], variant: Variant
+    device: str, fault: FaultClass, action: Action, summary: str, dissents: Sequence[Digest], variant: Variant
 ) -> Finding:
     return Finding(
         rule=GOLDEN,
@@ -237,5 +239,5 @@ def _dissent(
     )
 
 
-def _behind(device: str, answers: Iterable[Given]) -> tuple[str, ...]:
+def _behind(device: str, answers: Iterable[Digest]) -> tuple[str, ...]:
     return tuple(measurement_reference(PROBE, DIGEST, device or each.device, (("op", each.op),)) for each in answers)

@@ -74,18 +74,18 @@ def _with_reruns(finding: Finding, reruns: Mapping[_Where, Sequence[Row]]) -> Fi
 
 
 def _conclusion(device: str, again: Sequence[Row]) -> tuple[str, bool]:
-    """(what the reruns gave, whether that confirms the fault)."""
+    """Returns (outcome of the reruns, whether they confirm the fault)."""
     own, peers = _own(device, again), _peers(device, again)
     wrong, runs = sum(int(row.value or 0) for row in own), sum(row.samples for row in own)
     clean, bad = ([on for on, row in peers.items() if bool(row.value) is spoilt] for spoilt in (False, True))
-    said = f"wrong again in {wrong} of {runs} reruns" if wrong else f"intermittent, right in {runs} reruns"
+    outcome = f"wrong again in {wrong} of {runs} reruns" if wrong else f"intermittent, right in {runs} reruns"
     if bad:
-        return f"{said}, but {listed(bad)} computed it wrong too", False
+        return f"{outcome}, but {listed(bad)} computed it wrong too", False
     if kind_of(device) not in SIBLINGS:
-        return said, bool(wrong)
+        return outcome, bool(wrong)
     if len(clean) < PEERS_MIN:
-        return f"{said}, and fewer than two siblings repeated it: run it again on peers", False
-    return f"{said}, and {listed(clean)} computed it right", bool(wrong)
+        return f"{outcome}, and fewer than two siblings repeated it: run it again on peers", False
+    return f"{outcome}, and {listed(clean)} computed it right", bool(wrong)
 
 
 def _own(device: str, again: Sequence[Row]) -> list[Row]:

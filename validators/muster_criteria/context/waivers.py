@@ -109,6 +109,6 @@ def waive(judgement: Judgement, waivers: Iterable[Waiver], machine: Machine, now
         return marked
     softened = [dataclasses.replace(each, severity=Severity.WARNING) for each in critical]
     verdict, _ = verdict_of(softened, judgement.coverage)
-    told = f"{critical[0].summary.rstrip('.')} (waived {critical[0].waived})"
+    lead = f"{critical[0].summary.rstrip('.')} (waived {critical[0].waived})"
     more = f", and {len(critical) - 1} more waived" if len(critical) > 1 else ""
-    return dataclasses.replace(marked, verdict=verdict, reason=f"{told}{more}.")
+    return dataclasses.replace(marked, verdict=verdict, reason=f"{lead}{more}.")

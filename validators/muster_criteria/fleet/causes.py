@@ -1,6 +1,6 @@
 """Common causes: several devices that fail alike at once point at software, the golden reference or the facility first.
 
-The node still fails, but its devices are not blamed: one wrong driver is no reason to return eight GPUs.
+The node still fails, but none of its devices is suspected: one wrong driver is no reason to return eight GPUs.
 """
 
 from __future__ import annotations

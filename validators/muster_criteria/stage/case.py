@@ -23,9 +23,9 @@ class Case:
         stage: The stage that was to be run.
         level: The level at which it was to be run.
         result: What the node measured; None if nothing usable came back.
-        why_missing: One sentence that says why there is no result.
+        why_missing: One sentence: the reason why there is no result.
         evidence: What the controller itself established; each item is a critical finding.
-        simulated: Whether the node is known to be simulated, whatever its result says.
+        simulated: Whether the records know the node as simulated; the result's own mark is not trusted.
         references: Peer snapshot and the node's earlier visits; None: judge by the SKU alone.
         goldens: Digests that the fleet agreed on.
         others: The other results of the same test in this run (see ``retests.arranged``).

@@ -61,8 +61,8 @@ def findings_of(
                 continue
             if rule.breach == "fail":
                 failing.add((rule.kind, position))
-            told = (runs or {}).get(position, ())
-            found.append(Breaking(position, rule, _finding(frame, position, rule, sku, told, origins)))
+            values = (runs or {}).get(position, ())
+            found.append(Breaking(position, rule, _finding(frame, position, rule, sku, values, origins)))
     return found
 
 
@@ -189,7 +189,7 @@ def _presence_finding(row: pd.Series, sku: Sku) -> Finding:
 
 
 def observed_text(row: pd.Series, limit: Limit) -> str:
-    """What was measured, as a text with unit."""
+    """Returns the measured value as a text with unit."""
     if limit.key == "spread_at_most":
         return f"a spread of {figure(100.0 * row['spread'], '%')} over {row['samples']} repeats"
     if row["text"] is not None:
@@ -198,7 +198,7 @@ def observed_text(row: pd.Series, limit: Limit) -> str:
 
 
 def expected_text(row: pd.Series, limit: Limit, at: float) -> str:
-    """What the limit asks for, as a text with unit; ``at`` is its threshold on this row."""
+    """Returns the limit's requirement as a text with unit; ``at`` is its threshold on this row."""
     value, unit = getattr(limit, limit.key), row["unit"]
     if limit.key == "one_of":
         return f"one of {', '.join(value)}"
@@ -211,9 +211,9 @@ def expected_text(row: pd.Series, limit: Limit, at: float) -> str:
     sign = {"floor": "≥ ", "at_least": "≥ ", "siblings_at_least": "≥ ", "exactly": "", "equals": ""}.get(
         limit.key, "≤ "
     )
-    said = f"{sign}{figure(at, unit, beside=row['value'])}"
+    bound = f"{sign}{figure(at, unit, beside=row['value'])}"
     if isinstance(value, Times):
-        return f"{said} ({value.times:g} × {labelled(value.metric, value.labels)})"
+        return f"{bound} ({value.times:g} × {labelled(value.metric, value.labels)})"
     if limit.key.startswith("siblings_"):
-        return f"{said} ({value:g} × the median of {int(row['siblings_count'])} siblings)"
-    return said
+        return f"{bound} ({value:g} × the median of {int(row['siblings_count'])} siblings)"
+    return bound

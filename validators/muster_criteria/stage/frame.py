@@ -68,9 +68,9 @@ def _applications(rows: Sequence[Row], sku: Sku, stage: str) -> tuple[list[tuple
         groups.setdefault((row.metric, kind_of(row.device), row.labels, row.unit), []).append(position)
     applications: list[tuple[int, Positions]] = []
     mixed: dict[int, str] = {}
-    told = source_units(sku.programme)
+    units = source_units(sku.programme)
     for (metric, kind, labels, unit), members in groups.items():
-        if (wanted := told.get((metric, kind), unit)) != unit:
+        if (wanted := units.get((metric, kind), unit)) != unit:
             mixed |= dict.fromkeys(members, f"reported in {unit}, but the programme takes it in {wanted}")
         for index, limit in enumerate(sku.all_limits):
             if (limit.stages and stage not in limit.stages) or not limit.applies_to(metric, kind, dict(labels)):
@@ -144,7 +144,7 @@ class _Margins:
         """Presence rows: a counted device must answer, and no other may."""
         rows = np.flatnonzero(self._frame["metric"].to_numpy() == PRESENCE)
         if rows.size == 0 or not self._values[rows].any():
-            return  # none answers at all: driver or baseboard, not eight broken GPUs; coverage says so
+            return  # none answers at all: driver or baseboard, not eight broken GPUs; counted under coverage
         counted = {f"gpu{slot}" for slot in range(int(sku.devices.get("gpu") or 0))}
         expected = np.array([float(device in counted) for device in self._frame["device"].to_numpy()[rows]])
         column = Rule("expected_devices", "fail").column
@@ -163,7 +163,7 @@ class _Margins:
             self._at[column][rows], self._margin[column][rows], self._by[column][rows] = at, margin, index
 
     def as_frame(self) -> pd.DataFrame:
-        """Shares of floor and ceiling, and the three columns of each rule that says anything."""
+        """Shares of floor and ceiling, and the three columns of each rule that applies to any row."""
         floor = np.fmax(self._at["floor_fail"], self._at["floor_warn"])
         ceiling = np.fmin(self._at["ceiling_fail"], self._at["ceiling_warn"])
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -177,7 +177,7 @@ class _Margins:
         return pd.DataFrame(columns, index=self._frame.index)
 
     def _judge(self, limit: Limit, positions: Positions) -> tuple[Numbers, Numbers]:
-        """(threshold, margin) of each row at ``positions``; NaN where this limit can say nothing."""
+        """(threshold, margin) of each row at ``positions``; NaN where the limit does not apply."""
         values = self._values[positions]
         if isinstance(limit.equals, str) or limit.one_of is not None or limit.matches is not None:
             return np.full(len(positions), np.nan), self._text_margin(limit, positions)
@@ -212,10 +212,10 @@ class _Margins:
 
     def _text_margin(self, limit: Limit, positions: Positions) -> Numbers:
         texts = self._frame["text"].to_numpy()[positions]
-        return np.array([np.nan if text is None else (0.0 if _as_said(limit, text) else -1.0) for text in texts])
+        return np.array([np.nan if text is None else (0.0 if _satisfies(limit, text) else -1.0) for text in texts])
 
 
-def _as_said(limit: Limit, text: str) -> bool:
+def _satisfies(limit: Limit, text: str) -> bool:
     if limit.one_of is not None:
         return text in limit.one_of
     if limit.matches is not None:

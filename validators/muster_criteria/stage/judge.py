@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 def judge(case: Case, *, evaluate: Evaluate = unexpected_rows) -> Judgement:
-    """Judge one stage of one run. Never raises: what goes wrong in judging is INCONCLUSIVE.
+    """Returns the judgement of one stage of one run. Never raises: an error while judging gives INCONCLUSIVE.
 
     ``evaluate`` returns the rows that break each rule (default: by Great Expectations).
     """
@@ -54,7 +54,7 @@ def judge(case: Case, *, evaluate: Evaluate = unexpected_rows) -> Judgement:
         examined = _Examined(*_uncounted(case, str(error)))
     except Exception as error:  # an error in the judge must become neither a pass nor a lost run
         log.exception("judging %s of SKU %s failed", case.stage, case.sku.name)
-        why = f"the judge could not do its work ({type(error).__name__}: {error})"
+        why = f"the judge failed with an error ({type(error).__name__}: {error})"
         examined = _Examined(*_uncounted(case, why))
     findings = (*established, *examined.findings)
     verdict, reason = verdict_of(findings, examined.coverage)
@@ -106,23 +106,23 @@ def _examine(result: StageResult, case: Case, evaluate: Evaluate) -> _Examined:
     frame = build_frame(given, sku, stage, columns, case.previous_faults)
     rules = applicable(frame)
     broken = evaluate(frame, rules)
-    found = findings_of(frame, rules, broken, sku, fleet.runs if fleet else None)
+    breaches = findings_of(frame, rules, broken, sku, fleet.runs if fleet else None)
     ran = [(each, build_frame(of, sku, each.stage)) for each in case.others if (of := repeated_rows(each, sku))]
-    weighed = weigh(frame, found, sku, result, case.repeats, [other for _, other in ran])
+    weighed = weigh(frame, breaches, sku, result, case.repeats, [other for _, other in ran])
     breaking = weighed.breaking
     invalid = _invalid_rows(frame, breaking, sku)
     counted = tally(result, frame, invalid, sku, stage, case.level)
     if not rules and not counted.missing:
         counted.unjudged.append(f"the whole stage: {UNJUDGED}")
-    told = [_held_back(item.finding) if item.position in invalid else item.finding for item in breaking]
-    told += weighed.elsewhere
-    told += _only_in_repeats(ran, told, sku, evaluate)
-    told = [*confirmed(told, rows), *golden_findings(result, case.goldens)]
+    found = [_at_most_warning(item.finding) if item.position in invalid else item.finding for item in breaking]
+    found += weighed.elsewhere
+    found += _only_in_repeats(ran, found, sku, evaluate)
+    found = [*confirmed(found, rows), *golden_findings(result, case.goldens)]
     devices = collections.Counter(frame.drop_duplicates("device")["kind"])
     xids = judge_xids(result, sku.xid_policy)
-    findings = in_order(with_common_causes(with_past([*corroborated(told), *xids.findings], frame), devices))
+    findings = in_order(with_common_causes(with_past([*corroborated(found), *xids.findings], frame), devices))
     observations = observations_of(frame, {item.position for item in breaking}, sku)
-    for sentence in (*weighed.asked, *xids.missing):
+    for sentence in (*weighed.pending, *xids.missing):
         counted.miss(sentence)
     return _Examined(
         counted.coverage(),
@@ -134,13 +134,13 @@ def _examine(result: StageResult, case: Case, evaluate: Evaluate) -> _Examined:
 
 
 def _only_in_repeats(
-    ran: Sequence[tuple[StageResult, pd.DataFrame]], told: Sequence[Finding], sku: Sku, evaluate: Evaluate
+    ran: Sequence[tuple[StageResult, pd.DataFrame]], findings: Sequence[Finding], sku: Sku, evaluate: Evaluate
 ) -> list[Finding]:
     """Findings of limits that are broken only in another run of the test; they count like those of the judged run.
 
     ``ran``: the other runs, each with the frame of what it measured.
     """
-    known = {(each.rule, each.metric, each.device, each.labels) for each in told}
+    known = {(each.rule, each.metric, each.device, each.labels) for each in findings}
     found: list[Finding] = []
     for result, frame in ran:
         rules = applicable(frame)
@@ -149,8 +149,8 @@ def _only_in_repeats(
         for item in breaking:
             finding = item.finding
             key = (finding.rule, finding.metric, finding.device, finding.labels)
-            convicts = item.rule.breach == "fail" and item.position not in invalid and not is_noisy(frame, item, noisy)
-            if (convicts or item.rule.breach == "invalid") and key not in known:
+            fails = item.rule.breach == "fail" and item.position not in invalid and not is_noisy(frame, item, noisy)
+            if (fails or item.rule.breach == "invalid") and key not in known:
                 known.add(key)
                 found.append(dataclasses.replace(finding, observed=f"{finding.observed} (in a repeat)"))
     return found
@@ -171,7 +171,7 @@ def _compared(rows: Sequence[Row], result: StageResult, sku: Sku, references: Re
 
 
 def _invalid_rows(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku) -> dict[int, Invalid]:
-    """{invalid row: why}, by its own value or because of another measurement's."""
+    """Returns {invalid row: reason}; the reason is the row's own value or another measurement's."""
     invalid: dict[int, Invalid] = {}
     for item in breaking:
         if item.rule.breach != "invalid":
@@ -186,6 +186,6 @@ def _invalid_rows(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku) -
     return invalid
 
 
-def _held_back(finding: Finding) -> Finding:
-    """The finding of an invalid row: at most a warning."""
+def _at_most_warning(finding: Finding) -> Finding:
+    """The finding; a critical one with the severity warning, since an invalid row fails no device."""
     return dataclasses.replace(finding, severity=Severity.WARNING) if finding.severity == "critical" else finding

@@ -27,7 +27,7 @@ SIBLINGS_MIN = 3
 
 
 def usual_of(frame: pd.DataFrame, peers_median: Numbers) -> Numbers:
-    """The median of each row's peers, or else of its siblings; NaN where neither says anything above zero."""
+    """Returns the median of each row's peers, or else of its siblings; NaN where neither is above zero."""
     siblings = np.where(frame["siblings_count"] >= SIBLINGS_MIN, frame["siblings_median"], np.nan)
     usual = np.where(peers_median > 0.0, peers_median, siblings)
     return np.where(usual > 0.0, usual, np.nan)
@@ -36,7 +36,7 @@ def usual_of(frame: pd.DataFrame, peers_median: Numbers) -> Numbers:
 def margins(values: Numbers, usual: Numbers, worse: Worse) -> tuple[Numbers, Numbers]:
     """(threshold, margin) of each value of a quantity with a true zero: negative where it is too good to be one.
 
-    Where more is worse, zero and less are so whatever is usual.
+    Where higher is worse, zero and negative values are always implausible.
     """
     if worse == "lower":
         return RATE_MOST * usual, RATE_MOST * usual - values
@@ -45,12 +45,12 @@ def margins(values: Numbers, usual: Numbers, worse: Worse) -> tuple[Numbers, Num
 
 
 def plausible_finding(row: pd.Series, rule: Rule, worse: Worse) -> Finding:
-    """What is said of a row that is too good to be a measurement of its device."""
+    """Returns the finding of a row that is too good to be a measurement of its device."""
     at, observed = float(row[f"{rule.column}_at"]), figure(row["value"], row["unit"])
     whose = "peers" if row["peers_median"] > 0.0 else "siblings"
     times, sign = (RATE_MOST, "≤") if worse == "lower" else (LEAST, "≥")
-    told = f"{sign} {figure(at, row['unit'])} ({times:g} × the median of its {whose})"
-    expected = told if at > 0.0 and row["value"] > 0.0 else "more than zero"
+    bound = f"{sign} {figure(at, row['unit'])} ({times:g} × the median of its {whose})"
+    expected = bound if at > 0.0 and row["value"] > 0.0 else "more than zero"
     return row_finding(
         row,
         rule,

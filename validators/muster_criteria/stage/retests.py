@@ -1,7 +1,7 @@
 """Probes of a stage that are repeated alone before it is decided: which may be, which must be, and their results.
 
 A programme declares ``sequential`` for noisy tests (see ``sequential``), and ``retest`` for those of which the fleet's
-rules may ask one second reading: two readings that agree have lower thresholds than one, since the run's noise differs.
+rules may request one second reading: two readings have lower thresholds than one, since the run's noise differs.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def repeated_rows(result: StageResult, sku: Sku) -> list[Row]:
 
 
 def to_repeat(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku, result: StageResult) -> set[str]:
-    """Probes of which the fleet's rules ask for a second reading that is not there yet.
+    """Returns the probes of which the fleet's rules need a second reading that is still missing.
 
-    None is asked for part-to-part variation, of which a second reading shows the same.
+    Part-to-part variation needs none: a second reading shows the same.
     """
     may = set(repeatable(sku, result.stage, result.level))
     found: set[str] = set()

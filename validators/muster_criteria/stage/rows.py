@@ -1,7 +1,7 @@
 """A stage's measurements as plain rows: each (probe, metric, device, labels) once, in a fixed order.
 
 Contradictory measurements, and those of GPUs that the SKU does not count, become rows without a value, which count as
-not measured. Each counted GPU, and each extra one, gets a row that says whether it answers.
+not measured. Each counted GPU, and each extra one, gets a row for whether it answers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from muster_criteria.sku_files.model import Sku
 PRESENCE_PROBE = "inventory"
 """The probe that lists every device; unless it completed, there are no rows of presence."""
 PRESENCE = "device_present"
-"""The metric of rows that say whether a device answers: 1 or 0."""
+"""The metric of presence rows: 1 where the device answers, else 0."""
 EXTRA_MAX = 8
 """So many GPUs beyond the SKU's count get a row of presence, and so a finding each."""
 NOT_COUNTED = "not counted by the SKU"

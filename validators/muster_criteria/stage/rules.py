@@ -22,7 +22,7 @@ BREACHES: tuple[Breach, ...] = get_args(Breach)
 
 KINDS = {
     "expected_devices": "Every device that the SKU counts answers, and no other",
-    "expected": "Every item of the inventory is as the SKU says",
+    "expected": "Every item of the inventory is as the SKU declares",
     "exactly": "What must be an exact number is that number",
     "floor": "No measurement lies below its floor",
     "ceiling": "No measurement lies above its ceiling",

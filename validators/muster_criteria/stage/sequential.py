@@ -28,25 +28,25 @@ LOWER, UPPER = ("floor", "siblings_at_least"), ("ceiling", "siblings_at_most")
 NOISY = (*LOWER, *UPPER)
 """Kinds of limits that noise can break; what must be exact, or a text, is not among them."""
 RUNS_MAX = 45
-"""Runs after which an undecided test is left to a person: twice what one failure takes to be acquitted of."""
+"""Runs after which an undecided test is left to a person: twice the passes that clear a device after one failure."""
 CLEARED, UNDECIDED = 0.05, 0.5
 """Confidence in a finding of a cleared device (the test's β) and of an undecided one."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Weighed:
-    """What the runs amount to. ``elsewhere``: findings of what only other runs measured; ``asked``: a sentence for each
-    device to be measured again; ``probes``: by what.
+    """The decisions over all runs. ``elsewhere``: findings of what only other runs measured; ``pending``: one sentence
+    for each undecided device; ``probes``: the probes that measure those again.
     """
 
     breaking: tuple[Breaking, ...]
     elsewhere: tuple[Finding, ...] = ()
-    asked: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
     probes: tuple[str, ...] = ()
 
 
 def sequential_probes(sku: Sku, stage: str, level: str) -> tuple[str, ...]:
-    """The probes of a stage that are noisy by nature. Raises SkuError as ``stage_probes``."""
+    """Returns the names of a stage's probes that are declared ``sequential``. Raises SkuError as ``stage_probes``."""
     return tuple(name for name, use in stage_probes(sku, stage, level).items() if use.sequential)
 
 
@@ -58,7 +58,7 @@ def weigh(
     repeats: pd.DataFrame | None,
     others: Sequence[pd.DataFrame] = (),
 ) -> Weighed:
-    """The findings, those of noisy limits weighed over all runs, in the order in which they began.
+    """Returns the findings; those of noisy limits are decided over all runs, in the order in which they began.
 
     ``frame`` is of ``result``; ``others``: those of the other results of the same test, oldest first, and ``repeats``
     the readings in them (see ``fleet.readings``).
@@ -70,7 +70,7 @@ def weigh(
     own = {(item.rule.column, item.position): item for item in breaking}
     kept = [item for item in breaking if not (item.rule.breach == "fail" and is_noisy(frame, item, noisy))]
     elsewhere: list[Finding] = []
-    asked: list[str] = []
+    pending: list[str] = []
     probes: set[str] = set()
     for rule, of, position in _judged([frame, *reversed(others)], noisy):
         row = of.iloc[position]
@@ -80,21 +80,21 @@ def weigh(
             continue
         decision = Sprt().decide(failed)
         item = own.get((rule.column, position)) if of is frame else None
-        told = _told(item.finding if item else limit_finding(row, rule, sku), row, runs, failed, decision)
+        finding = _with_runs(item.finding if item else limit_finding(row, rule, sku), row, runs, failed, decision)
         if of is frame:
-            kept.append(Breaking(position, rule, told))
+            kept.append(Breaking(position, rule, finding))
         else:
-            elsewhere.append(told)
+            elsewhere.append(finding)
         if decision == "repeat":
-            asked.append(told.summary.rstrip("."))
+            pending.append(finding.summary.rstrip("."))
             probes |= {str(row["probe"])} if len(runs) < RUNS_MAX else set()
-    return Weighed(tuple(kept), tuple(elsewhere), tuple(asked), tuple(sorted(probes)))
+    return Weighed(tuple(kept), tuple(elsewhere), tuple(pending), tuple(sorted(probes)))
 
 
 def _judged(frames: Sequence[pd.DataFrame], noisy: Sequence[str]) -> Iterator[tuple[Rule, pd.DataFrame, int]]:
     """Each noisy rule of each measurement once, in the first frame that judges it by that rule, and its position there.
 
-    A run that did not measure something again does not excuse what an earlier one saw of it.
+    A limit that an earlier run broke counts although a later run did not measure it.
     """
     for rule in (Rule(kind, "fail") for kind in NOISY):
         seen: set[_Key] = set()
@@ -109,7 +109,7 @@ def _judged(frames: Sequence[pd.DataFrame], noisy: Sequence[str]) -> Iterator[tu
 
 
 def is_noisy(frame: pd.DataFrame, item: Breaking, noisy: Sequence[str]) -> bool:
-    """Whether noise alone may break that rule there; ``noisy``: of ``sequential_probes``."""
+    """Returns whether noise alone may break the rule on that row; ``noisy``: result of ``sequential_probes``."""
     return item.rule.kind in NOISY and frame["probe"].iloc[item.position] in noisy
 
 
@@ -123,7 +123,7 @@ def _key(row: pd.Series) -> _Key:
 def _runs(
     frame: pd.DataFrame, result: StageResult, noisy: Sequence[str], repeats: pd.DataFrame | None
 ) -> dict[_Key, list[float]]:
-    """What each run of a noisy probe gave, by what was measured, in the order in which the runs began."""
+    """Returns {measurement: the value of each run of a noisy probe}, in the order in which the runs began."""
     found: dict[_Key, list[tuple[float, float]]] = {}
     if repeats is not None:
         columns = (repeats[name].astype(str) for name in ("device", "metric", "labels", "unit"))
@@ -140,8 +140,8 @@ def _fails(value: float, kind: str, at: float) -> bool:
     return value < at if kind in LOWER else value > at
 
 
-def _told(finding: Finding, row: pd.Series, runs: list[float], failed: list[bool], decision: Decision) -> Finding:
-    """The finding with every run that it rests on, and what they amount to."""
+def _with_runs(finding: Finding, row: pd.Series, runs: list[float], failed: list[bool], decision: Decision) -> Finding:
+    """Returns the finding with every run that it rests on and the decision over them."""
     name = labelled(row["metric"], dict(row["labels"]))
     listed = ", ".join(
         figure(value, row["unit"]) + (" (failed)" if bad else "") for value, bad in zip(runs, failed, strict=True)

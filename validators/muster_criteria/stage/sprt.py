@@ -24,7 +24,7 @@ class Sprt:
     beta: float = 0.05
 
     def decide(self, failed: Sequence[bool]) -> Decision:
-        """The decision after these runs, in order; the first decision stands."""
+        """The decision after these runs, in order; the first one reached is final."""
         fail_at, clear_at = math.log((1 - self.beta) / self.alpha), math.log(self.beta / (1 - self.alpha))
         on_fail, on_pass = math.log(self.p1 / self.p0), math.log((1 - self.p1) / (1 - self.p0))
         evidence = 0.0

@@ -18,7 +18,7 @@ from muster.records.database.engine import reading, writing
 from muster.records.database.models import Run
 from muster.records.fleet.suspects import suspect_subjects
 from muster.records.parts import current_serials
-from muster_criteria.context.goldens import Golden, Goldens, Sighting, given, golden_id, standing
+from muster_criteria.context.goldens import Golden, Goldens, Sighting, consensus, digests_of, golden_id
 from muster_criteria.context.waivers import subject_of
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def goldens_for(
     Digests of run ``run_id`` itself are left out.
     """
     simulated = simulated or result.simulated
-    wanted = {golden_id(each.key, each.op, simulated=simulated) for each in given(result)}
+    wanted = {golden_id(each.key, each.op, simulated=simulated) for each in digests_of(result)}
     if not wanted:
         return Goldens(simulated=simulated)
     with reading() as session:
@@ -65,7 +65,7 @@ def goldens_for(
 
 def observe(session: Session, run: Run, result: StageResult, *, simulated: bool) -> None:
     """Keep the digests of a result, and promote what they complete, in the caller's transaction."""
-    answers = given(result)
+    answers = digests_of(result)
     if not answers:
         return
     if session.get_bind().dialect.name == "postgresql":
@@ -128,7 +128,7 @@ def _promote(session: Session, ids: Collection[str], simulated: bool) -> None:
     excluded, moment = suspect_subjects(session), access.now()
     missing = set(ids) - {row.golden_id for row in _current(session, ids, None)}
     for identity, seen in _by_id(_sightings(session, missing, None)).items():
-        state = standing(seen, excluded)
+        state = consensus(seen, excluded)
         if state.digest:
             agreed = [f"{each.subject} on {each.node} in {each.run}" for each in seen if each.subject not in excluded]
             session.add(
@@ -144,7 +144,7 @@ def _waiting(session: Session, ids: Collection[str]) -> list[GoldenRecord]:
     excluded = suspect_subjects(session)
     found = []
     for identity, seen in _by_id(_sightings(session, ids, None)).items():
-        state = standing(seen, excluded)
+        state = consensus(seen, excluded)
         simulated = identity == golden_id(seen[0].key, seen[0].op, simulated=True)
         found.append(
             GoldenRecord(identity, seen[0].op, seen[0].key, simulated, "", state.devices, state.nodes, state.why_not)
