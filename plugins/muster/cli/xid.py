@@ -15,7 +15,7 @@ from muster.errors import MusterError
 from muster.settings import settings
 
 if TYPE_CHECKING:
-    from muster.judging.xid_history import Replayed, Ruled
+    from muster.judging.xid_history import FinalResponse, Replayed
     from muster_criteria.xid.policy import XidPolicy
 
 app = typer.Typer(no_args_is_help=True)
@@ -76,7 +76,7 @@ def compare(
         [
             [show.when(each.record.seen_at), each.record.node, each.record.run_id, each.record.stage,
              each.record.event.device, each.record.event.name,
-             _asked(each.before) if each.before else "no policy", _asked(each.after), each.after.meaning]
+             _response(each.before) if each.before else "no policy", _response(each.after), each.after.meaning]
             for each in shown
         ],
         empty="both policies agree on every error in the records" if replayed else "no XIDs are recorded",
@@ -96,9 +96,9 @@ def _summary(replayed: list[Replayed]) -> None:
     )
 
 
-def _asked(ruled: Ruled) -> str:
-    returned = f", back in {ruled.boots} boots" if ruled.boots else ""
-    return f"{ruled.severity} ({ruled.action}{returned})"
+def _response(response: FinalResponse) -> str:
+    returned = f", back in {response.boots} boots" if response.boots else ""
+    return f"{response.severity} ({response.action}{returned})"
 
 
 def _plain(each: Replayed) -> dict[str, object]:

@@ -45,12 +45,12 @@ def test_healthy_parts_exceed_a_threshold_no_more_often_than_it_allows(draw: Dra
     assert np.mean(exceeded(limits, draw)) <= 1.2 * RARE
 
 
-def limits_beside(draw: Draw, others: list[Draw], tells: float = 1.0) -> list[float]:
+def limits_beside(draw: Draw, others: list[Draw], weight: float = 1.0) -> list[float]:
     """The threshold of a metric in each of 40 fleets of 1,000 nodes, learned beside these others."""
     limits = []
     for seed in range(40):
         rng = np.random.default_rng(seed)
-        samples = [(draw(rng, 8_000), 1.0), *((other(rng, 8_000), tells) for other in others)]
+        samples = [(draw(rng, 8_000), 1.0), *((other(rng, 8_000), weight) for other in others)]
         tail = tails_of(samples)[0]
         assert tail is not None
         limits.append(threshold(tail, RARE))
@@ -64,7 +64,7 @@ def test_like_metrics_tell_of_each_others_tails() -> None:
 
     assert np.std(beside) < 0.7 * np.std(alone)
     assert np.mean(exceeded(beside, draw)) <= 1.2 * RARE
-    assert np.std(limits_beside(draw, [draw] * 5, tells=0.0)) > 0.9 * np.std(alone)
+    assert np.std(limits_beside(draw, [draw] * 5, weight=0.0)) > 0.9 * np.std(alone)
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)

@@ -20,8 +20,8 @@ from muster_criteria.xid.policy import (
     XidSeverity,
     decode_nvlink5,
     parse_policy,
+    response_to,
     returning,
-    rule,
 )
 from tests.muster_criteria.nodes import Case, MakeCase
 
@@ -66,9 +66,9 @@ def nvlink(unit: str, fatal: str, info: int, status: int) -> str:
     ],
 )
 def test_the_shipped_table_says(policy: XidPolicy, code: int, severity: XidSeverity, action: Action) -> None:
-    ruling = rule(event(code), policy)
-    assert (ruling.severity, ruling.action) == (severity, action)
-    assert ruling.source.startswith("XID policy nvidia-xid 2026.1: ")
+    response = response_to(event(code), policy)
+    assert (response.severity, response.action) == (severity, action)
+    assert response.source.startswith("XID policy nvidia-xid 2026.1: ")
 
 
 def test_where_others_disagree_the_table_says_whose_side_it_takes(policy: XidPolicy) -> None:
@@ -90,7 +90,7 @@ def test_where_others_disagree_the_table_says_whose_side_it_takes(policy: XidPol
     ],
 )
 def test_xid_154_carries_its_own_verdict(policy: XidPolicy, text: str, severity: XidSeverity) -> None:
-    assert rule(event(154, text), policy).severity is severity
+    assert response_to(event(154, text), policy).severity is severity
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_xid_154_carries_its_own_verdict(policy: XidPolicy, text: str, severity:
 def test_nvlink_5_errors_go_by_unit_status_and_sub_code(
     policy: XidPolicy, code: int, text: str, severity: XidSeverity
 ) -> None:
-    assert rule(event(code, text), policy).severity is severity
+    assert response_to(event(code, text), policy).severity is severity
 
 
 def test_nvlink_5_texts_are_decoded() -> None:
@@ -130,7 +130,7 @@ def test_nvlink_5_texts_are_decoded() -> None:
     ("text", "severity"), [("Fatal, Link 30 LTSSM Fault Up", RESET), ("Non-fatal, Link 46", MONITOR), ("?", MONITOR)]
 )
 def test_sxids_go_by_the_drivers_own_word(policy: XidPolicy, text: str, severity: XidSeverity) -> None:
-    assert rule(event(28006, text, kind="sxid", device="nvswitch3"), policy).severity is severity
+    assert response_to(event(28006, text, kind="sxid", device="nvswitch3"), policy).severity is severity
 
 
 BAD: list[tuple[str, Any, str]] = [
@@ -149,8 +149,8 @@ BAD: list[tuple[str, Any, str]] = [
     ),
     (
         "a pattern that is none",
-        lambda raw: next(e for e in raw["entries"] if 154 in e["codes"])["cases"][0].update(says="("),
-        r"cases\.0\.says: not a regular expression",
+        lambda raw: next(e for e in raw["entries"] if 154 in e["codes"])["cases"][0].update(matches="("),
+        r"cases\.0\.matches: not a regular expression",
     ),
     ("no word on unknown codes", lambda raw: raw["unknown"].pop(), r"unknown must have an entry"),
 ]

@@ -21,7 +21,7 @@ GRAVITY = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.WARN, Verdict.PASS)
 
 @dataclasses.dataclass(frozen=True)
 class MemberResult:
-    """What came back from one member; ``result`` None: nothing usable, and ``why_missing`` says why.
+    """The result of one member; ``result`` None: nothing usable came back, and ``why_missing`` is the reason.
 
     ``devices`` is how many GPUs its SKU counts; None: as many as the member of the block that tested most, and on nodes
     without GPUs as many as it has itself.

@@ -30,7 +30,7 @@ WHOLE_NODES = Limits(0.04, 0.05)
 close together. Among 1,500 healthy nodes drawn by the simulation none was 4 % slower than the median of its block."""
 
 SINGLE_DEVICES = Limits(0.07, 0.10)
-"""Where one device stands for a node, the ordinary spread of devices shows: 6.5 % at most among the same 1,500."""
+"""For members with one device, whose ordinary spread shows: 6.5 % at most among the same 1,500."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _judge_one(name: str, pace: Pace, others: list[Pace], block: BlockFindings) 
 
 
 def _culprit(pace: Pace, others: list[Pace], limit: float) -> str:
-    """The device behind a slow node, if one of them stands out; else the node."""
+    """Returns the device that makes a node slow, if one is an outlier; else "node"."""
     usual = statistics.median([seconds for other in [pace, *others] for seconds in other.devices.values()] or [0.0])
     slowest = max(pace.devices, key=lambda device: (pace.devices[device], device), default="node")
     return slowest if usual > 0 and pace.devices[slowest] / usual - 1.0 > limit else "node"

@@ -54,7 +54,7 @@ def varies_by_part(rule: str, spread: Spread) -> bool:
 
 
 def repeat_informs(rule: str, spread: Spread) -> bool:
-    """Whether a second reading can tell a fault from noise.
+    """Returns whether a second reading can distinguish a fault from noise.
 
     Part-to-part variation is the same in every reading; against the device's or the node's own past only noise is left.
     """

@@ -47,7 +47,7 @@ def common_causes(
 
 
 def held(findings: pd.DataFrame, causes: pd.DataFrame, groupings: Mapping[str, Mapping[str, str]] | None) -> pd.Series:
-    """For each finding the sentence of the common cause that it falls under, "" where it is the device's own."""
+    """Returns for each finding its common cause's sentence; "" where it has none."""
     sentences = np.full(len(findings), "", dtype=object)
     node, metric = findings["node"].astype(str), findings["metric"].astype(str)
     for by, name, about, sentence in zip(

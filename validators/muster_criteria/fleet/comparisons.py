@@ -21,13 +21,13 @@ of its own, so healthy ones differ by several percent."""
 class Comparison(Written):
     """A metric that is compared with siblings, peers and history, over all its labels.
 
-    ``worse``: which way is bad. ``family``: metrics that tell of one cause together; the median of the distances from
-    the peers of those of one stage is judged too, as ``<family>_index``: it is steadier than any of them. ``given``,
-    said with the first of a family: a metric of the same device that explains part of it (of a clock: the temperature).
+    ``worse``: which way is bad. ``family``: metrics that one cause affects together; the median of the distances
+    from the peers of those of one stage is judged too, as ``<family>_index``: it is steadier than any of them.
+    ``given``, on the first of a family: a metric of the same device that explains part of it (temperature: of a clock).
     Without what that explains, by the slope that the fleet shows, the index is judged as ``<family>_given_<metric>``.
     ``judged`` false: it only explains others. ``weight``: its part of the budget of false alarms beside the others of
-    its spread, each label of it; less than 1 where another tells of the same. ``fault``, ``action``, ``meaning``: as
-    for a limit. Only quantities with a true zero (rates, resistances, power) may be judged: distances are shares.
+    its spread, each label of it; less than 1 where another shows the same fault. ``fault``, ``action``, ``meaning``:
+    as for a limit. Only quantities with a true zero (rates, resistances, power) may be judged: distances are shares.
     """
 
     metric: str

@@ -87,7 +87,7 @@ def _levels(readings: Keyed, ratio: Numbers) -> tuple[Numbers, Codes]:
 
 
 def own_changes(change: Numbers, siblings_of: Codes, siblings_min: int) -> tuple[Numbers, Numbers]:
-    """Each device's change since its past without what its siblings share, and what they share (1 where too few tell).
+    """Returns (each device's change since its past less its siblings' shared change, that change; 1 for too few).
 
     ``change``: today's relative reading over that of the past. Where healthy devices differ widely, one that worsens
     moves the median of its node's readings by as much as half of its own change; the median of their changes stays.

@@ -23,7 +23,7 @@ Slopes = Mapping[tuple[str, str, str], float]
 """By SKU, kind and metric."""
 
 _WITHIN = 3.5
-"""Robust z (Iglewicz and Hoaglin) beyond which a device tells nothing of how healthy ones behave."""
+"""Robust z (Iglewicz and Hoaglin) beyond which a device is left out: it does not show how healthy ones behave."""
 _GAUSSIAN_MAD = 1.4826
 _DEVICES_MIN = 200
 """As few as this make a slope: what its error adds is then a fourteenth of the spread that is left."""

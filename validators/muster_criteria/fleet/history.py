@@ -32,8 +32,8 @@ VISIT_COLUMNS = tuple(f"v{number}" for number in range(VISITS_MAX))
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Past:
-    """The past of some readings' owners: the median over earlier visits, that over the first of them, how many
-    they were, and where each of them stands (row of ``History.values``, −1: unknown).
+    """The past of some readings' owners: the median over earlier visits, that over the first of them, their
+    number, and the row of each owner in ``History.values`` (−1: unknown).
     """
 
     median: Numbers

@@ -1,4 +1,4 @@
-"""What the tails of like metrics say together of the shape of each: a prior for a sample too small to tell alone.
+"""A prior of the shape of a metric's tail from the tails of like metrics, for a sample too small to determine it alone.
 
 How far parts differ varies from metric to metric, but how fast that becomes rarer hardly does: of one metric a fleet of
 5,000 nodes leaves the shape of its tail open by ±0.1, which moves the distance of one in 200,000 by a sixth either way.
@@ -29,18 +29,18 @@ distance of 1e-5 as predicted, at this 1.2 times. Beside three like it, chance m
 _LEAST = 1e-300
 
 
-def priors(shapes: Numbers, likely: Sequence[Numbers], tells: Sequence[float]) -> list[Numbers]:
-    """For each metric, how likely each of ``shapes`` is by all the others.
+def priors(shapes: Numbers, likely: Sequence[Numbers], weights: Sequence[float]) -> list[Numbers]:
+    """Returns for each metric the likelihood of each of ``shapes`` by all the others.
 
-    ``likely``: for each metric, how likely each shape is by its own sample. ``tells``: how much each counts, from 0 to
-    1; one that repeats what another tells counts little.
+    ``likely``: for each metric, how likely each shape is by its own sample. ``weights``: how much each counts, from 0
+    to 1; one that repeats another's information counts little.
     """
     around = np.exp(-0.5 * ((shapes[None, :, None] - shapes[:, None, None]) / APART) ** 2)  # common, shape, apart
     around /= around.sum(axis=1, keepdims=True)
     evidence = np.array(
         [
             count * np.log(np.maximum(np.einsum("csa,s->ca", around, own), _LEAST))
-            for own, count in zip(likely, tells, strict=True)
+            for own, count in zip(likely, weights, strict=True)
         ]
     )
     together = evidence.sum(axis=0)

@@ -28,13 +28,13 @@ FINDINGS = (
 expected_devices. ``breach``: "fail"; "retest": an outlier that a second reading may explain; "warn": one that it
 cannot, or that was seen twice; "cleared": an outlier that a repeat did not show again; "invalid": something else was
 measured. ``expected``: the reference, in unit. ``share``: distance from it, adverse positive. ``threshold``: the share
-beyond which one reading fails (infinite: nothing fails here). ``held``: the common cause that is to be ruled out before
-the device is blamed. Rules about a node's own level have device "node" and metric "<metric>_level": relative to the
+beyond which one reading fails (infinite: nothing fails here). ``held``: the common cause to exclude before the
+device is suspected. Rules about a node's own level have device "node" and metric "<metric>_level": relative to the
 peers."""
 
 VERDICTS = ("verdict", "held", "reason")
-"""Per node (index): FAIL, RETEST, WARN or PASS; NONE where no peers could judge anything. ``held``: the common cause,
-where all failing findings have one. Coverage is checked by the judge of each stage: a sweep knows only what was
+"""Per node (index): FAIL, RETEST, WARN or PASS; NONE where nothing had peers to compare with. ``held``: the common
+cause, where all failing findings have one. Coverage is checked by the judge of each stage: a sweep knows only what was
 measured."""
 
 BLOCK_ROWS = 500_000

@@ -82,9 +82,9 @@ def tails_of(samples: Sequence[tuple[Numbers, float]]) -> list[Numbers | None]:
 
 def _priors(ordered: Sequence[tuple[Numbers, float]]) -> list[Numbers | None]:
     """For each sample, how likely the others make each shape; None where no other informs it."""
-    fits = [(_fits(_kept(sample)), tells) for sample, tells in ordered]
-    telling = [(fit.shapes(), tells) for fit, tells in fits if fit is not None]
-    known = iter(priors(_SHAPES, *zip(*telling, strict=True)) if len(telling) > 1 else [None] * len(telling))
+    fits = [(_fits(_kept(sample)), weight) for sample, weight in ordered]
+    informing = [(fit.shapes(), weight) for fit, weight in fits if fit is not None]
+    known = iter(priors(_SHAPES, *zip(*informing, strict=True)) if len(informing) > 1 else [None] * len(informing))
     return [None if fit is None else next(known) for fit, _ in fits]
 
 
@@ -150,7 +150,7 @@ class _Fits:
         """``excesses``: in falling order. ``prior``: how likely each of ``_SHAPES`` is beforehand (None: all alike).
         ``below``: the sample is cut off at this excess.
 
-        Many excesses are represented by some, evenly chosen, each with the weight of those that it stands for.
+        Many excesses are represented by some, evenly chosen, each with the weight of those that it represents.
         """
         unit = float(excesses.mean())
         chosen = np.linspace(0, len(excesses) - 1, min(_POINTS, len(excesses))).round().astype(np.intp)

@@ -49,9 +49,9 @@ class RuleResult:
     cleared: npt.NDArray[np.bool_]
 
     def breach(self, informs: npt.NDArray[np.bool_]) -> npt.NDArray[np.object_]:
-        """What each element amounts to: "fail", "retest" (a second reading is needed), "warn", "cleared" or "".
+        """Returns the breach of each element: "fail", "retest" (a second reading is needed), "warn", "cleared" or "".
 
-        ``informs``: of which elements a second reading can tell a fault from noise (see ``budget.repeat_informs``).
+        ``informs``: of which elements a second reading distinguishes fault from noise (see ``budget.repeat_informs``).
         """
         needed = np.where(informs & (self.repeats <= 1), "retest", "warn")
         outlier = np.where(self.retest < 0.0, np.where(self.cleared, "cleared", needed), "")

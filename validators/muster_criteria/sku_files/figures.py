@@ -20,7 +20,7 @@ SCALE = {
 """Units of rates: how many bytes or operations a second one of them is."""
 
 NOT_STATED = "not stated"
-"""The ``stack`` of a figure whose source does not say which software it was measured with."""
+"""The ``stack`` of a figure whose source does not name the software it was measured with."""
 
 
 class Figure(Written):
@@ -42,7 +42,7 @@ class Figure(Written):
     stack: str = ""
 
     @model_validator(mode="after")
-    def _says_something(self) -> Figure:
+    def _best_or_peak(self) -> Figure:
         if self.best is None and self.peak is None:
             raise ValueError("needs best or peak")
         if self.best is not None and self.peak is not None and self.best > self.peak:
@@ -56,7 +56,7 @@ class Figure(Written):
 
 
 class Absent(Written):
-    """A measurement that the programme asks for and that this model cannot give: no FP8 units, no NVLink."""
+    """A measurement that the programme requires and that this model cannot give: no FP8 units, no NVLink."""
 
     metric: str
     labels: dict[str, str] = Field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""Floors learned from healthy nodes: robust, from enough of them, on one stack, and never lowered in silence.
+"""Calibrates floors from healthy nodes: robust, from enough of them, on one stack, and never lowered unreported.
 
-Pure: readings (``fleet.readings``) and the SKU give a ``Calibration``; writing it down is ``learned``'s.
+Pure: readings (``fleet.readings``) and the SKU give a ``Calibration``; ``learned`` writes it as a file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WARN_SHARE, WARN_SIGMAS = 0.95, 3.5
 """A floor is the lowest of this share of the median, the median less so many sigmas, and the slowest healthy device
 (docs/science.md#calibrated-floors)."""
 LOWER_MAX = 0.02
-"""A floor that would sink by more than this against the last revision stands: somebody must want that."""
+"""A floor that would sink by more than this share keeps its last value: lowering it is a person's decision."""
 RATE_UNITS = ("TFLOPS", "GFLOPS", "GB/s", "MB/s", "Gb/s", "TFLOPS/GHz")
 DIGITS = 4
 
@@ -70,7 +70,7 @@ def learn(readings: pd.DataFrame, before: Sequence[tuple[str, LearnedFloor]], st
         kept = None if changed else _sunk(found, before)
         if kept is not None:
             notes.append(
-                f"{name}: the floor would sink from {kept.fail:g} to {found.fail:g} {unit}, so the old one stands"
+                f"{name}: the floor would sink from {kept.fail:g} to {found.fail:g} {unit}, so the old floor is kept"
             )
         learned.append(kept or found)
     canary = changed and nodes < fleet / 2
@@ -79,7 +79,7 @@ def learn(readings: pd.DataFrame, before: Sequence[tuple[str, LearnedFloor]], st
 
 
 def _healthy(group: pd.DataFrame) -> tuple[pd.DataFrame, set[str]]:
-    """The readings without those of nodes that stand out below, dropped until none does; and these nodes' names."""
+    """Returns the readings without those of low outlier nodes, dropped until none is left, and these nodes' names."""
     suspects: set[str] = set()
     while True:
         kept = group[~group["node"].isin(suspects)]
@@ -117,7 +117,7 @@ def _floors(healthy: pd.DataFrame, metric: str, kind: str, labels: str, unit: st
 
 
 def _rounded_down(value: float) -> float:
-    """Four digits: more would say that a fleet is known better than it is."""
+    """Returns the value rounded down to four digits, the precision of a fleet's figures."""
     if value <= 0:
         return 0.0
     scale = 10.0 ** (DIGITS - 1 - math.floor(math.log10(value)))
@@ -136,7 +136,7 @@ def _same(found: LearnedFloor, before: Sequence[tuple[str, LearnedFloor]]) -> Le
 
 
 def _slower(learned: Sequence[LearnedFloor], before: Sequence[tuple[str, LearnedFloor]]) -> Iterator[str]:
-    """What a new stack costs: told, since its floors are its own."""
+    """Yields a note for each floor that a new stack lowers."""
     for found in learned:
         was = _same(found, before)
         if was is not None and found.fail < (1.0 - LOWER_MAX) * was.fail:

@@ -54,7 +54,7 @@ class LearnedFloor:
 class Calibration:
     """Floors from a fleet's healthy nodes. ``canary``: most nodes do not run this stack yet, so floors only warn.
 
-    ``refused``: one sentence that says why there are too few nodes; empty otherwise.
+    ``refused``: one sentence on why there are too few nodes; empty otherwise.
     """
 
     stack: str
@@ -76,7 +76,7 @@ class Basis(Written):
 
 
 class LearnedFile(Written):
-    """One revision. ``limits`` are the SKU file's, ``basis`` says of each ``fail`` floor in turn what it rests on."""
+    """One revision. ``limits`` are the SKU file's, ``basis`` has an entry for each ``fail`` floor, in order."""
 
     learned: str
     revision: Annotated[int, Field(ge=1)]
@@ -142,7 +142,7 @@ def floors_of(file: LearnedFile) -> list[tuple[str, LearnedFloor]]:
 def with_learned(limits: Sequence[dict[str, Any]], file: LearnedFile) -> list[dict[str, Any]]:
     """A SKU's limits with the learned floors in place of its own on the same metric, device and labels.
 
-    A fleet whose nodes do not tell their stack teaches floors all the same: theirs is "not stated".
+    Floors of nodes that do not report their stack have the stack "not stated".
     """
     replaced = {_key(limit) for limit in file.limits}
     kept = [
@@ -162,7 +162,7 @@ def _key(limit: Limit) -> tuple[str, str, tuple[tuple[str, str], ...]]:
 def as_file(
     sku: str, calibration: Calibration, level: str, revision: int, today: datetime.date, like: Sequence[Limit]
 ) -> str:
-    """A lesson as the YAML of a revision. ``like``: the SKU's limits, whose fault and action the floors share."""
+    """Returns a calibration as the YAML of a revision. ``like``: the SKU's limits, for the floors' fault and action."""
     limits: list[dict[str, Any]] = []
     for found in calibration.learned:
         for breach, floor, meaning in (
@@ -190,7 +190,7 @@ def as_file(
             for each in calibration.learned
         ],
     }  # fmt: skip
-    head = "# Floors learned from this fleet's healthy nodes by `muster sku learn`; the next lesson is another file.\n"
+    head = "# Floors learned from this fleet's healthy nodes by `muster sku learn`; each calibration is a new file.\n"
     return head + yaml.safe_dump(content, allow_unicode=True, sort_keys=False, width=120)
 
 

@@ -80,8 +80,8 @@ def _unknown_metrics(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Probl
         if not units:
             yield Problem(sku.file, key, f"no probe measures {limit.metric}")
         elif limit.unit not in units:
-            said = " or ".join(sorted(units))
-            yield Problem(sku.file, key, f"the unit is {limit.unit}, but probes report {limit.metric} in {said}")
+            known = " or ".join(sorted(units))
+            yield Problem(sku.file, key, f"the unit is {limit.unit}, but probes report {limit.metric} in {known}")
         for stage in set(limit.stages) - set(STAGES):
             yield Problem(sku.file, key, f"there is no stage {stage} (there are {', '.join(STAGES)})")
         value = getattr(limit, limit.key)
@@ -122,8 +122,8 @@ def _derivation_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[P
             if not units:
                 yield Problem(file, key, f"no probe measures {metric}, which it is made of")
             elif unit not in units:
-                said = " or ".join(sorted(units))
-                yield Problem(file, key, f"takes {metric} in {unit}, but probes report it in {said}")
+                known = " or ".join(sorted(units))
+                yield Problem(file, key, f"takes {metric} in {unit}, but probes report it in {known}")
 
 
 def _not_noise(sku: Sku, file: str, key: str, probe: Declared) -> Iterator[Problem]:

@@ -50,20 +50,20 @@ def _limits(sku: Sku) -> Iterator[tuple[str, Limit, str]]:
 
 def _against_figures(sku: Sku, limit: Limit, number: float) -> Iterator[str]:
     figures = [figure for figure in sku.figures if _alike(figure, limit)]
-    floor, said = in_base_units(number, limit.unit), f"the floor of {number:g} {limit.unit}"
+    floor, lead = in_base_units(number, limit.unit), f"the floor of {number:g} {limit.unit}"
     for figure in figures:
         if figure.peak is not None and floor > in_base_units(figure.peak, figure.unit):
-            yield f"{said} is above the physical peak of {figure.peak:g} {figure.unit} ({figure.source})"
+            yield f"{lead} is above the physical peak of {figure.peak:g} {figure.unit} ({figure.source})"
         elif figure.best is not None:
             best = in_base_units(figure.best, figure.unit)
             known = f"{figure.best:g} {figure.unit}, the best known figure ({figure.source})"
             if floor > best:
-                yield f"{said} is above {known}"
+                yield f"{lead} is above {known}"
             elif floor < LEAST_SHARE * best:
-                yield f"{said} is {100 * floor / best:.2g} % of {known}: less than half a device would pass it"
+                yield f"{lead} is {100 * floor / best:.2g} % of {known}: less than half a device would pass it"
     ceilings = (other for other in sku.limits if other.breach == "invalid" and other.key == "ceiling")
     if not figures and not any(_same(other, limit) for other in ceilings):
-        yield f"{said} has no best known figure and no physical peak to be checked by: give one under figures"
+        yield f"{lead} has no best known figure and no physical peak to be checked by: give one under figures"
 
 
 def _alike(figure: Figure, limit: Limit) -> bool:

@@ -20,7 +20,7 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 
 
 class SkuError(Exception):
-    """A SKU file that cannot be used, or a SKU that is not there; the message is one sentence that says what to do."""
+    """A SKU file that cannot be used, or a SKU that is not there; the message is one sentence with the remedy."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +46,10 @@ class Requirement(Written):
     """A metric that a stage must have measured before it may pass.
 
     ``devices``: "each gpu", "each cpu", "each core" (one logical CPU for each physical core), or one device's name.
-    A label with several values means one measurement for each of them. ``judged: false`` is for what is only told
-    (a serial number): measured is enough. ``where_readable`` is for counters that not every machine offers: the probe
-    must have tried, and an honest "not readable here" is noted instead of missed. ``levels`` limits it to some levels.
+    A label with several values means one measurement for each of them. ``judged: false`` is for what is only
+    reported (a serial number): measured is enough. ``where_readable`` is for counters that not every machine offers:
+    the probe must have tried, and "not readable here" with a reason is a note, not a miss.
+    ``levels`` limits it to some levels.
     """
 
     metric: str
@@ -73,7 +74,7 @@ class ProbeUse(Written):
     """How a stage uses one probe. A value that depends on the level is a map with an entry for each of ``LEVELS``.
 
     ``sequential``: it takes minutes and fails now and then on sound hardware, so its runs are weighed (``sequential``).
-    ``retest``: levels at which it is short enough to be run once more where the fleet asks for that (``retests``).
+    ``retest``: levels at which it is short enough to be run once more where the fleet needs that (``retests``).
     """
 
     timeout_s: Annotated[FiniteFloat, Field(gt=0)] | dict[Level, Annotated[FiniteFloat, Field(gt=0)]]
@@ -89,7 +90,7 @@ class ProbeUse(Written):
             if is_per_level(value):
                 absent = [level for level in self.levels if level not in value]
                 if absent:
-                    raise ValueError(f"{name} says nothing for level {', '.join(absent)}")
+                    raise ValueError(f"{name} has no value for level {', '.join(absent)}")
         return self
 
     def timeout_at(self, level: str) -> float:
@@ -123,7 +124,7 @@ class Programme(Written):
 
 
 class Sku(Written):
-    """One hardware model. ``devices`` says how many of a kind: a number, or "inventory" where the machine itself tells.
+    """One hardware model. ``devices``: the number of each kind, or "inventory" where the machine itself reports it.
 
     ``names``: what sources call the model. ``includes``: the families whose sensors and limits it shares.
     ``version`` is what people wrote; ``revision`` is that plus a digest of all files read, and is what verdicts cite.
@@ -168,7 +169,7 @@ class Sku(Written):
 
     @property
     def peaks(self) -> tuple[Limit, ...]:
-        """The invalid ceilings that follow from what the file says (see ``peaks``)."""
+        """The invalid ceilings that follow from the file's figures (see ``peaks``)."""
         return self._peaks
 
     def stage(self, stage: str) -> StagePlan:

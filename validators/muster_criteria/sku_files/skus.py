@@ -112,12 +112,12 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
     except ValidationError as error:
         return None, _problems(path.name, error)
     if sku.name != path.stem:
-        return None, [Problem(path.name, "sku", f"says {sku.name}, but the file's name says {path.stem}")]
+        return None, [Problem(path.name, "sku", f"is {sku.name}, but the file is named {path.stem}")]
     return sku, []
 
 
 def _with_families(raw: dict[str, Any], search: Sequence[Path]) -> tuple[bytes, dict[str, Any]]:
-    """The SKU with what its families say after its own, and the families' bytes. Raises SkuError."""
+    """Returns the families' bytes and the SKU with their entries after its own. Raises SkuError."""
     read, whole = b"", dict(raw)
     for name in raw.get("includes") or ():
         path = next(
@@ -126,8 +126,8 @@ def _with_families(raw: dict[str, Any], search: Sequence[Path]) -> tuple[bytes, 
         if path is None:
             raise SkuError(f"there is no family {name!r} in families/")
         text, family = _read_yaml(path)
-        if odd := sorted(set(family) - set(FAMILY_KEYS)):
-            raise SkuError(f"family {name} may have {', '.join(FAMILY_KEYS)}, but has {', '.join(map(str, odd))}")
+        if unknown := sorted(set(family) - set(FAMILY_KEYS)):
+            raise SkuError(f"family {name} may have {', '.join(FAMILY_KEYS)}, but has {', '.join(map(str, unknown))}")
         read += text
         for key in FAMILY_KEYS:
             whole[key] = [*(whole.get(key) or ()), *(family.get(key) or ())]
@@ -135,7 +135,7 @@ def _with_families(raw: dict[str, Any], search: Sequence[Path]) -> tuple[bytes, 
 
 
 def _with_learned(raw: dict[str, Any], path: Path, search: Sequence[Path]) -> tuple[bytes, dict[str, Any]]:
-    """The SKU with the floors that this fleet has learned for it, and their bytes. Raises BadCalibration."""
+    """Returns the bytes of the fleet's calibrated floors and the SKU with them. Raises BadCalibration."""
     newest_file = newest(search, path.stem)
     if newest_file is None:
         return b"", raw

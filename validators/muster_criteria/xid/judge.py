@@ -1,9 +1,9 @@
 """A stage's XIDs under the SKU's policy: findings, and messages that were counted but not reported.
 
 When an error happened matters. During the stage nothing ran but Muster's own load, so even an application's error is a
-warning, and whatever asks for a restart is critical. Before it, the log shows other users' jobs: an application's error
-is information; one that asked for a reset warns, since the reset may have been done; one that asked for a reboot or for
-an inspection is critical, since a reboot would have emptied the log.
+warning, and whatever needs a restart is critical. Before it, the log shows other users' jobs: an application's error
+is information; one that needed a reset warns, since the reset may have been done; one that needed a reboot or an
+inspection is critical, since a reboot would have emptied the log.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import XID, Evidence, FaultClass, Finding, Severity, measurement_reference
 from muster_criteria.stage.rows import natural
 from muster_criteria.words import listed
-from muster_criteria.xid.policy import Ruling, XidEvent, XidPolicy, XidSeverity, returning, rule
+from muster_criteria.xid.policy import Response, XidEvent, XidPolicy, XidSeverity, response_to, returning
 
 EVENT, TOTAL, BEGAN, PLACE = "xid", "xid_total", "kernel_log_time", "pci_address"
 """The metrics of one message, of their number, of how far the kernel's log had come when the stage began, and of where
 each GPU is."""
 
 NO_GPU = "node"
-"""The device of a message about a GPU that did not answer any more when the log was read."""
+"""The device of a message about a GPU that no longer answered when the log was read."""
 
 TEXT_MAX = 120
 TEXTS_LISTED = 2
@@ -55,13 +55,13 @@ def judge_xids(result: StageResult, policy: XidPolicy | None) -> XidJudgement:
     if policy is None:
         return XidJudgement()
     began = next((each.value for each in result.measurements if each.metric == BEGAN and each.value is not None), None)
-    groups: dict[tuple[str, str, int, XidSeverity, bool], list[tuple[XidEvent, Ruling, str]]] = {}
+    groups: dict[tuple[str, str, int, XidSeverity, bool], list[tuple[XidEvent, Response, str]]] = {}
     messages = [each for each in result.measurements if each.metric == EVENT]
     for event, measured in zip(events_of(result.measurements), messages, strict=True):
-        ruling = rule(event, policy)
+        response = response_to(event, policy)
         during = began is None or event.at is None or event.at > began
-        key = (event.device, event.kind, event.code, ruling.severity, during)
-        groups.setdefault(key, []).append((event, ruling, _reference(measured)))
+        key = (event.device, event.kind, event.code, response.severity, during)
+        groups.setdefault(key, []).append((event, response, _reference(measured)))
     found = [
         _finding(
             [event for event, _, _ in group], group[0][1], during, tuple(dict.fromkeys(each for *_, each in group))
@@ -125,13 +125,13 @@ def returned(boots: Sequence[Iterable[XidEvent]], now: Sequence[XidEvent], polic
     for event in now:
         key = (event.pci or event.device, event.kind, event.code)
         if key in often:
-            ruling = rule(event, policy)
+            response = response_to(event, policy)
             sentence = (
-                f"{event.device}: {event.name} ({ruling.meaning}) has come back in {often[key]} boots, so a restart "
+                f"{event.device}: {event.name} ({response.meaning}) has come back in {often[key]} boots, so a restart "
                 f"does not repair it ({policy.escalation.severity}, XID policy {policy.cited})."
             )
             reported[key] = Evidence(
-                "xid_returns", sentence, event.device, FaultClass(ruling.fault), policy.escalation.action
+                "xid_returns", sentence, event.device, FaultClass(response.fault), policy.escalation.action
             )
     return tuple(reported.values())
 
@@ -151,23 +151,23 @@ def _reference(message: Measured) -> str:
     return measurement_reference(message.probe, message.metric, message.device, labels)
 
 
-def _finding(events: Sequence[XidEvent], ruling: Ruling, during: bool, measurements: tuple[str, ...]) -> Finding:
+def _finding(events: Sequence[XidEvent], response: Response, during: bool, measurements: tuple[str, ...]) -> Finding:
     first = events[0]
     count = sum(event.count for event in events)
     times = f", {count} times" if count > 1 else ""
     when = "during this stage" if during else "before this stage"
-    severity = (DURING if during else BEFORE)[ruling.severity]
+    severity = (DURING if during else BEFORE)[response.severity]
     return Finding(
         rule=XID,
         metric=EVENT,
         device=first.device,
         severity=severity,
-        fault_class=ruling.fault,
-        action=ruling.action,
+        fault_class=response.fault,
+        action=response.action,
         observed=f"{first.name}{times} (PCI {first.pci or 'unknown'}{_since(first)}): {_texts(events)}",
-        expected="no message that asks for more than IGNORE",
-        source=ruling.source,
-        summary=f"{first.device} logged {first.name} {when}{times} ({ruling.meaning}): {ruling.severity}.",
+        expected="no message graver than IGNORE",
+        source=response.source,
+        summary=f"{first.device} logged {first.name} {when}{times} ({response.meaning}): {response.severity}.",
         labels=(("code", str(first.code)), ("kind", first.kind), ("when", "during" if during else "before")),
         measurements=measurements,
     )

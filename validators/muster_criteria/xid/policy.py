@@ -38,24 +38,24 @@ GRAVITY = {severity: place for place, severity in enumerate(XidSeverity)}
 
 
 class BadPolicy(Exception):
-    """An XID policy that cannot be used; the message is one sentence that says what is wrong, where."""
+    """An XID policy that cannot be used; the message is one sentence with the place and the problem."""
 
 
 class Source(Written):
-    """Where rulings come from, and when they were taken from there."""
+    """The origin of responses, and the date on which they were taken from there."""
 
     text: Annotated[str, Field(min_length=8)]
     date: datetime.date
 
 
 class Case(Written):
-    """A ruling for some of a code's messages: all conditions given must hold, and the first case that fits counts.
+    """The response to some of a code's messages: all conditions given must hold, and the first case that fits counts.
 
-    ``says``: a regular expression that the text must match. ``unit``, ``status``, ``subcode``, ``fatal`` are what
+    ``matches``: a regular expression that the text must match. ``unit``, ``status``, ``subcode``, ``fatal`` are what
     ``decode_nvlink5`` reads out of the text of XIDs 144 to 150; ``fatal`` alone also reads an SXID's.
     """
 
-    says: str | None = None
+    matches: str | None = None
     unit: str | None = None
     status: Annotated[tuple[int, ...], BeforeValidator(as_tuple)] | None = None
     subcode: Annotated[tuple[int, ...], BeforeValidator(as_tuple)] | None = None
@@ -64,7 +64,7 @@ class Case(Written):
     action: Action | None = None
     meaning: str = ""
 
-    @field_validator("says")
+    @field_validator("matches")
     @classmethod
     def _compiles(cls, pattern: str | None) -> str | None:
         try:
@@ -100,7 +100,7 @@ class Entry(Written):
 
 
 class Unknown(Written):
-    """The ruling for codes that the table does not have, by kind of message."""
+    """The response to codes that the table does not have, by kind of message."""
 
     kind: Kind
     meaning: str
@@ -123,7 +123,7 @@ class Escalation(Written):
 
 
 class XidPolicy(Written):
-    """The table. ``name`` and ``version`` are what a ruling cites."""
+    """The table. ``name`` and ``version`` are what a response cites."""
 
     policy: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
     version: str
@@ -151,11 +151,11 @@ class XidPolicy(Written):
 
     @property
     def cited(self) -> str:
-        """How a ruling cites the policy: "nvidia-xid 2026.1"."""
+        """How a response cites the policy: "nvidia-xid 2026.1"."""
         return f"{self.policy} {self.version}"
 
     def citing(self, source: str) -> str:
-        """The source as a ruling cites it, by the name of one of ``sources``."""
+        """The source as a response cites it, by the name of one of ``sources``."""
         cited = self.sources[source]
         return f"XID policy {self.cited}: {cited.text} ({cited.date.isoformat()})"
 
@@ -186,7 +186,7 @@ class XidEvent:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ruling:
+class Response:
     """The policy's decision on an event."""
 
     severity: XidSeverity
@@ -230,19 +230,19 @@ def decode_nvlink5(text: str) -> NvLink5 | None:
     )
 
 
-def rule(event: XidEvent, policy: XidPolicy) -> Ruling:
+def response_to(event: XidEvent, policy: XidPolicy) -> Response:
     """The policy's decision on one event."""
     entry = policy.entry(event.kind, event.code)
     case = next((case for case in entry.cases if _fits(case, event.text)), None)
     source = policy.citing(entry.source)
     if case is None:
-        return Ruling(entry.severity, entry.action, entry.fault, entry.meaning, source)
+        return Response(entry.severity, entry.action, entry.fault, entry.meaning, source)
     meaning = f"{entry.meaning}: {case.meaning}" if case.meaning else entry.meaning
-    return Ruling(case.severity, case.action or entry.action, entry.fault, meaning, source)
+    return Response(case.severity, case.action or entry.action, entry.fault, meaning, source)
 
 
 def _fits(case: Case, text: str) -> bool:
-    if case.says is not None and re.search(case.says, text, re.IGNORECASE) is None:
+    if case.matches is not None and re.search(case.matches, text, re.IGNORECASE) is None:
         return False
     decoded = decode_nvlink5(text)
     if case.fatal is not None:
@@ -260,7 +260,7 @@ def _fits(case: Case, text: str) -> bool:
 
 
 def returning(boots: Sequence[Iterable[XidEvent]], policy: XidPolicy) -> dict[tuple[str, str, int], int]:
-    """(device or PCI address, kind, code) → in how many boots, of those errors that came back often enough to escalate.
+    """Returns {(device or PCI address, kind, code): number of boots} of the errors that escalate.
 
     ``boots``: the events of each boot of one machine.
     """
@@ -268,7 +268,7 @@ def returning(boots: Sequence[Iterable[XidEvent]], policy: XidPolicy) -> dict[tu
     least = GRAVITY[policy.escalation.from_severity]
     for number, events in enumerate(boots):
         for event in events:
-            if GRAVITY[rule(event, policy).severity] <= least:
+            if GRAVITY[response_to(event, policy).severity] <= least:
                 seen.setdefault((event.pci or event.device, event.kind, event.code), set()).add(number)
     return {key: len(numbers) for key, numbers in seen.items() if len(numbers) >= policy.escalation.boots}
 
