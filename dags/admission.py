@@ -1,6 +1,6 @@
-"""A person decides on a node that does not enter production by itself: admit it, test it again, or send it back.
+"""A person decides on a node that the gate does not admit: admit it, test it again, or return it (RMA).
 
-The answer is recorded with their name and reason. Without an answer in time the node stays out.
+The answer is recorded with their name and reason. Without an answer in time the node stays out of production.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ PARAMS = {
     "level": forms.level(
         title="Level of a re-test", description="How thoroughly it is tested if the answer is to test it again."
     ),
-    "reason": forms.reason("Why somebody is asked now."),
+    "reason": forms.reason("Why a person decides now."),
 }
 
 with DAG(
     dag_id="admission",
-    description="Asks a person about a node that does not enter production by itself",
+    description="Asks a person about a node that the gate does not admit",
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,
@@ -35,14 +35,14 @@ with DAG(
 
     @task(retries=2, retry_delay=soon)
     def look(params: Any = None) -> dict[str, str]:
-        """Ask the gate what speaks against the node."""
+        """Put the question together: the gate's reasons against the node."""
         return admission.look(params["node"])
 
     ask = admission.question(whether="enters production", options=admission.OPTIONS)
 
     @task(retries=5, retry_delay=soon)
     def carry_out(answer: Any, params: Any = None, dag_run: Any = None) -> str:
-        """Do what was chosen, under that person's name."""
+        """Carry out the decision under that person's name."""
         return admission.carry_out(params["node"], dag_run.dag_id, dag_run.run_id, answer)
 
     @task.short_circuit

@@ -1,4 +1,4 @@
-"""Qualified nodes validated together, judged by one another, and let into production if nothing speaks against it."""
+"""Validates qualified nodes together, judges them by one another, and admits those that pass to production."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PARAMS = {
         description_md="The qualified nodes of the block, at least two; the others meet at the first.",
     ),
     "level": forms.level(),
-    "reason": forms.reason("Why the nodes are tested now; it stands in the reports."),
+    "reason": forms.reason("Why the nodes are tested now; printed in the reports."),
     "force_reason": forms.force_reason("the nodes", "one of them", "the block refused while one of its nodes is busy"),
 }
 
 with DAG(
     dag_id="cluster_qualification",
-    description="Takes qualified nodes through collectives and a training together, and fails each one that spoils it",
+    description="Runs collectives and a training on qualified nodes together, and fails each node that degrades them",
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,
@@ -42,7 +42,7 @@ with DAG(
 
     @task(retries=2, retry_delay=soon)
     def claim_block(params: Any = None, dag_run: Any = None, ti: Any = None) -> list[str]:
-        """Take all nodes of the block for this run, or none of them."""
+        """Claim all nodes of the block for this run, or none."""
         claimed = block.claim(dag_run.dag_id, dag_run.run_id, params, ti.try_number)
         ti.xcom_push(key="block", value=claimed)
         return list(claimed["members"])
@@ -54,13 +54,13 @@ with DAG(
 
     @task(retries=2, retry_delay=soon)
     def admit(outcome: dict[str, dict[str, str]], dag_run: Any = None) -> dict[str, str]:
-        """Admit the members that the gate lets pass; a person decides on the others that did not fail."""
+        """Admit the members that pass the gate; a person decides on the others that did not fail."""
         return block.admit(dag_run.dag_id, dag_run.run_id, outcome)
 
     @task
-    def questions(told: dict[str, str], params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
-        """What has to be asked: one run of the admission DAG a node, so that no block is held while a person thinks."""
-        return block.questions(dag_run.run_id, params["level"], told)
+    def questions(decisions: dict[str, str], params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
+        """Returns one admission run to start per node, so that an open question does not hold the block."""
+        return block.questions(dag_run.run_id, params["level"], decisions)
 
     @task(trigger_rule=TriggerRule.ALL_DONE)
     def conclude(outcome: dict[str, dict[str, str]]) -> str:
@@ -78,18 +78,18 @@ with DAG(
         return block.release(dag_run.dag_id, dag_run.run_id, members)
 
     taken: Any = claim_block().as_setup()
-    # No slot of the burn pool: with fewer slots than members, those that have one would wait for those that have none.
+    # Not in the burn pool: with fewer slots than members, members with a slot would wait for those without one.
     train = MusterMemberOperator.partial(
         task_id="train", claims="claim_block", pool="default_pool", retries=2, map_index_template="{{ task.member }}"
     ).expand(member=taken)
     judged: Any = judge_block()
     entered: Any = admit(judged)
-    asked = TriggerDagRunOperator.partial(
+    ask = TriggerDagRunOperator.partial(
         task_id="ask", trigger_dag_id="admission", logical_date=None, skip_when_already_exists=True
     ).expand_kwargs(questions(entered))
     concluded: Any = conclude(judged)
-    # Reported last: where a member ends is settled only when it is let go.
-    let_go = release(taken).as_teardown(setups=taken)
+    # Reported last: a member's final state is known only after its release.
+    released = release(taken).as_teardown(setups=taken)
     train >> judged
-    asked >> concluded
-    concluded >> let_go >> report(taken).as_teardown(setups=taken)
+    ask >> concluded
+    concluded >> released >> report(taken).as_teardown(setups=taken)

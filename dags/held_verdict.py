@@ -1,6 +1,7 @@
 """A person decides on a node whose withdrawal the circuit breaker holds: withdraw it, test it again, or keep it.
 
-The answer is recorded with their name and reason. Without an answer in time the node goes on serving, still marked.
+The answer is recorded with their name and reason. Without an answer in time the node stays in production and the
+verdict stays held.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ with DAG(
 
     @task(retries=2, retry_delay=soon)
     def look(params: Any = None) -> dict[str, str]:
-        """Put together what was found, and why it is held."""
+        """Put the question together: the findings, and why the verdict is held."""
         return held.look(params["node"])
 
     ask = admission.question(whether="is withdrawn from production", options=held.OPTIONS)
 
     @task(retries=5, retry_delay=soon)
     def carry_out(answer: Any, params: Any = None, dag_run: Any = None) -> str:
-        """Do what was chosen, under that person's name."""
+        """Carry out the decision under that person's name."""
         return held.carry_out(params["node"], dag_run.dag_id, dag_run.run_id, answer)
 
     @task.short_circuit

@@ -1,5 +1,5 @@
-"""Every five minutes: sends mails that wait, frees nodes whose run is over, removes what is older than it is kept, and
-has a person asked about each verdict that the circuit breaker holds.
+"""Every five minutes: sends waiting mails, releases nodes whose run is over, removes data past its retention time, and
+asks a person about each verdict that the circuit breaker holds.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ with DAG(
 
     @task
     def sweep_leases(ti: Any = None) -> list[str]:
-        """Free nodes whose run is over or was deleted."""
-        # The count of live runs is 0 for a run that was deleted, too, where asking for its state would be an error.
+        """Release nodes whose run is over or was deleted."""
+        # Counts live runs, since reading the state of a deleted run is an error.
         return upkeep.sweep_leases(lambda dag_id, run_id: ti.get_dr_count(dag_id, run_ids=[run_id], states=LIVE) > 0)
 
     @task
@@ -46,7 +46,7 @@ with DAG(
 
     @task
     def held_verdicts() -> list[dict[str, Any]]:
-        """What has to be asked: one run of the DAG held_verdict for each."""
+        """Returns one run of the DAG held_verdict to start per held verdict."""
         return held.questions()
 
     TriggerDagRunOperator.partial(

@@ -1,6 +1,6 @@
 """Every hour: tests idle production nodes again, the stalest first, never more than a share of the fleet at a time.
 
-Nodes whose revalidation could say nothing are out of service until they pass, and are tested with them.
+Nodes whose last revalidation was INCONCLUSIVE stay out of production until they pass, and are tested with them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""New hardware finds its own way in: an asset event for a node and its delivery starts that node's qualification.
+"""An asset event for a node and its delivery starts that node's qualification.
 
-Whoever racks or provisions nodes sends an event of the asset `muster_new_hardware` with the partition key
-`NODE__DELIVERY`; an event that is sent again starts nothing.
+The system that provisions nodes sends an event of the asset `muster_new_hardware` with the partition key
+`NODE__DELIVERY`; a repeated event starts nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ with DAG(
 
     @task(multiple_outputs=True, retries=10, retry_delay=datetime.timedelta(minutes=1))
     def receive(dag_run: Any = None, ti: Any = None) -> dict[str, Any]:
-        """Read the event, enrol the node if it describes it, and see that this delivery is new."""
+        """Read the event, enrol the node if the event describes it, and skip a delivery that was received before."""
         return arrival.receive(
             dag_run.partition_key,
             [event.extra for event in dag_run.consumed_asset_events],

@@ -1,4 +1,4 @@
-"""A node's way from the loading dock to qualified: one run for each node and reason."""
+"""Qualifies a new node: one run for each node and reason."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ with DAG(
     # One XCom for each task: a dictionary is not taken apart into one for each of its keys.
     @task(retries=2, retry_delay=datetime.timedelta(seconds=30), multiple_outputs=False)
     def claim(params: Any = None, dag_run: Any = None) -> dict[str, Any]:
-        """Take the node for this run, unless another run holds it or it is in use."""
+        """Claim the node for this run, unless another run holds it or it is in use."""
         return qualification.claim(dag_run.dag_id, dag_run.run_id, params)
 
     @task(
@@ -43,7 +43,7 @@ with DAG(
         multiple_outputs=False,
     )
     def conclude(dag_run: Any = None) -> dict[str, str]:
-        """Put the stages' verdicts together and move the node: qualified, quarantine, or back to where it was."""
+        """Combine the stages' verdicts and move the node: qualified, quarantine, or back to its state before."""
         return qualification.conclude(dag_run.dag_id, dag_run.run_id)
 
     @task(retries=2, retry_delay=datetime.timedelta(seconds=30))
@@ -69,5 +69,5 @@ with DAG(
     concluded = conclude()
     taken >> intake >> burn_in >> integrity >> performance >> thermal >> concluded
     # Teardowns: they run however the run ends, and what becomes of the mail does not change the run's own outcome.
-    told = report().as_teardown(setups=taken)
-    concluded >> told >> release().as_teardown(setups=taken)
+    reported = report().as_teardown(setups=taken)
+    concluded >> reported >> release().as_teardown(setups=taken)

@@ -1,6 +1,6 @@
-"""A node in production tested again while nobody uses it: back into production, or into quarantine.
+"""Tests an idle production node again: it returns to production or goes to quarantine.
 
-If nothing can be said of it, it waits out of service for the next run; the third time in a row a person has to look.
+After an INCONCLUSIVE run it stays out of production until the next run; after the third in a row, a person decides.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ with DAG(
     # One XCom for each task: a dictionary is not taken apart into one for each of its keys.
     @task(retries=2, retry_delay=soon, multiple_outputs=False)
     def claim(params: Any = None, dag_run: Any = None) -> dict[str, Any]:
-        """Take the node out of service, unless it has come into use."""
+        """Take the node out of production, unless it is in use by now."""
         return revalidation.claim(dag_run.dag_id, dag_run.run_id, params)
 
     @task(retries=2, retry_delay=soon, trigger_rule=TriggerRule.ALL_DONE, multiple_outputs=False)
     def conclude(dag_run: Any = None) -> dict[str, str]:
-        """Put the stages' verdicts together and give the node back, or keep it out."""
+        """Combine the stages' verdicts and return the node to production, or keep it out."""
         return revalidation.conclude(dag_run.dag_id, dag_run.run_id)
 
     @task(retries=2, retry_delay=soon)
@@ -65,5 +65,5 @@ with DAG(
     taken: Any = claim().as_setup()
     concluded = conclude()
     taken >> intake >> burn_in >> integrity >> performance >> thermal >> concluded
-    told = report().as_teardown(setups=taken)
-    concluded >> told >> release().as_teardown(setups=taken)
+    reported = report().as_teardown(setups=taken)
+    concluded >> reported >> release().as_teardown(setups=taken)

@@ -1,6 +1,6 @@
-"""Every hour: works out anew what is usual among nodes of one model; each verdict cites the snapshot behind it.
+"""Every hour: recomputes the statistics of the nodes of each model; each verdict cites the snapshot that it used.
 
-Nodes that were judged before anybody knew what is usual are then judged again by what they measured.
+PROVISIONAL verdicts, made before there were peers, are then re-evaluated from the stored results.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ import datetime
 
 from airflow.sdk import DAG, task
 
-from muster.operators import forms, statistics
-from muster.operators import provisional as unsettled
+from muster.operators import forms, provisional, statistics
 
 with DAG(
     dag_id="peer_statistics",
-    description="Works out what is usual among nodes of one model",
+    description="Recomputes the statistics of the nodes of each model",
     schedule=datetime.timedelta(hours=1),
     start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
     catchup=False,
@@ -32,8 +31,8 @@ with DAG(
         return statistics.recompute()
 
     @task(retries=2, retry_delay=datetime.timedelta(seconds=30))
-    def speak_again() -> dict[str, str]:
-        """Judge qualified nodes whose verdict is PROVISIONAL by the newest snapshot; what it settles is mailed."""
-        return unsettled.speak_again()
+    def reevaluate_provisional() -> dict[str, str]:
+        """Re-evaluate PROVISIONAL verdicts by the newest snapshot; runs with a new verdict are mailed."""
+        return provisional.reevaluate_provisional()
 
-    recompute() >> speak_again()
+    recompute() >> reevaluate_provisional()

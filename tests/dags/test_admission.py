@@ -92,8 +92,8 @@ def test_nobody_answers_and_that_is_what_the_records_say(waiting: None) -> None:
     """What a real Airflow makes of a question's time-out is in test_live_airflow."""
     sentence = admission.unanswered("n1", DAG_ID, "r", whether="enters production")
     assert sentence == (
-        "nobody answered within 72 hours whether n1 enters production: it stays qualified; "
-        "start the DAG admission again to ask anew"
+        "no answer within 72 hours to whether n1 enters production: it stays qualified; "
+        "start the DAG admission again to ask again"
     )
     last = records.node_events("n1")[-1]
     assert (last.reason, last.from_state, last.to_state) == (sentence, State.QUALIFIED, State.QUALIFIED)

@@ -73,7 +73,7 @@ def test_while_it_is_open_nobody_is_taken_out_for_a_test(
     monkeypatch.setenv("MUSTER_REVALIDATION_AFTER_HOURS", "0")
     with caplog.at_level("INFO"):
         assert revalidation.pick("r", "short") == []
-    assert "n1 is left alone: the circuit breaker is open" in caplog.text
+    assert "n1 is not tested now: the circuit breaker is open" in caplog.text
     monkeypatch.setenv("MUSTER_BREAKER_FLEET", "20")
     assert [run["conf"]["node"] for run in revalidation.pick("r", "short")] == ["n1"]
 
@@ -81,7 +81,7 @@ def test_while_it_is_open_nobody_is_taken_out_for_a_test(
 def test_the_question_says_what_was_found_and_why_it_is_held(convicted: str) -> None:
     asked = held.look("n1")
     assert asked["subject"] == "Withdraw n1 from production?"
-    assert "FAIL was said of it in n1__idle" in asked["body"]
+    assert "with the verdict FAIL of n1__idle" in asked["body"]
     assert "(critical, confidence 80%)" in asked["body"]
     assert "The verdict is held, since the circuit breaker is open: 0 of 1 nodes" in asked["body"]
 
@@ -121,6 +121,6 @@ def test_what_was_settled_meanwhile_is_asked_no_more(convicted: str) -> None:
     records.keep_in_service("n1", "Ada", "a bad driver")
     assert held.questions() == []
     for ask in (lambda: held.look("n1"), lambda: held.carry_out("n1", DAG_ID, "r", answer(held.WITHDRAW))):
-        with pytest.raises(AirflowSkipException, match="no verdict on n1 is held any more"):
+        with pytest.raises(AirflowSkipException, match="no verdict on n1 is held"):
             ask()
     assert records.get_node("n1").state is State.PRODUCTION

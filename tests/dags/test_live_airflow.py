@@ -163,7 +163,7 @@ def test_nobody_answers_in_time_and_the_node_stays_out(live: Live) -> None:
     assert desk.client.task_states(ADMISSION, run)["carry_out"] == "upstream_failed"
     assert records.get_node(UNNOTICED).state is State.QUALIFIED
     last = records.node_events(UNNOTICED)[-1]
-    assert last.reason.startswith(f"nobody answered within {PATIENCE_H:g} hours whether {UNNOTICED} enters production")
+    assert last.reason.startswith(f"no answer within {PATIENCE_H:g} hours to whether {UNNOTICED} enters production")
     assert last.evidence == {"unanswered": f"{ADMISSION}/{run}"}
     assert last.reason in desk.log(ADMISSION, run, "ask")
     # Airflow takes an answer that comes too late, and does nothing with it.

@@ -53,7 +53,7 @@ def test_a_delivery_that_was_tested_is_not_tested_again(fleet: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "extras", "complaint"),
     [
-        (None, [], "the partition key is missing"),
+        (None, [], "the event has no partition key"),
         ("gpu-0001", [], "'gpu-0001' does not name a node and its delivery; give NODE__DELIVERY"),
         ("__PO-4711", [], "does not name a node and its delivery"),
         ("gpu-0001__ ", [], "does not name a node and its delivery"),
@@ -62,11 +62,11 @@ def test_a_delivery_that_was_tested_is_not_tested_again(fleet: Path) -> None:
         (KEY, [{"level": "quick"}], "the extra of the event for gpu-0001__PO-4711 cannot be used: level: "),
         (KEY, [{"rack": "7"}], "rack: Extra inputs are not permitted; it takes level and inventory"),
         (KEY, [{"inventory": "10.0.0.1"}], "inventory: "),
-        (KEY, [{"inventory": {**LINE, "name": "gpu-2"}}], "brings the inventory line of 'gpu-2'"),
+        (KEY, [{"inventory": {**LINE, "name": "gpu-2"}}], "has the inventory line of 'gpu-2'"),
         (KEY, [{"inventory": {"host": "10.0.0.1"}}], "gpu-0001 cannot be enrolled: sku is missing"),
         (KEY, [{"inventory": {**LINE, "sku": "h100"}}], "gpu-0001 cannot be enrolled: unknown SKU 'h100'"),
         (KEY, [{"inventory": {**LINE, "port": 0}}], "gpu-0001 cannot be enrolled: port 0 cannot be used"),
-        (KEY, [{"level": "demo"}, {"level": "long"}], "2 events for gpu-0001__PO-4711 say different things"),
+        (KEY, [{"level": "demo"}, {"level": "long"}], "2 events for gpu-0001__PO-4711 differ"),
     ],
 )
 def test_what_a_person_must_put_right_is_one_sentence(

@@ -1,4 +1,4 @@
-"""``muster judge`` and ``muster snapshots``: verdicts judged again, and the peer statistics that they cite."""
+"""``muster judge`` and ``muster snapshots``: re-evaluated verdicts, and the peer statistics that they cite."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def list_(sku: Annotated[str, typer.Option(help="Only of this hardware model.")]
 
 
 def _row(each: Reevaluated) -> list[object]:
-    told: list[object] = [each.recorded.stage]
-    for said in (each.recorded, each.outcome):
-        told += ["–", "", ""] if said is None else [said.verdict, said.sku_version, said.snapshot or "none"]
-    return told
+    row: list[object] = [each.recorded.stage]
+    for verdict in (each.recorded, each.outcome):
+        row += ["–", "", ""] if verdict is None else [verdict.verdict, verdict.sku_version, verdict.snapshot or "none"]
+    return row

@@ -15,7 +15,7 @@ from muster.errors import MusterError
 from muster.settings import settings
 
 if TYPE_CHECKING:
-    from muster.judging.xid_history import FinalResponse, Replayed
+    from muster.judging.xid_history import Comparison, FinalResponse
     from muster_criteria.xid.policy import XidPolicy
 
 app = typer.Typer(no_args_is_help=True)
@@ -66,8 +66,8 @@ def compare(
     before = {sku: load(against) if against else _of_sku(sku) for sku in skus}
     # What came before ``since`` is not shown, but an error that came back since then may have begun there.
     first = (since or datetime.datetime.min).replace(tzinfo=datetime.UTC)
-    replayed = [each for each in xid_history.replay(recorded, before, load(policy)) if each.record.seen_at >= first]
-    shown = [each for each in replayed if everything or each.changed]
+    compared = [each for each in xid_history.compare(recorded, before, load(policy)) if each.record.seen_at >= first]
+    shown = [each for each in compared if everything or each.changed]
     if json:
         show.as_json([_plain(each) for each in shown])
         return
@@ -79,19 +79,19 @@ def compare(
              _response(each.before) if each.before else "no policy", _response(each.after), each.after.meaning]
             for each in shown
         ],
-        empty="both policies agree on every error in the records" if replayed else "no XIDs are recorded",
+        empty="both policies agree on every error in the records" if compared else "no XIDs are recorded",
     )  # fmt: skip
-    _summary(replayed)
+    _summary(compared)
 
 
-def _summary(replayed: list[Replayed]) -> None:
-    if not replayed:
+def _summary(compared: list[Comparison]) -> None:
+    if not compared:
         return
-    graver = sum(each.graver for each in replayed)
-    changed = sum(each.changed for each in replayed)
-    by_severity = collections.Counter(str(each.after.severity) for each in replayed)
+    graver = sum(each.graver for each in compared)
+    changed = sum(each.changed for each in compared)
+    by_severity = collections.Counter(str(each.after.severity) for each in compared)
     typer.echo(
-        f"{len(replayed)} errors: {changed} would be treated differently, {graver} of them as more severe; in all "
+        f"{len(compared)} errors: {changed} would be treated differently, {graver} of them as more severe; in all "
         + ", ".join(f"{count} {severity}" for severity, count in sorted(by_severity.items()))
     )
 
@@ -101,7 +101,7 @@ def _response(response: FinalResponse) -> str:
     return f"{response.severity} ({response.action}{returned})"
 
 
-def _plain(each: Replayed) -> dict[str, object]:
+def _plain(each: Comparison) -> dict[str, object]:
     record = each.record
     return {
         "recorded": record.seen_at, "node": record.node, "run": record.run_id, "stage": record.stage,

@@ -34,7 +34,7 @@ class FinalResponse(Response):
 
 
 @dataclasses.dataclass(frozen=True)
-class Replayed:
+class Comparison:
     """One recorded error under two policies; ``before`` is None where none was in force."""
 
     record: XidRecord
@@ -55,7 +55,7 @@ class Replayed:
         return self.before is not None and GRAVITY[self.after.severity] < GRAVITY[self.before.severity]
 
 
-def replay(records: Sequence[XidRecord], before: dict[str, XidPolicy | None], after: XidPolicy) -> list[Replayed]:
+def compare(records: Sequence[XidRecord], before: dict[str, XidPolicy | None], after: XidPolicy) -> list[Comparison]:
     """Every recorded error under the policy that its SKU has now (``before``, by SKU) and under ``after``, in order.
 
     Errors that come back escalate by their machine's errors until then, so ``records`` must be whole histories,
@@ -64,14 +64,14 @@ def replay(records: Sequence[XidRecord], before: dict[str, XidPolicy | None], af
     machines: dict[tuple[str, bool], list[int]] = {}
     for place, record in enumerate(records):
         machines.setdefault((record.node, record.former), []).append(place)
-    found: dict[int, Replayed] = {}
+    found: dict[int, Comparison] = {}
     for places in machines.values():
         history = [records[place] for place in places]
         policies = {sku: before.get(sku) for sku in {record.sku for record in history}}
         then = {sku: _responses(history, policy) for sku, policy in policies.items() if policy is not None}
         for at, (place, now) in enumerate(zip(places, _responses(history, after), strict=True)):
             sku = records[place].sku
-            found[place] = Replayed(records[place], then[sku][at] if sku in then else None, now)
+            found[place] = Comparison(records[place], then[sku][at] if sku in then else None, now)
     return [found[place] for place in range(len(records))]
 
 
@@ -84,7 +84,7 @@ def _responses(history: Sequence[XidRecord], policy: XidPolicy) -> list[FinalRes
         stage = [(record, response_to(record.event, policy)) for record in group]
         for record, response in stage:
             of_boot = seen.setdefault(_key(record), {}).setdefault(record.boot_id, {})
-            if response.severity not in of_boot:  # one message of a boot is as good as a thousand, and counted once
+            if response.severity not in of_boot:  # one message per boot and severity is enough
                 of_boot[response.severity] = dataclasses.replace(record.event, pci=record.part)
                 often |= returning([events.values() for events in seen[_key(record)].values()], policy)
         found += [_escalated(response, often.get(_key(record), 0), policy) for record, response in stage]
@@ -100,7 +100,7 @@ def _key(record: XidRecord) -> _Key:
 
 
 def _escalated(response: Response, boots: int, policy: XidPolicy) -> FinalResponse:
-    """The response; the policy's escalation instead where the error came back, unless the response is graver anyway."""
+    """Returns the policy's escalation if the error returned in enough ``boots``, unless ``response`` is graver."""
     final = FinalResponse(**vars(response))
     last = policy.escalation
     if not boots or GRAVITY[last.severity] > GRAVITY[response.severity]:

@@ -1,7 +1,7 @@
-"""The tasks around a person's decision on one node: what the gate says, the question, and what the answer does.
+"""The tasks around a person's decision on one node: the gate's decision, the question, and carrying out the answer.
 
-Each is a plain function of run ids and values; the DAG file makes tasks of them. Nobody holds the node while a person
-thinks, so the gate is asked again when the answer is there.
+Each is a plain function of run ids and values; the DAG file makes tasks of them. No run holds the node while the
+question is open, so the gate decides again once there is an answer.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ ADMIT, RETEST, RMA = "Admit", "Re-test", "RMA"
 OPTIONS = [ADMIT, RETEST, RMA]
 
 REASON = "decision_reason"
-"""The form's field. A field with the name of a parameter of the DAG arrives filled in with the run's own value."""
+"""The form's field. Airflow fills a field that has the name of a DAG parameter with that parameter's value."""
 
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>#|!"})
-"""Escapes what Markdown would read as markup."""
+"""A translation table that escapes Markdown markup."""
 
 
 class AskOperator(HITLOperator):
-    """Waits for a person without a worker or a trigger; that nobody answered in time stands in the node's history.
+    """Waits for a person's answer, without a worker or a trigger. A timeout is recorded in the node's history.
 
-    ``whether``: what is asked about the node, for that sentence ("enters production").
+    ``whether``: the question as a predicate of the node ("enters production"), for the message of a timeout.
     """
 
     def __init__(self, *, whether: str, **kwargs: Any) -> None:
@@ -50,7 +50,7 @@ class AskOperator(HITLOperator):
         self.whether = whether
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Hand the answer on, or fail with a sentence."""
+        """Returns the answer. Raises AirflowFailException on a timeout."""
         if event.get("error_type") == "timeout":
             dag_run: Any = context["dag_run"]
             node = context["params"]["node"]
@@ -59,7 +59,7 @@ class AskOperator(HITLOperator):
 
 
 def question(*, whether: str, options: list[str]) -> AskOperator:
-    """The task that asks a person what the task ``look`` has put together."""
+    """Returns the task that asks the question that the task ``look`` returned."""
     reason = Param("", type="string", minLength=1, title="Reason", description_md="It is recorded with your name.")
     return AskOperator(
         task_id="ask",
@@ -69,14 +69,14 @@ def question(*, whether: str, options: list[str]) -> AskOperator:
         options=options,
         params={REASON: reason},
         response_timeout=datetime.timedelta(hours=settings().approval_hours),
-        # Airflow can take a task that goes on at once for one that was killed: then the person is asked again.
+        # Airflow can take a task that resumes at once for a killed one; the retry then asks again.
         retries=2,
         retry_delay=datetime.timedelta(seconds=30),
     )
 
 
 def retest(dag_id: str) -> TriggerDagRunOperator:
-    """The task that starts one run of ``dag_id`` for the node, because the person asked for it."""
+    """Returns the task that starts the requested run of ``dag_id`` for the node."""
     return TriggerDagRunOperator(
         task_id="retest",
         trigger_dag_id=dag_id,
@@ -85,7 +85,7 @@ def retest(dag_id: str) -> TriggerDagRunOperator:
             "node": "{{ params.node }}",
             "level": "{{ params.level }}",
             "pool": "{{ ti.xcom_pull(task_ids='look')['pool'] }}",
-            "reason": "a person asked for it in {{ run_id }}",
+            "reason": "a person requested it in {{ run_id }}",
         },
         logical_date=None,
         skip_when_already_exists=True,
@@ -93,16 +93,19 @@ def retest(dag_id: str) -> TriggerDagRunOperator:
 
 
 def unanswered(node: str, dag_id: str, run_id: str, *, whether: str) -> str:
-    """Record that nobody answered; gives the sentence. The node stays where it is."""
+    """Record that the question got no answer, and return the message. The node keeps its state."""
     state = records.get_node(node).state
-    waited = f"nobody answered within {settings().approval_hours:g} hours whether {node} {whether}"
-    sentence = f"{waited}: it stays {state}; start the DAG {dag_id} again to ask anew"
-    records.record_unanswered(node, sentence, dag_id, run_id)
-    return sentence
+    waited = f"no answer within {settings().approval_hours:g} hours to whether {node} {whether}"
+    message = f"{waited}: it stays {state}; start the DAG {dag_id} again to ask again"
+    records.record_unanswered(node, message, dag_id, run_id)
+    return message
 
 
 def look(node: str) -> dict[str, str]:
-    """What a person is asked, as {subject, body, pool}; skips if no decision is needed, fails if none can admit it."""
+    """Returns the question as {subject, body, pool}.
+
+    Raises AirflowSkipException if the node is in production already, AirflowFailException if the gate refuses it.
+    """
     try:
         decision, record = entry.decide_now(node), records.get_node(node)
     except MusterError as error:
@@ -110,23 +113,23 @@ def look(node: str) -> dict[str, str]:
     if isinstance(decision, Refuse):
         raise AirflowFailException(f"{node} does not enter production: {'; '.join(decision.reasons)}")
     if isinstance(decision, Admit) and record.state is State.PRODUCTION:
-        raise AirflowSkipException(f"{node} is in production already, and nothing speaks against it")
+        raise AirflowSkipException(f"{node} is in production already, and the gate admits it")
     reasons = () if isinstance(decision, Admit) else decision.reasons
     simulated = " (simulated)" if record.simulated else ""
     lines = [
-        f"**{node}**{simulated}, {record.sku}, is in {record.state} and does not enter production by itself:",
+        f"**{node}**{simulated}, {record.sku}, is in {record.state} and needs your decision to enter production:",
         "",
-        *(f"- {reason.translate(MARKDOWN)}" for reason in reasons or ("nothing, but no run holds it any more",)),
+        *(f"- {reason.translate(MARKDOWN)}" for reason in reasons or ("the gate admits it, but its run has ended",)),
         "",
-        f"**{ADMIT}**: into production, under your name. **{RETEST}**: qualify it anew. **{RMA}**: send it back.",
+        f"**{ADMIT}**: into production, under your name. **{RETEST}**: qualify it again. **{RMA}**: return it.",
     ]
     return {"subject": f"Admit {node} to production?", "body": "\n".join(lines), "pool": record.pool}
 
 
 def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) -> str:
-    """Do what a person chose, under their name; returns the option. Raises AirflowException while a run holds the node.
+    """Carry out a person's decision and record it under their name. Returns the option.
 
-    A person without a name or a reason moves nothing.
+    Raises AirflowException while a run holds the node, AirflowFailException without a named person and a reason.
     """
     option, person, reason, link = answered(answer, dag_id, run_id)
     with claims.held_for_decision(node, dag_id, run_id, option):
@@ -141,7 +144,7 @@ def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) ->
 
 
 def answered(answer: Mapping[str, Any], dag_id: str, run_id: str) -> tuple[str, str, str, str]:
-    """(option, person, reason, link to the question) of an answer to ``AskOperator``."""
+    """Returns (option, person, reason, link to the question) of an answer to ``AskOperator``."""
     (option,) = answer["chosen_options"]
     user = answer.get("responded_by_user") or {}
     person = str(user.get("name") or user.get("id") or "")
@@ -151,6 +154,6 @@ def answered(answer: Mapping[str, Any], dag_id: str, run_id: str) -> tuple[str, 
 
 def _send_back(node: str, person: str, reason: str) -> None:
     path = (State.QUARANTINE, State.TRIAGE, State.RMA)
-    stands = records.get_node(node).state
-    for state in path[path.index(stands) + 1 if stands in path else 0 :]:
+    current = records.get_node(node).state
+    for state in path[path.index(current) + 1 if current in path else 0 :]:
         records.move_node(node, state, person, reason)

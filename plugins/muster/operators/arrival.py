@@ -1,9 +1,8 @@
-"""New hardware that announces itself: an asset event for one node and delivery becomes one run of its qualification.
+"""New hardware: an asset event for one node and delivery starts one run of its qualification.
 
-The event's partition key is ``NODE__DELIVERY``. Its extra may say ``level``, and ``inventory``: the node's line as in
-an inventory, with which it is enrolled; without it the node must be enrolled already. Airflow makes one run of a key
-and draws that run's id at random, so what keeps a delivery that is announced again from being tested again is the
-deterministic id of the qualification run.
+The event's partition key is ``NODE__DELIVERY``. Its extra may hold ``level``, and ``inventory``: the node's inventory
+line, to enrol it; without it the node must be enrolled already. Airflow gives the event's run a random id, so the
+deterministic id of the qualification run is what prevents a repeated event from testing the node again.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _KEY = "give NODE__DELIVERY, as in gpu-0001__PO-4711"
 
 
 class Extra(pydantic.BaseModel):
-    """What an event may say beside its key. ``from_rest_api`` is Airflow's own remark."""
+    """The optional content of an event. Airflow adds ``from_rest_api``."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
@@ -41,11 +40,11 @@ class Extra(pydantic.BaseModel):
 
 @dataclasses.dataclass(frozen=True)
 class Arrival:
-    """One node of one delivery, and what its event said of it."""
+    """One node of one delivery, with the content of its event."""
 
     node: str
     delivery: str
-    said: Extra
+    extra: Extra
 
     @property
     def reason(self) -> str:
@@ -54,18 +53,18 @@ class Arrival:
 
 
 def read(partition_key: str | None, extras: Sequence[Mapping[str, Any]]) -> Arrival:
-    """What the events of one key announce. Raises MusterError, one sentence, for what cannot be used.
+    """Returns the node and delivery of a partition key. Raises MusterError for an invalid key or extra.
 
-    A run that a person starts has no event, and one may have several, if they came faster than Airflow made runs of
-    them; they have to agree.
+    A run that a person starts has no event; a run has several if they came faster than Airflow made runs. All events
+    of a run must have the same content.
     """
     if not partition_key:
-        raise MusterError(f"nothing says which node has come: the partition key is missing; {_KEY}")
+        raise MusterError(f"the event has no partition key, which names the node; {_KEY}")
     node, _, delivery = partition_key.partition("__")
     if not NODE_NAME.fullmatch(node) or not delivery.strip():
         raise MusterError(f"the partition key {partition_key!r} does not name a node and its delivery; {_KEY}")
     try:
-        said = [Extra.model_validate(extra) for extra in extras] or [Extra()]
+        parsed = [Extra.model_validate(extra) for extra in extras] or [Extra()]
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -73,21 +72,22 @@ def read(partition_key: str | None, extras: Sequence[Mapping[str, Any]]) -> Arri
             f"the extra of the event for {partition_key} cannot be used: {where}: {first['msg']}; "
             "it takes level and inventory"
         ) from None
-    if any(other != said[0] for other in said):
-        raise MusterError(f"{len(said)} events for {partition_key} say different things; send the right one again")
-    named = (said[0].inventory or {}).get("name", node)
+    first_extra = parsed[0]
+    if any(other != first_extra for other in parsed):
+        raise MusterError(f"{len(parsed)} events for {partition_key} differ; send the right one again")
+    named = (first_extra.inventory or {}).get("name", node)
     if named != node:
-        raise MusterError(f"the event for {partition_key} brings the inventory line of {named!r}; correct one of them")
-    return Arrival(node, delivery.strip(), said[0])
+        raise MusterError(f"the event for {partition_key} has the inventory line of {named!r}; correct one of them")
+    return Arrival(node, delivery.strip(), first_extra)
 
 
 def receive(
     partition_key: str | None, extras: Sequence[Mapping[str, Any]], exists: Callable[[str], bool]
 ) -> dict[str, Any]:
-    """The qualification run to start, as TriggerDagRunOperator takes it; enrols the node if its event describes it.
+    """Enrol the node if its event describes it. Returns the arguments of TriggerDagRunOperator for its qualification.
 
-    ``exists`` says whether node_qualification has a run of that id: then this skips. Raises AirflowFailException, one
-    sentence, where a person has to do something first, and AirflowException while the node does not answer.
+    ``exists(run_id)``: whether node_qualification has that run. Raises AirflowSkipException if it has,
+    AirflowFailException if a person has to resolve something first, AirflowException while the node does not respond.
     """
     with claims.failing_at_once():
         arrival = read(partition_key, extras)
@@ -97,13 +97,13 @@ def receive(
                 f"{arrival.node} of delivery {arrival.delivery} was received before, as run {run_id} of "
                 "node_qualification: clear that run to test the node again, or name another delivery"
             )
-        if arrival.said.inventory is not None:
-            _enrol(arrival, arrival.said.inventory)
+        if arrival.extra.inventory is not None:
+            _enrol(arrival, arrival.extra.inventory)
         try:
             node = records.get_node(arrival.node)
         except UnknownNode as error:
             raise MusterError(f"{error}, or send its line under `inventory` in the event's extra") from error
-    conf = {"node": node.name, "level": arrival.said.level, "reason": arrival.reason, "pool": node.pool or None}
+    conf = {"node": node.name, "level": arrival.extra.level, "reason": arrival.reason, "pool": node.pool or None}
     return {"trigger_run_id": run_id, "conf": conf}
 
 

@@ -1,4 +1,4 @@
-"""The tasks around a block's members: take all nodes or none, judge them together, admit, report, let them go.
+"""The tasks around a block's members: claim all nodes or none, judge them together, admit, report, release.
 
 Each is a plain function of run ids and parameters; the DAG file makes tasks of them.
 """
@@ -33,18 +33,18 @@ log = logging.getLogger(__name__)
 STAGE = CLUSTER_STAGES[0]
 
 PORTS = range(20000, 30000)
-"""Where members meet: below the ports that Linux hands out by itself (ip_local_port_range begins at 32768)."""
+"""Ports for the rendezvous, below Linux's ephemeral ports (ip_local_port_range begins at 32768)."""
 
 ADMITTED = "admitted"
 
 ADDRESS_LABEL = "block_address"
-"""A node's label that says where other nodes reach it, if that is not where the controller does."""
+"""The node label with the address for other nodes, where that differs from the controller's address for it."""
 
 
 def claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int = 1) -> dict[str, Any]:
-    """Take all nodes of the block for this run, or none; gives what their plans share, members in order of rank.
+    """Claim all nodes of the block for this run, or none. Returns the shared part of their plans, members by rank.
 
-    Raises AirflowFailException, one sentence, where a person has to do something first.
+    Raises AirflowFailException if a person has to resolve something first.
     """
     with claims.failing_at_once():
         return _claim(dag_id, run_id, params, try_number)
@@ -63,7 +63,7 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int)
             records.begin_run(dag_id, run_id, name, level, reason, force, required_stages=CLUSTER_STAGES)
         for name in names:
             records.begin_stage(dag_id, run_id, STAGE, node=name)
-    # Another try meets elsewhere and under another secret: what is left of an earlier one must not be let in.
+    # Each try has its own port and secret, so that processes left over from an earlier try cannot join.
     drawn = int.from_bytes(hashlib.sha256(f"{dag_id}/{run_id}/{try_number}".encode()).digest()[:8], "big")
     master = nodes[0]
     return {
@@ -84,40 +84,43 @@ def _check_nodes(nodes: Sequence[NodeRecord]) -> None:
                 f"(`muster qualify {node.name}`), or leave it out"
             )
     if len({node.simulated for node in nodes}) > 1:
-        raise MusterError("real and simulated nodes cannot be one block: each would vouch for the other")
+        raise MusterError("a block cannot mix real and simulated nodes: they are judged by each other")
 
 
 def judge(dag_id: str, run_id: str, members: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Judge the block by what its members sent, and record each one's verdict: {member: {verdict, reason}}.
+    """Judge the block from its members' results and record each verdict. Returns {member: {verdict, reason}}.
 
-    A convicted member goes to quarantine at once, whatever becomes of the others.
+    A member that fails is quarantined at once, independently of the others.
     """
     from muster_criteria.cluster.judge import MemberResult, judge_block
 
-    heard = {name: _heard(dag_id, run_id, name) for name in members}
+    collected = {name: _collected(dag_id, run_id, name) for name in members}
     skus = {name: load_sku(records.get_node(name).sku, settings().sku_folders) for name in members}
     results = {
-        name: MemberResult(name, one.result, one.why_missing, devices=_gpus(skus[name])) for name, one in heard.items()
+        name: MemberResult(name, member.result, member.why_missing, devices=_gpus(skus[name]))
+        for name, member in collected.items()
     }
     block = judge_block(list(results.values()))
     for note in block.notes:
         log.warning("%s", note)
     outcome: dict[str, dict[str, str]] = {}
-    for said in block.members:
-        one, sku, run = heard[said.name], skus[said.name], records.get_run(dag_id, run_id, node=said.name)
-        judgement = said.judgement(results[said.name], run.level, sku.name, sku.revision)
-        judgement = _with_established(dataclasses.replace(judgement, stage=STAGE), one.established, run.simulated)
+    for judged in block.members:
+        name = judged.name
+        member, sku, run = collected[name], skus[name], records.get_run(dag_id, run_id, node=name)
+        judgement = judged.judgement(results[name], run.level, sku.name, sku.revision)
+        judgement = _with_established(dataclasses.replace(judgement, stage=STAGE), member.established, run.simulated)
         stored = records.record_stage(
-            dag_id, run_id, one.result, judgement, one.raw, one.telemetry, one.attempts, node=said.name
+            dag_id, run_id, member.result, judgement, member.raw, member.telemetry, member.attempts, node=name
         ).judgement
         headline = f"cluster validation: {stored.reason}"
-        blameless = not said.missing and bool(block.missing or block.failed)
-        in_doubt = stored.verdict is Verdict.INCONCLUSIVE
-        # Who was in doubt only because another member was lost has not been tested; no budget of its own is spent.
-        verdict = Verdict.SKIPPED if in_doubt and blameless else stored.verdict
-        closed = records.finish_run(dag_id, run_id, verdict, headline, node=said.name)
-        log.info("%s: %s: %s (%s)", said.name, stored.verdict, stored.reason, closed.state_after)
-        outcome[said.name] = {"verdict": str(stored.verdict), "reason": stored.reason}
+        # A member that is INCONCLUSIVE only because another one was lost was not tested: its own budget stays.
+        others_fault = not judged.missing and bool(block.missing or block.failed)
+        untested = others_fault and stored.verdict is Verdict.INCONCLUSIVE
+        closed = records.finish_run(
+            dag_id, run_id, Verdict.SKIPPED if untested else stored.verdict, headline, node=name
+        )
+        log.info("%s: %s: %s (%s)", name, stored.verdict, stored.reason, closed.state_after)
+        outcome[name] = {"verdict": str(stored.verdict), "reason": stored.reason}
     return outcome
 
 
@@ -127,8 +130,8 @@ def _gpus(sku: Sku) -> int | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Heard:
-    """What there is of one member. ``established``: its judgement so far, if the controller found something itself."""
+class _Collected:
+    """The stored result of one member. ``established``: its judgement so far, if the controller has own evidence."""
 
     result: Any = None
     raw: bytes | None = None
@@ -138,17 +141,17 @@ class _Heard:
     established: Judgement | None = None
 
 
-def _heard(dag_id: str, run_id: str, name: str) -> _Heard:
+def _collected(dag_id: str, run_id: str, name: str) -> _Collected:
     from muster_criteria.measured import parse_result
 
     kept = records.stage_bytes(dag_id, run_id, STAGE, node=name)
     before = _stored(dag_id, run_id, name)
     if kept is None or before is None:
-        return _Heard(why_missing="its task ended before anything came back from it")
+        return _Collected(why_missing="its task ended before it returned a result")
     established = before if any(finding.metric == "evidence" for finding in before.findings) else None
     if kept.result is None:
-        return _Heard(attempts=kept.attempts, why_missing=before.reason, established=established)
-    return _Heard(parse_result(kept.result), kept.result, kept.telemetry, kept.attempts, established=established)
+        return _Collected(attempts=kept.attempts, why_missing=before.reason, established=established)
+    return _Collected(parse_result(kept.result), kept.result, kept.telemetry, kept.attempts, established=established)
 
 
 def _stored(dag_id: str, run_id: str, name: str) -> Judgement | None:
@@ -157,7 +160,7 @@ def _stored(dag_id: str, run_id: str, name: str) -> Judgement | None:
 
 
 def _with_established(judgement: Judgement, established: Judgement | None, simulated: bool) -> Judgement:
-    """``judgement``, and what the controller itself established about the member: an uncommanded reboot, for one."""
+    """Add the controller's own evidence about the member to ``judgement``, such as an uncommanded reboot."""
     judgement = dataclasses.replace(judgement, simulated=judgement.simulated or simulated)
     if established is None:
         return judgement
@@ -171,68 +174,68 @@ def _with_established(judgement: Judgement, established: Judgement | None, simul
 
 
 def admit(dag_id: str, run_id: str, outcome: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Let those members into production that the gate lets pass by itself: {member: what it said, in one sentence}.
+    """Admit the members that pass the gate to production. Returns {member: ADMITTED or the gate's reasons}.
 
-    Only members that nothing was found on are asked about. A backend that cannot be told fails the task, which then is
-    tried again; members that are in already are told to it once more.
+    Only members with PASS or WARN are considered. Raises AirflowException if the admission backend refuses or cannot
+    be reached; the retry sends all of them again.
     """
-    told, failures = {}, []
-    for name, said in outcome.items():
-        if said["verdict"] not in (Verdict.PASS, Verdict.WARN):
+    decisions, failures = {}, []
+    for name, result in outcome.items():
+        if result["verdict"] not in (Verdict.PASS, Verdict.WARN):
             continue
         try:
             decision = entry.admit(name, dag_id, run_id)
         except MusterError as error:
             failures.append(f"{name}: {error}")
             continue
-        told[name] = ADMITTED if isinstance(decision, Admit) else "; ".join(decision.reasons)
-        log.info("%s: %s", name, told[name])
+        decisions[name] = ADMITTED if isinstance(decision, Admit) else "; ".join(decision.reasons)
+        log.info("%s: %s", name, decisions[name])
     if failures:
         raise AirflowException("; ".join(failures))
-    return told
+    return decisions
 
 
-def questions(run_id: str, level: str, told: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A run of the admission DAG for each member that a person has to decide on, as TriggerDagRunOperator takes it."""
+def questions(run_id: str, level: str, decisions: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Returns the arguments of TriggerDagRunOperator for one admission run per member that was not admitted."""
     return [
         {
             "trigger_run_id": runid.run_id(name, f"after {run_id}"),
             "conf": {"node": name, "level": level, "reason": f"after {run_id}"},
         }
-        for name, said in told.items()
-        if said != ADMITTED
+        for name, decision in decisions.items()
+        if decision != ADMITTED
     ]
 
 
 def conclude(outcome: Mapping[str, Mapping[str, str]] | None) -> str:
-    """One sentence on the block; a run in which any member was convicted, or stayed in doubt, fails here."""
+    """Returns a summary of the block. Raises AirflowFailException if a member is FAIL or INCONCLUSIVE."""
     if not outcome:
         raise AirflowFailException("the block was not judged")
-    told = {
-        verdict: [f"{name} ({said['reason']})" for name, said in outcome.items() if said["verdict"] == verdict]
+    failures = {
+        verdict: [f"{name} ({result['reason']})" for name, result in outcome.items() if result["verdict"] == verdict]
         for verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)
     }
-    if any(told.values()):
-        parts = [f"{verdict}: {'; '.join(names)}" for verdict, names in told.items() if names]
+    if any(failures.values()):
+        parts = [f"{verdict}: {'; '.join(names)}" for verdict, names in failures.items() if names]
         raise AirflowFailException(". ".join(parts))
     return f"all {len(outcome)} members held together"
 
 
 def report(dag_id: str, run_id: str, members: Sequence[str]) -> dict[str, str]:
-    """Mail one report for each member that was begun: {member: what became of the mail}."""
+    """Mail a report for each member. Returns {member: delivery status}."""
     from muster.operators import mailing
 
     return {name: mailing.send_report(dag_id, run_id, node=name) for name in members}
 
 
 def release(dag_id: str, run_id: str, members: Sequence[str]) -> list[str]:
-    """Release all nodes of the block, with nothing of this run left running on them."""
+    """Stop this run's jobs on the block's nodes and release the nodes."""
     for name in members:
         try:
             remote.stop_leftovers(dag_id, run_id, [STAGE], logins.connect, node=name)
         except MusterError as error:
-            # The node ends the job itself by its deadline, and ends older jobs as soon as a newer run starts one.
+            # The node itself stops the job at its deadline, or when a newer run starts one.
             log.warning("the job of this run on %s may still be running: %s", name, error)
     freed = closing.release(dag_id, run_id, "the run is over")
-    log.info("released %s", ", ".join(freed) or "nothing: they had been released before")
+    log.info("released %s", ", ".join(freed) or "nothing: the nodes were released before")
     return freed

@@ -1,4 +1,4 @@
-"""The claim rule: a run takes the nodes that it tests, all or none, and a node in use only by force."""
+"""Claims: a run claims all nodes that it tests or none, and a node in use only by force."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from muster_criteria.sku_files.skus import load_sku
 
 @contextlib.contextmanager
 def failing_at_once() -> Iterator[None]:
-    """Fail the task at once for what a person has to put right; let Airflow retry if the database is away."""
+    """Raise AirflowFailException for errors that a person has to resolve; DatabaseNotReady passes, to be retried."""
     try:
         yield
     except DatabaseNotReady:
@@ -32,7 +32,7 @@ def failing_at_once() -> Iterator[None]:
 
 
 def testable(name: str, level: str) -> NodeRecord:
-    """The node, if its record, its SKU and its launch settings can be used. Raises MusterError or SkuError."""
+    """Returns the node. Raises MusterError or SkuError if its record, SKU, launch settings or ``level`` are invalid."""
     node = records.get_node(name)
     load_sku(node.sku, settings().sku_folders)
     parse_launch(node.launch)
@@ -52,7 +52,7 @@ def refuse_other_pool(node: NodeRecord, params: Mapping[str, Any]) -> None:
 
 
 def forced(params: Mapping[str, Any]) -> str | None:
-    """Why a node in use may be tested, from a run's parameters; None if it may not."""
+    """Returns the reason to test a node in use, from a run's parameters; None without one."""
     return str(params.get("force_reason") or "").strip() or None
 
 

@@ -1,6 +1,7 @@
-"""The tasks around a verdict that the circuit breaker holds: who is asked what, and what the answer does.
+"""The tasks around a verdict that the circuit breaker holds: the question to a person, and carrying out the answer.
 
-Each is a plain function of run ids and values; the DAG files make tasks of them. The node serves while a person thinks.
+Each is a plain function of run ids and values; the DAG files make tasks of them. The node stays in production while
+the question is open.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ OPTIONS = [WITHDRAW, RETEST, KEEP]
 
 
 def questions() -> list[dict[str, Any]]:
-    """One run of the DAG held_verdict for each verdict that is held, as TriggerDagRunOperator takes it."""
+    """Returns the arguments of TriggerDagRunOperator for one run of the DAG held_verdict per held verdict."""
     return [
         {"trigger_run_id": runid.run_id(node.name, f"held in {node.held}"), "conf": {"node": node.name}}
         for node in records.list_nodes(states=(State.PRODUCTION,))
@@ -36,7 +37,7 @@ def questions() -> list[dict[str, Any]]:
 
 
 def look(node: str) -> dict[str, str]:
-    """What a person is asked, as {subject, body, pool}; skips where the verdict is held no longer."""
+    """Returns the question as {subject, body, pool}. Raises AirflowSkipException if no verdict is held."""
     try:
         record = records.get_node(node)
     except MusterError as error:
@@ -45,23 +46,23 @@ def look(node: str) -> dict[str, str]:
     run = records.get_run(*record.held.split("/", 1), node=node)
     found = [each.finding for each in records.open_findings(node) if each.finding.severity is not Severity.INFO]
     simulated = " (simulated)" if record.simulated else ""
-    told = [f"{each.summary} ({each.severity}, confidence {each.confidence:.0%})" for each in found]
+    findings = [f"{each.summary} ({each.severity}, confidence {each.confidence:.0%})" for each in found]
     lines = [
-        f"**{node}**{simulated}, {record.sku}, goes on serving although {run.verdict} was said of it in {run.run_id}:",
+        f"**{node}**{simulated}, {record.sku}, serves with the verdict {run.verdict} of {run.run_id}:",
         "",
-        *(f"- {sentence.translate(MARKDOWN)}" for sentence in told or [run.headline]),
+        *(f"- {sentence.translate(MARKDOWN)}" for sentence in findings or [run.headline]),
         "",
-        f"The verdict is held, since {run.held.translate(MARKDOWN)}. So many at once may be the tests' fault.",
+        f"The verdict is held, since {run.held.translate(MARKDOWN)}. Many at once may be a fault of the tests.",
         "",
-        f"**{WITHDRAW}**: into quarantine, under your name. **{RETEST}**: test it now. **{KEEP}**: it goes on serving.",
+        f"**{WITHDRAW}**: into quarantine, under your name. **{RETEST}**: test it now. **{KEEP}**: no change.",
     ]
     return {"subject": f"Withdraw {node} from production?", "body": "\n".join(lines), "pool": record.pool}
 
 
 def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) -> str:
-    """Do what a person chose, under their name; returns the option. Raises AirflowException while a run holds the node.
+    """Carry out a person's decision and record it under their name. Returns the option.
 
-    A person without a name or a reason decides nothing; what was settled meanwhile is left as it is (skips).
+    Raises AirflowException while a run holds the node, AirflowSkipException if no verdict is held.
     """
     option, person, reason, link = answered(answer, dag_id, run_id)
     with claims.held_for_decision(node, dag_id, run_id, option):
@@ -78,4 +79,4 @@ def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) ->
 
 def _still_held(node: str) -> None:
     if not records.get_node(node).held:
-        raise AirflowSkipException(f"no verdict on {node} is held any more")
+        raise AirflowSkipException(f"no verdict on {node} is held")

@@ -11,9 +11,9 @@ log = logging.getLogger(__name__)
 
 
 def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
-    """Render the report of the run, of ``node`` if it tests several, and mail it; a server that is down fails nothing.
+    """Render the report of the run (of ``node`` if the run tests several) and mail it. An SMTP error is not raised.
 
-    Returns what became of the mail, in words. Raises UnknownRun.
+    Returns the delivery status as text. Raises UnknownRun.
     """
     from muster.operators import upkeep
     from muster_reports import mail
@@ -24,7 +24,7 @@ def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
     log.info("%s", rendered.subject)
     if not current.mail_recipients:
         log.warning("no report is mailed: MUSTER_MAIL_TO is empty")
-        return "nobody to mail to"
+        return "not mailed: no recipients"
     message = mail.build_message(rendered, current.mail_from, current.mail_recipients)
     key = f"{dag_id}/{run_id}/{rendered.report_id}"
     records.outbox_add(key, message.as_bytes())

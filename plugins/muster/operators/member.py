@@ -1,7 +1,7 @@
 """One member of a block as one mapped Airflow task.
 
-What a member measured means something only beside the others, so it is recorded as INCONCLUSIVE until
-``operators.block`` judges all members: a run that ends in between has passed no node.
+A member's measurements can only be judged together with the others', so its verdict is INCONCLUSIVE until
+``operators.block`` judges all members.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ STAGE = CLUSTER_STAGES[0]
 UNJUDGED = "measured, and to be judged beside the other members of its block"
 
 GRACE_S = 120.0
-"""How long after a member's deadline it is still waited for: shorter than a stage's, since a whole block waits."""
+"""How long (s) to wait after a member's deadline: shorter than for a stage, since the whole block waits."""
 
 PATIENCE_S = 10.0
-"""A member that the others lost learns of it and ends by itself within this time, unless it hangs."""
+"""A member that lost its connection ends by itself within this time (s), unless it hangs."""
 
 RETRY_S = 5
-"""A retry after a controller's error finds the job that runs already; later than this the others would be gone."""
+"""Delay (s) of a retry after a controller error: the other members give up soon after."""
 
 
 class MusterMemberOperator(RemoteJobOperator):
     """Takes one node through the cluster stage of the block that its run holds. Mapped over ``member``.
 
-    The block is what the task ``claims`` has pushed to XCom under ``block``: members by rank, address and port of the
-    meeting, the session's secret, the seed.
+    The task ``claims`` pushes the block to XCom as ``block``: members by rank, address and port of the rendezvous,
+    the session's secret, the seed.
     """
 
     def __init__(self, *, member: str, claims: str, **kwargs: Any) -> None:
@@ -74,11 +74,11 @@ class MusterMemberOperator(RemoteJobOperator):
         return Programme(calls[self.member], cluster_deadline_s(run.level))
 
     def _is_last(self, context: Context) -> bool:
-        """Always: a member that is measured again alone would meet no other."""
+        """Always true: a member cannot be measured again without the others."""
         return True
 
     def _judge(self, attempt: Attempt, end: Ended, result: StageResult | None, why_missing: str) -> Judged:
-        """INCONCLUSIVE until the block is judged; only what befell the machine itself counts already."""
+        """INCONCLUSIVE until the block is judged, but FAIL on evidence about the machine itself."""
         from muster_criteria.stage.findings import evidence_finding
 
         trouble = why_missing
@@ -103,9 +103,9 @@ class MusterMemberOperator(RemoteJobOperator):
         return outcome.LOST if end.kind is Kind.LOST else outcome.FINAL
 
     def _after(self, attempt: Attempt, result: StageResult | None) -> None:
-        """Stop the jobs of members that the others have lost: one that hangs would hold the block until its deadline.
+        """Stop the jobs of lost members: one that hangs would hold the block until its deadline.
 
-        All members report the same as lost, so the first of the others stops them.
+        All members report the same losses, so the first of the remaining members stops the jobs.
         """
         lost = reported_lost(Measurements(result))
         left = [name for name in attempt.plan.probes[0].params["members"] if name not in lost]
@@ -121,7 +121,7 @@ class MusterMemberOperator(RemoteJobOperator):
                 self.log.warning("%s was lost to the block, and its job cannot be stopped: %s", name, error)
 
     def _finish(self, context: Context, attempt: Attempt, judgement: Judgement, job_end: str) -> Any:
-        """The task shows whether the member took part; the verdict is the block's."""
+        """Fails the task if the member did not complete; the block's judge decides the verdict."""
         if job_end == "completed":
             return {"member": self.member, "end": job_end}
         raise AirflowFailException(f"{self.member} did not take part: {judgement.reason}")

@@ -1,7 +1,6 @@
-"""The task that speaks PROVISIONAL verdicts again by the newest peer statistics, so that no person need settle them.
+"""The task that re-evaluates PROVISIONAL verdicts against the newest peer statistics.
 
-A new model's first nodes are judged before anybody knows what is usual. What they measured is kept, and says more once
-there are peers: of most that they are well, and of some that they are not.
+The first nodes of a new model are judged without peers. Their stored results are judged again once there are enough.
 """
 
 from __future__ import annotations
@@ -22,58 +21,55 @@ from muster_criteria.model import Judgement, Verdict
 
 log = logging.getLogger(__name__)
 
-SETTLED = frozenset({Verdict.PASS, Verdict.WARN, Verdict.FAIL})
+FINAL = frozenset({Verdict.PASS, Verdict.WARN, Verdict.FAIL})
 
 
-def speak_again() -> dict[str, str]:
-    """{node: what is said of its run now} of every node of which peers say something that nobody could say before.
+def reevaluate_provisional() -> dict[str, str]:
+    """Re-evaluate every PROVISIONAL run. Returns {node: "VERDICT: headline"} of the runs whose verdict is now final.
 
-    A node that a run or a person has taken further meanwhile is left to them. Raises AirflowFailException, naming them,
-    where nodes could not be judged; the others are done by then.
+    Skips a node that another run holds or whose state has changed. Raises AirflowFailException with the nodes that
+    could not be judged, after all others are recorded.
     """
-    said, failed = {}, []
+    changed, failed = {}, []
     for node, verdicts in records.provisional_verdicts().items():
         try:
             for dag_id, run_id in dict.fromkeys((each.dag_id, each.run_id) for each in verdicts):
                 mine = [each for each in verdicts if (each.dag_id, each.run_id) == (dag_id, run_id)]
-                closed = _speak_again(records.get_run(dag_id, run_id, node=node), mine)
+                closed = _reevaluate_run(records.get_run(dag_id, run_id, node=node), mine)
                 if closed is not None:
-                    said[node] = f"{closed.verdict}: {closed.headline}"
+                    changed[node] = f"{closed.verdict}: {closed.headline}"
         except (LeaseHeld, IllegalMove) as error:
-            log.info("%s is left alone: %s", node, error)
+            log.info("%s is skipped: %s", node, error)
         except MusterError as error:
             failed.append(f"{node}: {error}")
     if failed:
-        raise AirflowFailException(f"not judged again were {'; '.join(failed)}")
-    return said
+        raise AirflowFailException(f"not re-evaluated: {'; '.join(failed)}")
+    return changed
 
 
-def _speak_again(run: RunRecord, verdicts: Sequence[StageVerdict]) -> RunRecord | None:
-    """The run as it stands now, its node moved and its report mailed; None where peers settle nothing."""
+def _reevaluate_run(run: RunRecord, verdicts: Sequence[StageVerdict]) -> RunRecord | None:
+    """Record the new verdicts, move the node and mail the report. Returns the run, or None if no verdict is final."""
     from muster_criteria.stage.verdict import overall
 
-    spoken = {said.stage: (result, said) for result, said in _settled(run, verdicts)}
-    if not spoken:
+    updates = {judgement.stage: (result, judgement) for result, judgement in _final_verdicts(run, verdicts)}
+    if not updates:
         return None
     report = records.run_report(run.dag_id, run.run_id, node=run.node)
-    stood = [stage.judgement for stage in report.stages]
-    now = [spoken[said.stage][1] if said.stage in spoken else said for said in stood]
-    closed = records.record_reevaluation(run, list(spoken.values()), *overall(now, run.required_stages))
+    recorded = [stage.judgement for stage in report.stages]
+    current = [updates[each.stage][1] if each.stage in updates else each for each in recorded]
+    closed = records.record_reevaluation(run, list(updates.values()), *overall(current, run.required_stages))
     log.info("%s: %s: %s (%s)", run.node, closed.verdict, closed.headline, closed.state_after)
     mailing.send_report(run.dag_id, run.run_id, node=run.node)
     return closed
 
 
-def _settled(run: RunRecord, verdicts: Sequence[StageVerdict]) -> Iterator[tuple[StageResult, Judgement]]:
-    """Each stage of which the newest snapshot says more than PROVISIONAL, with the result that it was judged by.
-
-    By the waivers of this moment, since it is now that it is said.
-    """
+def _final_verdicts(run: RunRecord, verdicts: Sequence[StageVerdict]) -> Iterator[tuple[StageResult, Judgement]]:
+    """Yields (result, judgement) of each stage that is final under the newest snapshot and the current waivers."""
     now = datetime.datetime.now(datetime.UTC)
-    for said in verdicts:
-        latest = records.latest_snapshot(run.sku, said.level, simulated=run.simulated)
-        if latest is None or latest.version == said.snapshot:
+    for recorded in verdicts:
+        latest = records.latest_snapshot(run.sku, recorded.level, simulated=run.simulated)
+        if latest is None or latest.version == recorded.snapshot:
             continue
-        for again in reevaluate(run, as_of=latest.version, stage=said.stage, waived_at=now):
-            if again.result is not None and again.outcome is not None and again.outcome.verdict in SETTLED:
+        for again in reevaluate(run, as_of=latest.version, stage=recorded.stage, waived_at=now):
+            if again.result is not None and again.outcome is not None and again.outcome.verdict in FINAL:
                 yield again.result, again.outcome

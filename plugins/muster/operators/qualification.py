@@ -1,4 +1,4 @@
-"""The tasks around the stages of a node's qualification: take the node, conclude, report, let it go.
+"""The tasks around the stages of a node's qualification: claim the node, conclude, report, release.
 
 Each is a plain function of run ids and parameters; the DAG file makes tasks of them.
 """
@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 
 def claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the node for this run, unless another run holds it or it is in use; begin the run in the records.
+    """Claim the node for this run, unless another run holds it or it is in use; begin the run in the records.
 
-    Raises AirflowFailException, one sentence, where a person has to do something first.
+    Raises AirflowFailException if a person has to resolve something first.
     """
     force, reason = claims.forced(params), str(params.get("reason") or "")
     with claims.failing_at_once():
@@ -40,7 +40,10 @@ def claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]
 
 
 def conclude(dag_id: str, run_id: str) -> dict[str, str]:
-    """Put the stages' verdicts together, close the run and move its node; a run that did not qualify it fails here."""
+    """Combine the stages' verdicts, close the run and move its node. Returns {verdict, headline, state}.
+
+    Raises AirflowFailException if the verdict is FAIL or INCONCLUSIVE, or the run cannot be concluded.
+    """
     from muster_criteria.stage.verdict import overall
 
     try:
@@ -49,7 +52,7 @@ def conclude(dag_id: str, run_id: str) -> dict[str, str]:
         verdict, headline = overall(judgements, run.required_stages)
         closed = records.finish_run(dag_id, run_id, verdict, headline)
     except (UnknownRun, IllegalMove) as error:
-        raise AirflowFailException(f"nothing was concluded: {error}") from error
+        raise AirflowFailException(f"the run cannot be concluded: {error}") from error
     log.info("%s: %s (%s → %s)", verdict, headline, closed.state_before, closed.state_after)
     if verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE):
         raise AirflowFailException(f"{verdict}: {headline}")
@@ -57,17 +60,17 @@ def conclude(dag_id: str, run_id: str) -> dict[str, str]:
 
 
 def report(dag_id: str, run_id: str) -> str:
-    """Render the run's report, put it in the outbox, and try to send it; a mail server that is down fails nothing."""
+    """Render and mail the run's report. Returns the delivery status. An SMTP error is not raised."""
     return mailing.send_report(dag_id, run_id)
 
 
 def release(dag_id: str, run_id: str) -> list[str]:
-    """Release the node, with nothing of this run left running on it."""
+    """Stop this run's jobs on the node and release the node."""
     try:
         remote.stop_leftovers(dag_id, run_id, programme.STAGES, logins.connect)
     except MusterError as error:
-        # The node ends the job itself by its deadline, and ends older jobs as soon as a newer run starts one.
+        # The node itself stops the job at its deadline, or when a newer run starts one.
         log.warning("a job of this run may still be running on the node: %s", error)
     freed = closing.release(dag_id, run_id, "the run is over")
-    log.info("released %s", ", ".join(freed) or "nothing: it had been released before")
+    log.info("released %s", ", ".join(freed) or "nothing: the node was released before")
     return freed

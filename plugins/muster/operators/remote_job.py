@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 
 class Inconclusive(AirflowException):
-    """The attempt says nothing about the node; Airflow tries again."""
+    """The attempt has no verdict on the node; Airflow retries the task."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    """A judgement, and what it rests on: the result to store with it, and the BMC's readings."""
+    """A judgement with the result to store and the BMC's readings."""
 
     judgement: Judgement
     result: StageResult | None
@@ -52,7 +52,7 @@ class Judged:
 
 
 class RemoteJobOperator(BaseOperator):
-    """Makes one attempt at ``stage`` on a node that the run holds. ``grace_s`` (s) is waited beyond its deadline.
+    """Makes one attempt at ``stage`` on a node that the run holds. ``grace_s``: wait (s) after the job's deadline.
 
     ``member``: the node, where the run tests several.
     """
@@ -65,11 +65,11 @@ class RemoteJobOperator(BaseOperator):
         self._starting: Attempt | None = None
 
     def execute(self, context: Context) -> Any:
-        """Start the job, or find it again, and wait for it in the triggerer."""
+        """Start the job, or find the running one, and defer until it ends."""
         with failing_at_once():
             attempt = self._claim(context, begin=True)
             if attempt.job.state == outcome.FINAL:
-                # A worker died between recording the verdict and ending the task: nothing is measured twice.
+                # A worker died after recording the verdict and before ending the task: do not measure twice.
                 return self._finish(context, attempt, *self._recorded(attempt))
             self._starting = attempt
             try:
@@ -87,7 +87,7 @@ class RemoteJobOperator(BaseOperator):
             return self._settle(context, attempt, Kind.DONE)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
-        """Collect, judge and record what the job left."""
+        """Collect, judge and record the job's result."""
         try:
             kind = Kind(event["kind"])
         except (KeyError, TypeError, ValueError):
@@ -96,14 +96,14 @@ class RemoteJobOperator(BaseOperator):
             return self._settle(context, self._claim(context, begin=False), kind)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after the trigger; if that failed or ran out of time, what the node has done still counts."""
+        """Resume after the trigger. If the trigger failed or timed out, the job's result is still collected."""
         if next_method != "execute_complete":
             self.log.warning("the trigger ended without an event (%s); looking at the node itself", next_kwargs)
             next_method, next_kwargs = "execute_complete", {"event": {}}
         return super().resume_execution(next_method, next_kwargs, context)
 
     def on_kill(self) -> None:
-        """Stop the job if the task is killed while it starts it; once it waits, the trigger's on_kill does that."""
+        """Stop a job that is being started; once the task is deferred, the trigger's on_kill does that."""
         if self._starting is None:
             return
         try:
@@ -114,7 +114,7 @@ class RemoteJobOperator(BaseOperator):
     # What a subclass adds.
 
     def _programme(self, context: Context, run: RunRecord, sku: Sku, key: AttemptKey, job_key: str) -> Programme:
-        """What the node is to run."""
+        """Returns the probes to run and the deadline."""
         raise NotImplementedError
 
     def _judge(self, attempt: Attempt, end: Ended, result: StageResult | None, why_missing: str) -> Judged:
@@ -126,14 +126,14 @@ class RemoteJobOperator(BaseOperator):
         raise NotImplementedError
 
     def _after(self, attempt: Attempt, result: StageResult | None) -> None:
-        """What is to be done once the attempt is recorded."""
+        """Called after the attempt is recorded."""
 
     def _finish(self, context: Context, attempt: Attempt, judgement: Judgement, job_end: str) -> Any:
-        """Show the recorded judgement, and end the task by it. ``job_end``: ``StageResult.end``, "" without one."""
+        """End the task according to the recorded judgement. ``job_end``: ``StageResult.end``, "" without a result."""
         raise NotImplementedError
 
     def _is_last(self, context: Context) -> bool:
-        """Whether no other attempt follows this one."""
+        """Whether this is the last attempt."""
         ti: Any = context["ti"]
         return bool(ti.try_number > ti.max_tries)
 
@@ -155,7 +155,7 @@ class RemoteJobOperator(BaseOperator):
 
     def _defer(self, attempt: Attempt, seen: jobs.Look) -> NoReturn:
         wait = remote.wait(attempt, seen, self.grace_s)
-        # The trigger ends by itself; Airflow's own limit is for a triggerer that does not get to it at all.
+        # The trigger ends by itself; this limit is for a triggerer that never runs it.
         limit = max(60.0, wait.deadline_at - time.time()) + 2 * self.grace_s + 600
         self.defer(
             trigger=JobTrigger(wait=wait.to_json(), ssh_conn_id=settings().ssh_conn_id),
@@ -172,7 +172,7 @@ class RemoteJobOperator(BaseOperator):
         return self._finish(context, attempt, *(settled or self._recorded(attempt)))
 
     def _recorder(self, attempt: Attempt) -> Callable[[Ended, jobs.Collected], tuple[Judgement, str]]:
-        """Judges and records what an attempt brought; gives the recorded judgement and ``StageResult.end``."""
+        """Returns a function that judges and records an attempt and returns (judgement, ``StageResult.end``)."""
 
         def record(end: Ended, collected: jobs.Collected) -> tuple[Judgement, str]:
             result, why_missing = remote.checked_result(attempt, collected)
@@ -207,7 +207,7 @@ class RemoteJobOperator(BaseOperator):
 
 @contextlib.contextmanager
 def failing_at_once() -> Iterator[None]:
-    """Fail the task at once for what a person has to put right; other errors of Muster's are tried again."""
+    """Raise AirflowFailException for errors that a person has to resolve, Inconclusive (retried) for other ones."""
     try:
         yield
     except (DifferentMachine, IllegalMove, LeaseLost, SkuError, UnknownRun, launch.BadLaunch) as error:

@@ -1,4 +1,4 @@
-"""The tasks of revalidation: which idle production nodes are tested again, and taking one out of service and back.
+"""The tasks of revalidation: choose idle production nodes, take one out of production, and return it.
 
 Each is a plain function of run ids and parameters; the DAG files make tasks of them.
 """
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def pick(run_id: str, level: str) -> list[dict[str, Any]]:
-    """The nodes to test again now, each as a run of node_revalidation, as TriggerDagRunOperator takes it."""
+    """Returns the arguments of TriggerDagRunOperator for one run of node_revalidation per node to test now."""
     current = settings()
     leased = {lease.node for lease in records.live_leases()}
     nodes = records.list_nodes(states=(State.PRODUCTION, State.REVALIDATION))
@@ -44,9 +44,9 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
     )
     waiting = [node.name for node in nodes if node.state is State.REVALIDATION and node.name not in leased]
     if waiting:
-        log.info("out of service until they pass, and tested again now: %s", ", ".join(waiting))
+        log.info("out of production until they pass, tested again now: %s", ", ".join(waiting))
     for name in choice.passed_over.keys() - set(waiting):
-        log.info("%s is left alone: %s", name, choice.passed_over[name])
+        log.info("%s is not tested now: %s", name, choice.passed_over[name])
     pools = {node.name: node.pool for node in nodes}
     return [
         {
@@ -59,32 +59,32 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
 
 
 def _barred(nodes: Sequence[NodeRecord]) -> Callable[[NodeRecord], str]:
-    """The circuit breaker's word on each node: while it is open, nobody is taken out of production for a test."""
+    """Returns a function node → why the circuit breaker keeps it in production, "" while the breaker is closed."""
     why = {simulated: records.breaker(simulated=simulated).why for simulated in {node.simulated for node in nodes}}
     return lambda node: why[node.simulated]
 
 
 def _in_use(node: NodeRecord) -> str:
-    """Why the node cannot be tested now; "" if nobody uses it. One that waits in revalidation serves nobody new."""
+    """Returns why the node cannot be tested now, "" if it is idle. In revalidation, only current allocations count."""
     if node.state is State.PRODUCTION:
-        said = _idle(node.name)
-        return "" if said.idle else said.why
+        idle = _idle(node.name)
+        return "" if idle.idle else idle.why
     allocation = backend().allocation(node.name)
     return allocation.by if allocation.allocated else ""
 
 
 def _idle(name: str) -> Idle:
-    """The backend's word; a node that it cannot tell about is left alone."""
+    """Returns the backend's answer; a backend error counts as not idle."""
     try:
         return backend().idle(name)
     except MusterError as error:
-        return Idle(False, f"it cannot be told whether it is idle: {error}")
+        return Idle(False, f"whether it is idle is unknown: {error}")
 
 
 def claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Take a node in production out of service for this run; skips if somebody has come to use it.
+    """Take a node out of production for this run. Raises AirflowSkipException if the node is in use by now.
 
-    Raises AirflowFailException, one sentence, where a person has to do something first.
+    Raises AirflowFailException if a person has to resolve something first.
     """
     with claims.failing_at_once():
         return _claim(dag_id, run_id, params)
@@ -100,34 +100,34 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any
         if node.state not in SERVING:
             raise MusterError(f"{name} is in {node.state}, and only nodes in production are revalidated; qualify it")
         if why := _in_use(node):
-            raise AirflowSkipException(f"{name} is left alone: {why}")
+            raise AirflowSkipException(f"{name} is not tested: {why}")
     try:
         with claims.held([name], dag_id, run_id) as (lease,):
-            # No force: a node in use is never disturbed for this.
+            # Without force: revalidation never disturbs a node in use.
             records.begin_run(dag_id, run_id, name, level, reason, required_stages=programme.STAGES)
             if not node.shadow:
                 backend().withdraw(name, f"revalidation {run_id}")
     except LeaseHeld as error:
-        raise AirflowSkipException(f"{name} is left alone: {error}") from error
+        raise AirflowSkipException(f"{name} is not tested: {error}") from error
     return {"node": name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
 
 
 def conclude(dag_id: str, run_id: str) -> dict[str, str]:
-    """Put the stages' verdicts together, move the node, and give it back to the scheduler if it is in production.
+    """Combine the stages' verdicts, move the node, and return it to the scheduler if it is in production.
 
-    A run that did not end well fails here.
+    Raises AirflowFailException if the verdict is FAIL or INCONCLUSIVE.
     """
     try:
         run = records.get_run(dag_id, run_id)
     except UnknownRun as error:
-        raise AirflowSkipException("the node was left alone") from error
+        raise AirflowSkipException("the node was not tested") from error
     try:
         return qualification.conclude(dag_id, run_id)
     finally:
-        _give_back(run.node)
+        _return_to_scheduler(run.node)
 
 
-def _give_back(name: str) -> None:
+def _return_to_scheduler(name: str) -> None:
     node = records.get_node(name)
     if node.state is State.PRODUCTION and not node.shadow:
         backend().admit(node.name)

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from muster.records import RunRecord
 
 GRACE_S = 900.0
-"""How long after a job's deadline a node that does not respond is still waited for: servers take minutes to boot."""
+"""How long (s) after a job's deadline to wait for a node that does not respond: servers take minutes to boot."""
 
 VERDICT_SHOWN = "{{ verdict | default('') }}"
-"""What Airflow lists beside a stage among a run's task instances (as its map index, which it lists for every task)."""
+"""The template of the map index, which Airflow shows beside each task instance: the stage's verdict."""
 
 
 class MusterStageOperator(RemoteJobOperator):
@@ -59,7 +59,7 @@ class MusterStageOperator(RemoteJobOperator):
             raise AirflowSkipException(why)
 
     def _programme(self, context: Context, run: RunRecord, sku: Sku, key: AttemptKey, job_key: str) -> Programme:
-        """The stage's probes, or only those that the judge asked for once more."""
+        """The stage's probes, or only those that the judge requested again."""
         calls = programme.stage_calls(sku, self.stage, run.level, remote.seed(job_key))
         if key.repeats:
             before = records.get_job(run.dag_id, run.run_id, self.stage, str(key.repeats))
@@ -87,7 +87,7 @@ class MusterStageOperator(RemoteJobOperator):
         return outcome.state_after(end.kind, judgement.verdict, repeat=bool(judgement.repeat))
 
     def _finish(self, context: Context, attempt: Attempt, judgement: Judgement, job_end: str) -> Any:
-        # Not returned as well: that would be a second XCom with the same, and only where the task succeeds.
+        # Pushed rather than returned: a failing task returns nothing.
         context["ti"].xcom_push(key="verdict", value=_summary(judgement))
         context["verdict"] = str(judgement.verdict)  # type: ignore[typeddict-unknown-key]
         self.log.info("%s %s: %s", self.stage, judgement.verdict, judgement.reason)
@@ -98,7 +98,7 @@ class MusterStageOperator(RemoteJobOperator):
         last = self._is_last(context)
         then = outcome.whats_next(judgement.verdict, job_end, last, repeat=bool(judgement.repeat))
         if then is Next.REPEAT:
-            # No attempt of Airflow's is spent on it: nothing has gone wrong.
+            # A repeat is no failure, so it uses up none of Airflow's retries.
             self.log.info("running again: %s", ", ".join(judgement.repeat))
             return self.execute(context)
         if then is Next.FAIL:

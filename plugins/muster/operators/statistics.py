@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def recompute(now: datetime.datetime | None = None) -> list[str]:
-    """Make new snapshots where they are due; gives their versions."""
+    """Make a new snapshot for each SKU and level with changes. Returns the snapshots' versions."""
     moment = now or datetime.datetime.now(datetime.UTC)
     made = []
     for name, simulated in sorted({(node.sku, node.simulated) for node in records.list_nodes()}):
@@ -34,7 +34,7 @@ def recompute(now: datetime.datetime | None = None) -> list[str]:
 
 
 def _recompute(sku: Sku, level: str, simulated: bool, now: datetime.datetime) -> SnapshotRecord | None:
-    """The new snapshot of such nodes, or None where nothing happened since the last one, or nothing was measured."""
+    """Returns the new snapshot; None if there are no changes since the last one, or no measurements."""
     changed = records.last_change(sku.name, level, simulated=simulated)
     last = records.latest_snapshot(sku.name, level, simulated=simulated)
     if changed is None or (last is not None and changed <= last.made_at and _readable(last)):
@@ -53,10 +53,10 @@ def _recompute(sku: Sku, level: str, simulated: bool, now: datetime.datetime) ->
 
 
 def _readable(kept: SnapshotRecord) -> bool:
-    """Whether this version of Muster can judge by it: one that another version made may have to be made anew."""
+    """Whether this version of Muster can read the snapshot; one that another version made may be unreadable."""
     try:
         records.load_snapshot(kept.version, kept.sku, kept.level, simulated=kept.simulated)
     except UnknownSnapshot as error:
-        log.warning("made anew: %s", error)
+        log.warning("recomputing a snapshot: %s", error)
         return False
     return True

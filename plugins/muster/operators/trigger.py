@@ -18,7 +18,7 @@ from muster.remote.waiting import Wait, Waiter
 class JobTrigger(BaseTrigger):
     """Waits for one job; fires once, with its ``kind`` (``outcome.Kind``), ``sentence`` and ``exit_code``.
 
-    ``wait``: ``Wait.to_json()``. It is all that another triggerer needs to take over.
+    ``wait``: ``Wait.to_json()``, which is enough for another triggerer to take over.
     """
 
     def __init__(self, *, wait: dict[str, Any], ssh_conn_id: str) -> None:
@@ -39,11 +39,11 @@ class JobTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """Stop the job on the node, after the task was marked failed or succeeded, or was cleared.
 
-        Airflow 3.3 also calls this in a triggerer that was slow, once its triggers have gone to another
-        (apache/airflow pull request 73454). Then the task is still deferred, and the job goes on.
+        Airflow 3.3 also calls this in a slow triggerer after its triggers have moved to another one
+        (apache/airflow pull request 73454). The task is then still deferred, and the job continues.
         """
         if await self._still_deferred():
-            self.log.info("the job on %s goes on: another triggerer waits for it", self.wait.node.name)
+            self.log.info("the job on %s continues: another triggerer waits for it", self.wait.node.name)
             return
         self.log.info("stopping the job on %s", self.wait.node.name)
         stopped = await self._waiter().stop()
@@ -55,7 +55,7 @@ class JobTrigger(BaseTrigger):
         return Waiter(self.wait, credentials, logins.bmc_login, self.log)
 
     async def _still_deferred(self) -> bool:
-        """Whether the task still waits for this job, or that cannot be found out: a leftover job ends with its run."""
+        """Whether the task still waits for this job; also true if unknown, since a leftover job ends with its run."""
         task: Any = self.task_instance
         if task is None:
             return False
@@ -64,7 +64,7 @@ class JobTrigger(BaseTrigger):
             states = await states_of(
                 dag_id=task.dag_id, map_index=task.map_index, task_ids=[task.task_id], run_ids=[task.run_id]
             )
-        except Exception as error:  # whatever it is, it is no reason to end hours of work
+        except Exception as error:  # an unknown state must not end hours of work
             self.log.warning("the task's state cannot be read from Airflow (%s)", error)
             return True
         return "deferred" in states.get(task.run_id, {}).values()

@@ -1,4 +1,4 @@
-"""What has to be done every few minutes, whatever the runs do: waiting mails, forgotten leases, old data."""
+"""Periodic tasks, independent of runs: send queued mails, free leases of ended runs, remove old data."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 MAILS_AT_ONCE = 100
 PERMANENT = 500
 FRESH = datetime.timedelta(minutes=2)
-"""How long a mail that was never tried is left to the run that wrote it: two senders would send it twice."""
+"""How long only the run that queued a mail tries to send it: two senders would send it twice."""
 
 
 class Delivery(NamedTuple):
-    """How many mails were sent, wait to be tried again, and were refused for good."""
+    """Numbers of mails: sent, waiting for a retry, and parked (refused permanently)."""
 
     sent: int
     waiting: int
@@ -38,7 +38,7 @@ class Delivery(NamedTuple):
 def deliver_mail(key: str | None = None) -> Delivery:
     """Send the mails in the outbox that are due, or the mail of ``key`` alone.
 
-    A mail that the server refuses for now waits, longer each time; one that it refuses for good (5xx) is parked. If the
+    A mail with a temporary refusal waits, longer each time; one with a permanent refusal (5xx) is parked. If the
     server cannot be reached, the others are left for the next call.
     """
     abandoned = datetime.datetime.now(datetime.UTC) - FRESH
@@ -47,7 +47,7 @@ def deliver_mail(key: str | None = None) -> Delivery:
         if (mail.key != key) if key is not None else not (mail.attempts or mail.created_at < abandoned):
             continue
         try:
-            # A connection of its own for each: one refused mail must not break those behind it.
+            # One connection per mail: a refused mail must not break the next ones.
             with SmtpHook(smtp_conn_id=settings().smtp_conn_id) as hook:
                 refusal = _send(hook, mail.message)
         except (AirflowException, OSError) as error:
@@ -58,9 +58,9 @@ def deliver_mail(key: str | None = None) -> Delivery:
             records.outbox_sent(mail.id)
             sent += 1
         else:
-            for_good = _for_good(refusal)
-            records.outbox_failed(mail.id, str(refusal)[:500], park=for_good)
-            then = "it is parked" if for_good else "it is tried again later"
+            permanent = _permanent(refusal)
+            records.outbox_failed(mail.id, str(refusal)[:500], park=permanent)
+            then = "it is parked" if permanent else "it is tried again later"
             log.warning("the mail server refuses mail %s (%s); %s", mail.key, refusal, then)
     waiting = [mail for mail in records.outbox_pending() if key is None or mail.key == key]
     parked = [mail for mail in records.outbox_parked() if key is None or mail.key == key]
@@ -82,7 +82,7 @@ def _send(hook: SmtpHook, raw: bytes) -> smtplib.SMTPException | None:
     return None
 
 
-def _for_good(refusal: smtplib.SMTPException) -> bool:
+def _permanent(refusal: smtplib.SMTPException) -> bool:
     """Whether the server refused the mail permanently (5xx, RFC 5321 4.2.1), for all of its recipients."""
     if isinstance(refusal, smtplib.SMTPRecipientsRefused):
         return all(code >= PERMANENT for code, _ in refusal.recipients.values())
@@ -90,9 +90,9 @@ def _for_good(refusal: smtplib.SMTPException) -> bool:
 
 
 def sweep_leases(is_live: Callable[[str, str], bool]) -> list[str]:
-    """Free nodes whose run is over or gone, which neither its teardown nor the listener did; returns the nodes.
+    """Release nodes whose run is over or deleted and that its teardown did not release. Returns the nodes.
 
-    ``is_live(dag_id, run_id)`` says whether a run is queued or running; one that Airflow no longer knows is not.
+    ``is_live(dag_id, run_id)``: whether the run is queued or running; false for a deleted run.
     """
     over = {(lease.dag_id, lease.run_id) for lease in records.live_leases()}
     freed = [
@@ -107,7 +107,7 @@ def sweep_leases(is_live: Callable[[str, str], bool]) -> list[str]:
 
 
 def apply_retention() -> Purged:
-    """Remove what is older than the settings keep it."""
+    """Remove data older than the retention times in the settings."""
     purged = records.apply_retention()
     log.info("removed %s", purged)
     return purged

@@ -13,7 +13,7 @@ import pytest
 
 from muster import records
 from muster.cli.xid import load
-from muster.judging.xid_history import replay, returning_xids
+from muster.judging.xid_history import compare, returning_xids
 from muster.records import recorded_xids
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
@@ -185,7 +185,7 @@ def test_one_node_does_not_escalate_for_another_nor_a_machine_for_the_one_before
     before = {"h100-sxm-8": policy}
     of = {"same": {}, "another": {"node": "gpu-0002"}, "former": {"former": True}}
     escalated = {
-        name: replay([dataclasses.replace(recorded[0], **fields), recorded[1]], before, policy)[1].after.boots
+        name: compare([dataclasses.replace(recorded[0], **fields), recorded[1]], before, policy)[1].after.boots
         for name, fields in of.items()
     }
     assert escalated == {"same": 2, "another": 0, "former": 0}

@@ -21,8 +21,7 @@ from muster.judging.chassis import Chassis
 from muster.judging.reevaluate import differences, reevaluate
 from muster.judging.references import metrics
 from muster.lifecycle.transitions import STAGES
-from muster.operators import provisional as unsettled
-from muster.operators import statistics, upkeep
+from muster.operators import provisional, statistics, upkeep
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Coverage, Evidence, Judgement, Verdict
 from muster_criteria.sku_files.model import Sku
@@ -304,10 +303,10 @@ def test_peers_settle_what_nobody_could_judge(
     judged: str, sku: Sku, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.com")
-    monkeypatch.setattr(upkeep, "deliver_mail", lambda key: (0, 1))
+    monkeypatch.setattr(upkeep, "deliver_mail", lambda key: upkeep.Delivery(0, 1, 0))
     well, odd = newcomer(sku, "well"), newcomer(sku, "odd", {"gpu3": 0.93})
     assert records.get_run(DAG, well).verdict is Verdict.PROVISIONAL
-    said = unsettled.speak_again()
+    said = provisional.reevaluate_provisional()
     assert said["well"].startswith("PASS: All 5 stages passed, ")
     assert said["odd"].startswith("WARN: ")
     assert (records.get_run(DAG, well).verdict, records.get_run(DAG, odd).verdict) == (Verdict.PASS, Verdict.WARN)
@@ -316,13 +315,13 @@ def test_peers_settle_what_nobody_could_judge(
     assert [mail.key.split("/")[1] for mail in records.outbox_pending()] == [odd, well]
     (again,) = reevaluate(records.get_run(DAG, well), stage=STAGE)
     assert again.differences == (), "it can be replayed like every verdict"
-    assert unsettled.speak_again() == {}
+    assert provisional.reevaluate_provisional() == {}
 
 
 def test_without_new_peers_nothing_is_said(judged: str, sku: Sku, monkeypatch: pytest.MonkeyPatch) -> None:
     newcomer(sku, "well")
     monkeypatch.setattr(records, "latest_snapshot", lambda *_, **__: None)
-    assert unsettled.speak_again() == {}
+    assert provisional.reevaluate_provisional() == {}
     assert records.get_run(DAG, "well__new").verdict is Verdict.PROVISIONAL
 
 
@@ -332,17 +331,17 @@ def test_one_node_that_cannot_be_judged_again_keeps_no_other_from_it(
     newcomer(sku, "broken")
     newcomer(sku, "taken")
     newcomer(sku, "well")
-    said = records.record_reevaluation
+    original = records.record_reevaluation
 
-    def speak_again(run: records.RunRecord, *spoken: Any) -> records.RunRecord:
+    def record_reevaluation(run: records.RunRecord, *changes: Any) -> records.RunRecord:
         if run.node == "taken":
             raise LeaseHeld("taken is held by run x")
         if run.node == "broken":
             raise UnknownRevision("no revision 9 is kept")
-        return said(run, *spoken)
+        return original(run, *changes)
 
-    monkeypatch.setattr(records, "record_reevaluation", speak_again)
-    with pytest.raises(AirflowFailException, match=r"^not judged again were broken: no revision 9 is kept$"):
-        unsettled.speak_again()
+    monkeypatch.setattr(records, "record_reevaluation", record_reevaluation)
+    with pytest.raises(AirflowFailException, match=r"^not re-evaluated: broken: no revision 9 is kept$"):
+        provisional.reevaluate_provisional()
     assert records.get_run(DAG, "well__new").verdict is Verdict.PASS
     assert records.get_run(DAG, "taken__new").verdict is Verdict.PROVISIONAL
