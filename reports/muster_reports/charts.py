@@ -39,7 +39,7 @@ ABSURD = 1e12
 FAULTS_MAX = 5
 """With more devices at fault than this, all are drawn alike."""
 
-# Okabe and Ito's colours, told apart under the common colour blindnesses; dashes tell them apart without colour.
+# Okabe and Ito's colours, distinct under the common colour blindnesses; dashes distinguish them without colour.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#3d3d3d")
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 FAULT_COLOURS = ("#b42318", "#0b4fa8", "#7a4b00", "#6b21a8", "#0f6b3a")
@@ -63,7 +63,7 @@ LIMIT_METRIC = {"temperature": "temperature_max", "hbm_temperature": "hbm_temper
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """One image, its size on screen in CSS pixels, and the sentence that says what it shows (also its alt text)."""
+    """One image, its size on screen in CSS pixels, and a sentence that describes it (also its alt text)."""
 
     series: str
     title: str

@@ -49,7 +49,7 @@ class Frame:
     rest: str
     """Ends "and 12 more …": where the reader finds the whole list."""
     attachment: str
-    """The sentence in the footer that says where the machine-readable result is."""
+    """Returns the footer's sentence with the place of the machine-readable result."""
     page: bool = False
 
 

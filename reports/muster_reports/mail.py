@@ -81,7 +81,7 @@ def render(report: RunReport) -> Rendered:
 def subject(view: View) -> str:
     """One line of at most SUBJECT_MAX characters: "[Muster] FAIL node-07: gpu3 corrupts results — quarantine".
 
-    What is not a node's qualification says so behind the node: "node-07 (cluster qualification)".
+    The subject of another kind of run has the kind behind the node: "node-07 (cluster qualification)".
     """
     mark = "[simulated] " if view.simulated else ""
     occasion = "" if view.dag_id == USUAL else f" ({clean(view.dag_id.removeprefix('node_').replace('_', ' '), 30)})"
@@ -127,7 +127,7 @@ def build_message(
 
 
 def _attach(result_json: str) -> tuple[tuple[tuple[str, str, bytes], ...], str]:
-    """The attachment, if it may be mailed, and the sentence that says where the result is."""
+    """Returns the attachment, if it may be mailed, and a sentence with the place of the result."""
     # A lone surrogate would not encode; as a JSON escape it means the same.
     content = result_json.encode("utf-8", "backslashreplace")
     if len(content) <= PLAIN_BYTES_MAX:

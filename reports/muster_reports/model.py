@@ -41,7 +41,7 @@ class StageReport:
 class RunReport:
     """One finished DAG run of one node, as a mail or a page shows it.
 
-    ``stages`` are in the order of the node's life; a stage that did not run stands in ``not_run`` with the reason.
+    ``stages`` are in the order of the node's life; a stage that did not run is in ``not_run`` with the reason.
     ``waivers``, ``forced`` (a --force reason), ``shadow`` (findings do not withdraw the node) and ``held`` (why the
     circuit breaker keeps the verdict from withdrawing the node) are shown on the first screen.
     ``result_json`` is attached.

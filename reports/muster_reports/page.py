@@ -1,4 +1,4 @@
-"""The same report as one HTML file that stands alone: for saving to disk, or for showing inside Airflow."""
+"""The same report as one self-contained HTML file: for saving to disk, or for showing inside Airflow."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def span(low: float, high: float, unit: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as a person says them: "41 s", "12 min 05 s", "3 h 12 min"; "–" where unknown."""
+    """Returns seconds as a readable text: "41 s", "12 min 05 s", "3 h 12 min"; "–" where unknown."""
     if seconds is None:
         return "–"
     if seconds < 9.95:
