@@ -20,45 +20,45 @@ pytestmark = pytest.mark.needs_torch
 
 SMALL, LARGE = 1024, 8 * 1024**3
 NVLINK_GB_S = 18 * 26.562 * 0.8
-Told = dict[tuple[str, str, str], Any]
+Values = dict[tuple[str, str, str], Any]
 
 
-def run(tmp_path: Path, *faults: dict[str, Any], **params: Any) -> Told:
+def run(tmp_path: Path, *faults: dict[str, Any], **params: Any) -> Values:
     """(metric, operation, bytes or "") → value or text."""
     create_machine(tmp_path / "node", seed=4, faults=faults)
-    told: Told = {}
+    values: Values = {}
 
-    def emit(metric: str, device: str, **said: Any) -> None:
+    def emit(metric: str, device: str, **fields: Any) -> None:
         assert device == "node"
-        labels = said["labels"]
+        labels = fields["labels"]
         assert labels["nvls"] == "off"
-        told[metric, labels["op"], labels.get("bytes", "")] = said.get("text", said.get("value"))
+        values[metric, labels["op"], labels.get("bytes", "")] = fields.get("text", fields.get("value"))
 
     given = resolve_params(Collectives, {"sizes": [SMALL, LARGE], "repeats": 2, **params})
     hardware = open_simulated(tmp_path / "node")
     Collectives().run(Context(hardware, given, 11, tmp_path, emit, lambda sentence: None))
-    return told
+    return values
 
 
-def wrong(told: Told) -> dict[str, int]:
-    return {op: count for (metric, op, _), count in told.items() if metric == "collective_mismatches" and count}
+def wrong(values: Values) -> dict[str, int]:
+    return {op: count for (metric, op, _), count in values.items() if metric == "collective_mismatches" and count}
 
 
 def test_a_healthy_node_exchanges_everything_as_fast_as_its_links(tmp_path: Path) -> None:
-    told = run(tmp_path)
-    assert {op for metric, op, _ in told if metric == "collective_mismatches"} == set(OPS)
-    assert not wrong(told)
+    values = run(tmp_path)
+    assert {op for metric, op, _ in values if metric == "collective_mismatches"} == set(OPS)
+    assert not wrong(values)
     for op in OPS:
-        assert told["collective_busbw", op, str(LARGE)] == pytest.approx(NVLINK_GB_S, rel=0.02)
-        assert told["collective_busbw", op, str(SMALL)] < 1.0, "what is small waits for its copies to begin"
-        assert "NCCL did not run" in told["collective_transport", op, ""]
+        assert values["collective_busbw", op, str(LARGE)] == pytest.approx(NVLINK_GB_S, rel=0.02)
+        assert values["collective_busbw", op, str(SMALL)] < 1.0, "what is small waits for its copies to begin"
+        assert "NCCL did not run" in values["collective_transport", op, ""]
 
 
 def test_the_slowest_link_paces_all(tmp_path: Path) -> None:
-    told = run(tmp_path, {"kind": "nvlink_down", "gpu": 5, "links": 9}, sizes=[LARGE])
+    values = run(tmp_path, {"kind": "nvlink_down", "gpu": 5, "links": 9}, sizes=[LARGE])
     for op in OPS:
-        assert told["collective_busbw", op, str(LARGE)] == pytest.approx(NVLINK_GB_S / 2, rel=0.02)
-    assert not wrong(told)
+        assert values["collective_busbw", op, str(LARGE)] == pytest.approx(NVLINK_GB_S / 2, rel=0.02)
+    assert not wrong(values)
 
 
 def test_memory_that_loses_what_it_was_sent_is_found(tmp_path: Path) -> None:
@@ -100,12 +100,12 @@ def test_the_time_is_that_of_as_many_bytes_as_bus_bandwidth_counts(
         assert sum(received) == pytest.approx(3 * LARGE * busbw_factor(op, 8)), "two of them to warm up"
 
 
-def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
-    told = run(tmp_path, ops=["all_gather"], sizes=[LARGE, 2**50])
-    assert told["collective_busbw", "all_gather", str(2**50)] is None
+def test_what_does_not_fit_is_noted(tmp_path: Path) -> None:
+    values = run(tmp_path, ops=["all_gather"], sizes=[LARGE, 2**50])
+    assert values["collective_busbw", "all_gather", str(2**50)] is None
 
 
-def test_one_gpu_has_nobody_to_exchange_with(tmp_path: Path) -> None:
+def test_one_gpu_has_no_peer_to_exchange_with(tmp_path: Path) -> None:
     create_machine(tmp_path / "node", seed=4)
     alone = OneDevice(open_simulated(tmp_path / "node"))
     context = Context(alone, resolve_params(Collectives, {}), 1, tmp_path, lambda *_, **__: None, lambda _: None)

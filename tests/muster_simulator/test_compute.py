@@ -19,7 +19,7 @@ pytestmark = pytest.mark.needs_torch
 torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
 
 CUBE = (8192, 8192, 8192)
-# TFLOPS in bf16, TB/s in copies (Azure guide; copies of a B200 are not published: here stands its peak).
+# TFLOPS in bf16, TB/s in copies (Azure guide; copies of a B200 are not published: the figure is its peak).
 BEST = {
     "h100-sxm-8": (794.5, 2.90),
     "h200-sxm-8": (794.5, 4.01),
@@ -122,7 +122,7 @@ def test_slow_memory_shows_as_copy_rate(build: Build) -> None:
     assert rates[1] / rates[0] == pytest.approx(0.80, abs=0.03)
 
 
-def test_a_timer_takes_the_time_that_it_says(build: Build) -> None:
+def test_a_timer_matches_its_nominal_time(build: Build) -> None:
     hardware = build()
     compute, before = _compute(hardware, 0), hardware.clock.now()
     a = torch.ones((8, 8), dtype=torch.bfloat16)
@@ -158,7 +158,7 @@ def test_a_healthy_gpu_never_errs(build: Build) -> None:
     assert all(_mismatches(_compute(hardware, slot), 300) == 0 for slot in (0, 1, 2, 4, 5, 6, 7))
 
 
-def test_a_marginal_lane_is_met_by_the_smallest_test(build: Build) -> None:
+def test_the_smallest_test_uses_a_marginal_lane(build: Build) -> None:
     """20 kernels are fewer than any level of exact_gemm runs on a GPU; at least 99.9 % of such tests must meet it."""
     compute = _compute(build(2, {"kind": "sdc", "gpu": 3}), 3)
     trials = 1500
@@ -190,7 +190,7 @@ def test_an_upset_flips_one_bit_of_four_strided_elements(build: Build, name: str
 
 
 def _top(product: Any) -> int:
-    """The topmost bit of a word, as the signed number that PyTorch shows."""
+    """The topmost bit of a 64-bit word as a signed number."""
     return -(1 << (8 * product.element_size() - 1))
 
 

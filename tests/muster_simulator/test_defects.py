@@ -1,4 +1,4 @@
-"""What follows from a defect: clocks, counters, log lines and losses, each when the physics says so and not before."""
+"""Effects of a defect: clocks, counters, log lines and losses, each only under the conditions that cause it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_noisy_port_counts_whatever_the_gpus_do(build: Build) -> None:
     assert (counts.pop("nic:ib2"), set(counts.values())) == (100.0, {0.0})
 
 
-def test_the_log_tells_each_error_at_its_own_time(build: Build) -> None:
+def test_the_log_dates_each_error(build: Build) -> None:
     """At 60 an hour, one a minute from when the load began; what is in the log stays as it is."""
     hardware = build(3, {"kind": "ecc", "gpu": 2, "per_hour": 60.0})
     hardware.clock.sleep(500.0)
@@ -99,11 +99,11 @@ def test_a_joint_that_opens_when_warm_loses_the_gpu_under_load(build: Build, mod
             pass
         assert "gpu2" not in {sample.device for sample in hardware.telemetry()}
         assert reading(hardware, "power", "gpu1") > 500
-    # Whoever held it is told so; who comes later finds it gone; neither cold nor rest brings it back.
+    # An open handle reports the loss; new handles do not find the GPU; it stays lost when cold and idle.
     assert [device.index for device in hardware.devices("gpu")] == [device.index for device in gpus]
-    told = [f for f in (*hardware.inventory(), *hardware.counters()) if f.device == "gpu2"]
-    assert told
-    assert all((f.value, f.text, f.note) == (None, None, IS_LOST) for f in told)
+    facts = [f for f in (*hardware.inventory(), *hardware.counters()) if f.device == "gpu2"]
+    assert facts
+    assert all((f.value, f.text, f.note) == (None, None, IS_LOST) for f in facts)
     hardware.clock.sleep(3600.0)
     later = _again(hardware)
     assert 2 not in [device.index for device in later.devices("gpu")]
@@ -131,7 +131,7 @@ def test_a_locked_clock_saves_power_and_is_no_throttle(build: Build) -> None:
         assert reading(hardware, "power", "gpu2") < 0.6 * reading(hardware, "power", "gpu1")
 
 
-def test_what_leaks_away_is_not_there_for_the_clock(build: Build) -> None:
+def test_leakage_lowers_the_clock(build: Build) -> None:
     hardware = build(3, {"kind": "leaky", "gpu": 2})
     soak(hardware, 300.0)
     assert reading(hardware, "power", "gpu2") > 2 * reading(hardware, "power", "gpu1")
@@ -148,7 +148,7 @@ def test_a_row_is_remapped_at_the_next_reset_if_its_bank_has_a_spare_one(build: 
     assert empty == [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 
 
-def test_a_gpu_under_a_cold_plate_minds_neither_fans_nor_neighbours(build: Build) -> None:
+def test_fans_and_neighbours_do_not_heat_a_liquid_cooled_gpu(build: Build) -> None:
     well, stopped = build(3, model="gb200-nvl72"), build(4, model="gb200-nvl72")
     stopped.machine = dataclasses.replace(well.machine, fans=[0.0, *well.machine.fans[1:]])
     stopped._state._machine = stopped.machine

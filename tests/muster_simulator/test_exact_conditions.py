@@ -1,4 +1,4 @@
-"""Exact products cold, soaked and pulsed: each condition is what its name says, and in each a wrong bit is found."""
+"""Exact products cold, soaked and pulsed: each condition matches its name, and a wrong bit is found in each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PULSES = {"dtypes": ["bf16"], "shapes": [SHAPE], "rounds": 1, "modes": ["togethe
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class Measured:
     """One measurement."""
 
     metric: str
@@ -43,18 +43,20 @@ class Told:
     note: str
 
 
-def _context(hardware: SimulatedHardware, scratch: Path, told: list[Told], **params: Any) -> Context:
-    def emit(metric: str, device: str, **said: Any) -> None:
+def _context(hardware: SimulatedHardware, scratch: Path, measured: list[Measured], **params: Any) -> Context:
+    def emit(metric: str, device: str, **fields: Any) -> None:
         assert metric in ExactGemm.metrics
-        told.append(Told(metric, device, said.get("labels") or {}, said.get("value"), said.get("note", "")))
+        measured.append(
+            Measured(metric, device, fields.get("labels") or {}, fields.get("value"), fields.get("note", ""))
+        )
 
     return Context(hardware, resolve_params(ExactGemm, params), 5, scratch, emit, lambda sentence: None)
 
 
-def _run(hardware: SimulatedHardware, scratch: Path, **params: Any) -> list[Told]:
-    told: list[Told] = []
-    ExactGemm().run(_context(hardware, scratch, told, **params))
-    return told
+def _run(hardware: SimulatedHardware, scratch: Path, **params: Any) -> list[Measured]:
+    measured: list[Measured] = []
+    ExactGemm().run(_context(hardware, scratch, measured, **params))
+    return measured
 
 
 @pytest.fixture
@@ -64,8 +66,8 @@ def steady(tmp_path: Path) -> SimulatedHardware:
     return SimulatedHardware(tmp_path / "node", RealClock())
 
 
-def _values(told: list[Told], metric: str, **labels: str) -> dict[str, float | None]:
-    return {one.device: one.value for one in told if one.metric == metric and labels.items() <= one.labels.items()}
+def _values(measured: list[Measured], metric: str, **labels: str) -> dict[str, float | None]:
+    return {one.device: one.value for one in measured if one.metric == metric and labels.items() <= one.labels.items()}
 
 
 def _wrong_in_bursts(
@@ -111,11 +113,11 @@ def _wrong_in_bursts(
 def test_a_healthy_node_passes_its_pulses_and_every_element_of_them_is_checked(
     steady: SimulatedHardware, tmp_path: Path
 ) -> None:
-    told = _run(steady, tmp_path, **PULSES)
-    assert _values(told, "gemm_mismatches") == dict.fromkeys(GPUS, 0)
-    assert _values(told, "gemm_checked_fraction") == dict.fromkeys(GPUS, 100.0)
+    measured = _run(steady, tmp_path, **PULSES)
+    assert _values(measured, "gemm_mismatches") == dict.fromkeys(GPUS, 0)
+    assert _values(measured, "gemm_checked_fraction") == dict.fromkeys(GPUS, 100.0)
     for pattern in PATTERNS:
-        assert all(_values(told, "gemm_pulses", pattern=pattern).values())
+        assert all(_values(measured, "gemm_pulses", pattern=pattern).values())
 
 
 def test_a_repeatable_wrong_bit_that_only_pulses_bring_out_is_found(
@@ -123,9 +125,9 @@ def test_a_repeatable_wrong_bit_that_only_pulses_bring_out_is_found(
 ) -> None:
     """All products of all bursts are wrong alike, so that comparing them with one another shows nothing."""
     given = _wrong_in_bursts(monkeypatch, "gpu2", lambda product: True)
-    told = _run(steady, tmp_path, **PULSES)
-    assert _values(told, "gemm_mismatches") == {**dict.fromkeys(GPUS, 0), "gpu2": given["gpu2"]}
-    (note,) = (one.note for one in told if (one.metric, one.device) == ("gemm_mismatches", "gpu2"))
+    measured = _run(steady, tmp_path, **PULSES)
+    assert _values(measured, "gemm_mismatches") == {**dict.fromkeys(GPUS, 0), "gpu2": given["gpu2"]}
+    (note,) = (one.note for one in measured if (one.metric, one.device) == ("gemm_mismatches", "gpu2"))
     assert "pulsed in phase and pulsed anti-phase" in note
     assert "again in 0 of 10 reruns" in note
 
@@ -134,19 +136,19 @@ def test_every_product_of_a_burst_is_checked_not_only_its_last(
     steady: SimulatedHardware, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _wrong_in_bursts(monkeypatch, "gpu5", lambda product: product == 2)
-    told = _run(steady, tmp_path, **PULSES)
-    bursts = sum(_values(told, "gemm_pulses", pattern=pattern)["gpu5"] or 0 for pattern in PATTERNS)
-    assert _values(told, "gemm_mismatches") == {**dict.fromkeys(GPUS, 0), "gpu5": bursts}
+    measured = _run(steady, tmp_path, **PULSES)
+    bursts = sum(_values(measured, "gemm_pulses", pattern=pattern)["gpu5"] or 0 for pattern in PATTERNS)
+    assert _values(measured, "gemm_mismatches") == {**dict.fromkeys(GPUS, 0), "gpu5": bursts}
 
 
 def test_without_seconds_for_it_nothing_pulses(build: Build, tmp_path: Path) -> None:
     assert not _values(_run(build(4), tmp_path, **{**PULSES, "pulse_s": 0.0}), "gemm_pulses")
 
 
-def test_pulses_too_short_for_any_burst_are_told_and_not_counted(build: Build, tmp_path: Path) -> None:
-    told = _run(build(4), tmp_path, **{**PULSES, "pulse_s": 0.019, "pulse_ms": [20]})
-    assert _values(told, "gemm_pulses") == dict.fromkeys(GPUS, None)
-    assert {one.note for one in told if one.metric == "gemm_pulses"} == {"no burst came in time for its place"}
+def test_pulses_too_short_for_any_burst_are_noted_and_not_counted(build: Build, tmp_path: Path) -> None:
+    measured = _run(build(4), tmp_path, **{**PULSES, "pulse_s": 0.019, "pulse_ms": [20]})
+    assert _values(measured, "gemm_pulses") == dict.fromkeys(GPUS, None)
+    assert {one.note for one in measured if one.metric == "gemm_pulses"} == {"no burst came in time for its place"}
 
 
 def test_the_soak_keeps_a_gpu_busy_for_a_tenth_of_a_second_between_two_looks(
@@ -178,56 +180,58 @@ def test_load_is_made_of_the_heaviest_products() -> None:
     assert heaviest([[9, 9, 9], [8, 8, 8]], "cpu", "fp32") == (9, 9, 9)
 
 
-def _starts(told: list[Told], condition: str, dtype: str) -> list[float]:
-    found = _values(told, "gemm_start_temperature", condition=condition, dtype=dtype)
+def _starts(measured: list[Measured], condition: str, dtype: str) -> list[float]:
+    found = _values(measured, "gemm_start_temperature", condition=condition, dtype=dtype)
     assert list(found) == GPUS
     return [value for value in found.values() if value is not None]
 
 
-def test_cold_is_cold_after_a_burn_and_soaked_is_warm_and_both_are_told(tmp_path: Path) -> None:
+def test_cold_is_cold_after_a_burn_soaked_is_warm_and_both_are_reported(tmp_path: Path) -> None:
     create_machine(tmp_path / "node", seed=4)
     hardware = SimulatedHardware(tmp_path / "node")
     soak(hardware, 300.0)
     assert min(reading(hardware, "temperature", gpu) for gpu in GPUS) > 50
-    told = _run(hardware, tmp_path, dtypes=["bf16", "fp64"], shapes=[SHAPE], rounds=1, soak_s=120.0, pulse_s=1.0)
+    measured = _run(hardware, tmp_path, dtypes=["bf16", "fp64"], shapes=[SHAPE], rounds=1, soak_s=120.0, pulse_s=1.0)
     for dtype in ("bf16", "fp64"):  # the second format too, whose turn was after the soak once
-        assert max(_starts(told, "cold", dtype)) <= 45
-        assert min(_starts(told, "soaked", dtype)) > 50
+        assert max(_starts(measured, "cold", dtype)) <= 45
+        assert min(_starts(measured, "soaked", dtype)) > 50
         for pattern in PATTERNS:
-            assert min(_starts(told, "pulsed " + pattern, dtype)) > 50
-    assert not any(one.note for one in told if one.metric == "gemm_start_temperature")
+            assert min(_starts(measured, "pulsed " + pattern, dtype)) > 50
+    assert not any(one.note for one in measured if one.metric == "gemm_start_temperature")
 
 
-def test_the_wait_has_its_limit_and_what_was_not_cold_is_told(build: Build, tmp_path: Path) -> None:
+def test_the_wait_is_limited_and_a_warm_start_is_noted(build: Build, tmp_path: Path) -> None:
     hardware = build(4)
     soak(hardware, 600.0)
-    told = _run(hardware, tmp_path, dtypes=["bf16"], shapes=[SHAPE], rounds=1, modes=["alone"], cool_limit_s=0.0)
-    assert min(_starts(told, "cold", "bf16")) > 45
-    notes = {one.note for one in told if one.metric == "gemm_start_temperature"}
+    measured = _run(hardware, tmp_path, dtypes=["bf16"], shapes=[SHAPE], rounds=1, modes=["alone"], cool_limit_s=0.0)
+    assert min(_starts(measured, "cold", "bf16")) > 45
+    notes = {one.note for one in measured if one.metric == "gemm_start_temperature"}
     assert len(notes) == 1
     assert notes.pop().startswith("the hottest GPU was still at ")
 
 
-def test_nobody_waits_where_nothing_is_tested_cold(build: Build, tmp_path: Path) -> None:
+def test_without_cold_tests_there_is_no_wait(build: Build, tmp_path: Path) -> None:
     """Level demo: all at once, as they are found."""
     hardware = build(4)
     soak(hardware, 600.0)
     begun = hardware.clock.now()
-    told = _run(hardware, tmp_path, dtypes=["bf16"], shapes=[SHAPE], rounds=1, modes=["together"])
+    measured = _run(hardware, tmp_path, dtypes=["bf16"], shapes=[SHAPE], rounds=1, modes=["together"])
     assert hardware.clock.now() - begun < 2
-    assert min(_starts(told, "as found", "bf16")) > 45
+    assert min(_starts(measured, "as found", "bf16")) > 45
 
 
-def test_a_gpu_without_a_sensor_is_told_as_such(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_a_sensor_is_reported_as_such(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hardware = build(4)
     telemetry = hardware.telemetry
     monkeypatch.setattr(hardware, "telemetry", lambda: [one for one in telemetry() if one.device != "gpu3"])
-    told = _run(hardware, tmp_path, dtypes=["bf16"], shapes=[SHAPE], rounds=1, modes=["alone"])
-    (untold,) = (one for one in told if one.metric == "gemm_start_temperature" and one.value is None)
-    assert (untold.device, untold.note) == ("gpu3", "the GPU reports no temperature")
+    measured = _run(hardware, tmp_path, dtypes=["bf16"], shapes=[SHAPE], rounds=1, modes=["alone"])
+    (unknown,) = (one for one in measured if one.metric == "gemm_start_temperature" and one.value is None)
+    assert (unknown.device, unknown.note) == ("gpu3", "the GPU reports no temperature")
 
 
-def test_what_was_wrong_while_cold_is_reported_though_the_test_breaks_off_later(
+def test_a_wrong_product_while_cold_is_reported_though_the_test_fails_later(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: Soak, worker: Any) -> float:
@@ -235,11 +239,11 @@ def test_what_was_wrong_while_cold_is_reported_though_the_test_breaks_off_later(
         raise OSError("the test itself breaks")
 
     monkeypatch.setattr(exact_gemm.Soak, "__call__", broken)
-    told: list[Told] = []
+    measured: list[Measured] = []
     hardware = build(4, {"kind": "sdc", "gpu": 1})
-    context = _context(hardware, tmp_path, told, dtypes=["bf16"], shapes=[SHAPE], rounds=20, soak_s=9.0)
+    context = _context(hardware, tmp_path, measured, dtypes=["bf16"], shapes=[SHAPE], rounds=20, soak_s=9.0)
     with pytest.raises(OSError, match="the test itself breaks"):
         ExactGemm().run(context)
-    mismatches = _values(told, "gemm_mismatches")
+    mismatches = _values(measured, "gemm_mismatches")
     assert list(mismatches) == ["gpu1"], "what was right until then clears nothing"
     assert mismatches["gpu1"]

@@ -26,7 +26,7 @@ SEED = int(os.environ.get("FAULTS_SEED", "1"))
 
 
 @pytest.mark.slow
-def test_what_is_drawn_is_found_on_its_device() -> None:
+def test_a_drawn_fault_is_found_on_its_device() -> None:
     """One fault alone and one pair, each on a model of its own."""
     dice = random.Random(SEED)
     single, double = dice.sample(list(MODELS), 2)
@@ -38,7 +38,7 @@ def test_what_is_drawn_is_found_on_its_device() -> None:
 
 
 @pytest.mark.slow
-def test_a_healthy_node_that_is_drawn_is_well_as_far_as_it_can_be_judged_without_peers() -> None:
+def test_a_drawn_healthy_node_passes_all_checks_that_need_no_peers() -> None:
     dice = random.Random(SEED)
     outcome = examine(Case(dice.choice(list(MODELS)), dice.randrange(10**6)))
     assert outcome.verdict is Verdict.PROVISIONAL, (SEED, outcome)
@@ -56,7 +56,7 @@ def test_a_healthy_node_of_each_model_passes_its_own_skus_intake(model: str, tmp
 
 
 def test_a_tray_that_has_lost_one_of_four_gpus_still_names_what_is_wrong_with_the_others() -> None:
-    """The mildest that the bench draws, of what only siblings can tell: three are left, and one of them is bad."""
+    """The mildest faults that the bench draws and that only a comparison with siblings finds; three GPUs remain."""
     faults = [
         {"kind": "missing_gpu", "gpu": 2},
         {"kind": "slow_gemm", "gpu": 0, "share": 0.85},
@@ -77,7 +77,7 @@ def test_a_tray_that_has_lost_one_of_four_gpus_still_names_what_is_wrong_with_th
 
 
 def test_what_has_no_published_figure_is_provisional_though_siblings_agree() -> None:
-    """No memory rate of a B200 is known: siblings may convict by it, but eight slow alike satisfy them."""
+    """No memory rate of a B200 is published: a comparison with siblings finds one slow GPU, but not eight."""
     sku = load_sku("b200-sxm-8")
     with machine_room() as room:
         create_machine(room / "node", "b200-sxm-8", SEED, speed=SPEED, kernel_edge=KERNEL_EDGE)

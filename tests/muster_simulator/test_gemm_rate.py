@@ -1,4 +1,4 @@
-"""GEMM rates of GPUs: what is told beside the rate, and what the flush and the search over shapes do to it."""
+"""GEMM rates of GPUs: what is reported beside the rate, and how the flush and the search over shapes change it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _machine(tmp_path: Path, *faults: dict[str, Any]) -> Hardware:
     return open_simulated(tmp_path / "node")
 
 
-def test_everything_that_belongs_to_a_rate_is_told_of_every_gpu(tmp_path: Path) -> None:
+def test_every_gpu_reports_all_that_belongs_to_a_rate(tmp_path: Path) -> None:
     values = measure(_machine(tmp_path), GemmRate, tmp_path, **SHORT)
     for metric in (
         "gemm_rate", "gemm_rate_p5", "gemm_rate_alone", "gemm_rate_per_clock", "gemm_clock", "gemm_power",
@@ -79,7 +79,7 @@ def test_each_product_finds_the_caches_overwritten(tmp_path: Path, monkeypatch: 
 
 
 def test_the_search_names_the_best_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library that is a quarter faster in one shape: the rate is told as a share of what it reaches there."""
+    """A library that is a quarter faster in one shape: the rate is reported as a share of that shape's rate."""
     real, best = SimulatedCompute.matmul, SEARCHED[3]
 
     def favouring(self: Any, a: Any, b: Any, *, nominal: Any, **how: Any) -> Any:
@@ -89,9 +89,9 @@ def test_the_search_names_the_best_shape(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(SimulatedCompute, "matmul", favouring)
     notes: dict[str, tuple[float, str]] = {}
 
-    def emit(metric: str, device: str, **said: Any) -> None:
+    def emit(metric: str, device: str, **fields: Any) -> None:
         if metric == "gemm_rate_to_best":
-            notes[device] = (said["value"], said["note"])
+            notes[device] = (fields["value"], fields["note"])
 
     params = resolve_params(GemmRate, {**SHORT, "alone_s": 0})
     GemmRate().run(Context(OneDevice(_machine(tmp_path)), params, 1, tmp_path, emit, lambda sentence: None))

@@ -32,7 +32,7 @@ PULSES = {"seconds": 20.0, "pulse_s": 100.0, "pulse_ms": [20, 50]}
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class Measured:
     """One measurement."""
 
     value: float | None
@@ -40,17 +40,19 @@ class Told:
     samples: int
 
 
-def _burn(hardware: Hardware, scratch: Path, **params: Any) -> dict[tuple[str, str, str], Told]:
-    """(metric, device, first label's value or "") -> what was told."""
-    told: dict[tuple[str, str, str], Told] = {}
+def _burn(hardware: Hardware, scratch: Path, **params: Any) -> dict[tuple[str, str, str], Measured]:
+    """(metric, device, first label's value or "") -> measurement."""
+    measured: dict[tuple[str, str, str], Measured] = {}
 
-    def emit(metric: str, device: str, **said: Any) -> None:
+    def emit(metric: str, device: str, **fields: Any) -> None:
         assert metric in GpuBurn.metrics
-        variant = next(iter((said.get("labels") or {}).values()), "")
-        told[metric, device, variant] = Told(said.get("value"), said.get("note", ""), said.get("samples", 1))
+        variant = next(iter((fields.get("labels") or {}).values()), "")
+        measured[metric, device, variant] = Measured(
+            fields.get("value"), fields.get("note", ""), fields.get("samples", 1)
+        )
 
     GpuBurn().run(Context(hardware, resolve_params(GpuBurn, params), 5, scratch, emit, lambda sentence: None))
-    return told
+    return measured
 
 
 def _machine(tmp_path: Path, *faults: dict[str, Any]) -> Hardware:
@@ -59,27 +61,27 @@ def _machine(tmp_path: Path, *faults: dict[str, Any]) -> Hardware:
 
 
 def test_both_patterns_pulse_every_gpu_and_a_healthy_one_computes_the_same_throughout(tmp_path: Path) -> None:
-    told = _burn(_machine(tmp_path), tmp_path, **PULSES)
+    measured = _burn(_machine(tmp_path), tmp_path, **PULSES)
     for pattern in PATTERNS:
         for gpu in GPUS:
-            assert told["pulses", gpu, pattern].value
-            assert told["pulse_mismatches", gpu, pattern].value == 0
-            power = told["pulse_power_max", gpu, pattern]
+            assert measured["pulses", gpu, pattern].value
+            assert measured["pulse_mismatches", gpu, pattern].value == 0
+            power = measured["pulse_power_max", gpu, pattern]
             assert power.value is not None
             assert power.samples > 1
             assert "readings a second of a power that may be a mean over time" in power.note
-            assert 0 < (told["pulse_power_mean", gpu, pattern].value or 0) <= power.value
-    assert {told["gpu_lost", gpu, ""].value for gpu in GPUS} == {0.0}
+            assert 0 < (measured["pulse_power_mean", gpu, pattern].value or 0) <= power.value
+    assert {measured["gpu_lost", gpu, ""].value for gpu in GPUS} == {0.0}
 
 
 def test_without_seconds_for_it_nothing_pulses(tmp_path: Path) -> None:
-    told = _burn(_machine(tmp_path), tmp_path, seconds=5.0)
-    assert not [metric for metric, *_ in told if metric.startswith("pulse")]
+    measured = _burn(_machine(tmp_path), tmp_path, seconds=5.0)
+    assert not [metric for metric, *_ in measured if metric.startswith("pulse")]
 
 
 def test_a_marginal_lane_shows_in_the_pulses(tmp_path: Path) -> None:
-    told = _burn(_machine(tmp_path, {"kind": "sdc", "gpu": 2}), tmp_path, **PULSES)
-    wrong = {gpu for pattern in PATTERNS for gpu in GPUS if told["pulse_mismatches", gpu, pattern].value}
+    measured = _burn(_machine(tmp_path, {"kind": "sdc", "gpu": 2}), tmp_path, **PULSES)
+    wrong = {gpu for pattern in PATTERNS for gpu in GPUS if measured["pulse_mismatches", gpu, pattern].value}
     assert wrong == {"gpu2"}
 
 
@@ -94,7 +96,7 @@ def _gpu6_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pulsing, "_product", product)
 
 
-def test_a_gpu_lost_in_the_pulses_is_told_as_lost_with_its_last_readings(
+def test_a_gpu_lost_in_the_pulses_is_reported_with_its_last_readings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hardware = _machine(tmp_path)
@@ -106,20 +108,20 @@ def test_a_gpu_lost_in_the_pulses_is_told_as_lost_with_its_last_readings(
         return [sample for sample in telemetry() if sample.device not in gone]
 
     monkeypatch.setattr(hardware, "telemetry", silent_after_the_burn)
-    told = _burn(hardware, tmp_path, **PULSES)
-    lost = told["gpu_lost", "gpu6", ""]
+    measured = _burn(hardware, tmp_path, **PULSES)
+    lost = measured["gpu_lost", "gpu6", ""]
     assert lost.value == 1.0
     assert lost.note.startswith("lost under pulses in phase: CUDA error: GPU is lost; last seen at ")
-    assert told["pulse_mismatches", "gpu6", "in phase"] == Told(None, "CUDA error: GPU is lost", 0)
-    assert ("pulses", "gpu6", "anti-phase") not in told
-    assert told["pulses", "gpu5", "anti-phase"].value
-    assert told["burn_rate", "gpu6", ""].value
+    assert measured["pulse_mismatches", "gpu6", "in phase"] == Measured(None, "CUDA error: GPU is lost", 0)
+    assert ("pulses", "gpu6", "anti-phase") not in measured
+    assert measured["pulses", "gpu5", "anti-phase"].value
+    assert measured["burn_rate", "gpu6", ""].value
 
 
-def test_a_gpu_that_breaks_off_and_still_answers_is_not_called_lost(
+def test_a_gpu_that_fails_and_still_answers_is_not_reported_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory that ran out, say: nothing was measured, and nobody is convicted."""
+    """For example memory ran out: nothing was measured, and no GPU fails."""
     _gpu6_breaks_off(monkeypatch)
     lost = _burn(_machine(tmp_path), tmp_path, **PULSES)["gpu_lost", "gpu6", ""]
     assert lost.value is None
@@ -165,7 +167,7 @@ def _bursts(pattern: str, slot: int, widths: list[int], takes: float = 0.0) -> l
     pulsed = Pulsing(torch, context, lambda _: [None, None], pattern)(Worker(device, 0, 1, lambda: None))
     begins = collections.Counter(compute.given[2:])  # the first two lay out and size
     assert pulsed.pulses == len(begins) or takes
-    start = 1000.0 + 2 * takes + 0.05  # laid out and sized, and heard by all
+    start = 1000.0 + 2 * takes + 0.05  # after layout, sizing and the start signal
     return [(round(1000 * (begin - start), 3), products) for begin, products in begins.items()]
 
 
@@ -175,18 +177,18 @@ def test_bursts_are_as_wide_as_asked_and_rest_as_long() -> None:
     ]  # fmt: skip
 
 
-def test_in_phase_all_gpus_burst_together_and_in_anti_phase_every_other_one_while_the_rest_rest() -> None:
+def test_in_anti_phase_every_other_gpu_bursts_while_the_rest_pause() -> None:
     first = _bursts("in phase", 0, [50])
     assert _bursts("in phase", 1, [50]) == _bursts("anti-phase", 2, [50]) == first
     assert [begin for begin, _ in _bursts("anti-phase", 1, [50])] == [50 + begin for begin, _ in first]
 
 
-def test_a_burst_that_is_too_late_for_its_place_is_left_out_and_none_is_moved() -> None:
+def test_a_late_burst_is_left_out_and_no_other_moves() -> None:
     begins = [begin for begin, _ in _bursts("in phase", 0, [20], takes=0.03)][::4]
     assert begins == [0, 120, 240, 360]
 
 
-def test_what_was_set_otherwise_is_told_in_words() -> None:
+def test_changed_settings_are_listed_in_the_note() -> None:
     def facts(limit: float, clock: float, **more: Any) -> list[Fact]:
         return [
             Fact("power_limit", "gpu0", "W", limit),
@@ -196,16 +198,16 @@ def test_what_was_set_otherwise_is_told_in_words() -> None:
             Fact("compute_mode", "gpu2", "text", **more),
         ]
 
-    told: dict[str, tuple[float | None, str]] = {}
+    measured: dict[str, tuple[float | None, str]] = {}
 
     def emit(metric: str, device: str, value: float | None = None, note: str = "") -> None:
         assert metric == "settings_changed"
-        told[device] = (value, note)
+        measured[device] = (value, note)
 
     context = Context(None, {}, 1, Path(), emit, lambda _: None)  # type: ignore[arg-type]
     before = settings(facts(700, 1980, text="default"))
     emit_changes(context, before, settings(facts(650, 1410, note="GPU is lost")))
-    assert told == {
+    assert measured == {
         "gpu0": (
             2,
             "power_limit: 700 W before, 650 W after; application_clock (sm): 1980 MHz before, 1410 MHz after",
@@ -215,18 +217,22 @@ def test_what_was_set_otherwise_is_told_in_words() -> None:
     }
 
 
-def test_the_burn_tells_that_it_left_everything_as_it_was(tmp_path: Path) -> None:
-    told = _burn(_machine(tmp_path), tmp_path, seconds=5.0)
-    assert {told["settings_changed", gpu, ""] for gpu in GPUS} == {Told(0, "", 1)}
+def test_the_burn_reports_that_it_changed_no_setting(tmp_path: Path) -> None:
+    measured = _burn(_machine(tmp_path), tmp_path, seconds=5.0)
+    assert {measured["settings_changed", gpu, ""] for gpu in GPUS} == {Measured(0, "", 1)}
     why = "there is no core to spare that could be loaded"  # CPU work is not modelled
-    assert told["memory_burn_mismatches", "memory", ""] == told["host_burn_rate", "node", ""] == Told(None, why, 1)
+    assert (
+        measured["memory_burn_mismatches", "memory", ""]
+        == measured["host_burn_rate", "node", ""]
+        == Measured(None, why, 1)
+    )
 
 
-def _beside(hardware: Hardware, scratch: Path, memory_gib: float) -> dict[str, Told]:
-    told: dict[str, Told] = {}
+def _beside(hardware: Hardware, scratch: Path, memory_gib: float) -> dict[str, Measured]:
+    measured: dict[str, Measured] = {}
 
-    def emit(metric: str, device: str, **said: Any) -> None:
-        told[metric] = Told(said.get("value"), said.get("note", ""), said.get("samples", 1))
+    def emit(metric: str, device: str, **fields: Any) -> None:
+        measured[metric] = Measured(fields.get("value"), fields.get("note", ""), fields.get("samples", 1))
 
     context = Context(hardware, {}, 1, scratch, emit, lambda _: None)
     with burning_beside(context, torch, hardware.devices("core")[:1], memory_gib, 60.0) as burns:
@@ -234,20 +240,20 @@ def _beside(hardware: Hardware, scratch: Path, memory_gib: float) -> dict[str, T
         assert not burns.done() or burns.exception()
         hardware.clock.sleep(0.5)
     emit_beside(context, burns)
-    return told
+    return measured
 
 
 def test_cores_work_and_check_memory_while_the_gpus_do_and_stop_with_them(tmp_path: Path) -> None:
     hardware = open_hardware()
     begun = hardware.clock.now()
-    told = _beside(hardware, tmp_path, 0.01)
+    measured = _beside(hardware, tmp_path, 0.01)
     assert hardware.clock.now() - begun < 30
-    assert told["host_burn_rate"].value
-    assert told["memory_burn_mismatches"].value == 0
-    assert told["memory_burn_mismatches"].samples >= 1
+    assert measured["host_burn_rate"].value
+    assert measured["memory_burn_mismatches"].value == 0
+    assert measured["memory_burn_mismatches"].samples >= 1
 
 
-def test_a_host_without_the_memory_to_check_is_told_and_costs_the_gpus_nothing(tmp_path: Path) -> None:
-    told = _beside(open_hardware(), tmp_path, 10**6)
-    assert told["memory_burn_mismatches"].value is None
-    assert "1000000.0 GiB to check while burning are not free" in told["memory_burn_mismatches"].note
+def test_too_little_host_memory_is_reported_and_leaves_the_gpus_unaffected(tmp_path: Path) -> None:
+    measured = _beside(open_hardware(), tmp_path, 10**6)
+    assert measured["memory_burn_mismatches"].value is None
+    assert "1000000.0 GiB to check while burning are not free" in measured["memory_burn_mismatches"].note

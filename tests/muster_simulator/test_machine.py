@@ -83,7 +83,7 @@ def test_a_defect_alters_physical_quantities_of_its_part_only(tmp_path: Path, ki
     assert not any(changed)
 
 
-def test_nothing_in_the_directory_speaks_of_faults(tmp_path: Path) -> None:
+def test_no_file_in_the_directory_names_faults(tmp_path: Path) -> None:
     faults = [{"kind": kind, DEFECTS[kind].part: number % 8} for number, kind in enumerate(ALTERED)]
     create_machine(tmp_path / "node", seed=3, faults=[*faults, {"kind": "fan_fail"}])
     list(open_simulated(tmp_path / "node").telemetry())

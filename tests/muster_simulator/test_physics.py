@@ -126,7 +126,7 @@ def test_failing_memory_counts_and_logs_under_load_only(build: Build) -> None:
     assert len([line for line in log if "NVRM: Xid (PCI:0000:" in line]) == fact(hardware, "xid_count", "node") > 0
 
 
-def test_what_intake_can_see_of_each_defect(build: Build) -> None:
+def test_what_intake_detects_of_each_defect(build: Build) -> None:
     hardware = build(
         1,
         {"kind": "missing_gpu", "gpu": 4},

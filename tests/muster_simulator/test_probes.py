@@ -37,10 +37,10 @@ def measure(hardware: Hardware, probe: type[Probe], scratch: Path, **params: Any
     """(metric, first label's value or "") -> device -> value, all by running the probe as the agent does."""
     values: Values = {}
 
-    def emit(metric: str, device: str, **told: Any) -> None:
+    def emit(metric: str, device: str, **fields: Any) -> None:
         assert metric in probe.metrics
-        variant = next(iter((told.get("labels") or {}).values()), "")
-        values.setdefault((metric, variant), {})[device] = told.get("value")
+        variant = next(iter((fields.get("labels") or {}).values()), "")
+        values.setdefault((metric, variant), {})[device] = fields.get("value")
 
     probe().run(Context(hardware, resolve_params(probe, params), 11, scratch, emit, lambda sentence: None))
     return values
@@ -96,12 +96,12 @@ def test_thermal_soak_names_the_gpu_that_throttles(faulty: Hardware, tmp_path: P
     assert set(values["temperature_max", ""]) == set(values["hbm_temperature_max", ""]) == set(hot)
 
 
-def test_thermal_soak_tells_how_each_gpu_settles_and_cools(build: Build, tmp_path: Path) -> None:
+def test_thermal_soak_reports_how_each_gpu_settles_and_cools(build: Build, tmp_path: Path) -> None:
     """Against the machine as built: its time constant, and each memory's offset from its core."""
     healthy = build(4)
     values = measure(healthy, ThermalSoak, tmp_path, seconds=500.0, settle=0.6, cooldown_s=150.0)
     model, built = healthy.machine.model, {f"gpu{gpu.slot}": gpu for gpu in healthy.machine.gpus}
-    # Two sensors that tell whole degrees: half a degree each.
+    # Two sensors that report whole degrees: half a degree each.
     offsets = {device: pytest.approx(gpu.hbm_offset_c, abs=1.0) for device, gpu in built.items()}
     assert values["hbm_gradient", ""] == offsets
     constants, settling = values["cooldown_constant", ""], values["time_to_steady", ""]
@@ -160,10 +160,10 @@ def test_a_gpu_lost_under_load_costs_its_own_figures_only(
     monkeypatch.setattr(type(healthy.compute(healthy.devices("gpu")[0])), "matmul", falls_off)
     values: Values = {}
 
-    def emit(metric: str, device: str, **told: Any) -> None:
-        values.setdefault((metric, ""), {})[device] = told.get("value")
+    def emit(metric: str, device: str, **fields: Any) -> None:
+        values.setdefault((metric, ""), {})[device] = fields.get("value")
         if metric == "burn_rate":
-            notes[device] = told.get("note", "")
+            notes[device] = fields.get("note", "")
 
     params = resolve_params(GpuBurn, {"seconds": 100.0})
     GpuBurn().run(Context(healthy, params, 1, tmp_path, emit, lambda sentence: None))

@@ -106,7 +106,7 @@ def test_the_clock_is_as_fast_as_it_says() -> None:
     assert abs(SimulatedClock(1.0).wall() - time.time()) < 5
 
 
-def test_usage_is_idle_unless_somebody_is_there(tmp_path: Path) -> None:
+def test_usage_is_idle_without_foreign_processes(tmp_path: Path) -> None:
     create_machine(tmp_path / "node")
     hardware = open_simulated(tmp_path / "node")
     assert hardware.usage().gpu_processes == ()

@@ -89,7 +89,7 @@ def test_every_kind_of_damage_on_the_way_to_or_from_the_host_is_counted(tmp_path
         assert sum(wrong.values()) == (16 if KINDS[kind].steady else 1)
 
 
-def test_a_gpu_that_sends_wrong_data_answers_for_it_and_those_who_receive_it_do_not(
+def test_wrong_data_counts_for_the_sending_gpu_and_not_for_the_receivers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = SimulatedCompute.transfer
@@ -101,19 +101,19 @@ def test_a_gpu_that_sends_wrong_data_answers_for_it_and_those_who_receive_it_do_
                 one.target[1234] ^= 1 << 40
 
     monkeypatch.setattr(SimulatedCompute, "transfer", flips)
-    told: dict[tuple[str, str], tuple[int, str, str]] = {}
+    wrong: dict[tuple[str, str], tuple[int, str, str]] = {}
 
-    def emit(metric: str, device: str, **said: Any) -> None:
-        if metric.endswith("_mismatches") and said["value"]:
-            told[metric, device] = (said["value"], next(iter(said["labels"].values())), said["note"])
+    def emit(metric: str, device: str, **fields: Any) -> None:
+        if metric.endswith("_mismatches") and fields["value"]:
+            wrong[metric, device] = (fields["value"], next(iter(fields["labels"].values())), fields["note"])
 
     params = resolve_params(Transfers, COPIES)
     Transfers().run(Context(_machine(tmp_path), params, 1, tmp_path, emit, lambda sentence: None))
-    value, direction, note = told.pop(("transfer_mismatches", "gpu3"))
+    value, direction, note = wrong.pop(("transfer_mismatches", "gpu3"))
     assert (value, direction) == (14, "peer")
     assert note.startswith("gpu3 to gpu0; gpu3 to gpu1; ")
     one_word = (2, "gpu3", "1 of 65536 words differ, the first at 0x2690")
-    assert told == {("peer_pair_mismatches", gpu): one_word for gpu in GPUS if gpu != "gpu3"}
+    assert wrong == {("peer_pair_mismatches", gpu): one_word for gpu in GPUS if gpu != "gpu3"}
 
 
 def test_a_pair_that_errs_only_together_is_put_down_to_both() -> None:
@@ -125,7 +125,7 @@ def test_a_pair_that_errs_only_together_is_put_down_to_both() -> None:
     assert {device: count for device, count in blamed(wrong).items() if count} == {"gpu1": 7}
 
 
-def test_a_copy_that_never_happened_is_not_taken_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_never_happened_is_counted_as_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an earlier copy left in the buffer must not answer for a later one."""
     monkeypatch.setattr(SimulatedCompute, "_link_rate", lambda *_: 1e9)
     real, done = SimulatedCompute.transfer, set[int]()
@@ -143,7 +143,7 @@ def test_a_copy_that_never_happened_is_not_taken_for_one(tmp_path: Path, monkeyp
     assert wrong == {("h2d", "gpu0"): 3, ("d2h", "gpu0"): 3, ("both", "gpu0"): 8}
 
 
-def test_a_gpu_that_goes_costs_its_own_copies_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_gpu_costs_its_own_copies_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = SimulatedCompute.transfer
 
     def falls_off(self: SimulatedCompute, transfers: Sequence[Transfer], *, nominal_bytes: int) -> None:
@@ -157,7 +157,7 @@ def test_a_gpu_that_goes_costs_its_own_copies_only(tmp_path: Path, monkeypatch: 
         assert list(values[key]) == GPUS
         assert [gpu for gpu, value in values[key].items() if value is None] == ["gpu5"]
     assert [gpu for gpu, value in values["peer_bandwidth", ""].items() if value is None] == ["gpu5"]
-    assert values["transfer_mismatches", "peer"] == dict.fromkeys(GPUS)  # nobody has exchanged data with all peers
+    assert values["transfer_mismatches", "peer"] == dict.fromkeys(GPUS)  # no GPU has exchanged data with all peers
 
 
 def test_one_gpu_alone_has_no_peers_and_says_so(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_without_a_gpu_there_is_nothing_to_copy_to(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_dead_cell_is_put_down_to_the_gpu_that_has_it_whatever_was_sent(tmp_path: Path, seed: int) -> None:
+def test_a_dead_cell_is_attributed_to_its_gpu_for_all_data(tmp_path: Path, seed: int) -> None:
     """Each sender's words would show it half of the time; with their complement beside them, each always does."""
     create_machine(tmp_path / "node", seed=seed, faults=[{"kind": "stuck_bit", "gpu": 2}])
     values = measure(open_simulated(tmp_path / "node"), Transfers, tmp_path, mib=1, peer_mib=1, repeats=1)

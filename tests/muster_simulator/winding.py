@@ -9,7 +9,7 @@ from muster_simulator import SimulatedHardware
 
 
 class WoundClock(Clock):
-    """Moves only when somebody sleeps."""
+    """A clock that moves only in ``sleep``."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0

@@ -77,7 +77,7 @@ class CeleryStack(Stack):
         )
 
     def freeze(self, component: str) -> None:
-        """Hold a component where it is, as an overloaded machine would: it lives, but nobody hears of it."""
+        """Suspend a component, as an overloaded machine would: it lives, but sends no heartbeat."""
         for process in self._processes(component):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()
@@ -134,7 +134,7 @@ def running(
 
 def _start_redis(supervisor: Supervisor, port: int, folder: Path, environment: Mapping[str, str]) -> None:
     program = shutil.which("redis-server")
-    assert program, "no redis-server: tests/conftest.py should have said so"
+    assert program, "no redis-server: tests.support.services_needed should have refused the run"
     command = [program, "--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder), "--save", ""]
     supervisor.start("redis", command, environment)
     supervisor.wait_until("Redis", lambda: port_is_open(port), 30)

@@ -63,7 +63,7 @@ def run_stage(machine: Path, sku: Sku, stage: str, level: str, seed: int) -> Sta
     for call in stage_calls(sku, stage, level, seed):
         at = clock.wall()
         line = _run(machine, probes[call.probe], ProbeCall(call.probe, call.timeout_s, call.seed, call.params))
-        status, reason = line.end or (contract.CRASHED, "it ended without a word")
+        status, reason = line.end or (contract.CRASHED, "it ended without a message")
         outcomes.append(ProbeOutcome(call.probe, status, reason, at, clock.wall() - at))
         measurements += line.measurements
     result = Result(

@@ -1,7 +1,7 @@
 """Corrupts device buffers in flight, at the hardware seam, without the detector's knowledge.
 
 A probe is given ``OneDevice`` in place of the machine and runs unchanged: what a kernel has written, or what lies
-in memory, is altered before the probe sees it again. Whether bits really changed is told to the test alone.
+in memory, is altered before the probe sees it again. Only the test learns whether bits really changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STRIDES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def _mask(words: Any, dice: random.Random) -> int:
-    """One bit of a word; the topmost has no positive value."""
+    """The mask of one bit of a word; negative for the topmost."""
     bits = 8 * int(words.element_size())
     bit = dice.randrange(bits)
     return -(1 << bit) if bit == bits - 1 else 1 << bit
@@ -92,7 +92,7 @@ class Injector:
     def __init__(self, kind: str, operation: str, among: int, seed: int) -> None:
         self._kind, self._operation, self._seed = KINDS[kind], operation, seed
         self._hit, self._calls = random.Random(seed).randrange(among), 0
-        # Workers on CPUs are forked processes: what they did is told through shared memory.
+        # Workers on CPUs are forked processes: they report what they did through shared memory.
         self._changed = multiprocessing.RawValue("i", 0)
 
     @property

@@ -55,7 +55,7 @@ class Desk:
         self.client = AirflowClient(stack.login.url, stack.login.username, stack.login.password)
 
     def wait(self, what: str, done: Callable[[], Any], seconds: float = 240) -> Any:
-        """What ``done`` says, as soon as it is anything."""
+        """Returns the first true value of ``done()``."""
         end = time.monotonic() + seconds
         while not (answer := done()):
             assert time.monotonic() < end, f"{what} did not come; logs in {self.stack.supervisor.logs}"

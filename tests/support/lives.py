@@ -1,4 +1,4 @@
-"""Nodes brought by decree to where a test begins: qualified by a run, or in production by a person's word."""
+"""Records that put a node into the state a test begins with: qualified by a run, or in production by a person."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def qualified(name: str, level: str = "demo") -> None:
     records.begin_run(*run, name, level, "earlier")
     for stage in STAGES:
         records.begin_stage(*run, stage)
-        said = Judgement(
+        judgement = Judgement(
             stage, level, Verdict.PASS, "by decree", Coverage(1, 1, 1), (), (), node.simulated, node.sku, "1"
         )
-        records.record_stage(*run, None, said)
+        records.record_stage(*run, None, judgement)
     records.finish_run(*run, Verdict.PASS, "by decree")
     records.release_leases(*run, "over")
 

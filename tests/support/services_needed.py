@@ -1,6 +1,6 @@
 """A pytest plugin: a service that tests need and that is missing fails the session by name.
 
-``ALLOW_MISSING=openssh-server,postgresql`` leaves out the tests that need these packages; the summary then says so.
+``ALLOW_MISSING=openssh-server,postgresql`` leaves out the tests that need these packages; the summary then lists them.
 """
 
 from __future__ import annotations

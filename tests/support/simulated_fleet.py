@@ -57,7 +57,7 @@ class Gate:
         self._held: IO[str] = path.open("w")
 
     def shut(self) -> None:
-        """Hold whoever comes from now on."""
+        """Block all callers from now on."""
         fcntl.flock(self._held, fcntl.LOCK_EX)
 
     def open(self) -> None:
@@ -69,7 +69,7 @@ class SimulatedFleet:
     """The nodes of one benchmark or test, in a folder."""
 
     def __init__(self, folder: Path, names: Iterable[str], seed: int, faults: Mapping[str, str]) -> None:
-        """``faults`` says which nodes have which kind of fault, on their GPU 0."""
+        """``faults``: {node: kind of fault on its GPU 0}."""
         self.folder = folder
         self.names = tuple(names)
         self.keys: Keys = make_client_keys(folder / "keys")

@@ -1,6 +1,6 @@
-"""A stand-in for the node side, for tests of how jobs are carried out: it does what it is told and measures nothing.
+"""A stand-in for the node side, for tests of how jobs are carried out: it behaves as configured and measures nothing.
 
-It is told by its plan (tests of jobs), or by ``~/behave.json`` on the node, {stage: {…}} (tests of whole DAG runs):
+The configuration is its plan (tests of jobs), or ``~/behave.json`` on the node, {stage: {…}} (tests of whole DAG runs):
 ``measured`` there lists what it claims to have measured at its first start in that stage, at its second, and so on.
 """
 
@@ -14,8 +14,8 @@ SOURCE = """
 import gzip, hashlib, json, os, pathlib, signal, subprocess, sys, time
 plan_path = pathlib.Path(sys.argv[2]); folder = plan_path.parent
 plan = json.loads(plan_path.read_text())
-told = pathlib.Path.home() / "behave.json"
-do = json.loads(told.read_text()).get(plan.get("stage"), {}) if told.exists() else plan
+settings = pathlib.Path.home() / "behave.json"
+do = json.loads(settings.read_text()).get(plan.get("stage"), {}) if settings.exists() else plan
 began = time.time()
 measured, ends = [], []
 if "measured" in do:
@@ -67,7 +67,7 @@ def plan(key: str, **behave: object) -> str:
 
 
 def behave(home: Path, **stages: object) -> None:
-    """Tell the stand-ins on a node what to do in each stage."""
+    """Configure the behaviour of the stand-ins on a node, by stage."""
     (home / "behave.json").write_text(json.dumps(stages))
 
 

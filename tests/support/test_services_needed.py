@@ -1,4 +1,4 @@
-"""A missing service is never a silent skip: the session fails by name, or says loudly what was left out."""
+"""A missing service is never a silent skip: the session fails and names it, or the summary lists what was left out."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_missing_service_fails_the_session_by_name(session, processes) -> None
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])
-def test_allowed_it_is_left_out_and_the_summary_says_so(session, processes) -> None:
+def test_an_allowed_missing_service_is_left_out_and_summarised(session, processes) -> None:
     ended = session("openssh-server,postgresql", "-n", processes)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "1 passed" in ended.stdout
@@ -77,5 +77,5 @@ def test_a_misspelt_package_is_refused(session) -> None:
     assert "ALLOW_MISSING names opensh-server" in ended.stderr
 
 
-def test_nobody_asks_for_a_service_that_no_chosen_test_needs(session) -> None:
+def test_a_service_that_no_chosen_test_needs_is_not_required(session) -> None:
     assert session("", "-k", "without").returncode == 0

@@ -16,7 +16,7 @@ class Hung(Exception):
 
 
 def bounded(what: str, call: Callable[[], T], limit_s: float, stop: Callable[[], Optional[str]] = lambda: None) -> T:
-    """``call()``'s answer, waited for at most ``limit_s`` seconds and not once ``stop()`` says why to stop.
+    """Returns ``call()``; waits at most ``limit_s`` seconds, and only until ``stop()`` returns a reason to stop.
 
     The call runs in a daemon thread, which is left behind if it hangs. Raises Hung, or whatever the call raises.
     """

@@ -20,7 +20,7 @@ from muster_node.hardware.seam import Hardware
 
 
 def host_hardware() -> Hardware:
-    """The machine this runs on (or the simulated one it stands for)."""
+    """The machine this runs on, or the simulated machine that the environment names."""
     from muster_node.hardware import open_hardware
 
     return open_hardware()

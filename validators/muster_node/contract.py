@@ -92,10 +92,10 @@ class Measurement:
     """One measured figure, or one fact.
 
     Exactly one of ``value`` (a number, in ``unit``) and ``text`` is set; both None means that it could not be measured,
-    and ``note`` says why ("not supported"): never a zero in its place. ``device`` is "node", "cpu3", "gpu0",
+    and ``note`` gives the reason ("not supported"): never a zero in its place. ``device`` is "node", "cpu3", "gpu0",
     "disk:sda", "nic:eth0". GPUs are numbered by their physical slot (NVML module id − 1) where the board reports it, so
     that a GPU that is missing leaves a gap. ``labels`` distinguish variants of a metric ({"dtype": "bf16"}).
-    ``samples`` is how many repeats stand behind the value; ``spread`` their (p95 − p5) / median, if there were several.
+    ``samples`` is the number of repeats behind the value; ``spread`` their (p95 − p5) / median, if there were several.
     """
 
     probe: str
@@ -156,7 +156,7 @@ class Result:
 
     ``identity``: boot_id, hostname, machine_id, serials {part: serial}. ``environment``: kernel, os, python, torch,
     driver, and so on, text to text. ``guard``: {"busy": bool, "evidence": [sentence]}. Times are epoch seconds.
-    Where ``end`` is not "completed", ``notes[0]`` is the sentence that says why.
+    Where ``end`` is not "completed", ``notes[0]`` is the sentence that gives the reason.
     """
 
     job_id: str

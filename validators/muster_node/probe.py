@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Param:
-    """A parameter of a probe: its default, and one line that says what it is and in which unit."""
+    """A parameter of a probe: its default, and one line with its meaning and unit."""
 
     default: Any
     doc: str
@@ -25,7 +25,7 @@ class Param:
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A metric that a probe reports: its unit, and one line that says what it is.
+    """A metric that a probe reports: its unit, and one line with its meaning.
 
     ``gpu_unit`` is the unit on devices "gpu{slot}" where it differs (a core's rate reads best in GFLOPS, a GPU's in
     TFLOPS).
@@ -64,7 +64,7 @@ class Context:
 class Probe:
     """Base of all probes.
 
-    ``loads`` says whether the probe puts load on the machine (then the in-use guard must pass first). ``needs`` names
+    ``loads``: whether the probe puts load on the machine (then the in-use guard must pass first). ``needs`` names
     what must be there: "torch", "gpu", "privilege:<command>"; what is missing makes the probe ``skipped``.
     """
 

@@ -121,7 +121,7 @@ class SimulatedCompute(Compute):
         timing.seconds = seconds
         timing.mean_clock_mhz = _mean(ended.megacycles - begun.megacycles, elapsed, ended.clock_mhz)
         timing.mean_power_w = _mean(ended.joules - begun.joules, elapsed, ended.power_w)
-        timing.mean_core_c = (round(begun.core_c) + round(ended.core_c)) / 2  # sensors tell whole degrees
+        timing.mean_core_c = (round(begun.core_c) + round(ended.core_c)) / 2  # sensors report whole degrees
 
     def free_memory(self) -> int:
         """Bytes of the modelled HBM that a process may have; the driver keeps some."""

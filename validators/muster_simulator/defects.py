@@ -25,7 +25,7 @@ from muster_simulator.models import Model
 Spec = Mapping[str, Any]
 Change = Dict[str, Any]
 
-# Chosen so that an integrity test of as few as 20 kernels misses the defect once in a million runs. Each stands for a
+# Chosen so that an integrity test of as few as 20 kernels misses the defect once in a million runs. Each represents a
 # product of 10^9 to 10^11 multiply-adds.
 _UPSET_RATE = 0.5
 

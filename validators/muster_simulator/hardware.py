@@ -47,7 +47,7 @@ class SimulatedHardware(Hardware):
         self._known: Optional[List[int]] = None
 
     def devices(self, kind: str) -> List[Device]:
-        """GPUs that answered when they were first asked for, by slot; no device of any other kind."""
+        """GPUs that answered the first query, by slot; no device of any other kind."""
         return [Device("gpu%d" % slot, "gpu", slot) for slot in self._slots()] if kind == "gpu" else []
 
     def _slots(self) -> List[int]:

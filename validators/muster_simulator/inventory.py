@@ -101,8 +101,8 @@ def _ecc_facts(built: Gpu, gpu: GpuState) -> List[Fact]:
     }
     facts = []
     for (name, scope), count in counts.items():
-        told = float(count) if built.ecc_on else None
-        facts.append(Fact(name, device, "count", told, labels={"scope": scope}, note=_unless(built.ecc_on)))
+        reported = float(count) if built.ecc_on else None
+        facts.append(Fact(name, device, "count", reported, labels={"scope": scope}, note=_unless(built.ecc_on)))
     return facts
 
 
@@ -140,8 +140,8 @@ def _gpu_facts(machine: Machine, built: Gpu, gpu: GpuState) -> List[Fact]:
     }
     facts = [_text(name, device, text) for name, text in texts.items()]
     for (name, unit), value in numbers.items():
-        told = None if value is None else round(float(value), 3)
-        facts.append(Fact(name, device, unit, told, note=_unless(value is not None)))
+        reported = None if value is None else round(float(value), 3)
+        facts.append(Fact(name, device, unit, reported, note=_unless(value is not None)))
     facts += _clock_facts(machine, device)
     facts += [*_ecc_facts(built, gpu), *_repair_facts(built, gpu), _replays(machine, device, gpu)]
     return facts + fabric.nvlink_facts(machine, built, gpu)

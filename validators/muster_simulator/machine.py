@@ -1,7 +1,7 @@
 """One simulated machine as built: what machine.json holds, and how a fresh one is drawn. Its defects are ``defects``.
 
-machine.json has physical quantities only. A defect is a part whose quantities are out of the ordinary; nothing in the
-file says which of them is meant.
+machine.json has physical quantities only. A defect is a part whose quantities are abnormal; the file
+does not mark it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Gpu:
     Rates per hour are under load: memory errors that ECC cannot mend or can, NVLink errors, PCIe replays, time-outs of
     the GPU's system processor. ``waiting_rows``: memory rows to be remapped at the next reset; ``spare_rows``: what
     their bank has left for it. ``opens_at_c``: core temperature at which a joint of the PCIe connection opens.
-    ``clock_lock_mhz``: highest clock that somebody has allowed (0: the model's own).
+    ``clock_lock_mhz``: highest clock that an operator has allowed (0: the model's own).
     """
 
     slot: int

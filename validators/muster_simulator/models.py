@@ -1,7 +1,7 @@
 """Hardware models that can be simulated: one entry each, data only.
 
-Figures that vendors or operators publish are anchors, and say from where; what nobody publishes (idle power, thermal
-resistance, time constants, spreads) is this simulation's own choice of something plausible and is quoted nowhere.
+Figures that vendors or operators publish are anchors, with their source. What is not published (idle power, thermal
+resistance, time constants, spreads) is a plausible choice of this simulation and is quoted nowhere.
 """
 
 from __future__ import annotations
@@ -155,8 +155,8 @@ _H200 = dataclasses.replace(
 )
 
 # B200. Best published GEMMs: bf16 1745.0, fp8 3432.5 TFLOPS (stas00/ml-engineering), of which a
-# typical part of ours does 0.94; tf32 stands to bf16 as in NVIDIA's HGX B200 datasheet (1:2), as do int8 to fp8 (1:1),
-# fp64 (37 TFLOPS) and fp32 (75 TFLOPS) as its peaks do to each other. 1000 W, 180 GB, 8 TB/s, PCIe Gen5 x16, 18 NVLinks
+# typical simulated part reaches 0.94. NVIDIA's HGX B200 datasheet gives the ratios of tf32 to bf16 (1:2) and of int8 to
+# fp8 (1:1), and the ratio of fp64 (37 TFLOPS) to fp32 (75 TFLOPS). 1000 W, 180 GB, 8 TB/s, PCIe Gen5 x16, 18 NVLinks
 # of 50 GB/s a direction: the same datasheet. What copies reach of 8 TB/s on a B200 is not published; the share here is
 # that of GB200's 7.35 TB/s (Azure, as an excerpt). 183,359 MiB, and 136 to 145 W at rest: nvidia-smi of B200 nodes, as
 # their users show it. Slowdown 3 °C above max-op: NVSentinel ADR-042; max-op itself is this simulation's choice. Eight

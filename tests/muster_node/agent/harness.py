@@ -38,7 +38,7 @@ def plan(*calls: ProbeCall, **fields: Any) -> Plan:
 
 
 def wait_for(what: Callable[[], Any], limit_s: float = 10.0) -> Any:
-    """What ``what`` says, as soon as it is anything; the test fails if it is nothing for so long."""
+    """Returns the first true value of ``what()``; the test fails after the limit."""
     until = time.monotonic() + limit_s
     while time.monotonic() < until:
         answer = what()

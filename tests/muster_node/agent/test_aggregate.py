@@ -60,7 +60,7 @@ def test_merging_bins_really_happens_and_keeps_the_guarantee() -> None:
 
 @given(st.lists(SENSIBLE, min_size=2, max_size=200), st.floats(0.05, 30))
 def test_the_slope_is_the_least_squares_slope_per_minute(values: list[float], step_s: float) -> None:
-    # Epoch seconds are told to a quarter of a microsecond: the exact slope is that over the times as they are told.
+    # Epoch seconds have a resolution of 0.25 µs; the exact slope is computed from the rounded times.
     times = [(START + index * step_s - START) / 60 for index in range(len(values))]
     exact = statistics.linear_regression(times, values).slope
     largest = max(abs(value) for value in values)
@@ -103,7 +103,7 @@ def test_a_gap_in_the_readings_is_not_booked_as_time_in_a_state() -> None:
     assert series.seconds == {"none": 2.0, "hw_thermal": 3.0}
 
 
-def test_states_without_end_are_bounded() -> None:
+def test_the_number_of_states_is_bounded() -> None:
     series = StateSeries()
     for t in range(1000):
         series.add(float(t), f"state{t}", 3.0)
@@ -112,5 +112,5 @@ def test_states_without_end_are_bounded() -> None:
 
 
 @given(st.lists(st.integers(20, 110), min_size=1, max_size=300), st.sampled_from([0.5, 0.95]))
-def test_a_sensor_that_reads_whole_degrees_is_told_exactly(values: list[int], share: float) -> None:
+def test_a_sensor_that_reads_whole_degrees_is_reported_exactly(values: list[int], share: float) -> None:
     assert series_of([float(value) for value in values]).quantile(share) == nearest_rank([*map(float, values)], share)

@@ -1,4 +1,4 @@
-"""What is missing on a node, and privileges: told before anything runs."""
+"""The check command reports missing tools and privileges before anything runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NeedsMuch(Probe):
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A PATH of our own, as an ordinary user, with nothing remembered of what sudo said."""
+    """A PATH of our own, an ordinary user, and an empty cache of sudo grants."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -67,7 +67,7 @@ def test_sudo_for_one_program_only_is_enough_for_that_program(tools: Path) -> No
     assert not privilege.granted()
 
 
-def test_everything_missing_is_told_with_what_to_do(
+def test_everything_missing_is_reported_with_its_remedy(
     tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -89,7 +89,7 @@ def test_everything_missing_is_told_with_what_to_do(
     assert "install fio" in items["fio"].message
 
 
-def test_little_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_free_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_WORK", str(tmp_path))
     monkeypatch.setattr(check.facts, "disk_free", lambda path: 10**9)
     item = check._work_dir(("a",))
@@ -97,14 +97,14 @@ def test_little_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "has 1.0 GB free: free at least 2 GB" in item.message
 
 
-def test_the_command_says_it_to_people_and_to_programs(node: Node, tmp_path: Path) -> None:
+def test_the_command_prints_text_and_json(node: Node, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(
         "class version:\n    cuda = None\n    hip = None\n"
         "class cuda:\n    device_count = staticmethod(lambda: 0)\n__version__ = '9.9'\n"
     )
     env = {"PYTHONPATH": str(tmp_path)}
-    told = node.command("check", "--json", env=env)
-    items = {item["item"]: item for item in json.loads(told.stdout)}
+    as_json = node.command("check", "--json", env=env)
+    items = {item["item"]: item for item in json.loads(as_json.stdout)}
     assert items["no-such-tool-anywhere"] == {
         "item": "no-such-tool-anywhere",
         "ok": False,
@@ -113,6 +113,6 @@ def test_the_command_says_it_to_people_and_to_programs(node: Node, tmp_path: Pat
     }
     assert items["python"]["ok"]
     assert items["torch"]["message"] == "PyTorch 9.9, built for cpu"
-    assert told.returncode == 1
-    spoken = node.command("check", env=env)
-    assert "MISSING   no-such-tool-anywhere not installed" in spoken.stdout
+    assert as_json.returncode == 1
+    as_text = node.command("check", env=env)
+    assert "MISSING   no-such-tool-anywhere not installed" in as_text.stdout

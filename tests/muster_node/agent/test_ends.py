@@ -54,7 +54,7 @@ def test_a_job_that_ends_by_itself_at_the_last_moment_is_complete(node: Node) ->
     assert (done.rc, done.result.end, done.result.partial) == (0, "completed", False)
 
 
-def test_when_the_agent_is_killed_nothing_of_it_lives_on(node: Node, tmp_path: Path) -> None:
+def test_no_process_of_a_killed_agent_survives(node: Node, tmp_path: Path) -> None:
     pid_file = tmp_path / "escaped"
     running = node.start(plan(call("escapes", 60.0, hang=True, pid_file=str(pid_file))))
     running.wait_for_progress("got away")

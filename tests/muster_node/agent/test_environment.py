@@ -29,7 +29,7 @@ def test_a_simulated_nodes_peer_group_names_its_firmware(node: Node, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("told", "named"),
+    ("versions", "named"),
     [
         ([NEW] * 8, NEW),
         ([NEW] * 7 + [OLD], f"{OLD}+{NEW}"),
@@ -39,11 +39,11 @@ def test_a_simulated_nodes_peer_group_names_its_firmware(node: Node, tmp_path: P
     ],
 )
 def test_gpus_of_one_node_that_differ_are_all_named_once(
-    told: Sequence[str | None], named: str | None, tmp_path: Path
+    versions: Sequence[str | None], named: str | None, tmp_path: Path
 ) -> None:
-    """Whatever their order; a GPU that does not tell (it is lost) makes no group of its own."""
+    """The order does not matter; a GPU without a version (it is lost) forms no group of its own."""
     create_machine(tmp_path / "machine", "h100-sxm-8", 1, ())
-    vbios = {f"gpu{slot}": text for slot, text in enumerate(told)}
+    vbios = {f"gpu{slot}": text for slot, text in enumerate(versions)}
     inventory: list[Fact] = [
         dataclasses.replace(fact, text=vbios[fact.device]) if fact.name == "vbios" else fact
         for fact in open_simulated(tmp_path / "machine").inventory()

@@ -42,7 +42,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
 
 
 @pytest.mark.parametrize("probe", sorted(MISBEHAVIOUR))
-def test_misbehaviour_is_told_in_one_sentence_and_keeps_what_was_measured(ended: Ended, probe: str) -> None:
+def test_misbehaviour_is_reported_in_one_sentence_and_keeps_measurements(ended: Ended, probe: str) -> None:
     status, reason = MISBEHAVIOUR[probe]
     outcome = ended.outcome(probe)
     assert outcome.status == status
@@ -59,7 +59,7 @@ def test_the_job_goes_on_to_its_end(ended: Ended) -> None:
     assert [row.value for row in ended.measured("good") if row.metric == "figure"] == [1.5, None, 2.5, None]
 
 
-def test_units_come_from_the_declaration_and_everything_told_arrives(ended: Ended) -> None:
+def test_units_come_from_the_declaration_and_every_field_arrives(ended: Ended) -> None:
     figure, rate, fact, missing = ended.measured("good")[:4]
     assert (figure.unit, figure.labels, figure.samples, figure.spread) == ("GB/s", {"op": "copy"}, 3, 0.25)
     assert (rate.device, rate.unit, rate.value) == ("gpu3", "TFLOPS", 7)
@@ -87,7 +87,7 @@ def test_a_segfault_leaves_its_python_stack_in_the_log(ended: Ended) -> None:
     assert log.name in ended.outcome("segfault").reason
 
 
-def test_identity_environment_and_hash_stand_in_the_result(ended: Ended) -> None:
+def test_the_result_holds_identity_environment_and_hash(ended: Ended) -> None:
     result = ended.result
     assert result.identity["boot_id"] == "boot-1"
     assert result.identity["serials"] == {"system": "SYS123", "gpu0": "GPU456"}
@@ -107,15 +107,15 @@ def test_a_probe_file_that_cannot_be_imported_is_noted_and_hides_no_other(ended:
     assert any("fake_probes.broken cannot be used: ModuleNotFoundError" in note for note in ended.result.notes)
 
 
-def test_skips_say_why(node: Node) -> None:
-    done = node.run(plan(call("skipper"), call("needy"), call("needs_gpu"), call("nobody"), call("good", wrong=1)))
+def test_skips_give_a_reason(node: Node) -> None:
+    done = node.run(plan(call("skipper"), call("needy"), call("needs_gpu"), call("unknown"), call("good", wrong=1)))
     assert {outcome.status for outcome in done.result.probes} == {"skipped"}
     assert [outcome.reason for outcome in done.result.probes][:3] == [
         "no privilege",
         "no-such-tool-anywhere is not installed",
         "no GPU answers",
     ]
-    assert "has no probe 'nobody'" in done.outcome("nobody").reason
+    assert "has no probe 'unknown'" in done.outcome("unknown").reason
     assert "probe good has no parameter wrong (it has: seconds, value)" in done.outcome("good").reason
 
 
@@ -137,7 +137,7 @@ def test_scratch_is_removed(node: Node) -> None:
 
 
 @pytest.mark.parametrize("hang", [False, True])
-def test_a_grandchild_that_escaped_is_hunted_down(node: Node, tmp_path: Path, hang: bool) -> None:
+def test_a_grandchild_that_escaped_is_killed(node: Node, tmp_path: Path, hang: bool) -> None:
     pid_file = tmp_path / "escaped"
     done = node.run(plan(call("escapes", 2.0, hang=hang, pid_file=str(pid_file))))
     assert not alive(int(pid_file.read_text()))
@@ -152,7 +152,7 @@ def test_a_stubborn_probe_is_killed_at_its_time_limit(node: Node) -> None:
     assert time.monotonic() - started < 6
 
 
-def test_a_reader_that_does_not_read_holds_nothing_up(node: Node) -> None:
+def test_a_reader_that_does_not_read_blocks_nothing(node: Node) -> None:
     running = node.start(plan(call("chatty")))
     assert running.process.wait(timeout=20) == 0
     done = running.end()

@@ -31,7 +31,7 @@ def run(code: str, tmp_path: Path, timeout_s: float = 10.0) -> tuple[process.Chi
     return end, lines, log
 
 
-def test_a_child_that_cannot_be_killed_is_left_behind_and_never_waited_for(
+def test_the_agent_does_not_wait_for_a_child_that_cannot_be_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No test can put a process into uninterruptible sleep; one whose signals get lost looks the same from here."""
@@ -54,7 +54,7 @@ def test_a_child_that_cannot_be_killed_is_left_behind_and_never_waited_for(
         os.waitpid(end.pid, 0)
 
 
-def test_a_grandchild_that_keeps_the_pipe_open_does_not_keep_us(tmp_path: Path) -> None:
+def test_a_grandchild_that_keeps_the_pipe_open_does_not_block_the_agent(tmp_path: Path) -> None:
     started = time.monotonic()
     code = "import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True); print('done')"
     end, _, log = run(code, tmp_path)
@@ -71,7 +71,7 @@ def test_a_child_that_closes_its_lines_and_hangs_is_out_of_time_too(tmp_path: Pa
     assert (end.cut, end.returncode) == (process.TIMEOUT, -signal.SIGTERM)
 
 
-def test_the_kernels_out_of_memory_kill_is_told_apart(tmp_path: Path) -> None:
+def test_the_kernels_out_of_memory_kill_is_distinguished(tmp_path: Path) -> None:
     vmstat = tmp_path / "vmstat"
     vmstat.write_text("pgfault 12\noom_kill 3\n")
     assert facts.oom_kills((str(vmstat),)) >= 3

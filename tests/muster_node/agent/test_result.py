@@ -1,4 +1,4 @@
-"""A result always fits its limit, says what it left out, and is written even when the disk is full."""
+"""A result always fits its limit, notes what it left out, and is written even when the disk is full."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_no_result_passes_its_limit(counts: list[int], series: int, limit: int, 
     assert len(encode(result(measurements=everything, telemetry=telemetry), limit)) <= limit
 
 
-def test_notes_without_end_are_bounded() -> None:
+def test_the_number_of_notes_is_bounded() -> None:
     got = json.loads(encode(result(notes=["x" * 1000] * 5000)))
     assert len(got["notes"]) == 201
     assert got["notes"][-1] == "4800 further notes were dropped"
@@ -115,7 +115,7 @@ def _in_own_mounts(script: str) -> subprocess.CompletedProcess[str]:
 def test_a_probe_that_fills_the_disk_does_not_cost_the_result(tmp_path: Path) -> None:
     """On a real file system of 16 MB, filled to its last byte while the job runs."""
     if not shutil.which("unshare") or _in_own_mounts("mount -t tmpfs none /mnt").returncode:
-        pytest.skip("this system lets nobody mount a small file system for a test (unshare --user --mount)")
+        pytest.skip("this system does not allow mounting a small file system for a test (unshare --user --mount)")
     filled = tmp_path / "small" / "filled"
     filled.parent.mkdir()
     job = Plan.to_json(plan(call("filler", path=str(filled)), call("good")))

@@ -24,20 +24,20 @@ def limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_what_a_probe_has_set_is_put_back_and_told(node: Node, limit: Path) -> None:
+def test_settings_that_a_probe_changed_are_restored_and_noted(node: Node, limit: Path) -> None:
     done = node.run(plan(call("meddles")))
     assert limit.read_text() == "700"
     assert WHAT + "restored" in done.result.notes
     assert not (node.work / FILE).exists()
 
 
-def test_nothing_is_said_where_nothing_was_set(node: Node, limit: Path) -> None:
+def test_without_changes_there_are_no_notes(node: Node, limit: Path) -> None:
     done = node.run(plan(call("good")))
     assert limit.read_text() == "700"
     assert not any("power_limit" in note for note in done.result.notes)
 
 
-def test_it_is_put_back_when_the_job_is_ended(node: Node, limit: Path) -> None:
+def test_settings_are_restored_when_the_job_is_ended(node: Node, limit: Path) -> None:
     running = node.start(plan(call("meddles", 60.0, hang=True)))
     running.wait_for_progress("has set a limit")
     started = time.monotonic()
@@ -47,7 +47,7 @@ def test_it_is_put_back_when_the_job_is_ended(node: Node, limit: Path) -> None:
     assert WHAT + "restored" in done.result.notes
 
 
-def test_the_next_job_puts_it_back_when_the_agent_was_killed(node: Node, limit: Path) -> None:
+def test_the_next_job_restores_settings_when_the_agent_was_killed(node: Node, limit: Path) -> None:
     running = node.start(plan(call("meddles", 60.0, hang=True)))
     running.wait_for_progress("has set a limit")
     running.end(signal.SIGKILL)
@@ -60,7 +60,7 @@ def test_the_next_job_puts_it_back_when_the_agent_was_killed(node: Node, limit: 
 
 
 @pytest.mark.parametrize("change", ["another boot", "long ago", "from the future", "nonsense"])
-def test_what_was_left_long_ago_or_before_a_boot_is_let_be(node: Node, limit: Path, change: str) -> None:
+def test_settings_files_from_long_ago_or_an_earlier_boot_are_ignored(node: Node, limit: Path, change: str) -> None:
     running = node.start(plan(call("meddles", 60.0, hang=True)))
     running.wait_for_progress("has set a limit")
     running.end(signal.SIGKILL)
@@ -77,7 +77,7 @@ def test_what_was_left_long_ago_or_before_a_boot_is_let_be(node: Node, limit: Pa
     assert limit.read_text() == "500", "as this job found it"
 
 
-def test_what_cannot_be_put_back_is_told(node: Node, limit: Path) -> None:
+def test_a_setting_that_cannot_be_restored_is_noted(node: Node, limit: Path) -> None:
     done = node.run(plan(call("meddles")), env={"FAKE_PUT_BACK": "refused"})
     assert WHAT + "not restored: NVML: no permission" in done.result.notes
     assert (done.result.end, limit.read_text()) == ("completed", "500")

@@ -30,14 +30,14 @@ def rows_of(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().splitlines()]
 
 
-def test_the_side_file_is_what_the_result_says(node: Node) -> None:
+def test_the_side_file_matches_the_result(node: Node) -> None:
     done = node.run(plan(call("good", seconds=1.0)))
-    said, path = done.result.telemetry_file, done.job / "telemetry.jsonl.gz"
-    assert said is not None
-    assert said.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert said.bytes == path.stat().st_size
+    described, path = done.result.telemetry_file, done.job / "telemetry.jsonl.gz"
+    assert described is not None
+    assert described.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert described.bytes == path.stat().st_size
     rows = rows_of(path)
-    assert said.rows == len(rows) >= 10  # two series, ten times a second
+    assert described.rows == len(rows) >= 10  # two series, ten times a second
     assert rows[0].keys() == {"t", "series", "device", "value"}
     assert rows[1].keys() == {"t", "series", "device", "state"}
 
@@ -69,7 +69,7 @@ def test_a_sensor_that_hangs_costs_its_series_and_nothing_else(node: Node) -> No
     assert [series.samples for series in done.result.telemetry] == [2, 2]
 
 
-def test_a_tool_that_telemetry_reads_is_not_taken_for_a_stray(node: Node) -> None:
+def test_a_tool_that_telemetry_reads_is_not_taken_for_an_orphan(node: Node) -> None:
     done = node.run(plan(*[call("good")] * 6), env={"FAKE_TELEMETRY": "tool"})
     assert done.result.end == "completed"
     assert done.result.notes == [
@@ -96,7 +96,7 @@ def test_unusable_readings_are_counted_not_recorded(tmp_path: Path) -> None:
     assert recorder.notes == ["telemetry: 5 readings with an unusable name or number were dropped"]
 
 
-def test_series_without_end_are_bounded_and_said_so(tmp_path: Path) -> None:
+def test_the_number_of_series_is_bounded_and_noted(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "t.gz", 3.0)
     recorder.add(1.0, [Sample("power", f"gpu{n}", "W", 1.0) for n in range(telemetry.SERIES_MAX + 10)])
     aggregates, _ = recorder.close()
@@ -144,18 +144,18 @@ def test_48_hours_in_bounded_memory(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(TWO_DAYS), str(tmp_path)], capture_output=True, text=True, timeout=120, check=True
     )
-    told = json.loads(done.stdout)
-    print(told)
+    report = json.loads(done.stdout)
+    print(report)
     hours, series = 48, 5
-    assert told["rows"] == hours * 3600 * series
-    assert told["rss_end_kb"] - told["rss_after_2h_kb"] < 4096
-    assert told["file_bytes"] / told["rows"] < 8
-    assert told["result_bytes"] < 5000
-    assert told["temperature"]["samples"] == hours * 3600
+    assert report["rows"] == hours * 3600 * series
+    assert report["rss_end_kb"] - report["rss_after_2h_kb"] < 4096
+    assert report["file_bytes"] / report["rows"] < 8
+    assert report["result_bytes"] < 5000
+    assert report["temperature"]["samples"] == hours * 3600
     for figure in ("minimum", "median", "p95", "maximum"):
-        assert told["temperature"][figure] == pytest.approx(told["exact"][figure], rel=ACCURACY)
-    assert told["temperature"]["slope_per_min"] == pytest.approx(told["exact"]["slope_per_min"], rel=1e-6)
-    assert told["time_in_state"]["hw_thermal"] == pytest.approx(48 * 60, rel=0.01)
+        assert report["temperature"][figure] == pytest.approx(report["exact"][figure], rel=ACCURACY)
+    assert report["temperature"]["slope_per_min"] == pytest.approx(report["exact"]["slope_per_min"], rel=1e-6)
+    assert report["time_in_state"]["hw_thermal"] == pytest.approx(48 * 60, rel=0.01)
 
 
 class FastClock(Clock):

@@ -50,8 +50,8 @@ def python_39() -> str:
 
 def _is_39(path: str) -> bool:
     # A version manager's stand-in of that name may have no 3.9 behind it.
-    told = subprocess.run([path, "-c", "import sys; print(sys.version_info[:2])"], capture_output=True, text=True)
-    return told.stdout.strip() == "(3, 9)"
+    output = subprocess.run([path, "-c", "import sys; print(sys.version_info[:2])"], capture_output=True, text=True)
+    return output.stdout.strip() == "(3, 9)"
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_the_same_sources_give_the_same_bytes_anywhere(built: agentfile.AgentFil
     assert hashlib.sha256(built.path.read_bytes()).hexdigest() == built.sha256 == built.path.stem
 
 
-def test_it_is_not_built_again_while_the_sources_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_not_built_again_while_the_sources_are_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = build_agent(tmp_path)
     monkeypatch.setattr(agentfile, "_pack", lambda sources: pytest.fail("built again"))
     assert build_agent(tmp_path) == first
@@ -139,23 +139,23 @@ def test_a_probe_is_one_file_that_touches_no_other(built: agentfile.AgentFile, t
 
 def test_it_declares_its_probes(built: agentfile.AgentFile, tmp_path: Path) -> None:
     done = run(built.path, "probes", "--json", work=tmp_path / "work")
-    told = json.loads(done.stdout)
-    assert told["broken"] == {}
-    probes = {probe["name"]: probe for probe in told["probes"]}
+    output = json.loads(done.stdout)
+    assert output["broken"] == {}
+    probes = {probe["name"]: probe for probe in output["probes"]}
     assert {"inventory", "exact_gemm", "cpu_burn"} <= set(probes)
     assert probes["inventory"]["loads"] is False
     assert probes["inventory"]["metrics"]["cpu_model"]["unit"] == "text"
 
 
-def test_info_says_what_this_is(built: agentfile.AgentFile, tmp_path: Path) -> None:
-    told = json.loads(run(built.path, "info", "--json", work=tmp_path / "work").stdout)
-    assert told["sha256"] == built.sha256
-    assert (told["plan_schema"], told["result_schema"]) == (contract.PLAN_SCHEMA, contract.RESULT_SCHEMA)
-    assert told["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    assert (told["fence"], told["running"]) == (-1, None)
+def test_info_describes_the_agent(built: agentfile.AgentFile, tmp_path: Path) -> None:
+    output = json.loads(run(built.path, "info", "--json", work=tmp_path / "work").stdout)
+    assert output["sha256"] == built.sha256
+    assert (output["plan_schema"], output["result_schema"]) == (contract.PLAN_SCHEMA, contract.RESULT_SCHEMA)
+    assert output["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert (output["fence"], output["running"]) == (-1, None)
 
 
-def test_a_python_that_is_too_old_is_told_so(built: agentfile.AgentFile) -> None:
+def test_a_python_that_is_too_old_is_refused(built: agentfile.AgentFile) -> None:
     main = zipfile.ZipFile(built.path).read("__main__.py").decode()
     old = main.replace("sys.version_info < (3, 9)", "sys.version_info < (99, 9)")
     done = subprocess.run([sys.executable, "-c", old], capture_output=True, text=True)

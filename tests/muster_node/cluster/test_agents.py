@@ -30,8 +30,8 @@ def block(tmp_path: Path) -> Iterator[Make]:
     made: list[Block] = []
 
     def _block(*names: str, calls: Any, faults: Any = (), **keys: Any) -> Block:
-        told = {name: (*THREE_GPUS, *dict(faults).get(name, ())) for name in names}
-        made.append(Block(tmp_path, names, calls, told, **keys))
+        faults_of = {name: (*THREE_GPUS, *dict(faults).get(name, ())) for name in names}
+        made.append(Block(tmp_path, names, calls, faults_of, **keys))
         return made[-1]
 
     yield _block
@@ -144,8 +144,8 @@ def test_a_node_lost_while_it_waits_for_the_others_is_named(block: Make) -> None
         assert judgement.cleared == ()
 
 
-def test_a_slow_node_is_waited_for_in_every_phase_and_accused_of_nothing(block: Make) -> None:
-    """It comes late, and then works a fifth of the time. What convicts slow devices is above."""
+def test_a_slow_node_is_awaited_in_every_phase_and_not_failed(block: Make) -> None:
+    """The node starts late and then works a fifth of the time. Tests above cover devices that fail for slowness."""
     calls = [
         ("cluster_collectives", {"mib": [1], "repeats": 20}),
         ("cluster_training", {**TRAINING[1], "same_steps": 30, "gpus": "one"}),
@@ -186,7 +186,7 @@ def test_a_node_that_is_never_started_is_named(block: Make) -> None:
     assert "did not come up within 8 s" in judgement.inconclusive["n1"]
 
 
-def test_a_node_that_may_not_be_loaded_is_named_and_says_why(block: Make) -> None:
+def test_a_busy_node_is_named_with_its_reason(block: Make) -> None:
     pair = block("n0", "n1", calls=[COLLECTIVES], limits={"join_timeout_s": 8.0})
     pair.start("n0")
     pair.prepare("n1", usage='{"gpu_processes": ["4711 python (somebody)"]}')

@@ -1,4 +1,4 @@
-"""What members compute: digests that tell any difference, payloads with one right value, gradients that are right."""
+"""What members compute: digests that change with any bit, payloads with one correct value, correct gradients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHAPE = Shape(layers=2, d_model=32, head_dim=16, seq=8, batch=2, vocab=16)
 
 
 class Plain(Compute):
-    """A device that does what it is told, and can be told to flip a bit of one product."""
+    """A device that computes on the CPU and, with ``flip``, flips a bit of that product."""
 
     def __init__(self, flip: int | None = None) -> None:
         self.device = open_hardware().devices("cpu")[0]
@@ -57,9 +57,9 @@ class Plain(Compute):
 
 
 class Silent:
-    """A group for work that meets nobody."""
+    """A group without other members."""
 
-    def mark(self, told: str) -> None:
+    def mark(self, activity: str) -> None:
         pass
 
 
@@ -114,9 +114,9 @@ def test_places_and_tensors_count() -> None:
 
 def test_a_digest_does_not_depend_on_how_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = torch.randn(1000)
-    told = digest(torch, [whole])
+    expected = digest(torch, [whole])
     monkeypatch.setattr("muster_node.cluster.digest._CHUNK", 7)
-    assert digest(torch, [whole]) == digest(torch, [whole[:10], whole[10:]]) == told
+    assert digest(torch, [whole]) == digest(torch, [whole[:10], whole[10:]]) == expected
 
 
 def brute(op: str, ranks: int, rank: int, elements: int) -> list[float]:
@@ -135,7 +135,7 @@ def brute(op: str, ranks: int, rank: int, elements: int) -> list[float]:
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_a_right_payload_is_right_and_one_wrong_element_is_laid_to_its_sender(op: str) -> None:
+def test_one_wrong_element_is_attributed_to_its_sender(op: str) -> None:
     ranks, elements = 3, 300
     for rank in range(ranks):
         exchange = Exchange(torch, op, rank, ranks, elements, torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""Who is lost is named by everybody else, in every phase and whatever the way; and nobody hangs.
+"""The rendezvous: all other members name a lost member, in every phase, for every cause, and none hangs.
 
 The members are processes whose phases only sleep, so that every way to fail can be tried in every phase.
 """
@@ -39,17 +39,17 @@ class Lot:
     processes: dict[str, subprocess.Popen[str]]
     folder: Path
 
-    def said(self, name: str) -> list[str]:
+    def messages(self, name: str) -> list[str]:
         lines = (self.folder / f"{name}.out").read_text().splitlines()
-        return [json.loads(line)["said"] for line in lines if line.startswith('{"said"')]
+        return [json.loads(line)["message"] for line in lines if line.startswith('{"message"')]
 
     def await_phase(self, name: str, phase: str) -> None:
-        wait_for(lambda: f"phase {phase}" in self.said(name), limit_s=15.0)
+        wait_for(lambda: f"phase {phase}" in self.messages(name), limit_s=15.0)
 
     def await_all(self, phase: str) -> None:
         for name in self.processes:
             self.await_phase(name, phase)
-        time.sleep(0.3)  # the hub hears of it with the next beat
+        time.sleep(0.3)  # the hub receives the phase with the next heartbeat
 
     def end(self, name: str) -> dict[str, Any]:
         self.processes[name].wait(timeout=30)
@@ -83,11 +83,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
             process.wait()
 
 
-def run_member(lot: Lot, name: str, told: dict[str, Any]) -> None:
-    params = {**lot.shared, "rank": NAMES.index(name), **told.pop("params", {})}
+def run_member(lot: Lot, name: str, task: dict[str, Any]) -> None:
+    params = {**lot.shared, "rank": NAMES.index(name), **task.pop("params", {})}
     with (lot.folder / f"{name}.out").open("w") as out:
         lot.processes[name] = subprocess.Popen(
-            [sys.executable, str(MAIN), json.dumps({"params": params, **told})], stdout=out
+            [sys.executable, str(MAIN), json.dumps({"params": params, **task})], stdout=out
         )
 
 
@@ -135,7 +135,7 @@ def test_a_lost_master_is_named_by_all_others(start: Start, way: str) -> None:
             assert set(missing) == {"n0"}, phase
             assert phase in missing["n0"]
     if way == "hung":
-        # Back from its sleep it finds everybody gone, and must not blame them.
+        # When it resumes, all others have ended; it must name itself, not them.
         for lot in lots.values():
             lot.processes["n0"].send_signal(signal.SIGCONT)
             assert set(lot.end("n0")["missing"]) == {"n0"}
@@ -153,7 +153,7 @@ def test_lost_while_it_waits_for_others_to_join_it_is_named(start: Start) -> Non
 
 
 def let_in(lot: Lot) -> bool:
-    return all(any("joined" in said for said in lot.said(name)) for name in lot.processes)
+    return all(any("joined" in message for message in lot.messages(name)) for name in lot.processes)
 
 
 def test_a_master_that_never_comes_up_is_named(start: Start) -> None:
@@ -164,7 +164,7 @@ def test_a_master_that_never_comes_up_is_named(start: Start) -> None:
             assert set(lot.end(name)["missing"]) == {absent}
 
 
-def test_a_late_member_is_waited_for_and_its_lag_is_told(start: Start) -> None:
+def test_a_late_member_is_awaited_and_its_lag_reported(start: Start) -> None:
     lot = start("n0", "n1")
     wait_for(functools.partial(let_in, lot))
     time.sleep(1.0)
@@ -174,7 +174,7 @@ def test_a_late_member_is_waited_for_and_its_lag_is_told(start: Start) -> None:
     assert not any(lot.end(name)["missing"] for name in NAMES)
 
 
-def test_a_slow_member_is_not_taken_for_a_lost_one_and_its_time_tells(start: Start) -> None:
+def test_a_slow_member_is_not_taken_for_lost_and_its_time_is_reported(start: Start) -> None:
     """Slower in one phase than the limits for silence and progress: it beats, and gets on."""
     limits = {"stall_timeout_s": 2.0, "progress_timeout_s": 2.0}
     lots = {phase: start(n1={"phases": with_long(phase, 3.0)}, limits=limits) for phase in ("training",)}
@@ -193,17 +193,17 @@ def test_a_member_that_fails_by_itself_is_named_with_its_reason(start: Start) ->
     assert lot.end("n0")["error"] == ""
 
 
-def test_the_odd_one_out_is_named_and_where_there_is_no_majority_all_are(start: Start) -> None:
+def test_the_minority_is_named_and_without_a_majority_all_are(start: Start) -> None:
     gloo, nccl = {"agrees": "gloo"}, {"agrees": "nccl"}
-    odd, apart = start(n0=gloo, n1=nccl, n2=gloo), start(n0=gloo, n1=nccl, n2={"agrees": "none"})
+    minority, apart = start(n0=gloo, n1=nccl, n2=gloo), start(n0=gloo, n1=nccl, n2={"agrees": "none"})
     for name in NAMES:
-        missing = odd.end(name)["missing"]
+        missing = minority.end(name)["missing"]
         assert set(missing) == {"n1"}
         assert "cannot work together (n0: gloo; n1: nccl; n2: gloo)" in missing["n1"]
         assert set(apart.end(name)["missing"]) == set(NAMES)
 
 
-def test_a_collective_that_fails_with_everybody_there_accuses_nobody(start: Start) -> None:
+def test_a_collective_that_fails_with_all_members_present_names_no_member(start: Start) -> None:
     lot = start(phases=with_long("training"), n2={"collective_fails": "training"})
     for name in NAMES:
         end = lot.end(name)
@@ -222,7 +222,7 @@ def test_a_member_with_another_plan_is_not_let_in(start: Start) -> None:
         assert why in lot.end("n2")["missing"]["n0"]
 
 
-def test_strangers_on_the_port_disturb_nobody(start: Start) -> None:
+def test_unknown_peers_on_the_port_disturb_no_member(start: Start) -> None:
     lot = start("n0", "n1", limits={"join_timeout_s": 20.0})
     wait_for(functools.partial(let_in, lot))
     port = lot.shared["master_port"]
@@ -247,14 +247,14 @@ def test_strangers_on_the_port_disturb_nobody(start: Start) -> None:
     silent.close()
 
 
-def test_a_port_in_use_is_said_so_and_the_others_name_the_master(start: Start) -> None:
+def test_a_port_in_use_is_reported_and_the_others_name_the_master(start: Start) -> None:
     with socket.socket() as taken:
         taken.bind(("", 0))
         port = taken.getsockname()[1]
         lot = start("n1", limits={"join_timeout_s": 2.0, "master_port": port})
-        told = {"params": {**lot.shared, "rank": 0}, "phases": []}
+        task = {"params": {**lot.shared, "rank": 0}, "phases": []}
         master = subprocess.run(
-            [sys.executable, str(MAIN), json.dumps(told)], capture_output=True, text=True, timeout=30
+            [sys.executable, str(MAIN), json.dumps(task)], capture_output=True, text=True, timeout=30
         )
     assert f"the members cannot meet on port {port} of this node: it is in use" in master.stderr
     assert set(lot.end("n1")["missing"]) == {"n0"}

@@ -7,7 +7,7 @@ from muster_node.hardware.seam import Clock
 
 
 class StepClock(Clock):
-    """Time that passes only when told."""
+    """A clock that moves only when a test moves it."""
 
     def __init__(self):
         self.time = 100.0

@@ -35,9 +35,10 @@ NVLINK_5_ONLY = (
 class FakeNvml:
     """NVML as a healthy 8-GPU board answers it; ``refuse`` maps a function's name to the error that it raises.
 
-    Handles are NVML indices. Constants and error classes are the real binding's. ``before`` is told of every call, with
-    its arguments, before it is answered, and may raise instead. ``lost_after`` maps a GPU to the calls that it answers
-    before it is lost; ``fabric_version`` is the newest fabric structure that the driver accepts (3 since driver 580).
+    Handles are NVML indices. Constants and error classes are the real binding's. ``before`` is called with
+    the name and the arguments of every call before its answer, and may raise instead. ``lost_after`` maps a GPU to the
+    number of calls that it answers before it is lost; ``fabric_version`` is the newest fabric structure that the driver
+    accepts (3 since driver 580).
     """
 
     def __init__(self, count: int = 8, links: int = 2, **answers: Any) -> None:

@@ -54,15 +54,15 @@ def test_the_start_signal_waits_for_all_and_works_again(hardware, kind):
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-def test_a_failure_names_itself_and_hangs_nobody(hardware, kind):
+def test_a_failure_names_its_rank_and_hangs_no_other(hardware, kind):
     devices = hardware.devices("cpu")[:1] * 3 if kind == "cpu" else GPUS
 
     def work(worker):
         if worker.index == 1:
-            raise ValueError("lane 7 is odd")
+            raise ValueError("lane 7 differs")
         worker.ready()  # would wait for ever
 
-    with pytest.raises((WorkerFailed, ValueError), match="lane 7 is odd"):
+    with pytest.raises((WorkerFailed, ValueError), match="lane 7 differs"):
         hardware.at_once(devices, work)
 
 

@@ -36,10 +36,10 @@ def test_every_fact_of_this_machine_has_a_metric_in_the_same_unit():
         assert Inventory.metrics[fact.name].unit_on(fact.device) == fact.unit, fact
 
 
-def test_what_cannot_be_read_is_a_note_and_never_a_zero(tree):
+def test_unreadable_settings_are_a_note_and_never_a_zero(tree):
     for fact in inventory.inventory(tree({"/proc/cpuinfo": ""})):
         if fact.name in ("cpu_threads", "clock_synchronised"):
-            continue  # told by system calls, not by files
+            continue  # these come from system calls, not from files
         assert fact.value is None, fact
         assert fact.text is None, fact
         assert fact.note, fact
@@ -53,7 +53,7 @@ def test_simulated_only_by_the_environment(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("opener", ["", "not_there:open", "muster_node:not_there"])
-def test_an_opener_that_is_missing_never_means_this_host(monkeypatch, opener):
+def test_a_missing_opener_is_never_replaced_by_this_host(monkeypatch, opener):
     monkeypatch.setenv(muster_node.hardware.HARDWARE_ENV, opener)
     with pytest.raises(RuntimeError, match="cannot be opened"):
         open_hardware()
@@ -124,13 +124,13 @@ def test_counters(tree):
 
 
 @pytest.mark.parametrize(
-    ("label", "told"),
+    ("label", "expected"),
     [
         ("Inlet Temp", 24.5), ("System Ambient", 24.5), ("front panel", 24.5), ("Air Intake", 24.5),
         ("Exhaust Temp", None), ("Confrontation", None), ("Package id 0", None),
     ],
 )  # fmt: skip
-def test_the_inlet_is_known_by_its_label(tree, clock, label, told):
+def test_the_inlet_is_known_by_its_label(tree, clock, label, expected):
     contents = {
         "/sys/class/hwmon/hwmon0/name": "acpi_power_meter",
         "/sys/class/hwmon/hwmon0/temp2_label": label,
@@ -139,7 +139,7 @@ def test_the_inlet_is_known_by_its_label(tree, clock, label, told):
         "/sys/class/hwmon/hwmon0/temp4_label": "Inlet, which cannot be read",
     }
     inlets = [s for s in HostSensors(tree(contents), clock).read() if s.series == "inlet_temperature"]
-    assert [(s.device, s.unit, s.value) for s in inlets] == ([("node", "°C", told)] if told else [])
+    assert [(s.device, s.unit, s.value) for s in inlets] == ([("node", "°C", expected)] if expected else [])
 
 
 def test_sensors_of_a_server(tree, clock):

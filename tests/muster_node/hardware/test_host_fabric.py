@@ -1,4 +1,4 @@
-"""Fabric ports, fabric manager and PCIe neighbours out of a recorded /sys; what is not there is told, never zero."""
+"""Fabric ports, fabric manager and PCIe neighbours out of a recorded /sys; what is missing is noted, never zero."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ def machine(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
-def test_ports_are_told_with_state_firmware_and_errors(machine: Files) -> None:
+def test_ports_are_reported_with_state_firmware_and_errors(machine: Files) -> None:
     facts = list(fabric.port_facts(machine))
-    said = {(fact.name, fact.device): fact.text if fact.value is None else fact.value for fact in facts}
-    assert said["ib_port_active", "nic:mlx5_0"] == 1.0
-    assert said["ib_port_active", "nic:mlx5_2"] == 0.0
-    assert said["ib_port_state", "nic:mlx5_2"] == "DOWN"
-    assert said["ib_link_layer", "nic:mlx5_1"] == "InfiniBand"
-    assert said["ib_firmware", "nic:mlx5_0"] == "28.41.1000"
+    values = {(fact.name, fact.device): fact.text if fact.value is None else fact.value for fact in facts}
+    assert values["ib_port_active", "nic:mlx5_0"] == 1.0
+    assert values["ib_port_active", "nic:mlx5_2"] == 0.0
+    assert values["ib_port_state", "nic:mlx5_2"] == "DOWN"
+    assert values["ib_link_layer", "nic:mlx5_1"] == "InfiniBand"
+    assert values["ib_firmware", "nic:mlx5_0"] == "28.41.1000"
     errors = {fact.labels["counter"]: fact for fact in facts if (fact.name, fact.device) == ("ib_errors", "nic:mlx5_0")}
     assert errors["symbol_error"].value == 3
     assert (errors["out_of_sequence"].value, errors["out_of_sequence"].note) == (None, NOT_SUPPORTED)
 
 
-def test_a_ports_rate_is_told_with_its_adapter_while_it_is_up(machine: Files) -> None:
+def test_the_rate_of_a_port_that_is_up_carries_its_adapter(machine: Files) -> None:
     rates = {fact.device: fact for fact in fabric.port_facts(machine) if fact.name == "ib_port_rate"}
     assert {fact.labels["adapter"] for fact in rates.values()} == {"MT4129"}
     assert rates["nic:mlx5_0"].value == 400.0
@@ -83,7 +83,7 @@ def test_the_nearest_nic_is_the_one_with_most_of_the_path_in_common(
     assert facts["nearest_nic"].note == ("" if nearest else NOT_SUPPORTED)
 
 
-def test_a_gpu_under_the_same_root_complex_is_told_apart(machine: Files, tmp_path: Path) -> None:
+def test_a_gpu_under_the_same_root_complex_is_distinguished(machine: Files, tmp_path: Path) -> None:
     for adapter in ("mlx5_0", "mlx5_2"):
         (tmp_path / "sys/class/infiniband" / adapter / "device").unlink()
     facts = {fact.name: fact for fact in fabric.topology(machine, {"gpu0": "0000:1b:00"})}
@@ -91,7 +91,7 @@ def test_a_gpu_under_the_same_root_complex_is_told_apart(machine: Files, tmp_pat
     assert facts["gpu_numa_node"].value == 0
 
 
-def test_numa_nodes_that_the_kernel_does_not_know_are_told(machine: Files) -> None:
+def test_numa_nodes_unknown_to_the_kernel_are_noted(machine: Files) -> None:
     facts = {fact.name: fact for fact in fabric.topology(machine, {"gpu0": "0000:9a:00"})}
     assert (facts["gpu_numa_node"].value, facts["gpu_numa_node"].note) == (None, NOT_SUPPORTED)
 
@@ -99,9 +99,9 @@ def test_numa_nodes_that_the_kernel_does_not_know_are_told(machine: Files) -> No
 @pytest.mark.parametrize(
     ("output", "text"), [("active\n", "active"), ("inactive\n", "inactive"), ("unknown\n", None), (None, None)]
 )
-def test_the_fabric_manager_is_told_by_systemd(
+def test_the_fabric_managers_state_comes_from_systemd(
     monkeypatch: pytest.MonkeyPatch, output: str | None, text: str | None
 ) -> None:
     monkeypatch.setattr(fabric, "output_of", lambda command, ok_statuses: output)
-    told = fabric.fabric_manager()
-    assert (told.text, told.note) == (text, "" if text else NOT_SUPPORTED)
+    manager = fabric.fabric_manager()
+    assert (manager.text, manager.note) == (text, "" if text else NOT_SUPPORTED)

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through a stand-in for NVML: what a board tells, in our units. How it refuses: ``_refusals``."""
+"""NVIDIA GPUs through a stand-in for NVML: the board's facts, in our units. Refused calls: test_nvidia_refusals."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from muster_node.probe import Skip
 from tests.muster_node.hardware.nvml_standin import FakeNvml, value_of
 
 
-def test_a_healthy_board_is_told_in_full() -> None:
+def test_a_healthy_board_is_reported_in_full() -> None:
     gpus = NvidiaGpus(FakeNvml(links=18))
     facts = list(gpus.inventory())
     assert [device.id for device in gpus.devices()] == [f"gpu{slot}" for slot in range(8)]
-    told = {
+    expected = {
         "gpu_model": "NVIDIA H100 80GB HBM3",
         "inforom_valid": 1.0,
         "hbm_total": 81559 / 1024,
@@ -35,7 +35,7 @@ def test_a_healthy_board_is_told_in_full() -> None:
         "mig_mode": 0.0,
         "persistence_mode": 1.0,
     }
-    assert {name: value_of(facts, name) for name in told} == told
+    assert {name: value_of(facts, name) for name in expected} == expected
     assert value_of(facts, "gpu_count", "node") == 8
     assert value_of(facts, "cuda_version", "node") == "12.8"
     assert value_of(facts, "ecc_uncorrected", scope="aggregate") == 3
@@ -66,7 +66,7 @@ def test_a_gpu_is_lost_when_any_call_calls_it_so() -> None:
     assert not any(gpus.lost(gpu) for gpu in gpus.devices())
 
 
-def test_sensors_are_told_in_our_units() -> None:
+def test_sensors_are_reported_in_our_units() -> None:
     samples = {s.series: s for s in NvidiaGpus(FakeNvml()).telemetry() if s.device == "gpu3"}
     values = {series: sample.value for series, sample in samples.items() if sample.unit != "state"}
     assert values == {
@@ -95,14 +95,14 @@ def test_sensors_are_told_in_our_units() -> None:
         (pynvml.nvmlClocksEventReasonHwSlowdown, "hw_slowdown"),
     ],
 )
-def test_the_most_harmful_throttle_reason_is_told(reasons: int, state: str) -> None:
+def test_the_most_harmful_throttle_reason_is_reported(reasons: int, state: str) -> None:
     gpus = NvidiaGpus(FakeNvml(nvmlDeviceGetCurrentClocksEventReasons=reasons))
     assert {s.state for s in gpus.telemetry() if s.series == "throttle"} == {state}
 
 
-def test_everything_of_intake_is_told_of_a_healthy_board() -> None:
+def test_a_healthy_board_reports_everything_that_intake_needs() -> None:
     facts = list(NvidiaGpus(FakeNvml(links=18)).inventory())
-    told = {
+    expected = {
         "pci_address": "00000000:1B:00.0",
         "compute_mode": "default",
         "throttle_reason": "sw_power_cap",
@@ -114,7 +114,7 @@ def test_everything_of_intake_is_told_of_a_healthy_board() -> None:
         "fabric_state": "completed",
         "fabric_healthy": 1.0,
     }
-    assert {name: value_of(facts, name) for name in told} == told
+    assert {name: value_of(facts, name) for name in expected} == expected
     assert value_of(facts, "row_remap_banks", spare="max") == 2558
     assert value_of(facts, "retired_pages", cause="double_bit") == 0
     assert value_of(facts, "application_clock", domain="memory") == 1980
@@ -135,7 +135,7 @@ def test_everything_of_intake_is_told_of_a_healthy_board() -> None:
         ((0, 0, 0), None, None),
     ],
 )
-def test_the_fabrics_state_is_told_in_words(fabric: tuple[int, int, int], state: str | None, healthy: Any) -> None:
+def test_the_fabrics_state_is_reported_in_words(fabric: tuple[int, int, int], state: str | None, healthy: Any) -> None:
     facts = list(NvidiaGpus(FakeNvml(fabric=fabric)).inventory())
     assert value_of(facts, "fabric_state") == state
     assert value_of(facts, "fabric_healthy") == healthy
@@ -209,7 +209,7 @@ def test_boards_without_usable_module_ids_go_by_index(ids: list[Any]) -> None:
     assert [device.index for device in NvidiaGpus(nvml).devices()] == [0, 1]
 
 
-def test_a_gpu_that_alone_tells_no_module_id_takes_the_slot_that_is_left() -> None:
+def test_the_only_gpu_without_module_id_takes_the_free_slot() -> None:
     nvml = FakeNvml()
     nvml.module_ids = [8, 6, None, 7, 4, 2, 1, 3]  # type: ignore[list-item]
     gpus = NvidiaGpus(nvml)
@@ -234,7 +234,7 @@ MEMORY_FIELD = pynvml.NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT
 
 
 def _margins(nvml: FakeNvml) -> dict[str, float | None]:
-    """Margins of the core and of memory, None where none is told."""
+    """Margins of the core and of memory; None where none is reported."""
     samples = {s.series: s.value for s in NvidiaGpus(nvml).telemetry() if s.device == "gpu0"}
     return {series: samples.get(series) for series in ("thermal_margin", "hbm_margin")}
 
@@ -264,7 +264,7 @@ def test_margins_come_from_tlimit_and_where_that_is_garbage_from_thresholds(
         (["nvmlDeviceGetMarginTemperature", "nvmlDeviceGetTemperatureThreshold"], None, None),
     ],
 )
-def test_a_margin_that_is_not_supported_is_not_told_and_never_zero(
+def test_an_unsupported_margin_is_missing_and_never_zero(
     unsupported: list[str], core: float | None, memory: float | None
 ) -> None:
     nvml = FakeNvml()
@@ -279,7 +279,7 @@ def test_processes_are_sentences_and_leave_this_one_out(monkeypatch: pytest.Monk
     assert gpus.processes() == ("process 77 uses gpu7 (compute)",)
 
 
-def test_a_binding_that_lacks_a_function_is_told() -> None:
+def test_a_binding_without_a_function_is_reported() -> None:
     nvml = SimpleNamespace(NVMLError=pynvml.NVMLError, nvmlSystemGetDriverVersion=lambda: "418.1")
     facts = {fact.name: fact for fact in NvidiaGpus(nvml).inventory()}
     assert facts["driver_version"].text == "418.1"
@@ -287,7 +287,7 @@ def test_a_binding_that_lacks_a_function_is_told() -> None:
     assert "nvmlSystemGetCudaDriverVersion_v2" in facts["cuda_version"].note
 
 
-def test_no_driver_library_means_no_backend_and_a_dead_driver_is_told() -> None:
+def test_no_driver_library_means_no_backend_and_a_dead_driver_is_reported() -> None:
     nvml = FakeNvml()
     nvml.refuse["nvmlInit"] = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
     assert open_nvidia(nvml) is None
@@ -334,8 +334,8 @@ def test_the_host_counts_xids_beside_its_gpus(
 def test_a_gpus_cpus_are_those_of_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Any] = []
     monkeypatch.setattr(nvidia, "CudaCompute", lambda *arguments: built.append(arguments))
-    asked = FakeNvml(nvmlDeviceGetCpuAffinity=[0b101, 0b10])
-    for board in (asked, FakeNvml()):
+    queried = FakeNvml(nvmlDeviceGetCpuAffinity=[0b101, 0b10])
+    for board in (queried, FakeNvml()):
         NvidiaGpus(board).compute(Device("gpu2", "gpu", 2))
     *_, near = built[0]
     assert near() == {0, 2, 65}

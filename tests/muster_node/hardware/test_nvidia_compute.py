@@ -1,4 +1,4 @@
-"""torch.cuda as a stand-in: which GPU is which, what is timed, which product is asked for."""
+"""torch.cuda as a stand-in: which GPU is which, what is timed, which product is called."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Event:
 
     def __init__(self, enable_timing: bool) -> None:
         assert enable_timing
-        self.asked = 0
+        self.queries = 0
         self.recorded = False
 
     def record(self) -> None:
         self.recorded = True
 
     def query(self) -> bool:
-        self.asked += 1
-        return self.asked > 2
+        self.queries += 1
+        return self.queries > 2
 
     def synchronize(self) -> None:
         assert self.recorded
@@ -170,7 +170,7 @@ def test_a_hidden_gpu_is_never_taken_for_another(torch: Any) -> None:
         _compute("GPU-cccc")
 
 
-def test_a_pytorch_that_tells_no_uuid_goes_by_bus_order(torch: Any) -> None:
+def test_a_pytorch_without_uuids_goes_by_bus_order(torch: Any) -> None:
     torch.cuda.get_device_properties = lambda index: SimpleNamespace()
     assert _compute(index=0).torch_device == ("cuda", 0)
     with pytest.raises(Skip):

@@ -40,24 +40,24 @@ ERRORS = {
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("call", CALLS)
-def test_a_refused_call_is_told_and_costs_nothing_else(call: str, error: str) -> None:
+def test_a_refused_call_is_noted_and_costs_nothing_else(call: str, error: str) -> None:
     whole, broken = FakeNvml(), FakeNvml()
     broken.refuse[call] = ERRORS[error]
     gpus, healthy = NvidiaGpus(broken), NvidiaGpus(whole)
     assert gpus.processes() == ()
-    told, expected = facts_of(gpus), facts_of(healthy)
+    actual, expected = facts_of(gpus), facts_of(healthy)
     if call in ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"):
         assert gpus.devices() == []
         assert list(gpus.telemetry()) == []
-        count = next(fact for fact in told if fact.name == "gpu_count")
+        count = next(fact for fact in actual if fact.name == "gpu_count")
         assert count.note
         assert count.value == (None if call == "nvmlDeviceGetCount" else 0.0)
         return
-    if call in ("nvmlDeviceGetNvLinkState", "nvmlDeviceGetFieldValues"):  # a link that tells nothing is no link
-        assert all(f.value is None and f.note for f in told if f.name == "nvlink_errors")
-        told, expected = _without_links(told), _without_links(expected)
-    assert [(f.name, f.device, f.labels) for f in told] == [(f.name, f.device, f.labels) for f in expected]
-    for got, whole_fact in zip(told, expected, strict=True):
+    if call in ("nvmlDeviceGetNvLinkState", "nvmlDeviceGetFieldValues"):  # a link without an answer is no link
+        assert all(f.value is None and f.note for f in actual if f.name == "nvlink_errors")
+        actual, expected = _without_links(actual), _without_links(expected)
+    assert [(f.name, f.device, f.labels) for f in actual] == [(f.name, f.device, f.labels) for f in expected]
+    for got, whole_fact in zip(actual, expected, strict=True):
         if got.name == "gpu_lost" and error == "GpuIsLost":
             assert got.value in (0.0, 1.0)
             continue
@@ -95,10 +95,10 @@ def test_a_call_that_hangs_costs_its_own_gpu_only(call: str, monkeypatch: pytest
     fake, healthy = FakeNvml(), keyed(facts_of(NvidiaGpus(FakeNvml())))
     fake.hang[call] = None if call in ("nvmlDeviceGetCount",) or "System" in call else 5
     gpus = NvidiaGpus(fake)
-    told, samples = keyed(facts_of(gpus)), list(gpus.telemetry())
+    actual, samples = keyed(facts_of(gpus)), list(gpus.telemetry())
     assert gpus.processes() == ()
-    assert all(fact.note for fact in told.values() if fact.value is None and fact.text is None)
-    lost = {fact.device for fact in told.values() if "did not answer" in fact.note}
+    assert all(fact.note for fact in actual.values() if fact.value is None and fact.text is None)
+    lost = {fact.device for fact in actual.values() if "did not answer" in fact.note}
     if call == "nvmlDeviceGetCount":
         assert (gpus.devices(), samples) == ([], [])
     elif call == "nvmlDeviceGetHandleByIndex":
@@ -108,18 +108,18 @@ def test_a_call_that_hangs_costs_its_own_gpu_only(call: str, monkeypatch: pytest
     elif call.startswith("nvmlSystem"):
         assert lost == {"node"}
         by_version = {key for key in healthy if key[0] == "throttle_time" and key[1] != "node"}
-        assert {key for key in healthy if told[key] != healthy[key]} - by_version == {
-            key for key in healthy if told[key].device == "node" and "did not answer" in told[key].note
+        assert {key for key in healthy if actual[key] != healthy[key]} - by_version == {
+            key for key in healthy if actual[key].device == "node" and "did not answer" in actual[key].note
         }
     else:
         assert lost <= {"gpu1"}
-        assert {key: told[key] for key in healthy if key[1] != "gpu1"} == {
+        assert {key: actual[key] for key in healthy if key[1] != "gpu1"} == {
             key: fact for key, fact in healthy.items() if key[1] != "gpu1"
         }
         assert {sample.device for sample in samples} >= {f"gpu{slot}" for slot in range(8) if slot != 1}
 
 
-def test_a_call_that_hangs_is_left_behind_after_its_time() -> None:
+def test_a_call_that_hangs_is_abandoned_after_its_time_limit() -> None:
     fake = FakeNvml(count=2)
     gpus = NvidiaGpus(fake, limit_s=HANG_S)
     released = threading.Event()
@@ -133,7 +133,7 @@ def test_a_call_that_hangs_is_left_behind_after_its_time() -> None:
     assert facts["ecc_mode", "gpu5"].value == 1.0
 
 
-def test_when_two_gpus_hang_nobody_is_asked_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_two_gpus_hang_no_further_gpu_is_queried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml._Worker, "run", run_or_hang)
     fake = FakeNvml()
     fake.hang["nvmlDeviceGetEccMode"] = None
@@ -143,7 +143,7 @@ def test_when_two_gpus_hang_nobody_is_asked_any_more(monkeypatch: pytest.MonkeyP
     assert all(fact.value is None and fact.text is None and fact.note.startswith("NVML: not queried") for fact in last)
 
 
-def test_a_driver_that_hangs_from_the_start_is_told() -> None:
+def test_a_driver_that_hangs_from_the_start_is_reported() -> None:
     released = threading.Event()
     gpus = open_nvidia(FakeNvml(nvmlInit=lambda: released.wait(60)), limit_s=HANG_S)
     released.set()
@@ -157,8 +157,8 @@ def test_a_forked_process_asks_by_itself() -> None:
     gpus = NvidiaGpus(FakeNvml(count=1), limit_s=HANG_S)
     child = os.fork()
     if child == 0:
-        told = {fact.name: fact.value for fact in gpus.inventory()}
-        os._exit(0 if told["ecc_mode"] == 1.0 else 1)
+        actual = {fact.name: fact.value for fact in gpus.inventory()}
+        os._exit(0 if actual["ecc_mode"] == 1.0 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
@@ -177,8 +177,8 @@ def test_a_lost_gpu_costs_its_own_figures_only(error: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
-    """All that our code ever asks of NVML, on a board of two GPUs, as it was answered."""
+class Readout:
+    """All values that our code reads from NVML, on a board of two GPUs."""
 
     facts: dict[Any, Fact]
     samples: dict[Any, Any]
@@ -186,14 +186,14 @@ class Told:
     processes: tuple[str, ...]
 
 
-def ask_everything(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Told | None:
+def read_everything(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Readout | None:
     """None where there is no NVML at all."""
     monkeypatch.setattr(nvml._Worker, "run", run_or_hang)
     monkeypatch.setattr(nvidia, "CudaCompute", lambda device, uuid, index, pace, near: (*pace(), near()))
     gpus = open_nvidia(fake)
     if gpus is None:
         return None
-    return Told(
+    return Readout(
         facts={
             **keyed(list(gpus.inventory())),
             **{("counter", *key): f for key, f in keyed(list(gpus.counters())).items()},
@@ -205,7 +205,7 @@ def ask_everything(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Told | No
 
 
 COUNTING = ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetNvLinkState", "nvmlDeviceGetFieldValues")
-"""Calls that tell how much there is to tell: refused, there are fewer facts."""
+"""Calls that determine how many facts there are: if one is refused, there are fewer."""
 
 
 def _board() -> FakeNvml:
@@ -214,19 +214,19 @@ def _board() -> FakeNvml:
     return board
 
 
-def _sequence(monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[str, tuple[Any, ...]]], Told]:
+def _sequence(monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[str, tuple[Any, ...]]], Readout]:
     """Every call that is made, in order, and what a healthy board answers to all of them."""
     calls: list[tuple[str, tuple[Any, ...]]] = []
     board = _board()
     board.before = lambda name, arguments: calls.append((name, arguments))
-    told = ask_everything(board, monkeypatch)
-    assert told is not None
-    return calls, told
+    actual = read_everything(board, monkeypatch)
+    assert actual is not None
+    return calls, actual
 
 
 def test_every_function_that_our_code_names_is_called_and_none_past_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, _ = _sequence(monkeypatch)
-    # These are asked only where others refuse.
+    # These are called only where others are refused.
     otherwise = {"nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetGpuFabricInfo"}
     assert {name for name, _ in calls} == {*CALLS, "nvmlInit"} - otherwise
     for path in sorted(Path(nvml.__file__).parent.glob("*.py")):
@@ -240,7 +240,7 @@ def _is_method(node: ast.AST) -> TypeGuard[Any]:
 
 @pytest.mark.parametrize("error", [*ERRORS, "hangs"])
 def test_each_single_call_may_go_wrong(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One call after the other of all that are made fails, alone: it costs what it asked for, and is told."""
+    """Each call in turn fails alone: only the value that it reads is missing, and a note gives the reason."""
     calls, healthy = _sequence(monkeypatch)
     assert len(calls) > 100
     for number, (function, arguments) in enumerate(calls):
@@ -251,24 +251,26 @@ def test_each_single_call_may_go_wrong(error: str, monkeypatch: pytest.MonkeyPat
                 raise Hangs if error == "hangs" else pynvml.NVMLError(ERRORS[error])
 
         board.before = fail
-        told = ask_everything(board, monkeypatch)
-        assert told is not None, function
-        _check(function, arguments, error, told, healthy, f"call {number}, {function}{arguments}")
+        actual = read_everything(board, monkeypatch)
+        assert actual is not None, function
+        _check(function, arguments, error, actual, healthy, f"call {number}, {function}{arguments}")
 
 
-def _check(function: str, arguments: tuple[Any, ...], error: str, told: Told, healthy: Told, where: str) -> None:
-    assert all(f.note for f in told.facts.values() if f.value is None and f.text is None), where
-    assert set(told.samples.items()) <= set(healthy.samples.items()), where
-    assert told.processes == (), where
+def _check(
+    function: str, arguments: tuple[Any, ...], error: str, actual: Readout, healthy: Readout, where: str
+) -> None:
+    assert all(f.note for f in actual.facts.values() if f.value is None and f.text is None), where
+    assert set(actual.samples.items()) <= set(healthy.samples.items()), where
+    assert actual.processes == (), where
     if function in ("nvmlInit", "nvmlDeviceGetCount"):
-        assert not told.samples, where
-        assert told.facts["gpu_count", "node", ()].value is None, where
+        assert not actual.samples, where
+        assert actual.facts["gpu_count", "node", ()].value is None, where
         return
     hit = "node" if function.startswith("nvmlSystem") else f"gpu{1 - arguments[0]}"
     other = f"gpu{arguments[0]}" if hit != "node" else ""
     for key, fact in healthy.facts.items():
         about = key[2] if key[0] == "counter" else key[1]
-        got = told.facts.get(key)
+        got = actual.facts.get(key)
         if about == other:
             assert got == fact, (where, key)
         elif got is None:
@@ -280,14 +282,14 @@ def _check(function: str, arguments: tuple[Any, ...], error: str, told: Told, he
         elif got != fact and not _ends_the_links(function, error, key):
             assert (got.value, got.text) == (None, None) or key[0] in ("gpu_count", "gpu_lost"), (where, key)
     if other:
-        assert {key for key in healthy.samples if key[1] == other} <= set(told.samples), where
-        assert told.paces[other] == healthy.paces[other], where
+        assert {key for key in healthy.samples if key[1] == other} <= set(actual.samples), where
+        assert actual.paces[other] == healthy.paces[other], where
     if function == "nvmlDeviceGetHandleByIndex":
-        assert (told.facts["gpu_count", "node", ()].value, hit in told.paces) == (1.0, False), where
+        assert (actual.facts["gpu_count", "node", ()].value, hit in actual.paces) == (1.0, False), where
 
 
 def _ends_the_links(function: str, error: str, key: Any) -> bool:
-    """NVML says of a link past the last that it is not supported: there, fewer links are told."""
+    """NVML answers "not supported" for a link past the last: then fewer links are reported."""
     return (function, error, key[0]) == ("nvmlDeviceGetNvLinkState", "NotSupported", "nvlink_active")
 
 
@@ -302,28 +304,28 @@ def test_a_text_that_cannot_be_decoded_costs_only_itself(call: str, fact: str) -
     def fifth_is_garbled(handle: int) -> str:
         return NO_TEXT.decode() if handle == 5 else "as usual"
 
-    told = keyed(facts_of(NvidiaGpus(FakeNvml(**{call: fifth_is_garbled}))))
+    actual = keyed(facts_of(NvidiaGpus(FakeNvml(**{call: fifth_is_garbled}))))
     healthy = keyed(facts_of(NvidiaGpus(FakeNvml(**{call: "as usual"}))))
     spoilt = (fact, "gpu1", ())  # NVML index 5 sits in slot 1
-    assert {key for key in healthy if told[key] != healthy[key]} == {spoilt}
+    assert {key for key in healthy if actual[key] != healthy[key]} == {spoilt}
     note = f"NVML: the answer of {call} cannot be read (UnicodeDecodeError)"
-    assert (told[spoilt].text, told[spoilt].note) == (None, note)
+    assert (actual[spoilt].text, actual[spoilt].note) == (None, note)
 
 
 def test_a_structure_whose_text_cannot_be_decoded_costs_only_itself() -> None:
-    """The binding decodes the address where it is read, not where it is asked for."""
+    """The binding decodes the address when the attribute is read, not when the structure is returned."""
     garbled = pynvml.nvmlPciInfo_t()
     garbled.busId = NO_TEXT
-    told, healthy = (
+    actual, healthy = (
         keyed(facts_of(NvidiaGpus(FakeNvml(nvmlDeviceGetPciInfo=answer))))
         for answer in (lambda handle: garbled, FakeNvml().answers["nvmlDeviceGetPciInfo"])
     )
-    assert {key[0] for key in healthy if told[key] != healthy[key]} == {"pci_address"}
-    assert told["pci_address", "gpu0", ()].note == "NVML: an answer cannot be read (UnicodeDecodeError)"
+    assert {key[0] for key in healthy if actual[key] != healthy[key]} == {"pci_address"}
+    assert actual["pci_address", "gpu0", ()].note == "NVML: an answer cannot be read (UnicodeDecodeError)"
 
 
 def test_a_call_that_raises_anything_at_all_is_no_good_inforom() -> None:
-    """NVML says nothing of a valid one, so that an answer without a value and without an error would pass for it."""
+    """NVML returns nothing for a valid inforom, so an answer without value and error would look valid."""
 
     def raises(handle: int) -> None:
         raise ValueError("of no kind that was expected")
@@ -340,9 +342,9 @@ def test_a_field_of_unknown_type_costs_only_itself(kind: int, monkeypatch: pytes
     answer = FakeNvml._field
 
     def of_unknown_type(self: FakeNvml, wanted: Any) -> Any:
-        told = answer(self, wanted)
-        told.valueType = kind if wanted == field else told.valueType
-        return told
+        actual = answer(self, wanted)
+        actual.valueType = kind if wanted == field else actual.valueType
+        return actual
 
     healthy = {(s.series, s.device): s for s in NvidiaGpus(FakeNvml()).telemetry()}
     monkeypatch.setattr(FakeNvml, "_field", of_unknown_type)
@@ -350,10 +352,10 @@ def test_a_field_of_unknown_type_costs_only_itself(kind: int, monkeypatch: pytes
     assert {(s.series, s.device): s for s in gpus.telemetry()} == {
         key: sample for key, sample in healthy.items() if key[0] != "hbm_temperature"
     }
-    told = gpus._nvml.field(0, "NVML_FI_DEV_MEMORY_TEMP")
-    assert (told.value, told.note) == (None, "NVML: an answer cannot be read (IndexError)")
+    actual = gpus._nvml.field(0, "NVML_FI_DEV_MEMORY_TEMP")
+    assert (actual.value, actual.note) == (None, "NVML: an answer cannot be read (IndexError)")
 
 
-def test_a_sensor_that_tells_no_number_costs_only_itself() -> None:
+def test_a_sensor_without_a_number_costs_only_itself() -> None:
     series = {s.series for s in NvidiaGpus(FakeNvml(nvmlDeviceGetFanSpeed="fast")).telemetry()}
     assert series == {s.series for s in NvidiaGpus(FakeNvml()).telemetry()} - {"fan"}

@@ -1,4 +1,4 @@
-"""Setting GPUs again through NVML: which function is called with what, and what is told where it refuses."""
+"""Restoring GPU settings through NVML: the calls and their arguments, and the notes for refused calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Board:
             self.nvml.answers[name] = lambda handle, *_, name=name, answer=answer: (
                 answer if handle == 4 else healthy[name]
             )
-        self.said = restore(self.hardware, before, settings(self.hardware.inventory()))
+        self.notes = restore(self.hardware, before, settings(self.hardware.inventory()))
 
     def _note(self, name: str, arguments: tuple[Any, ...]) -> None:
         if name.startswith("nvmlDeviceSet"):
@@ -42,7 +42,7 @@ class Board:
 
 
 @pytest.mark.parametrize(
-    ("function", "now", "called", "said"),
+    ("function", "now", "called", "notes"),
     [
         ("nvmlDeviceGetEnforcedPowerLimit", 500000, ("nvmlDeviceSetPowerManagementLimit", 4, 700000),
          "gpu3 power_limit: 700 W before, 500 W after; restored"),
@@ -52,14 +52,14 @@ class Board:
          "gpu3 compute_mode: default before, exclusive process after; restored"),
     ],
 )  # fmt: skip
-def test_what_differs_is_set_as_it_was(function: str, now: int, called: tuple[Any, ...], said: str) -> None:
+def test_a_changed_setting_is_restored(function: str, now: int, called: tuple[Any, ...], notes: str) -> None:
     board = Board(**{function: now})
     assert board.calls == [called]
-    assert board.said == [said]
+    assert board.notes == [notes]
 
 
-def test_a_limit_that_was_held_from_outside_is_made_no_lasting_one() -> None:
-    """Before the load 500 W held, now 700 W do: nobody knows that anybody asked for 500 W."""
+def test_an_externally_enforced_limit_is_not_made_permanent() -> None:
+    """500 W applied before the load, 700 W apply now; it is unknown whether an operator set the 500 W."""
     board = Board()
     limit = [fact for fact in board.hardware.inventory() if (fact.name, fact.device) == ("power_limit", "gpu3")]
     lower = [dataclasses.replace(limit[0], value=500.0)]
@@ -70,22 +70,22 @@ def test_a_limit_that_was_held_from_outside_is_made_no_lasting_one() -> None:
 def test_both_clocks_are_set_together() -> None:
     board = Board(nvmlDeviceGetApplicationsClock=1200)
     assert set(board.calls) == {("nvmlDeviceSetApplicationsClocks", 4, 1980, 1980)}
-    assert len(board.said) == 2
+    assert len(board.notes) == 2
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetMigMode", "nvmlDeviceGetEccMode"])
-def test_modes_that_take_a_reset_are_told_and_left(function: str) -> None:
+def test_modes_that_need_a_reset_are_reported_and_not_changed(function: str) -> None:
     board = Board(**{function: [1, 1] if "Mig" in function else [0, 0]})
     assert board.calls == []
-    assert "not restored: it takes a reset of the GPU" in board.said[0]
+    assert "not restored: it takes a reset of the GPU" in board.notes[0]
 
 
-def test_as_it_was_nothing_is_set() -> None:
+def test_unchanged_settings_are_not_written() -> None:
     board = Board()
-    assert (board.calls, board.said) == ([], [])
+    assert (board.calls, board.notes) == ([], [])
 
 
-def test_a_refusal_is_told() -> None:
+def test_a_refusal_is_reported() -> None:
     board = Board()
     board.nvml.refuse[SETTERS[0]] = pynvml.NVML_ERROR_NO_PERMISSION
     board.nvml.answers["nvmlDeviceGetPowerManagementLimit"] = 500000
@@ -93,7 +93,7 @@ def test_a_refusal_is_told() -> None:
     assert "permission" in board.hardware.restore_setting("gpu3", "power_limit", limit).lower()
 
 
-def test_a_gpu_that_tells_nothing_any_more_is_left_alone() -> None:
+def test_a_gpu_that_no_longer_reports_settings_is_not_changed() -> None:
     board = Board()
     before = settings(board.hardware.inventory())
     gone = {key: fact for key, fact in before.items() if key[0] != "gpu3"}

@@ -42,6 +42,6 @@ def test_every_parser_has_recordings():
     ],
 )
 def test_clock_takes_the_best_source_and_says_which(cpufreq, info, clock, note):
-    value, said = parse.parse_clock(cpufreq, info)
+    value, source = parse.parse_clock(cpufreq, info)
     assert value == clock
-    assert note in said
+    assert note in source

@@ -1,4 +1,4 @@
-"""Who counts as a stranger on this machine."""
+"""Which processes and logins count as foreign use of this machine."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def spinning():
         process.wait()
 
 
-def test_our_own_children_are_no_strangers(spinning):
+def test_the_agents_children_are_not_foreign(spinning):
     child = spinning()
     detached = spinning(start_new_session=True)
     busy = " ".join(HostHardware().usage().busy_processes)
@@ -34,7 +34,7 @@ def test_our_own_children_are_no_strangers(spinning):
     assert f"process {detached.pid})" not in busy
 
 
-def test_a_busy_stranger_is_named(tree, clock):
+def test_a_busy_foreign_process_is_named(tree, clock):
     """Another user's job, on paper: processes we start are ours by descent."""
 
     def stat(pid, name, parent, ticks):
@@ -63,7 +63,7 @@ def test_a_busy_stranger_is_named(tree, clock):
     assert usage.cpu_count >= 1
 
 
-def test_a_passing_flicker_is_not_busy(tree, clock):
+def test_a_brief_load_is_not_busy(tree, clock):
     def stat(ticks):
         return f"9001 (cron) R 1 9001 9001 0 -1 0 0 0 0 0 {ticks} 0 0 0 20 0 1 0 1 1 1"
 

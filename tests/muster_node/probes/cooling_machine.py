@@ -4,7 +4,7 @@ from muster_node.hardware.seam import Device, Fact, RealClock, Sample
 
 
 class FastClock(RealClock):
-    """Sleeping takes no time, but the clock says it did."""
+    """Sleeping moves the clock and takes no real time."""
 
     def __init__(self):
         self.slept = 0.0

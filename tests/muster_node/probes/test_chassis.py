@@ -28,27 +28,27 @@ class Machine:
 
 @pytest.fixture
 def ipmitool(tmp_path, monkeypatch):
-    """``ipmitool(says)`` puts a program of that name on the PATH; ``script`` is what it runs instead of telling."""
+    """``ipmitool(output)`` puts a program of that name, which prints ``output`` or runs ``script``, on the PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
-    def make(says="", script=""):
-        (folder / "says").write_text(says)
-        (folder / "ipmitool").write_text(f"#!/bin/sh\n{script or f'exec cat {folder}/says'}\n")
+    def make(output="", script=""):
+        (folder / "output").write_text(output)
+        (folder / "ipmitool").write_text(f"#!/bin/sh\n{script or f'exec cat {folder}/output'}\n")
         (folder / "ipmitool").chmod(0o755)
 
     return make
 
 
-def told(run):
+def values(run):
     return {(each.metric, each.device): each.value if each.text is None else each.text for each in run}
 
 
 def test_fans_and_inlet_on_the_system_board_and_a_supply_that_failed(run_probe, ipmitool):
     ipmitool(recorded("dell"))
     run = run_probe(Chassis, Machine())
-    assert told(run) == {
+    assert values(run) == {
         ("inlet_temperature", "inlet"): 22.0,
         ("fan_speed", "fan0"): 8520.0, ("fan_state", "fan0"): "ok",
         ("fan_speed", "fan1"): 240.0, ("fan_state", "fan1"): "critical",
@@ -67,13 +67,13 @@ def test_a_sensor_without_a_reading_is_not_supported_and_never_zero(run_probe, i
         ("fan_speed", "fan1"), ("fan_state", "fan1"), ("inlet_temperature", "inlet"), ("psu_state", "psu2")
     }  # fmt: skip
     assert all("not supported" in run.one(metric, device).note for metric, device in silent)
-    assert told(run)["fan_state", "fan2"] == "warning"
-    assert told(run)["fan_duty", "fan3"] == 62.5
-    assert told(run)["psu_input_power", "psu0"] == 912.0, "what goes in, not what comes out"
-    assert told(run)["psu_state", "psu1"] == "warning"
+    assert values(run)["fan_state", "fan2"] == "warning"
+    assert values(run)["fan_duty", "fan3"] == 62.5
+    assert values(run)["psu_input_power", "psu0"] == 912.0, "what goes in, not what comes out"
+    assert values(run)["psu_state", "psu1"] == "warning"
 
 
-def test_where_no_bmc_answers_the_probe_is_skipped_with_ipmitools_own_word(run_probe, ipmitool):
+def test_without_a_bmc_the_probe_is_skipped_with_ipmitools_message(run_probe, ipmitool):
     ipmitool(script="echo 'Could not open device at /dev/ipmi0: No such file or directory' >&2; exit 1")
     with pytest.raises(Skip, match="no BMC answers ipmitool here: Could not open device"):
         run_probe(Chassis, Machine())
@@ -82,7 +82,7 @@ def test_where_no_bmc_answers_the_probe_is_skipped_with_ipmitools_own_word(run_p
         run_probe(Chassis, Machine())
 
 
-def test_a_bmc_that_hangs_is_ended_and_said(run_probe, ipmitool):
+def test_a_bmc_that_hangs_is_an_error(run_probe, ipmitool):
     ipmitool(script="exec sleep 60")
     with pytest.raises(RuntimeError, match=r"did not end within 0\.5 s"):
         run_probe(Chassis, Machine(), limit_s=0.5)

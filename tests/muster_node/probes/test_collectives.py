@@ -39,7 +39,7 @@ def test_a_buffer_of_a_few_bytes_has_an_element_for_each_rank(run_probe):
     assert run.one("collective_busbw").labels["bytes"] == "12"
 
 
-def test_sizes_that_do_not_fit_are_told_and_left_out_by_all(run_probe):
+def test_sizes_that_do_not_fit_are_reported_and_left_out_by_all_ranks(run_probe):
     run = run_probe(Collectives, sizes=[4096, 2**50], repeats=1, ranks=2, ops=["all_gather"])
     small, large = run.all("collective_busbw")
     assert small.value > 0
@@ -67,7 +67,7 @@ def test_a_rank_that_corrupts_is_found(run_probe, monkeypatch, op):
 
 
 class Logging(Exchange):
-    """An exchange that writes what NCCL would write, into the file that NCCL was told to."""
+    """An exchange that writes what NCCL would write, into the file that NCCL_DEBUG_FILE names."""
 
     silent: tuple = ()
 
@@ -146,7 +146,7 @@ def test_without_reduction_in_switches_there_is_nothing_to_switch_off(on_gpus):
     assert {rate.labels["nvls"] for rate in run.all("collective_busbw")} == {"off"}
 
 
-def test_one_gpu_alone_has_nobody_to_exchange_with(run_probe, monkeypatch):
+def test_one_gpu_alone_exchanges_nothing(run_probe, monkeypatch):
     monkeypatch.setattr(collectives, "BACKENDS", {"cpu": "gloo", "gpu": "gloo"})
     hardware = TwoGpus()
     real = hardware.devices

@@ -1,4 +1,4 @@
-"""Counters before and after a load: what was added is told, what is not told at both ends never becomes a number."""
+"""Counters before and after a load: differences are reported; a counter missing at either end gives no number."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def _added(before: list[Fact], after: list[Fact], seconds: float = 60.0) -> dict
     counters = Counters(machine)
     machine.facts = after
     machine.clock.sleep(seconds)
-    told: dict[tuple[str, str, str], dict[str, Any]] = {}
+    deltas: dict[tuple[str, str, str], dict[str, Any]] = {}
 
     def emit(metric: str, device: str, **more: Any) -> None:
         assert metric in METRICS
-        told[metric, device, next(iter((more.get("labels") or {}).values()), "")] = more
+        deltas[metric, device, next(iter((more.get("labels") or {}).values()), "")] = more
 
     hardware: Hardware = machine
     counters.emit(Context(hardware, {}, 1, Path(), emit, lambda sentence: None), [GPU])
-    return told
+    return deltas
 
 
 def _nvlink(link: int, kind: str, count: float) -> Fact:
@@ -52,33 +52,33 @@ def test_what_was_there_before_the_load_is_not_counted() -> None:
     def ecc(count: float, scope: str) -> Fact:
         return Fact("ecc_corrected", "gpu3", "count", count, labels={"scope": scope})
 
-    told = _added([ecc(7, "volatile"), ecc(90, "aggregate")], [ecc(12, "volatile"), ecc(400, "aggregate")])
-    assert told["ecc_corrected_delta", "gpu3", ""]["value"] == 5
+    deltas = _added([ecc(7, "volatile"), ecc(90, "aggregate")], [ecc(12, "volatile"), ecc(400, "aggregate")])
+    assert deltas["ecc_corrected_delta", "gpu3", ""]["value"] == 5
 
 
 @pytest.mark.parametrize(("seconds", "rate"), [(60.0, 12.0), (600.0, 1.2)])
-def test_replays_are_told_a_minute_too(seconds: float, rate: float) -> None:
-    told = _added(
+def test_replays_are_reported_per_minute_too(seconds: float, rate: float) -> None:
+    deltas = _added(
         [Fact("pcie_replay", "gpu3", "count", 3.0)], [Fact("pcie_replay", "gpu3", "count", 15.0)], seconds=seconds
     )
-    assert told["pcie_replay_delta", "gpu3", ""]["value"] == 12
-    assert told["pcie_replay_rate", "gpu3", ""]["value"] == pytest.approx(rate)
+    assert deltas["pcie_replay_delta", "gpu3", ""]["value"] == 12
+    assert deltas["pcie_replay_rate", "gpu3", ""]["value"] == pytest.approx(rate)
 
 
 def test_links_are_summed_by_kind_and_the_noisy_ones_are_named() -> None:
     before = [_nvlink(link, kind, 1.0) for link in range(3) for kind in ("replay", "recovery")]
     after = [_nvlink(0, "replay", 1.0), _nvlink(1, "replay", 5.0), _nvlink(2, "replay", 3.0)]
     after += [_nvlink(link, "recovery", 1.0) for link in range(3)]
-    told = _added(before, after)
-    assert told["nvlink_errors_delta", "gpu3", "replay"]["value"] == 6
-    assert told["nvlink_errors_delta", "gpu3", "replay"]["note"] == "link 1: 4; link 2: 2"
-    assert told["nvlink_errors_delta", "gpu3", "recovery"]["value"] == 0
+    deltas = _added(before, after)
+    assert deltas["nvlink_errors_delta", "gpu3", "replay"]["value"] == 6
+    assert deltas["nvlink_errors_delta", "gpu3", "replay"]["note"] == "link 1: 4; link 2: 2"
+    assert deltas["nvlink_errors_delta", "gpu3", "recovery"]["value"] == 0
 
 
-def test_a_link_that_went_down_meanwhile_is_told_beside_the_others() -> None:
-    told = _added([_nvlink(0, "crc", 1.0), _nvlink(1, "crc", 1.0)], [_nvlink(0, "crc", 1.0)])
-    assert told["nvlink_errors_delta", "gpu3", "crc"]["value"] == 0
-    assert told["nvlink_errors_delta", "gpu3", "crc"]["note"] == "link 1: this machine has no such counter"
+def test_a_link_that_went_down_is_noted_beside_the_others() -> None:
+    deltas = _added([_nvlink(0, "crc", 1.0), _nvlink(1, "crc", 1.0)], [_nvlink(0, "crc", 1.0)])
+    assert deltas["nvlink_errors_delta", "gpu3", "crc"]["value"] == 0
+    assert deltas["nvlink_errors_delta", "gpu3", "crc"]["note"] == "link 1: this machine has no such counter"
 
 
 def test_ports_are_summed_over_their_counters() -> None:
@@ -86,23 +86,23 @@ def test_ports_are_summed_over_their_counters() -> None:
         note = "" if count is not None else NOT_SUPPORTED
         return Fact("ib_errors", "nic:mlx5_0", "count", count, labels={"counter": counter}, note=note)
 
-    told = _added(
+    deltas = _added(
         [port("symbol_error", 2.0), port("link_downed", 0.0), port("out_of_sequence", None)],
         [port("symbol_error", 9.0), port("link_downed", 1.0), port("out_of_sequence", None)],
     )
-    assert told["ib_errors_delta", "nic:mlx5_0", ""]["value"] == 8
-    assert told["ib_errors_delta", "nic:mlx5_0", ""]["note"] == "link_downed: 1; symbol_error: 7"
+    assert deltas["ib_errors_delta", "nic:mlx5_0", ""]["value"] == 8
+    assert deltas["ib_errors_delta", "nic:mlx5_0", ""]["note"] == "link_downed: 1; symbol_error: 7"
 
 
-def test_what_is_not_told_is_told_as_such() -> None:
+def test_missing_values_are_noted() -> None:
     kind = Fact("nvlink_errors", "gpu3", "count", labels={"kind": "effective"}, note=NOT_SUPPORTED)
     lost = Fact("pcie_replay", "gpu3", "count", note="NVML: GPU is lost")
-    told = _added([kind, Fact("pcie_replay", "gpu3", "count", 3.0)], [kind, lost])
-    assert told["nvlink_errors_delta", "gpu3", "effective"]["value"] is None
-    assert NOT_SUPPORTED in told["nvlink_errors_delta", "gpu3", "effective"]["note"]
-    assert told["pcie_replay_delta", "gpu3", ""] == {"value": None, "note": "NVML: GPU is lost"}
-    assert told["pcie_replay_rate", "gpu3", ""]["value"] is None
-    assert told["xid_delta", "node", ""] == {"value": None, "note": "this machine has no such counter"}
+    deltas = _added([kind, Fact("pcie_replay", "gpu3", "count", 3.0)], [kind, lost])
+    assert deltas["nvlink_errors_delta", "gpu3", "effective"]["value"] is None
+    assert NOT_SUPPORTED in deltas["nvlink_errors_delta", "gpu3", "effective"]["note"]
+    assert deltas["pcie_replay_delta", "gpu3", ""] == {"value": None, "note": "NVML: GPU is lost"}
+    assert deltas["pcie_replay_rate", "gpu3", ""]["value"] is None
+    assert deltas["xid_delta", "node", ""] == {"value": None, "note": "this machine has no such counter"}
 
 
 def _host(checks: float | None, corrected: float = 0.0, uncorrected: float = 0.0) -> list[Fact]:
@@ -115,44 +115,44 @@ def _host(checks: float | None, corrected: float = 0.0, uncorrected: float = 0.0
 
 
 def test_the_hosts_own_counters_are_differenced_too() -> None:
-    told = _added(_host(1.0, 5.0, 0.0), _host(3.0, 5.0, 1.0))
-    assert [told[name, "node", ""]["value"] for name in HOST] == [2, 0, 1]
+    deltas = _added(_host(1.0, 5.0, 0.0), _host(3.0, 5.0, 1.0))
+    assert [deltas[name, "node", ""]["value"] for name in HOST] == [2, 0, 1]
 
 
 def test_a_host_that_does_not_count_is_no_host_without_errors() -> None:
-    told = _added(_host(None), _host(None))
-    assert told["machine_checks", "node", ""] == {"value": None, "note": NOT_SUPPORTED}
-    assert told["cpu_throttle_events_delta", "node", ""]["value"] is None
-    assert told["cpu_throttle_events_delta", "node", ""]["note"] == "this machine has no such counter"
+    deltas = _added(_host(None), _host(None))
+    assert deltas["machine_checks", "node", ""] == {"value": None, "note": NOT_SUPPORTED}
+    assert deltas["cpu_throttle_events_delta", "node", ""]["value"] is None
+    assert deltas["cpu_throttle_events_delta", "node", ""]["note"] == "this machine has no such counter"
 
 
 def test_throttle_events_of_cpus_are_summed_and_the_hot_ones_named() -> None:
     def events(*counts: float) -> list[Fact]:
         return [Fact("cpu_throttle_events", f"cpu{cpu}", "count", count) for cpu, count in enumerate(counts)]
 
-    told = _added(events(4.0, 0.0, 9.0), events(4.0, 3.0, 10.0))["cpu_throttle_events_delta", "node", ""]
-    assert (told["value"], told["note"], told["samples"]) == (4, "cpu1: 3; cpu2: 1", 3)
+    deltas = _added(events(4.0, 0.0, 9.0), events(4.0, 3.0, 10.0))["cpu_throttle_events_delta", "node", ""]
+    assert (deltas["value"], deltas["note"], deltas["samples"]) == (4, "cpu1: 3; cpu2: 1", 3)
 
 
-def test_throttle_time_is_told_by_reason() -> None:
+def test_throttle_time_is_reported_by_reason() -> None:
     def spent(reason: str, seconds: float | None) -> Fact:
         note = "" if seconds is not None else NOT_SUPPORTED
         return Fact("throttle_time", "gpu3", "s", seconds, labels={"reason": reason}, note=note)
 
     before = [spent("sw_power_cap", 10.0), spent("hw_thermal", 0.5), spent("sw_thermal", None)]
-    told = _added(before, [spent("sw_power_cap", 70.0), spent("hw_thermal", 0.5), spent("sw_thermal", None)])
-    assert told["throttle_time_delta", "gpu3", "sw_power_cap"]["value"] == 60.0
-    assert told["throttle_time_delta", "gpu3", "hw_thermal"]["value"] == 0.0
-    assert told["throttle_time_delta", "gpu3", "sw_thermal"] == {
+    deltas = _added(before, [spent("sw_power_cap", 70.0), spent("hw_thermal", 0.5), spent("sw_thermal", None)])
+    assert deltas["throttle_time_delta", "gpu3", "sw_power_cap"]["value"] == 60.0
+    assert deltas["throttle_time_delta", "gpu3", "hw_thermal"]["value"] == 0.0
+    assert deltas["throttle_time_delta", "gpu3", "sw_thermal"] == {
         "value": None, "labels": {"reason": "sw_thermal"}, "note": NOT_SUPPORTED,
     }  # fmt: skip
     assert _added([], [])["throttle_time_delta", "gpu3", ""]["value"] is None
 
 
-def test_rows_remapped_meanwhile_are_told() -> None:
+def test_rows_remapped_under_load_are_reported() -> None:
     def rows(uncorrected: float) -> list[Fact]:
         return [Fact("row_remap_uncorrected", "gpu3", "count", uncorrected)]
 
-    told = _added(rows(2.0), rows(3.0))
-    assert told["row_remap_uncorrected_delta", "gpu3", ""]["value"] == 1
-    assert told["row_remap_corrected_delta", "gpu3", ""]["value"] is None
+    deltas = _added(rows(2.0), rows(3.0))
+    assert deltas["row_remap_uncorrected_delta", "gpu3", ""]["value"] == 1
+    assert deltas["row_remap_corrected_delta", "gpu3", ""]["value"] is None

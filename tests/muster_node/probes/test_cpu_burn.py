@@ -47,7 +47,7 @@ def test_a_healthy_burn(run_probe, cpus):
     assert (spread.value is None) == (len(cpus) == 1)
 
 
-def test_counters_are_told_as_what_the_burn_added(run_probe):
+def test_counters_are_reported_as_differences_over_the_burn(run_probe):
     log = ["[ 1.0] EXT4-fs (vda): mounted", "[ 2.0] mce: [Hardware Error]: old news"]
     new = [*log, "[ 9.0] mce: [Hardware Error]: Machine check events logged", "[ 9.1] usb 1-1: new device"]
     run = run_probe(CpuBurn, Burning([(1, 5, 0), (3, 5, 1)], [log, new]), **SHORT)

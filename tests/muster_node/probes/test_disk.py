@@ -1,4 +1,4 @@
-"""The disk probe: real blocks through a real file, its own and nobody else's."""
+"""The disk probe: real blocks through a real file of its own."""
 
 import os
 

@@ -98,12 +98,12 @@ def test_every_corruption_is_found(run_probe, cpus, monkeypatch, dtype, corrupt)
     assert "again in 2 of 2 reruns" in found.note
     for cpu in cpus[:-1]:
         assert run.one("gemm_mismatches", cpu, dtype=dtype).value == 0
-    told = {m.labels["on"]: (m.device, m.value) for m in run.all("gemm_rerun", dtype=dtype)}
-    assert told == {cpus[-1]: (cpus[-1], 4), **dict.fromkeys(cpus[:-1][:2], (cpus[-1], 0))}
+    reruns = {m.labels["on"]: (m.device, m.value) for m in run.all("gemm_rerun", dtype=dtype)}
+    assert reruns == {cpus[-1]: (cpus[-1], 4), **dict.fromkeys(cpus[:-1][:2], (cpus[-1], 0))}
 
 
 def test_devices_are_soaked_once_before_they_are_tested_together(run_probe, tmp_path, monkeypatch):
-    """Whoever multiplies for a while without being checked is soaked; alone, before, a device is cold."""
+    """A device is cold before it is tested alone, and soaked after it multiplied unchecked for a while."""
     order = []
     honest = exact_gemm._Screen.__call__
     monkeypatch.setattr(exact_conditions.Soak, "__call__", lambda self, worker: order.append("soaked") or self._seconds)
@@ -123,7 +123,7 @@ def test_soaking_lasts_as_long_as_it_should(run_probe):
     assert clock.now() - begun >= 0.5
 
 
-def test_an_intermittent_fault_is_told_from_a_steady_one(run_probe, cpus, monkeypatch):
+def test_an_intermittent_fault_is_distinguished_from_a_steady_one(run_probe, cpus, monkeypatch):
     honest, calls = CpuCompute.matmul, [0]
 
     def faulty(self, a, b, **nominal):

@@ -1,4 +1,4 @@
-"""Operations of full entropy: the same bits every time and everywhere, and whoever differs is named."""
+"""Operations of full entropy: the same bits every time on every device; a device that differs is named."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_devices_that_agree_are_cleared():
     assert judge("op", agreeing(8)) == {}
 
 
-def test_whoever_differs_from_the_majority_is_named():
+def test_a_device_that_differs_from_the_majority_is_named():
     found = [*agreeing(3), Ran("key", {"op": ["b", "b"]})]
     assert judge("op", found) == {3: ["differs from 3 of 4 devices"]}
 
@@ -30,7 +30,7 @@ def test_a_device_that_differs_from_itself_once_is_named_and_spoils_no_vote():
     assert judge("op", found) == {0: ["run 2 gave other bits than run 1"]}
 
 
-def test_without_a_majority_nobody_is_cleared():
+def test_without_a_majority_no_device_is_cleared():
     found = [*agreeing(1), Ran("key", {"op": ["b", "b"]})]
     assert judge("op", found) == {index: ["devices disagree and no answer has a majority"] for index in (0, 1)}
 
@@ -43,7 +43,7 @@ def test_a_device_that_lacks_an_operation_has_no_vote():
     assert judge("op", [*agreeing(2), Ran("key", {})]) == {}
 
 
-def test_what_a_device_should_have_given_is_the_majority_s_answer_or_else_its_own():
+def test_the_expected_digest_is_the_majoritys_or_else_the_devices_own():
     found = [*agreeing(2), Ran("key", {"op": ["b", "b"]}), Ran("another model", {"op": ["c", "c"]})]
     assert [expected_digest("op", index, found) for index in range(4)] == ["a", "a", "a", "c"]
     found = [*agreeing(1), Ran("key", {"op": ["b", "c", "b"]})]
@@ -101,7 +101,7 @@ def test_the_simulated_gpu_that_corrupts_is_named(run_probe, tmp_path):
 
 
 @NEEDS_TORCH
-def test_a_fault_that_does_not_come_again_is_told_as_such(run_probe, tmp_path):
+def test_a_fault_that_does_not_recur_is_reported_as_such(run_probe, tmp_path):
     create_machine(tmp_path / "node", seed=4)
     injector = Injector("one_bit", "touch", among=2, seed=2)
     run = run_probe(FullEntropy, OneDevice(open_simulated(tmp_path / "node"), injector), dtypes=["bf16"], reruns=2)

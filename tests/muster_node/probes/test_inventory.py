@@ -1,4 +1,4 @@
-"""The inventory probe passes on what the hardware tells, and loads nothing."""
+"""The inventory probe passes on the hardware's facts and puts no load on it."""
 
 from muster_node.hardware import open_hardware
 from muster_node.probes.inventory import Inventory

@@ -63,7 +63,7 @@ def test_a_stuck_bit_is_found_by_every_pattern(run_probe, cpus, monkeypatch, pat
     assert (again.value, again.samples) == (3, 3)
 
 
-def test_a_wrong_word_says_what_was_written_and_read_and_which_way_bits_went():
+def test_a_wrong_word_is_noted_with_written_and_read_values_and_flip_directions():
     assert described(63, 0b1110, 0b0011) == (
         "word 63 (offset 0x1f8): wrote 0x000000000000000e, read 0x0000000000000003, 2 bits 1→0 and 1 bit 0→1"
     )
@@ -112,7 +112,7 @@ def test_simulated_gpus_account_for_nearly_all_of_their_memory(run_probe, gpus):
     assert all(95 < share < 105 for share in shares), "the model moves bytes at one rate, whatever for"
 
 
-def test_what_is_wrong_is_run_again_there_and_on_two_siblings(run_probe, gpus):
+def test_a_wrong_product_runs_again_there_and_on_two_siblings(run_probe, gpus):
     compute = type(gpus.compute(gpus.devices("gpu")[0]))
 
     def stuck(self, tensor, *, nominal_bytes):
@@ -163,7 +163,7 @@ def test_no_two_cells_share_an_address_word():
         assert fill.at(index, period=4096).unique().numel() == index.numel()
 
 
-def test_what_an_address_line_confuses_is_never_the_same_random_word():
+def test_addresses_that_a_line_confuses_never_hold_the_same_random_word():
     """Cells whose numbers differ by a power of two, in one row or in several."""
     import torch
 
@@ -244,8 +244,8 @@ def test_host_memory_that_cannot_be_measured_costs_no_gpu_its_figure(run_probe, 
     monkeypatch.setattr(memory_bandwidth, "_measure", full)
     run = run_probe(MemoryBandwidth, GpuThatIsACpu(), seconds=0.1, array_mib=64)
     assert run.one("memory_bandwidth", "gpu0", op="copy").value > 0.5
-    told = run.one("memory_bandwidth", "memory", op="copy")
-    assert (told.value, told.note) == (None, "half of the free memory is too little")
+    measured = run.one("memory_bandwidth", "memory", op="copy")
+    assert (measured.value, measured.note) == (None, "half of the free memory is too little")
 
 
 def test_bandwidth_counts_what_really_moves(run_probe, monkeypatch):

@@ -42,7 +42,7 @@ def proof(op, size, during, heads=None, ranks=8):
     return prove(op, size, ranks, parse_nccl_log(during), until)
 
 
-def test_names_of_new_versions_and_numbers_of_old_ones_say_the_same():
+def test_names_of_new_versions_and_numbers_of_old_ones_agree():
     new = parse_nccl_log(chose("AllReduce", GIB, "RING", "LL128") + chose("AllReduce", 8, "Tree", "Simple"))
     assert new.choices == {("AllReduce", GIB): ("RING/LL128",), ("AllReduce", 8): ("TREE/SIMPLE",)}
     old = "host:1:2 [0] NCCL INFO AllGather: 37756928 Bytes -> Algo 1 proto 2 time 2860.208008\n"
@@ -70,7 +70,7 @@ def test_channels_name_their_transports():
     )  # fmt: skip
 
 
-def test_switches_that_can_reduce_say_so():
+def test_switches_that_can_reduce_are_noted():
     line = "a:1:2 [3] NCCL INFO NVLS multicast support is %savailable on dev 3\n"
     assert parse_nccl_log(line % "").nvls
     assert not parse_nccl_log(line % "not ").nvls
@@ -95,9 +95,9 @@ def test_what_switches_reduce_needs_no_channels():
     assert proof("all_reduce", GIB, ring, heads).code == "no transport"
 
 
-def test_gathers_are_told_whole_or_by_rank():
-    for told in (GIB, GIB // 8):
-        assert proof("all_gather", GIB, called("AllGather") + chose("AllGather", told, "RING", "SIMPLE")).carried
+def test_gathers_are_logged_whole_or_by_rank():
+    for size in (GIB, GIB // 8):
+        assert proof("all_gather", GIB, called("AllGather") + chose("AllGather", size, "RING", "SIMPLE")).carried
     assert proof("all_gather", GIB, called("AllGather") + chose("AllGather", GIB // 4, "RING", "SIMPLE")).why_not
 
 

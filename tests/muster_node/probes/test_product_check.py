@@ -92,13 +92,13 @@ def test_the_sums_of_fp8_products_stay_within_its_accumulator():
     assert exact.operand_limit("fp8", 8192) == 1
 
 
-def test_the_rate_with_checks_is_told_beside_the_raw_one(run_probe, cpus):
+def test_the_rate_with_checks_is_reported_beside_the_raw_one(run_probe, cpus):
     run = run_probe(ExactGemm, dtypes=["fp32"], shapes=[[64, 64, 512]], rounds=1, modes=["alone"], dwell_s=0.01)
-    told = run.one("gemm_verified_to_raw", cpus[0], dtype="fp32", shape="64x64x512")
-    assert 0 < told.value < 150
-    assert told.note.startswith("K = 512: ")
+    ratio = run.one("gemm_verified_to_raw", cpus[0], dtype="fp32", shape="64x64x512")
+    assert 0 < ratio.value < 150
+    assert ratio.note.startswith("K = 512: ")
     # The product that came with the operands is counted and checked, but not timed as one of the repeats.
-    assert run.one("gemm_checked_elements", cpus[0], dtype="fp32").samples == told.samples + 1
+    assert run.one("gemm_checked_elements", cpus[0], dtype="fp32").samples == ratio.samples + 1
     assert run.one("gemm_checked_fraction", cpus[0], dtype="fp32").value == 100.0
 
 

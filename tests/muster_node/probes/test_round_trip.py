@@ -29,7 +29,7 @@ def test_damage_that_the_codec_itself_notices(run_probe, monkeypatch):
         assert all(m.value == 1 for m in run.all("round_trip_mismatches", codec=codec))
 
 
-def test_the_odd_core_out_is_wrong():
+def test_the_core_that_differs_from_the_others_is_wrong():
     assert compare([(True, "a"), (True, "a"), (True, "b")]) == {2: "differs from 2 of 3 cores"}
     assert compare([(True, "a")] * 3) == {}
 

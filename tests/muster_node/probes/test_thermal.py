@@ -32,22 +32,22 @@ def test_one_degree_is_within_and_more_is_not(off, value):
     assert time_to_steady(list(range(60)), readings, 0.0, 30) == (value, "")
 
 
-@pytest.mark.parametrize(("odd", "steady"), [(2, True), (3, False)])
-def test_an_odd_reading_or_two_unsettle_nothing(odd, steady):
+@pytest.mark.parametrize(("outliers", "steady"), [(2, True), (3, False)])
+def test_up_to_two_outliers_do_not_delay_the_settling_time(outliers, steady):
     readings = [60.0] * 100
-    readings[80 : 80 + odd] = [75.0] * odd
+    readings[80 : 80 + outliers] = [75.0] * outliers
     value, note = time_to_steady(list(range(100)), readings, 0.0, 50)
     assert (value == 0.0) is steady
     assert bool(note) is not steady
 
 
-@pytest.mark.parametrize(("settled_from", "told"), [(160, True), (60, False)])
-def test_what_still_warms_where_it_should_have_settled_has_no_time(settled_from, told):
+@pytest.mark.parametrize(("settled_from", "measured"), [(160, True), (60, False)])
+def test_a_temperature_that_still_rises_has_no_settling_time(settled_from, measured):
     times, readings = warming(400)
     value, note = time_to_steady(times, readings, 100.0, settled_from)
-    assert (value is not None) is told
-    assert bool(note) is not told
-    assert told or "not steady" in note
+    assert (value is not None) is measured
+    assert bool(note) is not measured
+    assert measured or "not steady" in note
 
 
 @pytest.mark.parametrize("constant", [8.0, 40.0, 55.0])
@@ -69,7 +69,7 @@ def test_the_constant_is_found_through_whole_degrees(constant, step):
         (([5.0] * 20, [60.0] * 20), "too few"),
     ],
 )
-def test_a_constant_that_the_series_does_not_carry_is_not_told(series, reason):
+def test_a_constant_that_the_series_does_not_support_is_not_reported(series, reason):
     value, note = cooldown_constant(*series)
     assert value is None
     assert reason in note

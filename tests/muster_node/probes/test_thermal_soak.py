@@ -48,7 +48,7 @@ def test_this_machine_reports_its_load_and_the_sensors_it_has(run_probe, cpus):
     assert bool(run.all("clock_median")) == ("clock" in sensed)
 
 
-def test_what_sensors_tell_under_load(run_probe):
+def test_sensor_readings_under_load(run_probe):
     hardware = Instrumented()
     run = run_probe(ThermalSoak, hardware, seconds=1.0, interval_s=0.1)
     assert hardware.readings > 8
@@ -66,7 +66,7 @@ def test_what_sensors_tell_under_load(run_probe):
     assert not run.all("thermal_margin")
 
 
-def test_without_a_cool_down_or_a_settled_temperature_the_reason_is_told(run_probe):
+def test_without_a_cool_down_or_a_settled_temperature_the_note_gives_the_reason(run_probe):
     run = run_probe(ThermalSoak, Instrumented(), seconds=1.0, interval_s=0.1)
     cooling, steady = run.one("cooldown_constant", "cpu0"), run.one("time_to_steady", "cpu0")
     assert (cooling.value, cooling.note) == (None, "no cool-down was requested")
@@ -98,7 +98,7 @@ class Memory(Instrumented):
             yield Sample("hbm_margin", "cpu0", "°C", value=30.0 - self.readings)
 
 
-def test_memory_is_told_against_its_core_once_settled(run_probe):
+def test_memory_temperature_is_reported_against_its_core_once_settled(run_probe):
     hardware = Memory()
     run = run_probe(ThermalSoak, hardware, seconds=1.0, interval_s=0.1, settle=0.5)
     settled = range(int(0.5 * hardware.readings) + 1, hardware.readings + 1)
@@ -114,7 +114,7 @@ def test_a_limit_of_memory_that_is_not_named_is_not_supported_and_not_zero(run_p
 
 
 class Board(HostHardware):
-    """Three GPUs behind a strict NVML; what multiplies for them takes no time to speak of."""
+    """Three GPUs behind a strict NVML; their products take almost no time."""
 
     def __init__(self, nvml):
         super().__init__(accelerators=NvidiaGpus(nvml))
@@ -186,7 +186,7 @@ def test_a_gpu_that_nvml_calls_lost_is_lost_though_it_still_multiplies(run_probe
     assert run.one("sensor_share", "gpu5").value < 50.0
 
 
-def test_what_was_seen_of_throttling_stands_against_a_counter_that_denies_it():
+def test_sampled_throttling_overrides_a_counter_that_shows_none():
     times = iter([0.0, 1.0, 2.0, 3.0])
     record = Record(lambda: next(times))
     for _ in range(4):

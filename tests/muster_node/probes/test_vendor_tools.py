@@ -47,7 +47,7 @@ def test_nvbandwidth_without_addresses_numbers_gpus_by_bus_order(run_probe, tool
 def test_nvbandwidth_without_addresses_blames_no_slot_if_a_gpu_is_missing(run_probe, tool):
     class Three(Machine):
         def devices(self, kind):
-            return [*super().devices(kind), Device("gpu7", "gpu", 7)]  # answers, and tells no address
+            return [*super().devices(kind), Device("gpu7", "gpu", 7)]  # answers without an address
 
     tool("nvbandwidth", recorded("nvbandwidth/v0.1-diagonal"))
     with pytest.raises(RuntimeError, match="without PCI addresses"):

@@ -84,7 +84,7 @@ class Fence:
         """Takes the node for a job: older work is ended first. Returns a sentence about what was ended, or "".
 
         Raises Fenced for a token lower than one seen, Occupied if a job with the same token runs, or an older one
-        that cannot be ended, or if ``stop()`` says why to stop waiting.
+        that cannot be ended, or if ``stop()`` returns a reason to stop waiting.
         """
         self._work.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._raise_token(token)

@@ -1,8 +1,8 @@
 """Clocks, limits and modes of GPUs: a job leaves them as it found them, whatever ends it.
 
-No probe of ours sets any. Vendors' diagnostics do, and one that is killed leaves its own behind. What was set before
-the load stands in a file beside the jobs until it is restored, so that it outlives an agent that is killed as
-well: the next job on the node then restores it. NVML does not report locked clocks, so these are left alone.
+Our probes change no settings. Vendors' diagnostics do, and one that is killed leaves its own behind. A file beside the
+jobs keeps the settings from before the load until they are restored, so that the next job on the node restores them if
+the agent is killed as well. NVML does not report locked clocks, so these are not restored.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class SavedSettings:
         return []
 
     def _left_behind(self) -> Settings:
-        """What stands in the file of a job that did not come to its end, on this boot and not long ago."""
+        """The settings that an unfinished job of this boot left in the file; empty if there are none, or old ones."""
         try:
             content = json.loads(self._file.read_text(encoding="utf-8"))
             age = self._hardware.clock.wall() - float(content["at"])

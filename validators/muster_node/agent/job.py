@@ -1,6 +1,6 @@
-"""One job from plan to result: takes the node, asks whether it is in use, runs the probes, writes what was found.
+"""One job from plan to result: takes the node, checks whether it is in use, runs the probes, writes the result.
 
-Whatever happens in between, the job ends with a result.json that says how it ended.
+Every job ends with a result.json whose ``end`` gives the way it ended.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Job:
         self.notes: List[str] = []
 
     def result(self, end: str, sentence: str) -> Result:
-        """The result as it stands: probes that were not reached are skipped, and say why."""
+        """The result so far: probes that were not reached are skipped, with ``sentence`` as the reason."""
         not_reached = [
             ProbeOutcome(call.probe, contract.SKIPPED, ("not reached: " + sentence)[:500], time.time(), 0.0)
             for call in self.plan.probes[len(self.outcomes) :]
@@ -159,7 +159,7 @@ def run(
     open_hardware: OpenHardware,
     packages: Sequence[str] = registry.PROBE_PACKAGES,
 ) -> int:
-    """Does what the plan says. Returns the exit status (contract.EXIT_OF_END); result.json is written by then."""
+    """Runs the plan. Returns the exit status (contract.EXIT_OF_END); result.json is written by then."""
     try:
         text = plan_path.read_text(encoding="utf-8")
         plan = Plan.from_json(text)

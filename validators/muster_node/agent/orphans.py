@@ -60,7 +60,7 @@ def look_up(pid: int) -> Optional[Process]:
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return None
-    # The name stands in brackets and may itself hold brackets and blanks.
+    # The name is in brackets and may itself contain brackets and blanks.
     name = text[text.find("(") + 1 : text.rfind(")")]
     fields = text[text.rfind(")") + 2 :].split()
     return Process(pid, name, fields[0], int(fields[1]), int(fields[2]), int(fields[19]))

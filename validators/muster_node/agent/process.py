@@ -39,7 +39,7 @@ class BadLine(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class ChildEnd:
-    """How a child ended. ``returncode`` is None if it could not be killed. ``cut`` says why it was ended: "" if it
+    """How a child ended. ``returncode`` is None if it could not be killed. ``cut`` is why it was ended: "" if it
     ended by itself, TIMEOUT, REFUSED (``detail`` is the sentence), or the reason that ``stop()`` gave.
     """
 
@@ -125,7 +125,7 @@ def run_child(
     log: CappedLog,
     tick: Callable[[], None] = lambda: None,
 ) -> ChildEnd:
-    """Runs ``command(fd)``, fd being the line to the agent, until it ends, is out of time, or ``stop()`` says why.
+    """Runs ``command(fd)``, fd being the line to the agent, until its end, the time limit, or a reason from ``stop()``.
 
     ``take`` gets each line that the child sends and may raise BadLine, which ends the child. What it started in its
     own process group dies with it. Raises OSError if it cannot be started. Call it from the main thread only: the

@@ -15,7 +15,7 @@ T = TypeVar("T", Measurement, Aggregate)
 
 
 def encode(result: Result, limit: int = RESULT_BYTES_MAX) -> bytes:
-    """The result as JSON of at most ``limit`` bytes. What does not fit is dropped, and a note says so.
+    """The result as JSON of at most ``limit`` bytes. What does not fit is dropped, and a note lists it.
 
     Space is dealt out evenly: a probe that measured little loses nothing to one that flooded; telemetry aggregates
     get at most half of what there is.

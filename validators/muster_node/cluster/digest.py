@@ -1,4 +1,4 @@
-"""A digest of tensors' bits that tells any difference, and is the same on every machine that holds the same bits.
+"""A digest of tensors' bits that any difference changes, and that is the same on every machine for the same bits.
 
 Sums modulo 2^64 of every element's bits times a weight for its place, so that order and device do not matter. Real
 faults alter a few elements at a regular distance by the same mask. That cancels in an exclusive or, and where the

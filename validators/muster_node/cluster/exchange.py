@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 ELEMENT_BYTES = 4
 ANYBODY = -1
-"""Stands for the source where a sum is wrong: which of its terms was is unknown."""
+"""The source of a wrong sum: which of its terms was wrong is unknown."""
 
 _MODULUS = 97  # values below it: sums over 100,000 ranks stay exact in fp32
 _CHUNK = 1 << 24  # places that are computed at a time: as 64-bit integers they take twice the memory of the payload

@@ -14,9 +14,9 @@ __all__ = ["METRICS", "PARAMS", "join_block"]
 def join_block(probe: Type[Probe], context: Context, work: Callable[[PeerGroup], None]) -> None:
     """Joins the block that the parameters describe, does ``work`` with it, and reports who was lost.
 
-    Returns also where another member was lost: what was measured until then stands. Raises what the work raised where
-    that was this node's own failure, ValueError for parameters that do not fit, and RuntimeError where the others had
-    to go on without this node.
+    Returns normally if another member was lost: measurements until then stay valid. Raises the exception of the work
+    if that was this node's own failure, ValueError for parameters that do not fit, and RuntimeError if the others
+    went on without this node.
     """
     block = block_of(probe.name, context.params, context.seed)
     member = Member(block, probe.name, context.hardware.host_clock, context.progress)

@@ -58,7 +58,7 @@ class Transformer:
         self._mask = torch.full((self.seq, self.seq), -1e9, device=compute.torch_device).triu(1)
 
     def batch(self, seed: int, tokens: int) -> Batch:
-        """A micro-batch that stands for ``tokens`` nominal tokens, the same for the same seed everywhere."""
+        """A micro-batch that represents ``tokens`` nominal tokens; the same for the same seed on every node."""
         torch = self._torch
         dice = torch.Generator().manual_seed(seed)
         text = torch.randint(0, self.vocab, (self.tokens // self.seq, self.seq + 1), generator=dice)

@@ -17,7 +17,7 @@ Message = Dict[str, Any]
 
 
 class Gone(Exception):
-    """The other end is gone or violates the protocol; the message is a clause that says which."""
+    """The other end is gone or violates the protocol; the message is a clause that names which."""
 
 
 class Link:

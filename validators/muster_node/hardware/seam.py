@@ -126,8 +126,8 @@ class Transfer:
 class Compute(abc.ABC):
     """Compute on one device, through PyTorch: tensors live in ``torch_device``, work is timed by the device.
 
-    On simulated devices kernels run for real, on the CPU, at a small physical shape; device time is what the model
-    says the *nominal* work would take. Probes therefore size their tensors with ``physical`` and pass the nominal work.
+    On simulated devices kernels run for real, on the CPU, at a small physical shape; device time is the model's
+    time for the *nominal* work. Probes therefore size their tensors with ``physical`` and pass the nominal work.
     """
 
     device: Device
@@ -224,7 +224,7 @@ class _StartSignal:
             self._release_if_all_wait()
 
     def abort(self) -> None:
-        """This worker has failed, and nobody shall start."""
+        """Report that this worker failed, so that no worker starts."""
         with self._condition:
             self._aborted = True
             self._condition.notify_all()

@@ -1,7 +1,7 @@
 """Fans, inlet temperature and power supplies, as the machine's BMC reports them in band (ipmitool).
 
 The controller adds the same readings out of band (Redfish) where a node's BMC is configured, under this probe's name;
-the label ``source`` tells them apart. Run it straight after a load, while fans are fast.
+the label ``source`` distinguishes them. Run it straight after a load, while fans are fast.
 """
 
 from __future__ import annotations

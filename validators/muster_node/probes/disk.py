@@ -58,7 +58,7 @@ class Disk(Probe):
                 read, wrong = _read(descriptor, digests, clock)
         finally:
             path.unlink(missing_ok=True)
-        note = "" if direct else "the file system has no direct reads; the page cache was asked to let go first"
+        note = "" if direct else "the file system has no direct reads; the page cache was asked to drop the file first"
         for metric, times in (("disk_write_rate", written), ("disk_read_rate", read)):
             rates = [_BLOCK / 1e6 / seconds for seconds in times.blocks]
             value = blocks * _BLOCK / 1e6 / (sum(times.blocks) + times.flush)

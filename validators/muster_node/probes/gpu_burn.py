@@ -89,7 +89,7 @@ def _beside(context: Context, torch: Any, gpus: List[Device]) -> ContextManager[
 
 
 def _emit_lost(context: Context, gpu: Device, how: str, last: "_LastReadings") -> None:
-    """A GPU is lost if the driver says so, or if it failed and reports no sensor; other failures are no loss."""
+    """A GPU is lost if the driver reports so, or if it failed and reports no sensor; other failures are no loss."""
     lost = context.hardware.lost(gpu)
     if how and not lost:
         lost = all(sample.device != gpu.id for sample in context.hardware.telemetry())

@@ -114,7 +114,7 @@ def _emit_load(context: Context, device: Device, result: Any) -> None:
     drop = drop_percent(rates)
     emit("soak_rate_drop", device.id, value=drop, samples=samples, note="" if drop is not None else _TOO_SHORT)
     if context.hardware.simulated:
-        # The simulated clock outruns the processor that stands in for the GPU.
+        # The simulated clock outruns the processor that computes for the GPU.
         emit("load_share", device.id, note="not measured on simulated hardware")
     else:
         emit("load_share", device.id, value=min(100.0, 100.0 * result.busy_s / (result.ended - result.began)))

@@ -51,5 +51,5 @@ class Xids(Probe):
 
 
 def _device_of(event: XidEvent, devices: Dict[str, str]) -> str:
-    """The GPU or switch; the node for a GPU that does not answer any more, whose address stands in the labels."""
+    """The GPU or switch; the node for a GPU that no longer answers, whose address is in the labels."""
     return event.switch if event.kind == SXID else devices.get(event.pci, "node")

@@ -57,7 +57,7 @@ def exponent_limits(dtype: str, k: int, limit: int) -> Tuple[int, int]:
 
 
 def make_operands(torch: Any, device: Any, dtype: str, shape: Tuple[int, int, int], span: str, seed: int) -> Operands:
-    """Operands for one product of physical ``shape`` (m, n, k), integers spread as ``span`` says."""
+    """Operands for one product of physical ``shape`` (m, n, k), integers spread over ``span``."""
     m, n, k = shape
     generator = torch.Generator(device=device).manual_seed(seed)
     limit = 1 if span == "unit" else operand_limit(dtype, k)

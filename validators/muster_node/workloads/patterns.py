@@ -231,7 +231,7 @@ def _constant(word: int) -> Fill:
 def random_words(key: int) -> Fill:
     """Words that look random, a function of place and key: two rounds of multiply and shift, modulo 2^64.
 
-    Rows are shifted against each other, so that what stands in the wrong row shows.
+    Rows are shifted against each other, so that data in the wrong row shows.
     """
 
     def words(index: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A machine that does what the environment tells it: who uses it, and how its sensors behave."""
+"""A machine whose users and sensor behaviour come from environment variables."""
 
 import json
 import os

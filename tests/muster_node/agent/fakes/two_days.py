@@ -70,7 +70,7 @@ def main(folder):
         *({}, {}, {}, [], [], aggregates, file),
     )
     by_series = {aggregate.series: dataclasses.asdict(aggregate) for aggregate in aggregates}
-    told = {
+    report = {
         "rss_after_2h_kb": after_2h,
         "rss_end_kb": at_end,
         "rows": file.rows,
@@ -80,7 +80,7 @@ def main(folder):
         "exact": exact(temperatures),
         "time_in_state": by_series["throttle"]["time_in_state"],
     }
-    print(json.dumps(told))
+    print(json.dumps(report))
 
 
 main(Path(sys.argv[1]))

@@ -20,19 +20,19 @@ class Fake(Probe):
 
 
 def main() -> None:
-    told = json.loads(sys.argv[1])
-    block = block_of("fake", resolve_params(Fake, told["params"]), 7)
-    member = Member(block, "fake", RealClock(), lambda text: print(json.dumps({"said": text}), flush=True))
+    task = json.loads(sys.argv[1])
+    block = block_of("fake", resolve_params(Fake, task["params"]), 7)
+    member = Member(block, "fake", RealClock(), lambda text: print(json.dumps({"message": text}), flush=True))
     met = []
 
     def work(group: PeerGroup) -> None:
-        for name, seconds in told["phases"]:
+        for name, seconds in task["phases"]:
             group.begin(name)
-            if "agrees" in told:
-                group.agree(told["agrees"])
-            if name == told.get("fails"):
+            if "agrees" in task:
+                group.agree(task["agrees"])
+            if name == task.get("fails"):
                 raise ValueError("this one is broken")
-            if name == told.get("collective_fails"):
+            if name == task.get("collective_fails"):
                 with group.waiting("a collective"):
                     raise RuntimeError("the network is broken")
             until = time.monotonic() + seconds

@@ -40,7 +40,7 @@ class CpuCompute(Compute):
         return shape
 
     def matmul(self, a: Any, b: Any, *, nominal: Tuple[int, int, int], out_dtype: Any = None) -> Any:
-        """a @ b. ``out_dtype`` is a wish that CPUs do not grant for floats: the product's own dtype tells what came.
+        """a @ b. CPUs ignore ``out_dtype`` for floats; the product's dtype is the actual one.
 
         int8 operands always give the int32 product.
         """
@@ -57,7 +57,7 @@ class CpuCompute(Compute):
         return tensor
 
     def timer(self) -> ContextManager[Timing]:
-        """Seconds of CPU time that the block took, and the core's clock where the kernel tells it."""
+        """Seconds of CPU time that the block took, and the core's clock where the kernel reports it."""
         return self._timed()
 
     @contextlib.contextmanager

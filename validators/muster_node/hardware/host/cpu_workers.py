@@ -24,7 +24,7 @@ _READY, _DONE, _SKIP, _ERROR = "ready", "done", "skip", "error"
 
 
 class WorkerFailed(RuntimeError):
-    """A worker raised or died; the message says on which CPU, and how."""
+    """A worker raised or died; the message names its CPU and the cause."""
 
 
 def run_pinned(

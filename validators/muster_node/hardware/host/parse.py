@@ -54,7 +54,7 @@ def parse_vector_width(flags: Sequence[str]) -> Optional[int]:
 
 
 def parse_clock(cpufreq_khz: Sequence[float], cpuinfo: Dict[str, Any]) -> Tuple[Optional[float], str]:
-    """The highest clock in MHz and a note that says where it comes from, best source first."""
+    """The highest clock in MHz and a note that names its source; the best source first."""
     if cpufreq_khz:
         return max(cpufreq_khz) / 1000.0, ""
     if cpuinfo["mhz"]:

@@ -18,7 +18,7 @@ COMMAND_TIMEOUT_S = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """The stripped text of a file, or None with a note that says why."""
+    """The stripped text of a file, or None with a note that gives the reason."""
 
     text: Optional[str]
     note: str = ""

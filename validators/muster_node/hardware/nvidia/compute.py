@@ -34,7 +34,7 @@ _SINCE = {"fp64": (0, 0), "fp32": (0, 0), "fp16": (7, 0), "int8": (7, 5), "bf16"
 
 
 class CudaCompute(Compute):
-    """One GPU, found among torch's devices by its UUID. ``pace`` is asked while work runs, ``near`` for its CPUs."""
+    """One GPU, found among torch's devices by its UUID. ``pace`` is read while work runs; ``near`` returns its CPUs."""
 
     def __init__(self, device: Device, uuid: str, nvml_index: int, pace: Paced, near: Near = frozenset) -> None:
         self._torch = _torch_with_cuda()
@@ -54,7 +54,7 @@ class CudaCompute(Compute):
         return shape
 
     def matmul(self, a: Any, b: Any, *, nominal: Tuple[int, int, int], out_dtype: Any = None) -> Any:
-        """a @ b. ``out_dtype`` is a wish: PyTorch before 2.8 has no wider product; its dtype tells what came.
+        """a @ b. PyTorch before 2.8 ignores ``out_dtype``; the product's dtype is the actual one.
 
         int8 gives int32; fp8 gives ``out_dtype`` or bf16, unscaled.
         """

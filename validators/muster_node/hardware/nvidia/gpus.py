@@ -379,7 +379,7 @@ def slots_of(modules: Sequence[Tuple[int, Optional[int]]]) -> List[int]:
 def open_nvidia(nvml: Any = None, limit_s: float = CALL_LIMIT_S) -> Optional[NvidiaGpus]:
     """The NVIDIA GPUs of this machine; None where there is no NVIDIA driver library at all.
 
-    A library that is there and will not start is not "no GPUs": its refusal stands beside gpu_count.
+    A library that is present but does not start is not "no GPUs": gpu_count then has no value, and a note.
     """
     if nvml is None:
         try:

@@ -1,4 +1,4 @@
-"""NVLink of one GPU, link by link, and where it stands in the NVSwitch fabric; Facts only."""
+"""NVLink of one GPU, link by link, and its state in the NVSwitch fabric; Facts only."""
 
 from __future__ import annotations
 

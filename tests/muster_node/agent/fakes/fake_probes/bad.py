@@ -201,7 +201,7 @@ class Meddles(Bad):
 
     name = "meddles"
     loads = True
-    params = {"hang": Param(False, "go on until somebody ends it")}
+    params = {"hang": Param(False, "go on until the process is ended")}
 
     def misbehave(self, context):
         Path(os.environ["FAKE_LIMIT"]).write_text("500")

@@ -11,7 +11,7 @@ from muster_node.probe import Metric, Param, Probe, Skip
 class Good(Probe):
     name = "good"
     stage = "intake"
-    doc = "Measures what it is told"
+    doc = "Measures the values in its parameters"
     params = {"value": Param(1.5, "what to measure"), "seconds": Param(0.0, "how long to take")}
     metrics = {
         "figure": Metric("GB/s", "a figure"),
@@ -53,7 +53,7 @@ class Skipper(Probe):
 class Needy(Probe):
     name = "needy"
     stage = "intake"
-    doc = "Needs a tool that nobody has"
+    doc = "Needs a tool that does not exist"
     needs = ("tool:no-such-tool-anywhere",)
     loads = False
 
@@ -84,7 +84,7 @@ class Loader(Probe):
 class Scratcher(Probe):
     name = "scratcher"
     stage = "intake"
-    doc = "Leaves files in its scratch directory and says where it is"
+    doc = "Leaves files in its scratch directory and reports its path"
     metrics = {"fact": Metric("text", "where")}
     loads = False
 
@@ -98,7 +98,7 @@ class Scratcher(Probe):
 class Chatty(Probe):
     name = "chatty"
     stage = "intake"
-    doc = "Tells a megabyte of progress"
+    doc = "Sends a megabyte of progress messages"
     metrics = {"figure": Metric("GB/s", "a figure")}
     loads = False
 
