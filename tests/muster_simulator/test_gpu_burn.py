@@ -1,4 +1,4 @@
-"""The burn beside its steady load: pulses, the host's load, what was set, and a GPU that goes while it works."""
+"""The burn beside its steady load: pulses, the host's load, changed settings, and a GPU that is lost under load."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_no_file_in_the_directory_names_faults(tmp_path: Path) -> None:
     create_machine(tmp_path / "node", seed=3, faults=[*faults, {"kind": "fan_fail"}])
     list(open_simulated(tmp_path / "node").telemetry())
     assert "fault" not in "".join(path.read_text() for path in (tmp_path / "node").iterdir())
-    # Every quantity is written for every GPU, so that none stands out by being mentioned.
+    # Every quantity is written for every GPU, so that the file does not mark the defective one.
     assert len({frozenset(gpu) for gpu in _raw(tmp_path / "node")["gpus"]}) == 1
 
 

@@ -1,4 +1,4 @@
-"""The probes, unchanged, over a simulated machine: every defect that they claim to find shows, on its GPU alone."""
+"""The unchanged probes on a simulated machine: every defect that they cover shows, on its GPU alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Walls: the model knows nothing of the judge, probes take time from the seam only."""
+"""Import rules: the model does not know the judge, and probes take time only from the seam."""
 
 from __future__ import annotations
 

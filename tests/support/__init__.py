@@ -1,1 +1,1 @@
-"""What several rooms' tests stand on: a real OpenSSH server."""
+"""Support for the tests of several rooms: servers, fleets, plugins of pytest."""

@@ -75,7 +75,7 @@ def static(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def emulator(htpasswd: Path | None = None) -> Iterator[str]:
-    """The URL of a BMC of OpenStack's making; ``htpasswd``: who may ask it."""
+    """The URL of a BMC of OpenStack's making; ``htpasswd``: its users."""
     options = ["--fake"]
     if htpasswd is not None:
         config = htpasswd.with_suffix(".py")

@@ -83,7 +83,7 @@ class CeleryStack(Stack):
                 process.suspend()
 
     def thaw(self, component: str) -> None:
-        """Let a frozen component go on."""
+        """Resume a frozen component."""
         for process in self._processes(component):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.resume()

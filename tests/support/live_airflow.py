@@ -48,7 +48,7 @@ def running(folder: Path, ready: str, more: Mapping[str, str] | None = None) -> 
 
 
 class Desk:
-    """What an operator has in front of them: runs, their tasks and logs."""
+    """The REST API as an operator uses it: runs, their tasks and logs."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack

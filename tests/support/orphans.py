@@ -1,4 +1,4 @@
-"""What outlives a killed component of Airflow."""
+"""Ends processes that outlive a killed component of Airflow."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Many simulated nodes of one process: each an SSH server with its own port, host key, home and machine.
 
-The nodes keep their own diary: whoever starts the node side there writes down the stage and the job before anything
+The nodes keep their own diary: every start of the node side there writes down the stage and the job before anything
 else. Their intake lasts until the test opens the gate, so that any number of nodes wait at the same time.
 Run as ``python -m tests.support.simulated_fleet CONFIG.json…``, one ``muster_demo.sshserver.Config`` a node.
 """
@@ -61,7 +61,7 @@ class Gate:
         fcntl.flock(self._held, fcntl.LOCK_EX)
 
     def open(self) -> None:
-        """Let all go on."""
+        """Release all callers."""
         fcntl.flock(self._held, fcntl.LOCK_UN)
 
 

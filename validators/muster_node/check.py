@@ -1,4 +1,4 @@
-"""What is missing on this node: everything that a probe needs, each with one sentence on how to install it."""
+"""Checks everything that probes need on this node; each item has one sentence on how to install it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TORCH_CODE = (
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """One thing looked at. ``needed_by`` names the probes that cannot do without it; none means that it is optional."""
+    """One checked item. ``needed_by`` names the probes that need it; if empty, the item is optional."""
 
     item: str
     ok: bool
@@ -48,7 +48,7 @@ class Item:
 
 
 def check(probes: Dict[str, Type[Probe]], open_hardware: Callable[[], Hardware]) -> List[Item]:
-    """Looks at everything. Slow where PyTorch is: it is imported once, in a process of its own."""
+    """Checks everything. Slow where PyTorch is installed: it is imported once, in a process of its own."""
     all_probes = tuple(sorted(probes))
     hardware, trouble = _hardware(open_hardware)
     items = [

@@ -41,7 +41,7 @@ class Metric:
 
 
 class Skip(Exception):
-    """Raised by a probe that cannot run here; the message is the reason the reader sees ("no privilege")."""
+    """Raised by a probe that cannot run here; the message is the reason in the result ("no privilege")."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Probe:
     """Base of all probes.
 
     ``loads``: whether the probe puts load on the machine (then the in-use guard must pass first). ``needs`` names
-    what must be there: "torch", "gpu", "privilege:<command>"; what is missing makes the probe ``skipped``.
+    requirements: "torch", "gpu", "privilege:<command>"; the probe is ``skipped`` if one is missing.
     """
 
     name: ClassVar[str]
@@ -78,7 +78,7 @@ class Probe:
 
     @classmethod
     def timed_s(cls, params: Mapping[str, Any], devices: int) -> float:
-        """Seconds of work that parameters ask for on so many devices; what is counted and not timed comes on top."""
+        """Seconds of timed work that the parameters request on so many devices; untimed work is not included."""
         return float(params.get("seconds") or 0.0)
 
     def run(self, context: Context) -> None:
@@ -96,7 +96,7 @@ def resolve_params(probe: "type[Probe]", given: Mapping[str, Any]) -> Dict[str, 
 
 
 def missing_need(probe: "type[Probe]", has: Callable[[str], bool]) -> Optional[str]:
-    """The first declared need that is not there, or None."""
+    """The first declared need that is missing, or None."""
     for need in probe.needs:
         if not has(need):
             return need

@@ -1,6 +1,6 @@
 """Faults of a simulated machine: one entry for each kind; each changes physical quantities only.
 
-What a defect looks like from outside (a count that rises, a line in the log, a rate that falls) follows from the
+The symptoms of a defect (a count that rises, a line in the log, a rate that falls) follow from the
 quantities by ``physics`` and ``state``; nothing here knows how it is measured. How bad it is may be given beside it.
 """
 
@@ -140,7 +140,7 @@ def _slow_memory(gpu: Gpu, spec: Spec, dice: random.Random, model: Model) -> Cha
 
 @_on_gpu("leaky")
 def _leaky(gpu: Gpu, spec: Spec, dice: random.Random, model: Model) -> Change:
-    """Leaked power is missing for the clock."""
+    """Leakage leaves less power for the clock."""
     return {"leakage_w": float(spec.get("share", 0.5)) * model.power_limit_w}
 
 

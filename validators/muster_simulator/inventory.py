@@ -30,7 +30,7 @@ def inventory(machine: Machine, state: State, known: Collection[int]) -> List[Fa
 def counters(machine: Machine, state: State, known: Collection[int]) -> List[Fact]:
     """Cumulative counters: ECC, row remaps, replays, NVLink errors and throttle time of GPUs, those of ports and host.
 
-    No defect is one of the host's CPUs or memory, so theirs stand still.
+    No defect is one of the host's CPUs or memory, so theirs never change.
     """
     facts = [
         Fact(name, "node", "count", 0.0)

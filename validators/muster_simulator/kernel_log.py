@@ -7,11 +7,11 @@ from typing import List
 from muster_simulator.machine import Machine
 from muster_simulator.state import LOST, TIMED_OUT, UNCORRECTABLE, State
 
-_NOBODY = "pid='<unknown>', name=<unknown>"
+_UNKNOWN_PROCESS = "pid='<unknown>', name=<unknown>"
 _XIDS = {
-    UNCORRECTABLE: "48, %s, An uncorrectable double bit error (DBE) has been detected" % _NOBODY,
-    LOST: "79, %s, GPU has fallen off the bus." % _NOBODY,
-    TIMED_OUT: "119, %s, Timeout after 6s of waiting for RPC response from GPU GSP!" % _NOBODY,
+    UNCORRECTABLE: "48, %s, An uncorrectable double bit error (DBE) has been detected" % _UNKNOWN_PROCESS,
+    LOST: "79, %s, GPU has fallen off the bus." % _UNKNOWN_PROCESS,
+    TIMED_OUT: "119, %s, Timeout after 6s of waiting for RPC response from GPU GSP!" % _UNKNOWN_PROCESS,
 }
 
 

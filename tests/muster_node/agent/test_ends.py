@@ -1,4 +1,4 @@
-"""How a job ends before its time: SIGTERM, its deadline, newer work, a machine in use, an agent that is killed."""
+"""How a job ends early: SIGTERM, its deadline, newer work, a machine in use, an agent that is killed."""
 
 from __future__ import annotations
 

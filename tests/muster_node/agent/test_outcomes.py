@@ -1,4 +1,4 @@
-"""Whatever a probe does becomes an entry of the result, with what it had measured before."""
+"""Every end of a probe becomes an entry of the result, with its measurements until then."""
 
 from __future__ import annotations
 

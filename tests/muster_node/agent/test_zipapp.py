@@ -1,4 +1,4 @@
-"""The one file that goes to a node: reproducible, cached, and at home on Python 3.9 with nothing but itself."""
+"""The zipapp for nodes: reproducible, cached, and able to run on Python 3.9 without other packages."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Block:
         return max(self.running[name].children())
 
     def strike(self, name: str, number: int) -> None:
-        """A signal to the member's agent and to what it has started: to the node, as far as the others can see."""
+        """Sends a signal to the member's agent and to all processes that it started."""
         agent = self.running[name].process.pid
         for pid in (self.probe_process(name), agent):
             os.kill(pid, number)

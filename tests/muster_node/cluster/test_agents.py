@@ -189,7 +189,7 @@ def test_a_node_that_is_never_started_is_named(block: Make) -> None:
 def test_a_busy_node_is_named_with_its_reason(block: Make) -> None:
     pair = block("n0", "n1", calls=[COLLECTIVES], limits={"join_timeout_s": 8.0})
     pair.start("n0")
-    pair.prepare("n1", usage='{"gpu_processes": ["4711 python (somebody)"]}')
+    pair.prepare("n1", usage='{"gpu_processes": ["4711 python (user)"]}')
     pair.launch("n1")
     ends = pair.end()
     assert ends["n1"].result.end == "busy"

@@ -61,7 +61,7 @@ class Rig:
         self.links[name].send("beat", phase="training", state=state, mark=self.marks[name], activity="step")
 
     def pass_time(self, seconds: float, **members: dict[str, Any]) -> None:
-        """Seconds go by; the members named beat each second, with these arguments."""
+        """Moves the clock; the named members send a heartbeat each second, with these arguments."""
         for _ in range(int(seconds / BEAT_S)):
             for name, arguments in members.items():
                 self.beat(name, **arguments)

@@ -175,7 +175,7 @@ def test_a_late_member_is_awaited_and_its_lag_reported(start: Start) -> None:
 
 
 def test_a_slow_member_is_not_taken_for_lost_and_its_time_is_reported(start: Start) -> None:
-    """Slower in one phase than the limits for silence and progress: it beats, and gets on."""
+    """Slower in one phase than the limits for silence and progress: it sends heartbeats and makes progress."""
     limits = {"stall_timeout_s": 2.0, "progress_timeout_s": 2.0}
     lots = {phase: start(n1={"phases": with_long(phase, 3.0)}, limits=limits) for phase in ("training",)}
     for phase, lot in lots.items():

@@ -1,4 +1,4 @@
-"""A machine on paper: a tree of files as /proc and /sys would have them."""
+"""A recorded machine: a tree of files as in /proc and /sys."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""NVML refuses, loses a GPU or hangs, at every call that our code makes: nothing refused becomes a zero, or an end."""
+"""NVML refuses, loses a GPU or hangs, at every call of our code: a refused call never becomes a zero or ends the job."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ HANG_S = 1.0
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_that_hangs_costs_its_own_gpu_only(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVML index 5 sits in slot 1; a system-wide call hangs as a whole. That hanging calls are left: see below."""
+    """NVML index 5 sits in slot 1; a system-wide call hangs as a whole."""
     monkeypatch.setattr(nvml._Worker, "run", run_or_hang)
     fake, healthy = FakeNvml(), keyed(facts_of(NvidiaGpus(FakeNvml())))
     fake.hang[call] = None if call in ("nvmlDeviceGetCount",) or "System" in call else 5

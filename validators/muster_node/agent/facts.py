@@ -1,4 +1,4 @@
-"""Who and what this machine is: identity and environment of a result, and the hash of what ran."""
+"""Identity and environment of this machine for a result, and the hash of the agent."""
 
 from __future__ import annotations
 

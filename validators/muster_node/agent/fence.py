@@ -1,4 +1,4 @@
-"""Who may work on this node: the highest fencing token seen, and the one job that runs.
+"""Which job may run on this node: the highest fencing token seen, and the one job that runs.
 
 Two files in the work directory. ``fence`` holds the token; ``running`` is locked by the working agent as long as it
 lives (the kernel releases it, however the agent ends) and names its process and job. An agent also reads the fence
@@ -118,7 +118,7 @@ class Fence:
             return False
 
     def leave(self) -> None:
-        """Lets the node go."""
+        """Releases the node."""
         if self._running_fd is not None:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._running_fd, 0)

@@ -1,4 +1,4 @@
-"""Clocks, limits and modes of GPUs: a job leaves them as it found them, whatever ends it.
+"""Clocks, limits and modes of GPUs: every job restores them at its end, however it ends.
 
 Our probes change no settings. Vendors' diagnostics do, and one that is killed leaves its own behind. A file beside the
 jobs keeps the settings from before the load until they are restored, so that the next job on the node restores them if
@@ -42,7 +42,7 @@ def settings(facts: Iterable[Fact]) -> Settings:
 
 
 def changes(before: Settings, after: Settings) -> Dict[Key, str]:
-    """What differs, in words, of GPUs that still report anything; lost GPUs are reported elsewhere."""
+    """Differences as text, for GPUs that still report settings; lost GPUs are reported elsewhere."""
     telling = {device for device, _, _ in after}
     found = {}
     for key, fact in before.items():
@@ -73,7 +73,7 @@ class SavedSettings:
         self._before: Settings = {}
 
     def begin(self, facts: Iterable[Fact], stop: Callable[[], Optional[str]] = lambda: None) -> List[str]:
-        """Restores what a job that was killed has left, and keep what is set; sentences for the reader."""
+        """Restores the settings that a killed job left, then saves the current ones; returns notes."""
         found = settings(facts)
         left = {key: fact for key, fact in self._left_behind().items() if key in found}
         notes = _bounded_notes(lambda: restore(self._hardware, left, found), LIMIT_S, stop)
@@ -82,7 +82,7 @@ class SavedSettings:
         return ["left by a killed job: %s" % each for each in notes] + kept
 
     def end(self, hurried: bool = False) -> List[str]:
-        """Restores what has changed since it began, whatever ends the job; sentences for the reader.
+        """Restores the settings that changed since the job began; returns notes.
 
         ``hurried``: the job must end soon; what takes longer is left to the next job.
         """
@@ -123,7 +123,7 @@ def _bounded_notes(
 ) -> List[str]:
     try:
         return bounded("restoring settings", work, limit_s, stop)
-    except Exception as error:  # a driver that hangs, a GPU that is gone: what was measured matters more
+    except Exception as error:  # a driver that hangs or a lost GPU must not lose the measurements
         return ["settings of GPUs were not compared with those before: %s" % error]
 
 

@@ -28,7 +28,7 @@ class Use:
     evidence: Tuple[str, ...]
 
     def sentence(self) -> str:
-        """One sentence for the reader."""
+        """The reading as one sentence."""
         return "this machine is in use: %s" % "; ".join(self.evidence) if self.busy else "this machine is not in use"
 
 

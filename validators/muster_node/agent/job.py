@@ -245,7 +245,7 @@ def _run_in(
     except Refused as refusal:
         end, sentence = refusal.end, str(refusal)
     except Exception as error:
-        # A fault of our own must not cost what was measured before it.
+        # An internal error must not lose earlier measurements.
         end, sentence = stop.end, stop.sentence
         if not end:
             traceback.print_exc()
@@ -296,7 +296,7 @@ def _work(
 
 
 def _cut_short(state: Job) -> bool:
-    # A stop that came after the last probe had ended by itself took nothing away.
+    # A stop after the end of the last probe leaves the result complete.
     return bool(state.stop.end) and bool(state.outcomes) and state.stop.sentence in state.outcomes[-1].reason
 
 

@@ -170,14 +170,14 @@ class JobDir:
         atomic_write(self.result, data)
 
     def drop_evidence(self) -> None:
-        """Gives up telemetry and logs: the last resort for a result that finds the disk full."""
+        """Removes telemetry and logs: the last resort for a result on a full disk."""
         for path in (self.telemetry, self.progress):
             with contextlib.suppress(OSError):
                 path.unlink()
         self._remove(self.logs)
 
     def close(self) -> None:
-        """Removes what only the running job needed and lets the lock go."""
+        """Removes the files that only the running job needed and releases the lock."""
         self._remove(self.scratch)
         with contextlib.suppress(OSError):
             self._reserve.unlink()

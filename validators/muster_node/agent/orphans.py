@@ -42,12 +42,12 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def become_subreaper() -> bool:
-    """Orphaned descendants come back to this process. False where the system cannot."""
+    """Makes this process the parent of orphaned descendants. False if the system does not support that."""
     return _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """This process is killed when ``parent`` dies, also if that has happened already."""
+    """Has the kernel kill this process when ``parent`` dies, also if it is dead already."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -120,7 +120,7 @@ def end_descendants(spare: Set[int]) -> List[str]:
     group = os.getpgrp()
     give_up_at = time.monotonic() + 0.5
     while True:
-        # What runs in this process's own group is no probe's: a tool that the telemetry thread is just reading.
+        # A process in this process's own group belongs to no probe: it is a tool that the telemetry thread reads.
         left = descendants(os.getpid(), lambda process: process.pid in spare or process.group == group)
         for process in left:
             if process.state != "Z" and process.pid not in seen:
@@ -160,7 +160,7 @@ class Watchdog:
             os._exit(0)
 
     def dismiss(self) -> None:
-        """The agent ends by itself: the watchdog goes too."""
+        """Ends the watchdog; the agent ends by itself."""
         with contextlib.suppress(OSError):
             os.write(self._lifeline, b"!")
             os.close(self._lifeline)
@@ -180,7 +180,7 @@ def _watch(reader: int, agent: int, marker: str, limit_s: float) -> None:
     if ready and os.read(reader, 1):
         return  # dismissed
     if not ready:
-        # The agent sits on its own deadline (a dead mount, say): the node is worth more than its result.
+        # The agent overran its own deadline (for example on a dead mount): the node matters more than its result.
         for process in descendants(agent):
             if process.pid != os.getpid():
                 kill(process.pid)

@@ -52,7 +52,7 @@ class RunContext:
 
 
 class Listener:
-    """Takes a probe's lines and believes none of them unseen. Raises BadLine, which ends the probe."""
+    """Validates every line that a probe sends. Raises BadLine, which ends the probe."""
 
     def __init__(self, probe: Type[Probe], report: Callable[[str], None]) -> None:
         self._probe = probe
@@ -135,7 +135,7 @@ def run_probe(
 ) -> "tuple[ProbeOutcome, List[Measurement], List[str]]":
     """Runs call ``index`` of the plan for ``budget_s`` at most. Returns its outcome, measurements and notes.
 
-    Whatever the probe does, this returns: nothing that it does is raised here.
+    Never raises because of the probe.
     """
     started_at, started = time.time(), time.monotonic()
     listener = Listener(probe, lambda text: context.progress.write(probe.name, text))

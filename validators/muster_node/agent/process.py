@@ -198,7 +198,7 @@ def _listen(
 
 
 def _drain(sinks: Dict[int, Callable[[bytes], None]]) -> None:
-    # What lay in the pipes when it ended. Never until end of file: a grandchild may hold the other end open.
+    # Only the data in the pipes at its end, not until end of file: a grandchild may hold the other end open.
     for fd, sink in sinks.items():
         taken = 0
         while taken < DRAIN_BYTES:

@@ -1,6 +1,6 @@
-"""Which probes there are: every file of the probes package is one, found also inside the zipapp.
+"""The registry of probes: every file of the probes package is one, also inside the zipapp.
 
-A probe file that cannot be imported does not hide the others: it is remembered as broken, with the reason.
+A probe file that cannot be imported does not hide the others: it is listed as broken, with the reason.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def has_need(need: str, hardware: Hardware) -> bool:
 
 
 def need_sentence(need: str) -> str:
-    """Why a probe is skipped for want of ``need``."""
+    """The reason for skipping a probe whose ``need`` is missing."""
     kind, _, program = need.partition(":")
     if need == "torch":
         return "PyTorch is not installed for this Python"

@@ -1,6 +1,6 @@
 """Telemetry beside the probes: reads every sensor once a second, streams the readings to a file, keeps aggregates.
 
-Nothing here may stop a run: a sensor that raises is noted, one that hangs costs its series and nothing else, a full
+Nothing here may stop a run: a sensor that raises is noted, one that hangs loses only its series, a full
 disk ends the file while the aggregates go on.
 """
 
@@ -260,7 +260,7 @@ class Sampler:
             pause = self._pause(real_start, clock_start)
 
     def _read(self) -> None:
-        # Whatever the sensors raise is a note: telemetry is evidence beside the measurements, never a reason to stop.
+        # Errors of sensors become a note: telemetry supplements the measurements and never stops a job.
         try:
             samples = list(self._hardware.telemetry())
             self._recorder.add(self._hardware.clock.wall(), samples, HOLD_SPACINGS * self._spacing_s)

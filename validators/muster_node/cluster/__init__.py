@@ -1,1 +1,1 @@
-"""Work that several nodes do together: who is there, who was lost and why, and torch.distributed between them."""
+"""Work that several nodes do together: rendezvous, detection of lost members, and torch.distributed."""

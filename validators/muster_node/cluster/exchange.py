@@ -21,12 +21,12 @@ Layout = Tuple[Callable[[], Any], Callable[[], Any], Any, List[Tuple[int, slice]
 
 
 def busbw_factor(op: str, ranks: int) -> float:
-    """What turns algorithm bandwidth into bus bandwidth, as nccl-tests' PERFORMANCE.md defines it."""
+    """The factor from algorithm bandwidth to bus bandwidth, as nccl-tests' PERFORMANCE.md defines it."""
     return {"all_reduce": 2.0 * (ranks - 1) / ranks, "send_recv": 1.0}.get(op, (ranks - 1) / ranks)
 
 
 def payload(torch: Any, rank: int, elements: int, device: Any) -> Any:
-    """What a rank puts in: different for every rank and place, so that parts that arrive swapped are wrong too."""
+    """A rank's input values: different for every rank and place, so that swapped parts are wrong too."""
     filled = torch.empty(elements, device=device)
     for low in range(0, elements, _CHUNK):
         places = torch.arange(low, min(low + _CHUNK, elements), device=device)
@@ -38,7 +38,7 @@ class Exchange:
     """One collective over a whole buffer of ``elements`` (a multiple of the number of ranks)."""
 
     def __init__(self, torch: Any, op: str, rank: int, ranks: int, elements: int, device: Any) -> None:
-        """Raises ValueError for an operation that there is not."""
+        """Raises ValueError for an unknown operation."""
         if op not in _LAYOUTS:
             raise ValueError("there is no collective %s (there are %s)" % (op, ", ".join(_LAYOUTS)))
         self._rank, self._ranks, self._elements = rank, ranks, elements
@@ -49,7 +49,7 @@ class Exchange:
     def wrong(self) -> Dict[int, int]:
         """Elements that differ from the exact answer, by the rank they came from; those with none are left out.
 
-        Bits are compared, not numbers: to these, a zero whose sign was flipped is the same zero.
+        Bits are compared, since a comparison of numbers would not find a zero with a flipped sign.
         """
         bits = self._torch.int32
         differs = self.result.view(bits) != self._expected.view(bits)
@@ -74,7 +74,7 @@ class Exchange:
         return self.payload(self._rank)
 
     def empty(self, elements: int) -> Any:
-        """A result with nothing in it that could be taken for one."""
+        """A result buffer filled with values that no collective can produce."""
         return self._torch.full((elements,), -1.0, device=self._device)
 
     def total(self) -> Any:

@@ -1,4 +1,4 @@
-"""The rendezvous server of a block, beside rank 0: presence, phases, and the decision who is lost.
+"""The rendezvous server of a block, beside rank 0: presence, phases, and the decision which member is lost.
 
 The hub alone decides, so that all members get the same answer. A member is lost if its connection ends, if it sends
 nothing for ``stall_timeout_s``, if it reports a failure of its own, or if it sends heartbeats but makes no progress for
@@ -75,7 +75,7 @@ def listen(port: int) -> socket.socket:
 
 
 class Hub(threading.Thread):
-    """The server, as a thread of rank 0's process. ``error`` holds what stopped it, if anything but the end did."""
+    """The server, as a thread of rank 0's process. ``error``: what stopped it, if not the end of the block."""
 
     def __init__(self, block: Block, session: str, clock: Clock, listener: socket.socket) -> None:
         super().__init__(name="block-hub", daemon=True)
@@ -95,7 +95,7 @@ class Hub(threading.Thread):
         self.error: Optional[BaseException] = None
 
     def run(self) -> None:
-        """Serves until the block has ended, one way or the other."""
+        """Serves until the block has ended."""
         try:
             while not self._over:
                 self._step()
@@ -174,7 +174,7 @@ class Hub(threading.Thread):
         self._admit(messages[0]["name"], unknown_peer.link, float(messages[0].get("waited") or 0.0))
 
     def _refusal(self, hello: Message) -> str:
-        """Why this unknown_peer is not let in; empty if it is."""
+        """Why this peer is refused; empty if it is admitted."""
         session = str(hello.get("session", "")).encode()
         if hello["kind"] != "hello" or not hmac.compare_digest(session, self._session.encode()):
             return "this is another session"

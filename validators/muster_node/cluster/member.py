@@ -141,7 +141,7 @@ class Member:
         return exit_status
 
     def _join(self) -> Optional[ExitStatus]:
-        """Connects to the hub; None once this member is let in."""
+        """Connects to the hub; returns None once this member is admitted."""
         begun = self._clock.now()
         why = "no answer"
         while self._clock.now() - begun < self._block.join_timeout_s:

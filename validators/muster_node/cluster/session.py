@@ -1,4 +1,4 @@
-"""How a probe takes part in a block, and what it reports of who was there."""
+"""Runs a probe's part in a block, and reports which members were present."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class Parallel:
         return StepTimes(seconds, max(seconds.values()), met - ready, summed - met, loss)
 
     def weights_digest(self) -> str:
-        """Of the node's weights as they stand: the same on all nodes, since all have added the same sums."""
+        """The digest of the node's current weights: the same on all nodes, since all have added the same sums."""
         return digest(self._torch, self._first.weights)
 
     def _compute(self, number: int, tokens: int) -> List[Dict[str, Any]]:

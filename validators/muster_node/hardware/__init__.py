@@ -1,4 +1,4 @@
-"""The one hardware seam: all that probes know of a machine comes through here."""
+"""The hardware seam: the only access of probes to a machine."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
-    """Who is using the machine: foreign GPU processes, logged-in users, and load that is not ours."""
+    """Use of the machine: foreign GPU processes, logged-in users, and load that is not ours."""
 
     gpu_processes: Tuple[str, ...] = ()
     users: Tuple[str, ...] = ()

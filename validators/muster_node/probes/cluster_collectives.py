@@ -118,7 +118,7 @@ class _Work:
             # A collective has ended when its last rank has.
             slowest = [max(each) for each in zip(*(times[name][key]["seconds"] for name in members))]
             rates = [int(size) / seconds / 1e9 * busbw_factor(op, len(members)) for seconds in slowest]
-            # All leave the barrier together: who waited least there had come last.
+            # All leave the barrier together, so the member that waited least came last.
             longest = [max(each) for each in zip(*(times[name][key]["waits"] for name in members))]
             lags = [most - own for most, own in zip(longest, mine["waits"])]
             for metric, values in (("busbw", rates), ("time", mine["seconds"])):

@@ -258,7 +258,7 @@ class _Rank:
                 exchange.run()
             self._settle()
             times.append((clock.now() - start) / batch)
-            if batch > 1:  # a sum that is summed again is another one
+            if batch > 1:  # a repeated sum would change the result
                 exchange.reset()
                 exchange.run()
             measured.wrong[op] += sum(exchange.wrong().values())

@@ -1,4 +1,4 @@
-"""How fast the scratch disk writes and reads, and whether it gives back what it was given.
+"""Write and read rates of the scratch disk, with a check that it returns the written data.
 
 Works on one capped scratch file of its own, past the page cache where the file system allows (O_DIRECT). Never touches
 a device or a file that was there before, and refuses where the file would take more than half of the free space.
@@ -86,7 +86,7 @@ def check_room(directory: pathlib.Path, size: int) -> None:
 
 
 def _create(path: pathlib.Path) -> None:
-    """An empty file; raises FileExistsError rather than touch one that is there."""
+    """Creates an empty file; raises FileExistsError if it exists."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except PermissionError as error:

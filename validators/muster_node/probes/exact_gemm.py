@@ -5,7 +5,7 @@ tiles, libraries or models of hardware: no golden value is needed, and one diffe
 are scaled by random powers of two, which stays exact and sweeps the exponent range, since real faults fire for some
 ranges of values only. Outputs that round (bf16, fp16) are compared with the exact value rounded to nearest even.
 
-The exact answer is worked out once for a set of operands and serves many products of it (``_product_check``), so that
+The exact answer is worked out once for a set of operands and serves many products of it (``product_check``), so that
 looking at every element costs next to nothing beside multiplying. How much it does cost is measured in the same run.
 
 Conditions: cold (each device alone, after a wait until all are cool), soaked (all together, after unchecked load),
@@ -73,13 +73,13 @@ class ExactGemm(Probe):
         ),
         "gemm_pulses": Metric("count", "bursts of which every product was compared, by pattern"),
         "gemm_start_temperature": Metric("°C", "how warm the GPU was when its products began, by condition"),
-        "gemm_not_supported": Metric("text", "number formats asked for that the device does not multiply exactly"),
+        "gemm_not_supported": Metric("text", "requested number formats that the device does not multiply exactly"),
     }
     needs = ("torch",)
 
     @classmethod
     def timed_s(cls, params: Mapping[str, Any], devices: int) -> float:
-        """As long for each format, on each device alone and on all together, and in each pattern; once to soak."""
+        """The set time for each format, on each device alone, on all together, and in each pattern; and one soak."""
         turns = sum({"alone": devices, "together": 1}[mode] for mode in params["modes"])
         soak = params["soak_s"] if "together" in params["modes"] else 0.0
         each = params["seconds"] * turns + params["pulse_s"] * len(PATTERNS)
@@ -119,9 +119,9 @@ class ExactGemm(Probe):
     def _again(
         self, context: Context, dtype: str, devices: List[Device], findings: _Found
     ) -> Dict[str, Dict[str, Rerun]]:
-        """What was wrong, again: how it went on the same device, and on two siblings with the same operands.
+        """Repeats wrong products on the same device, and on two siblings with the same operands.
 
-        {device with mismatches: {device: how often it was wrong there}}.
+        {device with mismatches: {device: number of wrong repeats there}}.
         """
         wrong = {name: [vector for finding in found for vector in finding.wrong] for name, found in findings.items()}
         failing = {name for name, vectors in wrong.items() if vectors}
@@ -185,7 +185,7 @@ def _at_once(
 
 
 def _report_pulses(context: Context, devices: List[Device], dtype: str, pattern: str, findings: _Found) -> None:
-    """How many bursts there were; none is a missing value, since nothing was tested then."""
+    """Reports the number of bursts; zero bursts are a missing value, since nothing was tested."""
     for device in devices:
         for finding in findings[device.id][-1:]:
             labels = {"pattern": pattern, "dtype": dtype}
@@ -194,7 +194,7 @@ def _report_pulses(context: Context, devices: List[Device], dtype: str, pattern:
 
 
 def _report_wrong(context: Context, devices: List[Device], found: Dict[str, _Found]) -> None:
-    """Report mismatches found before the test broke off; matches until then clear nothing."""
+    """Reports mismatches found before the test failed; a test that failed clears no device."""
     for dtype, findings in found.items():
         for device in devices:
             if any(finding.mismatches for finding in findings[device.id]):
@@ -207,7 +207,7 @@ def _report(context: Context, device: Device, dtype: str, findings: List[Finding
     labels = {"dtype": dtype}
     total = sum(finding.mismatches for finding in findings)
     error = next((finding.error for finding in findings if finding.error), "")
-    if error and not total:  # what was right before an error clears nothing
+    if error and not total:  # correct products before an error do not clear the device
         for metric in ("gemm_mismatches", "gemm_checked_elements", "gemm_checked_fraction"):
             context.emit(metric, device.id, labels=labels, note=error)
         return True

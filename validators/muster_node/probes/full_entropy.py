@@ -1,4 +1,4 @@
-"""Silent data corruption in operations on operands of full entropy, by comparing bits and knowing no right answer.
+"""Silent data corruption in operations on full-entropy operands, found by comparing bits with no known correct answer.
 
 Matrix products in the shapes of real models, attention, normalisation, reductions, an Adam step and a small transformer
 step: each is run again on the same operands and must give the same bits, and all devices of a node with the same golden
@@ -109,7 +109,7 @@ class Ran:
 
 
 def judge(operation: str, found: List[Ran]) -> Dict[int, List[str]]:
-    """What is wrong with each device's runs of an operation: index → sentences, of repeats and of the vote."""
+    """Faults in each device's runs of an operation: index → sentences, from repeats and from the vote."""
     problems: Dict[int, List[str]] = {}
     for index, ran in enumerate(found):
         runs = ran.digests.get(operation, [])
@@ -125,12 +125,12 @@ def judge(operation: str, found: List[Ran]) -> Dict[int, List[str]]:
 
 
 def _answer(runs: List[str]) -> str:
-    """A device's vote: what most of its runs gave, so that one passing fault does not spoil it."""
+    """A device's vote: the digest of most of its runs, so that one transient fault does not change it."""
     return max(runs, key=runs.count)
 
 
 def expected_digest(operation: str, index: int, found: List[Ran]) -> str:
-    """What device ``index`` should have given: the answer of most devices with its key, or else its own."""
+    """The expected digest of device ``index``: that of most devices with its key, or else its own vote."""
     alike = [ran for ran in found if ran.key == found[index].key and operation in ran.digests]
     answers = [_answer(ran.digests[operation]) for ran in alike]
     most = _answer(answers)
@@ -140,7 +140,7 @@ def expected_digest(operation: str, index: int, found: List[Ran]) -> str:
 def _run_again(
     torch: Any, context: Context, devices: List[Device], found: List[Ran], wrong: Dict[str, Dict[int, List[str]]]
 ) -> None:
-    """Run what gave other bits again: on the device itself, and on two that are no suspects."""
+    """Repeats operations with differing bits on the device itself, and on two that are not suspect."""
     suspects = {devices[index].id for problems in wrong.values() for index in problems}
     for index, device in enumerate(devices):
         expected = {name: expected_digest(name, index, found) for name, problems in wrong.items() if index in problems}
@@ -153,7 +153,7 @@ def _run_again(
 
 
 class _Again:
-    """Some operations again, so many times, on one device; what they should give is known."""
+    """Repeats of some operations on one device, with known expected digests."""
 
     def __init__(self, torch: Any, context: Context, expected: Dict[str, str], times: int) -> None:
         self._torch, self._hardware, self._params = torch, context.hardware, context.params

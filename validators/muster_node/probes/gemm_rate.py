@@ -1,4 +1,4 @@
-"""How fast matrices multiply: on each core alone and on all together, or on each GPU alone and on all at once.
+"""Rates of matrix products: on each core alone and on all together, or on each GPU alone and on all at once.
 
 One block of products is timed after another, after a warm-up; the figure is the median block. On CPUs it is also
 reported as a share of what clock and vector width could give with two fused multiply-add units a core, an assumption
@@ -184,7 +184,7 @@ def _emit_rate(context: Context, device: str, dtype: str, rates: _Rates) -> None
 
 
 def _peak_gflops(context: Context, dtype: str) -> "tuple[Optional[float], str]":
-    """What a core could give at most, and the note that goes with a share of it."""
+    """A core's peak rate, and the note for shares of it."""
     if dtype not in ("fp64", "fp32"):
         return None, "unknown: cores have units of their own for %s, or none" % dtype
     facts = {fact.name: fact for fact in context.hardware.inventory() if fact.device == "node"}

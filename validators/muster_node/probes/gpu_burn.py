@@ -118,7 +118,7 @@ class _LastReadings:
 
 @dataclasses.dataclass
 class _Burned:
-    """What one GPU did: TFLOPS and TFLOPS/GHz block by block, and how it ended where it did not last."""
+    """One GPU's result: TFLOPS and TFLOPS/GHz block by block, and the error that ended it early, if any."""
 
     rates: List[float] = dataclasses.field(default_factory=list)
     per_ghz: List[float] = dataclasses.field(default_factory=list)
@@ -141,7 +141,7 @@ class _Burn:
         start = clock.now()
         try:
             self._burn(compute, start + self._params["seconds"], burned)
-        except RuntimeError as error:  # what PyTorch raises when a device has gone
+        except RuntimeError as error:  # what PyTorch raises when a device is lost
             burned.lost = "lost under load after %.0f s: %s" % (clock.now() - start, reason_of(error))
         return burned
 

@@ -1,4 +1,4 @@
-"""What the machine is made of, for intake to compare with the SKU file, item by item. Puts no load on anything."""
+"""The parts of the machine, which intake compares with the SKU file, item by item. Puts no load on the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast memory moves: copy and triad by STREAM's way of counting, on each GPU, then on all cores at once.
+"""Memory bandwidth: copy and triad, counted as STREAM counts them, on each GPU, then on all cores at once.
 
 Arrays hold at least four times the last-level cache together, as STREAM asks. Bytes are those that the program reads
 and writes (copy 2, triad 3 for each element); what a cache fetches before a write is not counted.

@@ -1,4 +1,4 @@
-"""Memory that does not hold what was written: known patterns over as much free memory as allowed, compared exactly.
+"""Memory faults: known patterns over as much free memory as allowed, compared exactly.
 
 Physical addresses are unknown without root; a mismatch is reported by its place in the buffer, the words written and
 read, and the direction in which bits went. A run that found some is run again in the same memory and on two siblings.
@@ -140,7 +140,7 @@ class _Tester:
         tested.copy_rate = region.copy_rate(_COPIES)
 
     def again_on(self, peer: Device, nominal_bytes: int, tested: _Tested) -> None:
-        """Run what was wrong in ``tested`` on a sibling with the same keys, over as much memory as it tested itself."""
+        """Repeats the failed patterns of ``tested`` on a sibling: the same keys, on ``nominal_bytes`` of memory."""
 
         def work(worker: Worker) -> Dict[str, bool]:
             compute = self._hardware.compute(worker.device)
@@ -202,7 +202,7 @@ def _report(context: Context, device: str, found: List[_Tested], free: int, tota
         context.emit(
             "memory_mismatches",
             device,
-            value=None if error and not wrong else wrong,  # what was right before an error clears nothing
+            value=None if error and not wrong else wrong,  # correct words before an error do not clear the device
             labels={"pattern": pattern},
             samples=rounds,
             note="; ".join([*examples[:EXAMPLES], error] if error else examples[:EXAMPLES]),

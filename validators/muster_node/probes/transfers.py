@@ -1,4 +1,4 @@
-"""Copies between page-locked host memory, GPUs and their peers: how fast, and whether what arrives is what was sent.
+"""Copies between page-locked host memory, GPUs and their peers: rates, and a check of the received data.
 
 Every copy is digested at both ends, warm-up included, and goes into a buffer that was cleared before. Buffers stay for
 the whole probe, so that none of host memory is handed from a GPU to another that lies behind the other socket.
@@ -59,7 +59,7 @@ class Transfers(Probe):
 
 @dataclasses.dataclass
 class _Copied:
-    """What copies of one kind gave: GB/s of each timed one, how many there were in all, and how many came out wrong."""
+    """Results of one kind of copy: GB/s of each timed copy, number of copies, and number of wrong copies."""
 
     rates: List[float] = dataclasses.field(default_factory=list)
     copies: int = 0
@@ -76,16 +76,16 @@ class _Copied:
 
 @dataclasses.dataclass
 class _Sent:
-    """What is sent: words and their complement in turns, so that a bit that is stuck shows with every sender.
+    """The data sent: words and their complement in turns, so that a stuck bit shows with every sender.
 
-    ``digests``: of the words as they stand, and of their complement.
+    ``digests``: of the words, and of their complement.
     """
 
     words: Any
     digests: Tuple[str, str]
 
     def turn(self) -> None:
-        """From now on, the other of the two."""
+        """Switches between the words and their complement."""
         self.words.bitwise_not_()
         self.digests = self.digests[::-1]
 
@@ -99,7 +99,7 @@ class _Route:
 
 
 def _filled(torch: Any, source: Any, key: int) -> _Sent:
-    """Fill what is to be sent with words that look random, since what repeats hides errors."""
+    """Fills the source with pseudo-random words, since repeating data hides errors."""
     source.copy_(random_words(key).words(torch.arange(source.numel(), dtype=torch.int64, device=source.device)))
     plain = digest(torch, [source])
     sent = _Sent(source, (plain, digest(torch, [source.bitwise_not_()])))
@@ -108,7 +108,7 @@ def _filled(torch: Any, source: Any, key: int) -> _Sent:
 
 
 class _Copying:
-    """Repeats copies that are under way at once, and compares what arrived each time."""
+    """Repeats concurrent copies, and compares the received data each time."""
 
     def __init__(self, torch: Any, context: Context, nominal_bytes: int) -> None:
         self._torch, self._hardware, self._bytes = torch, context.hardware, nominal_bytes
@@ -267,10 +267,10 @@ def _emit_blame(context: Context, gpus: List[Device], found: Dict[Tuple[str, str
 
 
 def blamed(wrong: Dict[Tuple[str, str], int]) -> Dict[str, int]:
-    """{device: copies gone wrong that it answers for}, of {(receiver, sender): copies gone wrong}.
+    """{device: wrong copies attributed to it}, from {(receiver, sender): wrong copies}.
 
-    A device that errs towards many shows at each of them: each pair is put down to the end with more wrong pairs, and
-    to both where they have as many.
+    A faulty device has wrong copies with many peers: each pair counts for the end with more wrong pairs,
+    or for both if they have equally many.
     """
     devices = dict.fromkeys(device for pair in wrong for device in pair)
     pairs = {device: sum(1 for pair, count in wrong.items() if count and device in pair) for device in devices}

@@ -1,4 +1,4 @@
-"""XIDs and SXIDs of the kernel log since boot, each with code, device, time and text. What they mean the judge decides.
+"""XIDs and SXIDs of the kernel log since boot, each with code, device, time and text. The controller evaluates them.
 
 Run it at the end of a stage: the stage's inventory has the time of the log's newest line at its begin.
 """

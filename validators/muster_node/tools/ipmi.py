@@ -29,7 +29,7 @@ _LINE = re.compile(r"^(?P<name>[^|]*)\|[^|]*\|(?P<status>[^|]*)\|(?P<entity>[^|]
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """One sensor, under the vendor's name. Neither value nor text: the BMC has the sensor and no reading of it."""
+    """One sensor, under the vendor's name. Neither value nor text: the BMC has no reading of the sensor."""
 
     metric: str
     name: str

@@ -73,7 +73,7 @@ def quantile(samples: Sequence[float], share: float) -> float:
 
 
 def drop_percent(samples: Sequence[float]) -> Optional[float]:
-    """How much lower the median of the last third is than that of the first, in percent; None below three samples."""
+    """Drop in percent from the median of the first third to that of the last; None below three samples."""
     third = len(samples) // 3
     if third == 0:
         return None

@@ -51,7 +51,7 @@ Key = Tuple[str, str, str, str]
 
 
 class Counters:
-    """All counters as they stood when a load began."""
+    """All counters at the beginning of a load."""
 
     def __init__(self, hardware: Hardware) -> None:
         self._hardware = hardware
@@ -120,7 +120,7 @@ class Counters:
         parts: Dict[str, Key],
         labels: Optional[Dict[str, str]] = None,
     ) -> None:
-        """What all parts (name → counter) added together; no value without a readable part."""
+        """The sum of what all parts (name → counter) added; no value without a readable part."""
         added = {part: self._added(after, key) for part, key in parts.items()}
         known = {part: value for part, (value, _) in added.items() if value is not None}
         grown = ["%s: %.0f" % (part, value) for part, value in known.items() if value]

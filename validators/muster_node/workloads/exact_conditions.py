@@ -1,4 +1,4 @@
-"""What the exact products are tested under besides calm: the heat of a soak, and bursts of power.
+"""Conditions for exact products beside a cold device: the heat of a soak, and bursts of power.
 
 A fault may show on a warm GPU only, or only while its power changes in steps (docs/science.md#conditions).
 """
@@ -18,7 +18,7 @@ from muster_node.workloads.pulses import Rhythm
 def emit_start_temperature(
     context: Context, device: Device, celsius: Optional[float], labels: Dict[str, str], note: str
 ) -> None:
-    """How warm a GPU was when it began with products of a format under a condition; of other devices nothing."""
+    """Reports a GPU's temperature before the products of a format under a condition; nothing for other devices."""
     if device.kind == "gpu":
         why = note if celsius is not None else note or "the GPU reports no temperature"
         context.emit("gemm_start_temperature", device.id, value=celsius, labels=labels, note=why)

@@ -87,7 +87,7 @@ class Vector:
         self._check = ProductCheck(torch, self._expected, seed)
 
     def raw(self, products: int) -> None:
-        """Multiply and look at nothing."""
+        """Multiplies without a check."""
         for _ in range(products):
             self._multiply()
 
@@ -111,7 +111,7 @@ class Vector:
         self.check(products, reruns, finding, max(BATCH, held))
 
     def is_wrong(self) -> bool:
-        """Multiply once more and look at every element."""
+        """Multiplies once more and checks every element."""
         return bool(different_bits(self._torch, self._multiply(), self._expected).any())
 
     def _multiply(self) -> Any:

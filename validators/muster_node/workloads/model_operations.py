@@ -120,7 +120,7 @@ class Operations:
 
 
 def golden_key(torch: Any, compute: Compute, facts: Dict[str, str], seed: int) -> str:
-    """Everything that may change the bits of healthy devices: only digests of equal keys are comparable.
+    """The golden key: everything that may change healthy devices' bits. Only digests of equal keys are comparable.
 
     Its own digest comes first: where the rest is cut off on its way, keys that differ still differ.
     """

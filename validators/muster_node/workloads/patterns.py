@@ -30,7 +30,7 @@ Words = Callable[[Any], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Fill:
-    """What belongs into each cell: ``words(row × stride + column) + row × slope``, where a row is one ``period`` long.
+    """The content of each cell: ``words(row × stride + column) + row × slope``, where a row is one ``period`` long.
 
     ``stride`` and ``slope`` are worked out from the period.
     """
@@ -127,7 +127,7 @@ class Region:
         self._passed(1)
 
     def _compare(self, laid: "_Laid", low: int, high: int, examples: List[str], moved: int = 0) -> int:
-        """``moved``: so many rows further on was written what should stand here now."""
+        """``moved``: the expected data was written that many rows further on."""
         lines = self._lines(low, high)
         different = laid.differs(lines, low + moved)
         count = int(different.sum())

@@ -1,4 +1,4 @@
-"""Power pulses: bursts of products with rests as long as they, on all GPUs in phase or on every other one in turn.
+"""Power pulses: bursts of products with rests of equal length, on all GPUs in phase or on every other one in turn.
 
 Steady load gives a power supply no steps; bursts of 5 to 50 ms on all GPUs at once do
 (docs/science.md#conditions). What each burst computes last is compared, bit by bit, with what the same product gave
@@ -44,7 +44,7 @@ Operands = Callable[[Compute], List[Any]]
 
 @dataclasses.dataclass
 class Pulsed:
-    """What one GPU did: bursts, elements that came out otherwise than before, and how it ended if it did not last."""
+    """One GPU's result: bursts, elements that differ from the reference, and the error that ended it early, if any."""
 
     pulses: int = 0
     mismatches: int = 0
@@ -54,7 +54,7 @@ class Pulsed:
 class Rhythm:
     """When bursts begin: each width (ms) in turn for an equal part of ``seconds``, with rests as long as the bursts.
 
-    All GPUs go by one rhythm; a burst that would come too late for its place in it is left out, never moved.
+    All GPUs go by one rhythm; a burst that would be late is left out, never moved.
     """
 
     def __init__(self, clock: Clock, seconds: float, widths_ms: Sequence[float], pattern: str) -> None:
@@ -149,7 +149,7 @@ class Pulsing:
 
 
 class _PowerWatch:
-    """Called again and again while GPUs pulse: keeps the readings of their power."""
+    """Called repeatedly during pulses: keeps the power readings of the GPUs."""
 
     def __init__(self, hardware: Hardware) -> None:
         self._hardware = hardware

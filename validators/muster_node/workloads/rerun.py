@@ -18,7 +18,7 @@ DOC = "repeats of a mismatch that were wrong on the device that label `on` names
 
 @dataclasses.dataclass
 class Rerun:
-    """How often something that was wrong was run again on one device, and how often it was wrong there."""
+    """Repeats of wrong work on one device: their number, and the number that were wrong there."""
 
     runs: int = 0
     wrong: int = 0
@@ -30,7 +30,7 @@ class Rerun:
 
 
 def peers_of(wrong: str, suspects: Collection[str], devices: List[Device]) -> List[Device]:
-    """The next two siblings in slot order that are no suspects themselves."""
+    """The next two siblings in slot order that are not suspect themselves."""
     places = [device.id for device in devices]
     start = places.index(wrong) + 1
     around = devices[start:] + devices[: start - 1]
@@ -38,7 +38,7 @@ def peers_of(wrong: str, suspects: Collection[str], devices: List[Device]) -> Li
 
 
 def report_reruns(context: Context, metric: str, device: str, labels: Dict[str, str], on: Dict[str, Rerun]) -> None:
-    """One figure for each device on which what was wrong on ``device`` was run again."""
+    """One figure for each device that repeated the wrong work of ``device``."""
     for name, rerun in on.items():
         if rerun.runs:
             context.emit(metric, device, value=rerun.wrong, labels={**labels, "on": name}, samples=rerun.runs)

@@ -1,4 +1,4 @@
-"""Settings of GPUs that differ after a load: a test has to leave them as they were."""
+"""Settings of GPUs that differ after a load: a test must not change them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Majority votes, where the right answer is unknown and all should have the same one."""
+"""Majority votes, for results that must be equal and whose correct value is unknown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Dict, Sequence
 def dissenters(answers: Sequence[str], voters: str) -> Dict[int, str]:
     """Reasons by index of the answers that are not the majority's; all of them, where there is no majority.
 
-    ``voters`` names in the plural who answered.
+    ``voters``: the plural noun for the voters.
     """
     votes = collections.Counter(answers)
     if len(votes) < 2:

@@ -1,7 +1,7 @@
 """Compute on one logical CPU through PyTorch: single-threaded, timed by the CPU time of the thread.
 
-CPU time is to a core what device time is to a GPU: a slow clock or slow memory shows in it, but not that the kernel
-ran another process on the core meanwhile, which does not depend on the hardware.
+CPU time corresponds to a GPU's device time: a slow clock or slow memory increases it, but time that the kernel gives to
+another process on the core does not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What this machine is made of, as facts for intake; what cannot be read is a fact with a note, never a zero."""
+"""The parts of this machine, as facts for intake; an unreadable value is a fact with a note, never a zero."""
 
 from __future__ import annotations
 

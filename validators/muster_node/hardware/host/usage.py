@@ -1,4 +1,4 @@
-"""Who else uses this machine: logins, and processes that compute and are not ours."""
+"""Foreign use of this machine: logins, and busy processes that are not ours."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _ancestors(processes: Dict[int, Dict[str, Any]], pid: Optional[int] = None) 
 
 
 def _our_tree(processes: Dict[int, Dict[str, Any]]) -> Set[int]:
-    """Us, our session, our ancestors (agent, sshd) and everything that we or our session started."""
+    """This process, its session, its ancestors (agent, sshd) and every process that it or its session started."""
     mine = processes.get(os.getpid())
     ours = _ancestors(processes)
     roots = {pid for pid, process in processes.items() if mine and process["session"] == mine["session"]}

@@ -128,7 +128,7 @@ class CudaCompute(Compute):
         timing.mean_core_c = _mean([pace.core_c for pace in paces])
 
     def free_memory(self) -> int:
-        """Bytes that the driver would still give."""
+        """Bytes that the driver can still allocate."""
         return int(self._torch.cuda.mem_get_info(self._index)[0])
 
     def supports(self, dtype: str) -> bool:
@@ -182,7 +182,7 @@ class _PaceSampler:
 
 @contextlib.contextmanager
 def _running_on(cpus: FrozenSet[int]) -> Iterator[None]:
-    """Keeps this thread on such of these CPUs as it may use: memory comes from the node of the CPU that asks for it."""
+    """Keeps this thread on such of these CPUs as it may use: memory comes from the NUMA node of the allocating CPU."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, before & cpus or before)
     try:

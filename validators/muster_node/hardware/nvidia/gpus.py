@@ -1,4 +1,4 @@
-"""NVIDIA GPUs of a real machine through NVML: facts, counters, sensors, processes; compute is ``nvidia_compute``.
+"""NVIDIA GPUs of a real machine through NVML: facts, counters, sensors, processes; compute is in ``nvidia.compute``.
 
 Every NVML call may be refused at any moment: what a driver does not support has a note and never becomes a zero, and
 a GPU that is lost costs its own figures only.

@@ -45,7 +45,7 @@ class Links:
         self.active = self._ask_states()
 
     def _ask_states(self) -> Answer:
-        """A GPU answers for as many links as it has: the first that it does not know ends them."""
+        """The number of links is unknown in advance: the first unsupported link number ends the list."""
         nvml = self._nvml
         for link in range(nvml.constant("NVML_NVLINK_MAX_LINKS", LINKS_MAX)):
             state = nvml.query("nvmlDeviceGetNvLinkState", self._handle, link)

@@ -26,14 +26,14 @@ UNREADABLE = -3
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What one NVML call gave: a value, or None and why not."""
+    """The answer of one NVML call: a value, or None and the reason."""
 
     value: Any = None
     note: str = ""
     code: int = 0
 
     def map(self, change: Callable[[Any], Any]) -> "Answer":
-        """The value changed, or the same refusal, or that the value is not what it should be.
+        """Applies a function to the value; keeps a refusal; notes a value that cannot be converted.
 
         The binding decodes texts inside a structure only when they are read, which is here.
         """
@@ -127,7 +127,7 @@ class Nvml:
     def field(self, handle: Any, field: Union[str, int], scope: Optional[int] = None) -> Answer:
         """One NVML field value, by the binding's name of the field or by its id, in the type that the driver reports.
 
-        ``scope``: the link to ask about.
+        ``scope``: the number of the link.
         """
         identifier = self.constant(field, None) if isinstance(field, str) else field
         if identifier is None:

@@ -197,7 +197,7 @@ class SlowLeaver(Bad):
 
 
 class Meddles(Bad):
-    """As a vendor's diagnostic does: sets a limit otherwise, and is killed before it has set it back."""
+    """Changes a limit as a vendor's diagnostic does, and is killed before it restores it."""
 
     name = "meddles"
     loads = True
