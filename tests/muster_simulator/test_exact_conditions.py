@@ -73,7 +73,9 @@ def _values(measured: list[Measured], metric: str, **labels: str) -> dict[str, f
 def _wrong_in_bursts(
     monkeypatch: pytest.MonkeyPatch, gpu: str, wrong: Callable[[int], bool]
 ) -> collections.Counter[str]:
-    """One bit of a GPU's products is wrong while it pulses, the same each time; ``wrong``: the number of the product in the burst.
+    """One bit of a GPU's products is wrong while it pulses, the same each time.
+
+    ``wrong``: whether the product with this number in its burst is wrong.
 
     Returns how many products each GPU gave in its bursts, the reruns of wrong ones not counted.
     """

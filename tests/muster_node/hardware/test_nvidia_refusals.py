@@ -1,4 +1,4 @@
-"""NVML refuses, loses a GPU or hangs, at every call of our code: a refused call never becomes a zero or ends the job."""
+"""NVML refuses, loses a GPU or hangs, at any call of our code: a refused call never becomes a zero or ends the job."""
 
 from __future__ import annotations
 
