@@ -55,7 +55,7 @@ HELD_BACK = frozenset({"quarantine", "triage", "repair", "rma", "retired"})
 
 
 def next_steps(report: RunReport) -> tuple[str, ...]:
-    """What the reader should do, gravest first; at most five sentences."""
+    """Returns the actions for the reader, gravest first; at most five sentences."""
     serves = report.state_after == "production"
     first = (f"Decide, since the verdict is held: {_ways_out(report.node, serves)}.",) if report.held else ()
     steps = (*first, *(_part_steps(report, Severity.CRITICAL) or _part_steps(report, Severity.WARNING))[:3])
@@ -90,7 +90,7 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
 
 
 def _approval_is_asked(report: RunReport) -> bool:
-    """Whether the node passed in a block, but needs a person's approval for production."""
+    """Returns whether the node passed in a block, but needs a person's approval for production."""
     together = any(stage.judgement.stage == "cluster_validation" for stage in report.stages)
     return together and report.state_after == "qualified"
 

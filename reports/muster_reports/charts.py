@@ -176,7 +176,7 @@ def _title(panels: list[Panel]) -> str:
 
 
 def _summary(panels: list[Panel], at_fault: set[str]) -> str:
-    """What the chart shows, for readers who do not see it."""
+    """Returns the chart's content as text, for readers who do not see it."""
     lines = [line for panel in panels for line in panel.series]
     unit = "" if lines[0].unit == "count" else f" {lines[0].unit}"
     lowest = min((min(line.values), line.device) for line in lines)
@@ -280,7 +280,7 @@ def _draw_limits(row: Sequence[Axes], panels: list[Panel]) -> None:
 
 
 def _time_unit(length_s: float) -> tuple[float, str]:
-    """What to divide seconds by, and the axis label."""
+    """Returns (divisor of seconds, axis label)."""
     if length_s < 180:
         return 1.0, "seconds"
     return (60.0, "minutes") if length_s < 3 * 3600 else (3600.0, "hours")

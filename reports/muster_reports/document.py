@@ -42,7 +42,7 @@ PAGE_LIMITS = Limits(rows=2000, full=40, items=200, first_screen=20, chars=2000)
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """What differs between mail and page: where images and cut-off entries are found."""
+    """Differences between mail and page: the places of images and of cut-off entries."""
 
     images: Mapping[str, str]
     """series → address for <img src>"""

@@ -1,4 +1,4 @@
-"""How much of a report is shown, and where a list that is longer ends."""
+"""Limits on the length of a report and of its lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report shows, computed before any template: order, groups, and where long lists end.
+"""The content of a report, computed before any template: order, groups, and where long lists end.
 
 Mail, plain text and page all show the one ``View`` built here.
 """
@@ -62,7 +62,7 @@ class FindingView:
     rule: str
     confidence: str
     ids: str
-    """What `muster waive` takes; empty for findings that were not recorded."""
+    """The argument of `muster waive`; empty for findings that were not recorded."""
     waived: str
 
 
@@ -185,7 +185,7 @@ def build(report: RunReport, limits: Limits) -> View:
 
 
 def is_simulated(report: RunReport) -> bool:
-    """Whether any stage was simulated."""
+    """Returns whether any stage was simulated."""
     return report.simulated or any(stage.judgement.simulated for stage in report.stages)
 
 

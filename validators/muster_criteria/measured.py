@@ -76,7 +76,7 @@ class Measured(_Sent):
 
 
 class ProbeEnd(_Sent):
-    """How one probe ended, with the reason where it did not complete."""
+    """The end of one probe, with the reason if it did not complete."""
 
     probe: Name
     status: Literal["completed", "skipped", "crashed", "timed_out"]
@@ -110,7 +110,7 @@ class SideFile(_Sent):
 
 
 class Guard(_Sent):
-    """What the in-use guard saw."""
+    """The in-use guard's evidence."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 

@@ -45,7 +45,7 @@ class FaultClass(enum.StrEnum):
 
 
 class Action(enum.StrEnum):
-    """What to do next about a finding."""
+    """The next step on a finding."""
 
     NONE = "none"
     RETEST = "retest"

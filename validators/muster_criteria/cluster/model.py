@@ -128,7 +128,7 @@ class BlockFindings:
             self.notes.append(sentence)
 
     def has_critical(self) -> bool:
-        """Whether any member fails so far."""
+        """Returns whether any member fails so far."""
         return any(finding.severity is Severity.CRITICAL for found in self.findings.values() for finding in found)
 
 

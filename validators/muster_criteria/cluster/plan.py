@@ -21,7 +21,7 @@ FILE = SHIPPED / "programmes" / "block.yaml"
 
 
 class BlockProgramme(Written):
-    """What every member of a block runs, in this order, and what it must have measured."""
+    """The steps of every member of a block, in order, and its required measurements."""
 
     programme: str
     title: str

@@ -1,1 +1,1 @@
-"""What a stage's verdict takes from outside the stage: waivers, goldens, suspects, past faults, other nodes."""
+"""Input of a stage's verdict from outside the stage: waivers, goldens, suspects, past faults, other nodes."""

@@ -18,7 +18,7 @@ from muster_criteria.stage.rules import KINDS
 from muster_criteria.words import listed
 
 IMAGE = ("kernel", "driver", "cuda", "torch")
-"""What of a result's environment makes an image: kernel, driver and libraries."""
+"""The parts of a result's environment that identify an image: kernel, driver and libraries."""
 GROUPED = "by"
 """The label of a common cause among nodes; one within a node has none."""
 
@@ -39,7 +39,7 @@ def groups_of(rack: str, environment: Mapping[str, str | None]) -> dict[str, str
 
 
 def symptom(finding: Finding) -> str:
-    """What nodes that fail alike have in common; "" for a finding that is not critical or is exempt."""
+    """Returns the symptom that nodes may share; "" for a finding that is not critical or is exempt."""
     if finding.severity is not Severity.CRITICAL or finding.waived or finding.rule == COMMON_CAUSE:
         return ""
     if finding.metric in CORRUPTION:

@@ -60,7 +60,7 @@ class Golden:
 
 @dataclasses.dataclass(frozen=True)
 class Goldens:
-    """What a result is compared with: goldens by id, and what other devices gave where there is none yet.
+    """References for a result: goldens by id, and other devices' digests where there is none yet.
 
     ``simulated``: the records know the node as simulated; the result's own mark is not trusted.
     """

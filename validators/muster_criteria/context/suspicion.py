@@ -36,7 +36,7 @@ _Where = tuple[str, str, tuple[tuple[str, str], ...]]
 
 
 def makes_suspect(finding: Finding) -> bool:
-    """Whether the part that the finding names is a suspect from now on.
+    """Returns whether the part that the finding names is a suspect from now on.
 
     Where most siblings fail alike, the cause is sought elsewhere first and no part is a suspect yet.
     """

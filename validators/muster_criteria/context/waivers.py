@@ -41,7 +41,7 @@ class Waiver:
     finding: str = ""
 
     def holds(self, now: datetime.datetime) -> bool:
-        """Whether it is in effect at that moment."""
+        """Returns whether it is in effect at that moment."""
         return self.revoked_at is None and now < self.until
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ def subject_of(device: str, serials: Mapping[str, str]) -> str:
 
 
 def concerns(waiver: Waiver, machine: Machine) -> bool:
-    """Whether the waiver covers a part or place of this machine.
+    """Returns whether the waiver covers a part or place of this machine.
 
     Without a serial it covers the device of that name, unless another machine has taken the node's name since.
     """
@@ -86,7 +86,7 @@ def concerns(waiver: Waiver, machine: Machine) -> bool:
 
 
 def covers(waiver: Waiver, finding: Finding, machine: Machine) -> bool:
-    """Whether the waiver covers this finding of this machine, if it is in effect."""
+    """Returns whether the waiver covers this finding of this machine, if it is in effect."""
     if (waiver.rule, waiver.metric) != (finding.rule, finding.metric) or set(waiver.labels) != set(finding.labels):
         return False
     if waiver.subject:

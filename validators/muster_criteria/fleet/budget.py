@@ -49,7 +49,7 @@ SHARES_WITHOUT_PAST: dict[str, dict[Spread, tuple[float, float]]] = {
 
 
 def varies_by_part(rule: str, spread: Spread) -> bool:
-    """Whether part-to-part variation is in what ``rule`` compares: a second reading then shows the same."""
+    """Returns whether part-to-part variation is in what ``rule`` compares: a second reading then shows the same."""
     return spread == "varied" and rule in COMPARED
 
 
@@ -63,7 +63,7 @@ def repeat_informs(rule: str, spread: Spread) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """How many healthy nodes may fail, and the least effect that fails.
+    """The share of healthy nodes that may fail, and the least effect that fails.
 
     ``healthy_fail_per_visit``: probability. ``effect_min``: share; a smaller distance never fails. ``retest_z``:
     robust z beyond which a reading is an outlier (Iglewicz and Hoaglin: 3.5); ``retest_min``: share

@@ -46,7 +46,9 @@ def common_causes(
     return pd.DataFrame(found, columns=list(CAUSES))
 
 
-def held(findings: pd.DataFrame, causes: pd.DataFrame, groupings: Mapping[str, Mapping[str, str]] | None) -> pd.Series:
+def cause_of_each(
+    findings: pd.DataFrame, causes: pd.DataFrame, groupings: Mapping[str, Mapping[str, str]] | None
+) -> pd.Series:
     """Returns for each finding its common cause's sentence; "" where it has none."""
     sentences = np.full(len(findings), "", dtype=object)
     node, metric = findings["node"].astype(str), findings["metric"].astype(str)

@@ -115,7 +115,7 @@ def cells_of(readings: Keyed, peers_min: int) -> pd.DataFrame:
 
 
 def _most_of_one_node(cell: Codes, node: Codes, cells: int) -> Codes:
-    """How many readings of each cell are of the node that has most of them."""
+    """Returns for each cell the largest number of readings from one node."""
     nodes = int(node.max(initial=0)) + 1
     pairs, of_pair = np.unique(cell * nodes + node, return_counts=True)
     most: Codes = np.zeros(cells, dtype=np.int64)

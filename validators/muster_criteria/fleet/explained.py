@@ -1,4 +1,4 @@
-"""What another metric of the same device explains of a family's index: a hotter part runs slower, and that is no fault.
+"""Removes from a family's index what another metric of the same device explains: a hotter part runs slower.
 
 Inlet, place in the rack and cooling move the clock of healthy parts as they move their temperature, so at a given
 temperature healthy parts differ less. A part that is cooled badly is found by its thermal resistance; one that is slow
@@ -73,7 +73,7 @@ def _pairs(indices: Keyed) -> list[tuple[int, int]]:
 
 
 def _explaining(indices: Keyed, readings: Keyed, ratio: Numbers, at: int) -> Numbers:
-    """How far what explains series ``at`` is from its peers, for the device of each index; NaN where not measured."""
+    """Returns the distance from peers of the metric that explains series ``at``, by index; NaN where not measured."""
     comparison = indices.catalogue[at].comparison
     explaining = [each.key[:2] == (comparison.device, comparison.given) for each in readings.catalogue]
     rows = np.flatnonzero(np.array(explaining or [False])[readings.series])

@@ -62,7 +62,7 @@ class History:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> History:
-        """What ``to_bytes`` wrote. Raises ValueError on anything else."""
+        """Returns the value that ``to_bytes`` wrote. Raises ValueError on anything else."""
         try:
             series = pd.read_parquet(io.BytesIO(raw))
         except Exception as error:  # pyarrow raises several kinds

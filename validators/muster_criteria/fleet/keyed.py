@@ -204,7 +204,7 @@ def _catalogue(
 
 
 def given_name(comparison: Comparison) -> str:
-    """What the index of this family is called without what ``given`` explains of it."""
+    """Returns the name of this family's index less the part that ``given`` explains."""
     return f"{comparison.family}_given_{comparison.given}"
 
 

@@ -23,7 +23,7 @@ UTC. ``labels``: "dtype=bf16" (see ``labels_text``). ``group``: key of the peer 
 job measured it, one stage of one visit; the same thing measured by two runs of a visit are repeats."""
 
 GROUPED_BY = ("vbios", "driver", "cuda", "torch")
-"""What of a result's environment makes a peer group, beside SKU and cooling zone: firmware, driver, libraries."""
+"""The parts of an environment that make a peer group, with SKU and cooling zone: firmware, driver, libraries."""
 
 DAY_S = 86400.0
 

@@ -1,4 +1,4 @@
-"""What a node is judged against beside its SKU: frozen, versioned, and given by the caller."""
+"""A node's references beside its SKU: frozen, versioned, supplied by the caller."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Snapshot:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Snapshot:
-        """What ``to_bytes`` wrote. Raises ValueError, in one sentence, on anything else or on another content."""
+        """Returns the snapshot that ``to_bytes`` wrote. Raises ValueError, in one sentence, on anything else."""
         try:
             content = json.loads(gzip.decompress(raw))
             version = content.pop("version")

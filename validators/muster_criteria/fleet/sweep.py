@@ -11,7 +11,7 @@ import pandas as pd
 
 from muster_criteria.fleet.absolute import absolute
 from muster_criteria.fleet.budget import NODE_RULES, STANDARD, Budget, repeat_informs
-from muster_criteria.fleet.causes import common_causes, held
+from muster_criteria.fleet.causes import cause_of_each, common_causes
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.distances import Distances
 from muster_criteria.fleet.history import History
@@ -38,7 +38,7 @@ cause, where all failing findings have one. Coverage is checked by the judge of 
 measured."""
 
 BLOCK_ROWS = 500_000
-"""How many readings are judged at a time."""
+"""Readings judged at a time."""
 
 _VERDICT_OF = {"fail": "FAIL", "retest": "RETEST", "invalid": "RETEST", "warn": "WARN", "cleared": "WARN"}
 """The verdict that each breach makes of its node, the gravest first."""
@@ -75,7 +75,7 @@ def sweep(
     parts = [part for parts, _ in found for part in parts]
     findings = _without_invalid(pd.concat([*parts, _absolute(today, skus or {}, stage)], ignore_index=True))
     causes = common_causes(findings, _present(today), groupings)
-    findings["held"] = held(findings, causes, groupings)
+    findings["held"] = cause_of_each(findings, causes, groupings)
     findings = findings.sort_values(["node", "device", "metric", "labels", "rule", "expected"], kind="stable")
     findings = findings.reset_index(drop=True)
     judged = {node for _, nodes in found for node in nodes}
@@ -158,7 +158,7 @@ def _absolute(today: pd.DataFrame, skus: Mapping[str, Sku], stage: str) -> pd.Da
 
 
 def _present(today: pd.DataFrame) -> pd.DataFrame:
-    """How many devices of each kind each node has."""
+    """Returns the number of devices by node and kind."""
     node, device = today["node"].cat, today["device"].cat
     pair = np.unique(node.codes.to_numpy().astype(np.int64) * len(device.categories) + device.codes.to_numpy())
     of, which = np.divmod(pair, max(len(device.categories), 1))

@@ -34,7 +34,7 @@ SAMPLE_MIN = 200
 PROBABILITIES: Numbers = np.array(
     [0.5, 0.3, 0.16, 0.1, 0.05, 0.02, 0.01, *(m * 10.0**-e for e in range(3, 11) for m in (5.0, 2.0, 1.0))]
 )
-"""Where tails are tabulated; between them, thresholds are interpolated over the logarithm."""
+"""Probabilities at which tails are tabulated; between them, thresholds are interpolated over the logarithm."""
 GAUSSIAN: Numbers = np.array([NormalDist().inv_cdf(1.0 - p) for p in PROBABILITIES])
 
 CAUTION = 0.6
@@ -117,12 +117,12 @@ def threshold(tail: Numbers, probability: float) -> float:
 
 def gaussian_score(tail: Numbers, distance: Numbers) -> Numbers:
     """The distance a Gaussian sample would show where this one shows ``distance``: equal probabilities, in σ."""
-    steps = np.arange(len(tail)) * 1e-9  # np.interp asks for increasing positions; ties become next to equal
+    steps = np.arange(len(tail)) * 1e-9  # np.interp needs increasing positions; ties become next to equal
     return np.interp(distance, tail + steps, GAUSSIAN)
 
 
 def _window(size: int) -> int:
-    """How many of the largest values a tail is fitted to."""
+    """Returns the number of largest values that a tail is fitted to."""
     return min(max(_EXCESSES_MIN, math.ceil(_WINDOW * size)), size // 4)
 
 
@@ -140,7 +140,7 @@ def _kept(ordered: Numbers, prior: Numbers | None = None) -> Numbers:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Fits:
-    """How likely each of the tails of ``_grid`` is by some excesses (``unit``: their mean)."""
+    """Likelihood of each tail of ``_grid`` by some excesses (``unit``: their mean)."""
 
     likely: Numbers
     unit: float
@@ -165,7 +165,7 @@ class _Fits:
         return cls(likely / likely.sum(), unit)
 
     def shapes(self) -> Numbers:
-        """How likely each of ``_SHAPES`` is, whatever the scale."""
+        """Returns the likelihood of each of ``_SHAPES``, over all scales."""
         return np.asarray(self.likely.reshape(len(_SHAPES), len(_SCALES)).sum(axis=1))
 
     def exceeded_by(self, share: Numbers) -> Numbers:

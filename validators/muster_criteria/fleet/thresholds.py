@@ -37,7 +37,7 @@ class Thresholds:
 
     @functools.cache  # noqa: B019  (lives as long as one sweep)
     def probability(self, rule: str, *, confirmed: bool = False, has_past: bool = True) -> Numbers:
-        """What the rule may spend on each series, by single or by confirmed readings; see ``Budget.part``."""
+        """Returns the rule's budget for each series, by single or by confirmed readings; see ``Budget.part``."""
         together = {"low": self.snapshot.low, "varied": self.snapshot.varied}
         return np.array(
             [
@@ -94,7 +94,10 @@ class Thresholds:
 
     @functools.cache  # noqa: B019
     def critical(self, rule: str, repeats: int = 1, *, has_past: bool = True) -> Numbers:
-        """What healthy parts exceed as rarely as the budget allows; with ``repeats`` ≥ 2, the second worst of them."""
+        """Returns the distance that healthy parts exceed as rarely as the budget allows.
+
+        With ``repeats`` ≥ 2: the distance that the second worst reading exceeds.
+        """
         pairs = repeats * (repeats - 1) // 2 if repeats > 1 else 1
         found = np.full((len(self.skus), len(self.catalogue)), np.nan)
         for row, sku in enumerate(self.skus):

@@ -17,7 +17,7 @@ VISITS_MAX = 8
 
 
 _BLOCK = 500_000
-"""How many rows are worked on at a time."""
+"""Rows processed at a time."""
 _FAR = 1e30
 """Nothing measured is further from its reference; beyond, numbers of 32 bits overflow."""
 

@@ -164,7 +164,7 @@ class _Rules:
         )
 
     def _single(self, rule: str, reading: Codes) -> Numbers:
-        """What one reading must exceed; for the peers' rule it depends on whether the device has a past."""
+        """Returns the threshold of one reading; for the peers' rule it depends on whether the device has a past."""
         sku, series = self._readings.sku[reading], self._readings.series[reading]
         with_past = self._thresholds.critical(rule)[sku, series]
         if rule != "peers":

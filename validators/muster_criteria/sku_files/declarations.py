@@ -50,7 +50,7 @@ def declared_probes() -> Mapping[str, Declared]:
 
 
 def condensed(declarations: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """What ``FILE`` contains of these declarations (see ``muster_node.agent.registry.declaration``).
+    """Returns the content of ``FILE`` for these declarations (see ``muster_node.agent.registry.declaration``).
 
     ``units``: {metric: [unit]}, or [unit, unit on GPUs] where they differ.
     """

@@ -1,4 +1,4 @@
-"""What is known of a hardware model beside its limits: best figures to check floors against, and what it lacks."""
+"""A hardware model's best known figures, to check floors against, and the measurements that it cannot give."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Figure(Written):
 
     @property
     def name(self) -> str:
-        """How messages call it: "gemm_rate[dtype=bf16]"."""
+        """The name in messages: "gemm_rate[dtype=bf16]"."""
         return labelled(self.metric, self.labels)
 
 
@@ -64,7 +64,7 @@ class Absent(Written):
     date: datetime.date
 
     def covers(self, metric: str, labels: dict[str, str]) -> bool:
-        """Whether a requirement with these labels is one that the model cannot meet."""
+        """Returns whether a requirement with these labels is one that the model cannot meet."""
         return metric == self.metric and all(labels.get(key) == value for key, value in self.labels.items())
 
 

@@ -22,7 +22,7 @@ FOLDER = "learned"
 LEARNED_BYTES_MAX = 500_000
 TOO_SLOW = "is slower than any healthy one of this fleet"
 SLOW = "is slower than healthy ones of this fleet usually are"
-"""What the two floors of a metric mean; a canary has the first only, and only warns by it."""
+"""Meanings of the two floors of a metric; a canary has the first only, and only warns by it."""
 
 
 class BadCalibration(Exception):
@@ -67,7 +67,7 @@ class Calibration:
 
 
 class Basis(Written):
-    """What a floor rests on: the median in the floor's unit, sigma as a share of it, devices and nodes counted."""
+    """The data behind a floor: the median in the floor's unit, sigma as a share of it, devices and nodes counted."""
 
     median: float
     spread: float

@@ -118,11 +118,11 @@ class Limit(Written):
 
     @property
     def name(self) -> str:
-        """How messages call it: "floor of gemm_rate[dtype=bf16]"."""
+        """The name in messages: "floor of gemm_rate[dtype=bf16]"."""
         return f"{self.key} of {labelled(self.metric, self.labels)}"
 
     def applies_to(self, metric: str, kind: str, labels: dict[str, str]) -> bool:
-        """Whether this limit is about such a measurement; labels it does not name may be anything."""
+        """Returns whether the limit applies to such a measurement; labels that it does not name may have any value."""
         return metric == self.metric and kind == self.device and all(labels.get(k) == v for k, v in self.labels.items())
 
 

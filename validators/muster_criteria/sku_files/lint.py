@@ -1,4 +1,4 @@
-"""What makes a SKU file wrong although it can be read: limits that contradict, names and units that no probe knows."""
+"""Problems of a SKU file that can be read: limits that contradict, names and units that no probe has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CEILINGS = ("ceiling", "at_most")
 
 
 def problems_of(sku: Sku, declared: Mapping[str, Declared] | None = None) -> list[Problem]:
-    """Contradictions within a SKU, and whatever ``declared`` (default: the shipped probes) does not know."""
+    """Yields contradictions within a SKU, and names that ``declared`` (default: the shipped probes) does not have."""
     probes = declared_probes() if declared is None else declared
     return [
         *_misplaced(sku),
@@ -113,7 +113,7 @@ def _programme_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Pr
 
 
 def _derivation_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
-    """What is derived must be made of what probes report, in their units."""
+    """Yields problems of derived metrics whose inputs no probe reports in that unit."""
     file = f"programmes/{sku.programme.programme}.yaml"
     for index, each in enumerate(sku.programme.derive):
         key = f"derive.{index} ({each.metric})"

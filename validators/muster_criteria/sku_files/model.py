@@ -1,4 +1,4 @@
-"""What a SKU file contains: a hardware model with its limits, and the programme that tests it. Pydantic models."""
+"""The content of a SKU file: a hardware model with its limits, and the programme that tests it. Pydantic models."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class StagePlan(Written):
 
 
 class Programme(Written):
-    """What is run on a class of machines, stage by stage; SKU files share it.
+    """The probes of a class of machines, stage by stage; SKU files share it.
 
     ``compare``: the metrics that a fleet of them may judge, by siblings, peers and history; ``derive``: those that are
     made of others for it.
@@ -159,7 +159,7 @@ class Sku(Written):
 
     @property
     def revision(self) -> str:
-        """What a verdict cites: the written version and the first eight digits of the files' digest."""
+        """The revision that verdicts cite: the written version and the first eight digits of the files' digest."""
         return f"{self.version}+{self.digest[:8]}"
 
     @property
@@ -184,7 +184,7 @@ class Sku(Written):
 
 
 def is_per_level(value: object) -> bool:
-    """Whether a YAML value is a map from levels to values."""
+    """Returns whether a YAML value is a map from levels to values."""
     return isinstance(value, dict) and bool(value) and set(value) <= set(LEVELS)
 
 

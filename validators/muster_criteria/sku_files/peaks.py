@@ -33,7 +33,7 @@ def peaks_of(figures: Sequence[Figure], inventory: Sequence[Limit], limits: Sequ
 
 
 def _implies(one: Limit, other: Limit) -> bool:
-    """Whether ``one`` covers all measurements of ``other`` with a bound that is not wider."""
+    """Returns whether ``one`` covers all measurements of ``other`` with a bound that is not wider."""
     if one.number is None or other.number is None or one.unit != other.unit or one.stages:
         return False
     return one.applies_to(other.metric, other.device, other.labels) and one.number <= other.number

@@ -66,7 +66,7 @@ def stage_deadline_s(sku: Sku, stage: str, level: str) -> float:
 
 
 def blocking(sku: Sku, stage: str) -> bool:
-    """Whether a FAIL of this stage ends the run: nothing more is burnt on a node that is broken already."""
+    """Returns whether a FAIL of this stage ends the run: nothing more is burnt on a node that is broken already."""
     return sku.stage(stage).blocking
 
 
@@ -96,7 +96,7 @@ def source_units(programme: Programme) -> dict[tuple[str, str], str]:
 
 
 def promised(need: Need) -> bool:
-    """Whether this is a sensor that the SKU promises, rather than work of the programme."""
+    """Returns whether this is a sensor that the SKU promises, rather than work of the programme."""
     return isinstance(need.requirement, Sensor)
 
 

@@ -24,7 +24,7 @@ SHIPPED = Path(__file__).resolve().parents[2] / "skus"
 """The SKU files that come with Muster; a fleet's own folders are searched first."""
 
 FAMILY_KEYS = ("sensors", "inventory", "limits", "absent")
-"""What models may share: the rest is each model's own."""
+"""The keys that models may share."""
 
 YAML_BYTES_MAX = 200_000
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is there

@@ -91,7 +91,7 @@ def tally(
 
 
 def _ends(ends: Sequence[ProbeEnd]) -> dict[str, ProbeEnd]:
-    """How each probe ended; of several ends, one that is not ``completed``."""
+    """Returns {probe: its end}; of several ends, one that is not ``completed``."""
     chosen: dict[str, ProbeEnd] = {}
     for end in sorted(ends, key=lambda end: (end.status == "completed", end.status, end.reason)):
         chosen.setdefault(end.probe, end)

@@ -72,7 +72,7 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def evidence_finding(evidence: Evidence) -> Finding:
-    """What the controller itself established, as a critical finding."""
+    """Returns a fact that the controller itself established as a critical finding."""
     return Finding(
         rule=evidence.kind,
         metric="evidence",

@@ -152,7 +152,7 @@ class _Margins:
         self._margin[column][rows] = -np.abs(self._values[rows] - expected)
 
     def plausible(self, comparisons: Sequence[Comparison], peers_median: Numbers) -> None:
-        """What the programme compares: none may be better than any healthy part (see ``plausible``)."""
+        """Compared metrics: no value may be better than any healthy part (see ``plausible``)."""
         column, usual = Rule("plausible", "invalid").column, plausible.usual_of(self._frame, peers_median)
         of = pd.MultiIndex.from_frame(self._frame[["metric", "kind", "unit"]])
         for index, each in enumerate(comparisons):

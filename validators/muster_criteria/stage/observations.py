@@ -57,7 +57,7 @@ def _number(value: float) -> float | None:
 def _shown(
     frame: pd.DataFrame, kinds: tuple[str, ...], sku: Sku, *, upper: bool
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], dict[int, str]]:
-    """What is shown as each row's floor (or ceiling), and where that comes from."""
+    """Returns (each row's shown floor or ceiling, {row: its source})."""
     shown = np.full(len(frame), np.nan)
     by: dict[int, str] = {}
     for breach in BREACHES:

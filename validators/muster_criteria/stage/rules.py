@@ -70,7 +70,7 @@ class Rule:
 
     @property
     def claim(self) -> str:
-        """What holds on a healthy node."""
+        """The condition that a healthy node satisfies."""
         return KINDS[self.kind]
 
 

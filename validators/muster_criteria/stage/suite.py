@@ -45,7 +45,7 @@ def build_suite(rules: Sequence[Rule], name: str) -> Any:
 
 @functools.cache
 def _frames() -> Any:
-    """What takes a frame. A third of a verdict's time, so it is made once for a process and all that it forks."""
+    """Returns the batch definition for frames. Costs a third of a verdict's time, so it is cached."""
     import great_expectations as gx
 
     context = gx.get_context(mode="ephemeral")

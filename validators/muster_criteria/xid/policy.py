@@ -1,6 +1,6 @@
 """The XID policy: what each error of the GPU driver means and what is to be done. One versioned table, read strictly.
 
-Pure: an event and a policy give a ruling. It knows neither nodes nor findings.
+Pure: an event and a policy give a response. It knows neither nodes nor findings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POLICY_BYTES_MAX = 200_000
 
 
 class XidSeverity(enum.StrEnum):
-    """What an error asks for, gravest first. Each step down costs the fleet less."""
+    """The response that an error needs, gravest first. Each step down costs the fleet less."""
 
     ISOLATE = "ISOLATE"
     REBOOT = "REBOOT"
@@ -151,7 +151,7 @@ class XidPolicy(Written):
 
     @property
     def cited(self) -> str:
-        """How a response cites the policy: "nvidia-xid 2026.1"."""
+        """The policy as a response cites it: "nvidia-xid 2026.1"."""
         return f"{self.policy} {self.version}"
 
     def citing(self, source: str) -> str:
