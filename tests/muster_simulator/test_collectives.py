@@ -100,7 +100,7 @@ def test_the_time_is_that_of_as_many_bytes_as_bus_bandwidth_counts(
         assert sum(received) == pytest.approx(3 * LARGE * busbw_factor(op, 8)), "two of them to warm up"
 
 
-def test_what_does_not_fit_is_noted(tmp_path: Path) -> None:
+def test_a_size_that_does_not_fit_has_no_value(tmp_path: Path) -> None:
     values = run(tmp_path, ops=["all_gather"], sizes=[LARGE, 2**50])
     assert values["collective_busbw", "all_gather", str(2**50)] is None
 

@@ -122,7 +122,7 @@ def test_slow_memory_shows_as_copy_rate(build: Build) -> None:
     assert rates[1] / rates[0] == pytest.approx(0.80, abs=0.03)
 
 
-def test_a_timer_matches_its_nominal_time(build: Build) -> None:
+def test_the_clock_advances_by_the_timed_seconds(build: Build) -> None:
     hardware = build()
     compute, before = _compute(hardware, 0), hardware.clock.now()
     a = torch.ones((8, 8), dtype=torch.bfloat16)

@@ -47,7 +47,7 @@ def test_counts_rise_under_load_only(build: Build, kind: str, name: str, labels:
     assert max(counts.values()) < 5  # healthy parts have an error now and then
 
 
-def test_a_noisy_port_counts_whatever_the_gpus_do(build: Build) -> None:
+def test_a_noisy_port_counts_errors_at_rest(build: Build) -> None:
     hardware = build(3, {"kind": "nic_errors", "nic": 2, "per_hour": 3600.0})
     list(hardware.counters())
     hardware.clock.sleep(100.0)

@@ -76,7 +76,7 @@ def test_a_tray_that_has_lost_one_of_four_gpus_still_names_what_is_wrong_with_th
     assert "gpu1" not in {device for device, _, _ in named}, SEED
 
 
-def test_what_has_no_published_figure_is_provisional_though_siblings_agree() -> None:
+def test_a_metric_without_published_figure_is_provisional_though_siblings_agree() -> None:
     """No memory rate of a B200 is published: a comparison with siblings finds one slow GPU, but not eight."""
     sku = load_sku("b200-sxm-8")
     with machine_room() as room:

@@ -45,7 +45,7 @@ def test_every_gpu_reports_all_that_belongs_to_a_rate(tmp_path: Path) -> None:
         assert 600 < values["gemm_power", "bf16"][gpu] < 710
 
 
-def test_what_is_not_asked_for_is_not_measured(tmp_path: Path) -> None:
+def test_only_requested_measurements_are_made(tmp_path: Path) -> None:
     values = measure(_machine(tmp_path), GemmRate, tmp_path, dtypes=["bf16"], seconds=0.1, warmup_s=0.0)
     assert {metric for metric, _ in values} & {"gemm_rate_alone", "gemm_rate_to_best"} == set()
     assert set(values["gemm_sustained_to_burst", "bf16"].values()) == {None}

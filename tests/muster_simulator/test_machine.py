@@ -110,7 +110,9 @@ def test_node_defects(tmp_path: Path) -> None:
         ({"faults": [{"kind": "pcie_width", "gpu": 0}], "model": "gb200-nvl72"}, "pcie_width.*gb200-nvl72"),
     ],
 )
-def test_what_cannot_be_built_is_one_sentence(tmp_path: Path, arguments: dict[str, Any], words: str) -> None:
+def test_an_impossible_machine_is_refused_in_one_sentence(
+    tmp_path: Path, arguments: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ValueError, match=words) as raised:
         create_machine(tmp_path / "node", **arguments)
     assert "\n" not in str(raised.value)

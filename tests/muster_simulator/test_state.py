@@ -85,7 +85,7 @@ def test_a_block_that_raises_ends_its_load(build: Build) -> None:
     assert reading(hardware, "utilisation", "gpu0") == 0
 
 
-def test_a_clock_that_starts_again_is_no_time(build: Build) -> None:
+def test_a_clock_that_starts_again_gives_no_time(build: Build) -> None:
     hardware = build()
     with hardware.loading(hardware.devices("gpu")):
         hardware.clock.sleep(300.0)

@@ -116,7 +116,7 @@ def test_wrong_data_counts_for_the_sending_gpu_and_not_for_the_receivers(
     assert wrong == {("peer_pair_mismatches", gpu): one_word for gpu in GPUS if gpu != "gpu3"}
 
 
-def test_a_pair_that_errs_only_together_is_put_down_to_both() -> None:
+def test_a_pair_that_errs_only_together_counts_for_both() -> None:
     wrong = {(one, other): 0 for one in GPUS for other in GPUS if one != other}
     assert set(blamed(wrong).values()) == {0}
     wrong["gpu1", "gpu4"] = 3

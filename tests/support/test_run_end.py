@@ -36,7 +36,7 @@ def test_that_waits(tmp_path):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_outlives_an_interrupted_run(how: signal.Signals, tmp_path: Path) -> None:
+def test_no_process_outlives_an_interrupted_run(how: signal.Signals, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     (tmp_path / "test_it.py").write_text(TEST.replace("{pids!r}", repr(str(pids))))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")

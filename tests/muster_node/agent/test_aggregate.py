@@ -37,7 +37,7 @@ def test_quantiles_are_within_half_a_percent_of_the_exact_ones(values: list[floa
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(ANY, min_size=1, max_size=3000), st.sampled_from([0.05, 0.5, 0.95]))
-def test_whatever_the_values_memory_is_bounded_and_the_stated_accuracy_holds(values: list[float], share: float) -> None:
+def test_memory_is_bounded_and_the_stated_accuracy_holds_for_all_values(values: list[float], share: float) -> None:
     histogram = Histogram()
     for value in values:
         histogram.add(value)

@@ -170,7 +170,7 @@ def test_a_foreign_gpu_process_is_use() -> None:
     assert "foreign GPU processes: python (pid 9) on gpu3" in use.sentence()
 
 
-def test_what_passes_by_is_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_briefly_busy_process_is_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
     class Passing:
         """Busy at the first look only."""
 

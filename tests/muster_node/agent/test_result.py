@@ -49,7 +49,7 @@ def measurements(probe: str, count: int, note: str = "") -> list[Measurement]:
     return [Measurement(probe, "figure", f"cpu{n}", "GB/s", value=float(n), note=note) for n in range(count)]
 
 
-def test_what_fits_is_left_as_it_is() -> None:
+def test_a_result_that_fits_is_unchanged() -> None:
     whole = result(measurements=measurements("a", 10))
     assert encode(whole) == whole.to_json().encode()
 
@@ -84,7 +84,7 @@ def test_the_number_of_notes_is_bounded() -> None:
     assert got["notes"][-1] == "4800 further notes were dropped"
 
 
-def test_when_even_the_reserve_does_not_suffice_evidence_is_given_up_for_the_result(
+def test_without_enough_reserve_logs_and_telemetry_are_removed_for_the_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = JobDir(tmp_path)

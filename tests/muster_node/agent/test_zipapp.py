@@ -96,7 +96,7 @@ def test_changed_sources_give_another_file(tmp_path: Path, monkeypatch: pytest.M
     assert first.path.exists()
 
 
-def test_it_holds_the_node_side_the_nvml_bindings_and_nothing_else(built: agentfile.AgentFile) -> None:
+def test_the_zipapp_holds_only_the_node_side_and_the_nvml_bindings(built: agentfile.AgentFile) -> None:
     names = zipfile.ZipFile(built.path).namelist()
     assert "pynvml.py" in names
     assert "muster_node/cli.py" in names
@@ -104,13 +104,13 @@ def test_it_holds_the_node_side_the_nvml_bindings_and_nothing_else(built: agentf
     assert not [name for name in names if name.endswith(".pyc")]
 
 
-def test_it_holds_nothing_of_the_simulator(built: agentfile.AgentFile) -> None:
+def test_the_zipapp_excludes_the_simulator(built: agentfile.AgentFile) -> None:
     archive = zipfile.ZipFile(built.path)
     assert [name for name in archive.namelist() if b"muster_simulator" in archive.read(name)] == []
     assert [name for name in archive.namelist() if "simulat" in name] == []
 
 
-def test_by_hand_on_the_oldest_python_it_measures_this_machine(built: agentfile.AgentFile, tmp_path: Path) -> None:
+def test_on_the_oldest_python_the_zipapp_measures_this_machine(built: agentfile.AgentFile, tmp_path: Path) -> None:
     job = tmp_path / "job"
     job.mkdir()
     (job / "plan.json").write_text(plan(call("inventory", 60.0)).to_json())

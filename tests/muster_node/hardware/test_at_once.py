@@ -66,7 +66,7 @@ def test_a_failure_names_its_rank_and_hangs_no_other(hardware, kind):
         hardware.at_once(devices, work)
 
 
-def test_a_worker_that_has_ended_is_not_waited_for(hardware):
+def test_a_worker_that_has_ended_is_not_awaited(hardware):
     def work(worker):
         worker.ready()
         for _ in range(worker.index):

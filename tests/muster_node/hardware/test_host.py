@@ -36,7 +36,7 @@ def test_every_fact_of_this_machine_has_a_metric_in_the_same_unit():
         assert Inventory.metrics[fact.name].unit_on(fact.device) == fact.unit, fact
 
 
-def test_unreadable_settings_are_a_note_and_never_a_zero(tree):
+def test_unreadable_values_are_a_note_and_never_a_zero(tree):
     for fact in inventory.inventory(tree({"/proc/cpuinfo": ""})):
         if fact.name in ("cpu_threads", "clock_synchronised"):
             continue  # these come from system calls, not from files

@@ -56,7 +56,7 @@ def test_fields_of_throttle_time_go_by_the_driver(driver: str, hw_thermal: float
     assert value_of(counters, "throttle_time", reason="sw_power_cap") == 5.0
 
 
-def test_a_gpu_is_lost_when_any_call_calls_it_so() -> None:
+def test_a_gpu_is_lost_when_any_call_reports_it_lost() -> None:
     nvml = FakeNvml()
     gpus = NvidiaGpus(nvml)
     assert not any(gpus.lost(gpu) for gpu in gpus.devices())
@@ -187,7 +187,7 @@ def test_gpu_processes_that_may_not_be_listed_count_as_use() -> None:
     assert NvidiaGpus(nvml).processes() == ()
 
 
-def test_a_gpu_that_gives_no_handle_is_not_counted_and_named() -> None:
+def test_a_gpu_without_a_handle_is_named_and_not_counted() -> None:
     nvml = FakeNvml()
     nvml.refuse_gpu[2] = pynvml.NVML_ERROR_GPU_IS_LOST
     gpus = NvidiaGpus(nvml)

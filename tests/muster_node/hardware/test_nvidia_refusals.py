@@ -324,7 +324,7 @@ def test_a_structure_whose_text_cannot_be_decoded_costs_only_itself() -> None:
     assert actual["pci_address", "gpu0", ()].note == "NVML: an answer cannot be read (UnicodeDecodeError)"
 
 
-def test_a_call_that_raises_anything_at_all_is_no_good_inforom() -> None:
+def test_after_any_error_the_inforom_state_is_unknown() -> None:
     """NVML returns nothing for a valid inforom, so an answer without value and error would look valid."""
 
     def raises(handle: int) -> None:

@@ -48,7 +48,7 @@ def _nvlink(link: int, kind: str, count: float) -> Fact:
     return Fact("nvlink_errors", "gpu3", "count", count, labels={"kind": kind, "link": str(link)})
 
 
-def test_what_was_there_before_the_load_is_not_counted() -> None:
+def test_errors_from_before_the_load_are_not_counted() -> None:
     def ecc(count: float, scope: str) -> Fact:
         return Fact("ecc_corrected", "gpu3", "count", count, labels={"scope": scope})
 
@@ -119,7 +119,7 @@ def test_the_hosts_own_counters_are_differenced_too() -> None:
     assert [deltas[name, "node", ""]["value"] for name in HOST] == [2, 0, 1]
 
 
-def test_a_host_that_does_not_count_is_no_host_without_errors() -> None:
+def test_missing_host_counters_are_not_reported_as_zero_errors() -> None:
     deltas = _added(_host(None), _host(None))
     assert deltas["machine_checks", "node", ""] == {"value": None, "note": NOT_SUPPORTED}
     assert deltas["cpu_throttle_events_delta", "node", ""]["value"] is None

@@ -59,7 +59,7 @@ def test_counters_are_reported_as_differences_over_the_burn(run_probe):
     assert "Machine check events logged" in errors.note
 
 
-def test_what_cannot_be_read_is_no_zero(run_probe):
+def test_unreadable_values_are_not_zero(run_probe):
     run = run_probe(CpuBurn, Burning([(None, 0, 0), (None, 0, 0)], [None, None]), **SHORT)
     assert run.one("machine_checks").value is None
     assert run.one("kernel_errors").value is None

@@ -81,14 +81,14 @@ def test_every_pattern_finds_every_kind_of_damage_to_what_was_written(run_probe,
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "repeatable"])
-def test_what_a_move_of_blocks_spoils_is_found(run_probe, kind):
+def test_damage_by_a_move_of_blocks_is_found(run_probe, kind):
     injector = Injector(kind, "copy", among=8, seed=5)
     run = run_probe(MemoryPattern, OneDevice(open_hardware(), injector), patterns=["block_move"], reruns=1, **SMALL)
     assert injector.changed
     assert run.one("memory_mismatches", "memory", pattern="block_move").value > 0
 
 
-def test_blocks_that_stay_where_they_are_are_found(run_probe, monkeypatch):
+def test_blocks_that_were_not_moved_are_found(run_probe, monkeypatch):
     """A device that acknowledges copies and does not make them: no pattern without a move can see it."""
     monkeypatch.setattr(CpuCompute, "copy", lambda self, target, source, *, nominal_bytes: None)
     run = run_probe(MemoryPattern, **SMALL)
@@ -163,7 +163,7 @@ def test_no_two_cells_share_an_address_word():
         assert fill.at(index, period=4096).unique().numel() == index.numel()
 
 
-def test_addresses_that_a_line_confuses_never_hold_the_same_random_word():
+def test_cells_one_address_line_apart_never_hold_the_same_random_word():
     """Cells whose numbers differ by a power of two, in one row or in several."""
     import torch
 

@@ -85,7 +85,7 @@ def test_a_proof_names_algorithm_protocol_transport_and_how_many_took_part():
     assert proof("all_to_all", GIB, called("AlltoAll")).carried
 
 
-def test_what_switches_reduce_needs_no_channels():
+def test_reduction_in_switches_needs_no_channels():
     heads = [joined(rank, word="ncclCommInitRankConfig comm") for rank in range(8)]
     nvls = called("AllReduce") + chose("AllReduce", GIB, "NVLS", "SIMPLE")
     assert proof("all_reduce", GIB, nvls, heads) == Proof("NVLS/SIMPLE, 8 GPUs", in_switch=True)
@@ -112,7 +112,7 @@ def test_gathers_are_logged_whole_or_by_rank():
         (called("AllReduce") + chose("AllReduce", 4, "TREE", "LL"), "no algorithm"),
     ],
 )
-def test_what_the_log_does_not_have_is_not_proven(during, code):
+def test_an_incomplete_log_is_no_proof(during, code):
     found = proof("all_reduce", GIB, during)
     assert (found.carried, found.code) == ("", code)
 

@@ -59,7 +59,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_recording_is_read_as_a_person_reads_it(path):
+def test_recordings_are_parsed_to_the_expected_values(path):
     recording = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert recording["source"]
     reader, more = READERS[path.parent.name], {"pattern": recording["pattern"]} if "pattern" in recording else {}

@@ -75,6 +75,6 @@ def test_a_constant_that_the_series_does_not_support_is_not_reported(series, rea
     assert reason in note
 
 
-def test_just_enough_carries_a_constant():
+def test_the_shortest_sufficient_series_gives_a_constant():
     assert cooldown_constant(*falling(120, 40.0, fall=6.0))[0] == pytest.approx(40.0, rel=0.3)
     assert cooldown_constant(*falling(9, 2.0))[0] == pytest.approx(2.0, rel=0.1)

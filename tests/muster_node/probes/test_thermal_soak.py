@@ -177,7 +177,7 @@ def test_sensors_that_stop_are_a_small_share_and_no_loss(run_probe, monkeypatch,
     assert run.one("gpu_lost", "gpu5").value == 0.0
 
 
-def test_a_gpu_that_nvml_calls_lost_is_lost_though_it_still_multiplies(run_probe):
+def test_a_gpu_that_nvml_reports_lost_is_lost_though_it_still_multiplies(run_probe):
     nvml = FakeNvml(count=3)
     hardware = Board(nvml)
     stops(nvml, 1, pynvml.NVML_ERROR_GPU_IS_LOST)
