@@ -114,7 +114,7 @@ def test_open_findings_stand_before_waived_ones(samples: Samples) -> None:
     ]  # fmt: skip
 
 
-HELD = "the circuit breaker is open: 5 of 25 nodes were withdrawn from production, and no more than 5 may be"
+HELD = "the circuit breaker is open: 5 of 25 nodes were withdrawn from production, and at most 5 may be"
 
 
 def test_a_verdict_that_is_held_says_so_first_and_asks_for_a_decision(samples: Samples) -> None:

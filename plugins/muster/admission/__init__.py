@@ -1,1 +1,1 @@
-"""Who uses a node: the schedulers that hand nodes to users, behind one small interface."""
+"""The interface to the schedulers that allocate nodes to users."""

@@ -29,15 +29,15 @@ class Allocation:
 
 
 class AdmissionBackend(Protocol):
-    """A scheduler. Every method may be called again after it was done, and raises MusterError, in one sentence, if the
+    """A scheduler. Every method is idempotent and raises MusterError if the
     scheduler does not answer: then the node is not tested, and its state in the scheduler is unknown.
     """
 
     def admit(self, node: str) -> None:
-        """Let the scheduler hand the node out. The records have it in production already."""
+        """Let the scheduler allocate the node, which the records have in production already."""
 
     def withdraw(self, node: str, reason: str) -> None:
-        """Let the scheduler hand the node out no more; what runs on it may end in peace."""
+        """Stop the scheduler from allocating the node; running jobs may finish."""
 
     def allocation(self, node: str) -> Allocation:
         """Whether the node is allocated, or may be."""
@@ -55,22 +55,20 @@ class RecordOnly:
 
     def admit(self, node: str) -> None:
         """Does nothing. Raises UnknownNode."""
-        log.info("%s is admitted: no scheduler is connected, the records alone say so", _record(node).name)
+        log.info("%s is admitted: no scheduler is connected, only the records change", _record(node).name)
 
     def withdraw(self, node: str, reason: str) -> None:
         """Does nothing. Raises UnknownNode."""
-        log.info(
-            "%s is withdrawn (%s): no scheduler is connected, the records alone say so", _record(node).name, reason
-        )
+        log.info("%s is withdrawn (%s): no scheduler is connected, only the records change", _record(node).name, reason)
 
     def allocation(self, node: str) -> Allocation:
         """From the node's label and state. Raises UnknownNode."""
         record = _record(node)
         busy = record.labels.get(BUSY)
         if _busy(record):
-            return Allocation(True, f"its label {BUSY} says {busy!r}")
+            return Allocation(True, f"its label {BUSY} is {busy!r}")
         if record.state is State.PRODUCTION and busy is None:
-            return Allocation(True, "production (no scheduler is connected that could say whether it is idle)")
+            return Allocation(True, "production (without a connected scheduler, whether it is idle is unknown)")
         return Allocation(False)
 
     def idle(self, node: str) -> Idle:
@@ -81,7 +79,7 @@ class RecordOnly:
         if record.state is not State.PRODUCTION:
             return Idle(False, f"it is in {record.state}")
         if _busy(record):
-            return Idle(False, f"its label {BUSY} says {record.labels[BUSY]!r}")
+            return Idle(False, f"its label {BUSY} is {record.labels[BUSY]!r}")
         lease = records.get_lease(node)
         return Idle(False, f"run {lease.run_id} of {lease.dag_id} holds it") if lease else Idle(True)
 

@@ -1,4 +1,4 @@
-"""All ways into production: the gate's decision on the records of now, and the admission itself."""
+"""Admission to production: the gate's decision on the current records, and the admission itself."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from muster.settings import settings
 
 
 def limits() -> Limits:
-    """What the settings ask for."""
+    """Returns the limits of the settings."""
     current = settings()
     return Limits(datetime.timedelta(hours=current.admission_max_age_hours), current.admission_level)
 
 
 def decide_now(node: str) -> Decision:
-    """The gate's decision on the node by the records of now. Raises UnknownNode."""
+    """Returns the gate's decision on the node by the current records. Raises UnknownNode."""
     return decide(
         records.get_node(node),
         records.latest_verdicts(node),
@@ -32,7 +32,7 @@ def decide_now(node: str) -> Decision:
 
 
 def admit(node: str, dag_id: str, run_id: str) -> Decision:
-    """Let the node into production if the gate says so, on the run that holds it; returns the gate's decision.
+    """Admit the node to production if the gate admits it, for the run that holds it. Returns the gate's decision.
 
     If it is there already, only the backend's call is repeated. Raises IllegalMove if the run does not hold it.
     """

@@ -1,1 +1,1 @@
-"""Nodes and BMCs as people and provisioning systems describe them, validated."""
+"""Validates inventories of nodes from people and provisioning systems."""

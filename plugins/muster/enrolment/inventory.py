@@ -1,4 +1,4 @@
-"""Inventories from outside: YAML or CSV with hundreds of nodes, read all or nothing, a sentence for each bad line."""
+"""Reads inventories in YAML or CSV, all nodes or none, with one message per invalid line."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from muster.records import HOST_KEY, NODE_NAME, NewNode
 from muster.remote.bmc import BadBmc, parse_bmc
 
 SCANS = 32
-"""Host keys scanned at a time: enough to wait for many hosts at once, few enough for any firewall's patience."""
+"""Host keys scanned at a time; few enough not to trigger a firewall."""
 
 
 class _Bad(str):
-    """A sentence on a line that cannot even be read."""
+    """The message on a line that cannot be parsed."""
 
 
 def _matching(pattern: re.Pattern[str]) -> pydantic.AfterValidator:
@@ -37,7 +37,7 @@ def _matching(pattern: re.Pattern[str]) -> pydantic.AfterValidator:
 
 
 class InventoryNode(pydantic.BaseModel):
-    """One node as an inventory describes it; ``host_key`` empty means: the one that answers at enrolment is pinned."""
+    """One node of an inventory. An empty ``host_key``: pin the key that the host presents at enrolment."""
 
     model_config = pydantic.ConfigDict(
         extra="forbid", frozen=True, str_strip_whitespace=True, coerce_numbers_to_str=True
@@ -78,7 +78,7 @@ class InventoryNode(pydantic.BaseModel):
         return bmc
 
     def pinned(self, host_key: str) -> NewNode:
-        """The node to enrol, under this host key."""
+        """Returns the node to enrol with this host key."""
         return NewNode(**{**self.model_dump(), "host_key": host_key}, named=frozenset(self.model_fields_set))
 
 
@@ -99,7 +99,7 @@ _WHAT_TO_DO = {
 
 
 def load(path: Path, known_skus: Collection[str] | None = None) -> list[tuple[str, InventoryNode]]:
-    """The nodes of an inventory, each with its place ("fleet.yaml:12").
+    """Returns the nodes of an inventory, each with its place ("fleet.yaml:12").
 
     ``*.csv`` is CSV with a header line; anything else YAML with a list ``nodes``. ``known_skus``, if given, are those
     that may be named. Raises BadInventory with one sentence per bad line, and MusterError if the file cannot be read.
@@ -117,12 +117,12 @@ def load(path: Path, known_skus: Collection[str] | None = None) -> list[tuple[st
 
 
 def one(cells: Mapping[str, Any], known_skus: Collection[str] | None = None) -> list[tuple[str, InventoryNode]]:
-    """A single node from the command line, its cells written as in CSV; like ``load``."""
+    """Returns a single node from the command line, with cells as in CSV; like ``load``."""
     return _checked([("", _row(cells))], known_skus)
 
 
 def described(line: Mapping[str, Any], known_skus: Collection[str] | None = None) -> list[tuple[str, InventoryNode]]:
-    """A single node as a program describes it, with typed values; like ``load``."""
+    """Returns a single node from a program, with typed values; like ``load``."""
     return _checked([("", dict(line))], known_skus)
 
 
@@ -150,9 +150,9 @@ def _checked(lines: Iterable[tuple[str, Any]], known_skus: Collection[str] | Non
 def pin(
     nodes: Iterable[tuple[str, InventoryNode]], scan: Callable[[str, int], str], at_once: int = SCANS
 ) -> list[tuple[str, NewNode]]:
-    """The same nodes, each with a host key: its own, or the one that ``scan(host, port)`` finds answering now.
+    """Returns the nodes with host keys: their own, or the result of ``scan(host, port)``.
 
-    Raises BadInventory with one sentence for each host that cannot be scanned.
+    Raises BadInventory with one message per host that cannot be scanned.
     """
     listed = list(nodes)
 
@@ -250,13 +250,13 @@ def _sentences(error: pydantic.ValidationError) -> Iterator[str]:
             yield f"{field} {problem['input']!r} cannot be used; {advice}"
 
 
-def _closest(word: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1)
+def _closest(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
 
 
 def _clashes(nodes: Iterable[tuple[str, InventoryNode]]) -> Iterator[str]:
-    """A sentence for each line that repeats a name, an address or a host key."""
+    """Yields a message for each line that repeats a name, an address or a host key."""
     seen: dict[tuple[str, ...], str] = {}
     for where, node in nodes:
         addresses = (("name", node.name), ("address", f"{node.host}:{node.port}"), ("host key", node.host_key))
@@ -265,7 +265,7 @@ def _clashes(nodes: Iterable[tuple[str, InventoryNode]]) -> Iterator[str]:
                 continue
             first = seen.setdefault((kind, value), where)
             if first != where:
-                yield f"{where}: the {kind} {value} stands at {first} already; remove one of them"
+                yield f"{where}: the {kind} {value} is already at {first}; remove one of them"
                 break
 
 

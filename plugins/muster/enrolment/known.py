@@ -9,7 +9,7 @@ from muster.settings import settings
 
 
 def pinned(nodes: list[tuple[str, InventoryNode]]) -> list[tuple[str, NewNode]]:
-    """The nodes to enrol, each under its host key or the one that answers now. Raises BadInventory."""
+    """Returns the nodes to enrol, each with its host key or the host's current one. Raises BadInventory."""
     from muster.remote.ssh import scan_host_key
 
     timeout = settings().ssh_timeout_s
@@ -17,7 +17,7 @@ def pinned(nodes: list[tuple[str, InventoryNode]]) -> list[tuple[str, NewNode]]:
 
 
 def skus() -> list[str]:
-    """The hardware models that a node can be enrolled as."""
+    """Returns the hardware models that a node can be enrolled as."""
     from muster_criteria.sku_files.skus import list_skus
 
     return list_skus(settings().sku_folders)

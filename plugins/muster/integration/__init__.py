@@ -1,1 +1,1 @@
-"""What Airflow loads or is called by: cluster policy, listeners, warm imports, REST client, run ids."""
+"""The interfaces with Airflow: cluster policy, listeners, warm imports, REST client, run ids."""

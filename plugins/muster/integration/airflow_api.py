@@ -1,4 +1,4 @@
-"""Airflow 3.3's REST API, as far as the command line, the demo and the sweep need it; errors are sentences."""
+"""A client of Airflow 3.3's REST API for the command line and the demo."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from muster.errors import AirflowRefused, AirflowUnreachable, AlreadyTriggered
 from muster.settings import settings
 
 RUN_OVER = frozenset({"success", "failed"})
-"""The states from which a DAG run does not come back by itself."""
+"""The final states of a DAG run."""
 
 
 class AirflowClient:
     """One session with an Airflow API server; usable as a context manager. Logs in when first needed.
 
-    Every method raises AirflowUnreachable if nothing answers, and AirflowRefused, saying why, if Airflow says no.
+    Every method raises AirflowUnreachable without a response, AirflowRefused with the reason for an error response.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class AirflowClient:
 
     @classmethod
     def from_settings(cls) -> Self:
-        """The server and login of MUSTER_AIRFLOW_URL, _USERNAME, _PASSWORD or _TOKEN."""
+        """Returns a client for MUSTER_AIRFLOW_URL with the login of _USERNAME and _PASSWORD, or _TOKEN."""
         current = settings()
         return cls(
             current.airflow_url,
@@ -60,28 +60,28 @@ class AirflowClient:
         self._client.close()
 
     def trigger(self, dag_id: str, run_id: str, conf: Mapping[str, Any], note: str = "") -> str:
-        """Start a DAG run under a run id of our choosing; returns its state. Raises AlreadyTriggered."""
+        """Start a DAG run with this run id. Returns its state. Raises AlreadyTriggered."""
         body = {"logical_date": None, "dag_run_id": run_id, "conf": dict(conf), "note": note or None}
-        answer = self._request("POST", f"/dags/{dag_id}/dagRuns", json=body, expected=(200, 201, 409))
-        if answer.status_code == 409:
+        response = self._request("POST", f"/dags/{dag_id}/dagRuns", json=body, expected=(200, 201, 409))
+        if response.status_code == 409:
             state = self.run_state(dag_id, run_id) or "unknown"
             raise AlreadyTriggered(
                 f"run {run_id} of {dag_id} exists already ({state}): give another reason for another run, "
                 "or clear that run in Airflow to repeat it"
             )
-        return str(answer.json()["state"])
+        return str(response.json()["state"])
 
     def run_state(self, dag_id: str, run_id: str) -> str | None:
-        """Queued, running, success or failed; None if there is no such run."""
-        answer = self._request("GET", f"/dags/{dag_id}/dagRuns/{run_id}", expected=(200, 404))
-        return None if answer.status_code == 404 else str(answer.json()["state"])
+        """Returns queued, running, success or failed; None if there is no such run."""
+        response = self._request("GET", f"/dags/{dag_id}/dagRuns/{run_id}", expected=(200, 404))
+        return None if response.status_code == 404 else str(response.json()["state"])
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
-        """Every run of the DAG, as Airflow describes them (``dag_run_id``, ``state``, ``conf``, …)."""
+        """Returns every run of the DAG in Airflow's format (``dag_run_id``, ``state``, ``conf``, …)."""
         return list(self._all(f"/dags/{dag_id}/dagRuns", "dag_runs"))
 
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str]:
-        """{task id: state} of a run ("none" for a task that is not scheduled yet); mapped tasks are "id[index]"."""
+        """Returns {task id: state} of a run ("none" if not scheduled yet); mapped tasks are "id[index]"."""
         states: dict[str, str] = {}
         for task in self._all(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", "task_instances"):
             index = task.get("map_index", -1)
@@ -90,7 +90,7 @@ class AirflowClient:
         return states
 
     def ensure_pool(self, name: str, slots: int, include_deferred: bool = True, description: str = "") -> None:
-        """Create the pool, or give it these slots. Deferred tasks count, or a waiting burn-in would hold no slot."""
+        """Create the pool or set its slots. ``include_deferred``: a deferred burn-in holds its slot."""
         body = {"name": name, "slots": slots, "include_deferred": include_deferred, "description": description}
         if self._request("POST", "/pools", json=body, expected=(200, 201, 409)).status_code == 409:
             change = {"pool": name, "slots": slots, "include_deferred": include_deferred, "description": description}
@@ -98,23 +98,23 @@ class AirflowClient:
             self._request("PATCH", f"/pools/{name}", json=change, params={"update_mask": mask})
 
     def pools(self) -> dict[str, bool]:
-        """{pool: whether its deferred tasks hold slots}."""
+        """Returns {pool: whether its deferred tasks hold slots}."""
         return {pool["name"]: bool(pool["include_deferred"]) for pool in self._all("/pools", "pools")}
 
     def dags(self) -> dict[str, bool]:
-        """{DAG id: whether it is paused} of every DAG that is loaded."""
+        """Returns {DAG id: whether it is paused} of every loaded DAG."""
         return {dag["dag_id"]: bool(dag["is_paused"]) for dag in self._all("/dags", "dags")}
 
     def is_paused(self, dag_id: str) -> bool:
-        """Whether the DAG's runs wait until somebody unpauses it."""
+        """Whether the DAG is paused."""
         return bool(self._request("GET", f"/dags/{dag_id}").json()["is_paused"])
 
     def unpause(self, dag_id: str) -> None:
-        """Let the DAG's runs start."""
+        """Unpause the DAG."""
         self._request("PATCH", f"/dags/{dag_id}", json={"is_paused": False})
 
     def hitl_pending(self) -> list[dict[str, Any]]:
-        """The human-in-the-loop tasks that wait for an answer, as Airflow describes them."""
+        """Returns the human-in-the-loop tasks that wait for an answer, in Airflow's format."""
         return list(self._all("/dags/~/dagRuns/~/hitlDetails", "hitl_details", response_received="false"))
 
     def hitl_answer(
@@ -125,12 +125,12 @@ class AirflowClient:
         self._request("PATCH", path, json={"chosen_options": options, "params_input": dict(params or {})})
 
     def health(self) -> dict[str, str]:
-        """{component: status} of Airflow's own health page, without a login."""
-        answer = self._send("GET", "/api/v2/monitor/health")
-        return {name: str(part.get("status")) for name, part in answer.json().items() if isinstance(part, dict)}
+        """Returns {component: status} of Airflow's health page, without a login."""
+        response = self._send("GET", "/api/v2/monitor/health")
+        return {name: str(part.get("status")) for name, part in response.json().items() if isinstance(part, dict)}
 
     def _all(self, path: str, key: str, **params: str) -> Iterator[dict[str, Any]]:
-        """Every entry of a list, page by page: Airflow gives at most 100 at a time."""
+        """Yields every entry of a list, page by page: Airflow returns at most 100 at a time."""
         seen = 0
         while True:
             page = self._request("GET", path, params={**params, "limit": 100, "offset": seen}).json()
@@ -145,14 +145,14 @@ class AirflowClient:
         fresh = not self._token
         if fresh:
             self._token = self._log_in()
-        answer = self._send(method, f"/api/v2{path}", headers={"Authorization": f"Bearer {self._token}"}, **kwargs)
-        if answer.status_code == 401 and not fresh and self._login[0]:
-            # The token has expired: once more with a new one.
+        response = self._send(method, f"/api/v2{path}", headers={"Authorization": f"Bearer {self._token}"}, **kwargs)
+        if response.status_code == 401 and not fresh and self._login[0]:
+            # The token has expired: retry once with a new one.
             self._token = ""
             return self._request(method, path, expected=expected, **kwargs)
-        if answer.status_code not in expected:
-            raise AirflowRefused(self._sentence(answer, f"{method} {path}"))
-        return answer
+        if response.status_code not in expected:
+            raise AirflowRefused(self._message(response, f"{method} {path}"))
+        return response
 
     def _log_in(self) -> str:
         username, password = self._login
@@ -161,13 +161,13 @@ class AirflowClient:
                 f"there is no login for Airflow at {self._url}: set MUSTER_AIRFLOW_USERNAME and "
                 "MUSTER_AIRFLOW_PASSWORD, or MUSTER_AIRFLOW_TOKEN"
             )
-        answer = self._send("POST", "/auth/token", json={"username": username, "password": password})
-        if answer.status_code not in (200, 201):
+        response = self._send("POST", "/auth/token", json={"username": username, "password": password})
+        if response.status_code not in (200, 201):
             raise AirflowRefused(
                 f"Airflow at {self._url} refuses the login of {username}: check MUSTER_AIRFLOW_USERNAME and "
                 "MUSTER_AIRFLOW_PASSWORD"
             )
-        return str(answer.json()["access_token"])
+        return str(response.json()["access_token"])
 
     def _send(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         try:
@@ -178,22 +178,22 @@ class AirflowClient:
                 f"Airflow at {self._url} does not answer ({detail}): check MUSTER_AIRFLOW_URL and that it is running"
             ) from error
 
-    def _sentence(self, answer: httpx.Response, what: str) -> str:
-        if answer.status_code == 401:
+    def _message(self, response: httpx.Response, what: str) -> str:
+        if response.status_code == 401:
             return f"Airflow at {self._url} does not accept the token: set a fresh MUSTER_AIRFLOW_TOKEN, or a login"
-        if answer.status_code == 403:
+        if response.status_code == 403:
             return f"Airflow at {self._url} does not allow {what} to this user: ask for the permission"
-        detail = _detail(answer)
-        if answer.status_code == 404:
-            return f"Airflow at {self._url} knows no such thing ({what}: {detail}): check that its DAGs are loaded"
-        return f"Airflow at {self._url} refuses {what} with status {answer.status_code}: {detail}"
+        detail = _detail(response)
+        if response.status_code == 404:
+            return f"Airflow at {self._url} has no such resource ({what}: {detail}): check that its DAGs are loaded"
+        return f"Airflow at {self._url} refuses {what} with status {response.status_code}: {detail}"
 
 
-def _detail(answer: httpx.Response) -> str:
+def _detail(response: httpx.Response) -> str:
     try:
-        detail = answer.json().get("detail", "")
+        detail = response.json().get("detail", "")
     except (ValueError, AttributeError):
-        detail = answer.text
+        detail = response.text
     if isinstance(detail, list):
         detail = "; ".join(str(each.get("msg", each)) if isinstance(each, dict) else str(each) for each in detail)
-    return " ".join(str(detail).split())[:500] or answer.reason_phrase
+    return " ".join(str(detail).split())[:500] or response.reason_phrase

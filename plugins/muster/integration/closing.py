@@ -1,4 +1,4 @@
-"""A run that is over gives its nodes back, and a verdict that it recorded is not lost on the way."""
+"""Releases the nodes of a run that is over, after any FAIL that it recorded has taken effect."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ log = logging.getLogger(__name__)
 def release(dag_id: str, run_id: str, reason: str) -> list[str]:
     """Release the nodes that the run holds; returns their names.
 
-    A node on which the run recorded a FAIL, and which nothing has moved since (the task ``conclude`` failed), goes into
-    quarantine first: released as it is, the run would end INCONCLUSIVE and the node could be qualified again.
+    A node with a recorded FAIL whose run was not concluded (the task ``conclude`` failed) goes into quarantine first:
+    otherwise the run would end INCONCLUSIVE and the node could be qualified again.
     """
     for lease in records.live_leases():
         if (lease.dag_id, lease.run_id) == (dag_id, run_id):

@@ -1,6 +1,6 @@
-"""What Muster does in the scheduler itself: lets a node go when its run ends, and sees that its pools exist.
+"""Listeners in the scheduler: release a node when its run ends, and create missing pools.
 
-Runs inside the scheduler's loop: quick, and never raising, whatever happens.
+They run inside the scheduler's loop, so they are quick and never raise.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ TASK_MODULES = (
 
 @hookimpl
 def on_starting(component: Any) -> None:
-    """Before the scheduler forks workers: import what tasks need, and make the pool that load stages run in."""
-    # Task processes, too, are forks of a process with these arguments, and announce themselves here.
+    """Before the scheduler forks workers: import the tasks' modules and create the pool of the load stages."""
+    # Also called in task processes, which are forks of a process with these arguments.
     if type(component).__name__ != "Job" or not forks_tasks(sys.argv):
         return
     from muster.integration import policy
@@ -50,7 +50,7 @@ def on_starting(component: Any) -> None:
 
 @hookimpl
 def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
-    """A task in a pool that does not exist would wait for ever: a pool that a run names is made, with one slot."""
+    """Create the pool that a run names, with one slot: a task in a missing pool would wait forever."""
     name = (dag_run.conf or {}).get("pool") if dag_run.dag_id in POOLED else None
     if not isinstance(name, str) or not name:
         return
@@ -66,7 +66,7 @@ def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
 
 
 def _make_pool(session: Session, name: str, slots: int, description: str) -> None:
-    """Make a pool unless there is one. Never by an error: that would spoil the transaction of the whole session."""
+    """Create a pool unless it exists. Without relying on an error, which would abort the session's transaction."""
     from airflow.models.pool import Pool
     from sqlalchemy import select
     from sqlalchemy.dialects import postgresql, sqlite
@@ -81,13 +81,13 @@ def _make_pool(session: Session, name: str, slots: int, description: str) -> Non
 
 @hookimpl
 def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
-    """The run is over: its node is free."""
+    """Release the run's node."""
     _release(dag_run, "success")
 
 
 @hookimpl
 def on_dag_run_failed(dag_run: DagRun, msg: str) -> None:
-    """The run is over: its node is free."""
+    """Release the run's node."""
     _release(dag_run, "failed")
 
 

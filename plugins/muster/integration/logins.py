@@ -1,7 +1,7 @@
 """Logins from Airflow's connections: SSH for tasks and triggers, and the BMCs'.
 
 The SSH login comes from the connection that MUSTER_SSH_CONN_ID names; where there is none, from MUSTER_SSH_USER and
-MUSTER_SSH_KEY_FILE. What the connection has on hosts, host keys and compression is ignored.
+MUSTER_SSH_KEY_FILE. The connection's host, host key and compression settings are ignored.
 """
 
 from __future__ import annotations

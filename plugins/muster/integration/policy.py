@@ -1,8 +1,7 @@
 """Our ``airflow.policy`` entry point: warm imports for task processes, and the pool in which a node is loaded.
 
-Airflow imports this module in every process it has, so it costs nothing but where it pays: in the scheduler and in
-Celery workers, whose task processes are forks and find the imports done. A fleet's own ``airflow_local_settings.py``
-stays theirs, and wins.
+Airflow imports this module in every process, so it preloads only in the scheduler and in Celery workers, whose task
+processes are forks and inherit the imports. A fleet's own ``airflow_local_settings.py`` takes precedence.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ log = logging.getLogger(__name__)
 DAG_ID = "node_qualification"
 
 POOLED = frozenset({DAG_ID, "node_revalidation"})
-"""DAGs whose runs load one node, and may name the pool in which they do."""
+"""DAGs whose runs load one node and may name a pool for it."""
 
 HOLDERS = POOLED | {"cluster_qualification", "admission", "held_verdict"}
-"""DAGs whose runs hold nodes, which are free as soon as their run is over."""
+"""DAGs whose runs hold nodes, to be released when the run is over."""
 
 LOAD_STAGES = frozenset({"burn_in", "integrity", "performance", "thermal"})
 """Tasks that put a node under load, and so count against a rack's watts."""
@@ -50,17 +49,17 @@ PRELOAD = (
     "muster_reports.mail",
     "muster.integration.warm",
 )
-"""Imported where task processes are forked from. None of them may import Airflow, which is itself being imported."""
+"""Modules to import before task processes are forked. None may import Airflow, which is being imported itself."""
 
 
 def forks_tasks(argv: Sequence[str]) -> bool:
     """Whether a process with these arguments forks task processes: ``airflow scheduler``, ``airflow celery worker``."""
-    words = [word for word in argv[1:] if not word.startswith("-")]
-    return words[:1] == ["scheduler"] or words[:2] == ["celery", "worker"]
+    arguments = [argument for argument in argv[1:] if not argument.startswith("-")]
+    return arguments[:1] == ["scheduler"] or arguments[:2] == ["celery", "worker"]
 
 
 def preload(modules: Sequence[str] = PRELOAD) -> dict[str, float]:
-    """Import ``modules``; gives the seconds that each took. What is missing is logged and left out."""
+    """Import ``modules``. Returns {module: seconds}. An import error is logged only."""
     took = {}
     for name in modules:
         began = time.monotonic()

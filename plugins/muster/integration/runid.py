@@ -7,11 +7,11 @@ import re
 import unicodedata
 
 SLUG_CHARS = 60
-"""Longer reasons are cut and told apart by a hash, so that a run id stays readable and within Airflow's 250."""
+"""Longer reasons are cut and get a hash, to stay readable and within Airflow's limit of 250 characters."""
 
 
 def slug(reason: str) -> str:
-    """``reason`` in lower-case words joined by "-", of the characters Airflow allows in a run id.
+    """Returns ``reason`` in lower-case words joined by "-", with the characters that Airflow allows in a run id.
 
     Different reasons may share a slug only if they differ in case, punctuation or white space; a reason that has no
     usable character, or is too long, gets a hash of itself.
@@ -26,5 +26,5 @@ def slug(reason: str) -> str:
 
 
 def run_id(node: str, reason: str) -> str:
-    """The DAG run id of ``node`` tested for ``reason``: "gpu-0001__new-hardware"."""
+    """Returns the DAG run id of ``node`` and ``reason``: "gpu-0001__new-hardware"."""
     return f"{node}__{slug(reason)}"

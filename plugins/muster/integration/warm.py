@@ -1,8 +1,8 @@
-"""What every task process would otherwise do first, done once, by import, in the process that they are forked from.
+"""Importing this module warms up the process that task processes are forked from.
 
-A node that does not exist is taken through a run, in records of its own that are thrown away: libraries load their
-last modules, mappings and statements are compiled, templates and fonts are read. It reaches no node, no mail server and
-not the fleet's records, takes a second, and spares each task process a tenth of one or more.
+It takes a made-up node through a run in a temporary database: libraries load their remaining modules, mappings and
+statements are compiled, templates and fonts are read. It contacts no node, no mail server and not the fleet's records,
+takes about a second, and saves each task process 0.1 s or more.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ HOST_KEY = f"ssh-ed25519 {'A' * 68}"
 
 
 def rehearse() -> None:
-    """Take a node through a run as tasks do, in an empty database that is gone afterwards."""
-    # Great Expectations makes progress bars, even those it does not show. By default they start a thread, which a fork
+    """Take a node through a run as tasks do, in a temporary database."""
+    # Great Expectations creates progress bars even if hidden. By default they start a thread, which a fork
     # would lack, and share a lock with all forks, which one that is killed might never give back.
     tqdm.monitor_interval = 0
     tqdm.set_lock(threading.RLock())
@@ -57,7 +57,7 @@ def rehearse() -> None:
 
 
 def _rehearse_stage(stage: str, fence: int) -> Judgement:
-    """One stage from its beginning to its verdict, which is about nothing."""
+    """Run one stage from its begin to its verdict."""
     run = records.get_run(*RUN)
     records.run_stages(*RUN)
     sku = load_sku(run.sku, settings().sku_folders)
@@ -75,7 +75,7 @@ def _rehearse_stage(stage: str, fence: int) -> Judgement:
 
 
 def _result(stage: str) -> dict[str, Any]:
-    """What a node might send: a fact, and a number with which something is wrong."""
+    """Returns an example result: a text, and a number outside its limits."""
     plain = {"probe": "inventory", "device": "node", "samples": 1, "spread": None, "note": "", "labels": {}}
     return {
         "schema": "muster.result/1", "job_id": "rehearsal", "node": NODE, "stage": stage, "level": LEVEL, "fence": 1,
@@ -91,7 +91,7 @@ def _result(stage: str) -> dict[str, Any]:
 
 
 def _telemetry() -> bytes:
-    """Two moments of one series: enough for a chart."""
+    """Returns two samples of one series, enough for a chart."""
     rows = ({"series": "load", "device": "node", "t": second, "value": 1.0} for second in (1.0, 2.0))
     return gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode())
 

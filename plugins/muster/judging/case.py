@@ -1,4 +1,4 @@
-"""The judge's input, built from the records: in one way for a result that has just come and for a stored one."""
+"""Builds the judge's input from the records, in the same way for a new and for a stored result."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ NO_PEERS = "none"
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """What one attempt at a stage brought back.
+    """The output of one attempt at a stage.
 
-    ``result``: the node's own, None if there is none, for the reason ``why_missing``. ``chassis``: the BMC's readings.
-    ``evidence``: what the controller established itself.
+    ``result``: the node's, None if missing for the reason ``why_missing``. ``chassis``: the BMC's readings.
+    ``evidence``: the controller's own evidence.
     """
 
     result: StageResult | None
@@ -45,7 +45,7 @@ class Collected:
 
 
 def fresh_case(run: RunRecord, node: NodeRecord, sku: Sku, stage: str, collected: Collected) -> Case:
-    """The case of an attempt that has just ended, by the newest peers and all that is recorded until now."""
+    """Returns the case of an attempt that has just ended, with the newest peers and all records until now."""
     returned = returning_xids(node.name, collected.result, sku.xid_policy)
     collected = dataclasses.replace(collected, evidence=(*collected.evidence, *returned))
     return _case(run, node, sku, stage, collected, lambda result: _newest(run, node, sku, result))
@@ -54,7 +54,7 @@ def fresh_case(run: RunRecord, node: NodeRecord, sku: Sku, stage: str, collected
 def stored_case(
     run: RunRecord, sku: Sku, recorded: Judgement, collected: Collected, before: datetime.datetime, version: str
 ) -> Case:
-    """The case of a recorded judgement, by what was known ``before`` and the peer snapshot ``version``.
+    """Returns the case of a recorded judgement, with the records ``before`` and the peer snapshot ``version``.
 
     ``version``: "" for the snapshot that the judgement cites, ``NO_PEERS`` for none. Raises UnknownSnapshot.
     """

@@ -1,4 +1,4 @@
-"""What a proposed SKU revision or peer snapshot would change, for every node of the fleet. Records nothing.
+"""Computes which verdicts of the fleet a proposed SKU revision or peer snapshot would change. Records nothing.
 
 Both sides, what is used now and what is proposed, are judged by the fleet sweep from the stored results. Limits that
 need more than numbers of one stage (texts, spreads, limits relative to another measurement) and coverage are the stage
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from muster_criteria.fleet.snapshot import Snapshot
 
 NOT_MEASURED = "NONE"
-"""The sweep's verdict on a node of which nothing could be compared."""
+"""The sweep's verdict on a node without comparable measurements."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Outcomes of all nodes that could be judged, and the names of those of which no result is kept."""
+    """Outcomes of all nodes that could be judged, and the names of nodes without a stored result."""
 
     outcomes: tuple[Outcome, ...]
     without_result: tuple[str, ...]

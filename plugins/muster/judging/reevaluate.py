@@ -1,4 +1,4 @@
-"""Re-evaluation: a recorded verdict judged again from what is stored, by the same references or by others.
+"""Re-evaluation: judges a recorded verdict again from stored data, with the same references or others.
 
 With the snapshot and SKU revision that the verdict cites, the outcome is the recorded verdict. A difference then means
 that the judge itself has changed.
@@ -25,14 +25,14 @@ from muster_criteria.sku_files.model import Sku, SkuError
 from muster_criteria.sku_files.skus import load_sku
 
 EVIDENCE = "evidence"
-"""The metric of findings that the controller established itself: they are not in any result."""
+"""The metric of the controller's own findings, which are not in any result."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Reevaluated:
-    """One stage judged again. ``outcome`` is None where that was not possible, for the reason ``why_not``.
+    """One stage judged again. ``outcome``: None if not possible, for the reason ``why_not``.
 
-    ``result``: the measurements that it was judged by.
+    ``result``: the measurements used.
     """
 
     recorded: Judgement
@@ -76,7 +76,7 @@ def _reevaluated(
         return Reevaluated(recorded, None, "it was judged together with other nodes, and cannot be judged alone")
     kept = records.stage_bytes(run.dag_id, run.run_id, recorded.stage, node=run.node)
     if kept is None or kept.result is None or kept.recorded_at is None:
-        return Reevaluated(recorded, None, "what the node sent is not kept (any more), or nothing came from it")
+        return Reevaluated(recorded, None, "no result of the node is stored, or retention has deleted it")
     collected = Collected(
         parse_result(kept.result),
         Chassis.from_json(kept.chassis) if kept.chassis else None,

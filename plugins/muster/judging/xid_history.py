@@ -35,7 +35,7 @@ class FinalResponse(Response):
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """One recorded error under two policies; ``before`` is None where none was in force."""
+    """One recorded error under two policies; ``before`` is None if its SKU has no policy."""
 
     record: XidRecord
     before: FinalResponse | None

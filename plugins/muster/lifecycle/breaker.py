@@ -1,6 +1,6 @@
-"""The circuit breaker: tests that withdraw nodes faster than hardware breaks are themselves suspect.
+"""The circuit breaker: limits how many nodes tests withdraw, since a fault of the tests may fail many.
 
-Pure. It counts the nodes that left service in a sliding window without a person's decision. At the limit, verdicts that
+Pure. Counts the nodes that left service in a sliding window without a person's decision. At the limit, verdicts that
 would withdraw another one are held for a person. First qualifications never count: those nodes do not serve yet.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """How many withdrawals are allowed: in ``window`` at most ``share`` (0 to 1) of the fleet, and at most ``nodes``.
+    """The withdrawals allowed in ``window``: at most ``share`` (0 to 1) of the fleet, and at most ``nodes``.
 
     Fleets smaller than ``fleet`` nodes have no breaker: one broken node of four would open it.
     """
@@ -50,16 +50,16 @@ class Breaker:
 
     @property
     def sentence(self) -> str:
-        """Its state in one sentence."""
+        """The breaker's state in one sentence."""
         hours = f"{self.window.total_seconds() / 3600:g} hours"
         if self.allowed is None:
             return (
-                f"it has nothing to say in a fleet of {self.fleet} nodes in service: it counts from {self.least} on, "
+                f"it does not act in a fleet of {self.fleet} nodes in service, only from {self.least} on, "
                 "since one broken node of a few would open it"
             )
         counted = f"{len(self.withdrawn)} of {self.fleet} nodes were withdrawn from production in the last {hours}"
         if self.open:
-            return f"{counted}, and no more than {self.allowed} may be"
+            return f"{counted}, and at most {self.allowed} may be"
         return f"{counted}, and {self.allowed} may be"
 
     @property
@@ -69,14 +69,14 @@ class Breaker:
 
     @property
     def why(self) -> str:
-        """Why a verdict is held, or a node not taken out for a test; "" while it is closed."""
+        """Why a verdict is held, or an idle node not tested; "" while the breaker is closed."""
         return f"the circuit breaker is open: {self.sentence}" if self.open else ""
 
 
 def withdrawals(events: Iterable[EventRecord], now: datetime.datetime, window: datetime.timedelta) -> tuple[str, ...]:
-    """The nodes that left service within ``window`` before ``now`` without a person's decision, by name.
+    """Returns the names of nodes that left service within ``window`` before ``now`` without a person's decision.
 
-    A node that left twice is one node; one that came back has left all the same.
+    A node counts once, also after it has returned.
     """
     return tuple(
         sorted(
@@ -95,7 +95,7 @@ def withdrawals(events: Iterable[EventRecord], now: datetime.datetime, window: d
 def state(
     events: Iterable[EventRecord], in_service: Collection[str], now: datetime.datetime, limits: Limits
 ) -> Breaker:
-    """The breaker of a fleet with these lifecycle events, of which ``in_service`` serve now or are being retested."""
+    """Returns the breaker of a fleet with these lifecycle events. ``in_service``: nodes in service now."""
     withdrawn = withdrawals(events, now, limits.window)
     fleet = len({*in_service, *withdrawn})
     allowed = min(math.floor(fleet * limits.share), limits.nodes) if fleet >= limits.fleet else None

@@ -19,12 +19,12 @@ INCONCLUSIVE = frozenset({Verdict.INCONCLUSIVE, Verdict.SKIPPED})
 
 
 def thoroughness(level: str) -> int:
-    """How thorough a level is; one that is not known is the least of all."""
+    """Returns the rank of a level; -1 for an unknown one."""
     return LEVELS.index(level) if level in LEVELS else -1
 
 
 def current_of(verdicts: Iterable[StageVerdict]) -> list[StageVerdict]:
-    """The verdicts that no later one supersedes, oldest first."""
+    """Returns the verdicts that no later one supersedes, oldest first."""
     listed = sorted(verdicts, key=lambda each: each.recorded_at)
     return [
         each

@@ -1,6 +1,6 @@
-"""What a run proves, and what its end does to its node. Pure: ``muster.records`` loads the facts and stores the result.
+"""The effect of a run's end on its node. Pure: ``muster.records`` loads the facts and stores the result.
 
-A node leaves service on a verdict only while the circuit breaker is closed, and enters quarantine only for findings
+A verdict withdraws a node only while the circuit breaker is closed, and quarantines it only for findings
 that it does not share with other nodes of its rack or image.
 """
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class RunFacts:
-    """What the records hold of a run and of its node.
+    """A run and its node, from the records.
 
     ``stages``: the run's current verdicts. ``verdicts``: the current verdicts on the node, of all runs.
-    ``suspect``: a part of the node once corrupted data, and no waiver covers that now.
+    ``suspect``: a part of the node corrupted data before, without a waiver valid now.
     """
 
     run: RunRecord
@@ -49,10 +49,10 @@ def full_coverage(required: Collection[str], stages: Iterable[StageSummary]) -> 
 
 
 def attested(claimed: Evidence, facts: RunFacts | None) -> Evidence:
-    """``claimed`` with everything about the run replaced by the facts.
+    """Returns ``claimed`` with everything about the run replaced by the facts.
 
-    ``facts`` is None if the run does not hold the node: then it proves nothing. ``run_over`` and ``budget_spent`` are
-    never taken from a claim.
+    ``facts`` is None if the run does not hold the node; the run is then no evidence. ``run_over`` and ``budget_spent``
+    are never taken from a claim.
     """
     if facts is None:
         return Evidence(person=claimed.person, reason=claimed.reason)
@@ -66,11 +66,11 @@ def attested(claimed: Evidence, facts: RunFacts | None) -> Evidence:
 
 
 def end_of_run(facts: RunFacts, verdict: Verdict, admission_level: str) -> tuple[Closing, bool]:
-    """(what the run's end does to its node, whether the run passed with full coverage), before anything is held."""
+    """Returns (the effect on the node, whether the run passed with full coverage), before anything is held."""
     run, node = facts.run, facts.node
     full = facts.full_coverage
     if node.shadow:
-        # Shadow mode ends only on what a qualification would have tested.
+        # Shadow mode ends only on a test as complete as a qualification.
         thorough = thoroughness(run.level) >= thoroughness(admission_level)
         full = full and thorough and set(STAGES) <= set(run.required_stages)
     return transitions.closing(node.state, verdict, full, node.inconclusive, shadow=node.shadow), full
@@ -79,7 +79,7 @@ def end_of_run(facts: RunFacts, verdict: Verdict, admission_level: str) -> tuple
 def hold_back(
     end: Closing, state: State, verdict: Verdict, breaker: Breaker | None, findings: Iterable[Finding]
 ) -> tuple[Closing, bool]:
-    """(``end``, held where it has to be, whether it is held for a cause that other nodes share).
+    """Returns (``end`` or its held form, whether it is held for a cause that other nodes share).
 
     ``state``: the node's. ``breaker``: None if the end does not take the node out of service. ``findings``: the run's.
     """
@@ -95,7 +95,7 @@ def hold_back(
 def shared_cause_notes(
     node: str, causes: Iterable[tuple[str, Finding]], neighbours: Mapping[str, Sequence[Neighbour]]
 ) -> dict[str, str]:
-    """{other node: the sentence for its history} for each node that failed earlier with a cause that ``node`` shares.
+    """Returns {other node: remark for its history} of nodes that failed earlier with a cause that ``node`` shares.
 
     ``causes``: (stage, finding) of the run of ``node``. ``neighbours``: by stage, the nodes tested in the window.
     """

@@ -1,7 +1,7 @@
-"""The gate to production: what may pass by itself, what needs a person by name, what is refused. Pure.
+"""The gate to production: admits a node, requires a person's decision, or refuses the node. Pure.
 
-Only one thing passes by itself: a full-coverage PASS of every stage, at node and at cluster level, thorough and fresh
-enough, with nothing open, nothing waived and nothing taken on trust. Whatever is not refused is for a person to decide.
+A node is admitted automatically only with a full-coverage PASS of every stage, at node and at cluster level, thorough
+and recent enough, without open findings, waivers and simulated results. A person decides on the rest, unless refused.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """How old a PASS may be, how thorough it must be at least, and which stages are required.
+    """The maximum age of a PASS, the minimum level, and the required stages.
 
-    ``level`` is for the stages of the node; a block is validated at whatever level its run had.
+    ``level`` applies to the stages of the node; any level of a block's run suffices.
     """
 
     fresh: datetime.timedelta
@@ -35,19 +35,19 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class Admit:
-    """It may enter production by itself."""
+    """The node enters production without a person's decision."""
 
 
 @dataclasses.dataclass(frozen=True)
 class NeedsPerson:
-    """A person may admit it, by name and with a reason; ``reasons`` are what they decide about."""
+    """A named person may admit the node, with a reason; ``reasons``: the open points."""
 
     reasons: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Refuse:
-    """It may not enter production, on any person's decision, until this is resolved."""
+    """The node must not enter production until ``reasons`` are resolved; no person may override this."""
 
     reasons: tuple[str, ...]
 
@@ -64,10 +64,10 @@ def decide(
     limits: Limits,
     now: datetime.datetime,
 ) -> Decision:
-    """Whether the node may enter production (or stay there).
+    """Returns whether the node may enter production (or stay there).
 
-    ``verdicts`` are those of the node's machine, at node and cluster level; superseded ones do no harm. ``findings``
-    are its open findings with this moment's waivers on them, ``waivers`` those that are about it.
+    ``verdicts``: of the node's machine, at node and cluster level; superseded ones are ignored. ``findings``: its open
+    findings with the waivers valid now. ``waivers``: those about the node.
     """
     current = current_of(verdicts)
     refusals = (*_out_of_place(node), *_failed(current, findings), *_open_critical(findings))
@@ -85,7 +85,7 @@ def decide(
 
 def _out_of_place(node: NodeRecord) -> Iterator[str]:
     if node.state is not State.PRODUCTION and Need.PERSON not in TRANSITIONS.get((node.state, State.PRODUCTION), ()):
-        yield f"it is in {node.state}, from where no node enters production"
+        yield f"it is in {node.state}, and no node enters production from there"
 
 
 def _failed(current: Sequence[StageVerdict], findings: Sequence[OpenFinding]) -> Iterator[str]:
@@ -112,9 +112,9 @@ def _lacking(
     node: NodeRecord, current: Sequence[StageVerdict], limits: Limits, now: datetime.datetime
 ) -> Iterator[str]:
     if node.shadow:
-        yield "it was adopted while it served, and is unverified"
+        yield "it was adopted in service and is unverified"
     elif node.state is not State.PRODUCTION and Need.FULL_PASS not in TRANSITIONS[node.state, State.PRODUCTION]:
-        yield f"it is in {node.state}, from where no test alone takes it into production"
+        yield f"it is in {node.state}, and a test alone does not admit it from there"
     for stage in (*limits.stages, *limits.cluster_stages):
         passes = [each for each in current if each.stage == stage and each.verdict is Verdict.PASS]
         if not any(each.stage == stage for each in current):
@@ -124,13 +124,13 @@ def _lacking(
 
 
 def _unfit(stage: str, passes: Sequence[StageVerdict], limits: Limits, now: datetime.datetime) -> Iterator[str]:
-    """Why none of the stage's passes is one to rely on; nothing if one is."""
+    """Yields why none of the stage's passes is sufficient."""
     thorough = passes
     if stage in limits.stages:
         thorough = [each for each in passes if thoroughness(each.level) >= thoroughness(limits.level)]
     if not thorough:
         levels = ", ".join(sorted({each.level for each in passes}))
-        yield f"{stage} passed at level {levels} only, and {limits.level} is asked for"
+        yield f"{stage} passed at level {levels} only, and {limits.level} is required"
     elif not any(now - each.recorded_at <= limits.fresh for each in thorough):
         last = max(each.recorded_at for each in thorough)
         yield f"{stage} passed last on {last:%Y-%m-%d %H:%M} UTC, longer ago than {_hours(limits.fresh)}"
@@ -147,7 +147,7 @@ def _not_passed(current: Sequence[StageVerdict]) -> Iterator[str]:
 def _simulated(node: NodeRecord, current: Sequence[StageVerdict]) -> Iterator[str]:
     for verdict in current:
         if verdict.simulated and not node.simulated:
-            yield f"{verdict.stage} in run {verdict.run_id} rests on a simulated result, and the node is not simulated"
+            yield f"{verdict.stage} in run {verdict.run_id} is a simulated result, and the node is real"
 
 
 def _open(findings: Sequence[OpenFinding]) -> Iterator[str]:

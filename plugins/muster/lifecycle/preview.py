@@ -1,4 +1,4 @@
-"""What a test of nodes would do, worked out without doing it: probes with their time limits, time, risks. Pure."""
+"""Predicts a test of nodes: probes with their time limits, duration, risks. Pure."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class StagePlan:
 
 
 def stage_plans(sku: Sku, level: str) -> tuple[StagePlan, ...]:
-    """What each stage runs on such a node at that level. Raises SkuError if the programme has no such level."""
+    """Returns what each stage runs on such a node at that level. Raises SkuError for an unknown level."""
     declared, counted = declared_probes(), sku.devices.get("gpu")
-    # Where only the machine knows how many devices it has, one is the least.
+    # An unknown number of devices counts as one, which gives the minimum time.
     devices = counted if isinstance(counted, int) and counted else 1
     return tuple(
         StagePlan(
@@ -71,7 +71,7 @@ def _timed_s(call: programme.CallSpec, devices: int) -> float:
 
 
 def time_needed(plans: tuple[StagePlan, ...], usual_s: float | None, nodes: int, at_once: int) -> str:
-    """How long the test of ``nodes`` such nodes takes, ``at_once`` at a time; ``usual_s`` (s): what it usually took."""
+    """Returns the duration of testing ``nodes`` nodes, ``at_once`` at a time. ``usual_s``: the typical duration (s)."""
     longest_s = sum(plan.deadline_s for plan in plans)
     rounds = math.ceil(nodes / at_once)
     most = f"at most {spell(longest_s * rounds)} unless a stage has to be repeated"
@@ -83,11 +83,11 @@ def time_needed(plans: tuple[StagePlan, ...], usual_s: float | None, nodes: int,
 
 
 def risks_of_test(node: NodeRecord, plans: tuple[StagePlan, ...], allocation: Allocation) -> tuple[str, ...]:
-    """What may come of testing the node now, gravest first."""
+    """Returns the risks of testing the node now, gravest first."""
     loading = [plan.stage for plan in plans if any(probe.loads for probe in plan.probes)]
     risks = [f"full load in {', '.join(loading)}"] if loading else []
     if allocation.allocated:
-        risks.insert(0, f"it is in use: {allocation.by}; whoever uses it shares the machine with the load")
+        risks.insert(0, f"it is in use: {allocation.by}; its user shares the machine with the load")
     if node.shadow:
         risks.append("in shadow mode it stays in production, whatever is found")
     elif node.state in SERVING:
@@ -101,11 +101,11 @@ def risks_of_test(node: NodeRecord, plans: tuple[StagePlan, ...], allocation: Al
 
 
 def risks_of_move(before: State, after: State, *, shadow: bool = False) -> tuple[str, ...]:
-    """What a person should know before moving a node from ``before`` to ``after``."""
+    """Returns the risks of moving a node from ``before`` to ``after``."""
     risks = []
     if after is State.PRODUCTION and before not in SERVING:
         adopted = ", in shadow mode: it serves whatever is found" if shadow else ""
-        risks.append(f"it enters production on a person's word, without a full-coverage PASS{adopted}")
+        risks.append(f"it enters production on a person's decision, without a full-coverage PASS{adopted}")
     if before in SERVING and after not in SERVING:
         risks.append("it leaves production")
     if after is State.RETIRED:
@@ -118,7 +118,7 @@ def risks_of_move(before: State, after: State, *, shadow: bool = False) -> tuple
 
 
 def spell(seconds: float) -> str:
-    """A time in the unit that suits it: "45 s", "12 min", "3 h 20 min"."""
+    """Returns a time with a fitting unit: "45 s", "12 min", "3 h 20 min"."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

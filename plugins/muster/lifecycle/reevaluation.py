@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def waiting(
     nodes: Collection[NodeRecord], verdicts: Mapping[str, Sequence[StageVerdict]], leased: Collection[str]
 ) -> dict[str, list[StageVerdict]]:
-    """{node: its PROVISIONAL verdicts} of the qualified nodes that no run holds and that are not in shadow mode."""
+    """Returns {node: its PROVISIONAL verdicts} of qualified nodes that no run holds and that are not in shadow mode."""
     free = [each for each in nodes if each.state is State.QUALIFIED and not each.shadow and each.name not in leased]
     found = {
         node.name: [

@@ -1,4 +1,4 @@
-"""A run's report, assembled from what is stored of it. Pure; ``muster.records.run_report`` loads the input."""
+"""Assembles a run's report from its stored parts. Pure; ``muster.records.run_report`` loads the input."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def assemble(
     run_url: str | None,
     now: datetime.datetime,
 ) -> RunReport:
-    """The report of a run.
+    """Returns the report of a run.
 
     ``stages``: by name, those that have a verdict. ``jobs``: the latest job of each stage that was begun. ``facts``:
-    (identity, environment) of the node as the run found it. ``waivers``: a sentence each.
+    (identity, environment) of the node in the run. ``waivers``: a sentence each.
     """
     order = [*transitions.STAGES, *sorted(set(stages) - set(transitions.STAGES))]
     listed = tuple(stages[name] for name in order if name in stages)
@@ -54,7 +54,7 @@ def assemble(
 
 
 def report_json(report: RunReport) -> str:
-    """The report as JSON, schema "muster.report/1", without the charts' points."""
+    """Returns the report as JSON, schema "muster.report/1", without the charts' points."""
     content = dataclasses.asdict(report)
     del content["result_json"]
     for stage in content["stages"]:
@@ -63,7 +63,7 @@ def report_json(report: RunReport) -> str:
 
 
 def waiver_sentences(given: Iterable[Waiver], machine: Machine) -> tuple[str, ...]:
-    """A sentence for each waiver about a part of this machine."""
+    """Returns a sentence for each waiver about a part of this machine."""
     sentences = []
     for waiver in given:
         if concerns(waiver, machine):
@@ -75,7 +75,7 @@ def waiver_sentences(given: Iterable[Waiver], machine: Machine) -> tuple[str, ..
 
 def _why_not_run(stage: str, stages: Iterable[StageReport], jobs: Mapping[str, JobRecord]) -> str:
     if stage in jobs:
-        return f"begun, but never judged ({jobs[stage].note or jobs[stage].state})"
+        return f"begun, but not judged ({jobs[stage].note or jobs[stage].state})"
     failed = next((each.judgement.stage for each in stages if each.judgement.verdict is Verdict.FAIL), "")
     return f"{failed} failed before it" if failed else "the run ended before it"
 

@@ -1,4 +1,4 @@
-"""Which idle production nodes are tested again now: the stalest first, and never more than a share of the fleet. Pure.
+"""Selects the idle production nodes to test now: the stalest first, at most a share of the fleet. Pure.
 
 A node is not tested if the backend does not know it, a run holds it, or the circuit breaker bars it.
 """
@@ -21,7 +21,7 @@ NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 @dataclasses.dataclass(frozen=True)
 class Idle:
-    """Whether a node is in service and unused; ``why`` gives the reason where it is not."""
+    """Whether a node is in service and unused; ``why``: the reason if not."""
 
     idle: bool
     why: str = ""
@@ -29,7 +29,7 @@ class Idle:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """``chosen``, stalest first, and why each other production node was passed over."""
+    """``chosen``: stalest first. ``passed_over``: by node, why each other production node is not tested."""
 
     chosen: tuple[str, ...]
     passed_over: Mapping[str, str]
@@ -51,12 +51,12 @@ def choose(
     leased: Collection[str] = (),
     barred: Callable[[NodeRecord], str] = nothing_bars,
 ) -> Choice:
-    """The nodes to test again now.
+    """Returns the nodes to test now.
 
-    ``idle``: by node, from the backend (missing: not idle), ``last_pass`` when each last passed (none: never, the
-    stalest of all). At most ``share`` of the nodes in service (0 to 1; at least one node) are out for this at a time,
-    those that are being revalidated already or held by a run included. A pass within ``after`` is fresh enough.
-    ``barred`` gives the reason why a circuit breaker keeps a node from being tested now, or "".
+    ``idle``: by node, from the backend (missing: not idle). ``last_pass``: by node, the time of its last PASS (missing:
+    never, the stalest). At most ``share`` (0 to 1) of the nodes in service, and at least one, are tested at a time,
+    including those in revalidation or held by a run. A PASS within ``after`` is fresh enough. ``barred``: returns why
+    the circuit breaker keeps a node in production, or "".
     """
     fleet = [node for node in nodes if node.state in SERVING]
     out = sum(node.state is State.REVALIDATION or node.name in leased for node in fleet)
@@ -70,7 +70,7 @@ def choose(
         else:
             ready.append(node)
     ready.sort(key=lambda node: (last_pass.get(node.name, NEVER), node.name))
-    full = f"{out + len(ready[:room])} of {len(fleet)} nodes are out already, and no more may be at a time"
+    full = f"{out + len(ready[:room])} of {len(fleet)} nodes are being tested, which is the limit"
     passed_over |= {node.name: full for node in ready[room:]}
     return Choice(tuple(node.name for node in ready[:room]), passed_over)
 
@@ -89,7 +89,7 @@ def _why_not(
         return "it is being revalidated"
     state = idle.get(node.name)
     if state is None:
-        return "nobody can say whether it is idle"
+        return "the backend does not know whether it is idle"
     if not state.idle:
         return state.why or "it is in use"
     passed = last_pass.get(node.name)

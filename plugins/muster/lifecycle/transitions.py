@@ -1,6 +1,6 @@
-"""The node's life: its states, and the one table that says which transitions exist and what each of them needs.
+"""The node's life cycle: its states, and the table of all transitions with their requirements.
 
-Pure. Knows no database and no Airflow; ``muster.records`` alone writes a state, after asking ``check_move``.
+Pure, without database and Airflow. Only ``muster.records`` writes a state, after ``check_move``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CLUSTER_STAGES = ("cluster_validation",)
 """The stages that a block of nodes goes through together, after qualification."""
 
 INCONCLUSIVE_BUDGET = 3
-"""So many inconclusive runs in a row, and a person has to look (DESIGN.md, "Fail closed")."""
+"""Number of consecutive inconclusive runs after which a person decides (DESIGN.md, "Fail closed")."""
 
 NOT_PERSONS = frozenset({"", "muster", "airflow", "system", "scheduler", "housekeeping", "root"})
 """Actors that are programs or shared accounts: no decision is accepted under these names."""
@@ -43,13 +43,13 @@ class State(enum.StrEnum):
 
 
 IN_FLIGHT = frozenset({State.INTAKE, State.BURN_IN, State.VALIDATION, State.CLUSTER_VALIDATION})
-"""States in which a run is at work on the node; without a run no node stays in them.
+"""States of a node under test; without a run no node stays in them.
 
 Without revalidation: a node whose revalidation was inconclusive waits there, out of service, for the next one.
 """
 
 SERVING = frozenset({State.PRODUCTION, State.REVALIDATION})
-"""States of a node in service; one that is tested again has left it only until it passes."""
+"""States of a node in service; a node in revalidation is out of production until it passes."""
 
 STATE_OF_STAGE = {
     "intake": State.INTAKE,
@@ -62,16 +62,16 @@ STATE_OF_STAGE = {
 
 
 def is_person(name: str | None) -> bool:
-    """Whether ``name`` can be the author of a decision."""
+    """Whether ``name`` can be a person, so that decisions are accepted under it."""
     return (name or "").strip().lower() not in NOT_PERSONS
 
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """What a move rests on.
+    """The evidence for a move.
 
     ``run`` is "dag_id/run_id" of the run that holds the node's lease; ``run_over``: it has ended without a
-    verdict. ``verdict`` and ``full_coverage`` are that run's; the records look them up and never take them on trust.
+    verdict. ``verdict`` and ``full_coverage`` are that run's, looked up by the records.
     ``budget_spent``: the budget of inconclusive runs is used up. ``person`` and ``reason``: who decided, and why.
     ``adopted`` and ``replaced``: the person took over a machine that serves already, or put another one in its place;
     set by the records' functions of these names alone. ``held``: the run's verdict is held by the
@@ -91,7 +91,7 @@ class Evidence:
 
 
 class Need(enum.Enum):
-    """What a transition can need; the value is its wording."""
+    """A requirement of a transition; the value is its text in messages."""
 
     RUN = "a run that holds the node's lease"
     RUN_OVER = "a run that has ended without a verdict"
@@ -105,7 +105,7 @@ class Need(enum.Enum):
     REPLACEMENT = "a named person who replaces the machine, with a reason"
 
     def met(self, evidence: Evidence) -> bool:
-        """Whether ``evidence`` has what this need asks for."""
+        """Whether ``evidence`` meets this requirement."""
         verdict = evidence.verdict if evidence.run else None
         if self is Need.RUN:
             return bool(evidence.run) and not evidence.run_over
@@ -144,7 +144,7 @@ def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:
         (s.REVALIDATION, s.PRODUCTION): (n.FULL_PASS, n.HELD, n.PERSON),
         (s.REVALIDATION, s.QUALIFIED): (n.QUALIFYING, n.PERSON),
         (s.REVALIDATION, s.REGISTERED): (n.PERSON,),
-        # Clearing an earlier stage, or testing a qualified node again for another reason, goes back along the story.
+        # Back to an earlier state: a cleared stage, or a qualified node tested again for another reason.
         (s.BURN_IN, s.INTAKE): (n.RUN,),
         (s.VALIDATION, s.INTAKE): (n.RUN,),
         (s.VALIDATION, s.BURN_IN): (n.RUN,),
@@ -170,13 +170,13 @@ def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:
 
 
 TRANSITIONS = _transitions()
-"""(from, to) -> what the move needs: any one of these suffices. What is not here cannot happen."""
+"""(from, to) -> requirements, any one of which suffices. Other moves are illegal."""
 
 
 def check_move(current: State, to: State, evidence: Evidence, *, shadow: bool = False) -> None:
-    """Raise IllegalMove, saying which moves are possible from ``current``, unless the table allows this one.
+    """Raise IllegalMove, listing the possible moves from ``current``, unless the table allows this one.
 
-    A node in ``shadow`` mode is judged and reported, never drained: only a person moves it, whatever was found.
+    A node in ``shadow`` mode is judged and reported, but only a person moves it.
     """
     if shadow and not Need.PERSON.met(evidence):
         raise IllegalMove(f"it is in shadow mode, and from {current} to {to} needs {Need.PERSON.value}")
@@ -188,37 +188,36 @@ def check_move(current: State, to: State, evidence: Evidence, *, shadow: bool = 
 
 
 def possible_moves(current: State) -> str:
-    """The moves out of ``current``, with what each needs, in words."""
+    """Returns the moves out of ``current`` with their requirements, as text."""
     moves = [f"{to} (needs {_words(needs)})" for (origin, to), needs in TRANSITIONS.items() if origin is current]
-    return ", ".join(moves) or "nowhere: it is the end of the story"
+    return ", ".join(moves) or "no other state"
 
 
 def state_for(stage: str, current: State) -> State:
-    """The state in which a node in ``current``, not in shadow mode, goes through ``stage``."""
+    """Returns the state for ``stage`` of a node in ``current`` that is not in shadow mode."""
     return State.REVALIDATION if current in SERVING else STATE_OF_STAGE[stage]
 
 
 def path_to_stage(stage: str, current: State, done: frozenset[str], *, shadow: bool = False) -> tuple[State, ...]:
-    """The states to move through, in order, so that ``stage`` can run; empty if the node is in it.
+    """Returns the states to move through, in order, so that ``stage`` can run; empty if the node is there.
 
-    A run that was cleared in the middle resumes: it is taken again through the states of those earlier stages that it
-    has done already (``done``), never past one that it has not. The last state returned may still be illegal. A node in
-    ``shadow`` mode is tested in its present state.
+    A run that was cleared in the middle passes again through the states of the earlier stages in ``done``, never past
+    another stage. The last state returned may still be illegal. A node in ``shadow`` mode is tested in its state.
     """
     target = state_for(stage, current)
     if shadow or current is target:
         return ()
-    story = (State.INTAKE, State.BURN_IN, State.VALIDATION)
-    if current in (State.REGISTERED, State.QUALIFIED) and target in story:
+    order = (State.INTAKE, State.BURN_IN, State.VALIDATION)
+    if current in (State.REGISTERED, State.QUALIFIED) and target in order:
         earlier = STAGES[: STAGES.index(stage)]
         if all(each in done for each in earlier if STATE_OF_STAGE[each] is not target):
-            return story[: story.index(target) + 1]
+            return order[: order.index(target) + 1]
     return (target,)
 
 
 @dataclasses.dataclass(frozen=True)
 class Closing:
-    """What the end of a run does to its node: the states it moves through, why, and the inconclusive runs in a row.
+    """The effect of a run's end on its node: the states to move through, why, and the inconclusive runs in a row.
 
     ``verified``: the node leaves shadow mode. ``held``: why its verdict is held, if it is.
     """
@@ -230,12 +229,12 @@ class Closing:
     held: str = ""
 
     def withdraws(self, current: State) -> bool:
-        """Whether a node in ``current`` leaves service by this, or stays out of it until it passes."""
+        """Whether a node in ``current`` leaves service, or stays out of it until it passes."""
         end = self.path[-1] if self.path else current
         return current in SERVING and end is not State.PRODUCTION
 
     def hold(self, current: State, why: str) -> Closing:
-        """The same end held back: the node goes on serving where it served, or waits to be tested again."""
+        """Returns the end as held: the node stays in production if it was in service, or waits for another test."""
         waits = (State.REGISTERED,) if current in IN_FLIGHT - {State.CLUSTER_VALIDATION} else ()
         back = (State.PRODUCTION,) if current is State.REVALIDATION else waits
         return dataclasses.replace(self, path=back, reason=f"{self.reason}, which is held: {why}", held=why)
@@ -244,11 +243,11 @@ class Closing:
 def closing(
     current: State, verdict: Verdict, full_coverage: bool, inconclusive: int, *, shadow: bool = False
 ) -> Closing:
-    """What a run with ``verdict`` does to a node in ``current`` that has ``inconclusive`` such runs behind it.
+    """Returns the effect of ``verdict`` on a node in ``current`` after ``inconclusive`` inconclusive runs in a row.
 
     A node that a person moved during the run (quarantine, triage, …) stays there. A node in ``shadow`` mode stays in
-    service; a full-coverage PASS ends its shadow mode. An inconclusive revalidation leaves its node in revalidation,
-    out of service, until the next one.
+    service; a full-coverage PASS ends its shadow mode. After an inconclusive revalidation the node stays in
+    revalidation, out of production, until the next one.
     """
     s = State
     if shadow:
@@ -258,7 +257,7 @@ def closing(
     if verdict is Verdict.FAIL:
         return Closing((s.QUARANTINE,), 0, "the run found a critical fault")
     if verdict is Verdict.INCONCLUSIVE and inconclusive + 1 >= INCONCLUSIVE_BUDGET:
-        reason = f"{inconclusive + 1} runs in a row were inconclusive: a person has to look"
+        reason = f"{inconclusive + 1} runs in a row were inconclusive: a person has to decide"
         return Closing((s.QUARANTINE, s.TRIAGE), 0, reason)
     home = (s.REGISTERED,) if current in IN_FLIGHT - {s.CLUSTER_VALIDATION} else ()
     if verdict is Verdict.INCONCLUSIVE:
@@ -286,4 +285,4 @@ def _lacks(evidence: Evidence) -> str:
         have.append(f"verdict {evidence.verdict} with coverage {coverage}")
     if evidence.person:
         have.append(f"{evidence.person}" + ("" if evidence.reason.strip() else " without a reason"))
-    return f"there is only {', '.join(have)}" if have else "there is nothing of the kind"
+    return f"there is only {', '.join(have)}" if have else "there is no such evidence"

@@ -1,7 +1,7 @@
 """One attempt at a stage on one node: claim, look, send, start, await, collect, tidy up, stop. Knows no Airflow.
 
-A stage of a node and a member of a block take the same steps. What the end of the job means is ``outcome``'s; waiting
-is ``waiting``'s; the verdict is the judge's.
+A stage of a node and a member of a block take the same steps. ``outcome`` interprets the end of the job, ``waiting``
+waits for it, and the judge decides the verdict.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Connect = Callable[[NodeRecord], paramiko.SSHClient]
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """The task that makes the attempt. ``node`` is needed only where the run tests several."""
+    """The task that makes the attempt. ``node``: if the run tests several."""
 
     dag_id: str
     run_id: str
@@ -58,7 +58,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """What is known of an attempt; read from the records whenever its task is resumed."""
+    """An attempt, read from the records whenever its task resumes."""
 
     task: Task
     run: RunRecord
@@ -69,14 +69,11 @@ class Attempt:
 
     @property
     def job_key(self) -> str:
-        """The name of its job on the node."""
+        """The name of the attempt's job on the node."""
         return self.plan.job_id
 
     def recorded_end(self) -> str | None:
-        """``StageResult.end`` of its job's result, if that is stored with a verdict; else None.
-
-        Such a verdict counts whatever becomes of the node.
-        """
+        """Returns ``StageResult.end`` of the job's result if it is stored with a verdict; else None."""
         kept = records.stage_bytes(self.task.dag_id, self.task.run_id, self.task.stage, node=self.task.node)
         if kept is None or kept.result is None:
             return None
@@ -86,7 +83,7 @@ class Attempt:
 
 @dataclasses.dataclass(frozen=True)
 class Programme:
-    """What the node is to run: its probes and how long all of it may take, in seconds."""
+    """The probes that the node is to run, and the time limit (s) for all of them."""
 
     calls: Iterable[CallSpec]
     deadline_s: float
@@ -95,7 +92,7 @@ class Programme:
 def claim(
     task: Task, run: RunRecord, sku: Sku, programme: Callable[[AttemptKey, str], Programme], *, begin: bool
 ) -> Attempt:
-    """The attempt that the task makes now, with its job in the records; ``begin`` moves the node into the stage.
+    """Returns the task's current attempt, with its job in the records; ``begin`` moves the node into the stage.
 
     ``programme`` is called with the attempt's key and its job's. Raises LeaseLost unless the run holds the node,
     IllegalMove, SkuError.
@@ -129,14 +126,14 @@ def claim(
 
 
 def seed(job_key: str) -> int:
-    """The seed of a job's data: another for each job, the same again for the same job."""
+    """Returns the seed of a job's data: different for each job, reproducible for the same job."""
     return int(hashlib.sha256(job_key.encode()).hexdigest()[:8], 16)
 
 
 def begin(attempt: Attempt, client: paramiko.SSHClient, agent: AgentFile) -> tuple[Attempt, jobs.Look]:
-    """Start the attempt's job unless it is on the node already; returns the look that decided it.
+    """Start the attempt's job unless the node has it already. Returns the attempt and the node's state before.
 
-    Sends the agent if it is not there, stops every other job on the node, and reads its BMC first. Raises RemoteError.
+    First sends the agent if needed, stops every other job on the node, and reads its BMC. Raises RemoteError.
     """
     node, key = attempt.node, attempt.job_key
     seen = jobs.look(client, node.work_dir, key, agent.sha256)
@@ -163,7 +160,7 @@ def begin(attempt: Attempt, client: paramiko.SSHClient, agent: AgentFile) -> tup
 
 
 def wait(attempt: Attempt, seen: jobs.Look, grace_s: float) -> Wait:
-    """What waiting for the attempt's job needs to know; ``grace_s`` (s) is waited beyond its deadline."""
+    """Returns the parameters of waiting for the attempt's job. ``grace_s``: wait (s) after the job's deadline."""
     job, node = attempt.job, attempt.node
     started = job.started_at.timestamp() if job.started_at else time.time()
     return Wait(
@@ -187,7 +184,7 @@ class StillRunning:
 
 
 class NoVerdict(ssh.RemoteError):
-    """The node could not be reached, and the attempt is tried again instead of judged without a result."""
+    """The node could not be reached; the attempt is retried instead of judged without a result."""
 
 
 def settle(
@@ -198,11 +195,11 @@ def settle(
     *,
     last: bool,
 ) -> T | StillRunning | None:
-    """Collect what the job left, have it judged and recorded by ``record``, then remove the job's folder.
+    """Collect the job's output, judge and record it with ``record``, and remove the job's folder.
 
-    ``hint``: how the waiting ended; a fresh look at the node decides. ``last``: no other attempt follows. Returns None
-    if a verdict on this attempt's result was recorded before: it is never superseded by "no result". Raises NoVerdict
-    if the node cannot be reached and that is worth no verdict.
+    ``hint``: how the waiting ended; the node's current state decides. ``last``: no other attempt follows. Returns what
+    ``record`` returns, StillRunning, or None if a verdict on this attempt's result is recorded already, which "no
+    result" never supersedes. Raises NoVerdict if the node cannot be reached and the attempt is to be retried.
     """
     try:
         with connect(attempt.node) as client:
@@ -227,7 +224,7 @@ def unreachable(
     *,
     last: bool,
 ) -> T | None:
-    """As ``settle`` for a node that cannot be reached: only its loss, or the last attempt, is worth a verdict."""
+    """Does as ``settle`` for an unreachable node: records a verdict only for a lost node or the last attempt."""
     if attempt.recorded_end() is not None:
         return None
     lost = hint is Kind.LOST and isinstance(error, (ssh.Unreachable, ssh.CommandTimedOut))
@@ -248,7 +245,7 @@ def _collect(attempt: Attempt, client: paramiko.SSHClient, seen: jobs.Look, end:
 
 
 def _tidy(attempt: Attempt, client: paramiko.SSHClient, seen: jobs.Look) -> None:
-    """Remove the job's folder. The verdict is recorded by now, so trouble here changes nothing about it."""
+    """Remove the job's folder. An error is only logged, since the verdict is recorded by now."""
     try:
         jobs.remove(client, seen.work, attempt.job_key)
     except ssh.RemoteError as error:
@@ -256,7 +253,7 @@ def _tidy(attempt: Attempt, client: paramiko.SSHClient, seen: jobs.Look) -> None
 
 
 def checked_result(attempt: Attempt, collected: jobs.Collected) -> tuple[StageResult | None, str]:
-    """The result if it can be used and is this attempt's, else None and why not ("" if there is none)."""
+    """Returns (the result, "") if it is valid and of this attempt, else (None, the reason; "" without any)."""
     if collected.result is None:
         return None, "; ".join(collected.notes)
     try:
@@ -270,7 +267,7 @@ def checked_result(attempt: Attempt, collected: jobs.Collected) -> tuple[StageRe
 
 
 def read_bmc(attempt: Attempt) -> Chassis | None:
-    """The BMC's readings before, during and straight after the load, the worst of each; None without a BMC."""
+    """Returns the worst of the BMC's readings before, during and directly after the load; None without a BMC."""
     now = redfish.ask(attempt.node.bmc, attempt.task.stage)
     if now is None:
         return None
@@ -281,7 +278,7 @@ def read_bmc(attempt: Attempt) -> Chassis | None:
 
 
 def record_end(attempt: Attempt, end: Ended, state: str, repeat_probes: tuple[str, ...] = ()) -> None:
-    """Record how the attempt's job ended, and which probes are to be run once more."""
+    """Record how the attempt's job ended, and which probes are to run again."""
     now = datetime.datetime.now(datetime.UTC)
     records.record_job(
         dataclasses.replace(
@@ -291,7 +288,7 @@ def record_end(attempt: Attempt, end: Ended, state: str, repeat_probes: tuple[st
 
 
 def stop(attempt: Attempt, connect: Connect) -> None:
-    """Stop the attempt's job; its next attempt measures anew. Raises RemoteError."""
+    """Stop the attempt's job; the next attempt measures again. Raises RemoteError."""
     records.record_job(dataclasses.replace(attempt.job, state=outcome.STOPPED))
     with connect(attempt.node) as client:
         seen = jobs.look(client, attempt.node.work_dir, attempt.job_key, "")
@@ -299,7 +296,7 @@ def stop(attempt: Attempt, connect: Connect) -> None:
 
 
 def stop_leftovers(dag_id: str, run_id: str, stages: Collection[str], connect: Connect, *, node: str = "") -> None:
-    """Stop the jobs of a run that nothing waits for: a task was marked before the triggerer took up its trigger.
+    """Stop jobs of a run without a trigger, after a user marked the task before the triggerer started its trigger.
 
     Raises RemoteError.
     """
@@ -311,7 +308,7 @@ def stop_leftovers(dag_id: str, run_id: str, stages: Collection[str], connect: C
     with connect(machine) as client:
         for job in running:
             _stop_job(client, machine, job)
-            log.warning("stopped the job of stage %s on %s, which nothing waited for", job.stage, machine.name)
+            log.warning("stopped the job of stage %s on %s, which no task waited for", job.stage, machine.name)
             records.record_job(dataclasses.replace(job, state=outcome.STOPPED, note="its run was over", node=node))
 
 

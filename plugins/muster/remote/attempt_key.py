@@ -1,4 +1,4 @@
-"""The key of one attempt at a stage: which job on the node it belongs to, so that a retry finds it again."""
+"""The key of one attempt at a stage, which names its job on the node so that a retry finds it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _TEXT = re.compile(r"(\d+)\.(\d+)(?:r(\d+))?")
 class AttemptKey:
     """One attempt at a stage within a run.
 
-    ``tries``: the task's ``max_tries``. Airflow's retries leave it alone, a user's Clear raises it.
-    ``measured_anew``: how many whole measurements of these tries came before. ``repeat``: 0 for a whole measurement,
-    N for the Nth repeat of those of its probes that the judge asked for again.
+    ``tries``: the task's ``max_tries``. Airflow's retries do not change it, a user's Clear raises it.
+    ``measured_anew``: number of earlier whole measurements of these tries. ``repeat``: 0 for a whole measurement,
+    N for the Nth repeat of the probes that the judge requested.
 
     Its text, as stored, is "2.1" or "2.1r3".
     """
@@ -28,7 +28,7 @@ class AttemptKey:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The key that ``text`` denotes. Raises ValueError."""
+        """Returns the key of ``text``. Raises ValueError."""
         match = _TEXT.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not an attempt key such as 2.1 or 2.1r3")
@@ -39,18 +39,18 @@ class AttemptKey:
         return f"{self.tries}.{self.measured_anew}{repeat}"
 
     def anew(self) -> AttemptKey:
-        """The key of the next whole measurement."""
+        """Returns the key of the next whole measurement."""
         return AttemptKey(self.tries, self.measured_anew + 1)
 
     def repeated(self) -> AttemptKey:
-        """The key of the next repeat of some probes."""
+        """Returns the key of the next repeat of some probes."""
         return dataclasses.replace(self, repeat=self.repeat + 1)
 
     @property
     def repeats(self) -> AttemptKey | None:
-        """The key of the attempt some of whose probes this one repeats; None for a whole measurement."""
+        """The key of the attempt that this one repeats; None for a whole measurement."""
         return dataclasses.replace(self, repeat=self.repeat - 1) if self.repeat else None
 
     def job_key(self, dag_id: str, run_id: str, task_id: str) -> str:
-        """The name of the attempt's job on its node: 24 hexadecimal digits."""
+        """Returns the name of the attempt's job on its node: 24 hexadecimal digits."""
         return hashlib.sha256(json.dumps([dag_id, run_id, task_id, str(self)]).encode()).hexdigest()[:24]

@@ -1,4 +1,4 @@
-"""A node's BMC as people describe it: where it answers, and where its password is kept. Never the password itself."""
+"""The description of a node's BMC: its URL and where its password is stored, never the password itself."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from muster.errors import MusterError
 
 
 class BadBmc(MusterError):
-    """A BMC that cannot be asked as it is described; the message is one sentence that says what to put right."""
+    """An invalid BMC description; the message is one sentence on what to correct."""
 
 
 class Bmc(pydantic.BaseModel):
-    """A BMC that speaks Redfish.
+    """A BMC with a Redfish interface.
 
     Login and password come from the Airflow connection ``connection``, or the password from the environment variable
-    ``password_env`` for ``user``; with neither, it is asked without a login. ``verify``: whether its certificate is
-    checked, or the file of the authority that signed it.
+    ``password_env`` for ``user``; with neither, requests are sent without a login. ``verify``: whether its certificate
+    is checked, or the file of the authority that signed it.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
@@ -50,20 +50,20 @@ class Bmc(pydantic.BaseModel):
         if self.password_env and not self.user:
             raise ValueError("password_env is given without a user")
         if self.user and not (self.password_env or self.connection):
-            raise ValueError(f"nothing says where the password of {self.user} is: name a connection or password_env")
+            raise ValueError(f"user {self.user} has no password: name a connection or password_env")
         return self
 
 
 @dataclasses.dataclass(frozen=True)
 class Login:
-    """Who asks a BMC; both empty where nobody need say."""
+    """A BMC's user and password; both empty for requests without a login."""
 
     user: str = ""
     password: str = dataclasses.field(default="", repr=False)
 
 
 def parse_bmc(described: Mapping[str, Any]) -> Bmc | None:
-    """The BMC that an inventory or a record describes; None where there is none. Raises BadBmc."""
+    """Returns the BMC of an inventory line or a record; None for an empty description. Raises BadBmc."""
     if not described:
         return None
     try:
@@ -71,12 +71,12 @@ def parse_bmc(described: Mapping[str, Any]) -> Bmc | None:
     except pydantic.ValidationError as error:
         first = error.errors(include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
-        raise BadBmc(f"bmc cannot be used: {f'{where}: ' if where else ''}{said}") from None
+        message = first["msg"].removeprefix("Value error, ")
+        raise BadBmc(f"bmc cannot be used: {f'{where}: ' if where else ''}{message}") from None
 
 
 def login(bmc: Bmc) -> Login:
-    """Its credentials, from where they are kept. Raises BadBmc that names what is not there, never what is."""
+    """Returns the BMC's credentials. Raises BadBmc if they are missing; the message holds no secret."""
     if bmc.password_env:
         password = os.environ.get(bmc.password_env)
         if password is None:
@@ -94,10 +94,10 @@ def login(bmc: Bmc) -> Login:
 
 
 def of_connection(bmc: Bmc, found: Any) -> Login:
-    """Its credentials from its Airflow connection."""
+    """Returns the BMC's credentials from its Airflow connection."""
     return Login(bmc.user or found.login or "", found.password or "")
 
 
 def no_connection(bmc: Bmc) -> BadBmc:
-    """What is said where its connection is not there."""
+    """Returns the error for a missing Airflow connection."""
     return BadBmc(f"there is no Airflow connection {bmc.connection}, which has the BMC's login")

@@ -1,4 +1,4 @@
-"""A BMC that is read while a job runs: a fan that stood still for an hour may turn again when the job is over."""
+"""Reads a BMC while a job runs: a fan may stop under load and turn again after the job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster.remote.bmc import BadBmc, Bmc, Login, parse_bmc
 from muster.settings import settings
 
 _THREADS = concurrent.futures.ThreadPoolExecutor(max_workers=8, thread_name_prefix="bmc")
-"""Of their own: BMCs that respond slowly must not take the threads that a triggerer shares among all its triggers."""
+"""A separate pool, so that slow BMCs do not occupy the threads that all triggers of a triggerer share."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class BmcWatch:
         return cls(dict(bmc), every_s, job.dag_id, job.run_id, job.stage, job.attempt_key)
 
     async def read(self, login: Callable[[Bmc], Awaitable[Login]]) -> str:
-        """Read the BMC once and keep the worst readings with the job. Returns why it could not be read, or ""."""
+        """Read the BMC once and store the worst readings with the job. Returns the reason for a failure, or ""."""
         try:
             bmc = parse_bmc(self.bmc)
             who = await login(bmc) if bmc else Login()

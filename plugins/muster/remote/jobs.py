@@ -28,7 +28,7 @@ _PATH = re.compile(r"/[^\x00-\x1f\x7f]*\Z")
 
 
 class State(enum.StrEnum):
-    """Where a job stands on its node."""
+    """The state of a job on its node."""
 
     ABSENT = "absent"
     RUNNING = "running"
@@ -39,7 +39,7 @@ class State(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """What one look at a node found. ``agent``: "ok", "absent" or "bad" (a file with another hash)."""
+    """The state of a node. ``agent``: "ok", "absent" or "bad" (a file with another hash)."""
 
     home: str
     work: str
@@ -51,7 +51,7 @@ class Look:
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """What a job left: the raw result, the telemetry that it names, and a sentence for each thing left out."""
+    """A job's output: the raw result, the telemetry that it names, and a note for each omission."""
 
     result: bytes | None
     telemetry: bytes | None
@@ -60,7 +60,7 @@ class Collected:
 
 @dataclasses.dataclass(frozen=True)
 class Paths:
-    """Where a job's files lie on its node."""
+    """The paths of a job's files on its node."""
 
     folder: str
 
@@ -81,12 +81,12 @@ class Paths:
 
     @property
     def log(self) -> str:
-        """What the job printed."""
+        """The job's output."""
         return posixpath.join(self.folder, "stdout.log")
 
 
 def paths(work: str, key: str) -> Paths:
-    """The job's files. Raises RemoteError on a work folder or key that could lead elsewhere."""
+    """Returns the job's paths. Raises RemoteError for a work folder or key that could lead elsewhere."""
     if not _KEY.match(key):
         raise ssh.RemoteError(f"{key[:40]!r} is not a job's key")
     if not _PATH.match(work) or ".." in work.split("/"):
@@ -95,23 +95,23 @@ def paths(work: str, key: str) -> Paths:
 
 
 def agent_path(work: str, sha256: str) -> str:
-    """Where an agent of that hash lies on a node."""
+    """Returns the path of the agent with that hash on a node."""
     return posixpath.join(work, "agents", f"{sha256}.pyz")
 
 
 def fields(text: str) -> dict[str, str]:
-    """The "name value" lines that a script printed."""
+    """Returns the "name value" lines of a script's output."""
     pairs = (line.partition(" ") for line in text.splitlines())
     return {name: value.strip() for name, _, value in pairs if name}
 
 
 def exit_status(text: str) -> int | None:
-    """An exit status of 0 to 255, or None for any other text."""
+    """Returns an exit status of 0 to 255; None for any other text."""
     return int(text) if text.isascii() and text.isdigit() and int(text) < 256 else None
 
 
 def look(client: paramiko.SSHClient, work_dir: str, key: str, agent_sha256: str) -> Look:
-    """One round trip: the home and work folders, the boot id, whether the agent is there, where the job stands."""
+    """Returns home and work folders, boot id, and the state of agent and job, in one round trip. Raises RemoteError."""
     answer = ssh.run(client, ssh.shell(scripts.LOOK, work_dir, key, agent_sha256))
     if answer.rc != 0:
         raise ssh.RemoteError(f"the node's shell does not work: {answer.complaint}; log in by hand to see why")
@@ -130,7 +130,7 @@ def look(client: paramiko.SSHClient, work_dir: str, key: str, agent_sha256: str)
 
 
 def send_agent(client: paramiko.SSHClient, seen: Look, agent: Path, sha256: str) -> bool:
-    """Put the agent on the node unless it is there whole. Returns whether it was sent. Raises RemoteError."""
+    """Send the agent unless the node has it intact. Returns whether it was sent. Raises RemoteError."""
     if seen.agent == "ok":
         return False
     path = agent_path(seen.work, sha256)
@@ -146,7 +146,7 @@ def send_agent(client: paramiko.SSHClient, seen: Look, agent: Path, sha256: str)
 def start(
     client: paramiko.SSHClient, seen: Look, key: str, plan: str, launch: Mapping[str, Any], agent_sha256: str
 ) -> bool:
-    """Start the job detached. False if it was started before. Raises RemoteError, BadLaunch."""
+    """Start the job detached. Returns False if it was started before. Raises RemoteError, BadLaunch."""
     where = paths(seen.work, key)
     ssh.store(client, where.plan, plan.encode())
     how = _at_home(launch, seen.home)
@@ -162,7 +162,7 @@ def start(
 
 
 def _at_home(launch: Mapping[str, Any], home: str) -> dict[str, Any]:
-    """``launch`` with a leading ``~/`` made absolute, since nothing expands it inside quotes."""
+    """Returns ``launch`` with a leading ``~/`` made absolute, since no shell expands it inside quotes."""
 
     def absolute(value: Any) -> Any:
         return posixpath.join(home, value[2:]) if isinstance(value, str) and value.startswith("~/") else value
@@ -171,7 +171,7 @@ def _at_home(launch: Mapping[str, Any], home: str) -> dict[str, Any]:
 
 
 def collect(client: paramiko.SSHClient, work: str, key: str, telemetry_max: int = TELEMETRY_BYTES_MAX) -> Collected:
-    """Fetch the result and its telemetry: sizes are capped, and the telemetry must have the hash the result names."""
+    """Fetch the result and its telemetry, with limited sizes. The telemetry must have the hash in the result."""
     where = paths(work, key)
     notes: list[str] = []
     try:
@@ -197,7 +197,7 @@ def collect(client: paramiko.SSHClient, work: str, key: str, telemetry_max: int 
 
 
 def _telemetry_hash(result: bytes | None) -> str | None:
-    """The hash that a result names for its telemetry; None for a malformed result, which its parser reports."""
+    """Returns the telemetry's hash in a result; None for a malformed result, which its parser reports."""
     try:
         return str(json.loads(result or b"{}")["telemetry_file"]["sha256"])
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -205,13 +205,13 @@ def _telemetry_hash(result: bytes | None) -> str | None:
 
 
 def log_tail(client: paramiko.SSHClient, work: str, key: str, max_bytes: int = 2000) -> str:
-    """The end of what the job printed, cleaned."""
+    """Returns the end of the job's output, cleaned."""
     answer = ssh.run(client, ["tail", "-c", str(max_bytes), paths(work, key).log], max_bytes=max_bytes)
     return answer.text if answer.rc == 0 else ""
 
 
 def stop(client: paramiko.SSHClient, work: str, key: str, launch: Mapping[str, Any] | None = None) -> bool:
-    """Stop the job and all it started, within ``scripts.STOP_SECONDS``. Returns whether nothing of it runs now."""
+    """Stop the job and its processes, within ``scripts.STOP_SECONDS``. Returns whether none of them runs now."""
     removal = launching.remove_container(launching.parse_launch(launch or {}), key)
     answer = ssh.run(client, ssh.shell(scripts.STOP_ONE, paths(work, key).folder, removal), timeout=60)
     return "stopped" in answer.text

@@ -18,13 +18,13 @@ NAME_PREFIX = "muster-"
 
 
 class BadLaunch(MusterError):
-    """A node's launch settings cannot be used; the message says which and why."""
+    """Invalid launch settings of a node; the message names the setting and the reason."""
 
 
 class Launch(pydantic.BaseModel):
-    """A node's launch settings, as they stand in the inventory.
+    """A node's launch settings, as in the inventory.
 
-    ``kind`` says where Python and PyTorch are; ``python`` is the interpreter there; ``path`` the venv's folder;
+    ``kind``: where Python and PyTorch are; ``python`` is the interpreter there; ``path`` the venv's folder;
     ``image`` the container image (podman, docker), root filesystem or image file (enroot, apptainer); ``gpus`` passes
     the NVIDIA GPUs into the container; ``options`` are further options of the runtime; ``env`` goes to the node side.
     """
@@ -54,7 +54,7 @@ class Launch(pydantic.BaseModel):
 
 
 def parse_launch(raw: Mapping[str, Any]) -> Launch:
-    """Validate launch settings. Raises BadLaunch, one sentence."""
+    """Returns validated launch settings. Raises BadLaunch."""
     try:
         return Launch.model_validate(dict(raw or {}))
     except pydantic.ValidationError as error:
@@ -67,12 +67,12 @@ def parse_launch(raw: Mapping[str, Any]) -> Launch:
 
 
 def container_name(launch: Launch, key: str) -> str:
-    """The name of the job's container, "" where there is none."""
+    """Returns the name of the job's container, "" without one."""
     return f"{NAME_PREFIX}{key}" if launch.kind in ("podman", "docker") else ""
 
 
 def command_for(launch: Mapping[str, Any], agent_path: str, args: Sequence[str], *, key: str = "") -> list[str]:
-    """The command line that runs the node side ``agent_path`` with ``args``.
+    """Returns the command line that runs the node side ``agent_path`` with ``args``.
 
     ``agent_path`` is ``{work folder}/agents/{sha256}.pyz``; ``key`` names the container. Raises BadLaunch.
     """
@@ -129,7 +129,7 @@ def _apptainer(how: Launch, work: str, key: str) -> list[str]:
     return [*words, *how.options, how.image]
 
 
-# Stopped first, because podman's rm alone waits ten seconds for what will not listen. --rm may be faster than we are,
+# Stop first: podman's rm alone waits ten seconds for a process that ignores SIGTERM. --rm may have removed it already,
 # and a node without the runtime has no container either.
 _REMOVAL = """! command -v {kind} >/dev/null || {{
   {kind} stop -t 0 {name} >/dev/null 2>&1
@@ -138,9 +138,9 @@ _REMOVAL = """! command -v {kind} >/dev/null || {{
 
 
 def remove_container(launch: Launch, key: str) -> str:
-    """A shell command that removes the job's container with all its processes; it fails if the container is left.
+    """Returns a shell command that removes the job's container with all its processes and fails if it cannot.
 
-    "true" where there is none: enroot and apptainer run the node side in the job's own process group.
+    "true" without a container: enroot and apptainer run the node side in the job's own process group.
     """
     name = container_name(launch, key)
     return _REMOVAL.format(kind=launch.kind, name=shlex.quote(name)) if name else "true"

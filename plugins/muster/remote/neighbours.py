@@ -1,4 +1,4 @@
-"""Whether the node was lost or the network: which neighbours respond, and how often the node was lost before."""
+"""Evidence on whether a node or its network failed: reachable neighbours, and earlier lost jobs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ RECENT = datetime.timedelta(minutes=5)
 """Triggers record a contact once a minute; a neighbour with a contact within this time was reachable."""
 
 TRIED = 4
-"""How many neighbours are tried at most, with a short time each: one that responds is enough."""
+"""Maximum number of neighbours to contact, each with a short timeout: one that responds is enough."""
 
 TRY_TIMEOUT_S = 3.0
 
 
 def reachable_neighbours(node: NodeRecord) -> str:
-    """Names of other nodes that respond now or did lately, "" if none; of the same rack, if it has others."""
+    """Returns the names of other nodes that respond or did recently, "" if none; of the same rack, if it has others."""
     others = [each for each in records.list_nodes() if each.name != node.name]
     near = [each for each in others if node.rack and each.rack == node.rack] or others
     since = datetime.datetime.now(datetime.UTC) - RECENT
@@ -38,5 +38,5 @@ def _responds(node: NodeRecord) -> bool:
 
 
 def lost_jobs(dag_id: str, run_id: str, stages: Collection[str]) -> int:
-    """How many jobs of these stages of the run were lost, without a reply from the node."""
+    """Returns how many jobs of these stages in the run were lost."""
     return records.count_jobs(dag_id, run_id, stages, outcome.LOST)

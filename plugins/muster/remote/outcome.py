@@ -1,4 +1,4 @@
-"""What the end of a job means: for its node, for the task that waits for it, for the stages after it. Pure."""
+"""The consequences of a job's end for its node, its task and the later stages. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUBMITTED = "submitted"
 RUNNING = "running"
 FINAL = "final"  # judged, and not INCONCLUSIVE
 INCONCLUSIVE = "inconclusive"
-REPEAT = "repeat"  # judged, and some of its probes are to be run once more
+REPEAT = "repeat"  # judged, and some of its probes are to run again
 LOST = "lost"
 STOPPED = "stopped"
 KEPT = frozenset({SUBMITTED, RUNNING, FINAL})
@@ -40,7 +40,7 @@ class Kind(enum.StrEnum):
 
 
 class Next(enum.StrEnum):
-    """What a task does after its stage was judged."""
+    """The next step of a task after its stage was judged."""
 
     GO_ON = "go on"
     FAIL = "fail"
@@ -50,17 +50,17 @@ class Next(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """The end of a job: its kind, and one sentence about it."""
+    """The end of a job: its kind and a message."""
 
     kind: Kind
     sentence: str
 
 
 def next_attempt(max_tries: int, latest: JobRecord | None) -> AttemptKey:
-    """The attempt to make now: that of the latest job if it is still of use, else a new one.
+    """Returns the attempt to make now: that of the latest job if it can be used, else a new one.
 
-    A retry returns to the job that a dead worker left behind. After an INCONCLUSIVE verdict it measures anew; a repeat
-    runs only the probes that the judge asked for again.
+    A retry uses the job that a dead worker left. After an INCONCLUSIVE verdict it measures again; a repeat
+    runs only the probes that the judge requested.
     """
     if latest is None:
         return AttemptKey(max_tries)
@@ -73,7 +73,7 @@ def next_attempt(max_tries: int, latest: JobRecord | None) -> AttemptKey:
 
 
 def ended(seen: Look, hint: Kind) -> Ended | None:
-    """How the job ended, by a fresh look at the node; ``hint`` is what the trigger saw. None: it still runs."""
+    """Returns how the job ended, from the node's current state and the trigger's ``hint``; None if it still runs."""
     if seen.state is State.DONE:
         if seen.exit_code in (EXIT_BAD_PLAN, EXIT_NO_RESULT):
             what = "could not use its plan" if seen.exit_code == EXIT_BAD_PLAN else "could not write a result"
@@ -95,10 +95,10 @@ def ended(seen: Look, hint: Kind) -> Ended | None:
 
 
 def evidence(kind: Kind, *, stage: str, loads: bool, losses: int, neighbours: str) -> tuple[Evidence, ...]:
-    """What the controller itself established about the node by the job's end.
+    """Returns the controller's own evidence about the node from the job's end.
 
-    ``losses``: jobs of this run that were lost under load, this one included. ``neighbours``: names of nodes that
-    responded meanwhile; if none did, the network may have been down, and nothing is established.
+    ``losses``: number of jobs of this run that were lost under load, this one included. ``neighbours``: names of nodes
+    that responded meanwhile; if empty, the network may have been down, which is no evidence about the node.
     """
     if kind is Kind.REBOOTED and loads:
         return (Evidence("uncommanded_reboot", f"the machine rebooted by itself during {stage}"),)
@@ -109,7 +109,7 @@ def evidence(kind: Kind, *, stage: str, loads: bool, losses: int, neighbours: st
 
 
 def state_after(kind: Kind, verdict: Verdict, *, repeat: bool = False) -> str:
-    """The state to record for a judged job."""
+    """Returns the state to record for a judged job."""
     if kind is Kind.LOST:
         return LOST
     if repeat:
@@ -118,7 +118,7 @@ def state_after(kind: Kind, verdict: Verdict, *, repeat: bool = False) -> str:
 
 
 def whats_next(verdict: Verdict, job_end: str, last_attempt: bool, *, repeat: bool = False) -> Next:
-    """Whether the task goes on, fails for good, repeats some probes, or is tried again.
+    """Returns whether the task succeeds, fails, repeats some probes, or is retried.
 
     ``job_end``: ``StageResult.end``, "" without a result.
     """
@@ -132,7 +132,7 @@ def whats_next(verdict: Verdict, job_end: str, last_attempt: bool, *, repeat: bo
 
 
 def stopped_by(earlier: Iterable[tuple[str, Verdict | None, bool]]) -> str:
-    """Why a stage is not run after these earlier ones (stage, verdict, blocking); "" if it is run."""
+    """Returns why a stage does not run after these earlier (stage, verdict, blocking); "" if it runs."""
     for stage, verdict, blocking in earlier:
         if verdict is None:
             return f"not run: {stage} has no verdict in this run; it was stopped, or could not be judged"

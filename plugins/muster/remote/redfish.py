@@ -1,7 +1,7 @@
-"""A BMC asked through Redfish for fans, incoming air and power supplies: out of band, so from the controller.
+"""Reads fans, inlet temperatures and power supplies from a BMC through Redfish, out of band from the controller.
 
-By OpenStack's client. It reads the Thermal and Power resources of every chassis that the BMC lists; one that offers
-only the newer ThermalSubsystem and PowerSubsystem tells nothing here, and that is said.
+Uses OpenStack's client (sushy), which reads the Thermal and Power resources of every chassis that the BMC lists. A BMC
+with only the newer ThermalSubsystem and PowerSubsystem has no readings here; that is reported as the reason.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from sushy.resources.chassis.chassis import Chassis as ChassisResource
 
 LIMIT_S = 60.0
-"""How long all of it may take: a baseboard with eight GPUs lists some thirty chassis."""
+"""Time limit (s) for all requests: a baseboard with eight GPUs lists some thirty chassis."""
 
 _INLET_CONTEXT = "Intake"
 _INLET_NAME = re.compile(r"inlet|intake|ambient", re.IGNORECASE)
 
 
 class BmcSilent(MusterError):
-    """The BMC could not be read; the message is one sentence that says why."""
+    """The BMC could not be read; the message is one sentence with the reason."""
 
 
 def ask(described: Mapping[str, Any], stage: str, who: Login | None = None) -> Chassis | None:
-    """The readings in ``stage`` of the BMC that a node's record describes; None if it has none or the stage uses none.
+    """Returns the readings of the BMC in a node's record; None if it has no BMC or ``stage`` does not use it.
 
-    ``who``: its login, if the caller has it. Never raises: why it could not be read is part of the result.
+    ``who``: the BMC's login, if the caller has it. Does not raise: the result holds the reason for a failure.
     """
     if not described or stage not in STAGES:
         return None
@@ -49,9 +49,9 @@ def ask(described: Mapping[str, Any], stage: str, who: Login | None = None) -> C
 
 
 def read_chassis(bmc: Bmc, who: Login, *, timeout_s: float, limit_s: float = LIMIT_S) -> list[Measured]:
-    """One reading of all its fans, inlets and power supplies.
+    """Returns one reading of all fans, inlets and power supplies.
 
-    ``timeout_s`` bounds each of its replies, ``limit_s`` all of them, and ``EXCHANGE_BYTES_MAX`` their size. Raises
+    ``timeout_s`` limits each response, ``limit_s`` all of them, ``EXCHANGE_BYTES_MAX`` their size in bytes. Raises
     BmcSilent.
     """
     from sushy.exceptions import SushyError
@@ -63,7 +63,7 @@ def read_chassis(bmc: Bmc, who: Login, *, timeout_s: float, limit_s: float = LIM
             why = "it takes too long or sends too much" if exchange.over else _text(error)
             raise BmcSilent(f"the BMC at {bmc.url} could not be read: {why}") from None
         except (AttributeError, KeyError, TypeError, ValueError) as error:  # the client does not check documents
-            raise BmcSilent(f"the BMC at {bmc.url} sends what is not Redfish: {_text(error)}") from None
+            raise BmcSilent(f"the BMC at {bmc.url} sends an invalid Redfish document: {_text(error)}") from None
     if not found:
         raise BmcSilent(f"the BMC at {bmc.url} reports no fan, inlet or power supply (Thermal and Power resources)")
     return _as_devices(found)
@@ -88,7 +88,7 @@ def _read(bmc: Bmc, who: Login, exchange: Exchange, timeout_s: float) -> list[_F
     try:
         collection = root.get_chassis_collection()
         chassis = [collection.get_member(path) for path in collection.members_identities]
-        return [each for one in chassis for each in _of_chassis(one)]
+        return [found for member in chassis for found in _of_chassis(member)]
     finally:
         session.close()
 
@@ -99,7 +99,7 @@ def _text(error: Exception) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """One sensor. ``part``: which fan or supply it is of; ``name``: what the vendor calls that."""
+    """One sensor. ``part``: the fan or supply that it belongs to; ``name``: the vendor's name of that part."""
 
     metric: str
     part: str
@@ -126,7 +126,7 @@ def _of_chassis(chassis: ChassisResource) -> Iterator[_Found]:
         power = chassis.power
     except MissingAttributeError:
         return
-    # The client has no field for the power that goes in, so that is taken from the document itself.
+    # The client has no field for the input power, so it is read from the document itself.
     documents = power.json.get("PowerSupplies") or ()
     for place, (supply, document) in enumerate(zip(power.power_supplies, documents, strict=True)):
         part = f"{power.path}#{place}"
@@ -152,7 +152,7 @@ def _present(part: Any) -> bool:
 
 
 def _state(part: Any) -> str | None:
-    """ok, warning or critical; None where the BMC does not say, or where the bay is empty."""
+    """Returns ok, warning or critical; None if the BMC reports no health or the bay is empty."""
     health = part.status.health if part.status is not None and _present(part) else None
     return None if health is None else str(health.value).lower()
 
@@ -166,7 +166,7 @@ def _number(value: Any) -> float | None:
 
 
 def _as_devices(found: list[_Found]) -> list[Measured]:
-    """As measurements: fans and supplies numbered as the BMC lists them, the hottest of the air as "inlet"."""
+    """Returns measurements: fans and supplies numbered in the BMC's order, the highest inlet temperature as "inlet"."""
     numbers: dict[str, dict[str, int]] = {"fan": {}, "psu": {}}
     measured = []
     for each in found:

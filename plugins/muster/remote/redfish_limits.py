@@ -1,6 +1,6 @@
-"""Limits on one whole HTTP exchange with a BMC: how long all of it may take, and how many bytes it may bring.
+"""Limits on the total time and size of an HTTP exchange with a BMC.
 
-A timeout of the HTTP client bounds each read, so a BMC that drips bytes can hold its reader for ever.
+The HTTP client's timeout limits each read only, so a BMC that sends single bytes slowly would block its reader forever.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EXCHANGE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Exchange:
-    """All connections to one BMC; when ``limit_s`` seconds are over, they are shut down and no other is opened."""
+    """All connections to one BMC. After ``limit_s`` seconds they are shut down and no other can be opened."""
 
     def __init__(self, limit_s: float) -> None:
         self.bytes_left = EXCHANGE_BYTES_MAX
@@ -44,7 +44,7 @@ class Exchange:
             each.close()
 
     def opened(self, sock: socket.socket) -> None:
-        """Take charge of a new connection. Raises OSError when the time is over."""
+        """Register a new connection. Raises OSError after the time limit."""
         with self._lock:
             if self.over:
                 sock.close()
@@ -68,7 +68,7 @@ class LimitedAdapter(HTTPAdapter):
         super().__init__()
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        """Have each connection reported to the exchange."""
+        """Register each connection with the exchange."""
         super().init_poolmanager(*args, **kwargs)
         exchange = self._exchange
 
@@ -89,7 +89,7 @@ class LimitedAdapter(HTTPAdapter):
         self.poolmanager.pool_classes_by_scheme = {"http": plain, "https": tls}
 
     def send(self, request: Any, *args: Any, **options: Any) -> requests.Response:
-        """Send a request and read its reply, as far as the exchange's limits allow. Raises ConnectionError."""
+        """Send a request and read its response. Raises ConnectionError if that exceeds the exchange's limits."""
         options["stream"] = True
         response = super().send(request, *args, **options)
         try:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 SSH_PORT = 22
 OUTPUT_BYTES_MAX = 1024 * 1024
 CONNECT_STEPS = 4
-"""A login may take so many times its timeout in all: TCP, key exchange, banner, authentication."""
+"""The time limit of a whole login, in multiples of its timeout: TCP, key exchange, banner, authentication."""
 
 RETRY_SECONDS = 3.0
 _CHUNK = 32 * 1024
@@ -36,7 +36,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202
 
 
 class RemoteError(MusterError):
-    """A remote step failed; the message is one sentence that says why and what to do."""
+    """A remote step failed; the message is one sentence with the reason and what to do."""
 
 
 class Unreachable(RemoteError):
@@ -56,7 +56,7 @@ class CommandTimedOut(RemoteError):
 
 
 class Address(Protocol):
-    """Where a node is and who it must prove to be; ``NodeRecord`` is one."""
+    """A node's address, user and pinned host key; ``NodeRecord`` is one."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -82,13 +82,13 @@ class NodeAddress:
 
     @classmethod
     def of(cls, node: Address) -> NodeAddress:
-        """The address part of a node's record."""
+        """Returns the address of a node's record."""
         return cls(node.name, node.host, node.port, node.user or "", node.host_key)
 
 
 @dataclasses.dataclass(frozen=True)
 class Credentials:
-    """The login and its proof. Without a key or a password, the SSH agent and ``~/.ssh`` are tried.
+    """An SSH login. Without a key or a password, the SSH agent and ``~/.ssh`` are tried.
 
     ``private_key`` is the key itself. ``passphrase`` opens it or ``key_file``. ``proxy_command`` connects to a bastion;
     ``%h`` and ``%p`` in it are the node's host and port.
@@ -102,13 +102,13 @@ class Credentials:
     proxy_command: str | None = None
 
     def proxy_to(self, node: Address) -> str | None:
-        """The proxy command for one node."""
+        """Returns the proxy command for one node."""
         return self.proxy_command and self.proxy_command.replace("%h", node.host).replace("%p", str(node.port))
 
 
 @dataclasses.dataclass(frozen=True)
 class Completed:
-    """The exit status and output of a remote command; ``truncated``: it printed more than was allowed."""
+    """The exit status and output of a remote command; ``truncated``: its output exceeded the limit."""
 
     rc: int
     out: bytes
@@ -128,12 +128,12 @@ class Completed:
 
 
 def clean(text: str) -> str:
-    """``text`` without control characters and direction overrides; newlines and tabs stay."""
+    """Returns ``text`` without control characters and direction overrides; newlines and tabs stay."""
     return _UNPRINTABLE.sub("�", text)
 
 
 def parse_host_key(text: str) -> paramiko.PKey:
-    """The key in "ssh-ed25519 AAAA…". Raises RemoteError."""
+    """Returns the key in "ssh-ed25519 AAAA…". Raises RemoteError."""
     try:
         kind, data = text.split()[:2]
         return paramiko.PKey.from_type_string(kind, base64.b64decode(data, validate=True))
@@ -144,7 +144,7 @@ def parse_host_key(text: str) -> paramiko.PKey:
 
 
 def host_key_name(host: str, port: int) -> str:
-    """A host as known_hosts spells it: with its port, unless that is 22."""
+    """Returns the host as in known_hosts: with its port, unless that is 22."""
     return host if port == SSH_PORT else f"[{host}]:{port}"
 
 
@@ -153,7 +153,7 @@ def _key_text(key: paramiko.PKey) -> str:
 
 
 def scan_host_key(host: str, port: int = SSH_PORT, timeout: float = 10.0) -> str:
-    """The host key that answers now, as "ssh-ed25519 AAAA…", without logging in. Raises Unreachable."""
+    """Returns the host's current key as "ssh-ed25519 AAAA…", without logging in. Raises Unreachable."""
     try:
         with socket.create_connection((host, port), timeout=timeout) as sock:
             transport = paramiko.Transport(sock)
@@ -175,7 +175,7 @@ def _preference(kind: str) -> int:
 
 
 def pinned_client(node: Address) -> paramiko.SSHClient:
-    """A client that trusts the node's pinned key and nothing else, not even the user's known_hosts."""
+    """Returns a client that trusts only the node's pinned key, not the user's known_hosts."""
     client = paramiko.SSHClient()
     key = parse_host_key(node.host_key)
     client.get_host_keys().add(host_key_name(node.host, node.port), key.get_name(), key)
@@ -184,7 +184,7 @@ def pinned_client(node: Address) -> paramiko.SSHClient:
 
 
 def settings_credentials() -> Credentials:
-    """The login named by MUSTER_SSH_USER and MUSTER_SSH_KEY_FILE."""
+    """Returns the login of MUSTER_SSH_USER and MUSTER_SSH_KEY_FILE."""
     from muster.settings import settings
 
     chosen = settings()
@@ -197,9 +197,9 @@ def connect(
 ) -> paramiko.SSHClient:
     """Log in to a node. The caller closes the client.
 
-    ``credentials`` default to the settings. ``timeout`` (s) bounds each step of an attempt, ``CONNECT_STEPS`` times
-    it the whole attempt. A server that is flooded with logins drops some, so an unreachable node is tried ``attempts``
-    times. Raises Unreachable, WrongHostKey or LoginRefused.
+    ``credentials`` default to the settings. ``timeout`` (s) limits each step of an attempt, ``CONNECT_STEPS`` times
+    it the whole attempt. An overloaded server drops logins, so an unreachable node is tried ``attempts`` times. Raises
+    Unreachable, WrongHostKey or LoginRefused.
     """
     for _ in range(attempts - 1):
         try:
@@ -235,7 +235,7 @@ def _connect(node: Address, who: Credentials, timeout: float) -> paramiko.SSHCli
         )
     except BaseException as error:
         client.close()
-        raise _sentence(node, error) from error
+        raise _as_remote_error(node, error) from error
     finally:
         watchdog.cancel()
     transport = client.get_transport()
@@ -245,7 +245,7 @@ def _connect(node: Address, who: Credentials, timeout: float) -> paramiko.SSHCli
 
 
 def _private_key(who: Credentials) -> paramiko.PKey:
-    """The key in the credentials. Raises LoginRefused."""
+    """Returns the key in the credentials. Raises LoginRefused."""
     for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
         try:
             return kind.from_private_key(io.StringIO(who.private_key or ""), password=who.passphrase)
@@ -262,7 +262,7 @@ def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:
     return timer
 
 
-def _sentence(node: Address, error: BaseException) -> BaseException:
+def _as_remote_error(node: Address, error: BaseException) -> BaseException:
     where = f"{node.name} ({node.host}:{node.port})"
     if isinstance(error, paramiko.BadHostKeyException):
         return WrongHostKey(
@@ -296,7 +296,7 @@ def _fingerprint(key: paramiko.PKey) -> str:
 
 
 def shell(script: str, *args: str) -> str:
-    """A POSIX script as one command that runs the same under any login shell; ``args`` become ``$1`` and so on."""
+    """Returns a POSIX script as one command for any login shell; ``args`` become ``$1`` and so on."""
     return shlex.join(["sh", "-c", script, "muster", *args])
 
 
@@ -309,15 +309,15 @@ def run(
 ) -> Completed:
     """Run one command, feed it ``stdin``, and read at most ``max_bytes`` from each of its streams.
 
-    A command that prints more is cut off there and comes back ``truncated``. ``timeout`` (s) bounds the whole call;
-    after it the connection is closed. Raises CommandTimedOut, or Unreachable when the connection breaks.
+    Longer output is ``truncated``. ``timeout`` (s) limits the whole call; after it the connection is closed. Raises
+    CommandTimedOut, or Unreachable if the connection breaks.
     """
     line = command if isinstance(command, str) else shlex.join(command)
     deadline = time.monotonic() + timeout
     transport = client.get_transport()
     if transport is None:
         raise Unreachable("the SSH connection is closed; try again")
-    # paramiko waits without a limit for a reply to a request and for room in the socket. Closing the transport ends it.
+    # paramiko waits without a limit for a response and for room in the socket; closing the transport ends that.
     watchdog = _after(timeout, transport.close)
     try:
         channel = transport.open_session(timeout=timeout)
@@ -376,9 +376,9 @@ def _broken(error: BaseException) -> Unreachable:
 
 
 def fetch(client: paramiko.SSHClient, path: str, max_bytes: int, timeout: float = 120.0) -> bytes | None:
-    """A remote regular file, or None where there is none.
+    """Returns the content of a remote regular file; None if it does not exist.
 
-    Raises RemoteError when it is larger than ``max_bytes`` or not a plain file: a link could lead anywhere.
+    Raises RemoteError if it is larger than ``max_bytes`` or not a plain file: a link could lead anywhere.
     """
     script = '[ -e "$1" ] || [ -L "$1" ] || exit 44; [ -f "$1" ] && [ ! -L "$1" ] || exit 45; exec cat -- "$1"'
     got = run(client, shell(script, path), timeout, max_bytes=max_bytes)

@@ -1,7 +1,7 @@
-"""Waiting for a job over one connection, until it ends, the machine reboots, or its time is over. For many at once.
+"""Waits for many jobs at once, each over one connection, until it ends, the machine reboots, or its time is over.
 
-A lost connection is no error: the job goes on, and the waiting returns to it. All that it needs is in ``Wait``, so that
-another process can take over after any restart.
+A lost connection is no error: the job continues, and the waiter reconnects. ``Wait`` holds the whole state, so that
+another process can take over after a restart.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from muster.remote.outcome import Kind
 from muster.remote.ssh import Credentials, NodeAddress
 
 GONE_POLLS = 3
-"""So many polls in a row must miss the process: its exit status is written a moment after it ends."""
+"""Consecutive polls without the process before it counts as gone: its exit status is written after it ends."""
 
 CONTACT_SECONDS = 60.0
-"""How often a node that responds is recorded as reachable."""
+"""Interval (s) at which a responding node is recorded as reachable."""
 
 CLOSE_SECONDS = 3.0
-"""How long a connection may take to close before it is aborted."""
+"""Time (s) after which a connection that does not close is aborted."""
 
 CONNECT_SECONDS = 15.0
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 1.0, 60.0
@@ -43,7 +43,7 @@ Notify = Callable[[str], Awaitable[None]]
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """What waiting for a job needs to know. JSON by ``to_json``; holds no secrets.
+    """The parameters of waiting for a job. JSON by ``to_json``; holds no secrets.
 
     ``deadline_at``: the epoch second at which the node itself ends the job; the waiting ends ``grace_s`` later.
     ``removal``: the shell command that removes the job's container.
@@ -61,12 +61,12 @@ class Wait:
     watch: BmcWatch | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, for another process."""
+        """Returns plain values, for another process."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Wait:
-        """The inverse of ``to_json``."""
+        """Returns the ``Wait`` of a ``to_json`` value."""
         watch = values.get("watch")
         nested = {"node": NodeAddress(**values["node"]), "watch": BmcWatch(**watch) if watch else None}
         return cls(**{**values, **nested})
@@ -74,7 +74,7 @@ class Wait:
 
 @dataclasses.dataclass(frozen=True)
 class Over:
-    """Why the waiting ended: the kind of end, one sentence, and the job's exit status if it left one."""
+    """Why the waiting ended: the kind of end, a message, and the job's exit status if there is one."""
 
     kind: Kind
     sentence: str
@@ -83,7 +83,7 @@ class Over:
 
 @dataclasses.dataclass(frozen=True)
 class Poll:
-    """What one poll found."""
+    """The result of one poll."""
 
     boot_id: str
     state: jobs.State
@@ -123,8 +123,8 @@ async def connect(node: NodeAddress, who: Credentials) -> asyncssh.SSHClientConn
 class Waiter:
     """Waits for one job, or stops it.
 
-    ``credentials`` and ``bmc_login`` give the SSH login and a BMC's login when they are needed; ``log`` is where the
-    job's output and trouble on the way are reported.
+    ``credentials`` and ``bmc_login`` return the SSH login and a BMC's login when they are needed; ``log`` receives the
+    job's output and connection errors.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Waiter:
         self._bmc_login = bmc_login
 
     async def until_over(self) -> Over:
-        """Poll until the job is over or cannot be waited for any longer."""
+        """Poll until the job is over or its time is."""
         conn: asyncssh.SSHClientConnection | None = None
         failures = gone = 0
         touched = 0.0
@@ -167,7 +167,7 @@ class Waiter:
                     self.log.info("%s responds again", name)
                 failures = 0
                 touched = await self._record_contact(touched)
-                self._pass_on(poll)
+                self._log_output(poll)
                 gone = gone + 1 if poll.state is jobs.State.GONE else 0
                 if over := self._over(poll, gone):
                     return over
@@ -177,7 +177,7 @@ class Waiter:
             await _close(conn)
 
     async def stop(self) -> bool:
-        """Stop the job and all it started. Returns whether nothing of it runs now. Raises ``CONNECTION_ERRORS``."""
+        """Stop the job and its processes. Returns whether none of them runs now. Raises ``CONNECTION_ERRORS``."""
         conn = await self._connect()
         try:
             folder = jobs.paths(self.wait.work, self.wait.job_key).folder
@@ -190,7 +190,7 @@ class Waiter:
         return await connect(self.wait.node, await self._credentials())
 
     def _over(self, poll: Poll, gone: int) -> Over | None:
-        """What a poll means; None while the job runs."""
+        """Returns why the waiting ends after this poll; None while the job runs."""
         booted = self.wait.boot_id and poll.boot_id and poll.boot_id != self.wait.boot_id
         if poll.state is jobs.State.DONE:
             return Over(Kind.DONE, f"the job ended with exit status {poll.exit_code}", poll.exit_code)
@@ -214,7 +214,7 @@ class Waiter:
         await asyncio.sleep(delay)
 
     async def _poll(self, conn: asyncssh.SSHClientConnection) -> Poll:
-        """One round trip. Raises one of ``CONNECTION_ERRORS``, also for a reply that cannot be read."""
+        """Polls in one round trip. Raises one of ``CONNECTION_ERRORS``, also for an invalid response."""
         folder = jobs.paths(self.wait.work, self.wait.job_key).folder
         command = ssh.shell(scripts.POLL, folder, str(self._log_offset), str(LOG_BYTES))
         head, _, log = (await self._run(conn, command, LOG_BYTES + 1024)).partition("\n\n")
@@ -234,11 +234,11 @@ class Waiter:
                 while len(out) < limit and (chunk := await process.stdout.read(limit - len(out))):
                     out += chunk
             finally:
-                process.close()  # a frozen server never confirms it: nothing waits for that
+                process.close()  # without waiting: a frozen server never confirms it
         return ssh.clean(out.decode("utf-8", "replace"))
 
-    def _pass_on(self, poll: Poll) -> None:
-        """Write what the job printed to the log, by whole lines."""
+    def _log_output(self, poll: Poll) -> None:
+        """Log the job's output by whole lines."""
         available = min(poll.log_size - self._log_offset, LOG_BYTES)
         if available <= 0:
             return
@@ -248,7 +248,7 @@ class Waiter:
                 self.log.info("[%s] %s", self.wait.node.name, line)
 
     async def _record_contact(self, touched: float) -> float:
-        """Record, every ``CONTACT_SECONDS``, that the node responds: evidence on its neighbours rests on it."""
+        """Record every ``CONTACT_SECONDS`` that the node responds, which evidence about its neighbours uses."""
         now = time.monotonic()
         if touched and now - touched < CONTACT_SECONDS:
             return touched
@@ -259,7 +259,7 @@ class Waiter:
         return now
 
     async def _read_bmc(self, watched: float) -> float:
-        """Read the BMC if it is time. Here, because a task that woke for it would give up its slot in a pool."""
+        """Read the BMC if it is due. Done here because a task that resumed for it would lose its pool slot."""
         watch, now = self.wait.watch, time.monotonic()
         if watch is None or now - watched < watch.every_s:
             return watched
@@ -280,7 +280,7 @@ def _given_up(error: BaseException) -> Over:
 def _raise_if_cancelled() -> None:
     """End now if this task was cancelled.
 
-    ``asyncio.wait_for`` of Python 3.11, in asyncssh too, loses a cancellation that comes with the reply it waits for.
+    ``asyncio.wait_for`` of Python 3.11, also used in asyncssh, loses a cancellation that arrives with the response.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():

@@ -1,6 +1,6 @@
 """The node side as one file: a zipapp of ``muster_node`` and NVIDIA's NVML bindings, named by its own hash.
 
-Stored without compression: then the bytes, and so the hash, are the same on every controller, whatever its zlib.
+Stored without compression, so that bytes and hash do not depend on the controller's zlib.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 _SHEBANG = b"#!/usr/bin/env python3\n"
 _INDEX = "newest.json"
 
-# Runs, and says what is wrong, even on a Python that cannot parse the rest.
+# Must parse on any Python, to report a version that is too old for the rest.
 _MAIN = b"""\
 import os
 import sys
@@ -36,16 +36,16 @@ if __name__ == "__main__":
 
 @dataclasses.dataclass(frozen=True)
 class AgentFile:
-    """The zipapp: where it lies on the controller, and the hash that names what runs."""
+    """The zipapp's path on the controller and its hash, which names the agent."""
 
     path: Path
     sha256: str
 
 
 def build_agent(cache_dir: Path) -> AgentFile:
-    """The zipapp of the installed sources, in ``cache_dir``; built only if they have changed since the last call.
+    """Returns the zipapp of the installed sources in ``cache_dir``; builds it only if they have changed.
 
-    Safe to call from many processes at once. Raises OSError where ``cache_dir`` cannot be written.
+    Safe to call from many processes at once. Raises OSError if ``cache_dir`` cannot be written.
     """
     sources = _sources()
     seen = _fingerprint(sources)
@@ -89,7 +89,7 @@ def _fingerprint(sources: dict[str, Path]) -> str:
 
 
 def _cached(cache_dir: Path, seen: str) -> AgentFile | None:
-    """What the last call built, if the sources look the same and the file is still what its name says."""
+    """Returns the last call's zipapp if the sources are unchanged and the file has its hash; else None."""
     try:
         index = json.loads((cache_dir / _INDEX).read_bytes())
         if index["sources"] != seen:

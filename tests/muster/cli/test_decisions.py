@@ -182,7 +182,7 @@ class TestDryRuns:
         records.move_node(NODE, State.QUARANTINE, "Ada", "smoke")
         status, _, err = muster("node", "move", NODE, "production", *WHY, "--dry-run")
         assert status == 1
-        assert "from where no node enters production" in err
+        assert "no node enters production from there" in err
         status, out, _ = muster("qualify", NODE, "--dry-run")
         assert status == 1
         assert "gpu-0001: would be refused: gpu-0001 is in quarantine and is not tested there" in out

@@ -108,8 +108,8 @@ def test_all_bad_lines_are_told_at_once_in_their_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("second", "what"),
     [
-        ("a,other,cpu-generic,", "the name a stands at"),
-        ("b,h,cpu-generic,", "the address h:22 stands at"),
+        ("a,other,cpu-generic,", "the name a is already at"),
+        ("b,h,cpu-generic,", "the address h:22 is already at"),
         (f"b,other,cpu-generic,{fleet.host_key('x')}", "the host key ssh-ed25519"),
     ],
 )

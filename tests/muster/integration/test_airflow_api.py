@@ -128,7 +128,7 @@ def test_all_tasks_of_a_long_run_are_told(airflow: Airflow) -> None:
     ("answer", "sentence"),
     [
         (httpx.Response(403, json={"detail": "Forbidden"}), "does not allow .* to this user: ask for the permission"),
-        (httpx.Response(404, json={"detail": "The Dag was not found"}), "knows no such thing .*The Dag was not found"),
+        (httpx.Response(404, json={"detail": "The Dag was not found"}), "has no such resource .*The Dag was not found"),
         (httpx.Response(422, json={"detail": [{"msg": "level: not one of"}]}), "status 422: level: not one of"),
         (httpx.Response(400, json={"detail": "Param node is required"}), "status 400: Param node is required"),
         (httpx.Response(502, text="<html>\nBad gateway"), "status 502: <html> Bad gateway"),

@@ -203,7 +203,7 @@ def test_a_result_that_is_kept_no_longer_is_not_guessed(judged: str, monkeypatch
     records.apply_retention(later)
     (again,) = reevaluate(records.find_run(judged))
     assert (again.outcome, again.differences) == (None, ())
-    assert again.why_not.startswith("what the node sent is not kept")
+    assert again.why_not.startswith("no result of the node is stored")
 
 
 def test_the_command_line_says_what_differs(judged: str, muster: Muster) -> None:  # noqa: F811

@@ -47,7 +47,7 @@ def test_the_absolute_number_counts_in_a_large_fleet() -> None:
 
 def test_a_small_fleet_has_none() -> None:
     assert not stands(19, 19).open
-    assert "nothing to say in a fleet of 19 nodes in service: it counts from 20 on" in stands(19, 19).sentence
+    assert "it does not act in a fleet of 19 nodes in service, only from 20 on" in stands(19, 19).sentence
     assert [stands(19, 19).state, stands(3, 20).state, stands(4, 20).state] == ["on", "closed", "open"]
     assert stands(20, 20).open
 
@@ -81,7 +81,7 @@ def test_it_says_where_it_stands() -> None:
     assert stands(1, 20).why == ""
     assert stands(4, 20).why == (
         "the circuit breaker is open: 4 of 20 nodes were withdrawn from production in the last 24 hours, "
-        "and no more than 4 may be"
+        "and at most 4 may be"
     )
 
 

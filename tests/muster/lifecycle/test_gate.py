@@ -119,7 +119,7 @@ def test_a_fail_is_refused_whatever_else_there_is(odd: list[StageVerdict], state
 @pytest.mark.parametrize("state", HELD_BACK)
 def test_from_where_no_node_enters_nobody_may_admit(state: State) -> None:
     decision = ask(at=node(state))
-    assert decision == Refuse((f"it is in {state}, from where no node enters production",))
+    assert decision == Refuse((f"it is in {state}, and no node enters production from there",))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_from_where_no_node_enters_nobody_may_admit(state: State) -> None:
         ([*WELL, said("thermal", Verdict.WARN, age=0)], "thermal is WARN in run run-thermal-0: because"),
         ([*WELL, said("thermal", Verdict.INCONCLUSIVE, age=0, level="demo")], "thermal is INCONCLUSIVE"),
         ([*WELL[1:], said("intake", full=False)], "intake passed without full coverage"),
-        ([*WELL[1:], said("intake", level="short")], "intake passed at level short only, and standard is asked for"),
+        ([*WELL[1:], said("intake", level="short")], "intake passed at level short only, and standard is required"),
         ([*WELL[1:], said("intake", age=101)], "intake passed last on 2026-05-27 19:00 UTC, longer ago than 100 hours"),
         ([*WELL[:-1], said("cluster_validation", age=101)], "cluster_validation passed last on"),
     ],
@@ -163,6 +163,4 @@ def test_a_waived_fail_is_for_a_person_and_one_whose_waiver_is_over_is_refused()
 def test_where_it_stands_counts() -> None:
     assert ask(at=node(State.PRODUCTION)) == Admit()
     assert isinstance(ask(at=node(State.QUALIFIED)), NeedsPerson)
-    assert ask(at=node(State.PRODUCTION, shadow=True)) == NeedsPerson(
-        ("it was adopted while it served, and is unverified",)
-    )
+    assert ask(at=node(State.PRODUCTION, shadow=True)) == NeedsPerson(("it was adopted in service and is unverified",))

@@ -71,7 +71,7 @@ def test_one_at_a_time_in_a_small_fleet_and_never_none_for_ever() -> None:
     idle = {"a": IDLE, "b": IDLE}
     choice = choose(nodes, NOW, idle, {"a": NOW - HOUR}, share=0.05)
     assert choice.chosen == ("b",)
-    assert choice.passed_over == {"a": "1 of 2 nodes are out already, and no more may be at a time"}
+    assert choice.passed_over == {"a": "1 of 2 nodes are being tested, which is the limit"}
     assert choose(nodes, NOW, idle, {}, share=0.05, leased={"a"}).chosen == ()
     nodes = [node("a", State.REVALIDATION), node("b")]
     assert choose(nodes, NOW, idle, {}, share=0.05).chosen == ()

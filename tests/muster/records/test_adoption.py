@@ -206,5 +206,5 @@ class TestReplacement:
         assert (records.get_node(NODE), records.node_events(NODE)) == before
         records.release_leases("dag", "run", "over")
         records.move_node(NODE, State.RETIRED, "Ada", "old")
-        with pytest.raises(IllegalMove, match="end of the story"):
+        with pytest.raises(IllegalMove, match="it can go to no other state"):
             records.replace_node(NODE, "Ada", "why", host_key=new)

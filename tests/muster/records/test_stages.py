@@ -85,7 +85,7 @@ class TestReport:
             records.JobRecord(lease.dag_id, lease.run_id, "intake", "1", "lost", "/j", note="connection lost")
         )
         report = records.run_report(lease.dag_id, lease.run_id)
-        assert report.not_run[0] == ("intake", "begun, but never judged (connection lost)")
+        assert report.not_run[0] == ("intake", "begun, but not judged (connection lost)")
         assert report.not_run[1] == ("burn_in", "the run ended before it")
 
 

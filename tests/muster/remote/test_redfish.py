@@ -132,7 +132,7 @@ def test_nobody_there_a_stranger_and_one_that_hangs_are_each_one_sentence(folder
         ({"url": "https://b", "password": "calvin"}, "password: Extra inputs are not permitted"),
         ({"url": "https://b", "connection": "c", "password_env": "P", "user": "u"}, "keep one"),
         ({"url": "https://b", "password_env": "P"}, "without a user"),
-        ({"url": "https://b", "user": "u"}, "nothing says where the password"),
+        ({"url": "https://b", "user": "u"}, "user u has no password"),
         ({}, ""),
     ],
 )
