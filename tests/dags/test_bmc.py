@@ -47,7 +47,7 @@ def watched(
 def enrol(described: dict[str, str]) -> None:
     known = records.get_node(NODE)
     fields = {each.name: getattr(known, each.name) for each in dataclasses.fields(records.NewNode)
-              if each.name != "serials"}  # fmt: skip
+              if each.name not in ("serials", "named")}  # fmt: skip
     records.add_node(records.NewNode(**{**fields, "bmc": described}))
 
 

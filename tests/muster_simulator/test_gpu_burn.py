@@ -85,29 +85,31 @@ def test_a_marginal_lane_shows_in_the_pulses(tmp_path: Path) -> None:
     assert wrong == {"gpu2"}
 
 
-def _gpu6_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def _gpu6_breaks_off(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Returns the devices that have failed so far."""
     real = Pulsing._product
+    failed: set[str] = set()
 
     def product(self: Pulsing, compute: Compute, a: Any, b: Any) -> Any:
         if compute.device.id == "gpu6":
+            failed.add("gpu6")
             raise RuntimeError("CUDA error: GPU is lost\nCompile with TORCH_USE_CUDA_DSA")
         return real(self, compute, a, b)
 
     monkeypatch.setattr(Pulsing, "_product", product)
+    return failed
 
 
 def test_a_gpu_lost_in_the_pulses_is_reported_with_its_last_readings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hardware = _machine(tmp_path)
-    telemetry, started = hardware.telemetry, hardware.clock.now()
-    _gpu6_breaks_off(monkeypatch)
+    telemetry, failed = hardware.telemetry, _gpu6_breaks_off(monkeypatch)
 
-    def silent_after_the_burn() -> list[Sample]:
-        gone = {"gpu6"} if hardware.clock.now() - started > PULSES["seconds"] else set()
-        return [sample for sample in telemetry() if sample.device not in gone]
+    def silent_once_failed() -> list[Sample]:
+        return [sample for sample in telemetry() if sample.device not in failed]
 
-    monkeypatch.setattr(hardware, "telemetry", silent_after_the_burn)
+    monkeypatch.setattr(hardware, "telemetry", silent_once_failed)
     measured = _burn(hardware, tmp_path, **PULSES)
     lost = measured["gpu_lost", "gpu6", ""]
     assert lost.value == 1.0

@@ -97,7 +97,7 @@ class Running:
             int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         ]
 
-    def end(self, number: int = 0, limit_s: float = 30.0) -> Ended:
+    def end(self, number: int = 0, limit_s: float = 120.0) -> Ended:
         if number:
             os.kill(self.process.pid, number)
         out, err = self.process.communicate(timeout=limit_s)

@@ -45,13 +45,14 @@ def test_the_side_file_matches_the_result(node: Node) -> None:
 def test_aggregates_are_those_of_the_side_file(node: Node) -> None:
     done = node.run(plan(call("good", seconds=1.0)))
     temperature, throttle = done.result.telemetry
-    values = [row["value"] for row in rows_of(done.job / "telemetry.jsonl.gz") if row["series"] == "temperature"]
+    rows = rows_of(done.job / "telemetry.jsonl.gz")
+    values = [row["value"] for row in rows if row["series"] == "temperature"]
     assert (temperature.series, temperature.device, temperature.unit) == ("temperature", "cpu0", "°C")
     assert temperature.samples == len(values)
     assert (temperature.minimum, temperature.maximum) == (values[0], values[-1])
     assert temperature.slope_per_min is not None
     assert temperature.slope_per_min > 0
-    assert throttle.time_in_state["none"] == pytest.approx(1.0, abs=0.7)
+    assert 0.0 < throttle.time_in_state["none"] <= rows[-1]["t"] - rows[0]["t"] + 0.01
 
 
 def test_a_sensor_that_raises_is_a_note(node: Node) -> None:
