@@ -96,7 +96,7 @@ def test_a_lost_rank_is_named_the_other_ends_and_nobody_is_held(
     overrides = {COLLECTIVES: stall, TRAINING: {**stall, **ENDLESS[phase], "gpus": "one"}}
     strike = Strike(nodes, phase, number)
     monkeypatch.setattr(member, "cluster_calls", functools.partial(cluster_plan.cluster_calls, overrides=overrides))
-    monkeypatch.setattr(member, "FAREWELL_S", 3.0)
+    monkeypatch.setattr(member, "PATIENCE_S", 3.0)
     nodes.build(dict.fromkeys(NAMES, FEW_GPUS))
     # The one that is left ends the other's job, and dag.test() never gets to it while it waits for one that hangs.
     meeting.at_work = lambda: strike.begin(NAMES[1 - (meeting.first or 0)])

@@ -125,7 +125,9 @@ def test_what_a_user_does_to_a_waiting_task_reaches_the_node(
 ) -> None:
     """Marked failed, the burn-in stops on the node; cleared, it is a new job; and the node is free in between."""
     run = Run(airflow)
-    run.client.trigger(DAG_ID, RUN_ID, {"node": NODE, "level": "short", "reason": "x", "force_reason": "a test"})
+    run.client.trigger(
+        DAG_ID, RUN_ID, {"node": NODE, "level": "short", "reason": "x", "force_reason": "a test", "pool": "rack-a"}
+    )
     jobs = server.home / "muster" / "jobs"
 
     def burning() -> list[str]:

@@ -60,7 +60,8 @@ class AskOperator(HITLOperator):
 
 def question(*, whether: str, options: list[str]) -> AskOperator:
     """Returns the task that asks the question that the task ``look`` returned."""
-    reason = Param("", type="string", minLength=1, title="Reason", description_md="It is recorded with your name.")
+    # Without a minimum length: Airflow validates the default when the task starts. The records refuse an empty reason.
+    reason = Param("", type="string", title="Reason", description_md="It is recorded with your name.")
     return AskOperator(
         task_id="ask",
         whether=whether,
