@@ -112,7 +112,6 @@ def test_each_delivery_of_a_node_is_tested_once_however_often_it_is_announced(li
     live.announce("newcomer__PO-1", extra)
     runs = live.desk.wait("another receipt", lambda: len(runs := live.received("newcomer__PO-1")) > before and runs)
     receipts = [live.desk.client.task_states(NEW_HARDWARE, run["dag_run_id"]) for run in runs]
-    assert {each["receive"] for each in receipts} == {"success"}
     # Which of two announcements at once is received first is Airflow's choice.
     assert sorted(each["qualify"] for each in receipts) == ["skipped"] * (len(receipts) - 1) + ["success"]
     again = live.desk.log(NEW_HARDWARE, runs[-1]["dag_run_id"], "receive")
