@@ -70,7 +70,7 @@ def test_a_fresh_look_decides_how_a_job_ended(seen: Look, hint: Kind, kind: Kind
         (Kind.REBOOTED, False, 0, "", None),
         (Kind.LOST, True, 1, "n2", None),  # once may be the network
         (Kind.LOST, True, 2, "n2", "lost_under_load_twice"),
-        (Kind.LOST, True, 2, "", None),  # nobody else answered: it may be the network
+        (Kind.LOST, True, 2, "", None),  # no neighbour answered: it may be the network
         (Kind.LOST, False, 2, "n2", None),
         (Kind.VANISHED, True, 2, "n2", None),
         (Kind.REFUSED, True, 2, "n2", None),

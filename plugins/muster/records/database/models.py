@@ -13,7 +13,7 @@ from sqlalchemy import BigInteger, ForeignKey, Index, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from muster.records.database import digests as digests  # its tables belong to the same metadata
-from muster.records.database.base import Base as Base  # whoever takes it from here has all tables in its metadata
+from muster.records.database.base import Base as Base  # imported from here, its metadata holds all tables
 from muster.records.database.base import BigId
 
 
