@@ -56,7 +56,7 @@ class DemoFailed(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What the user asked for."""
+    """The demo's command-line options."""
 
     seed: int
     exit_after: bool
@@ -222,7 +222,7 @@ class Demo:
         self.say(f"{', '.join(names)} qualified: now they are validated together, and go into production")
         actor = AirflowClient(stack.login.url, ACTOR, self.actor_password)
         approver = Approver(actor, 0.0 if self.options.exit_after else PATIENCE_S, self.say)
-        watcher = Watcher([], client, service.words)
+        watcher = Watcher([], client, service.cells)
         with Progress(self.console, SERVICE) as progress:
             follow = functools.partial(self.follow, watcher, progress)
             ServiceStory(watcher, approver, follow, level=LEVEL).run(names)
@@ -275,11 +275,11 @@ class Demo:
         """Ask the user, and only the user, whether the real machine enters production, if it qualified."""
         if records.get_node(host.name).state is not State.QUALIFIED:
             return
-        asked = run_id(host.name, REASON)
+        question = run_id(host.name, REASON)
         conf = {"node": host.name, "level": LEVEL, "reason": "the demo asks its user"}
-        trigger_once(client, service.ADMISSION_DAG, asked, conf)
+        trigger_once(client, service.ADMISSION_DAG, question, conf)
         self.say(
-            f"Whether {host.name}, the real one, enters production is for you to say: {service.question_page(asked)}"
+            f"Whether {host.name}, the real one, enters production is your decision: {service.question_page(question)}"
         )
 
     def linger(self, login: Login) -> None:

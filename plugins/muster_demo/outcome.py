@@ -14,7 +14,7 @@ from rich.text import Text
 from muster.lifecycle.breaker import Breaker
 from muster.lifecycle.transitions import is_person
 from muster_demo.scoring import Mail, Score, Service, critical_findings
-from muster_demo.table import SERVICE, STYLES, production_word
+from muster_demo.table import SERVICE, STYLES, production_cell
 from muster_reports.model import RunReport
 
 
@@ -29,7 +29,7 @@ def read_mails(folder: pathlib.Path) -> list[Mail]:
 
 
 def build_verdicts(reports: Sequence[RunReport], services: Mapping[str, Service]) -> Table:
-    """One row a node: a word for each part of its life, its state, and the summaries of the findings that failed it."""
+    """One row a node: a cell for each part of its life, its state, and the summaries of the findings that failed it."""
     table = Table(title="Verdicts", title_justify="left", title_style="bold", show_lines=True)
     for column in ("node", "hardware", *SERVICE, "now"):
         table.add_column(column, no_wrap=True)
@@ -38,23 +38,23 @@ def build_verdicts(reports: Sequence[RunReport], services: Mapping[str, Service]
         served = services[report.node]
         findings = [finding for each in (report, *served.reports) for finding in critical_findings(each)]
         why = "\n".join(dict.fromkeys(finding.summary for finding in findings)) or report.headline
-        words = words_of(report, served)
+        cells = cells_of(report, served)
         table.add_row(
             report.node,
             f"{report.sku}, {'simulated' if report.simulated else 'real'}",
-            *(Text(words[column], STYLES.get(words[column], "")) for column in SERVICE),
+            *(Text(cells[column], STYLES.get(cells[column], "")) for column in SERVICE),
             Text(served.state, STYLES.get(served.state, "")),
             Text(why),
         )
     return table
 
 
-def words_of(report: RunReport, served: Service) -> dict[str, str]:
-    """A word for each column of ``SERVICE``; "" for what the node did not reach."""
+def cells_of(report: RunReport, served: Service) -> dict[str, str]:
+    """The cell of each column of ``SERVICE``; "" for what the node did not reach."""
     return {
         "tests": report.verdict.value,
         "cluster": _last(served.validations),
-        "production": production_word(served.entered_by),
+        "production": production_cell(served.entered_by),
         "revalidation": _last(served.revalidations),
     }
 

@@ -162,7 +162,7 @@ def score(
 
 
 def _check_fault(report: RunReport, fault: Planted) -> Check:
-    """The node failed, by the right kind of finding on the right GPU, and no other GPU was accused."""
+    """The node failed, by the right kind of finding on the right GPU, and no other GPU was named."""
     expected = f"{report.node} must fail for {fault.kind} on {fault.device}"
     evidence = EVIDENCE[fault.kind]
     findings = critical_findings(report)
@@ -170,9 +170,9 @@ def _check_fault(report: RunReport, fault: Planted) -> Check:
         return Check("fault", False, f"{expected}, but its verdict is {report.verdict}, its state {report.state_after}")
     if not any(finding.device == fault.device and evidence.names(finding) for finding in findings):
         return Check("fault", False, f"{expected}, but was failed for {_list(findings)}")
-    accused = [finding for finding in findings if not _belongs(finding, fault, evidence)]
-    if accused:
-        return Check("fault", False, f"{expected} and nothing else, but was also failed for {_list(accused)}")
+    others = [finding for finding in findings if not _belongs(finding, fault, evidence)]
+    if others:
+        return Check("fault", False, f"{expected} and nothing else, but was also failed for {_list(others)}")
     return Check("fault", True, expected)
 
 
@@ -216,13 +216,13 @@ def _check_never_served(served: Service, where: str) -> Check:
 
 def _check_marking(node: str, runs: Sequence[RunReport], *, simulated: bool) -> Check:
     """Each run and each of its stages are marked as simulated or real, correctly."""
-    word = "simulated" if simulated else "real"
+    kind = "simulated" if simulated else "real"
     marks = [
         mark for report in runs for mark in (report.simulated, *(stage.judgement.simulated for stage in report.stages))
     ]
     wrong = sum(mark is not simulated for mark in marks)
     return Check(
-        "marking", wrong == 0, f"{node} must be marked {word} throughout: {wrong} of {len(marks)} marks are wrong"
+        "marking", wrong == 0, f"{node} must be marked {kind} throughout: {wrong} of {len(marks)} marks are wrong"
     )
 
 

@@ -17,7 +17,7 @@ from muster.lifecycle.current import INCONCLUSIVE
 from muster.lifecycle.transitions import SERVING, STAGES, State
 from muster.settings import settings
 from muster_demo.scoring import Service
-from muster_demo.table import production_word
+from muster_demo.table import production_cell
 from muster_demo.watch import Run, Watcher, patiently, trigger_once
 
 BLOCK_DAG, ADMISSION_DAG = "cluster_qualification", "admission"
@@ -58,16 +58,16 @@ class Approver:
 
     def look(self) -> None:
         """Announce every new question, and answer those that have waited long enough."""
-        for asked in patiently(self._pending):
-            run_id = str(asked["task_instance"]["dag_run_id"])
+        for question in patiently(self._pending):
+            run_id = str(question["task_instance"]["dag_run_id"])
             if run_id not in self.since:
                 self.since[run_id] = time.monotonic()
-                self._announce(str(asked.get("subject") or run_id), run_id)
+                self._announce(str(question.get("subject") or run_id), run_id)
             if time.monotonic() - self.since[run_id] >= self.patience_s:
                 patiently(functools.partial(self._answer, run_id))
 
     def _pending(self) -> list[dict[str, Any]]:
-        return [asked for asked in self.client.hitl_pending() if asked["task_instance"]["dag_id"] == ADMISSION_DAG]
+        return [each for each in self.client.hitl_pending() if each["task_instance"]["dag_id"] == ADMISSION_DAG]
 
     def _announce(self, subject: str, run_id: str) -> None:
         if self.patience_s > 0:
@@ -79,7 +79,7 @@ class Approver:
             self.client.hitl_answer(ADMISSION_DAG, run_id, TASK, [ANSWER], {"decision_reason": ANSWER_REASON})
         except AirflowRefused:
             # A person was quicker, and their answer counts.
-            if any(asked["task_instance"]["dag_run_id"] == run_id for asked in self._pending()):
+            if any(each["task_instance"]["dag_run_id"] == run_id for each in self._pending()):
                 raise
 
 
@@ -141,13 +141,13 @@ def _nothing() -> None:
     """Do nothing while these runs go on."""
 
 
-def words(run: Run, over: bool) -> dict[str, str]:
-    """A word for a node in each column of ``table.SERVICE``."""
+def cells(run: Run, over: bool) -> dict[str, str]:
+    """The cell of a node in each column of ``table.SERVICE``."""
     verdicts: dict[str, str] = {}
     for each in records.list_runs(node=run.node):
         verdicts.setdefault(each.dag_id, each.verdict.value if each.verdict else _at_work(each))
     here = service_of(run.node)
-    production = production_word(here.entered_by)
+    production = production_cell(here.entered_by)
     if run.dag_id == ADMISSION_DAG and not production:
         production = "kept out" if over else "asked"
     found = {
@@ -156,7 +156,7 @@ def words(run: Run, over: bool) -> dict[str, str]:
         "production": production,
         "revalidation": verdicts.get(REVALIDATION_DAG, ""),
     }
-    return {column: word for column, word in found.items() if word}
+    return {column: cell for column, cell in found.items() if cell}
 
 
 def _at_work(run: records.RunRecord) -> str:

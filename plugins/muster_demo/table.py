@@ -38,16 +38,16 @@ STYLES = {
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One node: a word for each column (a verdict, "running", …), and its state."""
+    """One node: a cell for each column (a verdict, "running", …), and its state."""
 
     node: str
     simulated: bool
-    words: Mapping[str, str]
+    cells: Mapping[str, str]
     state: str
     done: bool
 
 
-def production_word(entered_by: str) -> str:
+def production_cell(entered_by: str) -> str:
     """How a node entered production: "admitted" by the gate, "approved" by a person, "" if it did not."""
     if not entered_by:
         return ""
@@ -76,8 +76,8 @@ def build_table(rows: Sequence[Row], elapsed_s: float, columns: Sequence[str] = 
         table.add_column(column.replace("_", "-"), no_wrap=True)
     table.add_column("state", no_wrap=True)
     for row in rows:
-        words = [row.words.get(column, "") for column in columns]
-        cells = [Text(word, STYLES.get(word, "")) for word in words]
+        found = (row.cells.get(column, "") for column in columns)
+        cells = [Text(cell, STYLES.get(cell, "")) for cell in found]
         table.add_row(
             row.node, "simulated" if row.simulated else "real", *cells, Text(row.state, STYLES.get(row.state, ""))
         )
@@ -91,9 +91,9 @@ def changes(before: Sequence[Row], after: Sequence[Row], columns: Sequence[str] 
     for row in after:
         last = known.get(row.node)
         for column in columns:
-            word = row.words.get(column, "")
-            if word and (last is None or last.words.get(column, "") != word):
-                lines.append(f"{row.node} {column.replace('_', '-')}: {word}")
+            cell = row.cells.get(column, "")
+            if cell and (last is None or last.cells.get(column, "") != cell):
+                lines.append(f"{row.node} {column.replace('_', '-')}: {cell}")
         if last is not None and last.state != row.state:
             lines.append(f"{row.node} is now {row.state}")
     return lines

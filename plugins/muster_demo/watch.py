@@ -51,15 +51,15 @@ class Run:
 class Watcher:
     """The progress of ``runs``, which may grow. Airflow is queried only for runs that are not over yet.
 
-    ``words`` returns the words to show for a run's node, by column.
+    ``cells`` returns the cells to show for a run's node, by column.
     """
 
     def __init__(
-        self, runs: Sequence[Run], client: AirflowClient, words: Callable[[Run, bool], Mapping[str, str]] | None = None
+        self, runs: Sequence[Run], client: AirflowClient, cells: Callable[[Run, bool], Mapping[str, str]] | None = None
     ) -> None:
         self.runs = list(runs)
         self.client = client
-        self.words = words or stage_words
+        self.cells = cells or stage_cells
         self.over: dict[Run, str] = {}
 
     def look(self) -> list[Row]:
@@ -72,7 +72,7 @@ class Watcher:
         latest = {run.node: run for run in self.runs}
         busy = {run.node for run in self.runs if run not in self.over}
         return [
-            Row(node, run.simulated, self.words(run, run in self.over), states.get(node, ""), node not in busy)
+            Row(node, run.simulated, self.cells(run, run in self.over), states.get(node, ""), node not in busy)
             for node, run in latest.items()
         ]
 
@@ -92,16 +92,16 @@ class Watcher:
         return {run["dag_run_id"]: run["state"] for run in runs if run["state"] in RUN_OVER}
 
 
-def stage_words(run: Run, over: bool) -> dict[str, str]:
-    """A word for each stage of a run: its verdict, or "running" while a job of it is on the node."""
+def stage_cells(run: Run, over: bool) -> dict[str, str]:
+    """A cell for each stage of a run: its verdict, or "running" while a job of it is on the node."""
     try:
         verdicts = {each.stage: each.verdict.value for each in records.run_stages(run.dag_id, run.run_id)}
     except UnknownRun:
         return {}
-    words = {}
+    cells = {}
     for stage in STAGES:
         if stage in verdicts:
-            words[stage] = verdicts[stage]
+            cells[stage] = verdicts[stage]
         elif not over and records.get_job(run.dag_id, run.run_id, stage) is not None:
-            words[stage] = "running"
-    return words
+            cells[stage] = "running"
+    return cells

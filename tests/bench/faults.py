@@ -6,8 +6,8 @@ drawn; beside them healthy nodes with ordinary spread. Every node goes through a
 unchanged probes, SKU files and judge, without peers or history: in one process, so without agent, SSH or Airflow.
 
 A fault is found if a finding, critical or warning, names its device by a measurement that this kind is known by; the
-device is right if nobody else of the node was accused beside it. A hot inlet is found if the thermal stage says that it
-cannot judge. How many of the found were convicted, by a critical finding, and how many only warned of is counted apart.
+device is right if no other device of the node was named. A hot inlet is found if the thermal stage says that it
+cannot judge. How many of the found were failed, by a critical finding, and how many only warned of is counted apart.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ FAULTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """One planted fault: what ``create_machine`` is told."""
+    """One planted fault: the arguments of ``create_machine``."""
 
     kind: str
     spec: tuple[tuple[str, Any], ...]
@@ -98,8 +98,8 @@ class Fault:
     @property
     def device(self) -> str:
         """Its device, as findings name it."""
-        told, part = dict(self.spec), DEFECTS[self.kind].part
-        return f"nic:ib{told['nic']}" if part == "nic" else f"{part}{told.get(part, '')}"
+        values, part = dict(self.spec), DEFECTS[self.kind].part
+        return f"nic:ib{values['nic']}" if part == "nic" else f"{part}{values.get(part, '')}"
 
     def names(self, finding: Finding) -> bool:
         """Whether a finding is of this fault."""
@@ -119,18 +119,18 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What the judge said of one node. ``found``: for each fault the finding that names it, "" if none does.
+    """The verdict on one node. ``found``: for each fault the finding that names it, "" if none does.
 
-    ``convicted``: whether one of these is critical; ``accused``: devices without a fault that a critical finding
-    names; ``said``: the verdict's own headline.
+    ``convicted``: whether one of these is critical; ``wrongly_named``: devices without a fault that a critical finding
+    names; ``headline``: the verdict's own headline.
     """
 
     case: Case
     verdict: Verdict
     found: tuple[str, ...]
     convicted: tuple[bool, ...]
-    accused: tuple[str, ...]
-    said: str
+    wrongly_named: tuple[str, ...]
+    headline: str
 
 
 def draw_fault(kind: str, model: str, dice: random.Random) -> Fault:
@@ -176,15 +176,15 @@ def examine(case: Case) -> Outcome:
         planted = [{"kind": fault.kind, **dict(fault.spec)} for fault in case.faults]
         create_machine(machine, case.model, case.seed, planted, speed=SPEED, kernel_edge=KERNEL_EDGE)
         judgements = qualify(machine, load_sku(case.model), LEVEL, case.seed)
-    verdict, said = overall(judgements, STAGES)
+    verdict, headline = overall(judgements, STAGES)
     findings = [finding for judgement in judgements for finding in judgement.findings]
     return Outcome(
         case=case,
         verdict=verdict,
         found=tuple(_found(fault, findings) for fault in case.faults),
         convicted=tuple(_convicted(fault, findings) for fault in case.faults),
-        accused=tuple(sorted(_accused(case.faults, findings))),
-        said=said,
+        wrongly_named=tuple(sorted(_wrongly_named(case.faults, findings))),
+        headline=headline,
     )
 
 
@@ -197,7 +197,7 @@ def _convicted(fault: Fault, findings: Iterable[Finding]) -> bool:
     return any(finding.severity is Severity.CRITICAL and fault.names(finding) for finding in findings)
 
 
-def _accused(faults: Iterable[Fault], findings: Iterable[Finding]) -> set[str]:
+def _wrongly_named(faults: Iterable[Fault], findings: Iterable[Finding]) -> set[str]:
     """Devices without a fault that a critical finding names; a node's own findings tell of all its devices."""
     guilty = {fault.device for fault in faults} | {"node"}
     return {finding.device for finding in findings if finding.severity is Severity.CRITICAL} - guilty
@@ -207,15 +207,15 @@ def rows(outcome: Outcome) -> list[str]:
     """The outcome's lines of the table, one for each fault."""
     model = outcome.case.model
     if not outcome.case.faults:
-        return [f"{'(healthy)':<18}{model:<13}{outcome.verdict:<14}{outcome.said if _failed(outcome) else ''}"]
+        return [f"{'(healthy)':<18}{model:<13}{outcome.verdict:<14}{outcome.headline if _failed(outcome) else ''}"]
     lines = []
     for fault, by, convicted in zip(outcome.case.faults, outcome.found, outcome.convicted, strict=True):
         beside = " + ".join(f"{each.kind} on {each.device}" for each in outcome.case.faults if each is not fault)
-        right = "wrong: " + ", ".join(outcome.accused) if outcome.accused else fault.device
-        why = f"   ({outcome.said})" if outcome.verdict is Verdict.INCONCLUSIVE else ""
-        told = f"{by or 'NOT FOUND'}{f'   beside {beside}' if beside else ''}{why}"
+        right = "wrong: " + ", ".join(outcome.wrongly_named) if outcome.wrongly_named else fault.device
+        why = f"   ({outcome.headline})" if outcome.verdict is Verdict.INCONCLUSIVE else ""
+        finding = f"{by or 'NOT FOUND'}{f'   beside {beside}' if beside else ''}{why}"
         how = "convicted" if convicted else "warned" if by else "NO"
-        lines.append(f"{fault.kind:<18}{model:<13}{outcome.verdict:<14}{how:<11}{right:<12}{told}")
+        lines.append(f"{fault.kind:<18}{model:<13}{outcome.verdict:<14}{how:<11}{right:<12}{finding}")
     return lines
 
 
@@ -238,7 +238,7 @@ def answer(outcomes: Sequence[Outcome], seconds: float) -> dict[str, Any]:
         "planted": len(planted),
         "convicted": convicted,
         "only_warned": found - convicted,
-        "right_device": sum(bool(by) and not outcome.accused for outcome, _, by in planted),
+        "right_device": sum(bool(by) and not outcome.wrongly_named for outcome, _, by in planted),
         "healthy_failed": sum(_failed(outcome) for outcome in well),
         "healthy": len(well),
         "missed": [f"{fault.kind} on {outcome.case.model} {fault.device}" for outcome, fault, by in planted if not by],
@@ -246,9 +246,9 @@ def answer(outcomes: Sequence[Outcome], seconds: float) -> dict[str, Any]:
     }
 
 
-def perfect(told: dict[str, Any]) -> bool:
+def perfect(figures: dict[str, Any]) -> bool:
     """Whether nothing is left to wish for."""
-    return told["found"] == told["right_device"] == told["planted"] and not told["healthy_failed"]
+    return figures["found"] == figures["right_device"] == figures["planted"] and not figures["healthy_failed"]
 
 
 def bench(cases: Sequence[Case], jobs: int) -> int:
@@ -262,10 +262,10 @@ def bench(cases: Sequence[Case], jobs: int) -> int:
             print("\n".join(rows(outcome)), flush=True)
     verdicts = collections.Counter(outcome.verdict for outcome in outcomes if not outcome.case.faults)
     print("healthy nodes: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
-    told = answer(outcomes, time.monotonic() - began)
-    print("{found} of {planted} found: {convicted} convicted, {only_warned} only warned of".format_map(told))
-    print(json.dumps(told))
-    return 0 if perfect(told) else 1
+    figures = answer(outcomes, time.monotonic() - began)
+    print("{found} of {planted} found: {convicted} convicted, {only_warned} only warned of".format_map(figures))
+    print(json.dumps(figures))
+    return 0 if perfect(figures) else 1
 
 
 def main() -> int:

@@ -225,7 +225,7 @@ def run_id(node: str) -> str:
 
 
 def verdict_of(node: str) -> Verdict | None:
-    """What the records say of the node's run once it has ended; that nothing could be said of it is no verdict."""
+    """The verdict in the records of the node's run once it has ended; INCONCLUSIVE is no verdict."""
     try:
         run = records.get_run(DAG_ID, run_id(node))
     except UnknownRun:

@@ -7,7 +7,7 @@ Copies between host and GPUs are tried on simulated GPUs where this machine has 
 between its cores, over gloo.
 Then the rate of checked products is set beside the raw rate, and the rate of memory patterns beside the device's own
 copies, with how much of the free memory they went over. The bars are those of real GPUs; on a CPU, of which only a part
-may be tested and whose direct comparison is not what they were set for, and on simulated GPUs, figures are only told.
+may be tested and whose direct comparison is not what they were set for, and on simulated GPUs, figures are only shown.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def run(probe: type[Probe], hardware: Hardware, seed: int, params: dict[str, Any
     """What a probe reports of this hardware: metric and the rest."""
     emitted: Emitted = []
 
-    def emit(metric: str, device: str, **told: Any) -> None:
-        emitted.append((metric, {"device": device, **told}))
+    def emit(metric: str, device: str, **values: Any) -> None:
+        emitted.append((metric, {"device": device, **values}))
 
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as scratch:
         context = Context(hardware, resolve_params(probe, params), seed, Path(scratch), emit, lambda sentence: None)
@@ -81,7 +81,7 @@ def supported(machine: Hardware, seed: int) -> list[str]:
     """The number formats that the device multiplies exactly."""
     shape = TRIAL_SHAPES[best_devices(machine)[0].kind]
     emitted = run(ExactGemm, OneDevice(machine), seed, {"shapes": [shape], "rounds": 1, "modes": ["alone"]})
-    return [told["labels"]["dtype"] for metric, told in emitted if metric == "gemm_mismatches"]
+    return [row["labels"]["dtype"] for metric, row in emitted if metric == "gemm_mismatches"]
 
 
 def trial(machine: Hardware, name: str, kind: str, seed: int) -> Score:
@@ -92,7 +92,7 @@ def trial(machine: Hardware, name: str, kind: str, seed: int) -> Score:
         emitted = run(put.probe, seen, seed, put.params)
     if injector is not None and not injector.changed:
         return Score()
-    return Score(1, int(any(metric.endswith("_mismatches") and told["value"] for metric, told in emitted)))
+    return Score(1, int(any(metric.endswith("_mismatches") and row["value"] for metric, row in emitted)))
 
 
 def detection(machine: Hardware, detectors: list[str], trials: int, seed: int) -> Scores:
@@ -142,13 +142,13 @@ def ratios(machine: Hardware, dtypes: list[str], seed: int) -> dict[str, tuple[f
     params = {"dtypes": dtypes, "shapes": [RATE_SHAPES[kind]], "rounds": ROUNDS, "modes": ["alone"],
               "dwell_s": DWELL_S[kind]}  # fmt: skip
     emitted = run(ExactGemm, OneDevice(machine), seed, params)
-    checked = {told["labels"]["dtype"]: told["value"] for name, told in emitted if name == "gemm_checked_fraction"}
+    checked = {row["labels"]["dtype"]: row["value"] for name, row in emitted if name == "gemm_checked_fraction"}
     return {
-        told["labels"]["dtype"]: (
-            told["value"] / 100.0,
-            f"{told['labels']['shape']}, {told['note']}, {checked[told['labels']['dtype']]:g} % of elements checked",
+        row["labels"]["dtype"]: (
+            row["value"] / 100.0,
+            f"{row['labels']['shape']}, {row['note']}, {checked[row['labels']['dtype']]:g} % of elements checked",
         )
-        for metric, told in emitted
+        for metric, row in emitted
         if metric == "gemm_verified_to_raw"
     }
 
@@ -157,7 +157,7 @@ def memory(machine: Hardware, seed: int) -> dict[str, tuple[float, str]]:
     """Rate of all patterns over that of copies, and coverage of the free memory: share, and what is behind it."""
     params = {"walk": 1, **RATE_MEMORY[best_devices(machine)[0].kind]}
     emitted = run(MemoryPattern, OneDevice(machine), seed, params)
-    return {metric: (told["value"] / 100.0, told["note"]) for metric, told in emitted if metric in MEMORY_BARS}
+    return {metric: (row["value"] / 100.0, row["note"]) for metric, row in emitted if metric in MEMORY_BARS}
 
 
 def device_name(machine: Hardware) -> str:
@@ -179,22 +179,24 @@ def table(scores: Scores) -> str:
 
 def complaints(scores: Scores, found: dict[str, float], memory_found: dict[str, float], barred: bool) -> list[str]:
     """What falls short, one sentence each."""
-    said = []
+    short = []
     for kind, row in scores.items():
         for detector, score in row.items():
             if score.trials == 0:
-                said.append(f"No {kind} fault could be put before the {detector} test: nothing is known of it.")
+                short.append(f"No {kind} fault could be put before the {detector} test: it is untested.")
             elif kind == NO_FAULT and score.found:
-                said.append(f"The {detector} test raised {score.found} alarms in {score.trials} runs without a fault.")
+                short.append(f"The {detector} test raised {score.found} alarms in {score.trials} runs without a fault.")
             elif kind != NO_FAULT and score.found < score.trials:
-                said.append(f"The {detector} test missed {score.trials - score.found} of {score.trials} {kind} faults.")
+                short.append(
+                    f"The {detector} test missed {score.trials - score.found} of {score.trials} {kind} faults."
+                )
     for dtype, ratio in found.items():
         if barred and dtype in BARS and ratio < BARS[dtype]:
-            said.append(f"Checked {dtype} products reach {ratio:.3f} of the raw rate, below the bar of {BARS[dtype]}.")
+            short.append(f"Checked {dtype} products reach {ratio:.3f} of the raw rate, below the bar of {BARS[dtype]}.")
     for metric, bar in MEMORY_BARS.items():
         if barred and memory_found.get(metric, 0.0) < bar:
-            said.append(f"{metric} is {memory_found.get(metric, 0.0):.3f}, below the bar of {bar}.")
-    return said
+            short.append(f"{metric} is {memory_found.get(metric, 0.0):.3f}, below the bar of {bar}.")
+    return short
 
 
 def main() -> int:
@@ -219,18 +221,18 @@ def main() -> int:
         add(scores, detection(HostHardware(), [COLLECTIVE], chosen.trials, chosen.seed))
     print(table(scores))
     paces = ratios(machine, dtypes, chosen.seed)
-    for dtype, (ratio, told) in paces.items():
-        print(f"{dtype}: checked at {ratio:.3f} of the raw rate ({told})")
+    for dtype, (ratio, note) in paces.items():
+        print(f"{dtype}: checked at {ratio:.3f} of the raw rate ({note})")
     tested = memory(machine, chosen.seed)
-    for metric, (share, told) in tested.items():
-        print(f"{metric}: {share:.3f} ({told})")
+    for metric, (share, note) in tested.items():
+        print(f"{metric}: {share:.3f} ({note})")
     found = {dtype: ratio for dtype, (ratio, _) in paces.items()}
     shares = {metric: round(share, 4) for metric, (share, _) in tested.items()}
     print(f"bars: {BARS | MEMORY_BARS if barred else 'none on this device (they are for real GPUs)'}")
-    said = complaints(scores, found, shares, barred)
+    faults = complaints(scores, found, shares, barred)
     stand_in = stood_in(machine, chosen.trials, chosen.seed)
-    said += complaints(stand_in, {}, {}, barred=False)
-    for sentence in said:
+    faults += complaints(stand_in, {}, {}, barred=False)
+    for sentence in faults:
         print(sentence)
     answer = {
         "verified_to_raw": {dtype: round(ratio, 4) for dtype, ratio in found.items()},
@@ -240,7 +242,7 @@ def main() -> int:
         "device": device,
     }
     print(json.dumps(answer))
-    return 1 if said else 0
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

@@ -137,24 +137,24 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--step", choices=("prepare", "measure"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.step == "prepare":
-        prepare(asked.folder, asked.nodes, asked.seed)
+    given = parser.parse_args()
+    if given.step == "prepare":
+        prepare(given.folder, given.nodes, given.seed)
         return 0
-    if asked.step == "measure":
-        print(json.dumps(measure(asked.folder)))
+    if given.step == "measure":
+        print(json.dumps(measure(given.folder)))
         return 0
     print("| nodes | readings | CPU seconds | µs per device | peak MB | one node, s | findings | failed |")
     print("|---|---|---|---|---|---|---|---|")
-    for nodes in sorted({max(asked.nodes // 10, 1), max(asked.nodes * 3 // 10, 1), asked.nodes}):
-        found = of_size(nodes, asked.seed)
+    for nodes in sorted({max(given.nodes // 10, 1), max(given.nodes * 3 // 10, 1), given.nodes}):
+        found = of_size(nodes, given.seed)
         each = 1e6 * found["seconds"] / nodes / 8
         print(
             f"| {nodes:,} | {found['rows']:,.0f} | {found['seconds']:.2f} | {each:.0f} | {found['peak_mb']:.0f} "
             f"| {found['one_node_seconds']:.3f} | {found['findings']:,.0f} | {found['failed']:,.0f} |"
         )
     kept = {name: round(found[name], 3) for name in ("seconds", "peak_mb", "one_node_seconds")}
-    print(json.dumps({"nodes": asked.nodes, "seed": asked.seed, **kept}))
+    print(json.dumps({"nodes": given.nodes, "seed": given.seed, **kept}))
     return int(found["seconds"] > BAR_S or found["peak_mb"] > BAR_MB or found["one_node_seconds"] > BAR_ONE_S)
 
 

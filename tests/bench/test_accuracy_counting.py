@@ -156,10 +156,10 @@ def test_own_history_says_nothing_at_a_first_visit_but_makes_the_discrete_checks
 def test_a_row_counts_the_nodes_of_its_cell_and_who_was_accused() -> None:
     rng = np.random.default_rng(3)
     trials = draw_trials(rng, Hall.draw(rng, 100), [(HEALTHY, 40), (_cell("PCIe width", "x8"), 60)], 0)
-    accused = shows(trials.today.readings)
-    accused[0, 0] = True  # a healthy node
-    accused[99] = True  # a faulty one, of which everybody is accused
-    sound, faulty = rows_of(trials, "first", Verdicts.plain(accused), {"rival": Verdicts.none(len(trials))})
+    named = shows(trials.today.readings)
+    named[0, 0] = True  # a healthy node
+    named[99] = True  # a faulty one, of which every GPU is named
+    sound, faulty = rows_of(trials, "first", Verdicts.plain(named), {"rival": Verdicts.none(len(trials))})
     assert (sound.found, faulty.found) == (Count(1, 40), Count(60, 60))
     assert faulty.shown == Count(60, 60)
     assert faulty.located == Count(59, 60)
@@ -240,11 +240,11 @@ def test_limits_over_fleets_are_wider_by_what_the_fleets_differ() -> None:
 
 
 def test_the_table_has_a_line_for_each_class_and_severity_and_one_for_each_judge() -> None:
-    def nobody(fleet: Trials) -> Any:
+    def silent(fleet: Trials) -> Any:
         return lambda trials: Verdicts.none(len(trials))
 
     cells = (_cell("slow clock", "−12 %"), _cell("GPU missing", ""))
-    rows = evaluate(5, Size(trials=20, healthy=60, tuning=200, fleets=2, fleet_nodes=100), nobody, cells)
+    rows = evaluate(5, Size(trials=20, healthy=60, tuning=200, fleets=2, fleet_nodes=100), silent, cells)
     assert len(rows) == 2 * (1 + len(cells))
     assert all(row.found == Count(0, 20) for row in rows if row.cell.fault)
     text = tables(rows)

@@ -1,4 +1,4 @@
-"""The fault bench counts what the judge said, and draws only what can be seen."""
+"""The fault bench counts the verdicts, and draws only what can be seen."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.bench.faults import (
     Case,
     Fault,
     Outcome,
-    _accused,
     _convicted,
     _found,
+    _wrongly_named,
     answer,
     draw,
     draw_pair,
@@ -45,10 +45,10 @@ def _finding(metric: str, device: str, severity: Severity = Severity.CRITICAL, *
 
 
 def _outcome(
-    found: str = "gemm_rate_per_clock (floor)", accused: tuple[str, ...] = (), warned: bool = False
+    found: str = "gemm_rate_per_clock (floor)", wrongly_named: tuple[str, ...] = (), warned: bool = False
 ) -> Outcome:
     convicted = bool(found) and not warned
-    return Outcome(Case("h100-sxm-8", 1, (SLOW,)), Verdict.FAIL, (found,), (convicted,), accused, "")
+    return Outcome(Case("h100-sxm-8", 1, (SLOW,)), Verdict.FAIL, (found,), (convicted,), wrongly_named, "")
 
 
 def test_every_kind_of_defect_must_be_found_by_something() -> None:
@@ -66,13 +66,13 @@ def test_a_finding_names_a_fault_by_measurement_and_device() -> None:
 
 
 def test_who_has_no_fault_is_accused_by_critical_findings_only() -> None:
-    said = [
+    findings = [
         _finding("gemm_rate", "gpu3"),
         _finding("gpu_count", "node"),
         _finding("gemm_rate", "gpu4", Severity.WARNING),
     ]
-    assert _accused([SLOW], said) == set()
-    assert _accused([SLOW], [*said, _finding("gemm_rate", "gpu5")]) == {"gpu5"}
+    assert _wrongly_named([SLOW], findings) == set()
+    assert _wrongly_named([SLOW], [*findings, _finding("gemm_rate", "gpu5")]) == {"gpu5"}
 
 
 def test_ports_and_fans_are_devices_too() -> None:
@@ -86,7 +86,7 @@ def test_ports_and_fans_are_devices_too() -> None:
     [
         ([_outcome(), HEALTHY], True, []),
         ([_outcome(found=""), HEALTHY], False, ["slow_gemm on h100-sxm-8 gpu3"]),
-        ([_outcome(accused=("gpu5",)), HEALTHY], False, []),
+        ([_outcome(wrongly_named=("gpu5",)), HEALTHY], False, []),
         ([_outcome(), Outcome(HEALTHY.case, Verdict.FAIL, (), (), (), "")], False, []),
         ([_outcome(), Outcome(HEALTHY.case, Verdict.INCONCLUSIVE, (), (), (), "")], False, []),
     ],
@@ -94,18 +94,18 @@ def test_ports_and_fans_are_devices_too() -> None:
 def test_the_bench_is_content_with_nothing_less_than_all(
     outcomes: list[Outcome], right: bool, missed: list[str]
 ) -> None:
-    told = answer(outcomes, 1.0)
-    assert perfect(told) is right
-    assert told["missed"] == missed
-    assert (told["planted"], told["healthy"]) == (1, 1)
+    figures = answer(outcomes, 1.0)
+    assert perfect(figures) is right
+    assert figures["missed"] == missed
+    assert (figures["planted"], figures["healthy"]) == (1, 1)
 
 
 def test_a_warning_counts_as_found_and_is_told_apart_from_a_conviction() -> None:
     warning, elsewhere = _finding("burn_rate_per_clock", "gpu3", Severity.WARNING), _finding("ecc_mode", "gpu3")
     assert not _convicted(SLOW, [warning, elsewhere])
     assert _convicted(SLOW, [warning, _finding("gemm_rate_per_clock", "gpu3")])
-    told = answer([_outcome(), _outcome(warned=True), _outcome(warned=True), _outcome(found=""), HEALTHY], 1.0)
-    assert (told["found"], told["convicted"], told["only_warned"]) == (3, 1, 2)
+    figures = answer([_outcome(), _outcome(warned=True), _outcome(warned=True), _outcome(found=""), HEALTHY], 1.0)
+    assert (figures["found"], figures["convicted"], figures["only_warned"]) == (3, 1, 2)
     assert "warned" in rows(_outcome(warned=True))[0]
     assert "convicted" in rows(_outcome())[0]
 

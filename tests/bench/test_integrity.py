@@ -1,4 +1,4 @@
-"""The benchmark of the integrity battery: faults really reach the buffers, and a blind detector is told of."""
+"""The benchmark of the integrity battery: faults really reach the buffers, and a blind detector is reported."""
 
 import json
 import sys
@@ -70,11 +70,11 @@ def test_a_blind_detector_fails_the_benchmark_with_a_sentence(monkeypatch, capsy
     assert answer["device"] == integrity.device_name(open_hardware())
 
 
-def test_every_shortfall_is_told():
+def test_every_shortfall_is_named():
     scores = {"row": {"bf16": Score(8, 7), "fp8": Score(0, 0)}, NO_FAULT: {"bf16": Score(8, 1), "fp8": Score(8, 0)}}
     assert integrity.complaints(scores, {"bf16": 0.94, "int8": 0.91}, {"memory_coverage": 0.97}, barred=True) == [
         "The bf16 test missed 1 of 8 row faults.",
-        "No row fault could be put before the fp8 test: nothing is known of it.",
+        "No row fault could be put before the fp8 test: it is untested.",
         "The bf16 test raised 1 alarms in 8 runs without a fault.",
         "Checked bf16 products reach 0.940 of the raw rate, below the bar of 0.95.",
         "memory_pattern_to_copy is 0.000, below the bar of 0.8.",

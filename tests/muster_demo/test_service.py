@@ -17,7 +17,7 @@ from muster.lifecycle.transitions import CLUSTER_STAGES, State, is_person
 from muster_criteria.model import Coverage, Judgement, Verdict
 from muster_demo import service, watch
 from muster_demo.scoring import Service
-from muster_demo.service import ACTOR, Approver, ServiceStory, blocks, service_of, words
+from muster_demo.service import ACTOR, Approver, ServiceStory, blocks, cells, service_of
 from muster_demo.watch import Run
 from tests.support import lives
 
@@ -181,9 +181,9 @@ def test_a_node_that_the_gate_admits_is_told_of_as_such(fleet: None) -> None:
     from muster.admission import entry
 
     run = validate(Verdict.PASS)
-    assert words(run, True) == {"tests": "PASS", "cluster": "PASS"}
+    assert cells(run, True) == {"tests": "PASS", "cluster": "PASS"}
     entry.admit(NODE, run.dag_id, run.run_id)
-    assert words(run, True) == {"tests": "PASS", "cluster": "PASS", "production": "admitted"}
+    assert cells(run, True) == {"tests": "PASS", "cluster": "PASS", "production": "admitted"}
     served = service_of(NODE)
     assert (served.state, served.entered_by, served.on_full_pass) == ("production", "muster", True)
     assert [report.state_after for report in served.reports] == ["production"]
@@ -195,11 +195,11 @@ def test_a_node_that_the_demo_admits_is_told_of_as_the_demos_own_doing(fleet: No
     run = validate(Verdict.WARN)
     records.release_leases(run.dag_id, run.run_id, "over")
     asked = Run(NODE, True, "admission", QUESTION)
-    assert words(asked, False)["production"] == "asked"
-    assert words(asked, True)["production"] == "kept out"
+    assert cells(asked, False)["production"] == "asked"
+    assert cells(asked, True)["production"] == "kept out"
     assert service_of(NODE).entered_by == ""
     entry.admit_by(NODE, ACTOR, service.ANSWER_REASON, option="Admit", link="http://airflow/hitl")
-    assert words(asked, True)["production"] == "approved"
+    assert cells(asked, True)["production"] == "approved"
     served = service_of(NODE)
     assert (served.entered_by, served.on_full_pass) == (ACTOR, False)
     assert [said.person for said in served.approvals] == [ACTOR]
@@ -211,9 +211,9 @@ def test_coming_back_from_a_revalidation_is_not_entering_anew(fleet: None) -> No
     records.acquire_lease(NODE, *run)
     records.begin_run(*run, NODE, "demo", "idle", required_stages=["intake"])
     records.begin_stage(*run, "intake")
-    assert words(Run(NODE, True, *run), False)["revalidation"] == "running"
+    assert cells(Run(NODE, True, *run), False)["revalidation"] == "running"
     records.record_job(records.JobRecord(*run, "burn_in", "1", "running", "/jobs/1"))
-    assert words(Run(NODE, True, *run), False)["revalidation"] == "burn-in"
+    assert cells(Run(NODE, True, *run), False)["revalidation"] == "burn-in"
     said = Judgement("intake", "demo", Verdict.PASS, "", Coverage(1, 1, 1), (), (), True, "h100-sxm-8", "1")
     records.record_stage(*run, None, said)
     records.finish_run(*run, Verdict.PASS, "well")

@@ -24,10 +24,10 @@ def test_the_table_shows_every_stage_and_that_it_is_simulated() -> None:
 
 
 def test_the_table_of_service_fits_a_terminal_too() -> None:
-    """With the longest words that a healthy node goes through."""
+    """With the longest cells that a healthy node goes through."""
     console = Console(file=io.StringIO(), width=80, record=True)
-    words = dict.fromkeys(SERVICE, "admitted") | {"tests": "PASS", "cluster": "running"}
-    console.print(build_table([row(state="cluster_validation", **words)], 83, SERVICE))
+    cells = dict.fromkeys(SERVICE, "admitted") | {"tests": "PASS", "cluster": "running"}
+    console.print(build_table([row(state="cluster_validation", **cells)], 83, SERVICE))
     text = console.export_text()
     assert all(column in text for column in SERVICE)
     assert "cluster_validation" in text

@@ -59,8 +59,8 @@ def fleet(monkeypatch) -> None:
 
 def test_verdicts_and_running_jobs_are_shown(fleet) -> None:
     host, simulated = Watcher(RUNS, Airflow({"host-here__demo": "running", "sim-1__demo": "queued"})).look()
-    assert (host.words, host.state, host.done) == ({"intake": "PASS", "burn_in": "running"}, "burn_in", False)
-    assert (simulated.words, simulated.state, simulated.done) == ({}, "registered", False)
+    assert (host.cells, host.state, host.done) == ({"intake": "PASS", "burn_in": "running"}, "burn_in", False)
+    assert (simulated.cells, simulated.state, simulated.done) == ({}, "registered", False)
 
 
 def test_one_question_tells_of_all_runs_and_none_is_asked_once_they_are_over(fleet) -> None:
@@ -69,7 +69,7 @@ def test_one_question_tells_of_all_runs_and_none_is_asked_once_they_are_over(fle
     host, simulated = watcher.look()
     assert airflow.asked == ["dag"]
     assert (host.done, simulated.done) == (True, False)
-    assert "burn_in" not in host.words, "a job of a run that is over is not running"
+    assert "burn_in" not in host.cells, "a job of a run that is over is not running"
     airflow.states["sim-1__demo"] = "success"
     assert [row.done for row in watcher.look()] == [True, True]
     assert [row.done for row in watcher.look()] == [True, True]
@@ -81,9 +81,9 @@ def test_a_node_is_done_only_when_its_latest_run_is_too(fleet) -> None:
     states = {"host-here__demo": "success", "host-here__after-block-1": "running"}
     airflow = Airflow(states, {"host-here__after-block-1": "admission"})
     watcher = Watcher(RUNS[:1], airflow, lambda run, over: {"run": f"{run.run_id} {over}"})
-    assert [(row.words["run"], row.done) for row in watcher.look()] == [("host-here__demo True", True)]
+    assert [(row.cells["run"], row.done) for row in watcher.look()] == [("host-here__demo True", True)]
     watcher.runs.append(later)
-    assert [(row.words["run"], row.done) for row in watcher.look()] == [("host-here__after-block-1 False", False)]
+    assert [(row.cells["run"], row.done) for row in watcher.look()] == [("host-here__after-block-1 False", False)]
     airflow.states[later.run_id] = "failed"
     assert [row.done for row in watcher.look()] == [True]
 

@@ -38,12 +38,12 @@ class Baseline:
 
     def judge(self, trials: Trials) -> Verdicts:
         """Fails every GPU that is beyond a limit."""
-        accused = shows(trials.today.readings)
+        named = shows(trials.today.readings)
         for metric in CONTINUOUS:
             distance = adverse(trials, metric, self.reference)
             if distance is not None:
-                accused |= distance > self.limits[metric.key]
-        return Verdicts.plain(accused)
+                named |= distance > self.limits[metric.key]
+        return Verdicts.plain(named)
 
 
 def adverse(trials: Trials, metric: Metric, reference: Reference) -> Array | None:

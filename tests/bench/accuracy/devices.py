@@ -5,10 +5,10 @@ Spreads and where they come from:
 * clock at power: 1.75 % in all (issue 5), which is the voltage curve's own (normal, 1.5 %) and leakage's, skewed to the
   slow side: the range of eight such draws is 5 %, the spread within one healthy node that stas00/ml-engineering
   publishes. Not Student-t(4): of that width one healthy node in 400 would have a GPU 12 % slow, and no test could hold
-  both a recall at 12 % and one false conviction in 1,000.
+  both a recall at 12 % and one false fail in 1,000.
 * work per clock, HBM, PCIe and NVLink efficiency: Student-t(4), 0.2 %. Issue 5 says that they hardly vary; the width is
   this generator's choice, such that a healthy GPU 3 % off is rare and not unheard of.
-* leakage and thermal resistance: log-normal (skewed), 10 % and 4 %: this generator's choice, nobody publishes them.
+* leakage and thermal resistance: log-normal (skewed), 10 % and 4 % (this generator's choice; none are published).
 * inlet: 24 °C, racks and heights apart by about 1 °C (this generator's choice), and a day's swing of ±3.5 °C, which
   costs 1–2 % of clock between night and noon, as Llama 3's report tells of its fleet (arXiv 2407.21783).
 * drivers: four nodes in five have the older one; the newer multiplies fp8 1.5 % faster (this generator's choice).

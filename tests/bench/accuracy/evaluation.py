@@ -61,9 +61,9 @@ class Row:
     """One class at one severity, at one kind of visit; healthy nodes where it has no fault.
 
     ``found``: nodes failed. ``shown``: the same among those in which a discrete fault showed at all. ``located``: of
-    the nodes failed, those of which no GPU was accused but the faulty. ``warned``: nodes not failed, of which something
-    was said. ``retested``: nodes measured once more. ``minutes``: of load until the fault was known, all nodes failed
-    together. ``by_fleet``: nodes failed by Muster (``MUSTER``) and by each baseline, of each fleet.
+    the nodes failed, those of which no GPU was named but the faulty. ``warned``: nodes not failed, with a finding.
+    ``retested``: nodes measured once more. ``minutes``: of load until the fault was known, all nodes failed together.
+    ``by_fleet``: nodes failed by Muster (``MUSTER``) and by each baseline, of each fleet.
     """
 
     cell: Cell
@@ -168,8 +168,8 @@ def _earlier(visit: str) -> int:
 def rows_of(trials: Trials, visit: str, verdicts: Verdicts, rivals: Mapping[str, Verdicts]) -> Iterator[Row]:
     """The counts of each cell of these trials."""
     showed = (shows(trials.today.readings) & trials.hit).any(axis=1)
-    right = verdicts.failed & (verdicts.accused & trials.hit).any(axis=1)
-    right &= ~(verdicts.accused & ~trials.hit).any(axis=1)
+    right = verdicts.failed & (verdicts.named & trials.hit).any(axis=1)
+    right &= ~(verdicts.named & ~trials.hit).any(axis=1)
     minutes = np.where(verdicts.failed, verdicts.minutes, 0.0)
     for index, cell in enumerate(trials.cells):
         mine = trials.cell == index

@@ -51,7 +51,7 @@ class Visit:
 class Trials:
     """Nodes and what was measured of them. ``cell``: index into ``cells``, of each node; ``hit``: the faulty GPUs.
 
-    ``visits``: in order of time, today's last. ``again``: today's measurement once more, for whoever asks for a retest.
+    ``visits``: in order of time, today's last. ``again``: today's measurement once more, for a retest.
     """
 
     cells: tuple[Cell, ...]
@@ -80,25 +80,45 @@ def draw_fleet(rng: np.random.Generator, hall: Hall, nodes: int = FLEET_NODES) -
 
 
 def draw_trials(
-    rng: np.random.Generator, hall: Hall, sizes: Sequence[tuple[Cell, int]], earlier: int, *, repeat: bool = True
+    rng: np.random.Generator,
+    hall: Hall,
+    sizes: Sequence[tuple[Cell, int]],
+    earlier: int,
+    *,
+    repeat: bool = True,
+    growing: int = 0,
 ) -> Trials:
-    """So many nodes of each cell, placed anywhere in the hall, after ``earlier`` visits at which all were healthy.
+    """So many nodes of each cell, placed anywhere in the hall, after ``earlier`` visits.
 
-    Without ``repeat``, a retest tells today's measurement once more.
+    All are healthy at the earlier visits, but at the last ``growing`` of them, over which faults grow evenly up to
+    today's severity. Without ``repeat``, a retest returns today's measurement once more.
     """
     sound = [build(rng, count) for _, count in sizes]
-    parts, hits = [], []
-    for (cell, count), devices in zip(sizes, sound, strict=True):
-        slots = rng.integers(0, GPUS, count)
-        if cell.fault is None or cell.severity is None:
-            parts.append(devices)
-            hits.append(np.zeros((count, GPUS), dtype=np.bool_))
-        else:
-            parts.append(cell.fault.inflict(devices, slots, cell.severity))
-            hits.append(cell.fault.hit(slots))
-    before, now = Devices.joined(sound), Devices.joined(parts)
+    slots = [rng.integers(0, GPUS, count) for _, count in sizes]
+    hits = [
+        cell.fault.hit(struck) if cell.fault else np.zeros((len(struck), GPUS), dtype=np.bool_)
+        for (cell, _), struck in zip(sizes, slots, strict=True)
+    ]
+
+    def devices_at(share: float) -> Devices:
+        """Every node, its fault at this share of its severity."""
+        cells = zip(sizes, sound, slots, strict=True)
+        return Devices.joined(
+            [
+                cell.fault.inflict(devices, struck, cell.fault.part_of(cell.severity, share))
+                if share and cell.fault and cell.severity
+                else devices
+                for (cell, _), devices, struck in cells
+            ]
+        )
+
+    before, now = devices_at(0.0), devices_at(1.0)
     places = hall.fill(rng, len(now))
-    past = [_visit(rng, hall, before, places, TODAY - WEEK * (earlier - number)) for number in range(earlier)]
+    past = []
+    for number in range(earlier):
+        left = earlier - number
+        devices = before if left > growing else devices_at(1.0 - left / (growing + 1))
+        past.append(_visit(rng, hall, devices, places, TODAY - WEEK * left))
     today, again = _twice(rng, hall, now, places, repeat)
     return Trials(
         cells=tuple(cell for cell, _ in sizes),

@@ -24,8 +24,8 @@ class Metric:
     @property
     def key(self) -> str:
         """ "memory_bandwidth[op=copy]"."""
-        told = ",".join(f"{key}={value}" for key, value in self.labels)
-        return f"{self.name}[{told}]" if told else self.name
+        labels = ",".join(f"{key}={value}" for key, value in self.labels)
+        return f"{self.name}[{labels}]" if labels else self.name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -111,7 +111,7 @@ class MusterJudge:
         node = findings["number"].to_numpy()
         slot = findings["device"].str.extract(r"^gpu(\d)$")[0].to_numpy(dtype=np.float64)
         about_gpu = np.isfinite(slot)
-        found.accused[node[about_gpu], slot[about_gpu].astype(np.int64)] = True
+        found.named[node[about_gpu], slot[about_gpu].astype(np.int64)] = True
         probe = findings["probe"]
         again = (probe.map(_STAGE_OVER_AFTER) + probe.map(_MINUTES)).to_numpy(dtype=np.float64)
         minutes = np.where(findings["repeats"] > 1, again, probe.map(_KNOWN_AFTER).to_numpy(dtype=np.float64))
@@ -157,12 +157,12 @@ def _name(node: int) -> str:
 
 def _probe_of(comparisons: Iterable[Comparison]) -> Mapping[str, str]:
     """Which probe tells of each metric; what is made of several is known when the last of them is."""
-    told = {PRESENCE: PRESENCE_PROBE} | {metric.name: metric.probe for metric in METRICS}
+    known_by = {PRESENCE: PRESENCE_PROBE} | {metric.name: metric.probe for metric in METRICS}
     for each in comparisons:
-        if each.family and each.metric in told:
+        if each.family and each.metric in known_by:
             made = {f"{each.family}_index": each.metric}
             if each.given:
                 made[given_name(each)] = each.given
             for name, of in made.items():
-                told[name] = max(told.get(name, told[of]), told[of], key=_KNOWN_AFTER.__getitem__)
-    return told
+                known_by[name] = max(known_by.get(name, known_by[of]), known_by[of], key=_KNOWN_AFTER.__getitem__)
+    return known_by

@@ -16,15 +16,15 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True)
 class Verdicts:
-    """``failed``: nodes that were failed. ``accused``: nodes × GPUs that a failing finding names.
+    """``failed``: nodes that were failed. ``named``: nodes × GPUs that a failing finding names.
 
-    ``warned``: nodes that were not failed, but about which something was said. ``minutes``: of load until a failed node
-    was known to be bad (NaN: not failed, or not told). ``retested``: nodes that were measured once more. ``suspected``:
+    ``warned``: nodes that were not failed, but with a finding. ``minutes``: of load until a failed node
+    was known to be bad (NaN: not failed, or unknown). ``retested``: nodes that were measured once more. ``suspected``:
     nodes from which nothing is learned of healthy ones.
     """
 
     failed: Flags
-    accused: Flags
+    named: Flags
     warned: Flags
     minutes: npt.NDArray[np.float64]
     retested: Flags
@@ -32,15 +32,15 @@ class Verdicts:
 
     @classmethod
     def none(cls, nodes: int) -> Verdicts:
-        """Nothing said yet of so many nodes; the arrays are to be filled."""
+        """Returns verdicts for so many nodes, none of them failed, for the caller to fill."""
         failed, warned, retested, suspected = (np.zeros(nodes, dtype=np.bool_) for _ in range(4))
-        accused, minutes = np.zeros((nodes, GPUS), dtype=np.bool_), np.full(nodes, np.nan)
-        return cls(failed, accused, warned, minutes, retested, suspected)
+        named, minutes = np.zeros((nodes, GPUS), dtype=np.bool_), np.full(nodes, np.nan)
+        return cls(failed, named, warned, minutes, retested, suspected)
 
     @classmethod
-    def plain(cls, accused: Flags) -> Verdicts:
-        """Of a judge that fails a node for any accused GPU, never warns and never asks for a retest."""
-        return dataclasses.replace(cls.none(len(accused)), failed=np.asarray(accused.any(axis=1)), accused=accused)
+    def plain(cls, named: Flags) -> Verdicts:
+        """Of a judge that fails a node for any named GPU, never warns and never asks for a retest."""
+        return dataclasses.replace(cls.none(len(named)), failed=np.asarray(named.any(axis=1)), named=named)
 
 
 def shows(readings: Readings) -> Flags:
