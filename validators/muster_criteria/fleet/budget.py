@@ -10,8 +10,7 @@ make it stricter). It goes where it helps, by kind of spread and by rule:
   single readings among peers. For a device without a past these are all there is, and the rules about its past cost
   nothing: so they get twice as much as where there is a past.
 * A device's distance from its own past is noise alone, whose tail is short, and shorter still for two readings;
-siblings
-  see little that peers do not. A little is enough for both.
+  siblings see little that peers do not. A little is enough for both.
 * The rest is kept back for a fleet whose tails are longer than its sample shows.
 """
 

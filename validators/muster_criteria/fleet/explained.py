@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+from scipy.stats import median_abs_deviation
 
 from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, medians, together
 
@@ -24,7 +25,6 @@ Slopes = Mapping[tuple[str, str, str], float]
 
 _WITHIN = 3.5
 """Robust z (Iglewicz and Hoaglin) beyond which a device is left out: it does not show how healthy ones behave."""
-_GAUSSIAN_MAD = 1.4826
 _DEVICES_MIN = 200
 """As few as this make a slope: what its error adds is then a fourteenth of the spread that is left."""
 
@@ -102,6 +102,5 @@ def _ordinary(values: Numbers) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     known = values[np.isfinite(values)]
     if not len(known):
         return np.zeros(len(values), dtype=np.bool_)
-    middle = np.median(known)
-    scale = _GAUSSIAN_MAD * np.median(np.abs(known - middle))
-    return np.asarray(np.abs(values - middle) <= _WITHIN * scale)
+    sigma = median_abs_deviation(known, scale="normal")
+    return np.asarray(np.abs(values - np.median(known)) <= _WITHIN * sigma)

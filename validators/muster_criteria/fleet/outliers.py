@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
+from scipy.stats import median_abs_deviation
 
 from muster_criteria.fleet.budget import Budget
 from muster_criteria.fleet.cells import Cells, cells_of
@@ -167,8 +168,8 @@ def _scales(sample: _Sample, of: Keyed, budget: Budget) -> Iterator[tuple[object
         values = sample.latest[rows]
         values = values[np.isfinite(values)]
         if len(values) >= budget.peers_min:
-            mad = float(np.median(np.abs(values - np.median(values))))
-            yield (sample.rule, of.skus[sku], *of.catalogue[series].key, max(floor, GAUSSIAN_MAD * mad), len(values))
+            sigma = float(median_abs_deviation(values, scale="normal"))
+            yield (sample.rule, of.skus[sku], *of.catalogue[series].key, max(floor, sigma), len(values))
 
 
 def _tails(sample: _Sample, of: Keyed, budget: Budget) -> Iterator[tuple[object, ...]]:

@@ -25,6 +25,7 @@ from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import genpareto
 
 from muster_criteria.fleet.shapes import priors
 
@@ -157,7 +158,7 @@ class _Fits:
         points = excesses[chosen] / unit
         log_density = np.concatenate([_log_density(each, points) for each in _SHAPES])
         if math.isfinite(below):
-            seen = 1.0 - _survival(*_grid(), np.array([below / unit]))[:, 0]
+            seen = 1.0 - _survival(np.array([below / unit]))[:, 0]
             log_density -= np.log(seen)
         likely = np.exp(len(excesses) * (log_density - log_density.max()))
         if prior is not None:
@@ -176,7 +177,10 @@ class _Fits:
 
 
 def _log_density(shape: float, points: Numbers) -> Numbers:
-    """Mean logarithm of the density at these points by each of ``_SCALES``; −∞ where one lies beyond the tail's end."""
+    """Mean logarithm of the density at these points by each of ``_SCALES``; −∞ where one lies beyond the tail's end.
+
+    ``scipy.stats.genpareto.logpdf`` gives the same values in eight times the time; a fleet needs thousands of fits.
+    """
     relative = points / _SCALES[:, None]
     if shape == 0.0:
         return np.asarray(-np.log(_SCALES) - relative.mean(axis=1))
@@ -194,13 +198,10 @@ def _grid() -> tuple[Numbers, Numbers]:
 
 @functools.cache
 def _survival_of_grid() -> Numbers:
-    return _survival(*_grid(), _DISTANCES)
+    return _survival(_DISTANCES)
 
 
-def _survival(shape: Numbers, scale: Numbers, distance: Numbers) -> Numbers:
-    """The chance of an excess beyond each distance (columns) by each tail (rows)."""
-    relative = distance / scale[:, None]
-    exponential = shape == 0.0
-    power = np.where(exponential, 1.0, shape)[:, None]
-    pareto = np.maximum(1.0 + power * relative, 0.0) ** (-1.0 / power)
-    return np.where(exponential[:, None], np.exp(-relative), pareto)
+def _survival(distance: Numbers) -> Numbers:
+    """The chance of an excess beyond each distance (columns) by each tail of the grid (rows)."""
+    shape, scale = _grid()
+    return np.asarray(genpareto.sf(distance, shape[:, None], scale=scale[:, None]))

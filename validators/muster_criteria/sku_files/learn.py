@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
+from scipy.stats import median_abs_deviation
 
 from muster_criteria.fleet.readings import labels_of
 from muster_criteria.sku_files.learned import Calibration, LearnedFloor
@@ -21,7 +22,7 @@ FLEET_SHARE = 0.05
 """On a changed stack, at least this share of the measured fleet too (docs/science.md#calibrated-floors)."""
 Z_MAX, EFFECT_MIN = 3.5, 0.03
 """A node so far below the others, by robust z and by effect, is left out: it may be what the floor is to catch."""
-MAD_TO_SIGMA, SIGMA_MIN = 1.4826, 0.005
+SIGMA_MIN = 0.005
 FAIL_SHARE, FAIL_SIGMAS = 0.90, 5.0
 WARN_SHARE, WARN_SIGMAS = 0.95, 3.5
 """A floor is the lowest of this share of the median, the median less so many sigmas, and the slowest healthy device
@@ -93,7 +94,7 @@ def _healthy(group: pd.DataFrame) -> tuple[pd.DataFrame, set[str]]:
 
 
 def _sigma(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], middle: float) -> float:
-    return max(MAD_TO_SIGMA * float(np.median(np.abs(values - middle))), SIGMA_MIN * middle)
+    return max(float(median_abs_deviation(values, scale="normal")), SIGMA_MIN * middle)
 
 
 def _floors(healthy: pd.DataFrame, metric: str, kind: str, labels: str, unit: str) -> LearnedFloor:
