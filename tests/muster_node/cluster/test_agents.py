@@ -90,11 +90,11 @@ STALL_S = 8.0
     ("phase", "way", "victim"),
     [
         ("collectives", KILLED, "n1"),
-        ("collectives", HUNG, "n2"),
-        ("same_batch", KILLED, "n0"),
-        ("same_batch", HUNG, "n1"),
-        ("training", KILLED, "n1"),
         ("training", HUNG, "n2"),
+        pytest.param("collectives", HUNG, "n2", marks=pytest.mark.slow),
+        pytest.param("same_batch", KILLED, "n0", marks=pytest.mark.slow),
+        pytest.param("same_batch", HUNG, "n1", marks=pytest.mark.slow),
+        pytest.param("training", KILLED, "n1", marks=pytest.mark.slow),
     ],
 )
 def test_a_lost_node_is_named_by_all_others_which_end_cleanly(block: Make, phase: str, way: int, victim: str) -> None:
