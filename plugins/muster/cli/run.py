@@ -140,7 +140,7 @@ def show_(
 
 def export(
     run_id: Annotated[str, typer.Argument(help="The run's id.")],
-    to: Annotated[Path, typer.Option(help="The folder to write to; created if it is missing.")],
+    to: Annotated[Path, typer.Option(help="The folder to write to: a new or an empty one.")],
     node: OfNode = "",
 ) -> None:
     """Write a run as JSON and Parquet."""

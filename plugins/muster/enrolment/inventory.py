@@ -24,7 +24,7 @@ SCANS = 32
 
 
 class _Bad(str):
-    """The message on a line that cannot be parsed."""
+    """The message on a line or a cell that cannot be parsed."""
 
 
 def _matching(pattern: re.Pattern[str]) -> pydantic.AfterValidator:
@@ -133,15 +133,16 @@ def _checked(lines: Iterable[tuple[str, Any]], known_skus: Collection[str] | Non
         if isinstance(raw, _Bad):
             problems.append(at(where, raw))
             continue
+        problems.extend(at(where, value) for value in raw.values() if isinstance(value, _Bad))
+        readable = {key: value for key, value in raw.items() if not isinstance(value, _Bad)}
         try:
-            nodes.append((where, InventoryNode.model_validate(raw)))
+            nodes.append((where, InventoryNode.model_validate(readable)))
         except pydantic.ValidationError as error:
             problems.extend(at(where, sentence) for sentence in _sentences(error))
+        sku = str(raw.get("sku", "")).strip()
+        if sku and known_skus is not None and sku not in known_skus:
+            problems.append(at(where, f"unknown SKU {sku!r}{_closest(sku, known_skus)}"))
     problems.extend(_clashes(nodes))
-    if known_skus is not None:
-        for where, node in nodes:
-            if node.sku not in known_skus:
-                problems.append(at(where, f"unknown SKU {node.sku!r}{_closest(node.sku, known_skus)}"))
     if problems:
         raise BadInventory(sorted(problems, key=_line_of))
     return nodes
@@ -216,10 +217,9 @@ def _from_csv(path: Path, text: str) -> Iterator[tuple[str, Any]]:
             yield where, _row({key.strip(): value for key, value in row.items()})
 
 
-def _row(cells: Mapping[str, Any]) -> dict[str, Any] | _Bad:
+def _row(cells: Mapping[str, Any]) -> dict[str, Any]:
     filled = {key: value.strip() if isinstance(value, str) else value for key, value in cells.items()}
-    read = {key: _cell(key, value) for key, value in filled.items() if value not in ("", None)}
-    return next((value for value in read.values() if isinstance(value, _Bad)), read)
+    return {key: _cell(key, value) for key, value in filled.items() if value not in ("", None)}
 
 
 def _cell(key: str, value: Any) -> Any:

@@ -98,7 +98,14 @@ def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
         inventory.load(tmp_path / "none.yaml")
 
 
-def test_all_bad_lines_are_told_at_once_in_their_order(tmp_path: Path) -> None:
+def test_a_cell_that_cannot_be_read_hides_no_other_problem_of_its_line(tmp_path: Path) -> None:
+    text = "name,host,sku,port,labels,launch\na,h,nope,99999,team,{bad\n"
+    with pytest.raises(BadInventory) as refused:
+        inventory.load(written(tmp_path, "f.csv", text), SKUS)
+    assert {problem.split(" ")[1] for problem in refused.value.problems} == {"labels", "launch", "port", "unknown"}
+
+
+def test_all_bad_lines_are_reported_at_once_in_their_order(tmp_path: Path) -> None:
     lines = [f"n{number},h{number},{'nope' if number % 2 else 'cpu-generic'}" for number in range(10)]
     with pytest.raises(BadInventory) as refused:
         inventory.load(written(tmp_path, "f.csv", "name,host,sku\n" + "\n".join(lines)), SKUS)

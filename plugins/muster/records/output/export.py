@@ -36,15 +36,17 @@ _FINDING = (
 
 
 def export_run(dag_id: str, run_id: str, folder: Path, *, node: str = "") -> list[Path]:
-    """Write the run (of ``node``, if it tests several) into ``folder`` (made if need be), and return the files.
+    """Write the run (of ``node``, if it tests several) into ``folder``, which is created or empty, and return the files.
 
     ``run.json`` (the report, with aggregates and the node's events), ``measurements.parquet``, ``findings.parquet``,
     ``telemetry.parquet`` if raw telemetry is still kept, and ``{stage}.result.json`` for each raw result still kept.
-    Raises UnknownRun, and MusterError if the folder cannot be written.
+    Raises UnknownRun, and MusterError if the folder is not empty or cannot be written.
     """
     report = json.loads(run_report(dag_id, run_id, node=node).result_json)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise MusterError(f"{folder} is not empty, and an export replaces no file; name a new folder")
         with reading() as session:
             run = access.run_row(session, dag_id, run_id, node)
             query = select(StageRecord).where(StageRecord.run == run.id, StageRecord.current).order_by(StageRecord.id)
