@@ -84,6 +84,26 @@ def replace(
             risks(name, [*risks_of_move(before.state, node.state), "its earlier verdicts no longer count"])
 
 
+def reinstalled(
+    name: Name,
+    reason: Reason,
+    host_key: Annotated[str, typer.Option(help="'TYPE BASE64' to pin; default: the key that answers now.")] = "",
+    who: AsWho = "",
+    dry_run: DryRun = False,
+) -> None:
+    """Pin the new host key of the same machine after its system was installed anew; its history and state stay."""
+    from muster import records
+    from muster.remote.ssh import scan_host_key
+
+    before = records.get_node(name)
+    key = host_key or scan_host_key(before.host, before.port, settings().ssh_timeout_s)
+    with rehearsed(dry_run):
+        node = records.rekey_node(name, show.person(who), given(reason), host_key=key)
+        typer.echo(f"{name}: {'would have' if dry_run else 'has'} the host key {node.host_key}, and stays {node.state}")
+        if dry_run:
+            risks(name, ["the host that has this key is tested under this name until its serials are read"])
+
+
 def part(
     serial: Annotated[str, typer.Argument(help="The serial of a part, or of a machine.")], json: AsJson = False
 ) -> None:

@@ -6,7 +6,7 @@ DatabaseNotReady, in one sentence, if the database is away or not at this versio
 
 from __future__ import annotations
 
-from muster.records.adoption import adopt_nodes, replace_node, verify_node
+from muster.records.adoption import adopt_nodes, rekey_node, replace_node, verify_node
 from muster.records.common_causes import neighbours
 from muster.records.database.engine import DatabaseState, database_state, dispose, rehearsal, scratch, upgrade
 from muster.records.database.retention import apply_retention
@@ -173,6 +173,7 @@ __all__ = [
     "record_unanswered",
     "recorded_xids",
     "rehearsal",
+    "rekey_node",
     "release_leases",
     "release_leases_of",
     "replace_node",

@@ -91,6 +91,29 @@ def replace_node(
         return access.to_node(row)
 
 
+def rekey_node(name: str, actor: str, reason: str, *, host_key: str) -> NodeRecord:
+    """Pin the new host key of a reinstalled machine; its history, serials and state stay.
+
+    The next result must show the serials that the records know, or it is refused as another machine's. Raises
+    LeaseHeld, BadNode (malformed, or the same key), SameMachine (another node has the key), IllegalMove (no person,
+    no reason, retired), UnknownNode.
+    """
+    with writing() as session:
+        access.lock_enrolment(session)
+        row = access.node_row(session, name, lock=True)
+        before, state = _of_machine(session, row), State(row.state)
+        check_description(NewNode(name, row.host, host_key, row.sku, row.port))
+        _check_other_machine(session, row, host_key, {})
+        if state is State.RETIRED:
+            raise IllegalMove(f"{name} is retired, and keeps its host key")
+        if not Need.REPLACEMENT.met(Evidence(person=actor, reason=reason, replaced=True)):
+            raise IllegalMove(f"{name} keeps its host key: a new one needs a named person and a reason")
+        row.host_key = host_key
+        remark = {"person": actor, "reason": reason, "before": before, "after": _of_machine(session, row)}
+        access.write_event(session, name, state, state, actor, f"reinstalled: {reason}", remark)
+        return access.to_node(row)
+
+
 def _adopt(session: Session, row: Node, actor: str, reason: str) -> str:
     state = State(row.state)
     if state is State.PRODUCTION:

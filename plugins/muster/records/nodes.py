@@ -122,8 +122,9 @@ def enrol(session: Session, new: NewNode, actor: str) -> str:
     other = session.scalar(select(Node.name).where(Node.host_key == new.host_key, Node.name != new.name))
     if row is not None and row.host_key != new.host_key:
         raise DifferentMachine(
-            f"{new.name} is enrolled with another host key: a different machine answers at {new.host}:{new.port}; "
-            f"give it a name of its own, or say so: `muster node replace {new.name} --reason …`"
+            f"{new.name} is enrolled with another host key than the one at {new.host}:{new.port}: give a different "
+            f"machine a name of its own, or record what changed: another machine has taken the place, `muster node "
+            f"replace {new.name} --reason …`, or it has a new system, `muster node reinstalled {new.name} --reason …`"
         )
     if other is not None:
         raise SameMachine(f"{new.name} has the host key of {other}: it is the same machine, and keeps the name {other}")

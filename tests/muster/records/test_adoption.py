@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from muster import records
@@ -182,6 +184,34 @@ class TestReplacement:
         assert records.get_node(NODE).state is state
         node = records.replace_node(NODE, "Ada", "new", host_key=fleet.host_key("new"), host="10.1.1.1", port=2222)
         assert (node.state, node.shadow, node.host, node.port) == (State.REGISTERED, False, "10.1.1.1", 2222)
+
+    def test_a_reinstalled_machine_keeps_everything_but_its_host_key(self) -> None:
+        records.add_node(fleet.new_node(serials={"system": "OLD"}))
+        fleet.fail()
+        before, findings = records.get_node(NODE), records.open_findings(NODE)
+        node = records.rekey_node(NODE, "Ada", "new image", host_key=fleet.host_key("new"))
+        assert node == dataclasses.replace(before, host_key=fleet.host_key("new"))
+        assert findings
+        assert records.open_findings(NODE) == findings
+        assert records.node_events(NODE)[-1].evidence["before"]["host_key"] == fleet.host_key(NODE)
+        for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+            records.move_node(NODE, state, "Ada", "repaired")
+        lease = fleet.begin(run_id="second")
+        other, raw = fleet.result(serials={"system": "ANOTHER"})
+        with pytest.raises(DifferentMachine):
+            records.record_stage(lease.dag_id, lease.run_id, other, fleet.judgement(), raw)
+
+    def test_a_new_host_key_needs_a_person_and_a_machine_of_its_own(self) -> None:
+        records.add_node(fleet.new_node())
+        records.add_node(fleet.new_node("gpu-0002"))
+        for error, actor, key in (
+            (IllegalMove, "muster", fleet.host_key("new")),
+            (BadNode, "Ada", fleet.host_key(NODE)),
+            (SameMachine, "Ada", fleet.host_key("gpu-0002")),
+        ):
+            with pytest.raises(error):
+                records.rekey_node(NODE, actor, "new image", host_key=key)
+        assert records.get_node(NODE).host_key == fleet.host_key(NODE)
 
     def test_what_cannot_be_a_replacement_changes_nothing(self) -> None:
         records.add_node(fleet.new_node(serials={"system": "OLD"}))

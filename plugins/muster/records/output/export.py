@@ -36,7 +36,7 @@ _FINDING = (
 
 
 def export_run(dag_id: str, run_id: str, folder: Path, *, node: str = "") -> list[Path]:
-    """Write the run (of ``node``, if it tests several) into ``folder``, which is created or empty, and return the files.
+    """Write the run (of ``node``, if it tests several) into ``folder``, new or empty, and return the files.
 
     ``run.json`` (the report, with aggregates and the node's events), ``measurements.parquet``, ``findings.parquet``,
     ``telemetry.parquet`` if raw telemetry is still kept, and ``{stage}.result.json`` for each raw result still kept.
