@@ -53,8 +53,8 @@ def acquire_leases(nodes: Collection[str], dag_id: str, run_id: str) -> list[Lea
 def release_leases(dag_id: str, run_id: str, reason: str) -> list[str]:
     """Free every node that the run holds, because it is over; returns their names.
 
-    A node still in flight goes back to registered (or qualified), since its run ended without a verdict; one in
-    revalidation waits there for the next. A run without a verdict is closed as INCONCLUSIVE. Harmless when
+    A node still in flight goes back to registered (or qualified), which a block's members are until they are admitted;
+    one in revalidation waits there for the next. A run without a verdict is closed as INCONCLUSIVE. Harmless when
     nothing is held.
     """
     with writing() as session:
@@ -102,4 +102,7 @@ def _free(session: Session, name: str, dag_id: str, run_id: str, reason: str) ->
     if state in IN_FLIGHT:
         back = State.QUALIFIED if state is State.CLUSTER_VALIDATION else State.REGISTERED
         evidence = Evidence(run=f"{dag_id}/{run_id}", run_over=True)
-        access.move(session, node, back, "muster", f"run {run_id} ended without a verdict ({reason})", evidence)
+        query = select(Run.verdict).where(Run.dag_id == dag_id, Run.run_id == run_id, Run.node == name)
+        verdict = session.scalar(query)
+        end = f"run {run_id} ended with {verdict}" if verdict else f"run {run_id} ended without a verdict ({reason})"
+        access.move(session, node, back, "muster", end, evidence)

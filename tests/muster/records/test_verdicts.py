@@ -173,6 +173,7 @@ class TestBlocks:
         assert records.find_run("run", node=NODE).verdict is Verdict.FAIL
         assert records.release_leases("cluster", "run", "over") == list(BLOCK[:2])
         assert records.get_node("gpu-0002").state is State.QUALIFIED
+        assert records.node_events("gpu-0002")[-1].reason == "run run ended with PASS"
         assert [each.stage for each in records.latest_verdicts("gpu-0002")] == [*STAGES, *CLUSTER_STAGES]
 
     def test_a_block_that_ends_without_a_word_is_closed_for_each(self) -> None:
