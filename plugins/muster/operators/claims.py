@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import load_sku
 
+log = logging.getLogger(__name__)
+
 
 @contextlib.contextmanager
 def failing_at_once() -> Iterator[None]:
@@ -28,7 +31,9 @@ def failing_at_once() -> Iterator[None]:
     except DatabaseNotReady:
         raise
     except (MusterError, SkuError) as error:
-        raise AirflowFailException(str(error)) from error
+        # Airflow logs a traceback for every failed task: the sentence stands alone above it, and no cause lengthens it.
+        log.error("%s", error)  # noqa: TRY400 -- the user can resolve it, so its traceback tells them nothing
+        raise AirflowFailException(str(error)) from None
 
 
 def testable(name: str, level: str) -> NodeRecord:
