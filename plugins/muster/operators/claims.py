@@ -32,7 +32,7 @@ def failing_at_once() -> Iterator[None]:
         raise
     except (MusterError, SkuError) as error:
         # Airflow logs a traceback for every failed task: the sentence stands alone above it, and no cause lengthens it.
-        log.error("%s", error)  # noqa: TRY400 -- the user can resolve it, so its traceback tells them nothing
+        log.error("%s", error)
         raise AirflowFailException(str(error)) from None
 
 
