@@ -15,7 +15,7 @@ from muster.settings import settings
 
 if TYPE_CHECKING:
     from muster.integration.airflow_api import AirflowClient
-    from muster.records import RunRecord
+    from muster.records import RunRecord, StageSummary
 
 DAG = "node_qualification"
 LEVELS = ("demo", "short", "standard", "long")
@@ -36,7 +36,7 @@ def qualify(
     ] = "new hardware",
     force: Annotated[bool, typer.Option("--force", help="Test even a node that is in use.")] = False,
     force_reason: Annotated[str, typer.Option(help="Why a node in use is tested; shown on the report.")] = "",
-    watch: Annotated[bool, typer.Option("--watch", help="Wait, show the stages, then the verdicts.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Wait; show each stage and its verdict as it comes.")] = False,
     dry_run: dry.DryRun = False,
 ) -> None:
     """Test nodes, one DAG run each, from intake to qualified."""
@@ -48,7 +48,7 @@ def qualify(
         raise MusterError(f"there is no level {level!r}: give one of {', '.join(LEVELS)}")
     if force != bool(force_reason.strip()):
         raise MusterError("testing a node that is in use needs both --force and --force-reason 'why'")
-    pools = {node: records.get_node(node).pool for node in nodes}
+    known = {node: records.get_node(node) for node in nodes}
     if dry_run:
         if not dry.qualification(list(dict.fromkeys(nodes)), DAG, level, reason, force_reason.strip()):
             raise typer.Exit(1)
@@ -56,13 +56,14 @@ def qualify(
     started: dict[str, str] = {}
     refused = False
     with AirflowClient.from_settings() as airflow:
-        for node, pool in pools.items():
+        for node, record in known.items():
             conf = {"node": node, "level": level, "reason": reason}
-            if pool:
-                conf["pool"] = pool
+            if record.pool:
+                conf["pool"] = record.pool
             if force:
                 conf["force_reason"] = f"{force_reason.strip()} ({settings().who})"
             try:
+                dry.startable(record, DAG, run_id(node, reason), level, reason, force_reason.strip())
                 airflow.trigger(DAG, run_id(node, reason), conf)
             except MusterError as error:
                 typer.echo(f"muster: {node}: {error}", err=True)
@@ -156,12 +157,18 @@ def _watch(airflow: AirflowClient, runs: dict[str, str]) -> bool:
     from muster.integration.airflow_api import RUN_OVER
 
     pending, seen = dict(runs), dict.fromkeys(runs, "")
+    judged: set[tuple[str, StageSummary]] = set()
     failures = 0
     while pending:
         try:
             for node, run_id in list(pending.items()):
                 state = airflow.run_state(DAG, run_id)
-                at = ", ".join(task for task, its in airflow.task_states(DAG, run_id).items() if its in _AT_WORK)
+                states = airflow.task_states(DAG, run_id)
+                at = ", ".join(f"{task}{_AT_WORK[its]}" for task, its in states.items() if its in _AT_WORK)
+                for stage in _stages(run_id):
+                    if (node, stage) not in judged:
+                        judged.add((node, stage))
+                        typer.echo(f"{node}: {stage.stage}: {stage.verdict}: {stage.reason}")
                 if at and at != seen[node]:
                     seen[node] = at
                     typer.echo(f"{node}: {at}")
@@ -188,7 +195,20 @@ def _watch(airflow: AirflowClient, runs: dict[str, str]) -> bool:
     return all(run is not None and run.verdict in WELL for _, run in ended)
 
 
-_AT_WORK = ("running", "deferred", "awaiting_input", "up_for_retry")
+_AT_WORK = {
+    "running": "", "deferred": "", "awaiting_input": " (waits for an answer)", "up_for_retry": " (to be tried again)"
+}  # fmt: skip
+"""By a task's state in Airflow, what ``--watch`` shows behind its name."""
+
+
+def _stages(run_id: str) -> list[StageSummary]:
+    from muster import records
+    from muster.errors import UnknownRun
+
+    try:
+        return records.run_stages(DAG, run_id)
+    except UnknownRun:
+        return []
 
 
 def _recorded(run_id: str) -> RunRecord | None:

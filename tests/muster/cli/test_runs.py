@@ -77,7 +77,16 @@ def test_what_cannot_be_started_starts_nothing(
     assert airflow.runs == {}
 
 
-def test_a_paused_dag_is_told(muster: Muster, airflow: Airflow) -> None:
+def test_a_node_that_cannot_be_tested_is_refused_before_anything_starts(muster: Muster, airflow: Airflow) -> None:
+    fleet.fail()
+    records.acquire_lease("gpu-0002", "dag", "other")
+    status, out, err = muster("qualify", "gpu-0001", "gpu-0002")
+    assert (status, out, airflow.runs) == (1, "", {})
+    assert "gpu-0001 is in quarantine" in err
+    assert "gpu-0002 is held by run other" in err
+
+
+def test_a_paused_dag_is_reported(muster: Muster, airflow: Airflow) -> None:
     airflow.paused = True
     assert "is paused: the runs wait" in muster("qualify", "gpu-0001")[2]
 
@@ -98,6 +107,7 @@ def test_watching_ends_with_the_verdict(
     airflow.on_tasks = progress
     ended, out, _ = muster("qualify", "gpu-0001", "--watch")
     assert "gpu-0001: burn_in" in out
+    assert f"gpu-0001: intake: {verdict}: " in out
     assert f"gpu-0001\t{verdict}" in out
     assert ended == status
 
