@@ -8,6 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
 	&& { echo $$p; break; }; done)
 UV_VERSION := 0.13.8
+PIP_AUDIT_VERSION := 2.10.1
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,7 +22,7 @@ TEST_TORCH := $(VENV)/.test-torch
 unexport PYTHONDONTWRITEBYTECODE
 export ALLOW_MISSING TORCH_INDEX
 
-.PHONY: help install images demo test test-slow declarations wording lint lock clean
+.PHONY: help install images demo test test-slow declarations wording lint lock audit clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
@@ -56,9 +57,12 @@ lint: $(INSTALLED) ## ruff, mypy, and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-lock: $(INSTALLED) ## pin anew what pyproject.toml asks for
-	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --no-emit-index-url --no-header --quiet \
-		--output-file requirements.txt
+lock: $(INSTALLED) ## pin anew what pyproject.toml asks for, by version and hash
+	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes --no-emit-index-url --no-header \
+		--quiet --output-file requirements.txt
+
+audit: $(INSTALLED) ## known vulnerabilities of what is pinned; fails if a package cannot be looked up
+	$(BIN)/uv tool run pip-audit==$(PIP_AUDIT_VERSION) --requirement requirements.txt --disable-pip --strict
 
 clean: ## remove what was installed and generated
 	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
@@ -72,8 +76,8 @@ $(INSTALLED): requirements.txt pyproject.toml
 	@$(BIN)/uv --version 2>/dev/null | grep -qF "uv $(UV_VERSION)" \
 		|| $(BIN)/pip install -qqq --disable-pip-version-check uv==$(UV_VERSION) \
 		|| echo "uv $(UV_VERSION) cannot be had here"
-	@$(UV_INSTALL) -r requirements.txt \
-		|| { echo "Installing with pip instead of uv, which takes longer"; $(PIP_INSTALL) -r requirements.txt; }
+	@$(UV_INSTALL) --require-hashes -r requirements.txt \
+		|| { echo "Installing with pip instead of uv, which takes longer"; $(PIP_INSTALL) --require-hashes -r requirements.txt; }
 	@$(UV_INSTALL) --no-deps -e . || $(PIP_INSTALL) --no-deps -e .
 	@touch $@
 
