@@ -16,7 +16,11 @@ class BadSettings(MusterError):
     """A MUSTER_* setting cannot be used."""
 
 
-class DatabaseNotReady(MusterError):
+class ControllerFault(MusterError):
+    """The controller cannot do its part (its SSH key, its disk, its records): no node is charged with it."""
+
+
+class DatabaseNotReady(ControllerFault):
     """The fleet records cannot be opened, or are not at this version's schema."""
 
 

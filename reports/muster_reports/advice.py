@@ -81,6 +81,10 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
                 "Something required could not be measured; this does not count against the hardware. "
                 f"Remove the cause, {retest}"
             )
+        case Verdict.SKIPPED if report.state_after == "production":
+            closing = (
+                "Nothing was tested, and the node goes on serving. Remove the cause; the next test starts by itself."
+            )
         case Verdict.SKIPPED:
             closing = f"Nothing was tested. Remove the cause, {retest}"
         case Verdict.FAIL:

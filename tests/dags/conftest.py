@@ -71,6 +71,7 @@ def empty_records(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Fleet records without a node, in their home."""
     patch.setenv("MUSTER_HOME", str(folder / "muster"))
     patch.setenv("MUSTER_POLL_SECONDS", "0.3")
+    patch.setenv("MUSTER_SSH_USER", "muster")
     (folder / "muster").mkdir()
     (folder / "muster" / "muster.db").write_bytes(_new_database())
     yield folder / "muster"

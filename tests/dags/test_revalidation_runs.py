@@ -11,7 +11,9 @@ from airflow.sdk.exceptions import AirflowSkipException
 from muster import records
 from muster.lifecycle.transitions import State
 from muster.operators import revalidation
-from muster_criteria.model import Verdict
+from muster_criteria.model import Judgement, Verdict
+from muster_criteria.stage import judge as judging
+from muster_criteria.stage.case import Case
 from tests.dags.conftest import NODE, Mailbox
 from tests.dags.test_qualification_runs import Decree, decree, node  # noqa: F401 - fixtures
 from tests.support import airflow_home, lives, sshd, standin
@@ -58,6 +60,36 @@ def test_a_bad_node_does_not_come_back(node: sshd.Sshd, decree: Decree) -> None:
     assert (states["conclude"], states["run"]) == ("failed", "failed")
     assert records.get_node(NODE).state is State.QUARANTINE
     assert records.live_leases() == []
+
+
+@pytest.mark.parametrize("when", ["before the run", "after intake"])
+def test_a_key_that_the_controller_lacks_costs_the_node_nothing(
+    node: sshd.Sshd,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    when: str,
+) -> None:
+    lives.in_production(NODE)
+    judge = judging.judge
+
+    def judge_and_lose_the_key(case: Case) -> Judgement:
+        node.key_file.unlink(missing_ok=True)
+        return judge(case)
+
+    if when == "before the run":
+        node.key_file.unlink()
+    else:
+        monkeypatch.setattr(judging, "judge", judge_and_lose_the_key)
+    states, run_id = revalidate(node=NODE, reason="idle")
+    assert states["run"] == "failed", "a node that was not tested must not leave a green run behind"
+    now = records.get_node(NODE)
+    assert (now.state, now.inconclusive) == (State.PRODUCTION, 0)
+    assert records.live_leases() == []
+    if when == "after intake":
+        run = records.get_run(DAG_ID, run_id)
+        assert run.verdict is Verdict.SKIPPED
+        assert str(node.key_file) in run.headline
+    else:
+        assert records.list_runs(unfinished=True) == []
 
 
 @pytest.mark.slow
@@ -152,7 +184,7 @@ def test_a_node_that_waits_and_is_still_used_is_left_alone(fleet: Path, server: 
     params = {"node": NODE, "level": "demo", "reason": "x"}
     revalidation.claim(DAG_ID, "first", params)
     records.begin_stage(DAG_ID, "first", "intake")
-    records.finish_run(DAG_ID, "first", Verdict.SKIPPED, "its guard found somebody at work")
+    records.finish_run(DAG_ID, "first", Verdict.INCONCLUSIVE, "its guard found a process at work")
     records.release_leases(DAG_ID, "first", "over")
     label_busy(server)
     with pytest.raises(AirflowSkipException, match="is not tested: its label busy"):

@@ -44,6 +44,7 @@ def _upgrade(url: str) -> None:
 def muster_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A controller's home of this test's own; records, if not said otherwise, are SQLite in it."""
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MUSTER_SSH_USER", "muster")
     monkeypatch.delenv("MUSTER_DATABASE_URL", raising=False)
     yield tmp_path / "home"
     records.dispose()

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from muster.cli import connections, show
-from muster.errors import BadSettings, MusterError
+from muster.errors import BadSettings, ControllerFault, MusterError
 from muster.settings import Settings, settings
 
 DAGS = (
@@ -136,8 +136,8 @@ def agent(folder: Path) -> Check:
 
     try:
         built = build_agent(folder / "agents")
-    except OSError as error:
-        return Check(Mark.MISSING, "node side", f"cannot be packed: {error}", _HOME)
+    except ControllerFault as error:
+        return Check(Mark.MISSING, "node side", str(error), _HOME)
     return Check(Mark.OK, "node side", f"{built.path.name[:12]}….pyz, {built.path.stat().st_size // 1024} KiB")
 
 
@@ -148,39 +148,25 @@ def ssh_connection(current: Settings) -> Check:
         f"""airflow connections add {name} --conn-type ssh --conn-login USER """
         """--conn-extra '{"key_file": "/path/to/id_ed25519"}'"""
     )
+    from muster.remote.login import Credentials, settings_credentials
+
     found = connections.find(name)
-    if found is None and (current.ssh_key_file or current.ssh_user):
-        problem = _key_problem(str(current.ssh_key_file), "") if current.ssh_key_file else ""
-        if problem:
-            return Check(Mark.MISSING, "SSH login", f"MUSTER_SSH_KEY_FILE: {problem}", fix)
-        return Check(Mark.OK, "SSH login", f"MUSTER_SSH_USER and MUSTER_SSH_KEY_FILE; no connection {name}")
     if found is None:
-        seen = f"no Airflow connection {name} can be read here (another Fernet key hides stored ones)"
-        return Check(Mark.MISSING, "SSH login", seen, fix)
-    path, text = str(found.extra.get("key_file") or ""), str(found.extra.get("private_key") or "")
-    if not path and not text and not found.password:
-        return Check(
-            Mark.MISSING, "SSH login", f"connection {name} has neither key_file, private_key nor password", fix
-        )
-    if path and (problem := _key_problem(path, str(found.extra.get("private_key_passphrase") or ""))):
-        return Check(Mark.MISSING, "SSH login", f"connection {name}: {problem}", fix)
-    user = found.login or "each node's own user"
-    return Check(Mark.OK, "SSH login", f"connection {name}: {user}, {path or ('a key' if text else 'a password')}")
-
-
-def _key_problem(path: str, passphrase: str) -> str:
-    """Why the private key cannot be used, or the empty string."""
-    import paramiko
-
+        who, source = settings_credentials(), "MUSTER_SSH_USER and MUSTER_SSH_KEY_FILE"
+        if who == Credentials():
+            seen = f"no Airflow connection {name} can be read here (another Fernet key hides stored ones)"
+            return Check(Mark.MISSING, "SSH login", seen, fix)
+    else:
+        who, source = Credentials.of_connection(found.login, found.password, found.extra), f"connection {name}"
+        if not (who.key_file or who.private_key or who.password):
+            return Check(Mark.MISSING, "SSH login", f"{source} has neither key_file, private_key nor password", fix)
     try:
-        paramiko.PKey.from_path(path, passphrase or None)
-    except FileNotFoundError:
-        return f"there is no key file {path}"
-    except OSError as error:
-        return f"the key file {path} cannot be read: {error.strerror}"
-    except (paramiko.SSHException, ValueError, TypeError):
-        return f"{path} is no private key, or its passphrase is missing"
-    return ""
+        key = who.key()
+    except ControllerFault as error:
+        return Check(Mark.MISSING, "SSH login", f"{source}: {error}", fix)
+    given = who.key_file or ("a key" if key else "a password" if who.password else "the keys in ~/.ssh")
+    user = who.username or "each node's own user"
+    return Check(Mark.OK, "SSH login", f"{source}: {user}, {given}")
 
 
 def airflow(current: Settings) -> Iterator[Check]:

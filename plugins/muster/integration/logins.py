@@ -13,33 +13,44 @@ from airflow.providers.common.compat.connection import get_async_connection
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from muster.errors import ControllerFault
 from muster.remote import ssh
 from muster.remote.bmc import Bmc, Login, login, no_connection, of_connection
-from muster.remote.ssh import Credentials
+from muster.remote.login import Credentials, settings_credentials
 from muster.settings import settings
 
 
 def connect(node: ssh.Address, *, timeout: float | None = None, attempts: int = 3) -> paramiko.SSHClient:
-    """Log in to a node as tasks do. Raises what ``muster.remote.ssh.connect`` raises."""
+    """Log in to a node as tasks do. Raises what ``credentials`` and ``muster.remote.ssh.connect`` raise."""
     current = settings()
     who = credentials(current.ssh_conn_id)
     return ssh.connect(node, who, timeout=current.ssh_timeout_s if timeout is None else timeout, attempts=attempts)
 
 
 def credentials(conn_id: str) -> Credentials:
-    """The SSH login, in a task."""
+    """The SSH login, in a task. Raises ControllerFault without a connection and settings."""
     try:
         return _of(BaseHook.get_connection(conn_id))
     except AirflowNotFoundException:
-        return ssh.settings_credentials()
+        return _of_settings(conn_id)
 
 
 async def async_credentials(conn_id: str) -> Credentials:
-    """The SSH login, in a triggerer."""
+    """The SSH login, in a triggerer. Raises ControllerFault without a connection and settings."""
     try:
         return _of(await get_async_connection(conn_id))
     except AirflowNotFoundException:
-        return ssh.settings_credentials()
+        return _of_settings(conn_id)
+
+
+def _of_settings(conn_id: str) -> Credentials:
+    chosen = settings_credentials()
+    if chosen == Credentials():
+        raise ControllerFault(
+            f"there is no Airflow connection {conn_id}, and neither MUSTER_SSH_USER nor MUSTER_SSH_KEY_FILE is set; "
+            "`muster doctor` shows how to add the connection"
+        )
+    return chosen
 
 
 async def bmc_login(bmc: Bmc) -> Login:
@@ -53,13 +64,4 @@ async def bmc_login(bmc: Bmc) -> Login:
 
 
 def _of(connection: Any) -> Credentials:
-    """The login in a connection of type ``ssh``, by the names that the SSH provider documents for its extras."""
-    extra = connection.extra_dejson
-    return Credentials(
-        username=connection.login or None,
-        key_file=extra.get("key_file") or None,
-        password=connection.password or None,
-        private_key=extra.get("private_key") or None,
-        passphrase=extra.get("private_key_passphrase") or None,
-        proxy_command=extra.get("host_proxy_cmd") or None,
-    )
+    return Credentials.of_connection(connection.login, connection.password, connection.extra_dejson)

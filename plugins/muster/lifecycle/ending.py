@@ -41,6 +41,11 @@ class RunFacts:
         foreign = self.run.simulated and not self.node.simulated
         return full_coverage(self.run.required_stages, self.stages) and not self.suspect and not foreign
 
+    def untested(self, verdict: Verdict) -> bool:
+        """Whether the run took the node out of production, ends with ``verdict`` untested, and found nothing."""
+        nothing = all(each.verdict is Verdict.PASS for each in self.stages)
+        return verdict is Verdict.SKIPPED and self.run.state_before is State.PRODUCTION and nothing
+
 
 def full_coverage(required: Collection[str], stages: Iterable[StageSummary]) -> bool:
     """Whether every required stage has a PASS with full coverage. Without a required stage: False."""
@@ -73,7 +78,10 @@ def end_of_run(facts: RunFacts, verdict: Verdict, admission_level: str) -> tuple
         # Shadow mode ends only on a test as complete as a qualification.
         thorough = thoroughness(run.level) >= thoroughness(admission_level)
         full = full and thorough and set(STAGES) <= set(run.required_stages)
-    return transitions.closing(node.state, verdict, full, node.inconclusive, shadow=node.shadow), full
+    untested = facts.untested(verdict)
+    return transitions.closing(
+        node.state, verdict, full, node.inconclusive, shadow=node.shadow, untested=untested
+    ), full
 
 
 def hold_back(

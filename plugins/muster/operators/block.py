@@ -44,9 +44,10 @@ ADDRESS_LABEL = "block_address"
 def claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int = 1) -> dict[str, Any]:
     """Claim all nodes of the block for this run, or none. Returns the shared part of their plans, members by rank.
 
-    Raises AirflowFailException if a person has to resolve something first.
+    Raises AirflowFailException if a person has to resolve something first, ControllerFault.
     """
     with claims.failing_at_once():
+        claims.controller_ready()
         return _claim(dag_id, run_id, params, try_number)
 
 
@@ -87,14 +88,18 @@ def _check_nodes(nodes: Sequence[NodeRecord]) -> None:
         raise MusterError("a block cannot mix real and simulated nodes: they are judged by each other")
 
 
-def judge(dag_id: str, run_id: str, members: Sequence[str]) -> dict[str, dict[str, str]]:
+def judge(
+    dag_id: str, run_id: str, members: Sequence[str], faults: Sequence[str | None] = ()
+) -> dict[str, dict[str, str]]:
     """Judge the block from its members' results and record each verdict. Returns {member: {verdict, reason}}.
 
-    A member that fails is quarantined at once, independently of the others.
+    A member that fails is quarantined at once, independently of the others. ``faults``: for each member, why the
+    controller could not test it.
     """
     from muster_criteria.cluster.judge import MemberResult, judge_block
 
-    collected = {name: _collected(dag_id, run_id, name) for name in members}
+    ours = {name: fault for name, fault in zip(members, faults, strict=False) if fault}
+    collected = {name: _collected(dag_id, run_id, name, ours.get(name, "")) for name in members}
     skus = {name: load_sku(records.get_node(name).sku, settings().sku_folders) for name in members}
     results = {
         name: MemberResult(name, member.result, member.why_missing, devices=_gpus(skus[name]))
@@ -113,9 +118,10 @@ def judge(dag_id: str, run_id: str, members: Sequence[str]) -> dict[str, dict[st
             dag_id, run_id, member.result, judgement, member.raw, member.telemetry, member.attempts, node=name
         ).judgement
         headline = f"cluster validation: {stored.reason}"
-        # A member that is INCONCLUSIVE only because another one was lost was not tested: its own budget stays.
+        # A member that is INCONCLUSIVE only because another one was lost, or for a fault of the controller, was not
+        # tested: its own budget stays.
         others_fault = not judged.missing and bool(block.missing or block.failed)
-        untested = others_fault and stored.verdict is Verdict.INCONCLUSIVE
+        untested = (others_fault or member.fault) and stored.verdict is Verdict.INCONCLUSIVE
         closed = records.finish_run(
             dag_id, run_id, Verdict.SKIPPED if untested else stored.verdict, headline, node=name
         )
@@ -131,7 +137,10 @@ def _gpus(sku: Sku) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Collected:
-    """The stored result of one member. ``established``: its judgement so far, if the controller has own evidence."""
+    """The stored result of one member. ``established``: its judgement so far, if the controller has own evidence.
+
+    ``fault``: why the controller could not collect a result, "" if it could.
+    """
 
     result: Any = None
     raw: bytes | None = None
@@ -139,15 +148,17 @@ class _Collected:
     attempts: int = 1
     why_missing: str = ""
     established: Judgement | None = None
+    fault: str = ""
 
 
-def _collected(dag_id: str, run_id: str, name: str) -> _Collected:
+def _collected(dag_id: str, run_id: str, name: str, fault: str) -> _Collected:
     from muster_criteria.measured import parse_result
 
     kept = records.stage_bytes(dag_id, run_id, STAGE, node=name)
     before = _stored(dag_id, run_id, name)
     if kept is None or before is None:
-        return _Collected(why_missing="its task ended before it returned a result")
+        why = f"a fault of the controller: {fault}" if fault else "its task ended before it returned a result"
+        return _Collected(why_missing=why, fault=fault)
     established = before if any(finding.metric == "evidence" for finding in before.findings) else None
     if kept.result is None:
         return _Collected(attempts=kept.attempts, why_missing=before.reason, established=established)

@@ -11,10 +11,12 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster import records
 from muster.admission.backend import backend
-from muster.errors import DatabaseNotReady, IllegalMove, LeaseHeld, MusterError
+from muster.errors import ControllerFault, IllegalMove, LeaseHeld, MusterError
+from muster.integration import logins
 from muster.integration.policy import DEFAULT_POOL
 from muster.records import LeaseRecord, NodeRecord
 from muster.remote.launch import parse_launch
+from muster.remote.zipapp import build_agent
 from muster.settings import settings
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.model import SkuError
@@ -25,10 +27,10 @@ log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def failing_at_once() -> Iterator[None]:
-    """Raise AirflowFailException for errors that a person has to resolve; DatabaseNotReady passes, to be retried."""
+    """Raise AirflowFailException for errors that a person has to resolve; ControllerFault passes, to be retried."""
     try:
         yield
-    except DatabaseNotReady:
+    except ControllerFault:
         raise
     except (MusterError, SkuError) as error:
         # Airflow logs a traceback for every failed task: the sentence stands alone above it, and no cause lengthens it.
@@ -44,6 +46,16 @@ def testable(name: str, level: str) -> NodeRecord:
     if level not in programme.LEVELS:
         raise MusterError(f"there is no level {level!r}; it is one of {', '.join(programme.LEVELS)}")
     return node
+
+
+def controller_ready() -> None:
+    """Raise ControllerFault unless the SSH key can be read and parsed and the node side can be packed.
+
+    Called before a run takes a node: no node leaves service for a test that the controller cannot make. That the
+    records can be written, the lease proves.
+    """
+    logins.credentials(settings().ssh_conn_id).key()
+    build_agent(settings().home / "agents")
 
 
 def refuse_other_pool(node: NodeRecord, params: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ Each is a plain function of run ids and parameters; the DAG file makes tasks of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -25,10 +25,11 @@ log = logging.getLogger(__name__)
 def claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """Claim the node for this run, unless another run holds it or it is in use; begin the run in the records.
 
-    Raises AirflowFailException if a person has to resolve something first.
+    Raises AirflowFailException if a person has to resolve something first, ControllerFault.
     """
     force, reason = claims.forced(params), str(params.get("reason") or "")
     with claims.failing_at_once():
+        claims.controller_ready()
         node = claims.testable(str(params["node"]), str(params["level"]))
         level = str(params["level"])
         claims.refuse_other_pool(node, params)
@@ -39,10 +40,11 @@ def claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]
     return {"node": node.name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
 
 
-def conclude(dag_id: str, run_id: str) -> dict[str, str]:
+def conclude(dag_id: str, run_id: str, faults: Iterable[str | None] = ()) -> dict[str, str]:
     """Combine the stages' verdicts, close the run and move its node. Returns {verdict, headline, state}.
 
-    Raises AirflowFailException if the verdict is FAIL or INCONCLUSIVE, or the run cannot be concluded.
+    ``faults``: why the controller could not make a stage; with one, a run without a verdict on the node is SKIPPED.
+    Raises AirflowFailException if the verdict is FAIL, INCONCLUSIVE or SKIPPED, or the run cannot be concluded.
     """
     from muster_criteria.stage.verdict import overall
 
@@ -50,11 +52,14 @@ def conclude(dag_id: str, run_id: str) -> dict[str, str]:
         run = records.get_run(dag_id, run_id)
         judgements = [stage.judgement for stage in records.run_report(dag_id, run_id).stages]
         verdict, headline = overall(judgements, run.required_stages)
+        fault = next(filter(None, faults), "")
+        if fault and verdict is Verdict.INCONCLUSIVE and verdict not in {each.verdict for each in judgements}:
+            verdict, headline = Verdict.SKIPPED, f"Not tested, for a fault of the controller: {fault}"
         closed = records.finish_run(dag_id, run_id, verdict, headline)
     except (UnknownRun, IllegalMove) as error:
         raise AirflowFailException(f"the run cannot be concluded: {error}") from error
     log.info("%s: %s (%s → %s)", verdict, headline, closed.state_before, closed.state_after)
-    if verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE):
+    if verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.SKIPPED):
         raise AirflowFailException(f"{verdict}: {headline}")
     return {"verdict": str(verdict), "headline": headline, "state": str(closed.state_after)}
 

@@ -16,7 +16,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster import records
-from muster.errors import DifferentMachine, IllegalMove, LeaseLost, MusterError, UnknownRun
+from muster.errors import ControllerFault, DifferentMachine, IllegalMove, LeaseLost, MusterError, UnknownRun
 from muster.integration import logins
 from muster.judging.chassis import Chassis
 from muster.operators.trigger import JobTrigger
@@ -36,6 +36,11 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from muster.records import RunRecord
+
+
+FAULT = "controller_fault"
+"""XCom key: why the controller could not do its part in the task's last attempt. In Airflow's database, since the fault
+may be that the records cannot be written."""
 
 
 class Inconclusive(AirflowException):
@@ -66,7 +71,7 @@ class RemoteJobOperator(BaseOperator):
 
     def execute(self, context: Context) -> Any:
         """Start the job, or find the running one, and defer until it ends."""
-        with failing_at_once():
+        with self._failing_at_once(context):
             attempt = self._claim(context, begin=True)
             if attempt.job.state == outcome.FINAL:
                 # A worker died after recording the verdict and before ending the task: do not measure twice.
@@ -92,7 +97,7 @@ class RemoteJobOperator(BaseOperator):
             kind = Kind(event["kind"])
         except (KeyError, TypeError, ValueError):
             kind = Kind.DONE
-        with failing_at_once():
+        with self._failing_at_once(context):
             return self._settle(context, self._claim(context, begin=False), kind)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
@@ -138,6 +143,22 @@ class RemoteJobOperator(BaseOperator):
         return bool(ti.try_number > ti.max_tries)
 
     # The steps in between.
+
+    @contextlib.contextmanager
+    def _failing_at_once(self, context: Context) -> Iterator[None]:
+        """Raise AirflowFailException for errors that a person has to resolve, Inconclusive (retried) for other ones.
+
+        A fault of the controller is pushed to XCom as ``FAULT``: the node is not charged with it.
+        """
+        try:
+            yield
+        except (DifferentMachine, IllegalMove, LeaseLost, SkuError, UnknownRun, launch.BadLaunch) as error:
+            raise AirflowFailException(str(error)) from error
+        except ControllerFault as error:
+            context["ti"].xcom_push(key=FAULT, value=str(error))
+            raise Inconclusive(f"a fault of the controller, not of the node: {error}") from error
+        except MusterError as error:
+            raise Inconclusive(str(error)) from error
 
     def _claim(self, context: Context, *, begin: bool) -> Attempt:
         ti: Any = context["ti"]
@@ -203,14 +224,3 @@ class RemoteJobOperator(BaseOperator):
         report = records.run_report(attempt.task.dag_id, attempt.task.run_id, node=self.member)
         judgement = next(each.judgement for each in report.stages if each.judgement.stage == self.stage)
         return judgement, attempt.recorded_end() or ""
-
-
-@contextlib.contextmanager
-def failing_at_once() -> Iterator[None]:
-    """Raise AirflowFailException for errors that a person has to resolve, Inconclusive (retried) for other ones."""
-    try:
-        yield
-    except (DifferentMachine, IllegalMove, LeaseLost, SkuError, UnknownRun, launch.BadLaunch) as error:
-        raise AirflowFailException(str(error)) from error
-    except MusterError as error:
-        raise Inconclusive(str(error)) from error

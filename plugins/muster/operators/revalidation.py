@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
@@ -28,7 +28,11 @@ log = logging.getLogger(__name__)
 
 
 def pick(run_id: str, level: str) -> list[dict[str, Any]]:
-    """Returns the arguments of TriggerDagRunOperator for one run of node_revalidation per node to test now."""
+    """Returns the arguments of TriggerDagRunOperator for one run of node_revalidation per node to test now.
+
+    Raises ControllerFault.
+    """
+    claims.controller_ready()
     current = settings()
     leased = {lease.node for lease in records.live_leases()}
     nodes = records.list_nodes(states=(State.PRODUCTION, State.REVALIDATION))
@@ -84,13 +88,14 @@ def _idle(name: str) -> Idle:
 def claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """Take a node out of production for this run. Raises AirflowSkipException if the node is in use by now.
 
-    Raises AirflowFailException if a person has to resolve something first.
+    Raises AirflowFailException if a person has to resolve something first, ControllerFault.
     """
     with claims.failing_at_once():
         return _claim(dag_id, run_id, params)
 
 
 def _claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    claims.controller_ready()
     level, reason = str(params["level"]), str(params.get("reason") or "")
     node = claims.testable(str(params["node"]), level)
     claims.refuse_other_pool(node, params)
@@ -112,17 +117,17 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any
     return {"node": name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
 
 
-def conclude(dag_id: str, run_id: str) -> dict[str, str]:
+def conclude(dag_id: str, run_id: str, faults: Iterable[str | None] = ()) -> dict[str, str]:
     """Combine the stages' verdicts, move the node, and return it to the scheduler if it is in production.
 
-    Raises AirflowFailException if the verdict is FAIL or INCONCLUSIVE.
+    Raises AirflowFailException if the verdict is FAIL, INCONCLUSIVE or SKIPPED (``qualification.conclude``).
     """
     try:
         run = records.get_run(dag_id, run_id)
     except UnknownRun as error:
         raise AirflowSkipException("the node was not tested") from error
     try:
-        return qualification.conclude(dag_id, run_id)
+        return qualification.conclude(dag_id, run_id, faults)
     finally:
         _return_to_scheduler(run.node)
 

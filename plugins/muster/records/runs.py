@@ -76,6 +76,8 @@ def begin_stage(dag_id: str, run_id: str, stage: str, *, node: str = "") -> Node
         require_lease(session, run)
         done = frozenset(summary.stage for summary in _stages(session, run))
         evidence = Evidence(run=f"{dag_id}/{run_id}")
+        if run.ended_at is not None:
+            run.state_before = row.state  # a test that is not made returns the node there, no further
         for state in lifecycle.path_to_stage(stage, State(row.state), done, shadow=row.shadow):
             access.move(session, row, state, "muster", f"stage {stage} of run {run_id}", evidence)
         run.ended_at, run.verdict, run.headline, run.state_after, run.held = None, None, "", None, ""
@@ -227,6 +229,7 @@ def close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
         full_coverage=full,
         budget_spent=State.TRIAGE in end.path,
         held=bool(end.held),
+        untested=facts.untested(verdict),
     )
     for state in end.path:
         access.move(session, node, state, "muster", f"{end.reason}: {run.headline}", evidence)

@@ -28,7 +28,7 @@ class Kind(enum.StrEnum):
     """How a job ended, as seen by the controller.
 
     ``LOST``: the node could not be reached until long after the deadline. ``REFUSED``: it refused the login or the
-    host key, or could not be used.
+    host key, or could not be used. ``UNABLE``: the controller could not log in, for a fault of its own.
     """
 
     DONE = "done"
@@ -37,6 +37,7 @@ class Kind(enum.StrEnum):
     OVERDUE = "overdue"
     LOST = "lost"
     REFUSED = "refused"
+    UNABLE = "unable"
 
 
 class Next(enum.StrEnum):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import binascii
 import dataclasses
-import io
 import logging
 import re
 import shlex
@@ -21,6 +20,7 @@ from typing import Protocol
 import paramiko
 
 from muster.errors import MusterError
+from muster.remote.login import Credentials, settings_credentials
 
 log = logging.getLogger(__name__)
 
@@ -84,26 +84,6 @@ class NodeAddress:
     def of(cls, node: Address) -> NodeAddress:
         """Returns the address of a node's record."""
         return cls(node.name, node.host, node.port, node.user or "", node.host_key)
-
-
-@dataclasses.dataclass(frozen=True)
-class Credentials:
-    """An SSH login. Without a key or a password, the SSH agent and ``~/.ssh`` are tried.
-
-    ``private_key`` is the key itself. ``passphrase`` opens it or ``key_file``. ``proxy_command`` connects to a bastion;
-    ``%h`` and ``%p`` in it are the node's host and port.
-    """
-
-    username: str | None = None
-    key_file: str | None = None
-    password: str | None = dataclasses.field(default=None, repr=False)
-    private_key: str | None = dataclasses.field(default=None, repr=False)
-    passphrase: str | None = dataclasses.field(default=None, repr=False)
-    proxy_command: str | None = None
-
-    def proxy_to(self, node: Address) -> str | None:
-        """Returns the proxy command for one node."""
-        return self.proxy_command and self.proxy_command.replace("%h", node.host).replace("%p", str(node.port))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,15 +163,6 @@ def pinned_client(node: Address) -> paramiko.SSHClient:
     return client
 
 
-def settings_credentials() -> Credentials:
-    """Returns the login of MUSTER_SSH_USER and MUSTER_SSH_KEY_FILE."""
-    from muster.settings import settings
-
-    chosen = settings()
-    key_file = str(chosen.ssh_key_file) if chosen.ssh_key_file else None
-    return Credentials(username=chosen.ssh_user or None, key_file=key_file)
-
-
 def connect(
     node: Address, credentials: Credentials | None = None, *, timeout: float = 15.0, attempts: int = 1
 ) -> paramiko.SSHClient:
@@ -199,7 +170,7 @@ def connect(
 
     ``credentials`` default to the settings. ``timeout`` (s) limits each step of an attempt, ``CONNECT_STEPS`` times
     it the whole attempt. An overloaded server drops logins, so an unreachable node is tried ``attempts`` times. Raises
-    Unreachable, WrongHostKey or LoginRefused.
+    Unreachable, WrongHostKey or LoginRefused, and ControllerFault for an invalid key.
     """
     for _ in range(attempts - 1):
         try:
@@ -214,19 +185,15 @@ def _connect(node: Address, who: Credentials, timeout: float) -> paramiko.SSHCli
     client = pinned_client(node)
     watchdog = _after(CONNECT_STEPS * timeout, client.close)
     try:
-        proxy = who.proxy_to(node)
-        key = _private_key(who) if who.private_key else None
-        look = key is None and who.key_file is None
+        key, proxy = who.key(), who.proxy_to(node.host, node.port)
         client.connect(
             node.host,
             port=node.port,
             username=node.user or who.username,
             password=who.password,
             pkey=key,
-            key_filename=who.key_file,
-            passphrase=who.passphrase,
-            look_for_keys=look,
-            allow_agent=look,
+            look_for_keys=key is None,
+            allow_agent=key is None,
             compress=False,
             sock=paramiko.ProxyCommand(proxy) if proxy else None,
             timeout=timeout,
@@ -242,16 +209,6 @@ def _connect(node: Address, who: Credentials, timeout: float) -> paramiko.SSHCli
     if transport is not None:
         transport.set_keepalive(30)
     return client
-
-
-def _private_key(who: Credentials) -> paramiko.PKey:
-    """Returns the key in the credentials. Raises LoginRefused."""
-    for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
-        try:
-            return kind.from_private_key(io.StringIO(who.private_key or ""), password=who.passphrase)
-        except (paramiko.SSHException, ValueError):
-            continue
-    raise LoginRefused("the private key given for SSH cannot be read; check it and its passphrase")
 
 
 def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:
@@ -270,14 +227,12 @@ def _as_remote_error(node: Address, error: BaseException) -> BaseException:
             f"({_fingerprint(error.key)} instead of {_fingerprint(error.expected_key)}); if the machine was "
             f"reinstalled, enrol it again with 'muster node add', otherwise something intercepts the connection"
         )
-    if isinstance(error, RemoteError):
+    if isinstance(error, MusterError):
         return error
     if isinstance(error, paramiko.AuthenticationException):
         return LoginRefused(f"{where} refused the login; check the user and the key that Muster is given for SSH")
     if isinstance(error, paramiko.SSHException) and "not found in known_hosts" in str(error):
         return WrongHostKey(f"{where} has no host key of the pinned kind; enrol it again with 'muster node add'")
-    if isinstance(error, FileNotFoundError):
-        return LoginRefused(f"the SSH key file {error.filename} does not exist; check MUSTER_SSH_KEY_FILE")
     if isinstance(error, (OSError, EOFError, paramiko.SSHException)):
         return Unreachable(_unreachable(node.host, node.port, error, node.name))
     return error

@@ -17,11 +17,13 @@ from typing import Any
 import asyncssh
 
 from muster import records
+from muster.errors import ControllerFault
 from muster.remote import jobs, scripts, ssh
 from muster.remote.bmc import Bmc, Login
 from muster.remote.bmc_watch import BmcWatch
+from muster.remote.login import Credentials
 from muster.remote.outcome import Kind
-from muster.remote.ssh import Credentials, NodeAddress
+from muster.remote.ssh import NodeAddress
 
 GONE_POLLS = 3
 """Consecutive polls without the process before it counts as gone: its exit status is written after it ends."""
@@ -36,7 +38,7 @@ CONNECT_SECONDS = 15.0
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 1.0, 60.0
 LOG_BYTES = 16 * 1024
 
-CONNECTION_ERRORS = (OSError, asyncssh.Error, TimeoutError)
+CONNECTION_ERRORS = (OSError, asyncssh.Error, TimeoutError, ControllerFault)
 
 Notify = Callable[[str], Awaitable[None]]
 
@@ -97,6 +99,8 @@ async def connect(node: NodeAddress, who: Credentials) -> asyncssh.SSHClientConn
 
     Raises ``CONNECTION_ERRORS``; among them asyncssh.HostKeyNotVerifiable and asyncssh.PermissionDenied.
     """
+    # Parsed here as in workers: the library's error for a bad key file does not tell it from a bad connection.
+    await asyncio.to_thread(who.key)
     options: dict[str, Any] = {
         "known_hosts": ([asyncssh.import_public_key(node.host_key)], [], []),
         "config": None,
@@ -115,7 +119,7 @@ async def connect(node: NodeAddress, who: Credentials) -> asyncssh.SSHClientConn
         options["client_keys"] = [asyncssh.import_private_key(who.private_key, who.passphrase)]
     if who.passphrase:
         options["passphrase"] = who.passphrase
-    if proxy := who.proxy_to(node):
+    if proxy := who.proxy_to(node.host, node.port):
         options["proxy_command"] = proxy
     return await asyncssh.connect(node.host, node.port, **options)
 
@@ -209,8 +213,9 @@ class Waiter:
         delay = min(BACKOFF_FIRST_S * 2 ** min(failures, 6), BACKOFF_MAX_S) * random.uniform(0.5, 1.0)
         delay = min(delay, max(1.0, self.wait.deadline_at + self.wait.grace_s - time.time()))
         why = ssh.clean(str(error)) or type(error).__name__
+        what = "a fault of the controller" if isinstance(error, ControllerFault) else "it does not respond"
         name = self.wait.node.name
-        self.log.warning("%s does not respond (%s); the job goes on; next attempt in %.0f s", name, why, delay)
+        self.log.warning("%s: %s (%s); the job goes on; next attempt in %.0f s", name, what, why, delay)
         await asyncio.sleep(delay)
 
     async def _poll(self, conn: asyncssh.SSHClientConnection) -> Poll:
@@ -274,6 +279,8 @@ class Waiter:
 def _given_up(error: BaseException) -> Over:
     if isinstance(error, asyncssh.PermissionDenied):
         return Over(Kind.REFUSED, "the node refused the login until the job's deadline was over")
+    if isinstance(error, ControllerFault):
+        return Over(Kind.UNABLE, f"the controller could not look at the job until its deadline was over: {error}")
     return Over(Kind.LOST, "the node could not be reached until the job's deadline was over")
 
 

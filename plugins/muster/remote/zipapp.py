@@ -15,6 +15,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from muster.errors import ControllerFault
+
 _DATE = (1980, 1, 1, 0, 0, 0)
 _SHEBANG = b"#!/usr/bin/env python3\n"
 _INDEX = "newest.json"
@@ -45,13 +47,20 @@ class AgentFile:
 def build_agent(cache_dir: Path) -> AgentFile:
     """Returns the zipapp of the installed sources in ``cache_dir``; builds it only if they have changed.
 
-    Safe to call from many processes at once. Raises OSError if ``cache_dir`` cannot be written.
+    Safe to call from many processes at once. Raises ControllerFault if ``cache_dir`` cannot be written.
     """
-    sources = _sources()
-    seen = _fingerprint(sources)
-    cached = _cached(cache_dir, seen)
-    if cached is not None:
-        return cached
+    try:
+        sources = _sources()
+        seen = _fingerprint(sources)
+        cached = _cached(cache_dir, seen)
+        return cached or _built(cache_dir, sources, seen)
+    except OSError as error:
+        raise ControllerFault(
+            f"the node side cannot be packed in {cache_dir}: {error}; see that MUSTER_HOME can be written and has space"
+        ) from error
+
+
+def _built(cache_dir: Path, sources: dict[str, Path], seen: str) -> AgentFile:
     data = _pack(sources)
     sha256 = hashlib.sha256(data).hexdigest()
     path = cache_dir / f"{sha256}.pyz"

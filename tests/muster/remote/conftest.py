@@ -9,6 +9,7 @@ import paramiko
 import pytest
 
 from muster.remote import ssh
+from muster.remote.login import Credentials
 from tests.support import sshd
 
 
@@ -19,11 +20,11 @@ def server(tmp_path: Path) -> Iterator[sshd.Sshd]:
 
 
 @pytest.fixture
-def who(server: sshd.Sshd) -> ssh.Credentials:
-    return ssh.Credentials(key_file=str(server.key_file))
+def who(server: sshd.Sshd) -> Credentials:
+    return Credentials(key_file=str(server.key_file))
 
 
 @pytest.fixture
-def client(server: sshd.Sshd, who: ssh.Credentials) -> Iterator[paramiko.SSHClient]:
+def client(server: sshd.Sshd, who: Credentials) -> Iterator[paramiko.SSHClient]:
     with ssh.connect(server.node(), who) as connected:
         yield connected

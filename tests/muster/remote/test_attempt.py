@@ -21,6 +21,7 @@ from muster.lifecycle.transitions import STAGES
 from muster.remote import attempt as remote
 from muster.remote import jobs, outcome, ssh
 from muster.remote.attempt import Attempt, NoVerdict, Programme, StillRunning, Task
+from muster.remote.login import Credentials
 from muster.remote.outcome import Ended, Kind
 from muster.remote.zipapp import AgentFile
 from muster_criteria.measured import parse_result
@@ -45,7 +46,7 @@ class Bench:
     ended: list[Ended] = dataclasses.field(default_factory=list)
 
     def connect(self, _node: object = None) -> paramiko.SSHClient:
-        who = ssh.Credentials(key_file=str(self.server.key_file))
+        who = Credentials(key_file=str(self.server.key_file))
         return ssh.connect(self.server.node(NODE), who, timeout=1)
 
     def claim(self, *, begin: bool = True) -> Attempt:

@@ -27,9 +27,10 @@ from typing import Any
 import paramiko
 import pytest
 
-from muster.remote import jobs, launch, ssh
+from muster.remote import jobs, launch
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.bmc import Bmc, Login
+from muster.remote.login import Credentials
 from muster.remote.ssh import NodeAddress
 from muster.remote.waiting import Wait, Waiter
 from muster.remote.zipapp import AgentFile, build_agent
@@ -253,8 +254,8 @@ def test_killing_the_task_reaches_processes_that_do_not_listen(bench: Bench, ser
     address = NodeAddress.of(server.node())
     wait = Wait(address, KEY, bench.work, seen.boot_id, time.time() + 60, grace_s=0.0, poll_s=0.2, removal=removal)
 
-    async def who() -> ssh.Credentials:
-        return ssh.Credentials(key_file=str(server.key_file))
+    async def who() -> Credentials:
+        return Credentials(key_file=str(server.key_file))
 
     async def no_bmc(_bmc: Bmc) -> Login:
         raise AssertionError

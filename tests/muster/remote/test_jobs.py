@@ -14,6 +14,7 @@ import pytest
 
 from muster.remote import jobs, launch, ssh
 from muster.remote.attempt_key import AttemptKey
+from muster.remote.login import Credentials
 from tests.support import sshd, standin
 
 pytestmark = pytest.mark.needs_sshd
@@ -87,7 +88,7 @@ def test_a_damaged_agent_is_sent_again(bench: Bench, client: paramiko.SSHClient)
 
 
 def test_work_outlives_the_connection_and_is_not_started_twice(
-    bench: Bench, server: sshd.Sshd, who: ssh.Credentials
+    bench: Bench, server: sshd.Sshd, who: Credentials
 ) -> None:
     """A retry of the task must never give the node a second burn-in."""
     assert bench.start(seconds=2)
@@ -161,7 +162,7 @@ def test_a_reboot_is_told_from_a_death(tmp_path: Path) -> None:
     boot.write_text("first\n")
     agent, sha256 = standin.write(tmp_path / "cache")
     with sshd.running(tmp_path / "node", {"MUSTER_BOOT_ID_FILE": str(boot)}) as server:
-        who = ssh.Credentials(key_file=str(server.key_file))
+        who = Credentials(key_file=str(server.key_file))
         with ssh.connect(server.node(), who) as client:
             bench = Bench(client, server.node().work_dir, agent, sha256)
             bench.start(die=True)
@@ -175,7 +176,7 @@ def test_a_job_that_ended_before_the_reboot_is_done(tmp_path: Path) -> None:
     boot.write_text("first\n")
     agent, sha256 = standin.write(tmp_path / "cache")
     with sshd.running(tmp_path / "node", {"MUSTER_BOOT_ID_FILE": str(boot)}) as server:
-        who = ssh.Credentials(key_file=str(server.key_file))
+        who = Credentials(key_file=str(server.key_file))
         with ssh.connect(server.node(), who) as client:
             bench = Bench(client, server.node().work_dir, agent, sha256)
             bench.start()

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import socket
+import subprocess
 import time
 from pathlib import Path
 
 import paramiko
 import pytest
 
-from muster.remote import ssh
+from muster.errors import ControllerFault
+from muster.remote import ssh, waiting
+from muster.remote.login import Credentials
+from muster.remote.ssh import NodeAddress
 from tests.support.sshd import Sshd
 
 pytestmark = pytest.mark.needs_sshd
 
 
-def test_scan_gives_the_key_that_connect_then_trusts(server: Sshd, who: ssh.Credentials) -> None:
+def test_scan_gives_the_key_that_connect_then_trusts(server: Sshd, who: Credentials) -> None:
     scanned = ssh.scan_host_key("127.0.0.1", server.port, timeout=5)
     assert scanned.split() == server.key_text().split()
     with ssh.connect(server.node(host_key=scanned), who) as client:
@@ -24,7 +29,7 @@ def test_scan_gives_the_key_that_connect_then_trusts(server: Sshd, who: ssh.Cred
 
 
 def test_another_host_key_is_refused_even_if_known_hosts_has_it(
-    server: Sshd, who: ssh.Credentials, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Sshd, who: Credentials, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The operator's own known_hosts must not be a second source of trust."""
     (tmp_path / ".ssh").mkdir()
@@ -35,17 +40,42 @@ def test_another_host_key_is_refused_even_if_known_hosts_has_it(
 
 
 def test_a_refused_login_says_so(server: Sshd) -> None:
-    stranger = ssh.Credentials(key_file=str(server.folder / "stranger"))
+    stranger = Credentials(key_file=str(server.folder / "stranger"))
     with pytest.raises(ssh.LoginRefused, match=r"this-node \(127.0.0.1:\d+\) refused the login"):
         ssh.connect(server.node(), stranger)
 
 
-def test_a_missing_key_file_is_named(server: Sshd) -> None:
-    with pytest.raises(ssh.LoginRefused, match="/nowhere/key does not exist"):
-        ssh.connect(server.node(), ssh.Credentials(key_file="/nowhere/key"))
+@pytest.mark.parametrize("broken", ["missing", "unreadable", "no key", "passphrase", "no key given", "proxy"])
+def test_a_login_that_cannot_be_used_is_the_controllers_fault(server: Sshd, tmp_path: Path, broken: str) -> None:
+    """By both libraries, and before the node is contacted."""
+    text, file = server.key_file.read_text(), tmp_path / "key"
+    if broken == "unreadable":
+        file.mkdir()
+    elif broken == "passphrase":
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(file)], check=True)
+    elif broken != "missing":
+        file.write_text("no key" if broken == "no key" else text)
+    who = Credentials(key_file=str(file))
+    if broken == "no key given":
+        who = Credentials(private_key="-----BEGIN OPENSSH PRIVATE KEY-----")
+    elif broken == "proxy":
+        who = Credentials(key_file=str(server.key_file), proxy_command="/nowhere/proxy %h")
+    server.stop()
+    with pytest.raises(ControllerFault):
+        ssh.connect(server.node(), who)
+    with pytest.raises(ControllerFault):
+        asyncio.run(waiting.connect(NodeAddress.of(server.node()), who))
 
 
-def test_nobody_there(server: Sshd, who: ssh.Credentials) -> None:
+def test_a_key_with_a_passphrase_opens_the_node(server: Sshd) -> None:
+    change = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(server.key_file)]
+    subprocess.run(change, check=True, stdout=subprocess.DEVNULL)
+    who = Credentials(key_file=str(server.key_file), passphrase="secret")
+    with ssh.connect(server.node(), who) as client:
+        assert ssh.run(client, "true").rc == 0
+
+
+def test_nobody_there(server: Sshd, who: Credentials) -> None:
     server.stop()
     with pytest.raises(ssh.Unreachable, match="cannot be reached over SSH"):
         ssh.connect(server.node(), who)
@@ -53,7 +83,7 @@ def test_nobody_there(server: Sshd, who: ssh.Credentials) -> None:
         ssh.scan_host_key("127.0.0.1", server.port, timeout=2)
 
 
-def test_a_silent_port_does_not_hang(who: ssh.Credentials) -> None:
+def test_a_silent_port_does_not_hang(who: Credentials) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         began = time.monotonic()
         with pytest.raises(ssh.Unreachable):
@@ -107,7 +137,7 @@ def test_a_frozen_server_costs_no_more_than_the_deadline(
         assert isinstance(running.exception(), ssh.CommandTimedOut)
 
 
-def test_a_server_that_freezes_before_the_login_does_not_hang(server: Sshd, who: ssh.Credentials) -> None:
+def test_a_server_that_freezes_before_the_login_does_not_hang(server: Sshd, who: Credentials) -> None:
     server.freeze()
     with pytest.raises(ssh.Unreachable):
         ssh.connect(server.node(), who, timeout=1)

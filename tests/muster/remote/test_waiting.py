@@ -19,10 +19,11 @@ import paramiko
 import pytest
 
 from muster import records
-from muster.remote import jobs, scripts, ssh, waiting
+from muster.remote import jobs, scripts, waiting
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.bmc import Bmc, Login
 from muster.remote.bmc_watch import BmcWatch
+from muster.remote.login import Credentials
 from muster.remote.outcome import Kind
 from muster.remote.ssh import NodeAddress
 from muster.remote.waiting import Over, Wait, Waiter
@@ -68,8 +69,8 @@ async def no_bmc(_bmc: Bmc) -> Login:
 
 
 def waiter(server: sshd.Sshd, seen: jobs.Look, **changes: Any) -> Waiter:
-    async def who() -> ssh.Credentials:
-        return ssh.Credentials(key_file=str(server.key_file))
+    async def who() -> Credentials:
+        return Credentials(key_file=str(server.key_file))
 
     address, deadline = NodeAddress.of(server.node()), time.time() + 60
     wait = Wait(address, KEY, seen.work, seen.boot_id, deadline_at=deadline, grace_s=0.0, poll_s=0.2)
@@ -153,11 +154,19 @@ def test_no_half_lets_a_node_compress(server: sshd.Sshd, client: paramiko.SSHCli
     assert (transport.remote_compression, transport.local_compression) == ("none", "none")
 
     async def negotiated() -> set[Any]:
-        who = ssh.Credentials(key_file=str(server.key_file))
+        who = Credentials(key_file=str(server.key_file))
         async with await waiting.connect(NodeAddress.of(server.node()), who) as conn:
             return {conn.get_extra_info("recv_compression"), conn.get_extra_info("send_compression")}
 
     assert asyncio.run(negotiated()) == {"none"}
+
+
+def test_a_key_that_the_controller_loses_is_no_lost_node(
+    server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path
+) -> None:
+    waiting_for = waiter(server, start(client, server, tmp_path, seconds=60), deadline_at=time.time() + 2)
+    server.key_file.unlink()
+    assert until_over(waiting_for).kind is Kind.UNABLE
 
 
 def test_a_reboot_is_told(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path, boot: Path) -> None:

@@ -1,0 +1,99 @@
+"""The SSH login: its parts, and whether they can be used. Errors here are the controller's: no node is involved."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import shlex
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import paramiko
+
+from muster.errors import ControllerFault
+
+
+@dataclasses.dataclass(frozen=True)
+class Credentials:
+    """An SSH login. Without a key or a password, the SSH agent and ``~/.ssh`` are tried.
+
+    ``private_key`` is the key itself. ``passphrase`` opens it or ``key_file``. ``proxy_command`` connects to a bastion;
+    ``%h`` and ``%p`` in it are the node's host and port.
+    """
+
+    username: str | None = None
+    key_file: str | None = None
+    password: str | None = dataclasses.field(default=None, repr=False)
+    private_key: str | None = dataclasses.field(default=None, repr=False)
+    passphrase: str | None = dataclasses.field(default=None, repr=False)
+    proxy_command: str | None = None
+
+    @classmethod
+    def of_connection(cls, login: str | None, password: str | None, extra: Mapping[str, Any]) -> Credentials:
+        """The login in an Airflow connection of type ``ssh``, by the names that the SSH provider documents."""
+        return cls(
+            username=login or None,
+            key_file=extra.get("key_file") or None,
+            password=password or None,
+            private_key=extra.get("private_key") or None,
+            passphrase=extra.get("private_key_passphrase") or None,
+            proxy_command=extra.get("host_proxy_cmd") or None,
+        )
+
+    def proxy_to(self, host: str, port: int) -> str | None:
+        """Returns the proxy command for one node, None without one. Raises ControllerFault if it cannot be run."""
+        if not self.proxy_command:
+            return None
+        command = self.proxy_command.replace("%h", host).replace("%p", str(port))
+        try:
+            program = shlex.split(command)[0]
+        except (ValueError, IndexError):
+            program = command
+        if shutil.which(program) is None:
+            raise ControllerFault(f"the proxy command of the SSH connection names {program}, which cannot be run here")
+        return command
+
+    def key(self) -> paramiko.PKey | None:
+        """Returns the private key, with the certificate beside ``key_file``; None without a key.
+
+        Raises ControllerFault if it cannot be read or parsed.
+        """
+        if self.private_key:
+            return self._parsed(self.private_key, "the private key given for SSH")
+        if self.key_file is None:
+            return None
+        path = Path(self.key_file).expanduser()
+        try:
+            text = path.read_text()
+            key = self._parsed(text, f"the SSH key file {path}")
+            certificate = path.with_name(f"{path.name}-cert.pub")
+            if certificate.exists():
+                key.load_certificate(str(certificate))
+        except FileNotFoundError:
+            raise ControllerFault(f"the SSH key file {path} does not exist; {_CHECK}") from None
+        except (OSError, ValueError, paramiko.SSHException) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text, or its certificate is invalid"
+            raise ControllerFault(f"the SSH key file {path} cannot be read: {why}; {_CHECK}") from None
+        return key
+
+    def _parsed(self, text: str, what: str) -> paramiko.PKey:
+        for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
+            try:
+                return kind.from_private_key(io.StringIO(text), password=self.passphrase)
+            except (paramiko.SSHException, ValueError, TypeError):
+                continue
+        raise ControllerFault(f"{what} is no private key, or its passphrase is wrong or missing; {_CHECK}")
+
+
+_CHECK = "check the SSH connection of MUSTER_SSH_CONN_ID, or MUSTER_SSH_KEY_FILE, on this controller"
+
+
+def settings_credentials() -> Credentials:
+    """Returns the login of MUSTER_SSH_USER and MUSTER_SSH_KEY_FILE."""
+    from muster.settings import settings
+
+    chosen = settings()
+    key_file = str(chosen.ssh_key_file) if chosen.ssh_key_file else None
+    return Credentials(username=chosen.ssh_user or None, key_file=key_file)

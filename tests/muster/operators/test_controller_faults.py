@@ -1,0 +1,106 @@
+"""A fault of the controller costs no node its service or its budget; what the node's own verdicts decide stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from muster import records
+from muster.errors import ControllerFault
+from muster.lifecycle.transitions import State
+from muster.operators import block, qualification, revalidation
+from muster.settings import settings
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+
+pytestmark = pytest.mark.usefixtures("sqlite_db")
+
+NODE = "gpu-0001"
+RUN = ("node_revalidation", "hourly")
+PARAMS = {"node": NODE, "nodes": [NODE, "gpu-0002"], "level": "demo", "reason": "x"}
+FAULT = "the SSH key file /keys/id does not exist"
+
+
+def serving() -> None:
+    records.add_node(fleet.new_node(NODE))
+    fleet.qualify()
+    records.move_node(NODE, State.PRODUCTION, "Ada", "needed now")
+
+
+@pytest.mark.parametrize("broken", ["no connection", "key", "disk"])
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda: revalidation.pick("hourly", "demo"),
+        lambda: revalidation.claim(*RUN, PARAMS),
+        lambda: qualification.claim(*RUN, PARAMS),
+        lambda: block.claim(*RUN, PARAMS),
+    ],
+    ids=["pick", "revalidation", "qualification", "block"],
+)
+def test_no_run_takes_a_node_that_the_controller_cannot_test(
+    begin: Callable[[], Any], broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving()
+    if broken == "no connection":
+        monkeypatch.delenv("MUSTER_SSH_USER")
+    elif broken == "key":
+        monkeypatch.setenv("MUSTER_SSH_KEY_FILE", "/nowhere/key")
+    else:
+        (settings().home / "agents").write_text("no folder")
+    with pytest.raises(ControllerFault):
+        begin()
+    assert records.get_node(NODE).state is State.PRODUCTION
+    assert records.live_leases() == []
+
+
+@pytest.mark.parametrize(
+    ("intake", "faults", "state", "inconclusive", "verdict"),
+    [
+        (None, [FAULT], State.PRODUCTION, 0, Verdict.SKIPPED),
+        (Verdict.PASS, [None, FAULT], State.PRODUCTION, 0, Verdict.SKIPPED),
+        (Verdict.WARN, [None, FAULT], State.REVALIDATION, 0, Verdict.SKIPPED),
+        (Verdict.FAIL, [None, FAULT], State.QUARANTINE, 0, Verdict.FAIL),
+        (Verdict.INCONCLUSIVE, [FAULT], State.REVALIDATION, 1, Verdict.INCONCLUSIVE),
+        (Verdict.PASS, [None, None], State.REVALIDATION, 1, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_a_run_that_the_controller_broke_off_costs_its_node_nothing(
+    intake: Verdict | None, faults: list[str | None], state: State, inconclusive: int, verdict: Verdict
+) -> None:
+    """But a FAIL counts, a warning is not forgotten, and a task that ended for another reason is no fault of ours."""
+    serving()
+    revalidation.claim(*RUN, PARAMS)
+    records.begin_stage(*RUN, "intake")
+    if intake is not None:
+        result, raw = fleet.result("intake")
+        records.record_stage(*RUN, result, fleet.judgement("intake", intake), raw)
+    with pytest.raises(AirflowFailException):
+        revalidation.conclude(*RUN, faults)
+    node, run = records.get_node(NODE), records.get_run(*RUN)
+    assert (node.state, node.inconclusive, run.verdict) == (state, inconclusive, verdict)
+
+
+def test_a_cleared_run_returns_its_node_no_further_than_it_found_it() -> None:
+    """Out of production since its first end, for a cause of the node's own."""
+    serving()
+    revalidation.claim(*RUN, PARAMS)
+    for faults in ([], [FAULT]):
+        records.begin_stage(*RUN, "intake")
+        with pytest.raises(AirflowFailException):
+            revalidation.conclude(*RUN, faults)
+        assert records.get_node(NODE).state is State.REVALIDATION
+
+
+def test_of_a_block_only_the_member_that_did_not_respond_is_charged() -> None:
+    for name in PARAMS["nodes"]:
+        records.add_node(fleet.new_node(name))
+        fleet.qualify(name)
+    block.claim("cluster_qualification", "block", PARAMS)
+    block.judge("cluster_qualification", "block", PARAMS["nodes"], [FAULT, None])
+    charged = {name: records.get_node(name).inconclusive for name in PARAMS["nodes"]}
+    assert charged == {NODE: 0, "gpu-0002": 1}
