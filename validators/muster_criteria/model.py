@@ -220,3 +220,5 @@ class Evidence:
     device: str = "node"
     fault_class: FaultClass = FaultClass.NODE
     action: Action = Action.INSPECT
+    severity: Severity = Severity.CRITICAL
+    expected: str = "a node that stays up and answers under load"

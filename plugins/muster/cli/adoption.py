@@ -104,6 +104,24 @@ def reinstalled(
             risks(name, ["the host that has this key is tested under this name until its serials are read"])
 
 
+def confirm(
+    name: Name,
+    serial: Annotated[str, typer.Argument(help="The serial of the part.")],
+    reason: Reason,
+    who: AsWho = "",
+    dry_run: DryRun = False,
+) -> None:
+    """Record that a part sits in this node, as the node reported, and no longer in another."""
+    from muster import records
+
+    with rehearsed(dry_run):
+        for each in records.confirm_part(name, serial, show.person(who), given(reason)):
+            if each.until is None:
+                typer.echo(f"{serial} {'would sit' if dry_run else 'sits'} in {each.slot} of {each.node}")
+        if dry_run:
+            risks(name, ["what is known of the part, suspicions included, counts for this node from now on"])
+
+
 def part(
     serial: Annotated[str, typer.Argument(help="The serial of a part, or of a machine.")], json: AsJson = False
 ) -> None:

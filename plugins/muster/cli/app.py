@@ -16,7 +16,10 @@ app = typer.Typer(
     help="Qualifies the nodes of a fleet: tests them, admits them to production, tests them again.",
 )
 app.add_typer(node.app, name="node", help="Enrol, check, show and move nodes.")
-for _command in (adoption.adopt, adoption.verify, adoption.replace, adoption.reinstalled, adoption.part, status.keep):
+for _command in (
+    adoption.adopt, adoption.verify, adoption.replace, adoption.reinstalled, adoption.confirm, adoption.part,
+    status.keep,
+):  # fmt: skip
     node.app.command(_command.__name__)(_command)
 app.command("status")(status.status)
 app.command("qualify")(run.qualify)

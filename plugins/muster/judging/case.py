@@ -47,7 +47,8 @@ class Collected:
 def fresh_case(run: RunRecord, node: NodeRecord, sku: Sku, stage: str, collected: Collected) -> Case:
     """Returns the case of an attempt that has just ended, with the newest peers and all records until now."""
     returned = returning_xids(node.name, collected.result, sku.xid_policy)
-    collected = dataclasses.replace(collected, evidence=(*collected.evidence, *returned))
+    claimed = records.serials_elsewhere(node.name, collected.result)
+    collected = dataclasses.replace(collected, evidence=(*collected.evidence, *returned, *claimed))
     return _case(run, node, sku, stage, collected, lambda result: _newest(run, node, sku, result))
 
 

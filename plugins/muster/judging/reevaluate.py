@@ -120,7 +120,10 @@ def _decision(finding: Finding) -> tuple[object, ...]:
 
 
 def _evidence(finding: Finding) -> Evidence:
-    return Evidence(finding.rule, finding.summary, finding.device, finding.fault_class, finding.action)
+    return Evidence(
+        finding.rule, finding.summary, finding.device, finding.fault_class, finding.action, finding.severity,
+        finding.expected,
+    )  # fmt: skip
 
 
 def _finder(name: str, skus: str) -> Callable[[str], Sku]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from muster.records.adoption import adopt_nodes, rekey_node, replace_node, verify_node
 from muster.records.common_causes import neighbours
+from muster.records.contested import confirm_part, serials_elsewhere
 from muster.records.database.engine import DatabaseState, database_state, dispose, rehearsal, scratch, upgrade
 from muster.records.database.retention import apply_retention
 from muster.records.fleet.goldens import GoldenRecord, goldens_for, list_goldens, withdraw_golden
@@ -121,6 +122,7 @@ __all__ = [
     "breaker",
     "by_boot",
     "conclusive_stages",
+    "confirm_part",
     "count_jobs",
     "database_state",
     "dispose",
@@ -181,6 +183,7 @@ __all__ = [
     "run_report",
     "run_stages",
     "scratch",
+    "serials_elsewhere",
     "stage_attempts",
     "stage_bytes",
     "touch_contact",

@@ -10,14 +10,19 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from muster.errors import DifferentMachine
+from muster.lifecycle.transitions import SERVING, State
 from muster.records.database import access
 from muster.records.database.engine import reading
-from muster.records.database.models import Part, Placement, Run
+from muster.records.database.models import Event, Node, Part, Placement, Run
 from muster.records.values import PlacementRecord, RunRecord
 from muster_criteria.sku_files.limits import kind_of
 
 CHASSIS = ("system", "board")
 """The parts whose serial makes a machine this machine; any other part may be swapped."""
+
+LATELY = datetime.timedelta(days=30)
+"""How long a part that was seen in a node counts as there, whatever another node reports; longer than nodes wait
+between two tests. A node that serves has its parts whatever the time, and one that is retired has none."""
 
 _FILLERS = re.compile(
     r"|0+|1234567890?|none|null|n/?a|unknown|default string|not (specified|available|applicable|settable)"
@@ -73,8 +78,8 @@ def clear_places(session: Session, node: str) -> None:
 def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
     """Note which parts sit in ``node`` now, {slot: serial}; returns a sentence for each part that was swapped or moved.
 
-    A slot that is not reported keeps its part.
-    Raises DifferentMachine if the chassis has another serial than before.
+    A slot that is not reported keeps its part, and so does one whose reported part was seen in another node lately:
+    both nodes' histories get a remark, once. Raises DifferentMachine if the chassis has another serial than before.
     """
     serials = real_serials(serials)
     known = current_serials(session, node)
@@ -84,11 +89,45 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
                 f"{node} reports the {slot} serial {serials[slot]}, but is enrolled with {known[slot]}: "
                 f"this is a different machine; give it a name of its own, or `muster node replace {node} --reason …`"
             )
+    contested = elsewhere(session, node, serials)
+    for slot, place_ in contested.items():
+        _remark(session, node, slot, place_)
     return [
         sentence
         for slot, serial in sorted(serials.items())
+        if slot not in contested
         for sentence in _place_one(session, node, slot, serial, known.get(slot))
     ]
+
+
+def move_part(session: Session, node: str, slot: str, serial: str) -> list[str]:
+    """Note that the part sits there now, whatever is known of it; returns a sentence for each change."""
+    return _place_one(session, node, slot, serial, current_serials(session, node).get(slot))
+
+
+def elsewhere(session: Session, node: str, serials: Mapping[str, str]) -> dict[str, PlacementRecord]:
+    """{slot: where the part is that ``node`` reports there} for each that another node has, or had lately."""
+    seen = access.now() - LATELY
+    query = select(Part, Placement, Node.state).join(Placement, Placement.part_id == Part.id)
+    query = query.join(Node, Placement.node == Node.name)
+    query = query.where(Part.serial.in_(set(serials.values())), Placement.until.is_(None), Placement.node != node)
+    found = {}
+    for part, row, state in session.execute(query):
+        if State(state) is State.RETIRED or (row.seen_at < seen and State(state) not in SERVING):
+            continue
+        for slot, serial in serials.items():
+            if (kind_of(slot), serial) == (part.kind, part.serial):
+                found[slot] = PlacementRecord(part.kind, serial, row.node, row.slot, row.since, None)
+    return found
+
+
+def _remark(session: Session, node: str, slot: str, sits: PlacementRecord) -> None:
+    """Add the contradiction to both nodes' histories, unless it is there."""
+    text = f"{slot} of {node} reports the serial {sits.serial} of {sits.slot} of {sits.node}: nothing was moved"
+    for name in (node, sits.node):
+        if session.scalar(select(Event.id).where(Event.node == name, Event.reason == text).limit(1)) is None:
+            state = State(access.node_row(session, name).state)
+            access.write_event(session, name, state, state, "muster", text, {"serial_elsewhere": sits.serial})
 
 
 def current_serials(session: Session, node: str) -> dict[str, str]:

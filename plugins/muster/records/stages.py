@@ -12,6 +12,7 @@ from sqlalchemy import delete, insert, inspect, update
 from sqlalchemy.orm import Session
 
 from muster.lifecycle.transitions import State
+from muster.records.contested import unsure_slots
 from muster.records.database import access
 from muster.records.database.engine import writing
 from muster.records.database.models import Artifact, FindingRow, MeasurementRow, Node, Run, StageRecord
@@ -70,7 +71,8 @@ def record_stage(
         require_lease(session, run)
         swapped = _observe(session, run, row, result) if result is not None else []
         # Only now is it known which parts sit in the node, and so which waivers are about it.
-        judgement = apply_waivers(session, row, judgement)
+        unsure = unsure_slots(session, row.name, result)
+        judgement = apply_waivers(session, row, judgement, unsure)
         keep_revision(session, judgement.sku, judgement.sku_version)
         stage = _stage_row(run, result, judgement, raw, telemetry, attempts)
         stage.charts = charts.to_json(charted)
@@ -78,9 +80,9 @@ def record_stage(
         session.add(stage)
         session.flush()
         _store_rows(session, stage, run.node, result, judgement)
-        suspects.mark(session, run, judgement)
+        suspects.mark(session, run, judgement, unsure)
         if result is not None and result.simulated <= row.simulated:
-            goldens.observe(session, run, result, simulated=row.simulated)
+            goldens.observe(session, run, result, unsure, simulated=row.simulated)
         _store_bytes(session, stage, raw, telemetry, chassis)
     return StoredStage(judgement, tuple(swapped))
 
@@ -92,7 +94,8 @@ def supersede(
 
     ``result``: what both rest on. Times of measurement, stored bytes and charts are taken over.
     """
-    judgement = apply_waivers(session, node, judgement)
+    unsure = unsure_slots(session, node.name, result)
+    judgement = apply_waivers(session, node, judgement, unsure)
     keep_revision(session, judgement.sku, judgement.sku_version)
     former.current = False
     session.flush()
@@ -104,7 +107,7 @@ def supersede(
     session.add(stage)
     session.flush()
     _store_rows(session, stage, run.node, result, judgement)
-    suspects.mark(session, run, judgement)
+    suspects.mark(session, run, judgement, unsure)
     session.execute(update(Artifact).where(Artifact.stage == former.id).values(stage=stage.id))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
@@ -109,9 +109,11 @@ def list_waivers(*, node: str = "", over: bool = False) -> list[Waiver]:
     ]
 
 
-def machine_of(session: Session, node: Node) -> Machine:
-    """The node's present machine."""
-    return Machine(node.name, current_serials(session, node.name), node.machine_since)
+def machine_of(session: Session, node: Node, unsure: Collection[str] = ()) -> Machine:
+    """The node's present machine, without the parts in the slots ``unsure``."""
+    serials = current_serials(session, node.name)
+    known = {slot: serial for slot, serial in serials.items() if slot not in unsure}
+    return Machine(node.name, known, node.machine_since)
 
 
 def valid_waivers(session: Session, now: datetime.datetime) -> list[Waiver]:
@@ -131,10 +133,13 @@ def waivers_at(node: str, moment: datetime.datetime) -> tuple[list[Waiver], Mach
         return given, Machine(row.name, serials_at(session, node, moment), row.machine_since)
 
 
-def apply_waivers(session: Session, node: Node, judgement: Judgement) -> Judgement:
-    """The judgement of the node's stage as the waivers that are valid now leave it, its findings with their ids."""
+def apply_waivers(session: Session, node: Node, judgement: Judgement, unsure: Collection[str] = ()) -> Judgement:
+    """The judgement of the node's stage as the waivers that are valid now leave it, its findings with their ids.
+
+    No waiver of a part covers what was found in the slots ``unsure``.
+    """
     moment = access.now()
-    return lifecycle.apply(judgement, valid_waivers(session, moment), machine_of(session, node), moment)
+    return lifecycle.apply(judgement, valid_waivers(session, moment), machine_of(session, node, unsure), moment)
 
 
 def marked_now(session: Session, node: Node, findings: Sequence[Finding]) -> list[Finding]:

@@ -106,16 +106,16 @@ class TestParts:
             records.add_node(fleet.new_node(name, serials={"system": f"S-{name}", "gpu3": f"G-{name}"}))
         lease = fleet.begin("gpu-0002")
         moved, raw = fleet.result(node="gpu-0002", serials={"gpu3": "G-gpu-0001"})
-        swapped = records.record_stage(lease.dag_id, lease.run_id, moved, fleet.judgement(), raw).swapped
-        assert swapped == (
-            "G-gpu-0001 moved from gpu3 of gpu-0001 to gpu3 of gpu-0002",
-            "gpu3 of gpu-0002 is now G-gpu-0001, was G-gpu-0002",
-        )
+        assert records.record_stage(lease.dag_id, lease.run_id, moved, fleet.judgement(), raw).swapped == ()
+        records.confirm_part("gpu-0002", "G-gpu-0001", "Ada", "swapped for a test")
         assert [(place.node, place.until is None) for place in records.part_history("G-gpu-0001")] == [
             ("gpu-0001", False),
             ("gpu-0002", True),
         ]
-        assert records.node_events("gpu-0002")[-1].reason == swapped[1]
+        assert [each.reason for each in records.node_events("gpu-0002")][-3:-1] == [
+            "G-gpu-0001 moved from gpu3 of gpu-0001 to gpu3 of gpu-0002",
+            "gpu3 of gpu-0002 is now G-gpu-0001, was G-gpu-0002",
+        ]
 
     def test_two_slots_may_swap(self) -> None:
         records.add_node(fleet.new_node(serials={"gpu0": "A", "gpu1": "B"}))

@@ -64,6 +64,7 @@ def test_a_part_takes_its_past_along_to_another_node_and_slot() -> None:
     visit("one", GPU, DISK)
     assert before(node=OTHER, serials={"system": "OTHER", "gpu6": "SLOW"}) == {"gpu6": 1}
     visit("moved", node=OTHER, serials={"system": "OTHER", "gpu6": "SLOW"})
+    records.confirm_part(OTHER, "SLOW", "Ada", "moved there")
     assert before(node=OTHER) == {"gpu6": 1}
     visit("there", fleet.finding(device="gpu6"), node=OTHER, serials={"system": "OTHER", "gpu6": "SLOW"})
     assert before(node=OTHER) == {"gpu6": 2}

@@ -10,10 +10,15 @@ import pytest
 
 from muster import records
 from muster.admission.entry import admit_by, decide_now
-from muster.errors import BadWaiver, IllegalMove
+from muster.errors import BadWaiver, IllegalMove, MusterError
+from muster.judging.case import Collected, fresh_case
 from muster.lifecycle.gate import NeedsPerson, Refuse
 from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
+from muster.records.database import access
+from muster.records.parts import LATELY
 from muster_criteria.model import Action, Finding, Severity, Verdict
+from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.stage.judge import judge
 from tests.muster import fleet
 from tests.muster.cli.conftest import muster  # noqa: F401 - a fixture
 
@@ -122,18 +127,80 @@ def test_another_machine_behind_the_name_is_none(suspect: str) -> None:
 
 @pytest.mark.both_dialects
 def test_the_suspicion_follows_the_part_to_another_node_and_slot(suspect: str) -> None:
-    records.add_node(fleet.new_node("gpu-0002"))
-    run_all("with the old part", node="gpu-0002", serials={"system": "OTHER", "gpu6": "BAD"})
+    move_bad_part()
     (found,) = records.open_findings("gpu-0002")
     assert found.finding.device == "gpu6"
     assert records.open_findings(suspect) == []
     assert records.excluded_from_peers("cpu-generic", simulated=False) == {"gpu-0002"}
 
 
-def test_it_can_be_borne_with_where_it_sits_now(suspect: str) -> None:
+def move_bad_part() -> None:
+    """The part BAD goes to gpu-0002, and a person confirms it, since it was seen in gpu-0001 lately."""
     records.add_node(fleet.new_node("gpu-0002"))
     run_all("with the old part", node="gpu-0002", serials={"system": "OTHER", "gpu6": "BAD"})
+    records.confirm_part("gpu-0002", "BAD", "Ada", "put there this morning")
+
+
+@pytest.mark.both_dialects
+def test_a_node_that_claims_another_s_serials_harms_itself_alone() -> None:
+    """The claimed parts keep their place, no suspicion meets them, and a person is asked about the claimant."""
+    for node, serials in (("gpu-0001", PARTS), ("gpu-0002", {"system": "OTHER", "gpu3": "OWN"})):
+        records.add_node(fleet.new_node(node))
+        run_all("clean", node=node, serials=serials)
+    records.move_node(NODE, State.PRODUCTION, "Ada", "past the gate, by hand")
+    run_all("claims", CORRUPT, node="gpu-0002", serials={"system": "OTHER", "gpu3": "BAD", "gpu4": "GOOD"})
+    sitting = {each.serial: each.node for each in records.node_parts(NODE) if each.until is None}
+    assert sitting == dict.fromkeys(PARTS.values(), NODE)
+    assert records.open_findings(NODE) == []
+    assert records.excluded_from_peers("cpu-generic", simulated=False) == {"gpu-0002"}
+    run_all("revalidation")
+    assert records.get_node(NODE).state is State.PRODUCTION
+    for node in ("gpu-0001", "gpu-0002"):
+        remarks = [each for each in records.node_events(node) if "serial_elsewhere" in each.evidence]
+        assert len(remarks) == 2, "once a part, not once a stage"
+    repaired("gpu-0002")
+    run_all("honest again", node="gpu-0002", serials={"system": "OTHER", "gpu3": "OWN"})
+    (found,) = records.open_findings("gpu-0002")
+    assert found.finding.device == "gpu3", "what it corrupted stays with its own slot"
+
+
+def test_a_part_seen_elsewhere_lately_is_a_warning_for_a_person() -> None:
+    for node, serials in (("gpu-0001", PARTS), ("gpu-0002", {"system": "OTHER"})):
+        records.add_node(fleet.new_node(node, serials=serials))
+    claims, _ = fleet.result("intake", node="gpu-0002", serials={"system": "OTHER", "gpu3": "BAD"})
+    lease = fleet.begin("gpu-0002")
+    case = fresh_case(
+        records.get_run(lease.dag_id, lease.run_id), records.get_node("gpu-0002"), load_sku("cpu-generic"), "intake",
+        Collected(claims),
+    )  # fmt: skip
+    (found,) = [each for each in judge(case).findings if each.rule == "serial_elsewhere"]
+    assert (found.device, found.severity, found.action) == ("gpu3", Severity.WARNING, Action.INSPECT)
+
+
+def test_a_serial_counts_as_elsewhere_while_its_node_was_seen_lately_or_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    for node in ("gpu-0001", "gpu-0003"):
+        records.add_node(fleet.new_node(node, serials={"gpu3": f"OF-{node}"}))
+    records.adopt_nodes(["gpu-0003"], "Ada", "it serves")
+    later = datetime.datetime.now(datetime.UTC) + LATELY * 1.1
+    monkeypatch.setattr(access, "now", lambda: later)
+    records.add_node(fleet.new_node("gpu-0002", serials={"gpu3": "OF-gpu-0001", "gpu4": "OF-gpu-0003"}))
+    assert {each.slot for each in records.node_parts("gpu-0002")} == {"gpu3"}
+
+
+@pytest.mark.parametrize(("serial", "person"), [("NEVER", "Ada"), ("BAD", "root")])
+def test_a_part_is_confirmed_only_where_it_was_reported_and_by_a_person(serial: str, person: str) -> None:
+    for node in ("gpu-0001", "gpu-0002"):
+        records.add_node(fleet.new_node(node))
+        run_all("clean", node=node, serials=PARTS if node == NODE else {"gpu6": "BAD"})
+    with pytest.raises(MusterError):
+        records.confirm_part("gpu-0002", serial, person, "put there this morning")
+    assert {each.node for each in records.part_history("BAD") if each.until is None} == {NODE}
+
+
+def test_it_can_be_borne_with_where_it_sits_now(suspect: str) -> None:
     run_all("with another", serials={**PARTS, "gpu3": "NEW"})
+    records.add_node(fleet.new_node("gpu-0002"))
+    run_all("with the old part", node="gpu-0002", serials={"system": "OTHER", "gpu6": "BAD"})
     (found,) = records.open_findings("gpu-0002")
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=7)
     waiver = records.waive_finding(found.finding.id, until, "Ada", "jobs there check their weights")

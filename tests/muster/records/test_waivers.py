@@ -110,6 +110,9 @@ def test_it_is_about_nothing_else() -> None:
 def test_it_follows_the_part_and_not_the_slot() -> None:
     waiver = records.waive_finding(found(system="S-1", gpu3="G-77"), days(30), "Ada", "slow card")
     assert waiver.subject == "gpu G-77"
+    lease, (swapped, raw) = fleet.begin(run_id="swapped"), fleet.result(serials={"system": "S-1", "gpu3": "G-78"})
+    records.record_stage(lease.dag_id, lease.run_id, swapped, fleet.judgement(), raw)
+    records.release_leases(lease.dag_id, lease.run_id, "over")
     records.add_node(fleet.new_node("gpu-0002", serials={"system": "S-2", "gpu0": "G-77"}))
     assert again("moved", "gpu-0002", device="gpu0").verdict is Verdict.WARN
     assert again("stayed", device="gpu3").verdict is Verdict.FAIL

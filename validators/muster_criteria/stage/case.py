@@ -24,7 +24,7 @@ class Case:
         level: The level at which it was to be run.
         result: What the node measured; None if nothing usable came back.
         why_missing: One sentence: the reason why there is no result.
-        evidence: What the controller itself established; each item is a critical finding.
+        evidence: What the controller itself established; each item is a finding.
         simulated: Whether the records know the node as simulated; the result's own mark is not trusted.
         references: Peer snapshot and the node's earlier visits; None: judge by the SKU alone.
         goldens: Digests that the fleet agreed on.

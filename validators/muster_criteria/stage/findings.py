@@ -72,16 +72,16 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def evidence_finding(evidence: Evidence) -> Finding:
-    """Returns a fact that the controller itself established as a critical finding."""
+    """Returns a fact that the controller itself established as a finding."""
     return Finding(
         rule=evidence.kind,
         metric="evidence",
         device=evidence.device,
-        severity=Severity.CRITICAL,
+        severity=evidence.severity,
         fault_class=evidence.fault_class,
         action=evidence.action,
         observed=evidence.sentence,
-        expected="a node that stays up and answers under load",
+        expected=evidence.expected,
         source="established by the controller",
         summary=evidence.sentence,
     )

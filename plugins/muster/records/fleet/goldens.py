@@ -63,9 +63,12 @@ def goldens_for(
     return Goldens(promoted, digests, simulated)
 
 
-def observe(session: Session, run: Run, result: StageResult, *, simulated: bool) -> None:
-    """Keep the digests of a result, and promote what they complete, in the caller's transaction."""
-    answers = digests_of(result)
+def observe(session: Session, run: Run, result: StageResult, unsure: Collection[str] = (), *, simulated: bool) -> None:
+    """Keep the digests of a result, and promote what they complete, in the caller's transaction.
+
+    Digests of the slots ``unsure``, whose part is not known, are left out.
+    """
+    answers = [each for each in digests_of(result) if each.device not in unsure]
     if not answers:
         return
     if session.get_bind().dialect.name == "postgresql":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sqlalchemy import select
@@ -25,8 +25,11 @@ from muster_criteria.context.waivers import subject_of
 from muster_criteria.model import Action, FaultClass, Finding, Judgement, Severity, Variant
 
 
-def mark(session: Session, run: Run, judgement: Judgement) -> None:
-    """Store each part that a finding of this judgement makes a suspect; known suspects stay unchanged."""
+def mark(session: Session, run: Run, judgement: Judgement, unsure: Collection[str] = ()) -> None:
+    """Store each part that a finding of this judgement makes a suspect; known suspects stay unchanged.
+
+    In the slots ``unsure`` it is not known which part that is: there the slot of this machine is the suspect.
+    """
     suspicious = [finding for finding in judgement.findings if makes_suspect(finding)]
     if not suspicious:
         return
@@ -37,7 +40,7 @@ def mark(session: Session, run: Run, judgement: Judgement) -> None:
         if row.subject or row.run_id == run.run_id
     }
     for finding in suspicious:
-        subject = subject_of(finding.device, serials)
+        subject = "" if finding.device in unsure else subject_of(finding.device, serials)
         if (subject, finding.id) not in known:
             session.add(
                 SuspectRow(
