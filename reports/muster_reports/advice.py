@@ -51,6 +51,7 @@ STEP = {
 
 _SOME_UNJUDGED = "Some figures could not be judged: there is no limit for them, and not yet eight similar nodes"
 
+_LEFT_SERVICE = ("production", "qualified")
 HELD_BACK = frozenset({"quarantine", "triage", "repair", "rma", "retired"})
 
 
@@ -61,6 +62,12 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
     steps = (*first, *(_part_steps(report, Severity.CRITICAL) or _part_steps(report, Severity.WARNING))[:3])
     retest = f"then test again: muster qualify {shlex.quote(report.node)}"
     match report.verdict:
+        case Verdict.WARN | Verdict.PROVISIONAL if (report.state_before, report.state_after) == _LEFT_SERVICE:
+            closing = (
+                "It has left production: a revalidation returns a node on a full-coverage PASS, or if all that it "
+                "finds was waived when a person admitted the node. Resolve the findings below, or waive them and admit "
+                f"the node again: muster node move {shlex.quote(report.node)} production --reason …"
+            )
         case Verdict.PASS | Verdict.WARN if _approval_is_asked(report):
             closing = "It does not enter production by itself: approve or refuse it in Airflow (DAG admission)."
         case Verdict.PASS:

@@ -37,6 +37,8 @@ def test_wording_of_next_steps(samples: Samples, snapshot: SnapshotAssertion) ->
         for verdict in Verdict
         for state in STATES
     }
+    left = dataclasses.replace(report, state_before="production", state_after="qualified")
+    steps["WARN, out of production"] = shown(dataclasses.replace(left, verdict=Verdict.WARN)).next_steps
     steps["passed in a block"] = shown(in_block(report)).next_steps
     for state in ("production", "registered"):
         held = dataclasses.replace(samples["hot_gpu"], held="5 of 25 nodes were withdrawn", state_after=state)

@@ -26,7 +26,8 @@ class RunFacts:
     """A run and its node, from the records.
 
     ``stages``: the run's current verdicts. ``verdicts``: the current verdicts on the node, of all runs.
-    ``suspect``: a part of the node corrupted data before, without a waiver valid now.
+    ``suspect``: a part of the node corrupted data before, without a waiver valid now. ``accepted``: all that the run
+    found is waived now, and was waived when a person admitted the node.
     """
 
     run: RunRecord
@@ -34,23 +35,36 @@ class RunFacts:
     stages: Sequence[StageSummary]
     verdicts: Sequence[StageVerdict]
     suspect: bool
+    accepted: bool
 
     @property
     def full_coverage(self) -> bool:
         """Whether the run passed with full coverage, on this kind of node, without a suspect part in it."""
+        return not self.suspect and self._covered(Verdict.PASS)
+
+    def nothing_new(self, verdict: Verdict) -> bool:
+        """Whether a run that ends with ``verdict`` gives no reason to end the service of a node in revalidation.
+
+        Either it could not test the node, which it took out of production, and found nothing until then; or it tested
+        all with full coverage, and warns only of findings that a person accepted when admitting the node.
+        """
+        if verdict is Verdict.SKIPPED:
+            passed = all(each.verdict is Verdict.PASS for each in self.stages)
+            return self.run.state_before is State.PRODUCTION and passed
+        warned = verdict is Verdict.WARN and self.accepted and not self.suspect
+        return warned and self._covered(Verdict.PASS, Verdict.WARN)
+
+    def _covered(self, *verdicts: Verdict) -> bool:
         foreign = self.run.simulated and not self.node.simulated
-        return full_coverage(self.run.required_stages, self.stages) and not self.suspect and not foreign
-
-    def untested(self, verdict: Verdict) -> bool:
-        """Whether the run took the node out of production, ends with ``verdict`` untested, and found nothing."""
-        nothing = all(each.verdict is Verdict.PASS for each in self.stages)
-        return verdict is Verdict.SKIPPED and self.run.state_before is State.PRODUCTION and nothing
+        return full_coverage(self.run.required_stages, self.stages, verdicts) and not foreign
 
 
-def full_coverage(required: Collection[str], stages: Iterable[StageSummary]) -> bool:
-    """Whether every required stage has a PASS with full coverage. Without a required stage: False."""
-    passed = {each.stage for each in stages if each.verdict is Verdict.PASS and each.full_coverage}
-    return bool(required) and set(required) <= passed
+def full_coverage(
+    required: Collection[str], stages: Iterable[StageSummary], verdicts: Collection[Verdict] = (Verdict.PASS,)
+) -> bool:
+    """Whether every required stage has one of ``verdicts`` with full coverage. Without a required stage: False."""
+    covered = {each.stage for each in stages if each.verdict in verdicts and each.full_coverage}
+    return bool(required) and set(required) <= covered
 
 
 def attested(claimed: Evidence, facts: RunFacts | None) -> Evidence:
@@ -78,9 +92,9 @@ def end_of_run(facts: RunFacts, verdict: Verdict, admission_level: str) -> tuple
         # Shadow mode ends only on a test as complete as a qualification.
         thorough = thoroughness(run.level) >= thoroughness(admission_level)
         full = full and thorough and set(STAGES) <= set(run.required_stages)
-    untested = facts.untested(verdict)
+    nothing_new = facts.nothing_new(verdict)
     return transitions.closing(
-        node.state, verdict, full, node.inconclusive, shadow=node.shadow, untested=untested
+        node.state, verdict, full, node.inconclusive, shadow=node.shadow, nothing_new=nothing_new
     ), full
 
 

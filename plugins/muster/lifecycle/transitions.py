@@ -75,8 +75,8 @@ class Evidence:
     ``budget_spent``: the budget of inconclusive runs is used up. ``person`` and ``reason``: who decided, and why.
     ``adopted`` and ``replaced``: the person took over a machine that serves already, or put another one in its place;
     set by the records' functions of these names alone. ``held``: the run's verdict is held by the
-    circuit breaker or for a common cause. ``untested``: the run took the node out of production, did not test it, and
-    found nothing. Both are set by the records alone, when they close that run.
+    circuit breaker or for a common cause. ``nothing_new``: the run tests a node in service, and gives no reason to end
+    that (``ending.RunFacts.nothing_new``). Both are set by the records alone, when they close that run.
     """
 
     run: str | None = None
@@ -89,7 +89,7 @@ class Evidence:
     adopted: bool = False
     replaced: bool = False
     held: bool = False
-    untested: bool = False
+    nothing_new: bool = False
 
 
 class Need(enum.Enum):
@@ -102,7 +102,7 @@ class Need(enum.Enum):
     QUALIFYING = "a run that found nothing critical (PASS, WARN or PROVISIONAL)"
     FULL_PASS = "a full-coverage PASS"
     HELD = "a verdict that is held"
-    UNTESTED = "a run that took it out of production and did not test it"
+    NOTHING_NEW = "a run that gives no reason to end its service"
     PERSON = "a named person with a reason"
     ADOPTION = "a named person who adopts it, in shadow mode, with a reason"
     REPLACEMENT = "a named person who replaces the machine, with a reason"
@@ -124,8 +124,8 @@ class Need(enum.Enum):
             return verdict is Verdict.PASS and evidence.full_coverage
         if self is Need.HELD:
             return bool(evidence.run) and evidence.held
-        if self is Need.UNTESTED:
-            return bool(evidence.run) and evidence.untested
+        if self is Need.NOTHING_NEW:
+            return bool(evidence.run) and evidence.nothing_new
         if self is Need.ADOPTION and not evidence.adopted:
             return False
         if self is Need.REPLACEMENT and not evidence.replaced:
@@ -146,7 +146,7 @@ def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:
         (s.CLUSTER_VALIDATION, s.PRODUCTION): (n.FULL_PASS, n.PERSON),
         (s.CLUSTER_VALIDATION, s.QUALIFIED): (n.RUN_OVER, n.PERSON),
         (s.PRODUCTION, s.REVALIDATION): (n.RUN,),
-        (s.REVALIDATION, s.PRODUCTION): (n.FULL_PASS, n.HELD, n.UNTESTED, n.PERSON),
+        (s.REVALIDATION, s.PRODUCTION): (n.FULL_PASS, n.HELD, n.NOTHING_NEW, n.PERSON),
         (s.REVALIDATION, s.QUALIFIED): (n.QUALIFYING, n.PERSON),
         (s.REVALIDATION, s.REGISTERED): (n.PERSON,),
         # Back to an earlier state: a cleared stage, or a qualified node tested again for another reason.
@@ -252,13 +252,13 @@ def closing(
     inconclusive: int,
     *,
     shadow: bool = False,
-    untested: bool = False,
+    nothing_new: bool = False,
 ) -> Closing:
     """Returns the effect of ``verdict`` on a node in ``current`` after ``inconclusive`` inconclusive runs in a row.
 
     A node that a person moved during the run (quarantine, triage, …) stays there. A node in ``shadow`` mode stays in
     service; a full-coverage PASS ends its shadow mode. After an inconclusive revalidation the node stays in
-    revalidation, out of production, until the next one; with ``untested`` (see ``Evidence``) it returns to production.
+    revalidation, out of production, until the next one. ``nothing_new``: as in ``Evidence``.
     """
     s = State
     if shadow:
@@ -274,12 +274,12 @@ def closing(
     if verdict is Verdict.INCONCLUSIVE:
         return Closing(home, inconclusive + 1, f"inconclusive run {inconclusive + 1} of {INCONCLUSIVE_BUDGET} in a row")
     if verdict is Verdict.SKIPPED:
-        home = (s.PRODUCTION,) if untested and current is s.REVALIDATION else home
+        home = (s.PRODUCTION,) if nothing_new and current is s.REVALIDATION else home
         return Closing(home, inconclusive, "the run did not test the node")
     if current is s.VALIDATION:
         return Closing((s.QUALIFIED,), 0, f"the run ended with {verdict}")
     if current is s.REVALIDATION:
-        back = s.PRODUCTION if verdict is Verdict.PASS and full_coverage else s.QUALIFIED
+        back = s.PRODUCTION if (verdict is Verdict.PASS and full_coverage) or nothing_new else s.QUALIFIED
         return Closing((back,), 0, f"the revalidation ended with {verdict}")
     return Closing(home, 0, f"the run ended with {verdict} before validation")
 

@@ -20,6 +20,7 @@ from muster.records.database.models import Job, Node, Run, StageRecord
 from muster.records.fleet.suspects import free_of_suspects
 from muster.records.values import JobRecord, NodeRecord, RunRecord, StageSummary
 from muster.records.verdicts import current_verdicts
+from muster.records.waivers import accepted_at_admission
 from muster.settings import settings
 from muster_criteria.model import Verdict
 
@@ -229,7 +230,7 @@ def close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
         full_coverage=full,
         budget_spent=State.TRIAGE in end.path,
         held=bool(end.held),
-        untested=facts.untested(verdict),
+        nothing_new=facts.nothing_new(verdict),
     )
     for state in end.path:
         access.move(session, node, state, "muster", f"{end.reason}: {run.headline}", evidence)
@@ -241,12 +242,14 @@ def close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
 
 
 def _facts(session: Session, run: Run, node: Node) -> RunFacts:
+    found = [finding for _, finding in common_causes.findings_of_run(session, run)]
     return RunFacts(
         run=access.to_run(run),
         node=access.to_node(node),
         stages=_stages(session, run),
         verdicts=[verdict for _, verdict in current_verdicts(session, node)],
         suspect=not free_of_suspects(session, node),
+        accepted=accepted_at_admission(session, node, found),
     )
 
 

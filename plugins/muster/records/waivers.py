@@ -14,11 +14,11 @@ from muster.lifecycle import waivers as lifecycle
 from muster.lifecycle.transitions import State
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
-from muster.records.database.models import FindingRow, Node, Run, StageRecord, WaiverRow
+from muster.records.database.models import Event, FindingRow, Node, Run, StageRecord, WaiverRow
 from muster.records.parts import current_serials, serials_at, sits_now
 from muster_criteria.context import waivers
 from muster_criteria.context.waivers import Machine, Waiver
-from muster_criteria.model import Finding, Judgement
+from muster_criteria.model import Finding, Judgement, Severity
 
 
 def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason: str) -> Waiver:
@@ -124,13 +124,37 @@ def valid_waivers(session: Session, now: datetime.datetime) -> list[Waiver]:
 
 def waivers_at(node: str, moment: datetime.datetime) -> tuple[list[Waiver], Machine]:
     """(the waivers valid at that moment, the machine with the parts that sat in it then). Raises UnknownNode."""
-    query = select(WaiverRow).where(WaiverRow.created_at <= moment, WaiverRow.until > moment)
-    query = query.where(or_(WaiverRow.revoked_at.is_(None), WaiverRow.revoked_at > moment)).order_by(WaiverRow.id)
     with reading() as session:
         row = access.node_row(session, node)
-        # A waiver that was revoked later was valid then.
-        given = [dataclasses.replace(to_waiver(each), revoked_at=None) for each in session.scalars(query)]
-        return given, Machine(row.name, serials_at(session, node, moment), row.machine_since)
+        return _waivers_at(session, moment), Machine(row.name, serials_at(session, node, moment), row.machine_since)
+
+
+def _waivers_at(session: Session, moment: datetime.datetime) -> list[Waiver]:
+    query = select(WaiverRow).where(WaiverRow.created_at <= moment, WaiverRow.until > moment)
+    query = query.where(or_(WaiverRow.revoked_at.is_(None), WaiverRow.revoked_at > moment)).order_by(WaiverRow.id)
+    # A waiver that was revoked later was valid then.
+    return [dataclasses.replace(to_waiver(each), revoked_at=None) for each in session.scalars(query)]
+
+
+def accepted_at_admission(session: Session, node: Node, findings: Sequence[Finding]) -> bool:
+    """Whether each finding above INFO is waived now, and was waived when a person admitted the node."""
+    grave = [finding for finding in findings if finding.severity is not Severity.INFO]
+    admitted = _admitted_by_person(session, node)
+    if admitted is None:
+        return False
+    then = lifecycle.mark(grave, _waivers_at(session, admitted), machine_of(session, node))
+    return all(each.waived for each in (*then, *marked_now(session, node, grave)))
+
+
+def _admitted_by_person(session: Session, node: Node) -> datetime.datetime | None:
+    """When the node last entered production, apart from returns from revalidation; None if no person admitted it."""
+    query = select(Event).where(Event.node == node.name, Event.to_state == State.PRODUCTION)
+    for event in session.scalars(query.where(Event.from_state != State.PRODUCTION).order_by(Event.id.desc())):
+        if "person" in event.evidence:
+            return event.at
+        if event.from_state != State.REVALIDATION:
+            return None
+    return None
 
 
 def apply_waivers(session: Session, node: Node, judgement: Judgement, unsure: Collection[str] = ()) -> Judgement:

@@ -37,7 +37,7 @@ EVIDENCE = st.builds(
     adopted=st.booleans(),
     replaced=st.booleans(),
     held=st.booleans(),
-    untested=st.booleans(),
+    nothing_new=st.booleans(),
 )
 
 
@@ -50,7 +50,7 @@ def test_production_needs_a_full_pass_or_a_person(current: State, evidence: Evid
     passed = evidence.run and evidence.verdict is Verdict.PASS and evidence.full_coverage
     person = (evidence.person or "").strip().lower() not in NOT_PERSONS and evidence.reason.strip()
     # A held verdict, and a test that was not made, bring no node in: it only goes on serving where it served.
-    kept = current is State.REVALIDATION and evidence.run and (evidence.held or evidence.untested)
+    kept = current is State.REVALIDATION and evidence.run and (evidence.held or evidence.nothing_new)
     assert passed or person or kept
 
 
@@ -178,7 +178,7 @@ def test_a_revalidation_that_says_nothing_leaves_the_node_waiting_out_of_service
     """It is not sent back to the loading dock for trouble that is not its own, and does not serve without a pass."""
     end = closing(State.REVALIDATION, verdict, False, 0)
     assert end.path == ()
-    back = closing(State.REVALIDATION, verdict, False, 0, untested=True).path
+    back = closing(State.REVALIDATION, verdict, False, 0, nothing_new=True).path
     assert back == ((State.PRODUCTION,) if verdict is Verdict.SKIPPED else ())
     assert path_to_stage("intake", State.REVALIDATION, frozenset()) == (), "the next run takes it up where it stands"
     assert closing(State.REVALIDATION, Verdict.PASS, True, end.inconclusive).path == (State.PRODUCTION,)

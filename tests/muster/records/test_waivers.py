@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+import functools
+from typing import Any
 
 import pytest
 
 from muster import records
 from muster.errors import BadWaiver, UnknownFinding
 from muster.lifecycle.transitions import STAGES, State
-from muster_criteria.model import Severity, Verdict
+from muster_criteria.model import Coverage, Finding, Severity, Verdict
 from tests.muster import fleet
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
@@ -144,3 +147,43 @@ def test_what_cannot_be_waived() -> None:
     with pytest.raises(BadWaiver, match="before it was replaced"):
         records.waive_finding(finding, days(1), "Ada", "known")
     assert records.list_waivers(over=True) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "also", "state"),
+    [
+        ("before", {}, State.PRODUCTION),
+        ("before, and renewed", {}, State.PRODUCTION),
+        ("before, and revoked", {}, State.QUALIFIED),
+        ("after", {}, State.QUALIFIED),
+        ("before", {"device": "gpu5"}, State.QUALIFIED),
+        ("before", {"coverage": Coverage(2, 2, 1, unjudged=("gemm_rate on gpu1",))}, State.QUALIFIED),
+    ],
+)
+def test_what_was_waived_when_a_person_admitted_the_node_does_not_end_its_service(
+    given: str, also: dict[str, Any], state: State
+) -> None:
+    slow = fleet.finding(severity=Severity.WARNING)
+    found = (slow, dataclasses.replace(slow, device=also.get("device", slow.device)))
+
+    def test(run_id: str, findings: tuple[Finding, ...], **changes: Any) -> records.RunRecord:
+        lease = fleet.begin(NODE, run_id)
+        for stage in STAGES:
+            warns = {"verdict": Verdict.WARN, "findings": findings, **changes} if stage == "performance" else {}
+            fleet.do_stage(lease, stage, **warns)
+        closed = records.finish_run(lease.dag_id, lease.run_id, Verdict.WARN, "it is slow")
+        records.release_leases(lease.dag_id, lease.run_id, "over")
+        return closed
+
+    records.add_node(fleet.new_node())
+    first = test("first", (slow,))
+    (known,) = records.open_findings(NODE)
+    waive = functools.partial(records.waive_finding, known.finding.id, days(30), "Ada", "slow but good enough")
+    waiver = waive() if given != "after" else None
+    records.move_node(NODE, State.PRODUCTION, "Ada", "needed now")
+    if waiver is not None and given != "before":
+        records.revoke_waiver(waiver.id, "Ada", "renewed")
+    if given in ("after", "before, and renewed"):
+        waive()
+    closed = test("again", found, **{name: value for name, value in also.items() if name == "coverage"})
+    assert (first.state_after, closed.verdict, closed.state_after) == (State.QUALIFIED, Verdict.WARN, state)

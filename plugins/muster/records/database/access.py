@@ -105,7 +105,7 @@ def evidence_json(evidence: Evidence) -> dict[str, Any]:
         "adopted": evidence.adopted,
         "replaced": evidence.replaced,
         "held": evidence.held,
-        "untested": evidence.untested,
+        "nothing_new": evidence.nothing_new,
         "person": evidence.person,
         "reason": evidence.reason,
     }
