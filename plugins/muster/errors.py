@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from muster_criteria.text import one_line
+
 
 class MusterError(Exception):
-    """An error that a user can resolve; ``str(error)`` is the sentence to show."""
+    """An error that a user can resolve; ``str(error)`` is the sentence to show, in one line whatever it quotes."""
+
+    def __init__(self, sentence: str = "") -> None:
+        super().__init__(one_line(sentence))
 
 
 class BadSettings(MusterError):
@@ -80,8 +85,8 @@ class BadInventory(MusterError):
     """An inventory has bad lines; ``problems`` has one sentence for each, and nothing was changed."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("\n".join(self.problems))
+        self.problems = tuple(one_line(problem) for problem in problems)
+        Exception.__init__(self, "\n".join(self.problems))
 
 
 class AirflowUnreachable(MusterError):

@@ -12,30 +12,21 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 from pydantic_core import from_json
 
+from muster_criteria.text import clean_text
+
 RESULT_SCHEMA = "muster.result/1"
 RESULT_BYTES_MAX = 5 * 1024 * 1024
-TEXT_MAX = 500
-"""Longest free text (a note, a reason, a fact) that is kept; the rest is cut off and marked with an ellipsis."""
-
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff0-\uffff]+")
 
 
 class BadResult(Exception):
     """The node's result cannot be used; the message is one sentence."""
 
 
-def clean_text(text: object) -> object:
-    """Replace control, bidirectional and invisible characters by a space and cut at ``TEXT_MAX`` characters."""
-    if not isinstance(text, str):
-        return text
-    if _UNPRINTABLE.search(text):
-        text = _UNPRINTABLE.sub(" ", text).strip()
-    return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
-
-
 Text = Annotated[str, BeforeValidator(clean_text)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,79}$")]
-DeviceName = Annotated[str, Field(pattern=r"^[a-z]+[0-9]{0,4}(:[A-Za-z0-9_.:@+/-]{1,64})?$", max_length=80)]
+DEVICE_NAME = re.compile(r"[a-z]{1,15}[0-9]{0,4}(:[A-Za-z0-9_.:@+/-]{1,64})?")
+"""A device as a node names it: "gpu3", "nic:ib0/2"."""
+DeviceName = Annotated[str, Field(pattern=f"^{DEVICE_NAME.pattern}$", max_length=80)]
 Unit = Annotated[str, Field(pattern=r"^[A-Za-z0-9%°/·²³ .-]{1,16}$")]
 Labels = Annotated[
     dict[Name, Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@+/% -]{0,64}$")]],

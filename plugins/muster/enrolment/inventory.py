@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError
 from muster.errors import BadInventory, MusterError, at
 from muster.records import HOST_KEY, NODE_NAME, NewNode
 from muster.remote.bmc import BadBmc, parse_bmc
+from muster_criteria.text import one_line
 
 SCANS = 32
 """Host keys scanned at a time; few enough not to trigger a firewall."""
@@ -57,6 +58,13 @@ class InventoryNode(pydantic.BaseModel):
     bmc: dict[str, Any] = pydantic.Field(default_factory=dict)
     simulated: bool = False
 
+    @pydantic.model_validator(mode="after")
+    def _printable(self) -> InventoryNode:
+        for name, value in self.model_dump().items():
+            if any(one_line(text) != text for text in _texts(value)):
+                raise ValueError(f"{name} has control or invisible characters; write it in plain text")
+        return self
+
     @pydantic.field_validator("launch")
     @classmethod
     def _launchable(cls, launch: dict[str, Any]) -> dict[str, Any]:
@@ -80,6 +88,17 @@ class InventoryNode(pydantic.BaseModel):
     def pinned(self, host_key: str) -> NewNode:
         """Returns the node to enrol with this host key."""
         return NewNode(**{**self.model_dump(), "host_key": host_key}, named=frozenset(self.model_fields_set))
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for pair in value.items():
+            yield from _texts(pair)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _texts(each)
 
 
 _JSON = {"launch": '{"kind": "venv", "path": "/opt/venv"}', "bmc": '{"url": "https://10.0.0.7", "connection": "bmc"}'}

@@ -28,6 +28,10 @@ _INLET_CONTEXT = "Intake"
 _INLET_NAME = re.compile(r"inlet|intake|ambient", re.IGNORECASE)
 
 
+READING_MAX = 1e9
+"""Beyond any temperature, fan speed or power in the units of Redfish; NaN is not below it either."""
+
+
 class BmcSilent(MusterError):
     """The BMC could not be read; the message is one sentence with the reason."""
 
@@ -58,15 +62,15 @@ def read_chassis(bmc: Bmc, who: Login, *, timeout_s: float, limit_s: float = LIM
 
     with Exchange(limit_s) as exchange:
         try:
-            found = _read(bmc, who, exchange, timeout_s)
+            measured = _as_devices(_read(bmc, who, exchange, timeout_s))
         except SushyError as error:
             why = "it takes too long or sends too much" if exchange.over else _text(error)
             raise BmcSilent(f"the BMC at {bmc.url} could not be read: {why}") from None
         except (AttributeError, KeyError, TypeError, ValueError) as error:  # the client does not check documents
             raise BmcSilent(f"the BMC at {bmc.url} sends an invalid Redfish document: {_text(error)}") from None
-    if not found:
+    if not measured:
         raise BmcSilent(f"the BMC at {bmc.url} reports no fan, inlet or power supply (Thermal and Power resources)")
-    return _as_devices(found)
+    return measured
 
 
 def _read(bmc: Bmc, who: Login, exchange: Exchange, timeout_s: float) -> list[_Found]:
@@ -162,7 +166,9 @@ def _name(part: Any) -> str:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    """Returns a reading; None if it is no number, or one that no sensor has."""
+    plain = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= READING_MAX
+    return float(value) if plain else None
 
 
 def _as_devices(found: list[_Found]) -> list[Measured]:

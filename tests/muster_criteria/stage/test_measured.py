@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster_criteria.measured import RESULT_BYTES_MAX, RESULT_SCHEMA, TEXT_MAX, BadResult, StageResult, parse_result
+from muster_criteria.measured import RESULT_BYTES_MAX, RESULT_SCHEMA, BadResult, StageResult, parse_result
+from muster_criteria.text import TEXT_MAX
 from muster_node import contract
 from tests.muster_criteria.nodes import MakeCase
 

@@ -11,6 +11,7 @@ from muster_criteria.fleet.comparisons import Comparison, Derivation
 from muster_criteria.sku_files.figures import Absent, Figure
 from muster_criteria.sku_files.limits import Limit, Written, as_tuple
 from muster_criteria.sku_files.peaks import peaks_of
+from muster_criteria.text import one_line
 from muster_criteria.xid.policy import XidPolicy
 
 Stage = Literal["intake", "burn_in", "integrity", "performance", "thermal"]
@@ -32,7 +33,7 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.key}: {self.message}."
+        return one_line(f"{self.file}: {self.key}: {self.message}.")
 
 
 def _choices(value: object) -> object:

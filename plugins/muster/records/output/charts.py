@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from muster_criteria.measured import DEVICE_NAME
 from muster_reports.model import Series
 
 CHARTED = {
@@ -84,7 +85,9 @@ def chart_series(packed: bytes) -> list[Series]:
     for row in telemetry_rows(packed):
         series, device = row.get("series"), row.get("device")
         second, value = _finite(row.get("t")), _finite(row.get("value"))
-        if series not in CHARTED or not isinstance(device, str) or second is None or value is None:
+        if not isinstance(series, str) or series not in CHARTED or second is None or value is None:
+            continue
+        if not isinstance(device, str) or not DEVICE_NAME.fullmatch(device):
             continue
         origin = second if origin is None else origin
         if (series, device) in tracks or len(tracks) < TRACKS:
@@ -92,7 +95,7 @@ def chart_series(packed: bytes) -> list[Series]:
     charted = []
     for (series, device), track in sorted(_outliers(tracks).items()):
         seconds, values = track.points()
-        charted.append(Series(series, device[:80], CHARTED[series], tuple(seconds), tuple(values)))
+        charted.append(Series(series, device, CHARTED[series], tuple(seconds), tuple(values)))
     return charted
 
 
