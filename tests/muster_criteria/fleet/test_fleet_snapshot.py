@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from muster_criteria.fleet.history import History
+from muster_criteria.fleet.readings import as_readings
 from muster_criteria.fleet.snapshot import Snapshot, build_snapshot
 from tests.muster_criteria.fleet_readings import DAY, scaled
 from tests.muster_criteria.frozen_fleet import FLEET, NODE, Frozen, at
@@ -20,6 +23,23 @@ def test_nodes_under_suspicion_are_left_out_of_the_snapshot(frozen: Frozen) -> N
     assert without.version == clean.version
     assert without.nodes == FLEET.nodes - 1
     assert without.version != build_snapshot(poisoned, at(DAY - 1), FLEET.comparisons).version
+
+
+@pytest.mark.parametrize("column", ["labels", "device"])
+def test_one_node_with_many_figures_weighs_no_more_than_another(frozen: Frozen, column: str) -> None:
+    """Labels and devices that nothing requires: its thousands of wild figures change no scale, tail or budget."""
+    own = frozen.earlier[(frozen.earlier["node"] == NODE) & (frozen.earlier["metric"] == "work_0")]
+    rng = np.random.default_rng(3)
+    wild = [
+        own.astype({column: str}).assign(
+            value=own["value"] * rng.standard_t(2, len(own)),
+            **{column: f"x={at}" if column == "labels" else [f"gpu{8 + 8 * at + slot}" for slot in own["slot"]]},
+        )
+        for at in range(100)
+    ]
+    flooded = as_readings(pd.concat([frozen.earlier.astype({column: str}), *wild]).drop(columns=["kind", "slot"]))
+
+    assert build_snapshot(flooded, at(DAY - 1), FLEET.comparisons).version == frozen.snapshot.version
 
 
 def test_the_same_readings_make_the_same_version_whatever_their_order(frozen: Frozen) -> None:

@@ -17,6 +17,7 @@ from muster_criteria.fleet.explained import learned_slopes, slopes_of, without_g
 from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, keyed, together
 from muster_criteria.fleet.tails import PROBABILITIES, tails_of
 from muster_criteria.fleet.timeline import Matrix, Timeline, row_medians, timeline
+from muster_criteria.fleet.weight import within_weight
 
 SERIES = ("kind", "metric", "labels", "unit")
 SCALES = ("rule", "sku", *SERIES, "scale", "size")
@@ -57,7 +58,7 @@ class _Sample:
 
 def learn(readings: pd.DataFrame, comparisons: Sequence[Comparison], budget: Budget) -> Learned:
     """Cells, scales and tails of these readings."""
-    fleet = keyed(readings, comparisons, by_day=True)
+    fleet = within_weight(keyed(readings, comparisons, by_day=True))
     latest = _latest(fleet)
     cells = cells_of(latest, budget.peers_min)
     usual, _ = Cells(cells).usual(latest)
