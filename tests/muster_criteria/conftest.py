@@ -15,10 +15,10 @@ from muster_criteria.fleet.history import build_history
 from muster_criteria.fleet.readings import DAY_S, readings_of, together
 from muster_criteria.fleet.references import References
 from muster_criteria.fleet.snapshot import build_snapshot
+from muster_criteria.rows import rows_of
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.skus import load_sku
-from muster_criteria.stage.rows import rows_of
 from tests.muster_criteria.frozen_fleet import Frozen
 from tests.muster_criteria.nodes import Case, MakeCase, healthy_raw
 

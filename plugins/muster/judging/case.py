@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from muster import records
 from muster.errors import UnknownSnapshot
 from muster.judging import repeats
-from muster.judging.chassis import Chassis, joined
 from muster.judging.references import compares, with_history
 from muster.judging.xid_history import returning_xids
+from muster_criteria.chassis import Chassis, joined
 from muster_criteria.model import Verdict
 
 if TYPE_CHECKING:

@@ -187,8 +187,8 @@ def _readings(of: LatestStage, sku: Sku) -> Iterator[pd.DataFrame]:
     """Readings of a stage's result and of its repeats, as the stage's judge takes them."""
     from muster_criteria.fleet.readings import readings_of
     from muster_criteria.fleet.single import derived
+    from muster_criteria.rows import rows_of
     from muster_criteria.stage import retests
-    from muster_criteria.stage.rows import rows_of
 
     attempts = list(_parsed(of))
     if not attempts:

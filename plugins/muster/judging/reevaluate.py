@@ -14,11 +14,11 @@ from pathlib import Path
 from muster import records
 from muster.errors import MusterError, UnknownRevision
 from muster.judging.case import Collected, judgement_of, stored_case
-from muster.judging.chassis import Chassis
 from muster.lifecycle import waivers
 from muster.lifecycle.transitions import STAGES
 from muster.records import RunRecord
 from muster.settings import settings
+from muster_criteria.chassis import Chassis
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Evidence, Finding, Judgement
 from muster_criteria.sku_files.model import Sku, SkuError

@@ -18,7 +18,6 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from muster import records
 from muster.errors import ControllerFault, DifferentMachine, IllegalMove, LeaseLost, MusterError, UnknownRun
 from muster.integration import logins
-from muster.judging.chassis import Chassis
 from muster.operators.trigger import JobTrigger
 from muster.remote import attempt as remote
 from muster.remote import jobs, launch, outcome, ssh
@@ -27,6 +26,7 @@ from muster.remote.attempt_key import AttemptKey
 from muster.remote.outcome import Ended, Kind
 from muster.remote.zipapp import build_agent
 from muster.settings import settings
+from muster_criteria.chassis import Chassis
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Judgement
 from muster_criteria.sku_files.model import Sku, SkuError

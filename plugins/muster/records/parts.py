@@ -15,7 +15,7 @@ from muster.records.database import access
 from muster.records.database.engine import reading
 from muster.records.database.models import Event, Node, Part, Placement, Run
 from muster.records.values import PlacementRecord, RunRecord
-from muster_criteria.sku_files.limits import kind_of
+from muster_criteria.devices import kind_of
 
 CHASSIS = ("system", "board")
 """The parts whose serial makes a machine this machine; any other part may be swapped."""

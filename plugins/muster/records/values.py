@@ -128,7 +128,7 @@ class JobRecord:
     node: str = ""
     """Needed only where the run tests several nodes."""
     chassis: str = ""
-    """The BMC's readings before it, as ``muster.judging.chassis.Chassis`` writes it."""
+    """The BMC's readings before it, as ``muster_criteria.chassis.Chassis`` writes it."""
     repeat_probes: tuple[str, ...] = ()
     """The probes to run again after it, before the stage is judged."""
 

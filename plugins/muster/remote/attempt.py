@@ -20,7 +20,6 @@ import paramiko
 
 from muster import records
 from muster.errors import LeaseLost
-from muster.judging.chassis import Chassis, with_earlier
 from muster.records import JobRecord, NodeRecord, RunRecord
 from muster.remote import jobs, launch, outcome, redfish, ssh
 from muster.remote.attempt_key import AttemptKey
@@ -30,6 +29,7 @@ from muster.remote.ssh import NodeAddress
 from muster.remote.waiting import Wait
 from muster.remote.zipapp import AgentFile
 from muster.settings import settings
+from muster_criteria.chassis import Chassis, with_earlier
 from muster_criteria.measured import BadResult, StageResult, parse_result
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import CallSpec

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from muster import records
-from muster.judging.chassis import STAGES, with_earlier
 from muster.records import JobRecord
 from muster.remote import redfish
 from muster.remote.bmc import BadBmc, Bmc, Login, parse_bmc
 from muster.settings import settings
+from muster_criteria.chassis import STAGES, with_earlier
 
 _THREADS = concurrent.futures.ThreadPoolExecutor(max_workers=8, thread_name_prefix="bmc")
 """A separate pool, so that slow BMCs do not occupy the threads that all triggers of a triggerer share."""

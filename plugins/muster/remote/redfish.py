@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from muster.errors import MusterError
-from muster.judging.chassis import STAGES, Chassis, reading
 from muster.remote.bmc import BadBmc, Bmc, Login, login, parse_bmc
 from muster.remote.redfish_limits import Exchange, LimitedAdapter
 from muster.settings import settings
+from muster_criteria.chassis import STAGES, Chassis, reading
 from muster_criteria.measured import Measured
 
 if TYPE_CHECKING:

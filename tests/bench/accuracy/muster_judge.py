@@ -19,9 +19,9 @@ from muster_criteria.fleet.keyed import given_name
 from muster_criteria.fleet.readings import as_readings, group_of, labels_text, together
 from muster_criteria.fleet.snapshot import build_snapshot
 from muster_criteria.fleet.sweep import sweep
+from muster_criteria.rows import PRESENCE, PRESENCE_PROBE
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stage.retests import repeatable
-from muster_criteria.stage.rows import PRESENCE, PRESENCE_PROBE
 from tests.bench.accuracy.devices import DRIVERS, GPUS
 from tests.bench.accuracy.fleet import TODAY, Trials, Visit
 from tests.bench.accuracy.metrics import METRICS, PROBES, Metric

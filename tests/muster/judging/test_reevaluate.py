@@ -17,11 +17,11 @@ from airflow.sdk.exceptions import AirflowFailException
 from muster import records
 from muster.errors import LeaseHeld, MusterError, UnknownRevision, UnknownSnapshot
 from muster.judging.case import NO_PEERS, Collected, fresh_case, judgement_of, stored_case
-from muster.judging.chassis import Chassis
 from muster.judging.reevaluate import differences, reevaluate
 from muster.judging.references import metrics
 from muster.lifecycle.transitions import STAGES
 from muster.operators import provisional, statistics, upkeep
+from muster_criteria.chassis import Chassis
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Coverage, Evidence, Judgement, Verdict
 from muster_criteria.sku_files.model import Sku

@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from muster import records
-from muster.judging.chassis import Chassis
+from muster_criteria.chassis import Chassis
 from tests.muster import fleet
 
 BMC = {"url": "https://10.0.1.1", "connection": "bmc"}

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from muster import records
-from muster.judging.chassis import Chassis, reading
 from muster.records import JobRecord
 from muster.remote import redfish
 from muster.remote.bmc import BadBmc, Bmc, Login
 from muster.remote.bmc_watch import BmcWatch
+from muster_criteria.chassis import Chassis, reading
 
 BEFORE = Chassis((reading("fan_speed", "fan0", 8000.0, None, "Fan 1"),))
 JOB = JobRecord("dag", "run", "burn_in", "0.0", "running", "", chassis=BEFORE.to_json())

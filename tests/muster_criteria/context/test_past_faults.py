@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from muster_criteria.rows import rows_of
 from muster_criteria.stage.frame import build_frame
-from muster_criteria.stage.rows import rows_of
 from tests.muster_criteria.nodes import MakeCase
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from muster_criteria.fleet.absolute import absolute
 from muster_criteria.fleet.readings import as_readings
+from muster_criteria.rows import PRESENCE
 from muster_criteria.sku_files.model import Sku
-from muster_criteria.stage.rows import PRESENCE
 
 COPY, BF16, HARDWARE = "op=copy", "dtype=bf16", "reason=hw_thermal"
 

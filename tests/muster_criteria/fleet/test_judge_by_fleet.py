@@ -12,8 +12,8 @@ from muster_criteria.fleet.references import References
 from muster_criteria.fleet.single import derived
 from muster_criteria.fleet.thresholds import Thresholds
 from muster_criteria.model import Action, FaultClass, Finding, Severity, Verdict
+from muster_criteria.rows import rows_of
 from muster_criteria.sku_files.model import Sku
-from muster_criteria.stage.rows import rows_of
 from muster_criteria.stage.rules import violations
 from muster_criteria.stage.suite import unexpected_rows
 from tests.muster_criteria.nodes import Case, MakeCase

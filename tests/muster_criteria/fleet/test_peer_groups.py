@@ -12,8 +12,8 @@ from muster_criteria.fleet.readings import DAY_S, group_of, labels_of, labels_te
 from muster_criteria.fleet.references import References
 from muster_criteria.fleet.snapshot import build_snapshot
 from muster_criteria.model import Verdict
+from muster_criteria.rows import rows_of
 from muster_criteria.sku_files.model import Sku
-from muster_criteria.stage.rows import rows_of
 from tests.muster_criteria.conftest import DAY
 from tests.muster_criteria.nodes import MakeCase
 

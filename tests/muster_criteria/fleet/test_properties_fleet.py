@@ -19,10 +19,10 @@ from muster_criteria.fleet.references import References
 from muster_criteria.fleet.sweep import sweep
 from muster_criteria.measured import BadResult, parse_result
 from muster_criteria.model import Judgement, Severity, Verdict
+from muster_criteria.rows import rows_of
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.case import Case as JudgeCase
 from muster_criteria.stage.judge import judge
-from muster_criteria.stage.rows import rows_of
 from muster_criteria.stage.rules import FLEET_KINDS, violations
 from tests.muster_criteria.conftest import DAY
 from tests.muster_criteria.nodes import Case, MakeCase

@@ -6,7 +6,7 @@ import pytest
 
 from muster_criteria.measured import BadResult
 from muster_criteria.model import Verdict
-from muster_criteria.stage.rows import EXTRA_MAX, rows_of
+from muster_criteria.rows import EXTRA_MAX, rows_of
 from tests.muster_criteria.nodes import Case, MakeCase
 
 

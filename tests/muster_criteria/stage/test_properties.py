@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from muster_criteria.devices import kind_of
 from muster_criteria.measured import BadResult
 from muster_criteria.model import FaultClass, Judgement, Verdict
-from muster_criteria.sku_files.limits import Limit, Times, kind_of
+from muster_criteria.sku_files.limits import Limit, Times
 from muster_criteria.sku_files.model import STAGES
 from muster_criteria.sku_files.skus import list_skus
 from muster_criteria.stage.case import Case as JudgeCase

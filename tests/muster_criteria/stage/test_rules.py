@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from muster_criteria.rows import PRESENCE, Row, rows_of
 from muster_criteria.sku_files.limits import INVENTORY_KEYS, Limit, Times
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.skus import list_skus
 from muster_criteria.stage.frame import build_frame
-from muster_criteria.stage.rows import PRESENCE, Row, rows_of
 from muster_criteria.stage.rules import RULES, Rule, applicable, violations
 from tests.muster_criteria.nodes import MakeCase, shipped
 

@@ -14,10 +14,10 @@ from muster_node.cluster.digest import digest
 from muster_node.cluster.exchange import ANYBODY, OPS, Exchange, busbw_factor
 from muster_node.cluster.fabric import interface_of
 from muster_node.cluster.training import same_batch
-from muster_node.cluster.transformer import Shape, Transformer
 from muster_node.hardware import open_hardware
 from muster_node.hardware.seam import Compute
 from muster_node.probe import Probe, resolve_params
+from muster_node.workloads.transformer import Shape, Transformer
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.needs_torch

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from muster_criteria.devices import natural
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import Coverage, Finding, Judgement, Observation, Severity, Verdict
-from muster_criteria.stage.rows import natural
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from muster_criteria.sku_files.limits import Written
 from muster_criteria.sku_files.model import LEVELS, ProbeUse, Requirement
 from muster_criteria.sku_files.programme import START_AND_COLLECT_S, CallSpec
 from muster_criteria.sku_files.skus import SHIPPED
+from muster_criteria.written import Written
 
 JOIN_TIMEOUT_S = 60.0
 """Seconds after which the others report a member that did not join."""

@@ -9,9 +9,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster_criteria.context.goldens import DIGEST
+from muster_criteria.devices import kind_of, natural
 from muster_criteria.model import COMMON_CAUSE, Action, Finding, Severity, Variant
-from muster_criteria.sku_files.limits import kind_of
-from muster_criteria.stage.rows import Row, natural
+from muster_criteria.rows import Row
 from muster_criteria.words import listed
 
 RERUNS = {

@@ -12,9 +12,9 @@ import pandas as pd
 
 from muster_criteria.fleet.keyed import Codes, Numbers
 from muster_criteria.fleet.readings import labels_of
+from muster_criteria.rows import PRESENCE
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku
-from muster_criteria.stage.rows import PRESENCE
 
 COLUMNS = ("row", "rule", "breach", "expected", "share", "fault", "action")
 _NAMES = ("sku", "kind", "metric", "labels", "unit")

@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat
 
+from muster_criteria.devices import Kind
 from muster_criteria.model import Action, FaultClass
-from muster_criteria.sku_files.limits import Kind, Written
+from muster_criteria.written import Written
 
 Worse = Literal["lower", "higher"]
 Spread = Literal["low", "varied"]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from muster_criteria.sku_files.limits import kind_of
-from muster_criteria.stage.rows import Labels, natural
+from muster_criteria.devices import kind_of, natural
+from muster_criteria.rows import Labels
 
 NAMES = ("node", "device", "kind", "group", "sku", "metric", "labels", "unit", "run")
 """Columns that are names, kept as categories."""

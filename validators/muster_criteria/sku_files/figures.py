@@ -7,7 +7,9 @@ from typing import Annotated
 
 from pydantic import Field, FiniteFloat, model_validator
 
-from muster_criteria.sku_files.limits import Kind, Written, labelled
+from muster_criteria.devices import Kind
+from muster_criteria.sku_files.limits import labelled
+from muster_criteria.written import Written
 
 SCALE = {
     "TB/s": 1e12,

@@ -16,7 +16,8 @@ import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
 from muster_criteria.sku_files.figures import NOT_STATED
-from muster_criteria.sku_files.limits import Limit, Written, as_tuple, labelled
+from muster_criteria.sku_files.limits import Limit, labelled
+from muster_criteria.written import Written, as_tuple
 
 FOLDER = "learned"
 LEARNED_BYTES_MAX = 500_000

@@ -6,30 +6,19 @@ import datetime
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, field_validator, model_validator
+from pydantic import BeforeValidator, Field, FiniteFloat, field_validator, model_validator
 
+from muster_criteria.devices import Kind
 from muster_criteria.model import Action, FaultClass
+from muster_criteria.written import Written, as_tuple
 
 Breach = Literal["fail", "warn", "invalid"]
 """What a breach means. ``fail``: critical finding. ``warn``: warning. ``invalid``: the value is no measurement of the
 device (better than physics allows, or taken under too hot an inlet), so it counts as missing and the verdict is
 INCONCLUSIVE instead of FAIL."""
 
-Kind = Literal["gpu", "cpu", "node", "memory", "disk", "nic", "fan", "psu", "inlet"]
-
 LIMIT_KEYS = ("floor", "ceiling", "exactly", "siblings_at_least", "siblings_at_most", "spread_at_most")
 INVENTORY_KEYS = ("equals", "at_least", "at_most", "one_of", "matches")
-
-
-def as_tuple(value: object) -> object:
-    """A YAML list as a tuple, since models are frozen."""
-    return tuple(value) if isinstance(value, list) else value
-
-
-class Written(BaseModel):
-    """Base of everything read from YAML: frozen, and unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Times(Written):
@@ -131,8 +120,3 @@ def labelled(metric: str, labels: dict[str, str]) -> str:
     if not labels:
         return metric
     return f"{metric}[{','.join(f'{key}={value}' for key, value in sorted(labels.items()))}]"
-
-
-def kind_of(device: str) -> str:
-    """ "gpu" of "gpu3", "disk" of "disk:sda", "node" of "node"."""
-    return device.partition(":")[0].rstrip("0123456789")

@@ -9,9 +9,10 @@ from pydantic import BeforeValidator, Field, FiniteFloat, PrivateAttr, model_val
 
 from muster_criteria.fleet.comparisons import Comparison, Derivation
 from muster_criteria.sku_files.figures import Absent, Figure
-from muster_criteria.sku_files.limits import Limit, Written, as_tuple
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.peaks import peaks_of
 from muster_criteria.text import one_line
+from muster_criteria.written import Written, as_tuple
 from muster_criteria.xid.policy import XidPolicy
 
 Stage = Literal["intake", "burn_in", "integrity", "performance", "thermal"]

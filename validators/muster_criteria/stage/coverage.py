@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from muster_criteria.devices import natural
 from muster_criteria.measured import ProbeEnd, StageResult
 from muster_criteria.model import UNJUDGED, Coverage
+from muster_criteria.rows import PRESENCE, PRESENCE_PROBE
 from muster_criteria.sku_files.limits import labelled
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import Need, needs, promised, stage_probes
-from muster_criteria.stage.rows import PRESENCE, PRESENCE_PROBE, natural
 from muster_criteria.stage.rules import RULES
 from muster_criteria.words import listed
 

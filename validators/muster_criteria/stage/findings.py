@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from muster_criteria.context.goldens import GOLDEN
+from muster_criteria.devices import natural
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.keyed import given_name
 from muster_criteria.fleet.single import FLEET_PROBE, Runs
@@ -28,7 +29,6 @@ from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.fleet_findings import fleet_finding
 from muster_criteria.stage.plausible import plausible_finding
 from muster_criteria.stage.row_findings import row_finding
-from muster_criteria.stage.rows import natural
 from muster_criteria.stage.rules import FLEET_KINDS, INVALID_KINDS, KINDS, Rule, Violations
 from muster_criteria.words import figure
 

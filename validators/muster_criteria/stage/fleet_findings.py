@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from muster_criteria.devices import kind_of
 from muster_criteria.fleet.budget import NODE_RULES, varies_by_part
 from muster_criteria.fleet.causes import DEVICE_SHARE, DEVICES_MIN
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.model import COMMON_CAUSE, HELD, Action, FaultClass, Finding, Severity, Variant, subject
-from muster_criteria.sku_files.limits import kind_of, labelled
+from muster_criteria.sku_files.limits import labelled
 from muster_criteria.stage.rules import FLEET_KINDS, SEVERITY, Rule
 from muster_criteria.words import figure, listed
 

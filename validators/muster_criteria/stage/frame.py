@@ -18,13 +18,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from muster_criteria.devices import kind_of
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.single import REFERENCE_COLUMNS
-from muster_criteria.sku_files.limits import INVENTORY_KEYS, Limit, Times, kind_of
+from muster_criteria.rows import PRESENCE, Labels, Row
+from muster_criteria.sku_files.limits import INVENTORY_KEYS, Limit, Times
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import source_units
 from muster_criteria.stage import plausible
-from muster_criteria.stage.rows import PRESENCE, Labels, Row
 from muster_criteria.stage.rules import RULES, Rule
 
 Numbers = npt.NDArray[np.float64]

@@ -16,6 +16,7 @@ from muster_criteria.fleet.references import References
 from muster_criteria.fleet.single import Compared, compare, derived
 from muster_criteria.measured import StageResult
 from muster_criteria.model import UNJUDGED, Coverage, Finding, Judgement, Observation, Severity, Verdict
+from muster_criteria.rows import Row, rows_of
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.coverage import Invalid, nothing_measured, tally
@@ -24,7 +25,6 @@ from muster_criteria.stage.fleet_findings import corroborated, with_common_cause
 from muster_criteria.stage.frame import build_frame
 from muster_criteria.stage.observations import observations_of
 from muster_criteria.stage.retests import repeated_rows, to_repeat
-from muster_criteria.stage.rows import Row, rows_of
 from muster_criteria.stage.rules import INVALID_KINDS, Evaluate, applicable
 from muster_criteria.stage.sequential import is_noisy, sequential_probes, weigh
 from muster_criteria.stage.suite import unexpected_rows

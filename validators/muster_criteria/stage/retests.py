@@ -14,10 +14,10 @@ from muster_criteria.fleet.budget import repeat_informs
 from muster_criteria.fleet.single import derived
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Verdict
+from muster_criteria.rows import Row, rows_of
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import stage_probes
 from muster_criteria.stage.findings import Breaking, Origins
-from muster_criteria.stage.rows import Row, rows_of
 from muster_criteria.stage.rules import FLEET_KINDS
 
 

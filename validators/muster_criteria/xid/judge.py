@@ -12,9 +12,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from muster_criteria.devices import natural
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import XID, Evidence, FaultClass, Finding, Severity, measurement_reference
-from muster_criteria.stage.rows import natural
 from muster_criteria.words import listed
 from muster_criteria.xid.policy import Response, XidEvent, XidPolicy, XidSeverity, response_to, returning
 

@@ -17,7 +17,7 @@ import yaml
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from muster_criteria.model import Action, FaultClass
-from muster_criteria.sku_files.limits import Written, as_tuple
+from muster_criteria.written import Written, as_tuple
 
 Kind = Literal["xid", "sxid"]
 POLICY_BYTES_MAX = 200_000

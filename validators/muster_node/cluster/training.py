@@ -9,9 +9,9 @@ from typing import Any, Dict, List, Sequence, Tuple
 from muster_node.cluster.digest import digest
 from muster_node.cluster.fabric import Fabric
 from muster_node.cluster.member import PeerGroup
-from muster_node.cluster.transformer import Shape, Transformer
 from muster_node.hardware.seam import Device, Hardware, Worker
 from muster_node.workloads.common import seed_of
+from muster_node.workloads.transformer import Shape, Transformer
 
 RATE = 0.05
 """Learning rate. It only has to move the weights, not to learn well."""

@@ -16,11 +16,11 @@ from muster_node.cluster.fabric import open_fabric
 from muster_node.cluster.member import PeerGroup
 from muster_node.cluster.session import METRICS, PARAMS, join_block
 from muster_node.cluster.training import Parallel, StepTimes, replica, same_batch
-from muster_node.cluster.transformer import Shape, Transformer
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Device
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads.common import median, spread
+from muster_node.workloads.transformer import Shape, Transformer
 
 SHAPES = {
     "cpu": Shape(layers=2, d_model=64, head_dim=32, seq=32, batch=4, vocab=64),

@@ -10,9 +10,9 @@ import hashlib
 import importlib.metadata
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
-from muster_node.cluster.transformer import Shape, Transformer
 from muster_node.hardware.seam import Compute
 from muster_node.workloads.common import FORMATS, right_operand, seed_of
+from muster_node.workloads.transformer import Shape, Transformer
 
 Operation = Callable[[], List[Any]]
 """Runs once and gives all that it computed."""

@@ -136,7 +136,7 @@ class Run(Base):
 class Job(Base):
     """One detached job on a node: one attempt at a stage of a run; a user's Clear makes a new ``attempt_key``.
 
-    ``chassis``: the BMC's readings before it, as written by ``muster.judging.chassis.Chassis``; empty without a BMC.
+    ``chassis``: the BMC's readings before it, as written by ``muster_criteria.chassis.Chassis``; empty without a BMC.
     ``repeat_probes``: the probes to run again after it, before the stage is judged.
     """
 

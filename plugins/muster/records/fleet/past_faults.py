@@ -13,8 +13,8 @@ from muster.records.database import access
 from muster.records.database.engine import reading
 from muster.records.database.models import FindingRow, Node, Part, Placement, Run, StageRecord
 from muster.records.parts import real_serials, serials_at
+from muster_criteria.devices import kind_of
 from muster_criteria.model import COMMON_CAUSE, HELD, Severity
-from muster_criteria.sku_files.limits import kind_of
 
 if TYPE_CHECKING:
     from muster_criteria.measured import StageResult

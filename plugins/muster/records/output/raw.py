@@ -18,7 +18,7 @@ from muster_criteria.model import Verdict
 class StageBytes:
     """The bytes behind a stage's current verdict, and when it was recorded. None: never received, or deleted.
 
-    ``chassis``: the BMC's readings, as ``muster.judging.chassis.Chassis`` writes it.
+    ``chassis``: the BMC's readings, as ``muster_criteria.chassis.Chassis`` writes it.
     """
 
     result: bytes | None = None

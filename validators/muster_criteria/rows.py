@@ -7,11 +7,11 @@ not measured. Each counted GPU, and each extra one, gets a row for whether it an
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable
 
+from muster_criteria.devices import kind_of, natural
 from muster_criteria.measured import Measured, StageResult
-from muster_criteria.sku_files.limits import kind_of, labelled
+from muster_criteria.sku_files.limits import labelled
 from muster_criteria.sku_files.model import Sku
 
 PRESENCE_PROBE = "inventory"
@@ -61,13 +61,6 @@ def rows_of(result: StageResult, sku: Sku) -> list[Row]:
     counted = _counted(sku)
     rows = [_known(_only(group), counted) for group in by_key.values()] + _presence(result, counted)
     return sorted(rows, key=lambda row: (row.probe, row.metric, row.labels, natural(row.device)))
-
-
-def natural(device: str) -> tuple[str, int, str]:
-    """Sort key that puts gpu2 before gpu10."""
-    kind = kind_of(device)
-    number = re.match(r"\d+", device[len(kind) :])
-    return (kind, int(number.group()) if number else -1, device)
 
 
 def _row(measured: Measured) -> Row:

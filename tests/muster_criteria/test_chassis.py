@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.judging.chassis import PROBE, Chassis, joined, merged, reading
+from muster_criteria.chassis import PROBE, Chassis, joined, merged, reading
 from muster_criteria.measured import Measured, ProbeEnd, StageResult
 from tests.muster import fleet
 
