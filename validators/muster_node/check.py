@@ -23,12 +23,13 @@ DISK_MIN_BYTES = 2 * 1024**3
 TORCH_LIMIT_S = 120.0
 """The first import of PyTorch reads gigabytes from a cold disk."""
 
+NOT_ALLOWED = "not allowed: log in as root, or copy docs/examples/muster.sudoers; without it these readings are missing"
+
 OPTIONAL_TOOLS = {
     "nvidia-smi": "comes with the NVIDIA driver",
     "dcgmi": "install datacenter-gpu-manager for NVIDIA's own diagnostics",
     "ipmitool": "install ipmitool for fan and inlet readings",
     "fio": "install fio for a second opinion on disks",
-    "dmidecode": "install dmidecode for serial numbers of board and memory",
 }
 
 TORCH_CODE = (
@@ -60,7 +61,7 @@ def check(probes: Dict[str, Type[Probe]], open_hardware: Callable[[], Hardware])
     gpus = bool(hardware and hardware.devices("gpu"))
     items.extend(_torch(_needing(probes, "torch"), gpus and not (hardware is not None and hardware.simulated)))
     items.append(_gpus(gpus, _needing(probes, "gpu")))
-    items.extend(_privileges(probes))
+    items.extend(_privileges())
     items.extend(_tools(probes))
     return items
 
@@ -153,24 +154,11 @@ def _nvidia_on_pci() -> bool:
     return False
 
 
-def _privileges(probes: Dict[str, Type[Probe]]) -> List[Item]:
-    wanted: Dict[str, List[str]] = {}
-    for name, probe in sorted(probes.items()):
-        for need in probe.needs:
-            if need.partition(":")[0] == "privilege":
-                wanted.setdefault(need.partition(":")[2], []).append(name)
-    items = [_sudo(None, ())]
-    items.extend(_sudo(command or None, tuple(names)) for command, names in sorted(wanted.items()))
-    return items
-
-
-def _sudo(command: Optional[str], needed_by: Tuple[str, ...]) -> Item:
-    item = "sudo -n %s" % command if command else "sudo -n"
-    if privilege.granted(command):
-        return Item(item, True, needed_by, "privileges are there")
-    rule = shutil.which(command) or command if command else "ALL"
-    advice = "no privilege: run as root or let sudoers say NOPASSWD: %s for this user" % rule
-    return Item(item, False, needed_by, advice + "; without it readings are skipped")
+def _privileges() -> List[Item]:
+    return [
+        Item("sudo -n %s" % " ".join(command), granted, (), "allowed" if granted else NOT_ALLOWED)
+        for command, granted in ((command, privilege.granted(command)) for command in privilege.COMMANDS)
+    ]
 
 
 def _tools(probes: Dict[str, Type[Probe]]) -> List[Item]:

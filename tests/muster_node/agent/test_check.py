@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from muster_node import check, privilege
-from muster_node.probe import Probe, Skip
+from muster_node.probe import Probe
 from tests.muster_node.agent.harness import Node
 
 
 class NeedsMuch(Probe):
     name = "needs_much"
     stage = "intake"
-    doc = "Needs a tool, a privilege and PyTorch"
-    needs = ("tool:no-such-tool-anywhere", "privilege:dmidecode", "torch")
+    doc = "Needs a tool and PyTorch"
+    needs = ("tool:no-such-tool-anywhere", "torch")
 
 
 @pytest.fixture
-def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A PATH of our own, an ordinary user, and an empty cache of sudo grants."""
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH of our own, and an ordinary user."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    privilege._sudo_grants.cache_clear()
-    yield folder
-    privilege._sudo_grants.cache_clear()
+    return folder
 
 
 def tool(folder: Path, name: str, script: str) -> None:
@@ -38,33 +35,23 @@ def tool(folder: Path, name: str, script: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def test_root_needs_no_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_needs_no_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert privilege.sudo_prefix("dmidecode") == []
+    assert all(privilege.granted(command) for command in privilege.COMMANDS)
 
 
-def test_without_sudo_a_probe_is_skipped(tools: Path) -> None:
-    with pytest.raises(Skip, match=r"^no privilege$"):
-        privilege.sudo_prefix()
+def test_each_command_is_allowed_by_itself(tools: Path) -> None:
+    assert not privilege.granted(privilege.DMESG), "there is no sudo"
+    tool(tools, "sudo", '[ "$*" = "-n -l dmesg" ]')
+    assert [command for command in privilege.COMMANDS if privilege.granted(command)] == [privilege.DMESG]
 
 
-def test_sudo_without_a_password_is_used(tools: Path) -> None:
-    tool(tools, "sudo", '[ "$*" = "-n true" ]')
-    assert privilege.sudo_prefix() == ["sudo", "-n"]
-    assert privilege.sudo_prefix("dmidecode") == ["sudo", "-n"]
-
-
-def test_sudo_that_asks_for_a_password_is_none(tools: Path) -> None:
-    tool(tools, "sudo", "exit 1")
-    assert not privilege.granted("dmidecode")
-
-
-def test_sudo_for_one_program_only_is_enough_for_that_program(tools: Path) -> None:
-    tool(tools, "dmidecode", "exit 0")
-    tool(tools, "sudo", f'[ "$*" = "-n -l {tools}/dmidecode" ]')
-    assert privilege.sudo_prefix("dmidecode") == ["sudo", "-n"]
-    assert not privilege.granted("ipmitool")
-    assert not privilege.granted()
+def test_the_sudoers_file_allows_what_is_run_and_no_more() -> None:
+    file = Path(__file__).parents[3] / "docs" / "examples" / "muster.sudoers"
+    listed = file.read_text().split("MUSTER_READS =")[1].split("\n\n")[0].replace("\\\n", "").split(",")
+    allowed = {" ".join(each.split()).removeprefix("/usr/bin/").removesuffix(' ""') for each in listed}
+    assert allowed == {" ".join(command) for command in privilege.COMMANDS}
+    assert "*" not in file.read_text().split("MUSTER_READS =")[1]
 
 
 def test_everything_missing_is_reported_with_its_remedy(
@@ -80,12 +67,12 @@ def test_everything_missing_is_reported_with_its_remedy(
 
     items = {item.item: item for item in check.check({"needs_much": NeedsMuch}, no_hardware)}  # type: ignore[arg-type]
     needed = {name for name, item in items.items() if item.needed_by and not item.ok}
-    assert needed == {"hardware", "work directory", "torch", "sudo -n dmidecode", "no-such-tool-anywhere"}
+    assert needed == {"hardware", "work directory", "torch", "no-such-tool-anywhere"}
     assert all(items[name].needed_by == ("needs_much",) for name in needed)
     assert "RuntimeError: driver is not loaded" in items["hardware"].message
     assert "set MUSTER_WORK" in items["work directory"].message
     assert "No module named 'torch'" in items["torch"].message
-    assert "NOPASSWD: dmidecode" in items["sudo -n dmidecode"].message
+    assert not items["sudo -n dmesg"].ok
     assert "install fio" in items["fio"].message
 
 

@@ -119,7 +119,7 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
 def _with_families(raw: dict[str, Any], search: Sequence[Path]) -> tuple[bytes, dict[str, Any]]:
     """Returns the families' bytes and the SKU with their entries after its own. Raises SkuError."""
     read, whole = b"", dict(raw)
-    for name in raw.get("includes") or ():
+    for name in _listed(raw, "includes"):
         path = next(
             (file for folder in _folders(search) if (file := folder / "families" / f"{name}.yaml").is_file()), None
         )
@@ -130,8 +130,18 @@ def _with_families(raw: dict[str, Any], search: Sequence[Path]) -> tuple[bytes, 
             raise SkuError(f"family {name} may have {', '.join(FAMILY_KEYS)}, but has {', '.join(map(str, unknown))}")
         read += text
         for key in FAMILY_KEYS:
-            whole[key] = [*(whole.get(key) or ()), *(family.get(key) or ())]
+            whole[key] = [*_listed(whole, key), *_listed(family, key)]
     return read, whole
+
+
+def _listed(raw: dict[str, Any], key: str) -> list[Any]:
+    """Returns the list under ``key``; a missing one is empty, a single text a list of one. Raises SkuError."""
+    value = raw.get(key) or []
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise SkuError(f"{key} is not a list")
+    return value
 
 
 def _with_learned(raw: dict[str, Any], path: Path, search: Sequence[Path]) -> tuple[bytes, dict[str, Any]]:

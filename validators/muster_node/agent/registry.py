@@ -12,7 +12,6 @@ import pkgutil
 import shutil
 from typing import Any, Dict, Sequence, Type
 
-from muster_node import privilege
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Probe
 
@@ -84,7 +83,7 @@ def declaration(probe: Type[Probe]) -> Dict[str, Any]:
 
 
 def has_need(need: str, hardware: Hardware) -> bool:
-    """Whether a declared need is there: "torch", "gpu", "tool:<program>", "privilege:<program>"."""
+    """Whether a declared need is there: "torch", "gpu", "tool:<program>"."""
     kind, _, program = need.partition(":")
     if need == "torch":
         return importlib.util.find_spec("torch") is not None
@@ -92,8 +91,6 @@ def has_need(need: str, hardware: Hardware) -> bool:
         return bool(hardware.devices("gpu"))
     if kind == "tool":
         return shutil.which(program) is not None
-    if kind == "privilege":
-        return privilege.granted(program or None)
     return False
 
 
@@ -106,6 +103,4 @@ def need_sentence(need: str) -> str:
         return "no GPU answers"
     if kind == "tool":
         return "%s is not installed" % program
-    if kind == "privilege":
-        return "%s (for %s)" % (privilege.NO_PRIVILEGE, program) if program else privilege.NO_PRIVILEGE
     return "needs %s, which this agent does not know" % need

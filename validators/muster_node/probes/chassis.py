@@ -10,11 +10,11 @@ import collections
 import os
 from typing import Dict, List
 
+from muster_node import privilege
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.tools.ipmi import Reading, parse_sdr
 from muster_node.tools.run import real_only, run_tool
 
-COMMAND = ("ipmitool", "sdr", "elist", "all")
 SOURCE = {"source": "ipmi"}
 KINDS = {"fan_speed": "fan", "fan_duty": "fan", "fan_state": "fan", "psu_state": "psu", "psu_input_power": "psu"}
 
@@ -52,9 +52,9 @@ class Chassis(Probe):
 
 def _output(context: Context) -> str:
     limit_s = context.params["limit_s"]
-    done = run_tool(context, COMMAND, limit_s)
+    done = run_tool(context, privilege.IPMITOOL, limit_s)
     if done.status not in (0, None) and os.geteuid() != 0:  # /dev/ipmi0 belongs to root
-        done = run_tool(context, ("sudo", "-n", *COMMAND), limit_s)
+        done = run_tool(context, privilege.as_root(privilege.IPMITOOL), limit_s)
     if done.status is None:
         raise RuntimeError("ipmitool did not end within %g s" % limit_s)
     if done.status != 0:

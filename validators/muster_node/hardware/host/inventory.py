@@ -6,6 +6,7 @@ import ctypes
 import os
 from typing import Any, Dict, Iterator, List, Optional
 
+from muster_node import privilege
 from muster_node.hardware.host import parse
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
@@ -139,8 +140,8 @@ def _platform_facts(files: Files) -> Iterator[Fact]:
 def serials(files: Files) -> List[Fact]:
     """Serial numbers of system and board from DMI, which only root may read (``sudo -n`` is tried)."""
     facts = []
-    for name, item in (("serial_system", "product_serial"), ("serial_board", "board_serial")):
-        reading = files.read("/sys/class/dmi/id/" + item, sudo=True)
+    for name, file in zip(("serial_system", "serial_board"), privilege.SERIAL_FILES):
+        reading = files.read(file, sudo=True)
         serial = parse.parse_serial(reading.text)
         facts.append(text_fact(name, "node", serial, reading.note or ("" if serial else "not set by the maker")))
     return facts

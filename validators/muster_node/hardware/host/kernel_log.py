@@ -6,13 +6,14 @@ import os
 import re
 from typing import List, Optional, Sequence
 
+from muster_node import privilege
 from muster_node.hardware.host.sysfs import output_of
 
 _LOG_COMMANDS = (
-    ("dmesg",),
+    privilege.DMESG,
     # With the kernel's own seconds since boot, as dmesg has them: they separate a stage's messages from earlier ones.
     ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic"),
-    ("sudo", "-n", "dmesg"),
+    privilege.as_root(privilege.DMESG),
 )
 
 _HARDWARE_ERROR = re.compile(

@@ -11,6 +11,7 @@ import pathlib
 import subprocess
 from typing import Iterable, List, Optional, Sequence
 
+from muster_node import privilege
 from muster_node.hardware.seam import NO_PRIVILEGE, NOT_SUPPORTED
 
 COMMAND_TIMEOUT_S = 10.0
@@ -43,7 +44,7 @@ class Files:
         try:
             return Reading(full.read_text(encoding="utf-8", errors="replace").strip("\0 \t\n"))
         except PermissionError:
-            text = output_of(["sudo", "-n", "cat", str(full)]) if sudo else None
+            text = output_of(privilege.as_root(("cat", str(full)))) if sudo else None
             return Reading(text.strip() if text is not None else None, "" if text is not None else NO_PRIVILEGE)
         except OSError:
             return Reading(None, NOT_SUPPORTED)
