@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import pathlib
-import signal
 import sys
 import time
 import traceback
@@ -24,6 +23,7 @@ from muster_node.agent.gpu_settings import SavedSettings
 from muster_node.agent.jobdir import JobDir, Progress
 from muster_node.agent.probe_run import RunContext, run_probe
 from muster_node.agent.result import encode
+from muster_node.agent.stop import Stop
 from muster_node.agent.telemetry import HOLD_SPACINGS, Recorder, Sampler
 from muster_node.bounded import Hung, bounded
 from muster_node.contract import Aggregate, Measurement, Plan, ProbeOutcome, Result, TelemetryFile
@@ -33,7 +33,6 @@ OPEN_LIMIT_S = 120.0
 """Opening the hardware: NVML takes tens of seconds on an 8-GPU node whose driver was not loaded."""
 
 INVENTORY_LIMIT_S = 60.0
-FENCE_POLL_S = 1.0
 PROBES_MAX = 200
 WATCHDOG_MARGIN_S = 60.0
 """An agent that has not ended so long after its own deadline hangs, and its watchdog ends it."""
@@ -47,58 +46,6 @@ class Refused(Exception):
     def __init__(self, end: str, sentence: str) -> None:
         super().__init__(sentence)
         self.end = end
-
-
-class Stop:
-    """Why the job has to stop now: SIGTERM, its own deadline, or newer work on this node. None while it need not."""
-
-    def __init__(self, deadline_s: float) -> None:
-        self._deadline_s = deadline_s
-        self._deadline_at = time.monotonic() + deadline_s
-        self._superseded: Callable[[], bool] = lambda: False
-        self._polled_at = time.monotonic()
-        self._signal = 0
-        self.end = ""
-        self.sentence = ""
-
-    def catch_signals(self) -> None:
-        """SIGTERM, SIGINT and SIGHUP end the job; a hang-up that the launcher chose to ignore stays ignored."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self._note_signal)
-
-    def watch(self, superseded: Callable[[], bool]) -> None:
-        """From now on a newer fencing token ends the job too."""
-        self._superseded = superseded
-
-    def left_s(self) -> float:
-        """Seconds until the deadline."""
-        return self._deadline_at - time.monotonic()
-
-    def __call__(self) -> Optional[str]:
-        """Why to stop, as a clause; None to go on."""
-        if not self.end:
-            self._look()
-        return self.sentence or None
-
-    def _look(self) -> None:
-        now = time.monotonic()
-        if now - self._polled_at >= FENCE_POLL_S or self._signal:
-            self._polled_at = now
-            if self._superseded():
-                self._set(contract.END_FENCED, "newer work has come to this node")
-                return
-        if self._signal:
-            name = signal.Signals(self._signal).name
-            self._set(contract.END_TERMINATED, "the job was ended by %s" % name)
-        elif now >= self._deadline_at:
-            self._set(contract.END_DEADLINE, "the job's deadline of %g s was reached" % self._deadline_s)
-
-    def _set(self, end: str, sentence: str) -> None:
-        self.end, self.sentence = end, sentence
-
-    def _note_signal(self, number: int, frame: Any) -> None:
-        self._signal = self._signal or number
 
 
 class Job:
