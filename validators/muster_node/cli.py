@@ -48,7 +48,7 @@ def _command(
         return _probes(registry.discover(packages), args.json)
     if args.command == "check":
         return _check(registry.discover(packages), open_hardware, args.json)
-    return _info(open_hardware, args.json)
+    return _info(open_hardware, args.node, args.json)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -63,7 +63,10 @@ def _parser() -> argparse.ArgumentParser:
         ("check", "what is missing here; exit status 1 if a probe cannot run for want of it"),
         ("info", "what this agent and this machine are"),
     ]:
-        commands.add_parser(name, help=text).add_argument("--json", action="store_true", help="as JSON")
+        command = commands.add_parser(name, help=text)
+        command.add_argument("--json", action="store_true", help="as JSON")
+        if name == "info":
+            command.add_argument("--node", default=socket.gethostname(), help="the machine's name in the fleet")
     return parser
 
 
@@ -96,7 +99,7 @@ def _check(known: registry.Registry, open_hardware: Callable[[], Hardware], as_j
     return 0 if all(item.ok or not item.needed_by for item in items) else 1
 
 
-def _info(open_hardware: Callable[[], Hardware], as_json: bool) -> int:
+def _info(open_hardware: Callable[[], Hardware], node: str, as_json: bool) -> int:
     info: Dict[str, Any] = {
         "version": muster_node.__version__,
         "sha256": facts.agent_sha256(),
@@ -109,7 +112,7 @@ def _info(open_hardware: Callable[[], Hardware], as_json: bool) -> int:
         "torch": facts.torch_version(),
         "work": str(jobdir.work_dir()),
         **_hardware_info(open_hardware),
-        **_fence_info(),
+        **_fence_info(node),
     }
     if as_json:
         print(json.dumps(info, indent=1))
@@ -127,8 +130,8 @@ def _hardware_info(open_hardware: Callable[[], Hardware]) -> Dict[str, Optional[
         return {"boot_id": None, "simulated": None, "hardware_error": "%s: %s" % (type(error).__name__, error)}
 
 
-def _fence_info() -> Dict[str, object]:
-    mine = fence.Fence(jobdir.fence_dir(socket.gethostname()))
+def _fence_info(node: str) -> Dict[str, object]:
+    mine = fence.Fence(jobdir.fence_dir(node))
     try:
         return {"fence": mine.highest(), "running": mine.running()}
     except (fence.Fenced, OSError) as error:

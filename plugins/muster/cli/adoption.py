@@ -122,6 +122,20 @@ def confirm(
             risks(name, ["what is known of the part, suspicions included, counts for this node from now on"])
 
 
+def unfence(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -> None:
+    """Let a node accept jobs again after the records were restored: raise their fencing token above the node's."""
+    from muster import records
+    from muster.cli import check
+
+    records.get_node(name)
+    seen = check.fence_of(check.target(name, 22, "", ""))
+    with rehearsed(dry_run):
+        before = records.raise_fence(name, seen, show.person(who), given(reason))
+        typer.echo(f"{name} has seen the fencing token {seen}, the records {before}; the next is higher than both")
+        if dry_run:
+            risks(name, ["if another controller tests it too, each ends the other's tests"])
+
+
 def part(
     serial: Annotated[str, typer.Argument(help="The serial of a part, or of a machine.")], json: AsJson = False
 ) -> None:

@@ -17,8 +17,8 @@ app = typer.Typer(
 )
 app.add_typer(node.app, name="node", help="Enrol, check, show and move nodes.")
 for _command in (
-    adoption.adopt, adoption.verify, adoption.replace, adoption.reinstalled, adoption.confirm, adoption.part,
-    status.keep,
+    adoption.adopt, adoption.verify, adoption.replace, adoption.reinstalled, adoption.confirm, adoption.unfence,
+    adoption.part, status.keep,
 ):  # fmt: skip
     node.app.command(_command.__name__)(_command)
 app.command("status")(status.status)

@@ -6,10 +6,13 @@ import dataclasses
 import json
 import posixpath
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.errors import MusterError, UnknownNode
 from muster.settings import settings
+
+if TYPE_CHECKING:
+    from muster.remote import ssh
 
 OK, MISSING, OPTIONAL = "ok", "missing", "optional"
 
@@ -81,6 +84,36 @@ def check(node: Target, level: str) -> list[Item]:
 
     Of an enrolled node, missing is what its SKU requires at ``level``; what no probe of it uses is left out.
     """
+    answer, program = _run_agent(node, ["check", "--json"])
+    items = parse(answer.out)
+    if items is None:
+        raise MusterError(
+            f"{node.name}: the node side could not check anything: {answer.complaint}; "
+            f"look whether Python 3.9 or later is there ({program})"
+        )
+    how = "the key pinned at enrolment" if node.pinned else "a host key that is not pinned yet"
+    if node.sku:
+        items = for_sku(items, node.sku, level)
+    return [Item(OK, "ssh", (), f"logged in to {node.host}:{node.port} under {how}"), *items]
+
+
+def fence_of(node: Target) -> int:
+    """The highest fencing token that the node has seen, -1 if none. Raises MusterError."""
+    answer, program = _run_agent(node, ["info", "--json", "--node", node.name])
+    try:
+        found = json.loads(answer.out)["fence"]
+    except (ValueError, KeyError, TypeError):
+        found = None
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise MusterError(
+            f"{node.name}: the node side ({program}) names no fencing token; delete the file `fence` in its work "
+            f"folder while no test runs there: {answer.complaint}"
+        )
+    return found
+
+
+def _run_agent(node: Target, args: list[str]) -> tuple[ssh.Completed, str]:
+    """(output of the node side with these arguments, name of the program that runs it). Raises MusterError."""
     from muster.cli.connections import logged_in
 
     with logged_in(node, settings().ssh_timeout_s) as client:
@@ -90,19 +123,9 @@ def check(node: Target, level: str) -> list[Item]:
         agent = build_agent(settings().home / "agents")
         seen = jobs.look(client, node.work_dir, NO_JOB, agent.sha256)
         jobs.send_agent(client, seen, agent.path, agent.sha256)
-        words = launch.command_for(node.launch, jobs.agent_path(seen.work, agent.sha256), ["check", "--json"])
+        words = launch.command_for(node.launch, jobs.agent_path(seen.work, agent.sha256), args)
         command = ["env", f"MUSTER_WORK={seen.work}", *words]
-        answer = ssh.run(client, command, timeout=TIMEOUT_S)
-    items = parse(answer.out)
-    if items is None:
-        raise MusterError(
-            f"{node.name}: the node side could not check anything: {answer.complaint}; "
-            f"look whether Python 3.9 or later is there ({posixpath.basename(words[0])})"
-        )
-    how = "the key pinned at enrolment" if node.pinned else "a host key that is not pinned yet"
-    if node.sku:
-        items = for_sku(items, node.sku, level)
-    return [Item(OK, "ssh", (), f"logged in to {node.host}:{node.port} under {how}"), *items]
+        return ssh.run(client, command, timeout=TIMEOUT_S), posixpath.basename(words[0])
 
 
 def for_sku(items: list[Item], sku_name: str, level: str) -> list[Item]:

@@ -74,6 +74,7 @@ def examine() -> Iterator[Check]:
         return
     yield home(current.home)
     yield database(current)
+    yield from fences()
     yield skus(current)
     yield agent(current.home)
     yield ssh_connection(current)
@@ -111,6 +112,22 @@ def database(current: Settings) -> Check:
     if found.sqlite and len(nodes) > SQLITE_NODES_MAX:
         return Check(Mark.ADVICE, "fleet records", f"{seen}: SQLite is for the demo", _DATABASE)
     return Check(Mark.OK, "fleet records", seen)
+
+
+def fences() -> Iterator[Check]:
+    """No node refused its latest job for having seen a newer one that the records do not know; silent if so."""
+    from muster import records
+
+    try:
+        fenced = records.fenced_nodes()
+    except MusterError:  # reported by ``database``
+        return
+    if fenced:
+        seen = f"{', '.join(fenced)} refused a job as older than one seen there: the records were restored, or another "
+        yield Check(
+            Mark.MISSING, "fences", f"{seen}controller tests these nodes",
+            f"end the other controller; then muster node unfence {fenced[0]} --reason WHY",
+        )  # fmt: skip
 
 
 def skus(current: Settings) -> Check:

@@ -21,8 +21,10 @@ from muster.records.fleet.xids import XidRecord, by_boot, part_of, recorded_xids
 from muster.records.leases import (
     acquire_lease,
     acquire_leases,
+    fenced_nodes,
     get_lease,
     live_leases,
+    raise_fence,
     release_leases,
     release_leases_of,
 )
@@ -128,6 +130,7 @@ __all__ = [
     "dispose",
     "excluded_from_peers",
     "export_run",
+    "fenced_nodes",
     "find_run",
     "finish_run",
     "fleet_readings",
@@ -168,6 +171,7 @@ __all__ = [
     "part_runs",
     "previous_faults",
     "provisional_verdicts",
+    "raise_fence",
     "record_approval",
     "record_job",
     "record_reevaluation",

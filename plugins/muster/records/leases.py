@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from muster.errors import LeaseHeld
-from muster.lifecycle.transitions import IN_FLIGHT, Evidence, State
+from muster.errors import BadNode, IllegalMove, LeaseHeld
+from muster.lifecycle.transitions import IN_FLIGHT, Evidence, State, is_person
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
-from muster.records.database.models import Lease, Run
+from muster.records.database.models import Job, Lease, Node, Run, StageRecord
 from muster.records.values import LeaseRecord
 from muster_criteria.model import Verdict
+from muster_node.contract import END_FENCED
+
+TOKEN_MAX = 2**40
+"""Far above any token, which counts seconds since 1970."""
 
 
 def acquire_lease(node: str, dag_id: str, run_id: str) -> LeaseRecord:
@@ -40,7 +44,7 @@ def acquire_leases(nodes: Collection[str], dag_id: str, run_id: str) -> list[Lea
                 refusals.append(f"{node} is held by run {held.run_id} of {held.dag_id} since {since}")
                 continue
             if held is None:
-                row.fence += 1
+                row.fence = _next_token(row.fence)
                 held = Lease(node=node, dag_id=dag_id, run_id=run_id, token=row.fence, acquired_at=access.now())
                 session.add(held)
                 session.flush()
@@ -48,6 +52,49 @@ def acquire_leases(nodes: Collection[str], dag_id: str, run_id: str) -> list[Lea
         if refusals:
             raise LeaseHeld(f"{', '.join(refusals)}; wait for that run, or end it in Airflow")
     return taken
+
+
+def _next_token(last: int) -> int:
+    """A token above ``last`` and above each that other records of this node could have given until now.
+
+    Records that were restored, rebuilt or are kept by a second controller know of fewer tokens than the node has seen;
+    all of them know the time. Leases are further apart than seconds.
+    """
+    return max(last + 1, int(access.now().timestamp()))
+
+
+def raise_fence(node: str, seen: int, person: str, reason: str) -> int:
+    """Make the node's next token higher than ``seen``, the highest that it has seen; returns the last token until then.
+
+    Raises IllegalMove without a named person and a reason, BadNode for a token that no controller gives, UnknownNode.
+    """
+    if not is_person(person) or not reason.strip():
+        raise IllegalMove(f"the fence of {node} stays: that needs a named person and a reason")
+    if not seen < TOKEN_MAX:
+        raise BadNode(
+            f"{node} has the fencing token {seen}, which no controller gave: delete the file `fence` in its work "
+            "folder while no test runs there"
+        )
+    with writing() as session:
+        row = access.node_row(session, node, lock=True)
+        before, row.fence = row.fence, max(row.fence, seen)
+        state, text = State(row.state), f"the fence was raised from {before} to {row.fence}: {reason.strip()}"
+        access.write_event(session, node, state, state, person, text, {"person": person, "reason": reason.strip()})
+        return before
+
+
+def fenced_nodes() -> list[str]:
+    """The nodes that refused their latest job as older than one they have seen, with no newer lease in the records."""
+    latest = select(func.max(StageRecord.id)).join(Run, StageRecord.run == Run.id).group_by(Run.node)
+    query = (
+        select(Node.name)
+        .join(Run, Run.node == Node.name)
+        .join(StageRecord, StageRecord.run == Run.id)
+        .join(Job, (Job.run == Run.id) & (Job.stage == StageRecord.stage))
+        .where(StageRecord.id.in_(latest), StageRecord.job_end == END_FENCED, Job.fence >= Node.fence)
+    )
+    with reading() as session:
+        return sorted(set(session.scalars(query)))
 
 
 def release_leases(dag_id: str, run_id: str, reason: str) -> list[str]:

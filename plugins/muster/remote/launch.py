@@ -15,6 +15,7 @@ import pydantic
 from muster.errors import MusterError
 
 NAME_PREFIX = "muster-"
+FENCE = "MUSTER_FENCE"
 
 
 class BadLaunch(MusterError):
@@ -27,6 +28,7 @@ class Launch(pydantic.BaseModel):
     ``kind``: where Python and PyTorch are; ``python`` is the interpreter there; ``path`` the venv's folder;
     ``image`` the container image (podman, docker), root filesystem or image file (enroot, apptainer); ``gpus`` passes
     the NVIDIA GPUs into the container; ``options`` are further options of the runtime; ``env`` goes to the node side.
+    Its variable MUSTER_FENCE, the folder of the machine's fence, is mounted into containers: the fence outlives them.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -47,6 +49,8 @@ class Launch(pydantic.BaseModel):
             raise ValueError(f"{self.kind} needs 'image'")
         if self.image.startswith("-") or self.python.startswith("-"):
             raise ValueError("'image' and 'python' must not start with '-'")
+        if not self.env.get(FENCE, "/").startswith("/"):
+            raise ValueError(f"{FENCE} must be an absolute path, of a folder on the node's own disk")
         bad = [name for name in self.env if not name.isidentifier()]
         if bad:
             raise ValueError(f"{bad[0]!r} is no name of an environment variable")
@@ -98,9 +102,15 @@ def _oci(runtime: str, how: Launch, work: str, key: str) -> list[str]:
     if key:
         words += ["--name", f"{NAME_PREFIX}{key}"]
     words += ["--volume", f"{work}:{work}", "--workdir", work, "--env", f"MUSTER_WORK={work}"]
+    return [*words, *_further(how, "--volume"), *how.options]
+
+
+def _further(how: Launch, mount: str) -> list[str]:
+    """The options for the node's own variables, with the fence's folder mounted by ``mount``."""
+    words = [mount, f"{how.env[FENCE]}:{how.env[FENCE]}"] if FENCE in how.env else []
     for name, value in sorted(how.env.items()):
         words += ["--env", f"{name}={value}"]
-    return [*words, *how.options]
+    return words
 
 
 def _podman(how: Launch, work: str, key: str) -> list[str]:
@@ -115,15 +125,11 @@ def _docker(how: Launch, work: str, key: str) -> list[str]:
 
 def _enroot(how: Launch, work: str, key: str) -> list[str]:
     words = ["enroot", "start", "--rw", "--mount", f"{work}:{work}", "--env", f"MUSTER_WORK={work}"]
-    for name, value in sorted(how.env.items()):
-        words += ["--env", f"{name}={value}"]
-    return [*words, *how.options, how.image]
+    return [*words, *_further(how, "--mount"), *how.options, how.image]
 
 
 def _apptainer(how: Launch, work: str, key: str) -> list[str]:
-    words = ["apptainer", "exec", "--bind", f"{work}:{work}", "--env", f"MUSTER_WORK={work}"]
-    for name, value in sorted(how.env.items()):
-        words += ["--env", f"{name}={value}"]
+    words = ["apptainer", "exec", "--bind", f"{work}:{work}", "--env", f"MUSTER_WORK={work}", *_further(how, "--bind")]
     if how.gpus:
         words.append("--nv")
     return [*words, *how.options, how.image]

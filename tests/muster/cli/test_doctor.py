@@ -14,6 +14,7 @@ from muster.cli import doctor
 from muster.cli.doctor import Mark
 from muster.integration.airflow_api import AirflowClient
 from muster.settings import Settings
+from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.integration.test_airflow_api import Airflow
 from tests.support import sshd
@@ -91,6 +92,20 @@ def test_a_setting_that_cannot_be_used_is_the_first_and_only_line(
     monkeypatch.setenv("MUSTER_BURN_SLOTS", "none")
     status, out, _ = muster("doctor", "--json")
     assert (status, marks(out)) == (1, {"settings": "missing"})
+
+
+def test_a_node_that_refuses_jobs_by_its_fence_is_missing_until_the_fence_is_raised(sqlite_db: str) -> None:
+    records.add_node(fleet.new_node())
+    lease = fleet.begin()
+    parsed, raw = fleet.result()
+    job = records.JobRecord(lease.dag_id, lease.run_id, "intake", "0.0", "final", "", fence=lease.token)
+    records.record_job(job)
+    fenced = parsed.model_copy(update={"end": "fenced", "fence": lease.token})
+    records.record_stage(lease.dag_id, lease.run_id, fenced, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    assert [each.mark for each in doctor.fences()] == [Mark.MISSING]
+    records.raise_fence("gpu-0001", lease.token + 7, "Ada", "restored from Sunday")
+    assert list(doctor.fences()) == []
 
 
 def test_dags_that_are_absent_are_missing_and_paused_ones_are_advice() -> None:

@@ -57,6 +57,34 @@ def test_a_check_uses_the_connection_of_the_tasks_and_prints_json_only(
             assert status == (1 if any(item["mark"] == checking.MISSING for item in items.values()) else 0)
 
 
+@pytest.mark.needs_sshd
+def test_a_node_that_has_seen_higher_tokens_is_unfenced(
+    muster: Muster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sshd.running(tmp_path / "node") as server:
+        node = server.node("here")
+        extra = {"key_file": str(server.key_file)}
+        monkeypatch.setenv(
+            "AIRFLOW_CONN_MUSTER_SSH", json.dumps({"conn_type": "ssh", "login": node.user, "extra": extra})
+        )
+        work = tmp_path / "work"
+        records.add_node(
+            fleet.new_node("here", host=node.host, port=node.port, host_key=node.host_key, work_dir=str(work))
+        )
+        work.mkdir()
+        seen = records.acquire_lease("here", "dag", "one").token + 10**6
+        records.release_leases("dag", "one", "over")
+        (work / "fence").write_text(str(seen))
+        unfence = ("node", "unfence", "here", "--as", "Ada", "--reason", "restored from Sunday")
+        assert muster(*unfence, "--dry-run")[0] == 0
+        assert records.acquire_lease("here", "dag", "two").token < seen
+        records.release_leases("dag", "two", "over")
+        assert muster(*unfence)[0] == 0
+        assert records.acquire_lease("here", "dag", "three").token > seen
+        (work / "fence").write_text("not a number")
+        assert muster(*unfence)[0] == 1
+
+
 def test_a_check_goes_by_what_the_sku_runs_and_requires() -> None:
     items = [
         checking.Item(checking.OPTIONAL, "gpu", (), "there is no GPU: right for a CPU node"),

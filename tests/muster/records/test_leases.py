@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import subprocess
 import sys
 import threading
 
 import pytest
+from sqlalchemy import delete, update
 
 from muster import records
-from muster.errors import LeaseHeld, LeaseLost, UnknownNode
+from muster.errors import LeaseHeld, LeaseLost, MusterError, UnknownNode
 from muster.lifecycle.transitions import State
+from muster.records.database import access
+from muster.records.database.engine import writing
+from muster.records.database.models import Lease, Node
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 
@@ -50,6 +55,33 @@ class TestLeases:
         assert tokens == sorted(set(tokens))
         assert records.get_lease("gpu-0001") is None
 
+    def test_records_that_were_restored_or_rebuilt_give_no_token_that_was_given_before(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A hundred leases, then records that know of none: the node has seen the tokens, and refuses lower ones."""
+        records.add_node(fleet.new_node())
+        for number in range(100):
+            last = records.acquire_lease("gpu-0001", "dag", str(number)).token
+            records.release_leases("dag", str(number), "over")
+        with writing() as session:
+            session.execute(delete(Lease))
+            session.execute(update(Node).values(fence=0))
+        later = access.now() + datetime.timedelta(minutes=10)
+        monkeypatch.setattr(access, "now", lambda: later)
+        assert records.acquire_lease("gpu-0001", "dag", "restored").token > last
+
+    def test_a_fence_that_the_node_has_seen_is_passed_and_an_absurd_one_is_not_believed(self) -> None:
+        records.add_node(fleet.new_node())
+        seen = records.acquire_lease("gpu-0001", "dag", "one").token + 10**6
+        records.release_leases("dag", "one", "over")
+        for person, token in (("root", seen), ("Ada", 2**52)):
+            with pytest.raises(MusterError):
+                records.raise_fence("gpu-0001", token, person, "restored from Sunday")
+        records.raise_fence("gpu-0001", seen, "Ada", "restored from Sunday")
+        assert records.acquire_lease("gpu-0001", "dag", "two").token > seen
+        records.raise_fence("gpu-0001", 1, "Ada", "once more")
+        assert records.acquire_lease("gpu-0001", "dag", "two").token > seen, "it never goes back"
+
     def test_releasing_what_is_not_held_is_harmless(self) -> None:
         records.add_node(fleet.new_node())
         records.acquire_lease("gpu-0001", "dag", "one")
@@ -79,7 +111,7 @@ class TestLeases:
             thread.start()
         for thread in threads:
             thread.join()
-        assert sorted(map(str, outcomes)) == ["1", *["held"] * 7]
+        assert sorted(map(str, outcomes))[1:] == ["held"] * 7
 
     @pytest.mark.both_dialects
     def test_processes_that_race_for_one_node(self) -> None:
@@ -103,8 +135,7 @@ class TestLeases:
         assert [racer.returncode for racer in racers] == [0, 0, 0]
         assert [len(answer) for answer in answers] == [10, 10, 10]
         tokens = sorted(int(word) for answer in answers for word in answer if word != "held")
-        assert tokens == list(range(1, len(tokens) + 1))
-        assert tokens
+        assert len(tokens) == len(set(tokens)) > 0
 
     @pytest.mark.parametrize("stage", ["intake", "burn_in", "integrity"])
     @pytest.mark.both_dialects

@@ -25,6 +25,20 @@ BIND = "/home/a/.muster:/home/a/.muster --env MUSTER_WORK=/home/a/.muster"
             {"kind": "podman", "image": "torch:1", "gpus": True, "options": ["--privileged"], "env": {"A": "1"}},
             f"podman {OCI} --env A=1 --privileged --device nvidia.com/gpu=all torch:1 python3",
         ),
+        (
+            {"kind": "podman", "image": "torch:1", "env": {"MUSTER_FENCE": "/var/lib/muster"}},
+            f"podman {OCI} --volume /var/lib/muster:/var/lib/muster --env MUSTER_FENCE=/var/lib/muster torch:1 python3",
+        ),
+        (
+            {"kind": "enroot", "image": "torch", "env": {"MUSTER_FENCE": "/var/lib/muster"}},
+            f"enroot start --rw --mount {BIND} --mount /var/lib/muster:/var/lib/muster "
+            "--env MUSTER_FENCE=/var/lib/muster torch python3",
+        ),
+        (
+            {"kind": "apptainer", "image": "t.sif", "env": {"MUSTER_FENCE": "/var/lib/muster"}},
+            f"apptainer exec --bind {BIND} --bind /var/lib/muster:/var/lib/muster "
+            "--env MUSTER_FENCE=/var/lib/muster t.sif python3",
+        ),
         ({"kind": "docker", "image": "torch:1", "gpus": True}, f"docker {OCI} --gpus all torch:1 python3"),
         ({"kind": "enroot", "image": "torch"}, f"enroot start --rw --mount {BIND} torch python3"),
         ({"kind": "apptainer", "image": "t.sif", "gpus": True}, f"apptainer exec --bind {BIND} --nv t.sif python3"),
@@ -42,6 +56,7 @@ def test_command_lines(how: dict[str, object], expected: str) -> None:
         ({"kind": "docker"}, "docker needs 'image'"),
         ({"kind": "docker", "image": "--privileged"}, "must not start with '-'"),
         ({"python": "-c"}, "must not start with '-'"),
+        ({"env": {"MUSTER_FENCE": "fence"}}, "MUSTER_FENCE"),
         ({"env": {"A B": "1"}}, "no name of an environment variable"),
         ({"pyton": "python3"}, "at 'pyton'"),
     ],
