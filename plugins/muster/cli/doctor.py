@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
 import os
@@ -9,7 +10,7 @@ import smtplib
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,11 +18,16 @@ from muster.cli import connections, show
 from muster.errors import BadSettings, ControllerFault, MusterError
 from muster.settings import Settings, settings
 
+if TYPE_CHECKING:
+    from muster.integration.airflow_api import Pool
+
 DAGS = (
     "node_qualification", "cluster_qualification", "admission", "node_revalidation", "idle_revalidation",
     "held_verdict", "new_hardware", "peer_statistics", "housekeeping",
 )  # fmt: skip
 COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+DEFAULT_POOL = "muster_burn"
+"""As ``muster.integration.policy`` has it, which imports Airflow."""
 SQLITE_NODES_MAX = 8
 """Up to so many nodes (the demo has 7) the fleet records may stay on SQLite without a warning."""
 SMTP_TIMEOUT_S = 10.0
@@ -232,24 +238,38 @@ def dags(paused: dict[str, bool]) -> Check:
     return Check(Mark.OK, "DAGs", f"{len(DAGS)} loaded, none paused")
 
 
-def pools(known: dict[str, bool], current: Settings) -> Check:
-    """Every pool that a node names exists and counts deferred tasks; ``known`` is {name: include_deferred}."""
+def pools(known: dict[str, Pool], current: Settings) -> Check:
+    """Every pool that nodes name exists, counts deferred tasks, and has more than one slot for several nodes."""
     from muster import records
 
     try:
-        wanted = sorted({node.pool for node in records.list_nodes() if node.pool} | {"muster_burn"})
+        named = collections.Counter(node.pool or DEFAULT_POOL for node in records.list_nodes())
     except MusterError:
-        wanted = ["muster_burn"]
+        named = collections.Counter()
+    wanted = sorted({*named, DEFAULT_POOL})
     absent = [name for name in wanted if name not in known]
-    blind = [name for name in wanted if known.get(name) is False]
+    blind = [name for name in wanted if name in known and not known[name].include_deferred]
     if absent or blind:
         parts = [f"missing: {', '.join(absent)}"] * bool(absent)
         parts += [f"without deferred tasks: {', '.join(blind)}"] * bool(blind)
-        name = (absent + blind)[0]
-        slots = current.burn_slots if name == "muster_burn" else "SLOTS"
-        fix = f"airflow pools set {name} {slots} 'nodes under load at once' --include-deferred"
-        return Check(Mark.MISSING, "pools", "; ".join(parts), fix)
-    return Check(Mark.OK, "pools", ", ".join(wanted))
+        return Check(Mark.MISSING, "pools", "; ".join(parts), _pool_fix((absent + blind)[0], current))
+    shown = ", ".join(_pool(name, known[name], named[name]) for name in wanted)
+    narrow = [name for name in wanted if known[name].slots in (0, 1) and named[name] > 1]
+    if narrow:
+        return Check(Mark.ADVICE, "pools", f"{shown}; one slot loads one node at a time", _pool_fix(narrow[0], current))
+    return Check(Mark.OK, "pools", shown)
+
+
+def _pool(name: str, pool: Pool, nodes: int) -> str:
+    """The pool's slots, its nodes, and how many of their stages wait for a slot now."""
+    slots = "unlimited slots" if pool.slots < 0 else f"{pool.slots} slot{'s' if pool.slots != 1 else ''}"
+    waiting = f", {pool.waiting} waiting" if pool.waiting else ""
+    return f"{name} ({slots} for {nodes} node{'s' if nodes != 1 else ''}{waiting})"
+
+
+def _pool_fix(name: str, current: Settings) -> str:
+    slots = current.burn_slots if name == DEFAULT_POOL else "SLOTS"
+    return f"airflow pools set {name} {slots} 'nodes under load at once' --include-deferred"
 
 
 def mail(current: Settings) -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -13,6 +14,15 @@ from muster.settings import settings
 
 RUN_OVER = frozenset({"success", "failed"})
 """The final states of a DAG run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pool:
+    """A pool: its slots (-1: unlimited), how many are waited for, and whether deferred tasks hold theirs."""
+
+    slots: int
+    waiting: int
+    include_deferred: bool
 
 
 class AirflowClient:
@@ -97,9 +107,12 @@ class AirflowClient:
             mask = ["slots", "include_deferred", "description"]
             self._request("PATCH", f"/pools/{name}", json=change, params={"update_mask": mask})
 
-    def pools(self) -> dict[str, bool]:
-        """Returns {pool: whether its deferred tasks hold slots}."""
-        return {pool["name"]: bool(pool["include_deferred"]) for pool in self._all("/pools", "pools")}
+    def pools(self) -> dict[str, Pool]:
+        """Returns the pools by name."""
+        return {
+            pool["name"]: Pool(pool["slots"], pool["scheduled_slots"], bool(pool["include_deferred"]))
+            for pool in self._all("/pools", "pools")
+        }
 
     def dags(self) -> dict[str, bool]:
         """Returns {DAG id: whether it is paused} of every loaded DAG."""

@@ -12,7 +12,7 @@ import pytest
 from muster import records
 from muster.cli import doctor
 from muster.cli.doctor import Mark
-from muster.integration.airflow_api import AirflowClient
+from muster.integration.airflow_api import AirflowClient, Pool
 from muster.settings import Settings
 from muster_criteria.model import Verdict
 from tests.muster import fleet
@@ -29,7 +29,9 @@ def airflow(monkeypatch: pytest.MonkeyPatch, sqlite_db: str) -> Airflow:
     api = Airflow()
     pages = {
         "/api/v2/dags": {"dags": [{"dag_id": name, "is_paused": False} for name in doctor.DAGS]},
-        "/api/v2/pools": {"pools": [{"name": "muster_burn", "include_deferred": True}]},
+        "/api/v2/pools": {
+            "pools": [{"name": "muster_burn", "slots": 16, "scheduled_slots": 0, "include_deferred": True}]
+        },
     }
 
     def answer(request: httpx.Request) -> httpx.Response | None:
@@ -127,4 +129,15 @@ def test_records_without_tables_are_missing_and_a_large_fleet_on_sqlite_is_advic
 
 
 def test_a_pool_that_ignores_deferred_tasks_bounds_nothing(sqlite_db: str) -> None:
-    assert doctor.pools({"muster_burn": False}, Settings()).mark is Mark.MISSING
+    assert doctor.pools({"muster_burn": Pool(16, 0, False)}, Settings()).mark is Mark.MISSING
+
+
+@pytest.mark.parametrize(("slots", "mark"), [(1, Mark.ADVICE), (2, Mark.OK), (-1, Mark.OK)])
+def test_a_pool_that_serialises_a_rack_is_named_with_what_waits(sqlite_db: str, slots: int, mark: Mark) -> None:
+    """Muster makes a pool that a run names with one slot."""
+    for number in range(3):
+        records.add_node(fleet.new_node(f"n{number}", pool="rack-7"))
+    check = doctor.pools({"muster_burn": Pool(1, 0, True), "rack-7": Pool(slots, 2, True)}, Settings())
+    assert check.mark is mark
+    assert "rack-7" in check.message
+    assert "2 waiting" in check.message

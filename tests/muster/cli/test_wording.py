@@ -11,6 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 from muster import records
 from muster.cli import doctor
 from muster.cli.app import app
+from muster.integration.airflow_api import Pool
 from muster.settings import Settings, shown
 from tests.muster import fleet
 
@@ -45,7 +46,8 @@ def test_wording_of_doctor(snapshot: SnapshotAssertion, sqlite_db: str) -> None:
         doctor.dags(every | {"housekeeping": True}),
         doctor.dags(every),
         doctor.pools({}, Settings()),
-        doctor.pools({"muster_burn": False}, Settings()),
+        doctor.pools({"muster_burn": Pool(16, 0, False)}, Settings()),
+        doctor.pools({"muster_burn": Pool(1, 0, True)}, Settings()),
         doctor.mail(Settings()),
     ]
     assert [(each.item, each.message, each.fix) for each in checks] == snapshot
