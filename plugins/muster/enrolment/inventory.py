@@ -20,6 +20,11 @@ from muster.records import HOST_KEY, NODE_NAME, NewNode
 from muster.remote.bmc import BadBmc, parse_bmc
 from muster_criteria.text import one_line
 
+BYTES_MAX = 16 * 1024 * 1024
+"""Room for 30,000 nodes with all their settings."""
+QUOTED_MAX = 80
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 SCANS = 32
 """Host keys scanned at a time; few enough not to trigger a firewall."""
 
@@ -48,7 +53,7 @@ class InventoryNode(pydantic.BaseModel):
     host: Annotated[str, pydantic.Field(pattern=r"^[^\s/@]+$")]
     sku: Annotated[str, pydantic.Field(min_length=1)]
     port: Annotated[int, pydantic.Field(ge=1, le=65535)] = 22
-    user: str = ""
+    user: Annotated[str, pydantic.Field(pattern=r"^([^\s-]\S*)?$")] = ""
     host_key: Annotated[str, _matching(HOST_KEY)] = ""
     rack: str = ""
     pool: str = ""
@@ -109,6 +114,7 @@ _WHAT_TO_DO = {
     "host": "give a host name or an address, without user, port or blanks",
     "port": "give a number from 1 to 65535",
     "sku": "give one of those in `muster sku list`",
+    "user": "give a login name, or leave it out for the SSH connection's",
     "host_key": "give 'TYPE BASE64' as in known_hosts, or leave it out to pin the one that answers",
     "launch": "see docs/deploying.md on how the node side is started",
     "labels": "give names with texts: {team: training}",
@@ -124,6 +130,8 @@ def load(path: Path, known_skus: Collection[str] | None = None) -> list[tuple[st
     that may be named. Raises BadInventory with one sentence per bad line, and MusterError if the file cannot be read.
     """
     try:
+        if path.stat().st_size > BYTES_MAX:
+            raise MusterError(f"the inventory {path} is larger than {BYTES_MAX >> 20} MiB; split it")
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -160,7 +168,7 @@ def _checked(lines: Iterable[tuple[str, Any]], known_skus: Collection[str] | Non
             problems.extend(at(where, sentence) for sentence in _sentences(error))
         sku = str(raw.get("sku", "")).strip()
         if sku and known_skus is not None and sku not in known_skus:
-            problems.append(at(where, f"unknown SKU {sku!r}{_closest(sku, known_skus)}"))
+            problems.append(at(where, f"unknown SKU {_quoted(sku)}{_closest(sku, known_skus)}"))
     problems.extend(_clashes(nodes))
     if problems:
         raise BadInventory(sorted(problems, key=_line_of))
@@ -193,10 +201,10 @@ def pin(
 
 def _from_yaml(path: Path, text: str) -> Iterator[tuple[str, Any]]:
     try:
-        root = yaml.compose(text, yaml.SafeLoader)
+        root = yaml.compose(text, _LOADER)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else 1
+        line = min(mark.line, text.rstrip("\n").count("\n")) + 1 if mark else 1  # the mark may be behind the end
         what = getattr(error, "problem", None) or str(error)
         raise BadInventory([f"{path}:{line}: this is not YAML ({what}); correct it there or just above"]) from None
     listed = _entry(root, "nodes")
@@ -226,14 +234,16 @@ def _entry(root: yaml.Node | None, name: str) -> yaml.Node | None:
 
 def _from_csv(path: Path, text: str) -> Iterator[tuple[str, Any]]:
     reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
-    for row in reader:
-        where = f"{path}:{reader.line_num}"
-        extra = row.pop(None, None)
-        if extra:
-            yield where, _Bad("there are more cells than the header names; quote those with commas in them")
-            continue
-        if any(value and value.strip() for value in row.values()):
-            yield where, _row({key.strip(): value for key, value in row.items()})
+    try:
+        for row in reader:
+            where = f"{path}:{reader.line_num}"
+            extra = row.pop(None, None)
+            if extra:
+                yield where, _Bad("there are more cells than the header names; quote those with commas in them")
+            elif any(value and value.strip() for value in row.values()):
+                yield where, _row({key.strip(): value for key, value in row.items()})
+    except csv.Error as error:
+        yield f"{path}:{reader.line_num}", _Bad(f"this is not CSV ({error}); correct it there")
 
 
 def _row(cells: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,13 +255,13 @@ def _cell(key: str, value: Any) -> Any:
     if key == "labels":
         pairs = [pair.partition("=") for pair in value.split(";") if pair.strip()]
         if not all(equals for _, equals, _ in pairs):
-            return _Bad(f"labels {value!r} cannot be read; write team=training;row=3")
+            return _Bad(f"labels {_quoted(value)} cannot be read; write team=training;row=3")
         return {name.strip(): text.strip() for name, _, text in pairs}
     if key in _JSON:
         try:
             return json.loads(value)
         except ValueError:
-            return _Bad(f"{key} {value!r} is not JSON; write {_JSON[key]}")
+            return _Bad(f"{key} {_quoted(value)} is not JSON; write {_JSON[key]}")
     return value
 
 
@@ -261,12 +271,17 @@ def _sentences(error: pydantic.ValidationError) -> Iterator[str]:
         if problem["type"] == "missing":
             yield f"{field} is missing; {_WHAT_TO_DO.get(field, 'add it')}"
         elif problem["type"] == "extra_forbidden":
-            yield f"unknown key {field!r}{_closest(field, InventoryNode.model_fields)}"
+            yield f"unknown key {_quoted(field)}{_closest(field, InventoryNode.model_fields)}"
         elif problem["type"] == "value_error":
             yield problem["msg"].removeprefix("Value error, ")
         else:
             advice = _WHAT_TO_DO.get(field, problem["msg"])
-            yield f"{field} {problem['input']!r} cannot be used; {advice}"
+            yield f"{field} {_quoted(problem['input'])} cannot be used; {advice}"
+
+
+def _quoted(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= QUOTED_MAX else f"{text[: QUOTED_MAX - 1]}…"
 
 
 def _closest(name: str, known: Collection[str]) -> str:
