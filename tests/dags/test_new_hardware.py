@@ -66,6 +66,7 @@ def test_a_delivery_that_was_tested_is_not_tested_again(fleet: Path) -> None:
         (KEY, [{"inventory": {"host": "10.0.0.1"}}], "gpu-0001 cannot be enrolled: sku is missing"),
         (KEY, [{"inventory": {**LINE, "sku": "h100"}}], "gpu-0001 cannot be enrolled: unknown SKU 'h100'"),
         (KEY, [{"inventory": {**LINE, "port": 0}}], "gpu-0001 cannot be enrolled: port 0 cannot be used"),
+        (KEY, [{"inventory": {**LINE, "bmc": {"url": "https://b"}}}], "an event sets no bmc"),
         (KEY, [{"level": "demo"}, {"level": "long"}], "2 events for gpu-0001__PO-4711 differ"),
     ],
 )
@@ -82,6 +83,19 @@ def test_another_machine_under_a_known_name_is_refused(fleet: Path) -> None:
     records.add_node(records.NewNode("gpu-0001", "10.0.0.1", host_key("another"), "h100-sxm-8"))
     with pytest.raises(AirflowFailException, match="gpu-0001 is enrolled with another host key"):
         arrival.receive(KEY, [{"inventory": LINE}], never)
+
+
+@pytest.mark.parametrize(
+    "change", [{"launch": {"kind": "python", "python": "/tmp/x"}}, {"host": "10.6.6.6"}, {"pool": ""}]
+)
+def test_an_event_changes_no_node(fleet: Path, change: dict[str, Any]) -> None:
+    arrival.receive(KEY, [{"inventory": LINE}], never)
+    before = records.get_node("gpu-0001")
+    again = arrival.receive("gpu-0001__PO-4712", [{"inventory": LINE}], never)
+    assert again["conf"]["node"] == "gpu-0001"
+    with pytest.raises(AirflowFailException):
+        arrival.receive("gpu-0001__PO-4713", [{"inventory": {**LINE, **change}}], never)
+    assert records.get_node("gpu-0001") == before
 
 
 def test_a_node_that_does_not_answer_yet_is_tried_again(fleet: Path) -> None:

@@ -7,12 +7,15 @@ Power resource. ``static`` serves whatever documents a test writes into its fold
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import http.server
 import json
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,25 +77,72 @@ def static(folder: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def emulator(htpasswd: Path | None = None) -> Iterator[str]:
-    """The URL of a BMC of OpenStack's making; ``htpasswd``: its users."""
+def emulator(htpasswd: Path | None = None, certificate: Path | None = None) -> Iterator[str]:
+    """The URL of a BMC of OpenStack's making; ``htpasswd``: its users; ``certificate``: with key, for https."""
     options = ["--fake"]
     if htpasswd is not None:
         config = htpasswd.with_suffix(".py")
         config.write_text(f"SUSHY_EMULATOR_AUTH_FILE = {str(htpasswd)!r}\n")
         options += ["--config", str(config)]
-    with _running("sushy_tools.emulator.main", *options) as url:
+    if certificate is not None:
+        options += ["--ssl-certificate", str(certificate), "--ssl-key", str(certificate)]
+    with _running("sushy_tools.emulator.main", *options, scheme="https" if certificate else "http") as url:
         yield url
 
 
+def certificate(folder: Path) -> Path:
+    """A new certificate for 127.0.0.1, signed by itself, with its key in the same file."""
+    path = folder / "bmc.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(path), "-out", str(path)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return path
+
+
+@dataclasses.dataclass
+class Answering:
+    """A server and the paths that were requested of it."""
+
+    url: str
+    requests: list[str] = dataclasses.field(default_factory=list)
+
+
 @contextlib.contextmanager
-def _running(module: str, *options: str) -> Iterator[str]:
+def answering(reply: Callable[[str], tuple[int, dict[str, str], bytes]]) -> Iterator[Answering]:
+    """A server whose answer to a path is ``reply(path)``: status, headers, body."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known.requests.append(self.path)
+            status, headers, body = reply(self.path)
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            """Stay silent."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        known = Answering(f"http://127.0.0.1:{server.server_port}")
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield known
+        server.shutdown()
+
+
+@contextlib.contextmanager
+def _running(module: str, *options: str, scheme: str = "http") -> Iterator[str]:
     port = sshd.free_port()
     command = [sys.executable, "-m", module, "--interface", "127.0.0.1", "--port", str(port), *options]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _await(process, port)
-        yield f"http://127.0.0.1:{port}"
+        yield f"{scheme}://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(10)

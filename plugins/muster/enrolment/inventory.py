@@ -118,7 +118,7 @@ _WHAT_TO_DO = {
     "host_key": "give 'TYPE BASE64' as in known_hosts, or leave it out to pin the one that answers",
     "launch": "see docs/deploying.md on how the node side is started",
     "labels": "give names with texts: {team: training}",
-    "bmc": "give its url, and a connection or a user with password_env: {url: https://10.0.0.7, connection: bmc}",
+    "bmc": "give its url, and its connection or a user with password_env: {url: https://10.0.0.7, connection: bmc}",
     "simulated": "give true or false",
 }
 

@@ -1,8 +1,9 @@
 """New hardware: an asset event for one node and delivery starts one run of its qualification.
 
 The event's partition key is ``NODE__DELIVERY``. Its extra may hold ``level``, and ``inventory``: the node's inventory
-line, to enrol it; without it the node must be enrolled already. Airflow gives the event's run a random id, so the
-deterministic id of the qualification run is what prevents a repeated event from testing the node again.
+line, to enrol it; without it the node must be enrolled already. An event adds a node and never changes one. Airflow
+gives the event's run a random id, so the deterministic id of the qualification run is what prevents a repeated event
+from testing the node again.
 """
 
 from __future__ import annotations
@@ -75,6 +76,12 @@ def read(partition_key: str | None, extras: Sequence[Mapping[str, Any]]) -> Arri
     first_extra = parsed[0]
     if any(other != first_extra for other in parsed):
         raise MusterError(f"{len(parsed)} events for {partition_key} differ; send the right one again")
+    if "bmc" in (first_extra.inventory or {}):
+        # It names a secret of the controller and the address that it is sent to.
+        raise MusterError(
+            f"the event for {partition_key} has a bmc, and an event sets no bmc: leave it out, and give it by "
+            f"`muster node add` or `muster node import`"
+        )
     named = (first_extra.inventory or {}).get("name", node)
     if named != node:
         raise MusterError(f"the event for {partition_key} has the inventory line of {named!r}; correct one of them")
@@ -119,5 +126,5 @@ def _enrol(arrival: Arrival, line: Mapping[str, Any]) -> None:
         found = enrolment.pinned(described)
     except BadInventory as error:  # tried again: it may not have booted yet
         raise AirflowException(f"{arrival.node} cannot be enrolled yet: {'; '.join(error.problems)}") from error
-    for name, outcome in records.add_nodes(found, actor=arrival.reason).items():
+    for name, outcome in records.add_nodes(found, actor=arrival.reason, change=False).items():
         log.info("%s: %s", name, outcome)

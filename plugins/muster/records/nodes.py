@@ -34,14 +34,15 @@ def add_node(node: NewNode, actor: str = "muster") -> str:
         return enrol(session, node, actor)
 
 
-def add_nodes(nodes: Iterable[tuple[str, NewNode]], actor: str = "muster") -> dict[str, str]:
+def add_nodes(nodes: Iterable[tuple[str, NewNode]], actor: str = "muster", *, change: bool = True) -> dict[str, str]:
     """Enrol many at once, or none: {name: "added" | "updated" | "unchanged"}.
 
-    Each comes with its place ("fleet.yaml:12"). Raises BadInventory with one sentence for each refused node.
+    Each comes with its place ("fleet.yaml:12"). Without ``change`` a known node with another description is refused.
+    Raises BadInventory with one sentence for each refused node.
     """
     with writing() as session:
         access.lock_enrolment(session)
-        return enrol_all(session, nodes, actor)
+        return enrol_all(session, nodes, actor, change=change)
 
 
 def get_node(name: str) -> NodeRecord:
@@ -101,13 +102,15 @@ def node_events(name: str, limit: int | None = None) -> list[EventRecord]:
     return [access.to_event(row) for row in reversed(rows)]
 
 
-def enrol_all(session: Session, nodes: Iterable[tuple[str, NewNode]], actor: str) -> dict[str, str]:
+def enrol_all(
+    session: Session, nodes: Iterable[tuple[str, NewNode]], actor: str, *, change: bool = True
+) -> dict[str, str]:
     """``add_nodes`` within the caller's transaction, which holds the enrolment lock."""
     outcome: dict[str, str] = {}
     problems: list[str] = []
     for where, node in nodes:
         try:
-            outcome[node.name] = enrol(session, node, actor)
+            outcome[node.name] = enrol(session, node, actor, change=change)
         except MusterError as error:
             problems.append(at(where, error))
     if problems:
@@ -115,7 +118,7 @@ def enrol_all(session: Session, nodes: Iterable[tuple[str, NewNode]], actor: str
     return outcome
 
 
-def enrol(session: Session, new: NewNode, actor: str) -> str:
+def enrol(session: Session, new: NewNode, actor: str, *, change: bool = True) -> str:
     """``add_node`` within the caller's transaction, which holds the enrolment lock."""
     check_description(new)
     row = session.get(Node, new.name, with_for_update=True)
@@ -142,10 +145,10 @@ def enrol(session: Session, new: NewNode, actor: str) -> str:
         access.write_event(session, new.name, State.REGISTERED, State.REGISTERED, actor, "enrolled", {"sku": new.sku})
         place(session, new.name, new.serials)
         return "added"
-    return _describe(session, row, new, actor)
+    return _describe(session, row, new, actor, change=change)
 
 
-def _describe(session: Session, row: Node, new: NewNode, actor: str) -> str:
+def _describe(session: Session, row: Node, new: NewNode, actor: str, *, change: bool) -> str:
     known = current_serials(session, new.name)
     for slot, serial in new.serials.items():
         if known.get(slot, serial) != serial:
@@ -157,6 +160,11 @@ def _describe(session: Session, row: Node, new: NewNode, actor: str) -> str:
     changed = [name for name in named if getattr(row, name) != getattr(new, name)]
     if new.simulated and not row.simulated:
         changed.append("simulated")
+    if changed and not change:
+        raise IllegalMove(
+            f"{new.name} is enrolled with another {', '.join(changed)}, and an event changes no node: send the event "
+            "without it, or change it first by `muster node add` or `muster node import`"
+        )
     if "sku" in changed and State(row.state) is not State.REGISTERED:
         raise IllegalMove(
             f"{new.name} is {row.state} as {row.sku} and cannot become {new.sku}; "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pydantic
@@ -20,9 +21,9 @@ class BadBmc(MusterError):
 class Bmc(pydantic.BaseModel):
     """A BMC with a Redfish interface.
 
-    Login and password come from the Airflow connection ``connection``, or the password from the environment variable
-    ``password_env`` for ``user``; with neither, requests are sent without a login. ``verify``: whether its certificate
-    is checked, or the file of the authority that signed it.
+    Login and password come from the Airflow connection ``connection``, whose host is the URL's, or the password from
+    the environment variable ``password_env`` for ``user``; with neither, requests are sent without a login. A login is
+    sent over https only. ``verify``: whether its certificate is checked, or the file of the authority that signed it.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
@@ -30,7 +31,7 @@ class Bmc(pydantic.BaseModel):
     url: str
     user: str = ""
     connection: str = ""
-    password_env: Annotated[str, pydantic.Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$")] = ""
+    password_env: str = ""
     verify: bool | str = True
 
     @pydantic.field_validator("url")
@@ -43,6 +44,14 @@ class Bmc(pydantic.BaseModel):
             raise ValueError("url has a login in it, and secrets are not kept here: name a connection or password_env")
         return url.rstrip("/")
 
+    @pydantic.field_validator("password_env")
+    @classmethod
+    def _for_bmcs(cls, name: str) -> str:
+        # Any other variable may hold another secret of the controller, and would be sent to the URL.
+        if name and not _PASSWORD_ENV.fullmatch(name):
+            raise ValueError("the variable's name begins with MUSTER_BMC_, then letters, digits and '_'")
+        return name
+
     @pydantic.model_validator(mode="after")
     def _one_credential(self) -> Bmc:
         if self.connection and self.password_env:
@@ -51,7 +60,12 @@ class Bmc(pydantic.BaseModel):
             raise ValueError("password_env is given without a user")
         if self.user and not (self.password_env or self.connection):
             raise ValueError(f"user {self.user} has no password: name a connection or password_env")
+        if (self.connection or self.password_env) and not self.url.lower().startswith("https:"):
+            raise ValueError(f"a login is not sent without encryption: give a url with https instead of {self.url}")
         return self
+
+
+_PASSWORD_ENV = re.compile(r"MUSTER_BMC_[A-Za-z0-9_]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +108,12 @@ def login(bmc: Bmc) -> Login:
 
 
 def of_connection(bmc: Bmc, found: Any) -> Login:
-    """Returns the BMC's credentials from its Airflow connection."""
+    """Returns the BMC's credentials from its Airflow connection. Raises BadBmc for a connection of another host."""
+    host = urlsplit(bmc.url).hostname or ""
+    if (found.host or "").lower() != host:
+        raise BadBmc(
+            f"the Airflow connection {bmc.connection} is not for {host}: set its host to {host}, or name another one"
+        )
     return Login(bmc.user or found.login or "", found.password or "")
 
 

@@ -60,7 +60,7 @@ def read_chassis(bmc: Bmc, who: Login, *, timeout_s: float, limit_s: float = LIM
     """
     from sushy.exceptions import SushyError
 
-    with Exchange(limit_s) as exchange:
+    with Exchange(bmc.url, limit_s) as exchange:
         try:
             measured = _as_devices(_read(bmc, who, exchange, timeout_s))
         except SushyError as error:

@@ -1,4 +1,4 @@
-"""Limits on the total time and size of an HTTP exchange with a BMC.
+"""Limits on an HTTP exchange with a BMC: its total time and size, and that it stays with that BMC.
 
 The HTTP client's timeout limits each read only, so a BMC that sends single bytes slowly would block its reader forever.
 """
@@ -10,6 +10,7 @@ import socket
 import threading
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import requests
 import urllib3
@@ -22,9 +23,10 @@ EXCHANGE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Exchange:
-    """All connections to one BMC. After ``limit_s`` seconds they are shut down and no other can be opened."""
+    """All connections to the BMC at ``url``. After ``limit_s`` seconds they are shut down and no other is opened."""
 
-    def __init__(self, limit_s: float) -> None:
+    def __init__(self, url: str, limit_s: float) -> None:
+        self.origin = _origin(url)
         self.bytes_left = EXCHANGE_BYTES_MAX
         self.over = False
         self._lock = threading.Lock()
@@ -61,7 +63,7 @@ class Exchange:
 
 
 class LimitedAdapter(HTTPAdapter):
-    """Sends requests as part of an exchange; bodies are not decompressed."""
+    """Sends requests to the exchange's BMC, as part of it; bodies are not decompressed."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -89,7 +91,12 @@ class LimitedAdapter(HTTPAdapter):
         self.poolmanager.pool_classes_by_scheme = {"http": plain, "https": tls}
 
     def send(self, request: Any, *args: Any, **options: Any) -> requests.Response:
-        """Send a request and read its response. Raises ConnectionError if that exceeds the exchange's limits."""
+        """Send a request and read its response. Raises ConnectionError if that exceeds the exchange's limits.
+
+        A redirect or a link to another address is refused: it would lead the controller to any address it can reach.
+        """
+        if _origin(str(request.url)) != self._exchange.origin:
+            raise requests.exceptions.InvalidURL(f"it leads to another address: {request.url}")
         options["stream"] = True
         response = super().send(request, *args, **options)
         try:
@@ -105,3 +112,8 @@ class LimitedAdapter(HTTPAdapter):
         response._content = body
         response._content_consumed = True
         return response
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme)

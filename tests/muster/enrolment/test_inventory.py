@@ -145,9 +145,9 @@ def test_host_keys_are_scanned_where_none_is_given(tmp_path: Path) -> None:
 
 
 def test_a_bmc_is_read_from_yaml_and_from_csv_alike(tmp_path: Path) -> None:
-    bmc = {"url": "https://10.0.1.1", "user": "root", "password_env": "BMC_PASSWORD", "verify": False}
+    bmc = {"url": "https://10.0.1.1", "user": "root", "password_env": "MUSTER_BMC_PASSWORD", "verify": False}
     line = "{name: a, host: 10.0.0.1, sku: cpu-generic, bmc: {url: https://10.0.1.1, user: root, "
-    yaml = f"nodes:\n  - {line}password_env: BMC_PASSWORD, verify: false}}}}\n"
+    yaml = f"nodes:\n  - {line}password_env: MUSTER_BMC_PASSWORD, verify: false}}}}\n"
     csv = 'name,host,sku,bmc\na,10.0.0.1,cpu-generic,"{}"\n'.format(json.dumps(bmc).replace('"', '""'))
     for name, text in (("fleet.yaml", yaml), ("fleet.csv", csv)):
         ((_, node),) = inventory.load(written(tmp_path, name, text))
@@ -159,6 +159,7 @@ def test_a_bmc_is_read_from_yaml_and_from_csv_alike(tmp_path: Path) -> None:
     [
         ('{"url": "https://root:calvin@b"}', "secrets are not kept here"),
         ('{"url": "https://b", "password": "calvin"}', "password: Extra inputs are not permitted"),
+        ('{"url": "https://b", "user": "u", "password_env": "HOME"}', "begins with MUSTER_BMC_"),
         ("https://b", "is not JSON"),
         ("[1]", "give its url"),
     ],

@@ -19,7 +19,7 @@ from muster.integration import logins
 from muster.operators.trigger import JobTrigger
 from muster.remote import jobs, ssh
 from muster.remote.attempt_key import AttemptKey
-from muster.remote.bmc import Bmc, Login
+from muster.remote.bmc import BadBmc, Bmc, Login
 from muster.remote.ssh import NodeAddress
 from muster.remote.waiting import Wait
 from tests.support import sshd, standin
@@ -140,7 +140,10 @@ def test_a_kill_stops_the_job_unless_the_task_still_waits_for_it(
 
 
 def test_a_bmc_login_comes_from_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_MY_BMC", json.dumps({"conn_type": "http", "login": "root", "password": "secret"}))
-    bmc = Bmc(url="http://bmc", connection="my_bmc")
-    assert asyncio.run(logins.bmc_login(bmc)) == Login("root", "secret")
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_MY_BMC", json.dumps({"conn_type": "http", "host": "bmc", "login": "root", "password": "secret"})
+    )
+    assert asyncio.run(logins.bmc_login(Bmc(url="https://bmc", connection="my_bmc"))) == Login("root", "secret")
+    with pytest.raises(BadBmc):
+        asyncio.run(logins.bmc_login(Bmc(url="https://a-stranger", connection="my_bmc")))
     assert asyncio.run(logins.bmc_login(Bmc(url="http://bmc"))) == Login()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -50,14 +51,15 @@ def test_openstacks_own_emulator_tells_its_fans_and_its_intake() -> None:
 def test_the_login_is_used_and_a_wrong_one_is_one_sentence_without_it(tmp_path: Path) -> None:
     htpasswd = tmp_path / "htpasswd"
     htpasswd.write_text(f"root:{bcrypt.hashpw(b'calvin', bcrypt.gensalt(4)).decode()}\n")
-    with bmcs.emulator(htpasswd) as url:
-        bmc = Bmc(url=url, user="root", password_env="UNUSED")
+    certificate = bmcs.certificate(tmp_path)
+    with bmcs.emulator(htpasswd, certificate) as url:
+        bmc = Bmc(url=url, user="root", password_env="MUSTER_BMC_UNUSED", verify=str(certificate))
         assert len(read_chassis(bmc, Login("root", "calvin"), timeout_s=5)) == 5
         with pytest.raises(BmcSilent, match="could not be read") as refused:
             read_chassis(bmc, Login("root", "hobbes"), timeout_s=5)
         assert "hobbes" not in str(refused.value)
         with pytest.raises(BmcSilent, match="could not be read"):
-            read(url)
+            read_chassis(bmc, Login(), timeout_s=5)
 
 
 def test_fans_air_and_supplies_are_told_with_unit_device_and_the_vendors_name(folder: Path, static: str) -> None:
@@ -130,8 +132,11 @@ def test_nobody_there_a_stranger_and_one_that_hangs_are_each_one_sentence(folder
         ({"url": "10.0.0.7"}, "url is not like https://"),
         ({"url": "https://root:calvin@10.0.0.7"}, "secrets are not kept here"),
         ({"url": "https://b", "password": "calvin"}, "password: Extra inputs are not permitted"),
-        ({"url": "https://b", "connection": "c", "password_env": "P", "user": "u"}, "keep one"),
-        ({"url": "https://b", "password_env": "P"}, "without a user"),
+        ({"url": "https://b", "connection": "c", "password_env": "MUSTER_BMC_P", "user": "u"}, "keep one"),
+        ({"url": "https://b", "password_env": "MUSTER_BMC_P"}, "without a user"),
+        ({"url": "https://b", "user": "u", "password_env": "AIRFLOW__CORE__FERNET_KEY"}, "begins with MUSTER_BMC_"),
+        ({"url": "http://b", "user": "u", "password_env": "MUSTER_BMC_P"}, "without encryption"),
+        ({"url": "http://b", "connection": "c"}, "without encryption"),
         ({"url": "https://b", "user": "u"}, "user u has no password"),
         ({}, ""),
     ],
@@ -146,16 +151,38 @@ def test_a_bmc_is_described_without_secrets(described: dict[str, str], complaint
 
 
 def test_the_password_comes_from_where_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    bmc = Bmc(url="https://b", user="root", password_env="BMC_PASSWORD")
-    with pytest.raises(BadBmc, match="BMC_PASSWORD"):
+    bmc = Bmc(url="https://b", user="root", password_env="MUSTER_BMC_PASSWORD")
+    with pytest.raises(BadBmc, match="MUSTER_BMC_PASSWORD"):
         login(bmc)
-    monkeypatch.setenv("BMC_PASSWORD", "calvin")
+    monkeypatch.setenv("MUSTER_BMC_PASSWORD", "calvin")
     assert login(bmc) == Login("root", "calvin")
     assert "calvin" not in repr(login(bmc))
-    monkeypatch.setenv("AIRFLOW_CONN_BMC", "http://admin:calvin@ignored")
-    assert login(Bmc(url="https://b", connection="bmc")) == Login("admin", "calvin")
+    monkeypatch.setenv("AIRFLOW_CONN_BMC", "https://admin:calvin@b:443")
+    assert login(Bmc(url="https://B", connection="bmc")) == Login("admin", "calvin")
     with pytest.raises(BadBmc, match="no Airflow connection absent"):
         login(Bmc(url="https://b", connection="absent"))
+
+
+@pytest.mark.parametrize(
+    "connection", ["postgres://airflow:calvin@db", "https://admin:calvin@", "https://a:calvin@b.c"]
+)
+def test_a_connection_of_another_host_gives_no_password(monkeypatch: pytest.MonkeyPatch, connection: str) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", connection)
+    with pytest.raises(BadBmc) as refused:
+        login(Bmc(url="https://b", connection="other"))
+    assert "calvin" not in str(refused.value)
+
+
+@pytest.mark.parametrize("leads_away", ["redirect", "link"])
+def test_a_bmc_sends_the_reader_to_no_other_address(leads_away: str) -> None:
+    """A hostile BMC may answer with a redirect, or with links to an address of the controller's network."""
+    with bmcs.answering(lambda path: (200, {}, b"{}")) as elsewhere:
+        away = f"{elsewhere.url}/redfish/v1/Chassis"
+        root = json.dumps({"Id": "R", "Name": "R", "RedfishVersion": "1.6.0", "Chassis": {"@odata.id": away}}).encode()
+        reply = (307, {"Location": away}, b"") if leads_away == "redirect" else (200, {}, root)
+        with bmcs.answering(lambda path: reply) as bmc, pytest.raises(BmcSilent):
+            read(bmc.url)
+        assert elsewhere.requests == []
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
