@@ -23,8 +23,9 @@ USUAL = "node_qualification"
 """The DAG whose reports do not name it in their subject."""
 PLAIN_BYTES_MAX = 1024 * 1024
 """A larger result is attached compressed."""
-ATTACHMENT_BYTES_MAX = 8 * 1024 * 1024
-"""A larger compressed result is left out, since common mail servers refuse messages over 10 MB."""
+ENCODED_BYTES_MAX = 6_000_000
+"""Pictures and attachments of a mail, as they are sent (base64). Common mail servers refuse messages over 10 MB, some
+less."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,8 @@ def render(report: RunReport) -> Rendered:
     # A run may test several nodes, which end together: each has its own report in the run's one thread.
     report_id = _digest(report.dag_id, report.run_id, report.node, report.verdict, moment(report.ended_at))
     drawn = charts.draw_charts(report)
-    attachments, where = _attach(report.result_json)
+    pictures = sum(_encoded(len(chart.png)) for chart in drawn)
+    attachments, where = _attach(report.result_json, report.run_id, ENCODED_BYTES_MAX - pictures)
     cids = {chart.series: f"{chart.series}.{report_id}@muster" for chart in drawn}
     rest = "in the attached result" if attachments else "in the exported result"
     frame = document.Frame({series: f"cid:{cid}" for series, cid in cids.items()}, rest, where)
@@ -126,17 +128,23 @@ def build_message(
     return message
 
 
-def _attach(result_json: str) -> tuple[tuple[tuple[str, str, bytes], ...], str]:
-    """Returns the attachment, if it may be mailed, and a sentence with the place of the result."""
+def _attach(result_json: str, run_id: str, room: int) -> tuple[tuple[tuple[str, str, bytes], ...], str]:
+    """Returns the attachment, if it fits into ``room`` bytes of mail, and a sentence with the place of the result."""
     # A lone surrogate would not encode; as a JSON escape it means the same.
     content = result_json.encode("utf-8", "backslashreplace")
     if len(content) <= PLAIN_BYTES_MAX:
         return (("result.json", "application/json", content),), "The whole result is attached as result.json."
     packed = gzip.compress(content, mtime=0)
-    if len(packed) <= ATTACHMENT_BYTES_MAX:
+    if _encoded(len(packed)) <= room:
         return (("result.json.gz", "application/gzip", packed),), "The whole result is attached as result.json.gz."
     size = number(round(len(content) / 1e6, 1))
-    return (), f"The result ({size} MB) is too large for a mail; get it with: muster export"
+    command = f"muster export {clean(run_id, 200)} --to FOLDER"
+    return (), f"The result ({size} MB) is too large for a mail and not attached; get it with: {command}"
+
+
+def _encoded(size: int) -> int:
+    """The size of ``size`` bytes in a mail: base64 (RFC 2045) in lines of 76 characters."""
+    return -(-size // 57) * 78
 
 
 def _digest(*parts: str) -> str:
