@@ -14,18 +14,21 @@ from muster.lifecycle.transitions import State
 
 
 def status(json: AsJson = False) -> None:
-    """Show nodes by state, the circuit breaker, and held verdicts."""
+    """Show nodes by state, the circuit breaker, held verdicts, and mails that were not sent."""
     from muster import records
 
     nodes = records.list_nodes()
     kinds = sorted({node.simulated for node in nodes}) or [False]
     breakers = {("simulated" if kind else "real"): records.breaker(simulated=kind) for kind in kinds}
     held = {node.name: node.held for node in nodes if node.held}
+    waiting, parked = records.outbox_waiting(), records.outbox_parked()
     states = collections.Counter(node.state for node in nodes)
     if json:
         shown = {kind: {"open": each.open, "withdrawn": each.withdrawn, "fleet": each.fleet, "allowed": each.allowed}
                 for kind, each in breakers.items()}  # fmt: skip
-        show.as_json({"nodes": {str(state): states[state] for state in State}, "breakers": shown, "held": held})
+        mails = {"waiting": waiting, "parked": parked}
+        nodes_of = {str(state): states[state] for state in State}
+        show.as_json({"nodes": nodes_of, "breakers": shown, "held": held, "mails": mails})
         return
     show.table(
         ["state", "nodes"],
@@ -39,6 +42,12 @@ def status(json: AsJson = False) -> None:
     for name, run in held.items():
         typer.echo(f"{name}: the verdict of {run} is held; `muster node move {name} quarantine --reason …` withdraws "
                    f"it, `muster node keep {name} --reason …` keeps it in service")  # fmt: skip
+    if waiting:
+        typer.echo(f"mails: {waiting} wait to be sent; see the log of the DAG housekeeping")
+    for mail in parked:
+        run = mail.key.split("/")[1] if "/" in mail.key else mail.key
+        typer.echo(f"mail not sent since {show.when(mail.parked_at)}, refused by the mail server ({mail.last_error}); "
+                   f"its report: `muster runs show {run}`")  # fmt: skip
 
 
 def keep(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -> None:

@@ -64,8 +64,8 @@ def deliver_mail(key: str | None = None) -> Delivery:
             log.warning("the mail server refuses mail %s (%s); %s", mail.key, refusal, then)
     waiting = [mail for mail in records.outbox_pending() if key is None or mail.key == key]
     parked = [mail for mail in records.outbox_parked() if key is None or mail.key == key]
-    for mail in parked if key is None else ():
-        log.warning("mail %s is parked, refused by the mail server: %s", mail.key, mail.last_error)
+    for refused in parked if key is None else ():
+        log.warning("mail %s is parked, refused by the mail server: %s", refused.key, refused.last_error)
     return Delivery(sent, len(waiting), len(parked))
 
 

@@ -38,7 +38,14 @@ from muster.records.nodes import (
     node_events,
     touch_contact,
 )
-from muster.records.outbox import outbox_add, outbox_failed, outbox_parked, outbox_pending, outbox_sent
+from muster.records.outbox import (
+    outbox_add,
+    outbox_failed,
+    outbox_parked,
+    outbox_pending,
+    outbox_sent,
+    outbox_waiting,
+)
 from muster.records.output.export import export_run
 from muster.records.output.raw import StageAttempt, StageBytes, stage_attempts, stage_bytes
 from muster.records.parts import node_parts, part_history, part_runs
@@ -166,6 +173,7 @@ __all__ = [
     "outbox_parked",
     "outbox_pending",
     "outbox_sent",
+    "outbox_waiting",
     "part_history",
     "part_of",
     "part_runs",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime
 
-from sqlalchemy import Select, or_, select
+from sqlalchemy import Select, func, or_, select
 
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Outbox
-from muster.records.values import OutboxMessage
+from muster.records.values import OutboxMessage, ParkedMail
 
 RETRY_FIRST = datetime.timedelta(minutes=4)
 """Less than the five minutes between two deliveries of the housekeeping DAG."""
@@ -41,9 +41,19 @@ def outbox_pending(limit: int = 100, *, due: bool = False) -> list[OutboxMessage
     return _messages(query.order_by(Outbox.id).limit(limit))
 
 
-def outbox_parked(limit: int = 100) -> list[OutboxMessage]:
+def outbox_parked(limit: int = 100) -> list[ParkedMail]:
     """The mails that the mail server refused for good, oldest first."""
-    return _messages(select(Outbox).where(Outbox.parked_at.is_not(None)).order_by(Outbox.id).limit(limit))
+    query = select(Outbox.key, Outbox.parked_at, Outbox.last_error).where(Outbox.parked_at.is_not(None))
+    with reading() as session:
+        rows = session.execute(query.order_by(Outbox.id).limit(limit))
+        return [ParkedMail(key, parked_at, error) for key, parked_at, error in rows if parked_at]
+
+
+def outbox_waiting() -> int:
+    """How many mails wait to be sent."""
+    waiting = select(func.count()).where(Outbox.sent_at.is_(None), Outbox.parked_at.is_(None))
+    with reading() as session:
+        return session.scalar(waiting) or 0
 
 
 def _messages(query: Select[Outbox]) -> list[OutboxMessage]:

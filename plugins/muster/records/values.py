@@ -237,6 +237,15 @@ class OutboxMessage:
 
 
 @dataclasses.dataclass(frozen=True)
+class ParkedMail:
+    """A mail that the mail server refused for good, and why."""
+
+    key: str
+    parked_at: datetime.datetime
+    last_error: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Purged:
     """How many rows of each kind retention deleted."""
 

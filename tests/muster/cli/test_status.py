@@ -43,6 +43,18 @@ def test_the_fleet_stands_on_one_screen(muster: Muster, held: str) -> None:
     assert shown["held"] == {"a": held}
 
 
+def test_mails_that_the_mail_server_refused_are_shown(muster: Muster, sqlite_db: str) -> None:
+    for key, parked in ((f"{fleet.DAG}/a__new/1", True), (f"{fleet.DAG}/b__new/2", False)):
+        records.outbox_add(key, b"x")
+        records.outbox_failed(records.outbox_pending()[-1].id, "554 message too large", park=parked)
+    shown = json.loads(muster("status", "--json")[1])["mails"]
+    assert [(each["key"], each["last_error"]) for each in shown["parked"]] == [
+        (f"{fleet.DAG}/a__new/1", "554 message too large")
+    ]
+    assert shown["waiting"] == 1
+    assert "muster runs show a__new" in muster("status")[1]
+
+
 def test_node_and_run_show_that_it_is_held(muster: Muster, held: str) -> None:
     assert f"the circuit breaker holds the verdict of {held}" in muster("node", "show", "a")[1]
     assert "verdict held" in muster("node", "list")[1]
