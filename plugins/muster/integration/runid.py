@@ -21,7 +21,7 @@ def slug(reason: str) -> str:
     foreign = any(character.isalnum() and not character.isascii() for character in reason)
     if words and len(words) <= SLUG_CHARS and not foreign:
         return words
-    digest = hashlib.sha256(" ".join(reason.split()).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(" ".join(reason.split()).encode(errors="surrogatepass")).hexdigest()[:8]
     return f"{words[:SLUG_CHARS].rstrip('-.')}-{digest}".lstrip("-")
 
 

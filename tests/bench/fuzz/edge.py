@@ -100,9 +100,9 @@ def run(edge: Edge, inputs: int, seed: int) -> Tally:
 def _read(edge: Edge, sample: Sample, tally: Tally) -> None:
     try:
         taken = edge.read(sample)
-        texts = list(taken.texts)
+        texts, injections = list(taken.texts), list(taken.injections)
     except edge.refusals as refusal:
-        taken, texts = Taken(), [str(refusal)]
+        taken, texts, injections = Taken(), [str(refusal)], []
     except Exception:
         tally.add(TRACEBACKS, traceback.format_exc(limit=-3).strip().replace("\n", " | "))
         return
@@ -110,7 +110,7 @@ def _read(edge: Edge, sample: Sample, tally: Tally) -> None:
         if breaks_line(text):
             tally.add(INJECTIONS, f"a line break or control character in {text[:200]!r}")
             break
-    for what in taken.injections:
+    for what in injections:
         tally.add(INJECTIONS, what)
     if taken.oversize:
         tally.add(UNBOUNDED, taken.oversize)

@@ -16,6 +16,10 @@ _LOG_COMMANDS = (
     privilege.as_root(privilege.DMESG),
 )
 
+LINE_MAX = 4096
+"""Characters of a line that are read. The kernel's own limit is 2,048 (``PRINTK_MESSAGE_MAX``); in a longer line the
+patterns below would take time that grows with its square."""
+
 _HARDWARE_ERROR = re.compile(
     r"\[Hardware Error\]|machine check|mce: .*(error|exception)|EDAC .*(\b(CE|UE)\b|HANDLING MCE)|Uncorrected error|"
     r"AER: .*error|PCIe Bus Error|pciehp.*Link Down|I/O error|critical (medium|target) error|"
@@ -36,7 +40,7 @@ def read() -> Optional[List[str]]:
     for command in _LOG_COMMANDS:
         output = output_of(command)
         if output:
-            return output.splitlines()
+            return [line[:LINE_MAX] for line in output.splitlines()]
     return None
 
 
@@ -69,7 +73,7 @@ def parse_kmsg(text: str) -> List[str]:
     for line in text.splitlines():
         found = re.match(r"\d+,\d+,(\d+),[^;]*;(.*)", line)
         if found:
-            lines.append("[%12.6f] %s" % (int(found.group(1)) / 1e6, found.group(2)))
+            lines.append("[%12.6f] %s" % (int(found.group(1)) / 1e6, found.group(2)[:LINE_MAX]))
     return lines
 
 
