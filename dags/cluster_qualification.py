@@ -10,7 +10,7 @@ from airflow.sdk import DAG, Param, TriggerRule, task
 
 from muster.operators import block, forms
 from muster.operators.member import MusterMemberOperator
-from muster.operators.remote_job import FAULT
+from muster.operators.remote_job import controller_faults
 
 PARAMS = {
     "nodes": Param(
@@ -51,8 +51,7 @@ with DAG(
     @task(retries=2, retry_delay=soon, trigger_rule=TriggerRule.ALL_DONE)
     def judge_block(dag_run: Any = None, ti: Any = None) -> dict[str, dict[str, str]]:
         """Judge the members by one another; one that fails goes into quarantine."""
-        members = ti.xcom_pull(task_ids="claim_block")
-        faults = ti.xcom_pull(task_ids="train", key=FAULT, map_indexes=range(len(members)))
+        members, faults = ti.xcom_pull(task_ids="claim_block"), controller_faults(ti, ["train"])
         return block.judge(dag_run.dag_id, dag_run.run_id, members, faults)
 
     @task(retries=2, retry_delay=soon)

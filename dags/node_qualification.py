@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import DAG, TriggerRule, task
 
 from muster.operators import forms, qualification
-from muster.operators.remote_job import FAULT
+from muster.operators.remote_job import controller_faults
 from muster.operators.stage import MusterStageOperator
 from muster_criteria.sku_files.programme import STAGES
 
@@ -46,8 +46,7 @@ with DAG(
     )
     def conclude(dag_run: Any = None, ti: Any = None) -> dict[str, str]:
         """Combine the stages' verdicts and move the node: qualified, quarantine, or back to its state before."""
-        faults = ti.xcom_pull(task_ids=STAGES, key=FAULT, map_indexes=-1)
-        return qualification.conclude(dag_run.dag_id, dag_run.run_id, faults)
+        return qualification.conclude(dag_run.dag_id, dag_run.run_id, lambda: controller_faults(ti, STAGES))
 
     @task(retries=2, retry_delay=datetime.timedelta(seconds=30))
     def report(dag_run: Any = None) -> str:

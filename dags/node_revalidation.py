@@ -11,7 +11,7 @@ from typing import Any
 from airflow.sdk import DAG, TriggerRule, task
 
 from muster.operators import forms, qualification, revalidation
-from muster.operators.remote_job import FAULT
+from muster.operators.remote_job import controller_faults
 from muster.operators.stage import MusterStageOperator
 from muster_criteria.sku_files.programme import STAGES
 
@@ -45,8 +45,7 @@ with DAG(
     @task(retries=2, retry_delay=soon, trigger_rule=TriggerRule.ALL_DONE, multiple_outputs=False)
     def conclude(dag_run: Any = None, ti: Any = None) -> dict[str, str]:
         """Combine the stages' verdicts and return the node to production, or keep it out."""
-        faults = ti.xcom_pull(task_ids=STAGES, key=FAULT, map_indexes=-1)
-        return revalidation.conclude(dag_run.dag_id, dag_run.run_id, faults)
+        return revalidation.conclude(dag_run.dag_id, dag_run.run_id, lambda: controller_faults(ti, STAGES))
 
     @task(retries=2, retry_delay=soon)
     def report(dag_run: Any = None) -> str:

@@ -62,11 +62,9 @@ def test_a_bad_node_does_not_come_back(node: sshd.Sshd, decree: Decree) -> None:
     assert records.live_leases() == []
 
 
-@pytest.mark.parametrize("when", ["before the run", "after intake"])
-def test_a_key_that_the_controller_lacks_costs_the_node_nothing(
+def test_a_key_that_the_controller_loses_costs_the_node_nothing(
     node: sshd.Sshd,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
-    when: str,
 ) -> None:
     lives.in_production(NODE)
     judge = judging.judge
@@ -75,21 +73,13 @@ def test_a_key_that_the_controller_lacks_costs_the_node_nothing(
         node.key_file.unlink(missing_ok=True)
         return judge(case)
 
-    if when == "before the run":
-        node.key_file.unlink()
-    else:
-        monkeypatch.setattr(judging, "judge", judge_and_lose_the_key)
+    monkeypatch.setattr(judging, "judge", judge_and_lose_the_key)
     states, run_id = revalidate(node=NODE, reason="idle")
     assert states["run"] == "failed", "a node that was not tested must not leave a green run behind"
-    now = records.get_node(NODE)
-    assert (now.state, now.inconclusive) == (State.PRODUCTION, 0)
+    now, run = records.get_node(NODE), records.get_run(DAG_ID, run_id)
+    assert (now.state, now.inconclusive, run.verdict) == (State.PRODUCTION, 0, Verdict.SKIPPED)
+    assert str(node.key_file) in run.headline
     assert records.live_leases() == []
-    if when == "after intake":
-        run = records.get_run(DAG_ID, run_id)
-        assert run.verdict is Verdict.SKIPPED
-        assert str(node.key_file) in run.headline
-    else:
-        assert records.list_runs(unfinished=True) == []
 
 
 @pytest.mark.slow

@@ -88,18 +88,15 @@ def _check_nodes(nodes: Sequence[NodeRecord]) -> None:
         raise MusterError("a block cannot mix real and simulated nodes: they are judged by each other")
 
 
-def judge(
-    dag_id: str, run_id: str, members: Sequence[str], faults: Sequence[str | None] = ()
-) -> dict[str, dict[str, str]]:
+def judge(dag_id: str, run_id: str, members: Sequence[str], faults: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Judge the block from its members' results and record each verdict. Returns {member: {verdict, reason}}.
 
-    A member that fails is quarantined at once, independently of the others. ``faults``: for each member, why the
-    controller could not test it.
+    A member that fails is quarantined at once, independently of the others. ``faults``: {member: why the controller
+    could not test it}.
     """
     from muster_criteria.cluster.judge import MemberResult, judge_block
 
-    ours = {name: fault for name, fault in zip(members, faults, strict=False) if fault}
-    collected = {name: _collected(dag_id, run_id, name, ours.get(name, "")) for name in members}
+    collected = {name: _collected(dag_id, run_id, name, faults.get(name, "")) for name in members}
     skus = {name: load_sku(records.get_node(name).sku, settings().sku_folders) for name in members}
     results = {
         name: MemberResult(name, member.result, member.why_missing, devices=_gpus(skus[name]))

@@ -6,7 +6,7 @@ Each is a plain function of run ids and parameters; the DAG file makes tasks of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -40,10 +40,10 @@ def claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]
     return {"node": node.name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
 
 
-def conclude(dag_id: str, run_id: str, faults: Iterable[str | None] = ()) -> dict[str, str]:
+def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] = dict) -> dict[str, str]:
     """Combine the stages' verdicts, close the run and move its node. Returns {verdict, headline, state}.
 
-    ``faults``: why the controller could not make a stage; with one, a run without a verdict on the node is SKIPPED.
+    ``faults``: ``controller_faults`` of the stages; a run that has no verdict on the node for such a fault is SKIPPED.
     Raises AirflowFailException if the verdict is FAIL, INCONCLUSIVE or SKIPPED, or the run cannot be concluded.
     """
     from muster_criteria.stage.verdict import overall
@@ -52,8 +52,8 @@ def conclude(dag_id: str, run_id: str, faults: Iterable[str | None] = ()) -> dic
         run = records.get_run(dag_id, run_id)
         judgements = [stage.judgement for stage in records.run_report(dag_id, run_id).stages]
         verdict, headline = overall(judgements, run.required_stages)
-        fault = next(filter(None, faults), "")
-        if fault and verdict is Verdict.INCONCLUSIVE and verdict not in {each.verdict for each in judgements}:
+        unjudged = verdict is Verdict.INCONCLUSIVE and verdict not in {each.verdict for each in judgements}
+        if unjudged and (fault := faults().get("")):
             verdict, headline = Verdict.SKIPPED, f"Not tested, for a fault of the controller: {fault}"
         closed = records.finish_run(dag_id, run_id, verdict, headline)
     except (UnknownRun, IllegalMove) as error:

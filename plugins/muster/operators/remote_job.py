@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import datetime
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
@@ -38,9 +38,15 @@ if TYPE_CHECKING:
     from muster.records import RunRecord
 
 
-FAULT = "controller_fault"
-"""XCom key: why the controller could not do its part in the task's last attempt. In Airflow's database, since the fault
+_FAULT = "controller_fault"
+"""XCom key: why the controller could not do its part in a task's last attempt. In Airflow's database, since the fault
 may be that the records cannot be written."""
+
+
+def controller_faults(ti: Any, task_ids: Iterable[str]) -> dict[str, str]:
+    """Returns {member ("" in a run of one node): why the controller could not do its part in the last attempt}."""
+    found = ti.xcom_pull(task_ids=list(task_ids), key=_FAULT)
+    return {each["member"]: each["why"] for each in found if each}
 
 
 class Inconclusive(AirflowException):
@@ -148,14 +154,14 @@ class RemoteJobOperator(BaseOperator):
     def _failing_at_once(self, context: Context) -> Iterator[None]:
         """Raise AirflowFailException for errors that a person has to resolve, Inconclusive (retried) for other ones.
 
-        A fault of the controller is pushed to XCom as ``FAULT``: the node is not charged with it.
+        A fault of the controller is pushed to XCom for ``controller_faults``: the node is not charged with it.
         """
         try:
             yield
         except (DifferentMachine, IllegalMove, LeaseLost, SkuError, UnknownRun, launch.BadLaunch) as error:
             raise AirflowFailException(str(error)) from error
         except ControllerFault as error:
-            context["ti"].xcom_push(key=FAULT, value=str(error))
+            context["ti"].xcom_push(key=_FAULT, value={"member": self.member, "why": str(error)})
             raise Inconclusive(f"a fault of the controller, not of the node: {error}") from error
         except MusterError as error:
             raise Inconclusive(str(error)) from error

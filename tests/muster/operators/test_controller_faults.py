@@ -59,18 +59,18 @@ def test_no_run_takes_a_node_that_the_controller_cannot_test(
 
 
 @pytest.mark.parametrize(
-    ("intake", "faults", "state", "inconclusive", "verdict"),
+    ("intake", "broken", "state", "inconclusive", "verdict"),
     [
-        (None, [FAULT], State.PRODUCTION, 0, Verdict.SKIPPED),
-        (Verdict.PASS, [None, FAULT], State.PRODUCTION, 0, Verdict.SKIPPED),
-        (Verdict.WARN, [None, FAULT], State.REVALIDATION, 0, Verdict.SKIPPED),
-        (Verdict.FAIL, [None, FAULT], State.QUARANTINE, 0, Verdict.FAIL),
-        (Verdict.INCONCLUSIVE, [FAULT], State.REVALIDATION, 1, Verdict.INCONCLUSIVE),
-        (Verdict.PASS, [None, None], State.REVALIDATION, 1, Verdict.INCONCLUSIVE),
+        (None, True, State.PRODUCTION, 0, Verdict.SKIPPED),
+        (Verdict.PASS, True, State.PRODUCTION, 0, Verdict.SKIPPED),
+        (Verdict.WARN, True, State.REVALIDATION, 0, Verdict.SKIPPED),
+        (Verdict.FAIL, True, State.QUARANTINE, 0, Verdict.FAIL),
+        (Verdict.INCONCLUSIVE, True, State.REVALIDATION, 1, Verdict.INCONCLUSIVE),
+        (Verdict.PASS, False, State.REVALIDATION, 1, Verdict.INCONCLUSIVE),
     ],
 )
 def test_a_run_that_the_controller_broke_off_costs_its_node_nothing(
-    intake: Verdict | None, faults: list[str | None], state: State, inconclusive: int, verdict: Verdict
+    intake: Verdict | None, broken: bool, state: State, inconclusive: int, verdict: Verdict
 ) -> None:
     """But a FAIL counts, a warning is not forgotten, and a task that ended for another reason is no fault of ours."""
     serving()
@@ -80,7 +80,7 @@ def test_a_run_that_the_controller_broke_off_costs_its_node_nothing(
         result, raw = fleet.result("intake")
         records.record_stage(*RUN, result, fleet.judgement("intake", intake), raw)
     with pytest.raises(AirflowFailException):
-        revalidation.conclude(*RUN, faults)
+        revalidation.conclude(*RUN, lambda: {"": FAULT} if broken else {})
     node, run = records.get_node(NODE), records.get_run(*RUN)
     assert (node.state, node.inconclusive, run.verdict) == (state, inconclusive, verdict)
 
@@ -89,10 +89,10 @@ def test_a_cleared_run_returns_its_node_no_further_than_it_found_it() -> None:
     """Out of production since its first end, for a cause of the node's own."""
     serving()
     revalidation.claim(*RUN, PARAMS)
-    for faults in ([], [FAULT]):
+    for faults in ({}, {"": FAULT}):
         records.begin_stage(*RUN, "intake")
         with pytest.raises(AirflowFailException):
-            revalidation.conclude(*RUN, faults)
+            revalidation.conclude(*RUN, faults.copy)
         assert records.get_node(NODE).state is State.REVALIDATION
 
 
@@ -101,6 +101,6 @@ def test_of_a_block_only_the_member_that_did_not_respond_is_charged() -> None:
         records.add_node(fleet.new_node(name))
         fleet.qualify(name)
     block.claim("cluster_qualification", "block", PARAMS)
-    block.judge("cluster_qualification", "block", PARAMS["nodes"], [FAULT, None])
+    block.judge("cluster_qualification", "block", PARAMS["nodes"], {NODE: FAULT})
     charged = {name: records.get_node(name).inconclusive for name in PARAMS["nodes"]}
     assert charged == {NODE: 0, "gpu-0002": 1}
