@@ -15,7 +15,8 @@ from muster import records
 from muster.errors import MusterError
 from muster.records.database.engine import reading
 from muster.records.database.models import Artifact, MeasurementRow, StageRecord
-from muster.records.output.charts import BYTES, DEVICES, POINTS, chart_series
+from muster.records.output import charts
+from muster.records.output.charts import DEVICES, POINTS, chart_series, telemetry_rows
 from muster_criteria.context.waivers import finding_id
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
@@ -159,9 +160,9 @@ class TestCharts:
         assert sum(series.values) / len(series.values) == pytest.approx(64.5, abs=1.0)
 
     def test_of_many_devices_the_odd_ones_are_kept(self) -> None:
-        charts = chart_series(fleet.telemetry(10, devices=[f"cpu{index}" for index in range(64)]))
-        assert len(charts) == DEVICES
-        assert {"cpu0", "cpu63"} <= {chart.device for chart in charts}
+        shown = chart_series(fleet.telemetry(10, devices=[f"cpu{index}" for index in range(64)]))
+        assert len(shown) == DEVICES
+        assert {"cpu0", "cpu63"} <= {chart.device for chart in shown}
 
     def test_what_makes_no_sense_is_left_out(self) -> None:
         lines = [
@@ -175,11 +176,38 @@ class TestCharts:
         assert chart_series(b"no gzip at all") == []
         assert len(chart_series(fleet.telemetry(100)[:-20])) <= 1
 
-    def test_a_bomb_is_not_unpacked_to_its_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert BYTES < 4 * 1024**3
-        monkeypatch.setattr("muster.records.output.charts.BYTES", 10_000)
-        (series,) = chart_series(fleet.telemetry(5_000))
-        assert len(series.values) < 200
+    @pytest.mark.parametrize(
+        "line",
+        [
+            b"[" * 60_000,
+            b'{"t": 1, "series": "power", "device": "gpu0", "value": %s}' % (b"9" * 400),
+            b'{"t": 1e308, "series": "power", "device": "gpu0", "value": 1e308}',
+            b'{"t": 1, "series": "power", "device": "\\ud800", "value": 1, "state": "\\ud800"}',
+        ],
+    )  # fmt: skip
+    def test_no_line_prevents_the_verdict_or_the_export(
+        self, lease: records.LeaseRecord, line: bytes, tmp_path: Path
+    ) -> None:
+        sound = b'{"t": 1, "series": "clock", "device": "gpu0", "value": 1980}\n'
+        record(lease, telemetry=gzip.compress(sound + (line + b"\n") * 700 + sound))
+        (stage,) = records.run_report(lease.dag_id, lease.run_id).stages
+        assert [each.values for each in stage.telemetry if each.series == "clock"] == [(1980.0, 1980.0)]
+        records.export_run(lease.dag_id, lease.run_id, tmp_path / "out")
+        rows = pyarrow.parquet.read_table(tmp_path / "out" / "telemetry.parquet").to_pylist()
+        assert [row["value"] for row in rows if row["series"] == "clock"] == [1980.0, 1980.0]
+
+    @pytest.mark.parametrize(("cap", "value"), [("BYTES", 10_000), ("SPARE_BYTES", 10_000)])
+    def test_a_bomb_is_not_unpacked_to_its_end(self, cap: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        packed = gzip.compress(b'{"t": 1, "series": "power", "device": "gpu0", "value": 1}\n' * 1_000_000)
+        monkeypatch.setattr(charts, cap, value)
+        assert sum(1 for _ in telemetry_rows(packed)) < 500_000
+
+    def test_the_number_of_tracks_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made: list[object] = []
+        track = charts._Track
+        monkeypatch.setattr(charts, "_Track", lambda: made.append(1) or track())
+        chart_series(fleet.telemetry(2, devices=[f"cpu{index}" for index in range(5_000)]))
+        assert len(made) <= 2048, "as many as a node keeps"
 
 
 class TestExport:
@@ -205,8 +233,8 @@ class TestExport:
 
     def test_a_run_without_findings_has_an_empty_table(self, lease: records.LeaseRecord, tmp_path: Path) -> None:
         records.record_stage(lease.dag_id, lease.run_id, None, fleet.judgement())
-        records.export_run(lease.dag_id, lease.run_id, tmp_path)
-        table = pyarrow.parquet.read_table(tmp_path / "findings.parquet")
+        records.export_run(lease.dag_id, lease.run_id, tmp_path / "out")
+        table = pyarrow.parquet.read_table(tmp_path / "out" / "findings.parquet")
         assert table.num_rows == 0
         assert "summary" in table.column_names
         assert not (tmp_path / "telemetry.parquet").exists()

@@ -7,11 +7,12 @@ import gzip
 import io
 import json
 import math
+import re
 import statistics
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from muster_criteria.measured import DEVICE_NAME
 from muster_reports.model import Series
@@ -34,9 +35,30 @@ POINTS = 300
 DEVICES = 16
 """Devices per series that a chart can still show; of more, the outliers are kept."""
 
-TRACKS = 20_000
-BYTES = 2 * 1024**3
-"""A node's file is read no further than this, unpacked: a 48-hour run of eight GPUs has about half of it."""
+TRACKS = 2048
+"""Series that are read: as many as a node keeps (``muster_node.agent.telemetry.SERIES_MAX``)."""
+
+BYTES = 1280 * 1024**2
+"""A node's file is read no further than this, unpacked: a 48-hour run of eight GPUs has 0.9 GB."""
+
+SPARE_BYTES, PACKED_TIMES = 64 * 1024**2, 100
+"""Nor further than this and so many times its packed size: real files unpack to 10 times of it, bombs to 1,000."""
+
+LINE_BYTES = 1024
+NUMBER_MAX = 1e18
+"""Of sums of larger numbers some overflow."""
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,79}")
+
+
+class Row(NamedTuple):
+    """One reading, checked: a value, a state, or neither."""
+
+    second: float
+    series: str
+    device: str
+    value: float | None
+    state: str | None
 
 
 @dataclasses.dataclass
@@ -83,15 +105,14 @@ def chart_series(packed: bytes) -> list[Series]:
     tracks: dict[tuple[str, str], _Track] = {}
     origin: float | None = None
     for row in telemetry_rows(packed):
-        series, device = row.get("series"), row.get("device")
-        second, value = _finite(row.get("t")), _finite(row.get("value"))
-        if not isinstance(series, str) or series not in CHARTED or second is None or value is None:
+        if row.series not in CHARTED or row.value is None:
             continue
-        if not isinstance(device, str) or not DEVICE_NAME.fullmatch(device):
-            continue
-        origin = second if origin is None else origin
-        if (series, device) in tracks or len(tracks) < TRACKS:
-            tracks.setdefault((series, device), _Track()).add(second - origin, value)
+        origin = row.second if origin is None else origin
+        track = tracks.get((row.series, row.device))
+        if track is None and len(tracks) < TRACKS:
+            track = tracks[row.series, row.device] = _Track()
+        if track is not None:
+            track.add(row.second - origin, row.value)
     charted = []
     for (series, device), track in sorted(_outliers(tracks).items()):
         seconds, values = track.points()
@@ -112,25 +133,44 @@ def from_json(charts: list[dict[str, Any]]) -> tuple[Series, ...]:
     )
 
 
-def telemetry_rows(packed: bytes) -> Iterator[dict[str, Any]]:
-    """The rows of a telemetry file that can be read, one by one; it stops where the file breaks off."""
-    read = 0
+def telemetry_rows(packed: bytes) -> Iterator[Row]:
+    """The rows of a telemetry file that make sense, one by one; it stops where the file breaks off or is a bomb."""
+    left = min(BYTES, SPARE_BYTES + PACKED_TIMES * len(packed))
+    names: dict[tuple[Any, Any], bool] = {}
     try:
         with gzip.open(io.BytesIO(packed)) as lines:
-            while (line := lines.readline(65536)) and (read := read + len(line)) <= BYTES:
+            while (line := lines.readline(LINE_BYTES)) and (left := left - len(line)) >= 0:
+                if len(line) == LINE_BYTES and not line.endswith(b"\n"):
+                    continue  # a part of a longer line: nesting this deep takes long to refuse
                 try:
                     row = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     continue
-                if isinstance(row, dict):
-                    yield row
+                if isinstance(row, dict) and (checked := _checked(row, names)):
+                    yield checked
     except (OSError, EOFError, zlib.error):
         return
 
 
-def _finite(number: Any) -> float | None:
+def _checked(row: dict[str, Any], names: dict[tuple[Any, Any], bool]) -> Row | None:
+    """The row, None if it makes no sense. ``names``: which pairs of series and device do, as found until now."""
+    second, series, device, state = _number(row.get("t")), row.get("series"), row.get("device"), row.get("state")
+    if second is None or not isinstance(series, str) or not isinstance(device, str):
+        return None
+    known = names.get((series, device))
+    if known is None:
+        known = bool(NAME.fullmatch(series) and DEVICE_NAME.fullmatch(device))
+        if len(names) < TRACKS:
+            names[series, device] = known
+    if not known:
+        return None
+    sound = isinstance(state, str) and NAME.fullmatch(state)
+    return Row(second, series, device, _number(row.get("value")), state if sound else None)
+
+
+def _number(number: Any) -> float | None:
     plain = isinstance(number, (int, float)) and not isinstance(number, bool)
-    return float(number) if plain and math.isfinite(number) else None
+    return float(number) if plain and abs(number) <= NUMBER_MAX else None
 
 
 def _outliers(tracks: dict[tuple[str, str], _Track]) -> dict[tuple[str, str], _Track]:

@@ -141,19 +141,8 @@ def _batches(stage: str, packed: bytes) -> Iterator[list[dict[str, Any]]]:
     """Telemetry rows in batches, without the lines that make no sense: nothing from a node is trusted."""
     batch: list[dict[str, Any]] = []
     for row in telemetry_rows(packed):
-        second, value, state = row.get("t"), row.get("value"), row.get("state")
-        if not isinstance(second, (int, float)):
-            continue
-        batch.append(
-            {
-                "stage": stage,
-                "t": float(second),
-                "series": str(row.get("series")),
-                "device": str(row.get("device")),
-                "value": float(value) if isinstance(value, (int, float)) else None,
-                "state": state if isinstance(state, str) else None,
-            }
-        )
+        named = row._asdict()
+        batch.append({"stage": stage, "t": named.pop("second"), **named})
         if len(batch) == ROWS:
             yield batch
             batch = []
