@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,7 +21,7 @@ from muster.errors import ControllerFault, DifferentMachine, IllegalMove, LeaseL
 from muster.integration import logins
 from muster.operators.trigger import JobTrigger
 from muster.remote import attempt as remote
-from muster.remote import jobs, launch, outcome, ssh
+from muster.remote import jobs, launch, neighbours, outcome, ssh
 from muster.remote.attempt import Attempt, Programme, StillRunning, Task
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.outcome import Ended, Kind
@@ -33,9 +34,10 @@ from muster_criteria.sku_files.model import Sku, SkuError
 from muster_criteria.sku_files.skus import load_sku
 
 if TYPE_CHECKING:
+    import paramiko
     from airflow.sdk.definitions.context import Context
 
-    from muster.records import RunRecord
+    from muster.records import NodeRecord, RunRecord
 
 
 _FAULT = "controller_fault"
@@ -47,6 +49,17 @@ def controller_faults(ti: Any, task_ids: Iterable[str]) -> dict[str, str]:
     """Returns {member ("" in a run of one node): why the controller could not do its part in the last attempt}."""
     found = ti.xcom_pull(task_ids=list(task_ids), key=_FAULT)
     return {each["member"]: each["why"] for each in found if each}
+
+
+def log_in(node: NodeRecord) -> paramiko.SSHClient:
+    """Log in to a node. Raises RemoteError, and ControllerFault if other nodes refuse the login too."""
+    try:
+        return logins.connect(node)
+    except ssh.LoginRefused as error:
+        once = functools.partial(logins.connect, timeout=neighbours.TRY_TIMEOUT_S, attempts=1)
+        if others := neighbours.that_refuse_too(node, once):
+            raise ControllerFault(f"{error}; {others} refuse the same login, which they accepted before") from error
+        raise
 
 
 class Inconclusive(AirflowException):
@@ -84,7 +97,7 @@ class RemoteJobOperator(BaseOperator):
                 return self._finish(context, attempt, *self._recorded(attempt))
             self._starting = attempt
             try:
-                with logins.connect(attempt.node) as client:
+                with log_in(attempt.node) as client:
                     agent = build_agent(settings().home / "agents")
                     attempt, seen = remote.begin(attempt, client, agent)
             except ssh.RemoteError as error:
@@ -193,7 +206,7 @@ class RemoteJobOperator(BaseOperator):
 
     def _settle(self, context: Context, attempt: Attempt, hint: Kind) -> Any:
         record = self._recorder(attempt)
-        settled = remote.settle(attempt, logins.connect, hint, record, last=self._is_last(context))
+        settled = remote.settle(attempt, log_in, hint, record, last=self._is_last(context))
         if isinstance(settled, StillRunning):
             self._defer(attempt, settled.seen)
         return self._finish(context, attempt, *(settled or self._recorded(attempt)))

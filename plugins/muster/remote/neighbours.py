@@ -1,9 +1,11 @@
-"""Evidence on whether a node or its network failed: reachable neighbours, and earlier lost jobs."""
+"""Evidence on whether a node, its network or our login failed: reachable neighbours, and earlier lost jobs."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+
+import paramiko
 
 from muster import records
 from muster.records import NodeRecord
@@ -27,6 +29,24 @@ def reachable_neighbours(node: NodeRecord) -> str:
     if not reachable:
         reachable = [each.name for each in near[:TRIED] if _responds(each)]
     return ", ".join(reachable[:TRIED])
+
+
+def that_refuse_too(node: NodeRecord, connect: Callable[[NodeRecord], paramiko.SSHClient]) -> str:
+    """Returns the names of the nodes that refuse the login as ``node`` does, "" if one of them accepts it.
+
+    Tried are the nodes that accepted it last, since one that never did is no evidence about the login.
+    """
+    others = [each for each in records.list_nodes() if each.name != node.name and each.contact_at]
+    refusing = []
+    for other in sorted(others, key=lambda each: str(each.contact_at), reverse=True)[:TRIED]:
+        try:
+            connect(other).close()
+            return ""
+        except ssh.LoginRefused:
+            refusing.append(other.name)
+        except ssh.RemoteError:
+            continue
+    return ", ".join(refusing)
 
 
 def _responds(node: NodeRecord) -> bool:

@@ -12,10 +12,12 @@ from airflow.sdk.exceptions import AirflowFailException
 from muster import records
 from muster.errors import ControllerFault
 from muster.lifecycle.transitions import State
-from muster.operators import block, qualification, revalidation
+from muster.operators import block, qualification, remote_job, revalidation
+from muster.remote import ssh
 from muster.settings import settings
 from muster_criteria.model import Verdict
 from tests.muster import fleet
+from tests.support import sshd
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 
@@ -104,3 +106,24 @@ def test_of_a_block_only_the_member_that_did_not_respond_is_charged() -> None:
     block.judge("cluster_qualification", "block", PARAMS["nodes"], {NODE: FAULT})
     charged = {name: records.get_node(name).inconclusive for name in PARAMS["nodes"]}
     assert charged == {NODE: 0, "gpu-0002": 1}
+
+
+@pytest.mark.needs_sshd
+def test_a_login_that_every_node_refuses_is_the_controllers_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that a single node refuses is not."""
+    with sshd.running(tmp_path / "a") as one, sshd.running(tmp_path / "b") as other:
+        monkeypatch.setenv("MUSTER_SSH_KEY_FILE", str(one.key_file))
+        for name, server in (("a", one), ("b", other)):
+            node, key = server.node(name), " ".join(server.key_text().split()[:2])
+            records.add_node(fleet.new_node(name, host=node.host, port=node.port, user=node.user, host_key=key))
+        (one.folder / "authorized_keys").write_text("")
+        with pytest.raises(ssh.LoginRefused):
+            remote_job.log_in(records.get_node("a"))
+        records.touch_contact("b")
+        with pytest.raises(ControllerFault, match="b refuse"):
+            remote_job.log_in(records.get_node("a"))
+        (other.folder / "authorized_keys").write_text((one.folder / "login.pub").read_text())
+        with pytest.raises(ssh.LoginRefused):
+            remote_job.log_in(records.get_node("a"))
