@@ -44,7 +44,7 @@ with DAG(
     @task(retries=2, retry_delay=soon)
     def claim_block(params: Any = None, dag_run: Any = None, ti: Any = None) -> list[str]:
         """Claim all nodes of the block for this run, or none."""
-        claimed = block.claim(dag_run.dag_id, dag_run.run_id, params, ti.try_number)
+        claimed = block.claim(dag_run.dag_id, dag_run.run_id, params, ti.try_number, dag_run.triggering_user_name)
         ti.xcom_push(key="block", value=claimed)
         return list(claimed["members"])
 

@@ -36,7 +36,7 @@ with DAG(
     @task(retries=2, retry_delay=datetime.timedelta(seconds=30), multiple_outputs=False)
     def claim(params: Any = None, dag_run: Any = None) -> dict[str, Any]:
         """Claim the node for this run, unless another run holds it or it is in use."""
-        return qualification.claim(dag_run.dag_id, dag_run.run_id, params)
+        return qualification.claim(dag_run.dag_id, dag_run.run_id, params, dag_run.triggering_user_name)
 
     @task(
         retries=2,

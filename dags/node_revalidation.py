@@ -40,7 +40,7 @@ with DAG(
     @task(retries=2, retry_delay=soon, multiple_outputs=False)
     def claim(params: Any = None, dag_run: Any = None) -> dict[str, Any]:
         """Take the node out of production, unless it is in use by now."""
-        return revalidation.claim(dag_run.dag_id, dag_run.run_id, params)
+        return revalidation.claim(dag_run.dag_id, dag_run.run_id, params, dag_run.triggering_user_name)
 
     @task(retries=2, retry_delay=soon, trigger_rule=TriggerRule.ALL_DONE, multiple_outputs=False)
     def conclude(dag_run: Any = None, ti: Any = None) -> dict[str, str]:

@@ -54,7 +54,7 @@ def airflow_settings(login: Login, home: pathlib.Path, dags: pathlib.Path, plugi
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(plugins),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PARALLELISM": str(PARALLELISM),
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "operator:admin",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{login.execution_port}/execution/",
         "AIRFLOW__CORE__FERNET_KEY": "",
@@ -166,4 +166,4 @@ class Stack:
 
 def new_login() -> Login:
     """Free ports of this machine and a fresh password."""
-    return Login(free_port(), free_port(), "admin", secrets.token_urlsafe(9))
+    return Login(free_port(), free_port(), "operator", secrets.token_urlsafe(9))

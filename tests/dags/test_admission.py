@@ -58,12 +58,16 @@ def test_each_answer_is_carried_out_under_a_name(waiting: None, option: str, sta
     assert records.get_node("n1").state is state
     (said,) = records.approvals("n1")
     assert (said.person, said.option, said.reason) == ("Petra", option, "seen it myself")
+    assert said.login == "airflow:Petra"
+    assert {event.login for event in records.node_events("n1") if event.actor == "Petra"} == {"airflow:Petra"}
     assert said.link.endswith("/dags/admission/runs/r/tasks/ask/required_actions")
     assert records.live_leases() == []
 
 
 @pytest.mark.parametrize(
-    "said", [answer(reason=" "), answer(name=None) | {"responded_by_user": None}, answer(name="airflow")]
+    "said",
+    [answer(reason=" "), answer(name=None) | {"responded_by_user": None}]
+    + [answer(name=name) for name in ("airflow", "Anonymous", "admin", "nobody", "root")],
 )
 def test_nobody_in_particular_or_without_a_reason_moves_nothing(waiting: None, said: dict[str, Any]) -> None:
     for option in admission.OPTIONS:

@@ -95,6 +95,7 @@ def test_a_good_node_is_qualified_reported_and_let_go(node: sshd.Sshd, mailbox: 
     assert set(states.values()) == {"success"}
     run = records.get_run(DAG_ID, run_id)
     assert (run.verdict, run.state_after) == (Verdict.PASS, State.QUALIFIED)
+    assert run.started_by == "airflow:dag_test", "the user of Airflow, here that of dag.test"
     assert records.live_leases() == []
     assert standin.started(node.home) == STAGES
     assert [mail["Subject"].split(":")[0] for mail in mailbox.mails] == ["[Muster] PASS this-node"]
@@ -290,8 +291,10 @@ def test_a_person_may_force_a_busy_node_and_it_is_recorded(
 
     monkeypatch.setattr(claims, "backend", Busy)
     params = {"node": NODE, "level": "demo", "reason": "x", "force_reason": "agreed with the user"}
-    assert qualification.claim(DAG_ID, "r", params)["node"] == NODE
-    assert records.get_run(DAG_ID, "r").forced == "agreed with the user"
+    assert qualification.claim(DAG_ID, "r", params, "provisioner")["node"] == NODE
+    run = records.get_run(DAG_ID, "r")
+    assert (run.forced, run.started_by) == ("agreed with the user", "airflow:provisioner")
+    assert "airflow:provisioner" in str(records.run_report(DAG_ID, "r").forced)
 
 
 def test_mail_that_is_down_fails_nothing_and_is_sent_later(

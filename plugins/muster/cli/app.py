@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import muster
+from muster import acting
 from muster.cli import admin, adoption, doctor, golden, judging, node, run, status, waive, xid
 
 app = typer.Typer(
@@ -40,8 +41,10 @@ app.command("housekeeping")(admin.housekeeping)
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and end.", is_eager=True)] = False,
 ) -> None:
     if version:
         typer.echo(f"muster {muster.__version__}")
         raise typer.Exit
+    context.with_resource(acting.under(acting.os_login()))

@@ -152,10 +152,10 @@ def history(name: Name, json: AsJson = False) -> None:
         return
     rows = [
         [f"{each.at:%Y-%m-%d %H:%M:%S}", each.to_state if each.from_state != each.to_state else "·", each.actor,
-         each.reason]
+         each.login, each.reason]
         for each in events
     ]  # fmt: skip
-    show.table(["at (UTC)", "became", "by", "why"], rows, empty="no events yet")
+    show.table(["at (UTC)", "became", "by", "login", "why"], rows, empty="no events yet")
 
 
 @app.command("move")

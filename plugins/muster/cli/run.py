@@ -118,7 +118,8 @@ def show_(
     show.facts(
         {
             "run": f"{run.run_id} of {run.dag_id}", "node": run.node, "sku": run.sku, "level": run.level,
-            "reason": run.reason, "forced": run.forced, "simulated": "yes" if report.simulated else "",
+            "reason": run.reason, "forced": run.forced, "started by": run.started_by,
+            "simulated": "yes" if report.simulated else "",
             "waivers": "; ".join(report.waivers),
             "shadow": "the node stays in production whatever the test finds" if report.shadow else "",
             "verdict": run.verdict or "not yet", "headline": run.headline, "held": run.held,

@@ -47,10 +47,16 @@ def assemble(
         started_at=run.started_at, ended_at=run.ended_at or now,
         identity=_pairs(facts[0]), environment=_pairs(facts[1]), stages=listed,
         not_run=tuple((name, _why_not_run(name, listed, jobs)) for name in run.required_stages if name not in stages),
-        waivers=tuple(waivers), shadow=node.shadow, forced=run.forced, run_url=run_url,
+        waivers=tuple(waivers), shadow=node.shadow, forced=_forced(run), run_url=run_url,
         held=run.held, breaker=f"{breaker.state}: {breaker.sentence}",
     )  # fmt: skip
     return dataclasses.replace(report, result_json=report_json(report))
+
+
+def _forced(run: RunRecord) -> str | None:
+    if run.forced is None or not run.started_by:
+        return run.forced
+    return f"{run.forced} (started by {run.started_by})"
 
 
 def report_json(report: RunReport) -> str:

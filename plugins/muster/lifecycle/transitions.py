@@ -20,7 +20,10 @@ CLUSTER_STAGES = ("cluster_validation",)
 INCONCLUSIVE_BUDGET = 3
 """Number of consecutive inconclusive runs after which a person decides (DESIGN.md, "Fail closed")."""
 
-NOT_PERSONS = frozenset({"", "muster", "airflow", "system", "scheduler", "housekeeping", "root"})
+NOT_PERSONS = frozenset(
+    {"", "muster", "airflow", "system", "scheduler", "housekeeping"}
+    | {"root", "admin", "administrator", "anonymous", "nobody"}
+)
 """Actors that are programs or shared accounts: no decision is accepted under these names."""
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from muster import records
+from muster import acting, records
 from muster.admission import entry
 from muster.errors import MusterError
 from muster.integration import closing, logins, runid
@@ -41,17 +41,20 @@ ADDRESS_LABEL = "block_address"
 """The node label with the address for other nodes, where that differs from the controller's address for it."""
 
 
-def claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int = 1) -> dict[str, Any]:
+def claim(
+    dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int = 1, user: str | None = None
+) -> dict[str, Any]:
     """Claim all nodes of the block for this run, or none. Returns the shared part of their plans, members by rank.
 
-    Raises AirflowFailException if a person has to resolve something first, ControllerFault.
+    ``user``: the user of Airflow who started the run, in its pages or over REST. Raises AirflowFailException if a
+    person has to resolve something first, ControllerFault.
     """
     with claims.failing_at_once():
         claims.controller_ready()
-        return _claim(dag_id, run_id, params, try_number)
+        return _claim(dag_id, run_id, params, try_number, acting.airflow_login(user or ""))
 
 
-def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int) -> dict[str, Any]:
+def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int, login: str) -> dict[str, Any]:
     names, level = [str(name) for name in params["nodes"]], str(params["level"])
     force, reason = claims.forced(params), str(params.get("reason") or "")
     if len(set(names)) < 2 or len(set(names)) != len(names):
@@ -61,7 +64,9 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int)
     with claims.held(names, dag_id, run_id):
         claims.refuse_in_use(names, force)
         for name in names:
-            records.begin_run(dag_id, run_id, name, level, reason, force, required_stages=CLUSTER_STAGES)
+            records.begin_run(
+                dag_id, run_id, name, level, reason, force, started_by=login, required_stages=CLUSTER_STAGES
+            )
         for name in names:
             records.begin_stage(dag_id, run_id, STAGE, node=name)
     # Each try has its own port and secret, so that processes left over from an earlier try cannot join.

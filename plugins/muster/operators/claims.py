@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from muster import records
+from muster import acting, records
 from muster.admission.backend import backend
 from muster.errors import ControllerFault, IllegalMove, LeaseHeld, MusterError
 from muster.integration import logins
@@ -95,8 +95,8 @@ def refuse_in_use(names: Collection[str], force: str | None) -> None:
 
 
 @contextlib.contextmanager
-def held_for_decision(node: str, dag_id: str, run_id: str, option: str) -> Iterator[None]:
-    """Hold the node while a person's decision is carried out.
+def held_for_decision(node: str, dag_id: str, run_id: str, option: str, user: str) -> Iterator[None]:
+    """Hold the node while a person's decision is carried out, which is recorded under that ``user`` of Airflow.
 
     Raises AirflowException while another run holds it (tried again: that run ends), AirflowFailException for a move
     that the lifecycle does not allow.
@@ -104,7 +104,8 @@ def held_for_decision(node: str, dag_id: str, run_id: str, option: str) -> Itera
     try:
         records.acquire_lease(node, dag_id, run_id)
         try:
-            yield
+            with acting.under(acting.airflow_login(user)):
+                yield
         finally:
             records.release_leases(dag_id, run_id, f"{option} was carried out")
     except LeaseHeld as error:

@@ -65,7 +65,7 @@ def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) ->
     Raises AirflowException while a run holds the node, AirflowSkipException if no verdict is held.
     """
     option, person, reason, link = answered(answer, dag_id, run_id)
-    with claims.held_for_decision(node, dag_id, run_id, option):
+    with claims.held_for_decision(node, dag_id, run_id, option, person):
         _still_held(node)
         records.record_approval(node, person, option, reason, link=link, dag_id=dag_id, run_id=run_id)
         if option == WITHDRAW:

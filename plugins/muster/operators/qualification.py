@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from muster import records
+from muster import acting, records
 from muster.errors import IllegalMove, MusterError, UnknownRun
 from muster.integration import closing, logins
 from muster.operators import claims, mailing
@@ -22,9 +22,10 @@ from muster_criteria.sku_files import programme
 log = logging.getLogger(__name__)
 
 
-def claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
+def claim(dag_id: str, run_id: str, params: Mapping[str, Any], user: str | None = None) -> dict[str, Any]:
     """Claim the node for this run, unless another run holds it or it is in use; begin the run in the records.
 
+    ``user``: the user of Airflow who started the run, in its pages or over REST.
     Raises AirflowFailException if a person has to resolve something first, ControllerFault.
     """
     force, reason = claims.forced(params), str(params.get("reason") or "")
@@ -35,7 +36,10 @@ def claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]
         claims.refuse_other_pool(node, params)
         with claims.held([node.name], dag_id, run_id) as (lease,):
             claims.refuse_in_use([node.name], force)
-            records.begin_run(dag_id, run_id, node.name, level, reason, force, required_stages=programme.STAGES)
+            records.begin_run(
+                dag_id, run_id, node.name, level, reason, force, started_by=acting.airflow_login(user or ""),
+                required_stages=programme.STAGES,
+            )  # fmt: skip
     log.info("%s is held by this run with fencing token %d", node.name, lease.token)
     return {"node": node.name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from muster import records
+from muster import acting, records
 from muster.admission.backend import backend
 from muster.errors import LeaseHeld, MusterError, UnknownRun
 from muster.integration import runid
@@ -85,16 +85,17 @@ def _idle(name: str) -> Idle:
         return Idle(False, f"whether it is idle is unknown: {error}")
 
 
-def claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
+def claim(dag_id: str, run_id: str, params: Mapping[str, Any], user: str | None = None) -> dict[str, Any]:
     """Take a node out of production for this run. Raises AirflowSkipException if the node is in use by now.
 
-    Raises AirflowFailException if a person has to resolve something first, ControllerFault.
+    ``user``: the user of Airflow who started the run, in its pages or over REST. Raises AirflowFailException if a
+    person has to resolve something first, ControllerFault.
     """
     with claims.failing_at_once():
-        return _claim(dag_id, run_id, params)
+        return _claim(dag_id, run_id, params, acting.airflow_login(user or ""))
 
 
-def _claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
+def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> dict[str, Any]:
     claims.controller_ready()
     level, reason = str(params["level"]), str(params.get("reason") or "")
     node = claims.testable(str(params["node"]), level)
@@ -109,7 +110,7 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any
     try:
         with claims.held([name], dag_id, run_id) as (lease,):
             # Without force: revalidation never disturbs a node in use.
-            records.begin_run(dag_id, run_id, name, level, reason, required_stages=programme.STAGES)
+            records.begin_run(dag_id, run_id, name, level, reason, started_by=login, required_stages=programme.STAGES)
             if not node.shadow:
                 backend().withdraw(name, f"revalidation {run_id}")
     except LeaseHeld as error:

@@ -36,13 +36,14 @@ def begin_run(
     reason: str,
     forced: str | None = None,
     *,
+    started_by: str = "",
     required_stages: Sequence[str] = STAGES,
 ) -> RunRecord:
     """Record that a run begins on a node; the same run again is the same record.
 
     A DAG run that tests several nodes begins once for each of them. ``forced`` is the person's reason to overrule the
-    in-use guard. ``required_stages`` are those without which the run is no full-coverage pass. Raises UnknownNode, and
-    IllegalMove if the node is where no test may take it.
+    in-use guard, ``started_by`` the login that started the run. ``required_stages`` are those without which the run is
+    no full-coverage pass. Raises UnknownNode, and IllegalMove if the node is where no test may take it.
     """
     with writing() as session:
         row = access.node_row(session, node)
@@ -56,8 +57,8 @@ def begin_run(
                 )
             run = Run(
                 dag_id=dag_id, run_id=run_id, node=node, sku=row.sku, level=level, reason=reason, forced=forced,
-                required_stages=list(required_stages), state_before=state, simulated=row.simulated,
-                started_at=access.now(),
+                started_by=started_by, required_stages=list(required_stages), state_before=state,
+                simulated=row.simulated, started_at=access.now(),
             )  # fmt: skip
             session.add(run)
             session.flush()

@@ -108,6 +108,8 @@ class RunRecord:
     ended_at: datetime.datetime | None
     held: str = ""
     """Why the circuit breaker kept the verdict from withdrawing the node, if it did."""
+    started_by: str = ""
+    """The login that started it ("airflow:ada"), "" if a program did."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +190,7 @@ class SnapshotRecord:
 
 @dataclasses.dataclass(frozen=True)
 class ApprovalRecord:
-    """A person's decision about a node, the reason, and a link to the evidence."""
+    """A person's decision about a node, the reason, a link to the evidence, and the login it was made under."""
 
     node: str
     at: datetime.datetime
@@ -197,11 +199,12 @@ class ApprovalRecord:
     reason: str
     link: str
     run: str
+    login: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class EventRecord:
-    """One step of a node's life; ``from_state`` equals ``to_state`` in a remark."""
+    """One step of a node's life; ``from_state`` equals ``to_state`` in a remark. ``login``: see ``muster.acting``."""
 
     node: str
     at: datetime.datetime
@@ -210,6 +213,7 @@ class EventRecord:
     actor: str
     reason: str
     evidence: Mapping[str, Any]
+    login: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -77,7 +77,7 @@ def record_approval(
         run, reason = f"{dag_id}/{run_id}" if run_id else "", reason.strip()
         evidence = {"approval": option, "person": person, "reason": reason, "link": link, "run": run}
         event = access.write_event(session, node, state, state, person, f"chose {option!r}: {reason}", evidence)
-        return ApprovalRecord(node, event.at, person, option, reason, link, run)
+        return ApprovalRecord(node, event.at, person, option, reason, link, run, event.login)
 
 
 def record_unanswered(node: str, sentence: str, dag_id: str, run_id: str) -> None:
@@ -101,6 +101,7 @@ def approvals(node: str) -> list[ApprovalRecord]:
             evidence["reason"],
             evidence["link"],
             evidence["run"],
+            event.login,
         )
         for event in events
         if "approval" in (evidence := event.evidence)

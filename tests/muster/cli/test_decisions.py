@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
+import pwd
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +56,19 @@ def failed() -> str:
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
         records.move_node(NODE, state, "Ada", "known")
     return records.run_report(lease.dag_id, lease.run_id).stages[0].judgement.findings[0].id
+
+
+@pytest.mark.usefixtures("fleet_db")
+def test_the_login_is_recorded_beside_the_name_that_is_typed(muster: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment's LOGNAME is as easily typed as a name."""
+    records.add_node(fleet.new_node())
+    for name in ("LOGNAME", "USER", "MUSTER_PERSON"):
+        monkeypatch.setenv(name, "mallory")
+    assert muster("node", "move", NODE, "retired", *WHY)[0] == 0
+    event = records.node_events(NODE)[-1]
+    login = f"os:{pwd.getpwuid(os.getuid()).pw_name}"
+    assert (event.actor, event.login) == ("Ada", login)
+    assert f"\tAda\t{login}\t" in muster("node", "history", NODE)[1]
 
 
 @pytest.mark.usefixtures("fleet_db")

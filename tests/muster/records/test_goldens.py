@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster import records
+from muster import acting, records
 from muster.errors import IllegalMove, UnknownGolden
 from muster.judging.case import NO_PEERS
 from muster.judging.reevaluate import reevaluate
@@ -136,11 +136,10 @@ class TestWithdrawal:
     def test_from_then_on_devices_have_to_agree_afresh(self) -> None:
         for node in ("a", "b", "c"):
             visited(node)
-        withdrawn = records.withdraw_golden(ID, "Ada", "another cuBLAS")
-        assert (withdrawn.withdrawn_by, withdrawn.withdrawn_reason) == (
-            "Ada",
-            "another cuBLAS",
-        )
+        with acting.under("os:ada"):
+            withdrawn = records.withdraw_golden(ID, "Ada", "another cuBLAS")
+        given = (withdrawn.withdrawn_by, withdrawn.withdrawn_login, withdrawn.withdrawn_reason)
+        assert given == ("Ada", "os:ada", "another cuBLAS")
         assert records.list_goldens() == []
         (kept,) = records.list_goldens(withdrawn=True)
         assert kept.withdrawn_at is not None

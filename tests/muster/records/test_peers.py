@@ -279,6 +279,6 @@ def test_a_finding_s_measurements_and_confidence_reach_report_and_export(tmp_pat
     assert (seen.confidence, seen.measurements) == (0.75, behind)
     told = json.loads(report.result_json)["stages"][0]["judgement"]
     assert (told["snapshot"], told["findings"][0]["measurements"]) == ("s-1", list(behind))
-    records.export_run(lease.dag_id, lease.run_id, tmp_path)
-    (row,) = pyarrow.parquet.read_table(tmp_path / "findings.parquet").to_pylist()
+    records.export_run(lease.dag_id, lease.run_id, tmp_path / "out")
+    (row,) = pyarrow.parquet.read_table(tmp_path / "out" / "findings.parquet").to_pylist()
     assert (row["snapshot"], row["sku_version"], row["measurements"]) == ("s-1", said.sku_version, list(behind))

@@ -237,7 +237,7 @@ class TestExport:
         table = pyarrow.parquet.read_table(tmp_path / "out" / "findings.parquet")
         assert table.num_rows == 0
         assert "summary" in table.column_names
-        assert not (tmp_path / "telemetry.parquet").exists()
+        assert not (tmp_path / "out" / "telemetry.parquet").exists()
 
     def test_a_folder_that_cannot_be_written_is_one_sentence(self, lease: records.LeaseRecord, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
+from muster import acting
 from muster.errors import IllegalMove, UnknownNode, UnknownRun
 from muster.lifecycle import transitions as lifecycle
 from muster.lifecycle.transitions import SERVING, Evidence, State
@@ -87,8 +88,9 @@ def write_event(
 ) -> Event:
     """Append an event and return it; two equal states make it a remark."""
     event = Event(
-        node=node, at=now(), from_state=before, to_state=after, actor=actor, reason=reason, evidence=dict(evidence)
-    )
+        node=node, at=now(), from_state=before, to_state=after, actor=actor, login=acting.current(), reason=reason,
+        evidence=dict(evidence),
+    )  # fmt: skip
     session.add(event)
     session.flush()
     return event
@@ -131,7 +133,7 @@ def to_lease(row: Lease) -> LeaseRecord:
 def to_event(row: Event) -> EventRecord:
     """The event as a value."""
     return EventRecord(
-        row.node, row.at, State(row.from_state), State(row.to_state), row.actor, row.reason, row.evidence
+        row.node, row.at, State(row.from_state), State(row.to_state), row.actor, row.reason, row.evidence, row.login
     )
 
 
@@ -142,7 +144,7 @@ def to_run(row: Run) -> RunRecord:
         forced=row.forced, required_stages=tuple(row.required_stages), state_before=State(row.state_before),
         state_after=State(row.state_after) if row.state_after else None,
         verdict=Verdict(row.verdict) if row.verdict else None, headline=row.headline, simulated=row.simulated,
-        started_at=row.started_at, ended_at=row.ended_at, held=row.held,
+        started_at=row.started_at, ended_at=row.ended_at, held=row.held, started_by=row.started_by,
     )  # fmt: skip
 
 

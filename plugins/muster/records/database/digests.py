@@ -55,6 +55,7 @@ class GoldenRow(_Comparable, Base):
     agreed: Mapped[list[Any]]
     withdrawn_at: Mapped[datetime.datetime | None]
     withdrawn_by: Mapped[str] = mapped_column(default="")
+    withdrawn_login: Mapped[str] = mapped_column(default="")
     withdrawn_reason: Mapped[str] = mapped_column(default="")
 
 

@@ -106,7 +106,8 @@ class Lease(Base):
 class Run(Base):
     """What one DAG run did with one node; a run that tests a block of nodes has a row for each.
 
-    ``held``: why the circuit breaker kept its verdict from withdrawing the node, "" if it did not.
+    ``held``: why the circuit breaker kept its verdict from withdrawing the node, "" if it did not. ``started_by``: the
+    login that started it in Airflow or over REST, "" if a program did.
     """
 
     __tablename__ = "runs"
@@ -120,6 +121,7 @@ class Run(Base):
     level: Mapped[str]
     reason: Mapped[str]
     forced: Mapped[str | None]
+    started_by: Mapped[str] = mapped_column(default="")
     required_stages: Mapped[list[Any]]
     state_before: Mapped[str]
     state_after: Mapped[str | None]
@@ -276,7 +278,10 @@ class WaiverRow(Base):
 
 
 class Event(Base):
-    """One step in a node's life, or a remark about it (then both states are the same). Append-only."""
+    """One step in a node's life, or a remark about it (then both states are the same). Append-only.
+
+    ``actor``: the name that a person gave, or the program. ``login``: the authenticated login (``muster.acting``).
+    """
 
     __tablename__ = "events"
 
@@ -286,6 +291,7 @@ class Event(Base):
     from_state: Mapped[str]
     to_state: Mapped[str]
     actor: Mapped[str]
+    login: Mapped[str] = mapped_column(default="")
     reason: Mapped[str]
     evidence: Mapped[dict[str, Any]]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import ColumnElement, func, insert, or_, select, text
 from sqlalchemy.orm import Session
 
+from muster import acting
 from muster.errors import IllegalMove, UnknownGolden
 from muster.lifecycle.transitions import is_person
 from muster.records.database import access
@@ -41,6 +42,7 @@ class GoldenRecord:
     agreed: tuple[str, ...] = ()
     withdrawn_at: datetime.datetime | None = None
     withdrawn_by: str = ""
+    withdrawn_login: str = ""
     withdrawn_reason: str = ""
 
 
@@ -122,7 +124,8 @@ def withdraw_golden(identity: str, person: str, reason: str) -> GoldenRecord:
                 promoted_at=access.now(), agreed=[],
             )  # fmt: skip
             session.add(row)
-        row.withdrawn_at, row.withdrawn_by, row.withdrawn_reason = access.now(), person, reason.strip()
+        row.withdrawn_at, row.withdrawn_reason = access.now(), reason.strip()
+        row.withdrawn_by, row.withdrawn_login = person, acting.current()
         session.flush()
         return _record(row)
 
@@ -209,5 +212,5 @@ def _record(row: GoldenRow) -> GoldenRecord:
     return GoldenRecord(
         row.golden_id, row.op, row.key, row.simulated, row.digest, len(agreed), len(nodes),
         "" if row.digest else "forgotten before there was one", row.promoted_at, agreed, row.withdrawn_at,
-        row.withdrawn_by, row.withdrawn_reason,
+        row.withdrawn_by, row.withdrawn_login, row.withdrawn_reason,
     )  # fmt: skip

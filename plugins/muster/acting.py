@@ -1,0 +1,43 @@
+"""Under which authenticated login the records are changed; each event has it beside the name that a person gives.
+
+A name may be typed (``--as``, MUSTER_PERSON); a login is what the operating system or Airflow has checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+_LOGIN: ContextVar[str] = ContextVar("login", default="")
+
+
+def current() -> str:
+    """Returns the login: "os:NAME" on the command line, "airflow:NAME" for an answer in Airflow, "" for a program."""
+    return _LOGIN.get()
+
+
+@contextlib.contextmanager
+def under(login: str) -> Iterator[None]:
+    """Record what the block changes under this login."""
+    token = _LOGIN.set(login)
+    try:
+        yield
+    finally:
+        _LOGIN.reset(token)
+
+
+def os_login() -> str:
+    """Returns the login of this process's user, by its id: LOGNAME and USER are texts that anyone may set."""
+    uid = os.getuid()
+    try:
+        return f"os:{pwd.getpwuid(uid).pw_name}"
+    except KeyError:  # a container may run under an id without a name
+        return f"os:{uid}"
+
+
+def airflow_login(name: str) -> str:
+    """Returns the login of a user of Airflow; "" without a name."""
+    return f"airflow:{name}" if name else ""
