@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from muster_criteria.measured import BadResult
-from muster_criteria.model import Verdict
+from muster_criteria.model import Severity, Verdict
 from muster_criteria.rows import EXTRA_MAX, rows_of
+from muster_criteria.stage.findings import FINDINGS_MAX
 from tests.muster_criteria.nodes import Case, MakeCase
 
 
@@ -42,6 +43,20 @@ def test_phantom_gpus_are_invalid_in_every_probe(case: MakeCase) -> None:
 
 def test_thousands_of_phantom_gpus_make_few_findings(case: MakeCase) -> None:
     assert len(phantoms(case, 2000).judge().findings) == EXTRA_MAX
+
+
+def test_of_thousands_of_findings_the_first_of_each_device_are_kept_and_the_rest_is_counted(case: MakeCase) -> None:
+    made = case("performance")
+    for number in range(3000):
+        slot = number // 2000  # two thousand of gpu0, one thousand of gpu1
+        labels = {"dtype": "bf16", "x": str(number)}
+        made.add("gemm_rate", "gemm_rate", f"gpu{slot}", 100.0, "TFLOPS", labels=labels)
+    judgement = made.judge()
+    assert judgement.verdict is Verdict.FAIL
+    assert len(judgement.findings) == FINDINGS_MAX + 1
+    assert {each.device for each in judgement.findings if each.rule == "floor"} == {"gpu0", "gpu1"}
+    (rest,) = [each for each in judgement.findings if each.rule == "left_out"]
+    assert (rest.severity, rest.observed) == (Severity.CRITICAL, f"{3000 - FINDINGS_MAX} findings")
 
 
 def test_a_gpu_that_only_the_inventory_misses_is_missing(case: MakeCase) -> None:

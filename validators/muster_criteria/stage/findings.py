@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -34,6 +35,9 @@ from muster_criteria.words import figure
 
 DETAIL_MAX = 160
 """Characters of a measurement's note that its finding quotes; the observation has all of it."""
+
+FINDINGS_MAX = 1000
+"""Findings of a stage that are kept: far more than a node's devices times its limits."""
 
 _ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
 _RANK = {rule: rank for rank, rule in enumerate((COMMON_CAUSE, *KINDS, GOLDEN, XID))}
@@ -69,6 +73,32 @@ def findings_of(
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The gravest first, then by rule and device; always the same order for the same findings."""
     return tuple(sorted(findings, key=_importance))
+
+
+def bounded(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings, at most ``FINDINGS_MAX``; a last one counts those left out and is as grave as the gravest of them.
+
+    Of each rule, metric and device the first is kept before any second one. Thousands are of a node that reports
+    labels or devices at will, and would fill records, reports and mails.
+    """
+    if len(findings) <= FINDINGS_MAX:
+        return tuple(findings)
+    seen: collections.Counter[tuple[str, str, str]] = collections.Counter()
+    places = []
+    for at, each in enumerate(findings):
+        key = (each.rule, each.metric, each.device)
+        places.append((seen[key], at))
+        seen[key] += 1
+    chosen = sorted(at for _, at in sorted(places)[:FINDINGS_MAX])
+    dropped = [findings[at] for _, at in sorted(places)[FINDINGS_MAX:]]
+    gravest = min((each.severity for each in dropped), key=_ORDER.__getitem__)
+    rest = Finding(
+        rule="left_out", metric="findings", device="node", severity=gravest, fault_class=FaultClass.NODE,
+        action=Action.INSPECT, observed=f"{len(dropped)} findings", expected=f"at most {FINDINGS_MAX} findings",
+        source="the number of findings that are kept",
+        summary=f"{len(dropped)} further findings are left out; the stored result has every measurement.",
+    )  # fmt: skip
+    return (*(findings[at] for at in chosen), rest)
 
 
 def evidence_finding(evidence: Evidence) -> Finding:

@@ -20,7 +20,7 @@ from muster_criteria.rows import Row, rows_of
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.coverage import Invalid, nothing_measured, tally
-from muster_criteria.stage.findings import Breaking, evidence_finding, findings_of, in_order
+from muster_criteria.stage.findings import Breaking, bounded, evidence_finding, findings_of, in_order
 from muster_criteria.stage.fleet_findings import corroborated, with_common_causes
 from muster_criteria.stage.frame import build_frame
 from muster_criteria.stage.observations import observations_of
@@ -56,8 +56,9 @@ def judge(case: Case, *, evaluate: Evaluate = unexpected_rows) -> Judgement:
         log.exception("judging %s of SKU %s failed", case.stage, case.sku.name)
         why = f"the judge failed with an error ({type(error).__name__}: {error})"
         examined = _Examined(*_uncounted(case, why))
-    findings = (*established, *examined.findings)
-    verdict, reason = verdict_of(findings, examined.coverage)
+    every = (*established, *examined.findings)
+    findings = bounded(every)
+    verdict, reason = verdict_of(every, examined.coverage)
     return Judgement(
         stage=case.stage,
         level=case.level,
