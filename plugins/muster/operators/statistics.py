@@ -6,7 +6,7 @@ import datetime
 import logging
 
 from muster import records
-from muster.errors import UnknownSnapshot
+from muster.errors import MusterError, UnknownSnapshot
 from muster.judging.references import metrics
 from muster.records import SnapshotRecord
 from muster.settings import settings
@@ -17,9 +17,12 @@ log = logging.getLogger(__name__)
 
 
 def recompute(now: datetime.datetime | None = None) -> list[str]:
-    """Make a new snapshot for each SKU and level with changes. Returns the snapshots' versions."""
+    """Make a new snapshot for each SKU and level with changes. Returns the snapshots' versions.
+
+    Raises MusterError, which names the SKUs and levels whose statistics could not be made, after all others are.
+    """
     moment = now or datetime.datetime.now(datetime.UTC)
-    made = []
+    made, failed = [], []
     for name, simulated in sorted({(node.sku, node.simulated) for node in records.list_nodes()}):
         try:
             sku = load_sku(name, settings().sku_folders)
@@ -27,9 +30,16 @@ def recompute(now: datetime.datetime | None = None) -> list[str]:
             log.warning("no statistics of %s nodes: %s", name, error)
             continue
         for level in LEVELS if metrics(sku) else ():
-            kept = _recompute(sku, level, simulated, moment)
+            try:
+                kept = _recompute(sku, level, simulated, moment)
+            except Exception as error:  # readings of one model must not leave all others without statistics
+                log.exception("no statistics of %s nodes at level %s", name, level)
+                failed.append(f"{name} at level {level}: {type(error).__name__}: {error}")
+                continue
             if kept is not None:
                 made.append(kept.version)
+    if failed:
+        raise MusterError(f"statistics could not be made, and the former ones stay in use: {'; '.join(failed)}")
     return made
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
+from sqlalchemy import select, update
 
 from muster import records
 from muster.errors import LeaseHeld, MusterError, UnknownRevision, UnknownSnapshot
@@ -21,6 +22,8 @@ from muster.judging.reevaluate import differences, reevaluate
 from muster.judging.references import metrics
 from muster.lifecycle.transitions import STAGES
 from muster.operators import provisional, statistics, upkeep
+from muster.records.database.engine import writing
+from muster.records.database.models import MeasurementRow, StageRecord
 from muster_criteria.chassis import Chassis
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Coverage, Evidence, Judgement, Verdict
@@ -223,6 +226,20 @@ def test_statistics_are_made_anew_only_after_something_happened(judged: str, sku
     assert statistics.recompute() == []
     visited("n1", sku, "again")
     assert len(statistics.recompute()) == 1
+
+
+def test_a_model_whose_statistics_cannot_be_made_leaves_those_of_the_others(judged: str, sku: Sku) -> None:
+    """A device number beyond what statistics can hold, in the records of the model that comes first."""
+    other = load_sku("a100-sxm-80gb-8")
+    records.add_node(fleet.new_node("x", sku=other.name))
+    visited("x", other, "first", said=passed(other))
+    with writing() as session:
+        of_x = select(StageRecord.id).where(StageRecord.sku == other.name)
+        session.execute(update(MeasurementRow).where(MeasurementRow.stage.in_(of_x)).values(device="gpu99999"))
+    before = snapshot()
+    with pytest.raises(MusterError, match=other.name):
+        statistics.recompute()
+    assert snapshot() != before
 
 
 def test_a_snapshot_that_cannot_be_read_stops_nobody_and_is_made_anew(
