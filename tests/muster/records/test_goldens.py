@@ -14,6 +14,7 @@ from muster import acting, records
 from muster.errors import IllegalMove, UnknownGolden
 from muster.judging.case import NO_PEERS
 from muster.judging.reevaluate import reevaluate
+from muster.lifecycle.transitions import State
 from muster_criteria.context.goldens import golden_id
 from muster_criteria.measured import parse_result
 from muster_criteria.model import Action, Finding, Judgement, Severity, Verdict
@@ -103,6 +104,19 @@ class TestPromotion:
         assert findings(visited("c", gpu5="wrong")) == [("gpu5", Severity.WARNING, Action.RETEST)]
         visited("d")
         assert only().why_not == "held: devices disagree (right by 31 and wrong by 1)"
+
+    @pytest.mark.parametrize("leaves", ["out of service", "replaced"])
+    def test_a_machine_that_is_gone_has_no_vote(self, leaves: str) -> None:
+        for node in ("a", "b"):
+            visited(node)
+        visited("c", gpu5="wrong")
+        if leaves == "replaced":
+            records.replace_node("c", "Ada", "another machine", host_key=fleet.host_key("new"))
+        else:
+            records.move_node("c", State.RETIRED, "Ada", "sold")
+        assert only().nodes == 2
+        visited("d")
+        assert (only().digest, only().nodes) == ("right", 3)
 
     def test_real_and_simulated_nodes_never_vote_together(self) -> None:
         for node, simulated in (("a", False), ("b", False), ("c", True)):

@@ -12,11 +12,12 @@ from sqlalchemy.orm import Session
 
 from muster import acting
 from muster.errors import IllegalMove, UnknownGolden
-from muster.lifecycle.transitions import is_person
+from muster.lifecycle.transitions import State, is_person
 from muster.records.database import access
 from muster.records.database.digests import DigestRow, GoldenRow
 from muster.records.database.engine import reading, writing
-from muster.records.database.models import Run
+from muster.records.database.models import Node, Run
+from muster.records.fleet.measured import NOT_PEERS
 from muster.records.fleet.suspects import suspect_subjects
 from muster.records.parts import current_serials
 from muster_criteria.context.goldens import Golden, Goldens, Sighting, consensus, digests_of, golden_id
@@ -133,7 +134,7 @@ def withdraw_golden(identity: str, person: str, reason: str) -> GoldenRecord:
 def _promote(session: Session, ids: Collection[str], simulated: bool) -> None:
     excluded, moment = suspect_subjects(session), access.now()
     missing = set(ids) - {row.golden_id for row in _current(session, ids, None)}
-    for identity, seen in _by_id(_sightings(session, missing, None)).items():
+    for identity, seen in _by_id(_voting(session, _sightings(session, missing, None))).items():
         state = consensus(seen, excluded)
         if state.digest:
             agreed = [f"{each.subject} on {each.node} in {each.run}" for each in seen if each.subject not in excluded]
@@ -149,7 +150,7 @@ def _promote(session: Session, ids: Collection[str], simulated: bool) -> None:
 def _waiting(session: Session, ids: Collection[str]) -> list[GoldenRecord]:
     excluded = suspect_subjects(session)
     found = []
-    for identity, seen in _by_id(_sightings(session, ids, None)).items():
+    for identity, seen in _by_id(_voting(session, _sightings(session, ids, None))).items():
         state = consensus(seen, excluded)
         simulated = identity == golden_id(seen[0].key, seen[0].op, simulated=True)
         found.append(
@@ -178,6 +179,14 @@ def _sightings(session: Session, ids: Collection[str], before: datetime.datetime
     since = {row.golden_id: row.at for row in session.execute(ended.group_by(GoldenRow.golden_id))}
     rows = session.scalars(query)
     return [_sighting(row) for row in rows if row.golden_id not in since or row.seen_at > since[row.golden_id]]
+
+
+def _voting(session: Session, sightings: Sequence[Sighting]) -> list[Sighting]:
+    """Those of machines that are in the fleet and not out of service: one that is gone cannot agree any more."""
+    names = {each.node for each in sightings}
+    rows = session.execute(select(Node.name, Node.state, Node.machine_since).where(Node.name.in_(names)))
+    since = {row.name: row.machine_since for row in rows if State(row.state) not in NOT_PEERS}
+    return [each for each in sightings if each.node in since and each.seen_at >= since[each.node]]
 
 
 def _by_id(sightings: Iterable[Sighting]) -> dict[str, list[Sighting]]:
