@@ -44,7 +44,7 @@ def test_a_node_with_a_fault_is_not_even_asked_about(waiting: None) -> None:
 
 def test_a_node_that_is_in_already_needs_nobody(waiting: None, monkeypatch: pytest.MonkeyPatch) -> None:
     records.move_node("n1", State.PRODUCTION, lives.PERSON, "so be it")
-    monkeypatch.setattr(admission.entry, "decide_now", lambda _: admission.Admit())
+    monkeypatch.setattr(records, "admission_decision", lambda _: admission.Admit())
     with pytest.raises(AirflowSkipException):
         admission.look("n1")
 

@@ -1,34 +1,13 @@
-"""Admission to production: the gate's decision on the current records, and the admission itself."""
+"""Admission to production: the node is moved there, where the records ask the gate, and its scheduler takes it."""
 
 from __future__ import annotations
-
-import datetime
 
 from muster import records
 from muster.admission.backend import backend
 from muster.errors import IllegalMove
-from muster.lifecycle.gate import Admit, Decision, Limits, Refuse, decide
+from muster.lifecycle.gate import Admit, Decision, Refuse
 from muster.lifecycle.transitions import Evidence, State
 from muster.records import NodeRecord
-from muster.settings import settings
-
-
-def limits() -> Limits:
-    """Returns the limits of the settings."""
-    current = settings()
-    return Limits(datetime.timedelta(hours=current.admission_max_age_hours), current.admission_level)
-
-
-def decide_now(node: str) -> Decision:
-    """Returns the gate's decision on the node by the current records. Raises UnknownNode."""
-    return decide(
-        records.get_node(node),
-        records.latest_verdicts(node),
-        records.open_findings(node),
-        records.list_waivers(node=node),
-        limits=limits(),
-        now=datetime.datetime.now(datetime.UTC),
-    )
 
 
 def admit(node: str, dag_id: str, run_id: str) -> Decision:
@@ -36,7 +15,7 @@ def admit(node: str, dag_id: str, run_id: str) -> Decision:
 
     If it is there already, only the backend's call is repeated. Raises IllegalMove if the run does not hold it.
     """
-    decision = decide_now(node)
+    decision = records.admission_decision(node)
     if isinstance(decision, Admit):
         if records.get_node(node).state is not State.PRODUCTION:
             evidence = Evidence(run=f"{dag_id}/{run_id}")
@@ -73,7 +52,7 @@ def admit_by(
 
     Raises IllegalMove if the gate refuses the node, or without a named person and a reason.
     """
-    decision = decide_now(node)
+    decision = records.admission_decision(node)
     if isinstance(decision, Refuse):
         raise IllegalMove(f"{node} does not enter production: {'; '.join(decision.reasons)}")
     records.record_approval(node, person, option, reason, link=link, dag_id=dag_id, run_id=run_id)

@@ -108,7 +108,7 @@ def look(node: str) -> dict[str, str]:
     Raises AirflowSkipException if the node is in production already, AirflowFailException if the gate refuses it.
     """
     try:
-        decision, record = entry.decide_now(node), records.get_node(node)
+        decision, record = records.admission_decision(node), records.get_node(node)
     except MusterError as error:
         raise AirflowFailException(str(error)) from error
     if isinstance(decision, Refuse):

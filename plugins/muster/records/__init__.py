@@ -6,6 +6,7 @@ DatabaseNotReady, in one sentence, if the database is away or not at this versio
 
 from __future__ import annotations
 
+from muster.records.admission import admission_decision
 from muster.records.adoption import adopt_nodes, rekey_node, replace_node, verify_node
 from muster.records.common_causes import neighbours
 from muster.records.contested import confirm_part, serials_elsewhere
@@ -123,6 +124,7 @@ __all__ = [
     "acquire_leases",
     "add_node",
     "add_nodes",
+    "admission_decision",
     "adopt_nodes",
     "apply_retention",
     "approvals",

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from muster.errors import BadInventory, BadNode, IllegalMove, LeaseHeld, MusterError, SameMachine
 from muster.lifecycle.transitions import Evidence, Need, State
+from muster.records import admission
 from muster.records.database import access
 from muster.records.database.engine import writing
 from muster.records.database.models import Node, Part, Placement, Run
@@ -46,7 +47,7 @@ def adopt_nodes(
 def verify_node(name: str, actor: str, reason: str) -> str:
     """End a node's shadow mode by a person's decision: "verified", or "unchanged" if it is in none.
 
-    Raises IllegalMove without a named person and a reason, UnknownNode.
+    Raises IllegalMove without a named person and a reason, or if the gate to production refuses the node; UnknownNode.
     """
     evidence = Evidence(person=actor, reason=reason)
     with writing() as session:
@@ -55,6 +56,7 @@ def verify_node(name: str, actor: str, reason: str) -> str:
             raise IllegalMove(f"{name} leaves shadow mode on a full-coverage PASS, or {Need.PERSON.value}")
         if not row.shadow:
             return "unchanged"
+        admission.check(name, admission.decide(session, row), evidence)
         leave_shadow(session, row, actor, reason, evidence)
         return "verified"
 

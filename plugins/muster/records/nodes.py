@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, MusterError, SameMachine, at
 from muster.lifecycle.transitions import Evidence, State
+from muster.records import admission
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Event, Node
@@ -68,12 +69,16 @@ def move_node(name: str, to: State, actor: str, reason: str, evidence: Evidence 
     """Move a node in one transaction with its event; returns the moved node.
 
     Without ``evidence`` it is ``actor``'s own decision, for ``reason``. What the evidence claims about a run (that it
-    holds the node, its verdict, its coverage) is replaced by what is recorded. Raises IllegalMove, UnknownNode.
+    holds the node, its verdict, its coverage) is replaced by what is recorded. Into production the gate is asked: what
+    it refuses, no one moves there, and without a person only what it admits. Raises IllegalMove, UnknownNode.
     """
     with writing() as session:
         row = access.node_row(session, name, lock=True)
         resting = evidence or Evidence(person=actor, reason=reason)
+        decision = admission.decide(session, row) if to is State.PRODUCTION else None
         access.move(session, row, State(to), actor, reason, attested(session, row, resting))
+        if decision is not None:
+            admission.check(name, decision, resting)
         if resting.person:
             row.inconclusive = 0
         return access.to_node(row)

@@ -35,19 +35,22 @@ def open_findings(node: str) -> list[OpenFinding]:
     Findings that made one of its parts a suspect stay open. Raises UnknownNode.
     """
     with reading() as session:
-        row = access.node_row(session, node)
-        stages = dict(current_verdicts(session, row))
-        query = select(FindingRow).where(FindingRow.stage.in_(list(stages))).order_by(FindingRow.id)
-        found = [(access.to_finding(each), stages[each.stage]) for each in session.scalars(query)]
-        now_waived = marked_now(session, row, [finding for finding, _ in found])
-        suspects = suspects_on(session, row)
+        return findings_now(session, access.node_row(session, node))
+
+
+def findings_now(session: Session, row: Node) -> list[OpenFinding]:
+    """``open_findings`` within the caller's transaction."""
+    stages = dict(current_verdicts(session, row))
+    query = select(FindingRow).where(FindingRow.stage.in_(list(stages))).order_by(FindingRow.id)
+    found = [(access.to_finding(each), stages[each.stage]) for each in session.scalars(query)]
+    now_waived = marked_now(session, row, [finding for finding, _ in found])
     current_ids = {finding.id for finding in now_waived}
     return [
         *(
             OpenFinding(finding, verdict.stage, verdict.dag_id, verdict.run_id, verdict.recorded_at)
             for finding, (_, verdict) in zip(now_waived, found, strict=True)
         ),
-        *(each for each in suspects if each.finding.id not in current_ids),
+        *(each for each in suspects_on(session, row) if each.finding.id not in current_ids),
     ]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from muster import records
 from muster.admission.backend import RecordOnly
-from muster.admission.entry import admit, admit_by, decide_now
+from muster.admission.entry import admit, admit_by
 from muster.errors import IllegalMove
 from muster.lifecycle.gate import Admit, NeedsPerson, Refuse
 from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, Evidence, State
@@ -44,7 +44,7 @@ def validated(verdict: Verdict = Verdict.PASS) -> None:
 
 def test_a_node_that_passed_everything_enters_and_twice_is_harmless() -> None:
     qualified()
-    assert isinstance(decide_now(NODE), NeedsPerson)
+    assert isinstance(records.admission_decision(NODE), NeedsPerson)
     validated()
     assert admit(NODE, "cluster", "run") == Admit()
     assert admit(NODE, "cluster", "run") == Admit()
@@ -112,10 +112,20 @@ def test_the_pass_of_a_block_opens_nothing_for_a_node_that_qualified_on_less() -
         records.move_node(NODE, State.PRODUCTION, "muster", "the block passed", claimed)
 
 
+def test_no_program_enters_what_a_person_has_to_decide_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All passed with full coverage, by a run that holds the node, and too long ago: the gate asks a person."""
+    qualified()
+    validated()
+    monkeypatch.setenv("MUSTER_ADMISSION_MAX_AGE_HOURS", "1e-9")
+    with pytest.raises(IllegalMove, match="longer ago"):
+        records.move_node(NODE, State.PRODUCTION, "muster", "the block passed", Evidence(run="cluster/run"))
+    assert records.get_node(NODE).state is State.CLUSTER_VALIDATION
+
+
 def test_what_is_refused_nobody_admits() -> None:
     qualified()
     validated(Verdict.FAIL)
-    assert isinstance(decide_now(NODE), Refuse)
+    assert isinstance(records.admission_decision(NODE), Refuse)
     with pytest.raises(IllegalMove, match="gpu-0001 does not enter production: it is in quarantine"):
         admit_by(NODE, "Ada", "I need it")
     assert records.approvals(NODE) == []
@@ -123,7 +133,7 @@ def test_what_is_refused_nobody_admits() -> None:
 
 def test_a_person_admits_an_adopted_node_for_good() -> None:
     records.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node())])
-    assert isinstance(decide_now(NODE), NeedsPerson)
+    assert isinstance(records.admission_decision(NODE), NeedsPerson)
     assert not admit_by(NODE, "Ada", "acceptance protocol 12").shadow
 
 

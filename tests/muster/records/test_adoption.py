@@ -127,6 +127,14 @@ class TestShadow:
         lease = fleet.fail()
         assert records.get_run(lease.dag_id, lease.run_id).state_after is State.QUARANTINE
 
+    def test_nobody_ends_the_shadow_of_a_node_that_the_gate_refuses(self) -> None:
+        """It failed while it served; without its shadow it would serve like a node that passed."""
+        adopted()
+        fleet.fail()
+        with pytest.raises(IllegalMove):
+            records.verify_node(NODE, "Ada", "acceptance protocol 12")
+        assert records.get_node(NODE).shadow
+
     def test_a_person_takes_it_out_and_it_is_a_node_like_any_other(self) -> None:
         adopted()
         records.move_node(NODE, State.QUARANTINE, "Ada", "smoke")

@@ -176,7 +176,8 @@ class TestMoves:
         with pytest.raises(IllegalMove, match="coverage not full"):
             records.move_node("gpu-0001", State.PRODUCTION, "muster", "it says so", claimed)
         records.record_stage(lease.dag_id, lease.run_id, None, fleet.judgement("collectives"))
-        assert records.move_node("gpu-0001", State.PRODUCTION, "muster", "passed", claimed).state is State.PRODUCTION
+        with pytest.raises(IllegalMove, match="does not enter production: intake passed at level short only"):
+            records.move_node("gpu-0001", State.PRODUCTION, "muster", "passed", claimed)
 
     @pytest.mark.parametrize("statement", ["UPDATE events SET reason = 'nothing'", "DELETE FROM events"])
     @pytest.mark.both_dialects

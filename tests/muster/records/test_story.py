@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from muster import records
 from muster.errors import MusterError
+from muster.lifecycle.gate import Refuse
 from muster.lifecycle.transitions import IN_FLIGHT, STAGES, Evidence, State
 from muster_criteria.model import Coverage, Verdict
 from tests.muster import fleet
@@ -118,11 +119,12 @@ class Story(RuleBasedStateMachine):
         reason=st.sampled_from(["", " ", "because"]),
     )
     def person_moves(self, to: State, person: str, reason: str) -> None:
-        before = records.get_node(NODE).state
+        before, decision = records.get_node(NODE).state, records.admission_decision(NODE)
         try:
             records.move_node(NODE, to, person, reason)
         except MusterError:
             return
+        assert to is not State.PRODUCTION or not isinstance(decision, Refuse)
         assert person == "Ada"
         assert reason.strip()
         self.person_put_it = to
@@ -163,7 +165,7 @@ class Story(RuleBasedStateMachine):
         try:
             verified = records.verify_node(NODE, person, "I saw it") == "verified"
         except MusterError:
-            assert person != "Ada"
+            assert person != "Ada" or isinstance(records.admission_decision(NODE), Refuse)
             return
         assert person == "Ada"
         if verified:

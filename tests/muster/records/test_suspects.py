@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from muster import records
-from muster.admission.entry import admit_by, decide_now
+from muster.admission.entry import admit_by
 from muster.errors import BadWaiver, IllegalMove, MusterError
 from muster.judging.case import Collected, fresh_case
 from muster.lifecycle.gate import NeedsPerson, Refuse
@@ -86,11 +86,15 @@ def test_what_made_it_a_suspect_stays_open_after_a_clean_test(suspect: str) -> N
 
 def test_it_does_not_pass_the_gate_whoever_asks(suspect: str) -> None:
     cluster_passed()
-    decision = decide_now(suspect)
+    decision = records.admission_decision(suspect)
     assert isinstance(decision, Refuse)
     assert len(decision.reasons) == 1
     with pytest.raises(IllegalMove, match="gpu3 computes wrong results silently"):
         admit_by(suspect, "Ada", "it looks fine now")
+    assert records.approvals(suspect) == []
+    with pytest.raises(IllegalMove, match="gpu3 computes wrong results silently"):
+        records.move_node(suspect, State.PRODUCTION, "Ada", "it looks fine now")
+    assert records.get_node(suspect).state is State.QUALIFIED
 
 
 def test_moving_a_node_into_production_asks_the_gate(suspect: str, muster: Any) -> None:  # noqa: F811 - the fixture
@@ -110,7 +114,7 @@ def test_a_named_person_can_bear_with_it_and_then_decides(suspect: str) -> None:
     (found,) = records.open_findings(suspect)
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=7)
     records.waive_finding(found.finding.id, until, "Ada", "spare pool is empty, jobs here check their weights")
-    assert isinstance(decide_now(suspect), NeedsPerson)
+    assert isinstance(records.admission_decision(suspect), NeedsPerson)
     admit_by(suspect, "Ada", "for a week")
     assert records.get_node(suspect).state is State.PRODUCTION
 
@@ -147,7 +151,7 @@ def test_a_node_that_claims_another_s_serials_harms_itself_alone() -> None:
     for node, serials in (("gpu-0001", PARTS), ("gpu-0002", {"system": "OTHER", "gpu3": "OWN"})):
         records.add_node(fleet.new_node(node))
         run_all("clean", node=node, serials=serials)
-    records.move_node(NODE, State.PRODUCTION, "Ada", "past the gate, by hand")
+    records.move_node(NODE, State.PRODUCTION, "Ada", "needed now")
     run_all("claims", CORRUPT, node="gpu-0002", serials={"system": "OTHER", "gpu3": "BAD", "gpu4": "GOOD"})
     sitting = {each.serial: each.node for each in records.node_parts(NODE) if each.until is None}
     assert sitting == dict.fromkeys(PARTS.values(), NODE)
@@ -222,7 +226,11 @@ def test_it_is_nobody_s_peer(suspect: str) -> None:
 
 
 def test_a_clean_revalidation_does_not_take_it_back_into_production(suspect: str) -> None:
-    records.move_node(suspect, State.PRODUCTION, "Ada", "past the gate, by hand")
+    (found,) = records.open_findings(suspect)
+    until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=7)
+    waiver = records.waive_finding(found.finding.id, until, "Ada", "known")
+    records.move_node(suspect, State.PRODUCTION, "Ada", "for a week")
+    records.revoke_waiver(waiver.id, "Ada", "no longer")
     run_all("revalidation")
     assert records.get_node(suspect).state is State.QUALIFIED
 
