@@ -37,6 +37,8 @@ CLOSE_SECONDS = 3.0
 CONNECT_SECONDS = 15.0
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 1.0, 60.0
 LOG_BYTES = 16 * 1024
+LOG_TOTAL_BYTES = 4 * 1024**2
+"""Output of one job that is logged, at most ``LOG_BYTES`` a poll; more than that is no message for a person."""
 
 CONNECTION_ERRORS = (OSError, asyncssh.Error, TimeoutError, ControllerFault)
 
@@ -221,7 +223,8 @@ class Waiter:
     async def _poll(self, conn: asyncssh.SSHClientConnection) -> Poll:
         """Polls in one round trip. Raises one of ``CONNECTION_ERRORS``, also for an invalid response."""
         folder = jobs.paths(self.wait.work, self.wait.job_key).folder
-        command = ssh.shell(scripts.POLL, folder, str(self._log_offset), str(LOG_BYTES))
+        wanted = min(LOG_BYTES, LOG_TOTAL_BYTES - self._log_offset)
+        command = ssh.shell(scripts.POLL, folder, str(self._log_offset), str(wanted))
         head, _, log = (await self._run(conn, command, LOG_BYTES + 1024)).partition("\n\n")
         found = jobs.fields(head)
         try:
@@ -243,14 +246,17 @@ class Waiter:
         return ssh.clean(out.decode("utf-8", "replace"))
 
     def _log_output(self, poll: Poll) -> None:
-        """Log the job's output by whole lines."""
-        available = min(poll.log_size - self._log_offset, LOG_BYTES)
+        """Log the job's output by whole lines, until ``LOG_TOTAL_BYTES`` of it are logged."""
+        available = min(poll.log_size - self._log_offset, LOG_BYTES, LOG_TOTAL_BYTES - self._log_offset)
         if available <= 0:
             return
         self._log_offset += available
-        for line in poll.log.splitlines():
+        for line in poll.log[:available].splitlines():
             if line.strip():
                 self.log.info("[%s] %s", self.wait.node.name, line)
+        if self._log_offset == LOG_TOTAL_BYTES:
+            where = jobs.paths(self.wait.work, self.wait.job_key).log
+            self.log.warning("further output of the job is in %s on %s only", where, self.wait.node.name)
 
     async def _record_contact(self, touched: float) -> float:
         """Record every ``CONTACT_SECONDS`` that the node responds, which evidence about its neighbours uses."""

@@ -278,3 +278,19 @@ def test_a_cancellation_that_comes_with_an_answer_is_heeded(
 
     asyncio.run(cancelled())
     assert asked == 1
+
+
+def test_of_a_job_that_prints_without_end_a_bounded_part_is_logged(
+    server: sshd.Sshd,
+    client: paramiko.SSHClient,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting, "LOG_TOTAL_BYTES", 3 * waiting.LOG_BYTES, raising=False)
+    seen = start(client, server, tmp_path, lines=20_000, seconds=2)
+    with caplog.at_level(logging.INFO, waiting.__name__):
+        assert until_over(waiter(server, seen, poll_s=0.05)).kind is Kind.DONE
+    printed = sum(message.count("x") for message in caplog.messages if message.startswith("[this-node] x"))
+    assert waiting.LOG_BYTES < printed <= 3 * waiting.LOG_BYTES
+    assert sum("stdout.log" in message for message in caplog.messages) == 1
