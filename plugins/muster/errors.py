@@ -89,6 +89,18 @@ class BadInventory(MusterError):
         Exception.__init__(self, "\n".join(self.problems))
 
 
+class BadScheduler(MusterError):
+    """A node's scheduler cannot be used like this: unknown cluster, unknown or taken name there, wrong settings."""
+
+
+class SchedulerDown(MusterError):
+    """A scheduler does not answer in time, refuses, or did not do what it confirmed: the change waits."""
+
+
+class LeftAlone(MusterError):
+    """A change waits, since somebody else's drain or state of the node stands in the scheduler."""
+
+
 class AirflowUnreachable(MusterError):
     """Airflow's API server does not answer."""
 

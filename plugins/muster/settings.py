@@ -87,6 +87,10 @@ class Settings(BaseSettings):
     revalidation_level: Literal["demo", "short", "standard", "long"] = pydantic.Field(
         default="short", description="level of the tests of idle nodes"
     )
+    schedulers: dict[str, dict[str, Any]] = pydantic.Field(
+        default={}, description="the clusters whose schedulers obey Muster, as JSON {name: {kind: slurm, …}}"
+    )
+    scheduler_timeout_s: float = pydantic.Field(default=20.0, gt=0, description="seconds a scheduler may take to answer")
     person: str = pydantic.Field(default="", description="your name in the records; empty: your login name")
     retention_telemetry_days: int = pydantic.Field(
         default=90, ge=1, description="days raw telemetry is kept; the charts' points stay with the run"

@@ -27,6 +27,10 @@ def _has_postgresql() -> bool:
     return debian or shutil.which("initdb") is not None
 
 
+def _has_slurm() -> bool:
+    return all(shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SBIN}") for name in ("slurmctld", "munged"))
+
+
 def _has_torch() -> bool:
     return importlib.util.find_spec("torch") is not None
 
@@ -36,6 +40,7 @@ SERVICES: dict[str, tuple[str, Callable[[], bool], str]] = {
     "needs_postgresql": ("postgresql", _has_postgresql, "apt-get install postgresql"),
     "needs_redis": ("redis-server", lambda: shutil.which("redis-server") is not None, "apt-get install redis-server"),
     "needs_podman": ("podman", lambda: shutil.which("podman") is not None, "apt-get install podman runc"),
+    "needs_slurm": ("slurm-wlm", _has_slurm, "apt-get install slurm-wlm munge"),
     "needs_torch": ("torch", _has_torch, "python -m muster_demo.pytorch --here"),
 }
 """Marker: (package, whether it is installed, how to install it)."""

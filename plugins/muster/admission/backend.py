@@ -1,23 +1,16 @@
-"""The interface to the scheduler that allocates nodes (Slurm, Kubernetes), and the backend without one."""
+"""The interface to the schedulers that allocate nodes to users, and what one shows of a node."""
 
 from __future__ import annotations
 
 import dataclasses
-import logging
-from typing import TYPE_CHECKING, Protocol
+import datetime
+from collections.abc import Collection, Mapping
+from typing import Protocol
 
 from muster.lifecycle.selection import Idle
-from muster.lifecycle.transitions import State
 
-if TYPE_CHECKING:
-    from muster.records import NodeRecord
-
-log = logging.getLogger(__name__)
-
-BUSY = "busy"
-"""A node's label that marks it as in use in a fleet without a connected scheduler."""
-
-NOT_BUSY = frozenset({"", "0", "no", "false", "idle"})
+VERIFY = "muster:verify"
+"""In a person's reason for a drain: test the node next, and open it if it passes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,72 +21,78 @@ class Allocation:
     by: str = ""
 
 
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """What an admission shows beside a node: the verdict, its date and the certificate's id.
+
+    ``tested_since``: when the run began that the admission rests on; None if it rests on no test.
+    """
+
+    verdict: str
+    date: datetime.date
+    certificate: str
+    tested_since: datetime.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """A node as its scheduler shows it.
+
+    ``open``: users' jobs may begin on it. ``ours``: Muster closed it, and nobody else. ``foreign``: who else closed it
+    and why. ``foreign_since``: since when, where known. ``apart``: why it is neither changed nor tested now (reserved,
+    planned, rebooting, powered down, not responding, down). ``used_by``: the users' jobs on it. ``unsure``: why it may
+    be in use all the same. ``marked``: an open node shows what ``admit`` set beside it.
+    """
+
+    open: bool
+    ours: bool = False
+    foreign: str = ""
+    foreign_since: datetime.datetime | None = None
+    apart: str = ""
+    used_by: str = ""
+    unsure: str = ""
+    marked: bool = True
+
+    @property
+    def verify(self) -> bool:
+        """Whether the person who closed the node wants it tested."""
+        return VERIFY in self.foreign
+
+    @property
+    def allocation(self) -> Allocation:
+        """Whether the node is allocated, or may be at any moment: what stops a test that a person starts."""
+        if self.used_by or self.apart:
+            return Allocation(True, self.used_by or f"it is {self.apart}")
+        return Allocation(bool(self.unsure), self.unsure)
+
+    @property
+    def idle(self) -> Idle:
+        """Whether a node in service is unused, so that it may be tested."""
+        if self.used_by or self.apart:
+            return Idle(False, self.used_by or f"it is {self.apart}")
+        if not self.open and not self.verify:
+            return Idle(False, f"it is closed: {self.foreign or 'by Muster'}")
+        return Idle(True)
+
+
 class AdmissionBackend(Protocol):
-    """A scheduler. Every method is idempotent and raises MusterError if the
-    scheduler does not answer: then the node is not tested, and its state in the scheduler is unknown.
+    """A scheduler, which knows nodes by names of its own.
+
+    Every method ends within its deadlines and is idempotent: repeated, it changes nothing. Each raises SchedulerDown if
+    the scheduler does not answer, refuses, or did not do what it confirmed.
     """
 
-    def admit(self, node: str) -> None:
-        """Let the scheduler allocate the node, which the records have in production already."""
+    def look(self, names: Collection[str]) -> Mapping[str, Seen]:
+        """Returns the nodes as the scheduler shows them, by name, without those that it does not know."""
 
-    def withdraw(self, node: str, reason: str) -> None:
-        """Stop the scheduler from allocating the node; running jobs may finish."""
+    def admit(self, name: str, mark: Mark) -> None:
+        """Open the node to users' jobs, and show ``mark`` beside it. Somebody else's drain stays.
 
-    def allocation(self, node: str) -> Allocation:
-        """Whether the node is allocated, or may be."""
+        Raises LeftAlone if somebody else closed it, or it is apart.
+        """
 
-    def idle(self, node: str) -> Idle:
-        """Whether the node is in production and unused, so that it may be tested."""
+    def withdraw(self, name: str, reason: str) -> None:
+        """Close the node to new jobs; running jobs end by themselves. A node that somebody else closed stays as it is.
 
-
-class RecordOnly:
-    """No scheduler is connected: a node's recorded state and its label ``busy`` decide.
-
-    A production node without that label counts as allocated for a test that a person starts, and as idle for idle
-    revalidation. In either case the guard on the node then looks for running processes.
-    """
-
-    def admit(self, node: str) -> None:
-        """Does nothing. Raises UnknownNode."""
-        log.info("%s is admitted: no scheduler is connected, only the records change", _record(node).name)
-
-    def withdraw(self, node: str, reason: str) -> None:
-        """Does nothing. Raises UnknownNode."""
-        log.info("%s is withdrawn (%s): no scheduler is connected, only the records change", _record(node).name, reason)
-
-    def allocation(self, node: str) -> Allocation:
-        """From the node's label and state. Raises UnknownNode."""
-        record = _record(node)
-        busy = record.labels.get(BUSY)
-        if _busy(record):
-            return Allocation(True, f"its label {BUSY} is {busy!r}")
-        if record.state is State.PRODUCTION and busy is None:
-            return Allocation(True, "production (without a connected scheduler, whether it is idle is unknown)")
-        return Allocation(False)
-
-    def idle(self, node: str) -> Idle:
-        """From the node's state, label and lease. Raises UnknownNode."""
-        from muster import records
-
-        record = _record(node)
-        if record.state is not State.PRODUCTION:
-            return Idle(False, f"it is in {record.state}")
-        if _busy(record):
-            return Idle(False, f"its label {BUSY} is {record.labels[BUSY]!r}")
-        lease = records.get_lease(node)
-        return Idle(False, f"run {lease.run_id} of {lease.dag_id} holds it") if lease else Idle(True)
-
-
-def backend() -> AdmissionBackend:
-    """The backend of this fleet."""
-    return RecordOnly()
-
-
-def _record(node: str) -> NodeRecord:
-    from muster import records
-
-    return records.get_node(node)
-
-
-def _busy(node: NodeRecord) -> bool:
-    return node.labels.get(BUSY, "").strip().lower() not in NOT_BUSY
+        Raises LeftAlone if it is apart.
+        """

@@ -153,3 +153,4 @@ def _free(session: Session, name: str, dag_id: str, run_id: str, reason: str) ->
         verdict = session.scalar(query)
         end = f"run {run_id} ended with {verdict}" if verdict else f"run {run_id} ended without a verdict ({reason})"
         access.move(session, node, back, "muster", end, evidence)
+    follow_state(session, node, f"run {run_id} is over: {reason}")

@@ -17,6 +17,7 @@ from muster.records import common_causes, withdrawals
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Job, Node, Run, StageRecord
+from muster.records.database.wanted import follow_state
 from muster.records.fleet.suspects import free_of_suspects
 from muster.records.values import JobRecord, NodeRecord, RunRecord, StageSummary
 from muster.records.verdicts import current_verdicts
@@ -261,6 +262,7 @@ def leave_shadow(session: Session, node: Node, actor: str, reason: str, evidence
     access.write_event(
         session, node.name, state, state, actor, f"out of shadow mode: {reason}", access.evidence_json(evidence)
     )
+    follow_state(session, node, reason, by_person=bool(evidence.person))
 
 
 def _job(session: Session, run: Run, stage: str, attempt_key: str | None) -> Job | None:

@@ -14,6 +14,7 @@ from muster.errors import IllegalMove, UnknownNode, UnknownRun
 from muster.lifecycle import transitions as lifecycle
 from muster.lifecycle.transitions import SERVING, Evidence, State
 from muster.records.database.models import Event, FindingRow, Lease, Node, Run
+from muster.records.database.wanted import follow_state
 from muster.records.values import EventRecord, LeaseRecord, NodeRecord, RunRecord
 from muster_criteria.model import Action, FaultClass, Finding, Severity, Variant, Verdict
 
@@ -76,6 +77,7 @@ def move(session: Session, node: Node, to: State, actor: str, reason: str, evide
     if to not in SERVING or evidence.person:
         node.held = ""
     write_event(session, node.name, current, to, actor, reason, evidence_json(evidence))
+    follow_state(session, node, reason, by_person=bool(evidence.person))
     if evidence.run:
         # A run that has ended may still move its node: into production, or back when it lets go.
         dag_id, _, run_id = evidence.run.partition("/")

@@ -352,3 +352,31 @@ class Outbox(Base):
     """Since when it is not tried any more: the mail server refused it for good."""
     attempts: Mapped[int] = mapped_column(default=0)
     last_error: Mapped[str] = mapped_column(default="")
+
+
+class SchedulerPlace(Base):
+    """A node's place in a scheduler, what the records want there, and what has been confirmed there.
+
+    ``cluster`` and ``name``: the configured backend, and the node's name in it. ``wanted``: "admitted", "withdrawn", or
+    "" (left alone: in shadow mode). While it differs from ``done``, the change waits. ``claimed_until``: one process at
+    a time carries it out. ``difference``: what the scheduler shows instead. ``question``: what a person has to look at.
+    ``verify``: a person's drain that requests a test.
+    """
+
+    __tablename__ = "scheduler_places"
+    __table_args__ = (UniqueConstraint("cluster", "name"),)
+
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), primary_key=True)
+    cluster: Mapped[str]
+    name: Mapped[str]
+    wanted: Mapped[str]
+    why: Mapped[str]
+    wanted_at: Mapped[datetime.datetime]
+    done: Mapped[str] = mapped_column(default="")
+    done_at: Mapped[datetime.datetime | None]
+    claimed_until: Mapped[datetime.datetime | None]
+    attempts: Mapped[int] = mapped_column(default=0)
+    last_error: Mapped[str] = mapped_column(default="")
+    difference: Mapped[str] = mapped_column(default="")
+    question: Mapped[str] = mapped_column(default="")
+    verify: Mapped[str] = mapped_column(default="")

@@ -1,0 +1,45 @@
+"""The configured clusters: from MUSTER_SCHEDULERS to backends, by name. A further kind is one more line in KINDS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import pydantic
+
+from muster.admission.backend import AdmissionBackend
+from muster.admission.records_only import RecordsOnly
+from muster.admission.slurm import Slurm, SlurmSettings
+from muster.errors import BadScheduler, BadSettings
+from muster.settings import settings
+
+KINDS: dict[str, tuple[type[pydantic.BaseModel], Callable[[Any], AdmissionBackend]]] = {"slurm": (SlurmSettings, Slurm)}
+"""Kind: (its settings, its backend made of them)."""
+
+
+def backend_of(cluster: str) -> AdmissionBackend:
+    """Returns the backend of a cluster; of "", the records alone. Raises BadScheduler, BadSettings."""
+    if not cluster:
+        return RecordsOnly()
+    chosen = settings().schedulers.get(cluster)
+    if chosen is None:
+        known = ", ".join(sorted(settings().schedulers)) or "none"
+        raise BadScheduler(f"there is no cluster {cluster!r}; MUSTER_SCHEDULERS names {known}")
+    kind = str(chosen.get("kind", ""))
+    if kind not in KINDS:
+        raise BadSettings(f"MUSTER_SCHEDULERS: {cluster} is of kind {kind!r}; it is one of {', '.join(KINDS)}")
+    model, make = KINDS[kind]
+    try:
+        return make(model.model_validate(chosen))
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise BadSettings(f"MUSTER_SCHEDULERS: {cluster}.{where} cannot be used: {first['msg']}") from None
+
+
+def check(cluster: str, names: Collection[str]) -> None:
+    """Raise BadScheduler unless the cluster knows the nodes, SchedulerDown if it does not answer, BadSettings."""
+    seen = backend_of(cluster).look(names)
+    for name in names:
+        if name not in seen:
+            raise BadScheduler(f"{cluster} does not know a node {name!r}: give the name that its scheduler uses")

@@ -1,0 +1,53 @@
+"""The backend of a node without a connected scheduler: its recorded state and its label ``busy`` decide."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+from muster import records
+from muster.admission.backend import Mark, Seen
+from muster.lifecycle.transitions import State
+from muster.records import NodeRecord
+
+log = logging.getLogger(__name__)
+
+BUSY = "busy"
+"""A node's label that marks it as in use."""
+
+NOT_BUSY = frozenset({"", "0", "no", "false", "idle"})
+
+
+_UNKNOWN = "production (without a connected scheduler, whether it is idle is unknown)"
+
+
+class RecordsOnly:
+    """Changes nothing; its names are the nodes' own.
+
+    A production node without that label counts as allocated for a test that a person starts, and as idle for idle
+    revalidation. In either case the guard on the node then looks for running processes.
+    """
+
+    def look(self, names: Collection[str]) -> Mapping[str, Seen]:
+        """From the nodes' states and labels."""
+        wanted = set(names)
+        return {node.name: _seen(node) for node in records.list_nodes() if node.name in wanted}
+
+    def admit(self, name: str, mark: Mark) -> None:
+        """Does nothing."""
+        log.info("%s is admitted: no scheduler is connected, only the records change", name)
+
+    def withdraw(self, name: str, reason: str) -> None:
+        """Does nothing."""
+        log.info("%s is withdrawn (%s): no scheduler is connected, only the records change", name, reason)
+
+
+def _seen(node: NodeRecord) -> Seen:
+    busy = node.labels.get(BUSY)
+    serves = node.state is State.PRODUCTION
+    return Seen(
+        open=serves,
+        ours=not serves,
+        used_by="" if (busy or "").strip().lower() in NOT_BUSY else f"its label {BUSY} is {busy!r}",
+        unsure=_UNKNOWN if serves and busy is None else "",
+    )

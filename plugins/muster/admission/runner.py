@@ -1,0 +1,57 @@
+"""Runs a scheduler's commands: on this machine, or over SSH on a login node, each within a deadline."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+from collections.abc import Sequence
+
+from muster.errors import BadScheduler, MusterError, SchedulerDown
+from muster.remote import ssh
+
+OUTPUT_BYTES_MAX = 512 * 1024 * 1024
+"""Slurm describes a node in 1.2 KB, and a fleet may have 100,000."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Runner:
+    """``variables``: set for every command. ``login``: the login node, None for this machine."""
+
+    timeout_s: float
+    variables: tuple[tuple[str, str], ...] = ()
+    login: ssh.NodeAddress | None = None
+
+    def run(self, *command: str) -> bytes:
+        """Returns the standard output. Raises SchedulerDown if it fails or takes too long, BadScheduler without it."""
+        name = " ".join(command[:3])
+        try:
+            done = self._over_ssh(command, self.login) if self.login else self._here(command)
+        except SchedulerDown:
+            raise
+        except MusterError as error:
+            raise SchedulerDown(str(error)) from error
+        except subprocess.TimeoutExpired:
+            raise SchedulerDown(f"{name!r} did not end within {self.timeout_s:g} s") from None
+        except FileNotFoundError:
+            raise BadScheduler(
+                f"there is no {command[0]} on this machine: install the scheduler's commands, or name a login node"
+            ) from None
+        if done.rc != 0 or done.truncated:
+            raise SchedulerDown(f"{name!r} failed: {done.complaint}")
+        return done.out
+
+    def _here(self, command: Sequence[str]) -> ssh.Completed:
+        environment = {**os.environ, **dict(self.variables)}
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=self.timeout_s, check=False)
+        return ssh.Completed(done.returncode, done.stdout, done.stderr)
+
+    def _over_ssh(self, command: Sequence[str], login: ssh.NodeAddress) -> ssh.Completed:
+        from muster.integration import logins
+
+        client = logins.connect(login, timeout=self.timeout_s, attempts=1)
+        try:
+            words = ["env", *(f"{name}={value}" for name, value in self.variables), *command]
+            return ssh.run(client, words, timeout=self.timeout_s, max_bytes=OUTPUT_BYTES_MAX)
+        finally:
+            client.close()

@@ -1,0 +1,207 @@
+"""Slurm, by its own commands. Needs the rights of an operator, or sudo, for ``scontrol update`` alone.
+
+Measured on 22.05: RESUME raises somebody else's DOWN to IDLE and UNDRAIN does not; a drain overwrites any Reason;
+`scontrol reconfigure` loses AvailableFeatures and keeps Extra; `sinfo --json` ends with status 0 and no nodes while
+slurmctld is down.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pwd
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
+
+import pydantic
+
+from muster.admission.backend import Mark, Seen
+from muster.admission.runner import Runner
+from muster.errors import LeftAlone, SchedulerDown
+from muster.remote.ssh import NodeAddress
+from muster.settings import settings
+from muster_criteria.text import one_line
+
+PREFIX = "muster: "
+"""Begins the Reason of our drains, and what we write into Extra."""
+
+FEATURE = "muster"
+"""The feature of every node that Muster admitted. It is constant: jobs may ask for it, and it says nothing else."""
+
+REASON_LENGTH = 200
+
+_APART = {
+    "RESERVED": "reserved",
+    "MAINTENANCE": "in maintenance",
+    "PLANNED": "planned for a job",
+    "REBOOT": "rebooting",
+    "POWER": "powered down, or about to be",
+    "NOT_RESPONDING": "not responding",
+    "DOWN": "down",
+    "ERROR": "in error",
+    "FUTURE": "a future node",
+    "UNKNOWN": "in an unknown state",
+    "INVALID": "registered with other resources than slurm.conf gives it",
+    "FAIL": "failing",
+}
+"""Beginnings of states and flags of nodes that are left alone."""
+
+
+class Login(pydantic.BaseModel):
+    """A login node. The SSH login is the one of MUSTER_SSH_CONN_ID; its host key is pinned."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    host: str
+    host_key: str
+    port: int = 22
+    user: str = ""
+
+
+class SlurmSettings(pydantic.BaseModel):
+    """One cluster: its commands run here with ``slurm_conf``, or on a login node. ``sudo``: before scontrol update.
+
+    ``user``: under which Slurm records our drains; empty: root with sudo, else the user who runs the commands.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["slurm"]
+    slurm_conf: str = ""
+    login: Login | None = None
+    sudo: bool = False
+    user: str = ""
+
+
+class _Node(pydantic.BaseModel):
+    """What is read of a node in ``sinfo --json``."""
+
+    name: str
+    state: str
+    state_flags: list[str] = []
+    reason: str = ""
+    reason_set_by_user: str | None = ""
+    reason_changed_at: int = 0
+    extra: str = ""
+    features: str = ""
+    alloc_cpus: int = 0
+
+
+class Slurm:
+    """One cluster, whose nodes have the names of slurm.conf."""
+
+    def __init__(self, chosen: SlurmSettings) -> None:
+        self._sudo = ("sudo", "-n") if chosen.sudo else ()
+        self._user = chosen.user or ("root" if chosen.sudo else "")
+        variables = (("SLURM_CONF", chosen.slurm_conf),) if chosen.slurm_conf else ()
+        login = chosen.login
+        address = NodeAddress(login.host, login.host, login.port, login.user, login.host_key) if login else None
+        self._runner = Runner(settings().scheduler_timeout_s, variables, address)
+
+    def look(self, names: Collection[str]) -> Mapping[str, Seen]:
+        """As ``sinfo`` shows the nodes; jobs are named if one node is asked for. Raises SchedulerDown."""
+        alone = len(names) == 1
+        return {name: self._seen(node, named=alone) for name, node in self._nodes(names).items()}
+
+    def admit(self, name: str, mark: Mark) -> None:
+        """UNDRAIN, if the drain is ours, or a person's with muster:verify that is older than the test.
+
+        Raises LeftAlone, SchedulerDown.
+        """
+        node = self._node(name)
+        seen = self._seen(node)
+        verified = seen.verify and _after(mark.tested_since, seen.foreign_since)
+        if seen.apart or not (seen.open or seen.ours or verified):
+            raise LeftAlone(f"{name} stays closed in Slurm: {seen.apart or seen.foreign}")
+        beside = _beside(node, f"{mark.verdict} {mark.date} certificate {mark.certificate}")
+        if FEATURE not in node.features.split(","):
+            beside.append(f"AvailableFeatures={','.join(filter(None, (node.features, FEATURE)))}")
+        if beside:
+            self._update(name, *beside)
+        if not seen.open:
+            self._update(name, "State=UNDRAIN")
+        after = self._seen(self._node(name))
+        if not after.open and not after.apart:
+            raise SchedulerDown(f"Slurm confirmed the admission of {name}, and shows it closed: {after.foreign}")
+
+    def withdraw(self, name: str, reason: str) -> None:
+        """DRAIN with our reason, unless it is closed already. Raises LeftAlone, SchedulerDown."""
+        node = self._node(name)
+        seen = self._seen(node)
+        if seen.apart:
+            raise LeftAlone(f"{name} is not drained in Slurm: it is {seen.apart}")
+        if not seen.open:
+            return
+        # A note on a node that is open closes nothing; the drain overwrites it, so it is quoted.
+        quoted = f" (before: {node.reason})" if node.reason and not node.reason.startswith(PREFIX) else ""
+        text = one_line(f"{PREFIX}{reason}{quoted}")[:REASON_LENGTH]
+        today = datetime.datetime.now(datetime.UTC).date()
+        self._update(name, "State=DRAIN", f"Reason={text}", *_beside(node, f"withdrawn {today}"))
+        if self._seen(self._node(name)).open:
+            raise SchedulerDown(f"Slurm confirmed the drain of {name}, and shows it open")
+
+    def _node(self, name: str) -> _Node:
+        try:
+            return self._nodes([name])[name]
+        except KeyError:
+            raise SchedulerDown(f"Slurm does not know the node {name}; see `sinfo -N`") from None
+
+    def _nodes(self, names: Collection[str]) -> dict[str, _Node]:
+        raw = self._runner.run("sinfo", "--all", "--json")
+        wanted = set(names)
+        try:
+            found = pydantic.TypeAdapter(dict[str, Any]).validate_json(raw)
+            if found.get("errors") or not found.get("nodes"):
+                raise SchedulerDown(f"sinfo shows no nodes: {found.get('errors') or 'slurmctld is starting'}")
+            chosen = [each for each in found["nodes"] if each.get("name") in wanted]
+            return {node.name: node for node in map(_Node.model_validate, chosen)}
+        except (pydantic.ValidationError, AttributeError, TypeError) as error:
+            first = str(error).splitlines()[0]
+            raise SchedulerDown(f"sinfo --json wrote what Muster cannot read, as of another version: {first}") from None
+
+    def _seen(self, node: _Node, *, named: bool = False) -> Seen:
+        words = [node.state.upper(), *(flag.upper() for flag in node.state_flags)]
+        apart = next((text for begin, text in _APART.items() if any(word.startswith(begin) for word in words)), "")
+        drained = "DRAIN" in words
+        ours = drained and node.reason.startswith(PREFIX) and node.reason_set_by_user == self._our_user()
+        used = node.alloc_cpus or node.state in ("allocated", "mixed") or "COMPLETING" in words
+        is_open = not drained and not apart
+        return Seen(
+            open=is_open,
+            ours=ours,
+            foreign=f"drained by {node.reason_set_by_user}: {node.reason}" if drained and not ours else "",
+            foreign_since=_moment(node.reason_changed_at) if drained and not ours else None,
+            apart=apart,
+            used_by=(self._jobs(node.name) if named else "jobs in Slurm") if used else "",
+            unsure="Slurm may start a job on it at any moment" if is_open else "",
+            marked=FEATURE in node.features.split(","),
+        )
+
+    def _jobs(self, name: str) -> str:
+        raw = self._runner.run("squeue", "--noheader", "--nodelist", name, "--format", "%i of %u")
+        lines = one_line(", ".join(raw.decode("utf-8", "replace").split("\n")[:-1]))[:REASON_LENGTH]
+        return f"Slurm job {lines}" if lines else "a Slurm job that ends now"
+
+    def _our_user(self) -> str:
+        if not self._user and self._runner.login is None:
+            self._user = pwd.getpwuid(os.geteuid()).pw_name
+        elif not self._user:
+            self._user = self._runner.run("id", "-un").decode().strip()
+        return self._user
+
+    def _update(self, name: str, *changes: str) -> None:
+        self._runner.run(*self._sudo, "scontrol", "update", f"NodeName={name}", *changes)
+
+
+def _beside(node: _Node, text: str) -> list[str]:
+    """Returns the change of Extra, empty if it shows ``text`` already, or belongs to somebody else."""
+    wanted = PREFIX + text
+    return [f"Extra={wanted}"] if node.extra != wanted and (not node.extra or node.extra.startswith(PREFIX)) else []
+
+
+def _moment(epoch: int) -> datetime.datetime | None:
+    return datetime.datetime.fromtimestamp(epoch, datetime.UTC) if epoch else None
+
+
+def _after(tested_since: datetime.datetime | None, since: datetime.datetime | None) -> bool:
+    return tested_since is not None and since is not None and tested_since > since

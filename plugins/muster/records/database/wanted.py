@@ -1,0 +1,36 @@
+"""What a node's scheduler is to do, written in the transaction that decides it."""
+
+from __future__ import annotations
+
+import datetime
+
+from sqlalchemy.orm import Session
+
+from muster.lifecycle.transitions import State
+from muster.records.database.models import Node, SchedulerPlace
+
+ADMITTED, WITHDRAWN, LEFT_ALONE = "admitted", "withdrawn", ""
+
+
+def of_state(node: Node) -> str:
+    """Returns what the node's state demands of its scheduler. A node in shadow mode is left alone."""
+    if State(node.state) is not State.PRODUCTION:
+        return WITHDRAWN
+    return LEFT_ALONE if node.shadow else ADMITTED
+
+
+def want(session: Session, node: Node, wanted: str, why: str) -> None:
+    """Queue the change, in the caller's transaction. A change that waits for the same end stays as it is."""
+    place = session.get(SchedulerPlace, node.name, with_for_update=True)
+    if place is None or place.wanted == wanted:
+        return
+    place.wanted, place.why, place.wanted_at = wanted, why, datetime.datetime.now(datetime.UTC)
+    place.attempts, place.last_error, place.difference = 0, "", ""
+
+
+def follow_state(session: Session, node: Node, why: str, *, by_person: bool = False) -> None:
+    """Queue what the node's present state demands. ``by_person``: an open question about it is answered."""
+    want(session, node, of_state(node), why)
+    place = session.get(SchedulerPlace, node.name)
+    if place is not None and by_person:
+        place.question = ""

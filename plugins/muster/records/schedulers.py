@@ -1,0 +1,177 @@
+"""The queue of changes to schedulers: one place for each node, what is wanted there, and what has been confirmed.
+
+A change is queued by the transaction that moves the node (``database.wanted``), so none is lost; a later change of the
+same node supersedes one that still waits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+from sqlalchemy import or_, select, update
+from sqlalchemy.orm import Session
+
+from muster.errors import BadScheduler, IllegalMove
+from muster.lifecycle.transitions import State, is_person
+from muster.records.database import access
+from muster.records.database.engine import reading, writing
+from muster.records.database.models import Node, SchedulerPlace
+from muster.records.database.wanted import ADMITTED, WITHDRAWN, follow_state, of_state, want
+
+CLAIM = datetime.timedelta(minutes=5)
+"""How long a process that carries out a change keeps the others from it; longer than all deadlines of one change."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlaceRecord:
+    """As ``SchedulerPlace``; ``state``: the node's."""
+
+    node: str
+    cluster: str
+    name: str
+    state: State
+    wanted: str
+    why: str
+    wanted_at: datetime.datetime
+    done: str
+    attempts: int
+    last_error: str
+    difference: str
+    question: str
+    verify: str
+
+    @property
+    def waits(self) -> bool:
+        """Whether a change is still to be carried out."""
+        return self.wanted != self.done and bool(self.wanted)
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the scheduler has confirmed that it allocates the node."""
+        return self.wanted == self.done == ADMITTED
+
+
+def place_on_scheduler(node: str, cluster: str, name: str, person: str, reason: str) -> PlaceRecord | None:
+    """Give the node a place in a cluster under its name there, or, with cluster "", none. Queues what its state wants.
+
+    Raises IllegalMove without a person and a reason, or if a node in service would change its cluster; BadScheduler if
+    another node has that name there; UnknownNode.
+    """
+    if not is_person(person) or not reason.strip():
+        raise IllegalMove(f"{node} keeps its scheduler: another needs a named person and a reason")
+    with writing() as session:
+        row = access.node_row(session, node, lock=True)
+        place = session.get(SchedulerPlace, node, with_for_update=True)
+        before = f"{place.cluster}/{place.name}" if place else "no scheduler"
+        if place is not None and of_state(row) != WITHDRAWN:
+            raise IllegalMove(
+                f"{node} is in service in {before}: move it out first, `muster node move {node} registered --reason …`"
+            )
+        taken = select(SchedulerPlace.node).where(SchedulerPlace.cluster == cluster, SchedulerPlace.name == name)
+        other = session.scalar(taken.where(SchedulerPlace.node != node))
+        if other is not None:
+            raise BadScheduler(f"{other} is {name} in {cluster} already: two nodes cannot have one name there")
+        if place is not None:
+            session.delete(place)
+            session.flush()
+        if cluster:
+            wanted = of_state(row)
+            why = f"{row.state}, not admitted yet" if wanted == WITHDRAWN else reason.strip()
+            session.add(
+                SchedulerPlace(node=node, cluster=cluster, name=name, wanted=wanted, why=why, wanted_at=access.now())
+            )
+            session.flush()
+        state, after = State(row.state), f"{cluster}/{name}" if cluster else "no scheduler"
+        evidence = {"person": person, "reason": reason.strip(), "before": before, "after": after}
+        access.write_event(session, node, state, state, person, f"its scheduler is {after}: {reason.strip()}", evidence)
+        return _record(session, node)
+
+
+def scheduler_place(node: str) -> PlaceRecord | None:
+    """The node's place in a scheduler, None without one."""
+    with reading() as session:
+        return _record(session, node)
+
+
+def scheduler_places(*, waiting: bool = False) -> list[PlaceRecord]:
+    """Every node's place, by node. ``waiting``: those with a change to carry out, withdrawals first, then the oldest."""
+    query = select(SchedulerPlace, Node.state).join(Node, Node.name == SchedulerPlace.node)
+    with reading() as session:
+        found = [_value(row, state) for row, state in session.execute(query.order_by(SchedulerPlace.node))]
+    if not waiting:
+        return found
+    return sorted((each for each in found if each.waits), key=lambda each: (each.wanted == ADMITTED, each.wanted_at))
+
+
+def hold_out(node: str, why: str) -> None:
+    """Queue the withdrawal of a node in production that a run is about to test; its release takes it back."""
+    with writing() as session:
+        row = access.node_row(session, node, lock=True)
+        if not row.shadow:
+            want(session, row, WITHDRAWN, why)
+
+
+def put_back(node: str, why: str) -> None:
+    """Queue what the node's state demands, after a run that held it out. Harmless when nothing differs."""
+    with writing() as session:
+        follow_state(session, access.node_row(session, node, lock=True), why)
+
+
+def claim_change(node: str) -> PlaceRecord | None:
+    """The change of the node that waits, for the caller alone for ``CLAIM``; None if there is none, or another has it."""
+    moment = access.now()
+    free = or_(SchedulerPlace.claimed_until.is_(None), SchedulerPlace.claimed_until < moment)
+    with writing() as session:
+        mine = update(SchedulerPlace).where(SchedulerPlace.node == node, SchedulerPlace.wanted != SchedulerPlace.done)
+        mine = mine.where(SchedulerPlace.wanted != "", free).values(claimed_until=moment + CLAIM)
+        taken = session.execute(mine.returning(SchedulerPlace.node)).first()
+        return _record(session, node) if taken else None
+
+
+def change_carried_out(change: PlaceRecord, error: str = "") -> None:
+    """Note that the claimed change was confirmed, or why not. One that was superseded meanwhile stays queued."""
+    with writing() as session:
+        row = session.get_one(SchedulerPlace, change.node, with_for_update=True)
+        row.claimed_until = None
+        if (row.cluster, row.name) != (change.cluster, change.name):
+            return
+        if error:
+            row.attempts, row.last_error = row.attempts + 1, error
+            return
+        # The scheduler is where this change left it, whatever is wanted by now.
+        row.done, row.done_at, row.difference = change.wanted, access.now(), ""
+        if row.wanted_at == change.wanted_at:
+            row.attempts, row.last_error = 0, ""
+
+
+def note_difference(node: str, difference: str, verify: str = "") -> None:
+    """Store what the scheduler shows that the records do not, and a person's drain that requests a test."""
+    with writing() as session:
+        row = session.get(SchedulerPlace, node)
+        if row is not None:
+            row.difference, row.verify = difference, verify
+
+
+def drain_again(node: str, seen: str) -> None:
+    """Queue the withdrawal of a node in quarantine that its scheduler shows open, and ask a person about it."""
+    with writing() as session:
+        row = access.node_row(session, node, lock=True)
+        place = session.get_one(SchedulerPlace, node, with_for_update=True)
+        place.done, place.wanted_at = "", access.now()
+        place.question = f"{node} is in {row.state} and was found open in {place.cluster}: {seen}"
+        state = State(row.state)
+        access.write_event(session, node, state, state, "muster", f"drained again: {seen}", {"question": place.question})
+
+
+def _record(session: Session, node: str) -> PlaceRecord | None:
+    query = select(SchedulerPlace, Node.state).join(Node, Node.name == SchedulerPlace.node)
+    found = session.execute(query.where(SchedulerPlace.node == node)).first()
+    return _value(found[0], found[1]) if found else None
+
+
+def _value(row: SchedulerPlace, state: str) -> PlaceRecord:
+    return PlaceRecord(
+        row.node, row.cluster, row.name, State(state), row.wanted, row.why, row.wanted_at, row.done, row.attempts,
+        row.last_error, row.difference, row.question, row.verify,
+    )  # fmt: skip
