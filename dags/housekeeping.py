@@ -1,5 +1,5 @@
-"""Every five minutes: sends waiting mails, releases nodes whose run is over, removes data past its retention time, and
-asks a person about each verdict that the circuit breaker holds.
+"""Every five minutes: sends waiting mails, releases nodes whose run is over, carries out the changes that wait for a
+scheduler, removes data past its retention time, and asks a person about each verdict that the circuit breaker holds.
 """
 
 from __future__ import annotations
@@ -40,6 +40,11 @@ with DAG(
         return upkeep.sweep_leases(lambda dag_id, run_id: ti.get_dr_count(dag_id, run_ids=[run_id], states=LIVE) > 0)
 
     @task
+    def reconcile_schedulers() -> list[str]:
+        """Carry out changes that wait for a scheduler; returns where schedulers differ from the records."""
+        return upkeep.reconcile()
+
+    @task
     def apply_retention() -> str:
         """Remove telemetry, results and measurements that are older than the settings keep them."""
         return str(upkeep.apply_retention())
@@ -54,4 +59,5 @@ with DAG(
     ).expand_kwargs(held_verdicts())
     deliver_mail()
     sweep_leases()
+    reconcile_schedulers()
     apply_retention()

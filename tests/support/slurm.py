@@ -150,7 +150,7 @@ class Slurm:
         while not true():
             dead = [name for name, process in self._running.items() if process.poll() is not None]
             if dead or time.monotonic() > end:
-                logs = "\n".join(file.read_text()[-2000:] for file in sorted(self.folder.glob("*.err")))
+                logs = "\n".join(file.read_text()[-500:] for file in sorted(self.folder.glob("*.err")))
                 raise RuntimeError(f"{complaint}; ended: {dead}\n{logs}")
             time.sleep(0.1)
 

@@ -33,6 +33,11 @@ class Mark:
     certificate: str
     tested_since: datetime.datetime | None = None
 
+    @property
+    def text(self) -> str:
+        """As a scheduler shows it."""
+        return f"{self.verdict} {self.date} certificate {self.certificate}"
+
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
@@ -88,7 +93,7 @@ class AdmissionBackend(Protocol):
     def admit(self, name: str, mark: Mark) -> None:
         """Open the node to users' jobs, and show ``mark`` beside it. Somebody else's drain stays.
 
-        Raises LeftAlone if somebody else closed it, or it is apart.
+        Raises LeftAlone if somebody else closed it, or it is closed and apart.
         """
 
     def withdraw(self, name: str, reason: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster import records
-from muster.admission.backend import backend
+from muster.admission.service import carry_out
 from muster.errors import IllegalMove
 from muster.lifecycle.gate import Admit, Decision, Refuse
 from muster.lifecycle.transitions import Evidence, State
@@ -22,7 +22,7 @@ def admit(node: str, dag_id: str, run_id: str) -> Decision:
             records.move_node(
                 node, State.PRODUCTION, "muster", "full-coverage PASS at node and cluster level", evidence
             )
-        backend().admit(node)
+        carry_out(node)
     return decision
 
 
@@ -34,7 +34,10 @@ def move(node: str, to: State, person: str, reason: str, *, dry_run: bool = Fals
     record = records.get_node(node)
     if to is State.PRODUCTION and (record.state is not State.PRODUCTION or record.shadow):
         return admit_by(node, person, reason, dry_run=dry_run)
-    return records.move_node(node, to, person, reason)
+    record = records.move_node(node, to, person, reason)
+    if not dry_run:
+        carry_out(node)
+    return record
 
 
 def admit_by(
@@ -63,5 +66,5 @@ def admit_by(
         records.verify_node(node, person, reason)
         record = records.get_node(node)
     if not dry_run:
-        backend().admit(node)
+        carry_out(node)
     return record

@@ -29,6 +29,7 @@ FEATURE = "muster"
 """The feature of every node that Muster admitted. It is constant: jobs may ask for it, and it says nothing else."""
 
 REASON_LENGTH = 200
+_DRAIN = "DRAIN"
 
 _APART = {
     "RESERVED": "reserved",
@@ -111,18 +112,21 @@ class Slurm:
         node = self._node(name)
         seen = self._seen(node)
         verified = seen.verify and _after(mark.tested_since, seen.foreign_since)
-        if seen.apart or not (seen.open or seen.ours or verified):
+        drained = _DRAIN in _words(node)
+        if drained and (seen.apart or not (seen.ours or verified)):
             raise LeftAlone(f"{name} stays closed in Slurm: {seen.apart or seen.foreign}")
-        beside = _beside(node, f"{mark.verdict} {mark.date} certificate {mark.certificate}")
-        if FEATURE not in node.features.split(","):
+        if seen.apart:
+            return  # nothing of ours keeps it closed, and it is shown as apart, not as admitted
+        beside = _beside(node, mark.text)
+        if not seen.marked:
             beside.append(f"AvailableFeatures={','.join(filter(None, (node.features, FEATURE)))}")
         if beside:
             self._update(name, *beside)
-        if not seen.open:
+        if drained:
             self._update(name, "State=UNDRAIN")
-        after = self._seen(self._node(name))
-        if not after.open and not after.apart:
-            raise SchedulerDown(f"Slurm confirmed the admission of {name}, and shows it closed: {after.foreign}")
+            # Slurm shows the node as not responding until it has answered again, a second later.
+            if _DRAIN in _words(self._node(name)):
+                raise SchedulerDown(f"Slurm confirmed the admission of {name}, and shows it drained")
 
     def withdraw(self, name: str, reason: str) -> None:
         """DRAIN with our reason, unless it is closed already. Raises LeftAlone, SchedulerDown."""
@@ -132,9 +136,7 @@ class Slurm:
             raise LeftAlone(f"{name} is not drained in Slurm: it is {seen.apart}")
         if not seen.open:
             return
-        # A note on a node that is open closes nothing; the drain overwrites it, so it is quoted.
-        quoted = f" (before: {node.reason})" if node.reason and not node.reason.startswith(PREFIX) else ""
-        text = one_line(f"{PREFIX}{reason}{quoted}")[:REASON_LENGTH]
+        text = one_line(PREFIX + reason)[:REASON_LENGTH]
         today = datetime.datetime.now(datetime.UTC).date()
         self._update(name, "State=DRAIN", f"Reason={text}", *_beside(node, f"withdrawn {today}"))
         if self._seen(self._node(name)).open:
@@ -160,9 +162,9 @@ class Slurm:
             raise SchedulerDown(f"sinfo --json wrote what Muster cannot read, as of another version: {first}") from None
 
     def _seen(self, node: _Node, *, named: bool = False) -> Seen:
-        words = [node.state.upper(), *(flag.upper() for flag in node.state_flags)]
+        words = _words(node)
         apart = next((text for begin, text in _APART.items() if any(word.startswith(begin) for word in words)), "")
-        drained = "DRAIN" in words
+        drained = _DRAIN in words
         ours = drained and node.reason.startswith(PREFIX) and node.reason_set_by_user == self._our_user()
         used = node.alloc_cpus or node.state in ("allocated", "mixed") or "COMPLETING" in words
         is_open = not drained and not apart
@@ -191,6 +193,11 @@ class Slurm:
 
     def _update(self, name: str, *changes: str) -> None:
         self._runner.run(*self._sudo, "scontrol", "update", f"NodeName={name}", *changes)
+
+
+def _words(node: _Node) -> list[str]:
+    """Returns the state and its flags, as "IDLE", "DRAIN"."""
+    return [node.state.upper(), *(flag.upper() for flag in node.state_flags)]
 
 
 def _beside(node: _Node, text: str) -> list[str]:

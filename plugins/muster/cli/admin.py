@@ -99,8 +99,9 @@ def show_settings(json: AsJson = False) -> None:
 
 
 def housekeeping(dry_run: DryRun = False) -> None:
-    """Free the leases of runs that are over, and delete what the retention settings no longer keep."""
+    """Free leases of runs that are over, carry out what waits for a scheduler, delete what is no longer kept."""
     from muster import records
+    from muster.admission import service
     from muster.integration import closing
     from muster.integration.airflow_api import RUN_OVER, AirflowClient
 
@@ -114,6 +115,8 @@ def housekeeping(dry_run: DryRun = False) -> None:
             for run in over:
                 for node in closing.release(*run, "its run is over in Airflow"):
                     typer.echo(f"{node}: lease {'would be ' if dry_run else ''}freed")
+    for sentence in () if dry_run else service.reconcile():
+        typer.echo(sentence)
     gone = records.apply_retention(dry_run=dry_run)
     typer.echo(
         f"{'would delete' if dry_run else 'deleted'} {gone.telemetry} telemetry files, {gone.results} raw results, "

@@ -8,7 +8,7 @@ import typer
 
 import muster
 from muster import acting
-from muster.cli import admin, adoption, doctor, golden, judging, node, run, status, waive, xid
+from muster.cli import admin, adoption, doctor, golden, judging, node, run, scheduler, status, waive, xid
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,7 +19,7 @@ app = typer.Typer(
 app.add_typer(node.app, name="node", help="Enrol, check, show and move nodes.")
 for _command in (
     adoption.adopt, adoption.verify, adoption.replace, adoption.reinstalled, adoption.confirm, adoption.unfence,
-    adoption.part, status.keep,
+    adoption.part, status.keep, scheduler.scheduler, scheduler.schedulers,
 ):  # fmt: skip
     node.app.command(_command.__name__)(_command)
 app.command("status")(status.status)

@@ -88,7 +88,7 @@ def startable(node: NodeRecord, dag: str, run_id: str, level: str, reason: str, 
     its state or its record does not allow a test.
     """
     from muster import records
-    from muster.admission.backend import backend
+    from muster.admission import service
     from muster.remote.launch import parse_launch
     from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import load_sku
@@ -100,7 +100,7 @@ def startable(node: NodeRecord, dag: str, run_id: str, level: str, reason: str, 
     parse_launch(node.launch)
     if any(run.run_id == run_id and run.dag_id == dag for run in records.list_runs(node=node.name)):
         raise MusterError(f"run {run_id} exists already: give another reason for another run")
-    allocation = backend().allocation(node.name)
+    allocation = service.allocation(node.name)
     if allocation.allocated and not force_reason:
         raise MusterError(f"it is in use: {allocation.by}; only --force with --force-reason tests it anyway")
     with records.rehearsal():

@@ -6,7 +6,7 @@ import collections
 
 import typer
 
-from muster.cli import show
+from muster.cli import scheduler, show
 from muster.cli.adoption import Reason, given
 from muster.cli.dry import DryRun, rehearsed, risks
 from muster.cli.node import AsJson, AsWho, Name
@@ -14,7 +14,7 @@ from muster.lifecycle.transitions import State
 
 
 def status(json: AsJson = False) -> None:
-    """Show nodes by state, the circuit breaker, held verdicts, and mails that were not sent."""
+    """Show nodes by state, the circuit breaker, held verdicts, schedulers that differ, and mails that were not sent."""
     from muster import records
 
     nodes = records.list_nodes()
@@ -22,13 +22,13 @@ def status(json: AsJson = False) -> None:
     breakers = {("simulated" if kind else "real"): records.breaker(simulated=kind) for kind in kinds}
     held = {node.name: node.held for node in nodes if node.held}
     waiting, parked = records.outbox_waiting(), records.outbox_parked()
-    states = collections.Counter(node.state for node in nodes)
+    states, waits = collections.Counter(node.state for node in nodes), scheduler.sentences()
     if json:
         shown = {kind: {"open": each.open, "withdrawn": each.withdrawn, "fleet": each.fleet, "allowed": each.allowed}
                 for kind, each in breakers.items()}  # fmt: skip
         mails = {"waiting": waiting, "parked": parked}
         nodes_of = {str(state): states[state] for state in State}
-        show.as_json({"nodes": nodes_of, "breakers": shown, "held": held, "mails": mails})
+        show.as_json({"nodes": nodes_of, "breakers": shown, "held": held, "mails": mails, "schedulers": waits})
         return
     show.table(
         ["state", "nodes"],
@@ -42,6 +42,8 @@ def status(json: AsJson = False) -> None:
     for name, run in held.items():
         typer.echo(f"{name}: the verdict of {run} is held; `muster node move {name} quarantine --reason …` withdraws "
                    f"it, `muster node keep {name} --reason …` keeps it in service")  # fmt: skip
+    for sentence in waits:
+        typer.echo(sentence)
     if waiting:
         typer.echo(f"mails: {waiting} wait to be sent; see the log of the DAG housekeeping")
     for mail in parked:

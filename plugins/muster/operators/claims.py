@@ -10,7 +10,7 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster import acting, records
-from muster.admission.backend import backend
+from muster.admission import service
 from muster.errors import ControllerFault, IllegalMove, LeaseHeld, MusterError
 from muster.integration import logins
 from muster.integration.policy import DEFAULT_POOL
@@ -87,7 +87,7 @@ def held(names: Collection[str], dag_id: str, run_id: str) -> Iterator[list[Leas
 def refuse_in_use(names: Collection[str], force: str | None) -> None:
     """Raise MusterError if a node is in use and no ``force`` reason is given."""
     for name in names:
-        allocation = backend().allocation(name)
+        allocation = service.allocation(name)
         if allocation.allocated and not force:
             raise MusterError(
                 f"{name} is in use: {allocation.by}; wait until it is free, or give a force_reason to test it anyway"

@@ -13,7 +13,7 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import records
-from muster.admission.backend import backend
+from muster.admission import service
 from muster.errors import MusterError
 from muster.integration import runid
 from muster.lifecycle.transitions import State
@@ -69,8 +69,8 @@ def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) ->
         _still_held(node)
         records.record_approval(node, person, option, reason, link=link, dag_id=dag_id, run_id=run_id)
         if option == WITHDRAW:
-            backend().withdraw(node, reason)
             records.move_node(node, State.QUARANTINE, person, reason)
+            service.carry_out(node)
         elif option == KEEP:
             records.keep_in_service(node, person, reason)
     log.info("%s: %s, by %s: %s", node, option, person, reason)

@@ -13,11 +13,10 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowSkipException
 
 from muster import acting, records
-from muster.admission.backend import backend
-from muster.errors import LeaseHeld, MusterError, UnknownRun
+from muster.admission import service
+from muster.errors import LeaseHeld, LeftAlone, MusterError, UnknownRun
 from muster.integration import runid
 from muster.lifecycle import selection as planning
-from muster.lifecycle.selection import Idle
 from muster.lifecycle.transitions import SERVING, State
 from muster.operators import claims, qualification
 from muster.records import NodeRecord
@@ -36,11 +35,13 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
     current = settings()
     leased = {lease.node for lease in records.live_leases()}
     nodes = records.list_nodes(states=(State.PRODUCTION, State.REVALIDATION))
+    requested = {place.node for place in records.scheduler_places() if place.verify}
+    passes = {node: passed for node, passed in records.last_passes().items() if node not in requested}
     choice = planning.choose(
         nodes,
         datetime.datetime.now(datetime.UTC),
-        {node.name: _idle(node.name) for node in nodes if node.state is State.PRODUCTION},
-        records.last_passes(),
+        service.idle([node.name for node in nodes if node.state is State.PRODUCTION]),
+        passes,
         share=current.revalidation_share,
         after=datetime.timedelta(hours=current.revalidation_after_hours),
         leased=leased,
@@ -71,18 +72,10 @@ def _barred(nodes: Sequence[NodeRecord]) -> Callable[[NodeRecord], str]:
 def _in_use(node: NodeRecord) -> str:
     """Returns why the node cannot be tested now, "" if it is idle. In revalidation, only current allocations count."""
     if node.state is State.PRODUCTION:
-        idle = _idle(node.name)
+        idle = service.idle([node.name])[node.name]
         return "" if idle.idle else idle.why
-    allocation = backend().allocation(node.name)
+    allocation = service.allocation(node.name)
     return allocation.by if allocation.allocated else ""
-
-
-def _idle(name: str) -> Idle:
-    """Returns the backend's answer; a backend error counts as not idle."""
-    try:
-        return backend().idle(name)
-    except MusterError as error:
-        return Idle(False, f"whether it is idle is unknown: {error}")
 
 
 def claim(dag_id: str, run_id: str, params: Mapping[str, Any], user: str | None = None) -> dict[str, Any]:
@@ -110,10 +103,10 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> d
     try:
         with claims.held([name], dag_id, run_id) as (lease,):
             # Without force: revalidation never disturbs a node in use.
+            service.withdraw_for_test(name, f"revalidation {run_id}")
             records.begin_run(dag_id, run_id, name, level, reason, started_by=login, required_stages=programme.STAGES)
-            if not node.shadow:
-                backend().withdraw(name, f"revalidation {run_id}")
-    except LeaseHeld as error:
+    except (LeaseHeld, LeftAlone) as error:
+        service.carry_out(name)
         raise AirflowSkipException(f"{name} is not tested: {error}") from error
     return {"node": name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
 
@@ -134,6 +127,6 @@ def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] =
 
 
 def _return_to_scheduler(name: str) -> None:
-    node = records.get_node(name)
-    if node.state is State.PRODUCTION and not node.shadow:
-        backend().admit(node.name)
+    if records.get_node(name).state is State.PRODUCTION:
+        records.put_back(name, "its revalidation is over")
+    service.carry_out(name)

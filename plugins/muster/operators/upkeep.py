@@ -1,4 +1,4 @@
-"""Periodic tasks, independent of runs: send queued mails, free leases of ended runs, remove old data."""
+"""Periodic tasks, independent of runs: mails, leases of ended runs, changes that wait for a scheduler, old data."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from airflow.providers.smtp.hooks.smtp import SmtpHook
 from airflow.sdk.exceptions import AirflowException
 
 from muster import records
+from muster.admission import service
 from muster.integration import closing
 from muster.records import Purged
 from muster.settings import settings
@@ -104,6 +105,14 @@ def sweep_leases(is_live: Callable[[str, str], bool]) -> list[str]:
     if freed:
         log.warning("freed %s, whose runs were over", ", ".join(freed))
     return freed
+
+
+def reconcile() -> list[str]:
+    """Carry out the changes that wait for a scheduler, and log where one differs from the records."""
+    differences = service.reconcile()
+    for sentence in differences:
+        log.warning("%s", sentence)
+    return differences
 
 
 def apply_retention() -> Purged:

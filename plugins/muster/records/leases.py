@@ -12,6 +12,7 @@ from muster.lifecycle.transitions import IN_FLIGHT, Evidence, State, is_person
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Job, Lease, Node, Run, StageRecord
+from muster.records.database.wanted import follow_state
 from muster.records.values import LeaseRecord
 from muster_criteria.model import Verdict
 from muster_node.contract import END_FENCED

@@ -17,7 +17,9 @@ from muster.lifecycle.transitions import State, is_person
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Node, SchedulerPlace
-from muster.records.database.wanted import ADMITTED, WITHDRAWN, follow_state, of_state, want
+from muster.records.database.wanted import ADMITTED as ADMITTED
+from muster.records.database.wanted import WITHDRAWN as WITHDRAWN
+from muster.records.database.wanted import follow_state, of_state, want
 
 CLAIM = datetime.timedelta(minutes=5)
 """How long a process that carries out a change keeps the others from it; longer than all deadlines of one change."""
@@ -95,7 +97,7 @@ def scheduler_place(node: str) -> PlaceRecord | None:
 
 
 def scheduler_places(*, waiting: bool = False) -> list[PlaceRecord]:
-    """Every node's place, by node. ``waiting``: those with a change to carry out, withdrawals first, then the oldest."""
+    """Every node's place, by node. ``waiting``: those with a change to carry out: withdrawals, then the oldest."""
     query = select(SchedulerPlace, Node.state).join(Node, Node.name == SchedulerPlace.node)
     with reading() as session:
         found = [_value(row, state) for row, state in session.execute(query.order_by(SchedulerPlace.node))]
@@ -119,12 +121,15 @@ def put_back(node: str, why: str) -> None:
 
 
 def claim_change(node: str) -> PlaceRecord | None:
-    """The change of the node that waits, for the caller alone for ``CLAIM``; None if there is none, or another has it."""
+    """The change of the node that waits, for the caller alone for ``CLAIM``; None if there is none, or another has it.
+
+    From here until it is confirmed, what the scheduler does with the node is unknown, whatever was confirmed before.
+    """
     moment = access.now()
     free = or_(SchedulerPlace.claimed_until.is_(None), SchedulerPlace.claimed_until < moment)
     with writing() as session:
         mine = update(SchedulerPlace).where(SchedulerPlace.node == node, SchedulerPlace.wanted != SchedulerPlace.done)
-        mine = mine.where(SchedulerPlace.wanted != "", free).values(claimed_until=moment + CLAIM)
+        mine = mine.where(SchedulerPlace.wanted != "", free).values(claimed_until=moment + CLAIM, done="")
         taken = session.execute(mine.returning(SchedulerPlace.node)).first()
         return _record(session, node) if taken else None
 
@@ -161,7 +166,7 @@ def drain_again(node: str, seen: str) -> None:
         place.done, place.wanted_at = "", access.now()
         place.question = f"{node} is in {row.state} and was found open in {place.cluster}: {seen}"
         state = State(row.state)
-        access.write_event(session, node, state, state, "muster", f"drained again: {seen}", {"question": place.question})
+        access.write_event(session, node, state, state, "muster", f"drained again: {seen}", {})
 
 
 def _record(session: Session, node: str) -> PlaceRecord | None:

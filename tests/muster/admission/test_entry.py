@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster import records
-from muster.admission.backend import RecordOnly
+from muster.admission import service
 from muster.admission.entry import admit, admit_by
 from muster.errors import IllegalMove
 from muster.lifecycle.gate import Admit, NeedsPerson, Refuse
@@ -137,17 +137,17 @@ def test_a_person_admits_an_adopted_node_for_good() -> None:
     assert not admit_by(NODE, "Ada", "acceptance protocol 12").shadow
 
 
-class TestRecordOnly:
-    def test_what_it_says_of_a_node(self) -> None:
-        qualified()
-        say = RecordOnly()
-        assert (say.allocation(NODE).allocated, say.idle(NODE).why) == (False, "it is in qualified")
-        validated()
-        admit(NODE, "cluster", "run")
-        assert say.idle(NODE).why == "run run of cluster holds it"
-        records.release_leases("cluster", "run", "over")
-        assert (say.allocation(NODE).allocated, say.idle(NODE).idle) == (True, True)
-        for label, busy in (("Training 7", True), ("no", False), ("", False)):
-            records.add_node(fleet.new_node(labels={"busy": label}))
-            assert (say.allocation(NODE).allocated, say.idle(NODE).idle) == (busy, not busy)
-        say.withdraw(NODE, "revalidation")
+def test_without_a_scheduler_state_and_label_decide_whether_a_node_is_in_use() -> None:
+    def shown() -> tuple[bool, str, bool]:
+        return service.allocation(NODE).allocated, service.idle([NODE])[NODE].why, service.idle([NODE])[NODE].idle
+
+    qualified()
+    assert shown() == (False, "it is in qualified", False)
+    validated()
+    admit(NODE, "cluster", "run")
+    assert shown() == (True, "run run of cluster holds it", False)
+    records.release_leases("cluster", "run", "over")
+    assert shown() == (True, "", True)
+    for label, busy in (("Training 7", True), ("no", False), ("", False)):
+        records.add_node(fleet.new_node(labels={"busy": label}))
+        assert shown()[::2] == (busy, not busy)

@@ -1,0 +1,200 @@
+"""What the controller asks of the schedulers: is a node in use, carry out a change, find differences.
+
+The records decide first, and queue the change in the same transaction (``records.schedulers``). It is carried out at
+once where that is possible, and by the housekeeping DAG otherwise. Until then the node counts as neither admitted nor
+idle.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Collection, Iterable, Mapping
+
+from muster import records
+from muster.admission.backend import Allocation, Mark, Seen
+from muster.admission.clusters import backend_of
+from muster.errors import LeftAlone, MusterError, SchedulerDown
+from muster.lifecycle.selection import Idle
+from muster.lifecycle.transitions import State
+from muster.records import PlaceRecord
+from muster_criteria.model import Verdict
+
+log = logging.getLogger(__name__)
+
+ROUNDS = 3
+"""How often one call follows a change that was superseded while it was carried out."""
+
+BROKEN = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA})
+"""States of nodes that are drained again if their scheduler shows them open."""
+
+
+def allocation(node: str) -> Allocation:
+    """Whether the node is allocated, or may be. Raises MusterError if its scheduler does not answer; UnknownNode."""
+    seen = look([node]).get(node)
+    if seen is None:
+        raise SchedulerDown(f"whether {node} is in use is unknown: its scheduler does not know it")
+    return seen.allocation
+
+
+def idle(nodes: Collection[str]) -> dict[str, Idle]:
+    """Whether each node in service is unused. A scheduler that does not answer makes all of its nodes not idle."""
+    leases = {lease.node: lease for lease in records.live_leases()}
+    states = {node.name: node.state for node in records.list_nodes() if node.name in set(nodes)}
+    places = {place.node: place for place in records.scheduler_places()}
+    answers: dict[str, Idle] = {}
+    seen = look(nodes, unanswered=answers)
+    for node in nodes:
+        if node in answers:
+            continue
+        if states.get(node) is not State.PRODUCTION:
+            answers[node] = Idle(False, f"it is in {states.get(node)}")
+        elif node in places and places[node].waits:
+            answers[node] = Idle(False, f"its scheduler has not carried out yet: {places[node].wanted}")
+        elif node in leases:
+            answers[node] = Idle(False, f"run {leases[node].run_id} of {leases[node].dag_id} holds it")
+        else:
+            answers[node] = seen[node].idle if node in seen else Idle(False, "its scheduler does not know it")
+    return answers
+
+
+def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> dict[str, Seen]:
+    """Returns the nodes as their schedulers show them, one question for each cluster.
+
+    A cluster that does not answer raises its MusterError, or its nodes go into ``unanswered``.
+    """
+    places = {place.node: (place.cluster, place.name) for place in records.scheduler_places()}
+    by_cluster: dict[str, dict[str, str]] = collections.defaultdict(dict)
+    for node in nodes:
+        cluster, name = places.get(node, ("", node))
+        by_cluster[cluster][name] = node
+    found: dict[str, Seen] = {}
+    for cluster, names in by_cluster.items():
+        try:
+            seen = backend_of(cluster).look(names)
+        except MusterError as error:
+            if unanswered is None:
+                raise
+            unanswered.update(dict.fromkeys(names.values(), Idle(False, f"whether it is idle is unknown: {error}")))
+            continue
+        found |= {names[name]: each for name, each in seen.items()}
+    return found
+
+
+def withdraw_for_test(node: str, why: str) -> None:
+    """Close a node in service before a test. Raises MusterError unless its scheduler has confirmed it and it is free.
+
+    The caller's release of the node takes it back.
+    """
+    records.hold_out(node, why)
+    if trouble := carry_out(node):
+        raise SchedulerDown(f"{node} is not tested, since it could not be withdrawn: {trouble}")
+    seen = look([node]).get(node)
+    if seen is not None and seen.used_by and records.scheduler_place(node):
+        # A job began between the look and the drain: it ends by itself, and the node is tested another time.
+        raise LeftAlone(f"{node} is not tested, since it is in use: {seen.used_by}")
+
+
+def carry_out(node: str) -> str:
+    """Carry out the change that waits for the node, if any. Returns why it still waits, "" if nothing does."""
+    for _ in range(ROUNDS):
+        change = records.claim_change(node)
+        if change is None:
+            place = records.scheduler_place(node)
+            return "another process carries it out now" if place and place.waits else ""
+        error = _carry_out(change)
+        records.change_carried_out(change, error)
+        if error:
+            log.warning("%s: %s in %s waits: %s", node, change.wanted, change.cluster, error)
+            return error
+    return "it changed several times meanwhile"
+
+
+def _carry_out(change: PlaceRecord) -> str:
+    try:
+        backend = backend_of(change.cluster)
+        if change.wanted == records.ADMITTED:
+            backend.admit(change.name, mark_of(change.node))
+        else:
+            backend.withdraw(change.name, change.why)
+    except MusterError as error:
+        return str(error)
+    return ""
+
+
+def mark_of(node: str) -> Mark:
+    """Returns what the admission of the node shows beside it."""
+    entered = [event for event in records.node_events(node) if event.to_state is State.PRODUCTION]
+    last = entered[-1]
+    runs = records.list_runs(node=node, limit=20, this_machine=True)
+    passed = next((run.started_at for run in runs if run.verdict is Verdict.PASS), None)
+    verdict = str(last.evidence.get("verdict") or f"by {last.evidence.get('person', 'a person')}")
+    return Mark(verdict, last.at.date(), "", passed)
+
+
+def reconcile() -> list[str]:
+    """Carry out what waits, in order, then look for differences. Returns a sentence for each that remains.
+
+    A cluster that does not answer is left after its first change: its others wait for the next call.
+    """
+    down: set[str] = set()
+    for place in records.scheduler_places(waiting=True):
+        if place.cluster not in down and carry_out(place.node) and _is_down(place.cluster, place.name):
+            down.add(place.cluster)
+    return [*_differences(records.scheduler_places(), down)]
+
+
+def _is_down(cluster: str, name: str) -> bool:
+    try:
+        backend_of(cluster).look([name])
+    except MusterError:
+        return True
+    return False
+
+
+def _differences(places: Iterable[PlaceRecord], down: Collection[str]) -> Iterable[str]:
+    by_cluster: dict[str, list[PlaceRecord]] = collections.defaultdict(list)
+    for place in places:
+        by_cluster[place.cluster].append(place)
+    for cluster, members in by_cluster.items():
+        if cluster in down:
+            yield f"{cluster} does not answer"
+            continue
+        try:
+            seen = backend_of(cluster).look({place.name for place in members})
+        except MusterError as error:
+            yield f"{cluster}: {error}"
+            continue
+        for place in members:
+            yield from _compare(place, seen)
+
+
+def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
+    shown = seen.get(place.name)
+    difference = difference_of(place, shown)
+    verify = shown.foreign if shown is not None and shown.verify else ""
+    if (place.difference, place.verify) != (difference, verify):
+        records.note_difference(place.node, difference, verify)
+    if difference:
+        yield f"{place.node}: {difference}"
+    if shown is None or place.waits:
+        return
+    if shown.open and place.state in BROKEN:
+        records.drain_again(place.node, "somebody opened it, or its scheduler lost the drain")
+        carry_out(place.node)
+    elif shown.open and place.admitted and not shown.marked:
+        # What `scontrol reconfigure` lost is set again; this opens and closes nothing.
+        backend_of(place.cluster).admit(place.name, mark_of(place.node))
+
+
+def difference_of(place: PlaceRecord, seen: Seen | None) -> str:
+    """Returns how the scheduler differs from the records, "" if it does not, or a change still waits. Pure."""
+    if seen is None:
+        return f"{place.cluster} does not know {place.name}"
+    if place.waits or seen.apart:
+        return ""
+    if place.wanted == records.ADMITTED and not seen.open:
+        return f"it is admitted, and closed in {place.cluster}: {seen.foreign or 'by Muster'}"
+    if place.wanted == records.WITHDRAWN and seen.open:
+        return f"it is in {place.state}, and open in {place.cluster}"
+    return ""

@@ -1,0 +1,213 @@
+"""The contract of every admission backend, and what each changes in a real scheduler."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from muster import records
+from muster.admission.backend import AdmissionBackend, Mark, Seen
+from muster.admission.clusters import backend_of
+from muster.admission.slurm import FEATURE
+from muster.errors import LeftAlone, MusterError, SchedulerDown
+from tests.muster import fleet
+from tests.support.node_list import NodeList, NodeListSettings
+from tests.support.slurm import Slurm
+
+SLURM = pytest.param("slurm", marks=[pytest.mark.slow, pytest.mark.needs_slurm])
+MARK = Mark("PASS", datetime.date(2026, 11, 23), "c-1")
+
+
+@pytest.fixture(params=["records only", "worked example", SLURM])
+def backend(request: pytest.FixtureRequest, fleet_db: str) -> Iterator[tuple[AdmissionBackend, str]]:
+    """A backend and the name in it of a node that it may allocate."""
+    if request.param == "slurm":
+        request.getfixturevalue("alpha")
+        yield backend_of("alpha"), "n0"
+        return
+    if request.param == "worked example":
+        path = request.getfixturevalue("tmp_path") / "nodes"
+        path.write_text("n0\nn1\n")
+        yield NodeList(NodeListSettings(kind="node_list", path=path)), "n0"
+        return
+    records.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node())])
+    yield backend_of(""), "gpu-0001"
+
+
+def test_the_contract(backend: tuple[AdmissionBackend, str]) -> None:
+    """What is called twice changes nothing the second time, and a name that is not there is not shown."""
+    it, name = backend
+    assert it.look([name, "nowhere"]).keys() == {name}
+    assert it.look([name])[name].open
+    for _ in range(2):
+        it.withdraw(name, "failed burn_in")
+        withdrawn = it.look([name])[name]
+    for _ in range(2):
+        it.admit(name, MARK)
+    assert withdrawn.open is not withdrawn.ours
+    until(lambda: it.look([name])[name].idle.idle)
+
+
+@pytest.mark.slow
+@pytest.mark.needs_slurm
+class TestSlurm:
+    @pytest.fixture(autouse=True)
+    def _cluster(self, alpha: Slurm, fleet_db: str) -> None:
+        self.cluster, self.backend = alpha, backend_of("alpha")
+
+    def seen(self, name: str = "n0") -> Seen:
+        return self.backend.look([name])[name]
+
+    def test_what_an_admission_leaves_beside_the_node(self) -> None:
+        self.cluster.update("n0", "AvailableFeatures=h100")
+        self.backend.withdraw("n0", "failed burn_in")
+        assert "Reason=muster: failed burn_in" in self.cluster.show("n0")
+        self.backend.admit("n0", MARK)
+        shown = self.cluster.show("n0")
+        assert f"AvailableFeatures=h100,{FEATURE}" in shown
+        assert "Extra=muster: PASS 2026-11-23 certificate c-1" in shown
+        self.cluster.call("scontrol", "reconfigure")
+        assert not self.seen().marked
+        until(lambda: self.seen().open)
+        self.backend.admit("n0", MARK)
+        assert self.seen().marked
+
+    def test_extra_of_somebody_else_stays(self) -> None:
+        self.cluster.update("n0", "Extra=asset 4711")
+        self.backend.withdraw("n0", "x")
+        self.backend.admit("n0", MARK)
+        assert "Extra=asset 4711" in self.cluster.show("n0")
+
+    @pytest.mark.parametrize("reason", ["bad fan", "muster - not quite", "fan muster: x"])
+    def test_a_foreign_drain_stays_whatever_we_decide(self, reason: str) -> None:
+        self.cluster.update("n0", "State=DRAIN", f"Reason={reason}")
+        before = self.cluster.show("n0")
+        self.backend.withdraw("n0", "failed burn_in")
+        with pytest.raises(LeftAlone):
+            self.backend.admit("n0", MARK)
+        assert self.cluster.show("n0").split("Reason=")[1] == before.split("Reason=")[1]
+
+    def test_our_words_under_another_user_are_foreign(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.backend.withdraw("n0", "failed burn_in")
+        monkeypatch.setattr(self.backend, "_user", "muster")
+        assert not self.seen().ours
+        with pytest.raises(LeftAlone):
+            self.backend.admit("n0", MARK)
+
+    def test_a_note_on_an_open_node_does_not_stop_a_withdrawal(self) -> None:
+        self.cluster.update("n0", "Reason=ticket 12")
+        self.backend.withdraw("n0", "failed burn_in")
+        assert self.seen().ours
+
+    @pytest.mark.parametrize("state", ["DOWN", "FAIL"])
+    def test_a_node_that_somebody_took_down_is_left_alone(self, state: str) -> None:
+        self.cluster.update("n0", f"State={state}", "Reason=psu")
+        with pytest.raises(LeftAlone):
+            self.backend.withdraw("n0", "x")
+        self.backend.admit("n0", MARK)
+        assert self.seen().apart
+        assert "Reason=psu" in self.cluster.show("n0")
+        assert self.seen().allocation.allocated
+
+    def test_a_reserved_node_is_neither_tested_nor_drained(self) -> None:
+        self.cluster.call("scontrol", "create", "reservation", "ReservationName=r", "StartTime=now", "Duration=60",
+                          "Nodes=n0", "Users=root", "Flags=ignore_jobs")  # fmt: skip
+        try:
+            until(lambda: bool(self.seen().apart))
+            assert not self.seen().idle.idle
+            with pytest.raises(LeftAlone):
+                self.backend.withdraw("n0", "x")
+        finally:
+            self.cluster.call("scontrol", "delete", "ReservationName=r")
+        until(lambda: self.seen().open)
+
+    def test_a_node_that_does_not_respond_is_left_alone(self) -> None:
+        self.cluster.stop("n3")
+        try:
+            until(lambda: self.cluster.call("scontrol", "update", "NodeName=n3", "State=RESUME", check=False) == ""
+                  and bool(self.seen("n3").apart), 60)  # fmt: skip
+            with pytest.raises(LeftAlone):
+                self.backend.withdraw("n3", "x")
+        finally:
+            self.cluster.start_node("n3")
+            self.cluster.await_nodes(["n3"])
+
+    def test_a_job_is_named_and_survives_the_withdrawal(self) -> None:
+        job = self.cluster.call("sbatch", "--parsable", "-w", "n1", "-o", "/dev/null", "--wrap", "sleep 60").strip()
+        until(lambda: bool(self.seen("n1").used_by))
+        self.backend.withdraw("n1", "revalidation")
+        assert f"job {job} of " in self.seen("n1").allocation.by
+        assert not self.seen("n1").idle.idle
+        assert "R" in self.cluster.call("squeue", "-h", "-j", job, "-o", "%t")
+        self.backend.admit("n1", MARK)
+        until(lambda: self.seen("n1").open)
+
+    @pytest.mark.parametrize("tested", ["before", "after"])
+    def test_a_person_who_asks_for_a_test_gets_the_node_opened_by_a_later_pass_alone(self, tested: str) -> None:
+        self.cluster.update("n0", "State=DRAIN", "Reason=ECC? muster:verify please")
+        seen = self.seen()
+        assert (seen.verify, seen.idle.idle, seen.ours) == (True, True, False)
+        assert seen.foreign_since
+        shift = datetime.timedelta(seconds=5 if tested == "after" else -5)
+        mark = Mark("PASS", MARK.date, "c-1", seen.foreign_since + shift)
+        if tested == "after":
+            self.backend.admit("n0", mark)
+        else:
+            with pytest.raises(LeftAlone):
+                self.backend.admit("n0", mark)
+        until(lambda: self.seen().open is (tested == "after"))
+
+    def test_a_controller_that_is_away_or_hangs_is_one_error_and_no_empty_cluster(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import signal
+
+        monkeypatch.setenv("MUSTER_SCHEDULER_TIMEOUT_S", "2")
+        hasty = backend_of("alpha")
+        self.cluster.process("slurmctld").send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(SchedulerDown):
+                hasty.look(["n0"])
+        finally:
+            self.cluster.process("slurmctld").send_signal(signal.SIGCONT)
+        self.cluster.stop("slurmctld")
+        try:
+            for act in (lambda: self.backend.look(["n0"]), lambda: self.backend.withdraw("n0", "x")):
+                with pytest.raises(SchedulerDown):
+                    act()
+        finally:
+            self.cluster.start_controller()
+            self.cluster.await_nodes(self.cluster.names)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {},
+        {"alpha": {}},
+        {"alpha": {"kind": "pbs"}},
+        {"alpha": {"kind": "slurm", "slurmconf": "/x"}},
+        {"alpha": {"kind": "slurm", "login": {"host": "login-1"}}},
+    ],
+)
+def test_a_cluster_that_is_not_configured_is_one_sentence(
+    chosen: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import json
+
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps(chosen))
+    with pytest.raises(MusterError, match="MUSTER_SCHEDULERS"):
+        backend_of("alpha")
+
+
+def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
