@@ -209,5 +209,3 @@ def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
     while not true():
         assert time.monotonic() < end
         time.sleep(0.2)
-
-
