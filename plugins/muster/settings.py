@@ -14,6 +14,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from muster.errors import BadSettings
 
+EVENT_DAYS_MIN = 365
+"""The fleet records delete no younger event, whoever asks (a trigger of the initial migration)."""
+
 
 class Settings(BaseSettings):
     """The controller's settings; each is read from the environment variable MUSTER_<NAME>."""
@@ -108,10 +111,28 @@ class Settings(BaseSettings):
         ge=1,
         description="days peer snapshots are kept; those that a kept verdict cites, and the newest, stay longer",
     )
-    retention_outbox_days: int = pydantic.Field(default=30, ge=1, description="days sent mails are kept")
+    retention_outbox_days: int = pydantic.Field(
+        default=30, ge=1, description="days mails are kept that were sent, or refused by the mail server"
+    )
+    retention_digests_days: int = pydantic.Field(
+        default=730, ge=1, description="days the bits that a part returned count for goldens"
+    )
+    retention_parts_days: int = pydantic.Field(
+        default=0, ge=0, description="days parts that sit in no node, and suspicions of them, are kept; 0: forever"
+    )
+    retention_events_days: int = pydantic.Field(
+        default=0, ge=0, description="days the history of nodes and leases is kept, 365 at least; 0: forever"
+    )
     telemetry_max_mb: int = pydantic.Field(
         default=64, ge=1, description="larger telemetry of one stage is charted, but not kept"
     )
+
+    @pydantic.field_validator("retention_events_days", mode="after")
+    @classmethod
+    def _a_year(cls, days: int) -> int:
+        if 0 < days < EVENT_DAYS_MIN:
+            raise ValueError(f"the database deletes no event of the last {EVENT_DAYS_MIN} days; give more, or 0")
+        return days
 
     @pydantic.field_validator("home", "ssh_key_file", mode="after")
     @classmethod

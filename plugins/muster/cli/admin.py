@@ -120,5 +120,6 @@ def housekeeping(dry_run: DryRun = False) -> None:
     gone = records.apply_retention(dry_run=dry_run)
     typer.echo(
         f"{'would delete' if dry_run else 'deleted'} {gone.telemetry} telemetry files, {gone.results} raw results, "
-        f"{gone.measurements} measurements, {gone.runs} runs, {gone.mails} sent mails, {gone.snapshots} peer snapshots"
+        f"{gone.measurements} measurements, {gone.runs} runs, {gone.mails} mails, {gone.snapshots} peer snapshots, "
+        f"{gone.digests} digests, {gone.suspects} suspicions, {gone.parts} parts, {gone.events} events"
     )

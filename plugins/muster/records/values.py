@@ -259,3 +259,7 @@ class Purged:
     runs: int
     mails: int
     snapshots: int = 0
+    digests: int = 0
+    suspects: int = 0
+    parts: int = 0
+    events: int = 0

@@ -8,9 +8,21 @@ import pytest
 from sqlalchemy import func, select
 
 from muster import records
+from muster.errors import BadSettings
+from muster.records.database import access
+from muster.records.database.digests import DigestRow, SuspectRow
 from muster.records.database.engine import reading
-from muster.records.database.models import Artifact, FindingRow, MeasurementRow, StageRecord
+from muster.records.database.models import (
+    Artifact,
+    Event,
+    FindingRow,
+    MeasurementRow,
+    Part,
+    Placement,
+    StageRecord,
+)
 from muster_criteria.model import Verdict
+from muster_node.contract import Measurement
 from tests.muster import fleet
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
@@ -59,6 +71,74 @@ def test_runs_go_only_if_a_setting_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     assert left() == dict.fromkeys(left(), 0)
     assert len(records.node_events("gpu-0001")) == 3
     assert records.apply_retention(days(1001)).runs == 0
+
+
+def stored() -> dict[str, int]:
+    with reading() as session:
+        tables = {"digests": DigestRow, "suspects": SuspectRow, "parts": Part, "places": Placement, "events": Event}
+        return {name: session.scalar(select(func.count()).select_from(table)) or 0 for name, table in tables.items()}
+
+
+@pytest.fixture
+def old(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two years ago a part of gpu-0001 that returned wrong bits was replaced, and one of gpu-0002 that still sits there
+    did the same; today both nodes pass.
+    """
+    monkeypatch.setattr(access, "now", lambda: days(-730))
+    corrupt = fleet.finding(metric="gemm_mismatches", device="gpu3")
+    bits = [
+        Measurement("full_entropy", "golden_key", "gpu3", "text", text="driver=1"),
+        Measurement("full_entropy", "full_entropy_digest", "gpu3", "text", text="abc", labels={"op": "softmax"}),
+    ]
+    for node in ("gpu-0001", "gpu-0002"):
+        records.add_node(fleet.new_node(node))
+        lease = fleet.begin(node, f"{node}__old")
+        sent, raw = fleet.result(node=node, serials={"system": node, "gpu3": f"{node}-OLD"}, measurements=bits)
+        found = fleet.judgement(verdict=Verdict.FAIL, findings=(corrupt,))
+        records.record_stage(lease.dag_id, lease.run_id, sent, found, raw)
+        records.release_leases(lease.dag_id, lease.run_id, "over")
+    lease = fleet.begin("gpu-0001", "gpu-0001__swapped")
+    sent, raw = fleet.result(node="gpu-0001", serials={"gpu3": "NEW"})
+    records.record_stage(lease.dag_id, lease.run_id, sent, fleet.judgement(), raw)
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    monkeypatch.setattr(access, "now", lambda: NOW)
+
+
+@pytest.mark.both_dialects
+@pytest.mark.usefixtures("old")
+def test_parts_suspicions_and_events_stay_unless_a_setting_says_so_and_what_is_in_use_stays_always(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = stored()
+    assert (before["digests"], before["suspects"], before["parts"], before["places"]) == (2, 2, 5, 5)
+    assert records.apply_retention(NOW).parts == 0
+    assert stored() == before
+    for kind in ("DIGESTS", "PARTS", "EVENTS"):
+        monkeypatch.setenv(f"MUSTER_RETENTION_{kind}_DAYS", "400")
+    planned = records.apply_retention(NOW, dry_run=True)
+    assert stored() == before
+    purged = records.apply_retention(NOW)
+    assert (purged.digests, purged.suspects, purged.parts) == (2, 1, 1)
+    assert (planned.digests, planned.suspects, planned.events) == (purged.digests, purged.suspects, purged.events)
+    after = stored()
+    assert (after["digests"], after["suspects"], after["parts"], after["places"], after["events"]) == (0, 1, 4, 4, 0)
+    assert [each.finding.device for each in records.open_findings("gpu-0002")][-1:] == ["gpu3"], "it still sits there"
+    assert records.part_history("gpu-0001-OLD") == []
+    assert records.apply_retention(NOW) == records.Purged(0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("days_kept", ["30", "364", "-1"])
+def test_events_are_kept_for_a_year_at_least(days_kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_RETENTION_EVENTS_DAYS", days_kept)
+    with pytest.raises(BadSettings):
+        records.apply_retention(NOW)
+
+
+def test_a_parked_mail_goes_after_its_time() -> None:
+    records.outbox_add("run", b"mail")
+    records.outbox_failed(records.outbox_pending()[0].id, "554", park=True)
+    assert records.apply_retention(days(29)).mails == 0
+    assert records.apply_retention(days(31)).mails == 1
 
 
 @pytest.mark.both_dialects

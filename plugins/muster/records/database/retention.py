@@ -5,11 +5,25 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from sqlalchemy import CursorResult, Select, delete, func, select
+from sqlalchemy import ColumnElement, CursorResult, Select, delete, func, or_, select
 
+from muster.lifecycle.transitions import State
 from muster.records import stages
+from muster.records.database.digests import DigestRow, SuspectRow
 from muster.records.database.engine import reading, writing
-from muster.records.database.models import Artifact, MeasurementRow, Outbox, PeerSnapshot, Run, StageRecord
+from muster.records.database.models import (
+    Artifact,
+    Event,
+    Lease,
+    MeasurementRow,
+    Node,
+    Outbox,
+    Part,
+    PeerSnapshot,
+    Placement,
+    Run,
+    StageRecord,
+)
 from muster.records.values import Purged
 from muster.settings import settings
 
@@ -20,8 +34,9 @@ BATCH = 200
 def apply_retention(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Purged:
     """Delete what the MUSTER_RETENTION_* settings no longer keep, or only count it; returns how much that is.
 
-    Raw telemetry, raw results and sent mails go by their own age, measurements by their stage's, runs by their end.
-    Verdicts and findings stay as long as their run; nodes, parts, leases, lifecycle events and SKU revisions for ever;
+    Raw telemetry, raw results, digests, and mails that were sent or refused go by their own age, measurements by their
+    stage's, runs by their end, parts and suspicions of them by when they were last in a node, events by their own age
+    and leases by their end. Verdicts and findings stay as long as their run; nodes, goldens and SKU revisions for ever;
     peer snapshots as long as a verdict that is kept cites them, and the newest of each kind.
     """
     moment = now or datetime.datetime.now(datetime.UTC)
@@ -38,14 +53,61 @@ def apply_retention(now: datetime.datetime | None = None, *, dry_run: bool = Fal
     runs = 0
     if keep.retention_runs_days:
         runs = purge(Run.id, select(Run.id).where(Run.ended_at < before(keep.retention_runs_days)))
+    suspects = parts = events = 0
+    if keep.retention_parts_days:
+        gone = before(keep.retention_parts_days)
+        suspects = purge(SuspectRow.id, _suspects_gone(gone))
+        purge(Placement.id, select(Placement.id).where(or_(Placement.until < gone, Placement.part_id.in_(_gone(gone)))))
+        parts = purge(Part.id, _gone(gone))
+    if keep.retention_events_days:
+        past = before(keep.retention_events_days)
+        events = purge(Event.id, select(Event.id).where(Event.at < past))
+        purge(Lease.id, select(Lease.id).where(Lease.released_at < past))
+    mails_over = or_(*(at < before(keep.retention_outbox_days) for at in (Outbox.sent_at, Outbox.parked_at)))
     return Purged(
         telemetry=purge(Artifact.id, _artifacts(before(keep.retention_telemetry_days), stages.TELEMETRY)),
         results=purge(Artifact.id, _artifacts(before(keep.retention_results_days), stages.RESULT, stages.CHASSIS)),
         measurements=purge(MeasurementRow.stage, old_stages),
         runs=runs,
-        mails=purge(Outbox.id, select(Outbox.id).where(Outbox.sent_at < before(keep.retention_outbox_days))),
+        mails=purge(Outbox.id, select(Outbox.id).where(mails_over)),
         snapshots=purge(PeerSnapshot.id, _uncited_snapshots(before(keep.retention_snapshots_days))),
+        digests=purge(
+            DigestRow.id, select(DigestRow.id).where(DigestRow.seen_at < before(keep.retention_digests_days))
+        ),
+        suspects=suspects,
+        parts=parts,
+        events=events,
     )
+
+
+def _in_use(before: datetime.datetime) -> ColumnElement[bool]:
+    """Which placements show that a part is or was in a node since ``before``; a retired node has its parts no more."""
+    retired = (Node.state == str(State.RETIRED)) & (Placement.seen_at < before)
+    return or_(Placement.until.is_(None) & ~retired, Placement.until >= before)
+
+
+def _gone(before: datetime.datetime) -> Select[int]:
+    """The parts that have been in no node since then."""
+    in_use = select(Placement.part_id).join(Node, Placement.node == Node.name).where(_in_use(before))
+    return select(Part.id).where(Part.first_seen < before, Part.id.not_in(in_use))
+
+
+def _suspects_gone(before: datetime.datetime) -> Select[int]:
+    """The suspicions of parts that have been in no node since then, and of places in machines that are gone."""
+    old = select(SuspectRow.id, SuspectRow.subject).where(SuspectRow.since < before)
+    of_machine = old.join(Node, SuspectRow.node == Node.name).where(
+        SuspectRow.subject == "", or_(SuspectRow.since < Node.machine_since, Node.state == str(State.RETIRED))
+    )
+    with reading() as session:
+        gone = [row.id for row in session.execute(of_machine)]
+        # A part, "gpu SERIAL", or a place in a chassis, "gpu3 of system SERIAL"; a serial may be any text.
+        named = {row.id: {row.subject, row.subject.partition(" of ")[2]} for row in session.execute(old) if row.subject}
+        serials = {part.partition(" ")[2] for parts in named.values() for part in parts}
+        used = select(Part.kind, Part.serial).join(Placement).join(Node, Placement.node == Node.name)
+        used = used.where(Part.serial.in_(serials), _in_use(before))
+        here = {f"{row.kind} {row.serial}" for row in session.execute(used)}
+    gone += [id_ for id_, parts in named.items() if not parts & here]
+    return select(SuspectRow.id).where(SuspectRow.id.in_(gone))
 
 
 def _artifacts(before: datetime.datetime, *kinds: str) -> Select[int]:
