@@ -9,7 +9,7 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import DAG, Param, TriggerRule, task
 
 from muster.operators import block, forms
-from muster.operators.member import MusterMemberOperator
+from muster.operators.member import RETRY_DELAY, MusterMemberOperator
 from muster.operators.remote_job import controller_faults
 
 PARAMS = {
@@ -82,7 +82,12 @@ with DAG(
     taken: Any = claim_block().as_setup()
     # Not in the burn pool: with fewer slots than members, members with a slot would wait for those without one.
     train = MusterMemberOperator.partial(
-        task_id="train", claims="claim_block", pool="default_pool", retries=2, map_index_template="{{ task.member }}"
+        task_id="train",
+        claims="claim_block",
+        pool="default_pool",
+        retries=2,
+        retry_delay=RETRY_DELAY,
+        map_index_template="{{ task.member }}",
     ).expand(member=taken)
     judged: Any = judge_block()
     entered: Any = admit(judged)

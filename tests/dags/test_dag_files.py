@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from muster_criteria.cluster import plan as cluster_plan
 from tests.support import airflow_home
 
 HEAVY = [
@@ -31,7 +32,7 @@ bag = DagBag(sys.argv[1])
 import muster_plugin
 loaded = [name for name in json.loads(sys.argv[2]) if name in sys.modules]
 tasks = {d.dag_id: {t.task_id: {"rule": t.trigger_rule.value, "pool": t.pool, "retries": t.retries, "setup": t.is_setup,
-         "limit": t.execution_timeout and t.execution_timeout.total_seconds(),
+         "delay": t.retry_delay.total_seconds(), "limit": t.execution_timeout and t.execution_timeout.total_seconds(),
          "teardown": t.is_teardown, "then": sorted(t.downstream_task_ids)} for t in d.tasks} for d in bag.dags.values()}
 print("ANSWER" + json.dumps({"errors": bag.import_errors, "loaded": loaded, "tasks": tasks}))
 """
@@ -135,3 +136,7 @@ def test_a_decision_is_given_a_reason_of_its_own(dag_id: str) -> None:
     assert set(fields) & set(dag.params) == set()
     (reason,) = fields.values()
     assert (reason["value"], reason["schema"]["type"]) == ("", "string"), "empty, and required by Airflow's form"
+
+
+def test_a_member_is_retried_while_the_others_wait_for_it(parsed: dict) -> None:
+    assert parsed["tasks"]["cluster_qualification"]["train"]["delay"] < cluster_plan.JOIN_TIMEOUT_S

@@ -43,8 +43,9 @@ GRACE_S = 120.0
 PATIENCE_S = 10.0
 """A member that lost its connection ends by itself within this time (s), unless it hangs."""
 
-RETRY_S = 5
-"""Delay (s) of a retry after a controller error: the other members give up soon after."""
+RETRY_DELAY = datetime.timedelta(seconds=5)
+"""Delay of a retry after a controller error: the other members give up soon after. The DAG file sets it, since
+``partial`` passes Airflow's default of five minutes."""
 
 
 class MusterMemberOperator(RemoteJobOperator):
@@ -55,8 +56,6 @@ class MusterMemberOperator(RemoteJobOperator):
     """
 
     def __init__(self, *, member: str, claims: str, **kwargs: Any) -> None:
-        kwargs.setdefault("retries", 2)
-        kwargs.setdefault("retry_delay", datetime.timedelta(seconds=RETRY_S))
         super().__init__(stage=STAGE, grace_s=GRACE_S, member=member, **kwargs)
         self.claims = claims
 
