@@ -18,7 +18,6 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import records
 from muster.admission import entry
-from muster.errors import MusterError
 from muster.lifecycle.gate import Admit, Refuse
 from muster.lifecycle.transitions import State
 from muster.operators import claims
@@ -107,10 +106,8 @@ def look(node: str) -> dict[str, str]:
 
     Raises AirflowSkipException if the node is in production already, AirflowFailException if the gate refuses it.
     """
-    try:
+    with claims.failing_at_once():
         decision, record = records.admission_decision(node), records.get_node(node)
-    except MusterError as error:
-        raise AirflowFailException(str(error)) from error
     if isinstance(decision, Refuse):
         raise AirflowFailException(f"{node} does not enter production: {'; '.join(decision.reasons)}")
     if isinstance(decision, Admit) and record.state is State.PRODUCTION:

@@ -10,11 +10,10 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException
 
 from muster import records
 from muster.admission import service
-from muster.errors import MusterError
 from muster.integration import runid
 from muster.lifecycle.transitions import State
 from muster.operators import claims
@@ -38,10 +37,8 @@ def questions() -> list[dict[str, Any]]:
 
 def look(node: str) -> dict[str, str]:
     """Returns the question as {subject, body, pool}. Raises AirflowSkipException if no verdict is held."""
-    try:
+    with claims.failing_at_once():
         record = records.get_node(node)
-    except MusterError as error:
-        raise AirflowFailException(str(error)) from error
     _still_held(node)
     run = records.get_run(*record.held.split("/", 1), node=node)
     found = [each.finding for each in records.open_findings(node) if each.finding.severity is not Severity.INFO]

@@ -30,8 +30,8 @@ def claim(dag_id: str, run_id: str, params: Mapping[str, Any], user: str | None 
     """
     force, reason = claims.forced(params), str(params.get("reason") or "")
     with claims.failing_at_once():
-        claims.controller_ready()
         node = claims.testable(str(params["node"]), str(params["level"]))
+        claims.controller_ready()
         level = str(params["level"])
         claims.refuse_other_pool(node, params)
         with claims.held([node.name], dag_id, run_id) as (lease,):

@@ -89,9 +89,9 @@ def claim(dag_id: str, run_id: str, params: Mapping[str, Any], user: str | None 
 
 
 def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> dict[str, Any]:
-    claims.controller_ready()
     level, reason = str(params["level"]), str(params.get("reason") or "")
     node = claims.testable(str(params["node"]), level)
+    claims.controller_ready()
     claims.refuse_other_pool(node, params)
     name = node.name
     lease = records.get_lease(name)

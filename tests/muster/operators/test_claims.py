@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from muster import records
 from muster.lifecycle.transitions import State
-from muster.operators import admission, qualification, revalidation
+from muster.operators import admission, held, qualification, revalidation
 from tests.muster import fleet
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
@@ -48,3 +48,25 @@ def test_a_retest_is_started_in_the_nodes_pool() -> None:
     fleet.qualify()
     assert admission.look(NODE)["pool"] == "rack-7"
     assert "pool" in admission.retest("node_qualification").conf
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        lambda: qualification.claim("node_qualification", "run", {"node": "none", "level": "demo", "reason": "x"}),
+        lambda: revalidation.claim("node_revalidation", "run", {"node": "none", "level": "demo", "reason": "x"}),
+        lambda: admission.look("none"),
+        lambda: held.look("none"),
+    ],
+    ids=["qualify", "revalidate", "admission", "held"],
+)
+def test_an_unknown_node_is_one_sentence_in_the_log_without_its_causes(
+    task: Callable[[], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Airflow itself logs a traceback of every failed task, each cause included."""
+    with pytest.raises(AirflowFailException) as refused:
+        task()
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__
+    logged = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert logged == [str(refused.value)]

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy import func, select
 
-from muster import records
+from muster import acting, records
 from muster.errors import MusterError
 from muster.records.database.engine import reading
 from muster.records.database.models import Artifact, MeasurementRow, StageRecord
@@ -25,7 +25,8 @@ from tests.muster import fleet
 
 @pytest.fixture
 def lease(fleet_db: str) -> records.LeaseRecord:
-    records.add_node(fleet.new_node())
+    with acting.under("os:ada"):
+        records.add_node(fleet.new_node())
     return fleet.begin()
 
 
@@ -227,6 +228,7 @@ class TestExport:
         content = json.loads((tmp_path / "a/b/run.json").read_text())
         assert content["aggregates"]["intake"][0]["maximum"] == 700.0
         assert content["events"][0]["reason"] == "enrolled"
+        assert content["events"][0]["login"] == "os:ada"
         assert (tmp_path / "a/b/intake.result.json").read_bytes() == fleet.result(
             serials={"gpu0": "G0"}, simulated=True
         )[1]

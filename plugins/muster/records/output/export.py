@@ -70,7 +70,7 @@ def _write_json(session: Session, run: Run, stages: list[StageRecord], report: d
     report["events"] = [
         {
             "at": event.at.isoformat(), "from": event.from_state, "to": event.to_state, "actor": event.actor,
-            "reason": event.reason, "evidence": event.evidence,
+            "login": event.login, "reason": event.reason, "evidence": event.evidence,
         }
         for event in events
     ]  # fmt: skip
