@@ -27,7 +27,8 @@ class RunFacts:
 
     ``stages``: the run's current verdicts. ``verdicts``: the current verdicts on the node, of all runs.
     ``suspect``: a part of the node corrupted data before, without a waiver valid now. ``accepted``: all that the run
-    found is waived now, and was waived when a person admitted the node.
+    found is waived now, and was waived when a person admitted the node. ``fenced``: the node refused a job of the run
+    as older than one that it has seen.
     """
 
     run: RunRecord
@@ -36,6 +37,7 @@ class RunFacts:
     verdicts: Sequence[StageVerdict]
     suspect: bool
     accepted: bool
+    fenced: bool = False
 
     @property
     def full_coverage(self) -> bool:
@@ -93,6 +95,8 @@ def end_of_run(facts: RunFacts, verdict: Verdict, admission_level: str) -> tuple
         thorough = thoroughness(run.level) >= thoroughness(admission_level)
         full = full and thorough and set(STAGES) <= set(run.required_stages)
     nothing_new = facts.nothing_new(verdict)
+    if facts.fenced and verdict is Verdict.INCONCLUSIVE:
+        verdict = Verdict.SKIPPED  # records that were restored, or a second controller: not the node's fault
     return transitions.closing(
         node.state, verdict, full, node.inconclusive, shadow=node.shadow, nothing_new=nothing_new
     ), full

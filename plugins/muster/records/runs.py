@@ -24,6 +24,7 @@ from muster.records.verdicts import current_verdicts
 from muster.records.waivers import accepted_at_admission
 from muster.settings import settings
 from muster_criteria.model import Verdict
+from muster_node.contract import END_FENCED
 
 RECENT = 20
 """Number of latest runs that the typical duration is the median of."""
@@ -245,6 +246,9 @@ def close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
 
 def _facts(session: Session, run: Run, node: Node) -> RunFacts:
     found = [finding for _, finding in common_causes.findings_of_run(session, run)]
+    fenced = select(StageRecord.id).where(
+        StageRecord.run == run.id, StageRecord.current, StageRecord.job_end == END_FENCED
+    )
     return RunFacts(
         run=access.to_run(run),
         node=access.to_node(node),
@@ -252,6 +256,7 @@ def _facts(session: Session, run: Run, node: Node) -> RunFacts:
         verdicts=[verdict for _, verdict in current_verdicts(session, node)],
         suspect=not free_of_suspects(session, node),
         accepted=accepted_at_admission(session, node, found),
+        fenced=bool(session.scalar(select(fenced.exists()))),
     )
 
 

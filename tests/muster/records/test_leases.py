@@ -82,6 +82,22 @@ class TestLeases:
         records.raise_fence("gpu-0001", 1, "Ada", "once more")
         assert records.acquire_lease("gpu-0001", "dag", "two").token > seen, "it never goes back"
 
+    def test_a_node_is_not_charged_for_jobs_that_it_fenced(self) -> None:
+        """As after records were restored: the whole fleet would go to triage after three runs."""
+        records.add_node(fleet.new_node())
+        for number in range(4):
+            lease = fleet.begin(run_id=f"run-{number}")
+            records.begin_stage(lease.dag_id, lease.run_id, "intake")
+            parsed, raw = fleet.result(note=str(number))
+            fenced = parsed.model_copy(update={"end": "fenced"})
+            records.record_stage(
+                lease.dag_id, lease.run_id, fenced, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw
+            )
+            records.finish_run(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "fenced")
+            records.release_leases(lease.dag_id, lease.run_id, "over")
+        node = records.get_node("gpu-0001")
+        assert (node.state, node.inconclusive) == (State.REGISTERED, 0)
+
     def test_releasing_what_is_not_held_is_harmless(self) -> None:
         records.add_node(fleet.new_node())
         records.acquire_lease("gpu-0001", "dag", "one")
