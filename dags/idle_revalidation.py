@@ -1,4 +1,4 @@
-"""Every hour: tests idle production nodes again, the stalest first, never more than a share of the fleet at a time.
+"""Every five minutes: tests the idle production nodes for which a test is worth most, a share of the fleet at a time.
 
 Nodes whose last revalidation was INCONCLUSIVE stay out of production until they pass, and are tested with them.
 """
@@ -23,8 +23,8 @@ PARAMS = {
 
 with DAG(
     dag_id="idle_revalidation",
-    description="Tests idle production nodes again, the stalest first, few at a time",
-    schedule=datetime.timedelta(hours=1),
+    description="Tests idle production nodes again, the most suspect first, few at a time",
+    schedule=datetime.timedelta(minutes=5),
     start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
     catchup=False,
     is_paused_upon_creation=False,

@@ -20,6 +20,7 @@ PARAMS = {
     "level": forms.level("short"),
     "reason": forms.reason(),
     "pool": forms.pool(),
+    "stages": forms.stages(),
 }
 
 with DAG(

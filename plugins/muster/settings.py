@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import getpass
 import json
@@ -12,6 +13,7 @@ from typing import Any, Literal
 import pydantic
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from muster.blackout import closed
 from muster.errors import BadSettings
 
 EVENT_DAYS_MIN = 365
@@ -71,7 +73,22 @@ class Settings(BaseSettings):
         default=0.05, ge=0, le=1, description="share of the nodes in service tested again at once; at least one node"
     )
     revalidation_after_hours: float = pydantic.Field(
-        default=168.0, ge=0, description="hours since its last pass after which an idle node is tested again"
+        default=4.0, ge=0, description="hours after a PASS in which a node is not tested again"
+    )
+    revalidation_whole_days: float = pydantic.Field(
+        default=7.0, gt=0, description="days after which an idle node takes the whole test again, before all others"
+    )
+    revalidation_minutes: float = pydantic.Field(
+        default=45.0, ge=5.0, description="minutes for which an idle node is likely to stay free: its test is no longer"
+    )
+    revalidation_blackouts: str = pydantic.Field(
+        default="", description="UTC windows in which no idle test starts: Mon-Fri 08:00-18:00; Sun 00:00-24:00"
+    )
+    revalidation_node_kw: float = pydantic.Field(
+        default=10.2, ge=0, description="kW of one node under load (DGX H100's data sheet: 10.2)"
+    )
+    revalidation_domain_kw: dict[str, float] = pydantic.Field(
+        default_factory=dict, description="kW for tests by power domain (a node's label power_domain), as JSON"
     )
     breaker_hours: float = pydantic.Field(default=24.0, gt=0, description="window of the circuit breaker")
     common_cause_hours: float = pydantic.Field(
@@ -133,6 +150,12 @@ class Settings(BaseSettings):
         if 0 < days < EVENT_DAYS_MIN:
             raise ValueError(f"the database deletes no event of the last {EVENT_DAYS_MIN} days; give more, or 0")
         return days
+
+    @pydantic.field_validator("revalidation_blackouts", mode="after")
+    @classmethod
+    def _windows(cls, windows: str) -> str:
+        closed(windows, datetime.datetime.now(datetime.UTC))
+        return windows
 
     @pydantic.field_validator("home", "ssh_key_file", mode="after")
     @classmethod

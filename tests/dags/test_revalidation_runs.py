@@ -53,6 +53,15 @@ def test_a_good_node_goes_out_and_comes_back(node: sshd.Sshd, mailbox: Mailbox) 
     assert len(mailbox.mails) == 1
 
 
+def test_a_test_of_some_stages_only_returns_the_node_by_these(node: sshd.Sshd) -> None:  # noqa: F811
+    lives.in_production(NODE)
+    states, run_id = revalidate(node=NODE, reason="idle", stages=["performance", "intake"])
+    assert states["run"] == "success"
+    assert [each.stage for each in records.run_stages(DAG_ID, run_id)] == ["intake", "performance"]
+    assert records.get_run(DAG_ID, run_id).verdict is Verdict.PASS
+    assert records.get_node(NODE).state is State.PRODUCTION
+
+
 def test_a_bad_node_does_not_come_back(node: sshd.Sshd, decree: Decree) -> None:  # noqa: F811
     lives.in_production(NODE)
     decree.verdicts["integrity"] = Verdict.FAIL
@@ -119,7 +128,7 @@ def test_of_two_runs_that_want_one_node_one_runs(fleet: Path, server: sshd.Sshd)
     assert [lease.run_id for lease in records.live_leases()] == ["first"]
 
 
-def test_the_hourly_run_picks_idle_nodes_and_starts_one_run_each(
+def test_idle_nodes_are_picked_and_one_run_is_started_for_each(
     node: sshd.Sshd,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,7 +8,7 @@ import typer
 
 import muster
 from muster import acting
-from muster.cli import admin, adoption, doctor, golden, judging, node, run, scheduler, status, waive, xid
+from muster.cli import admin, adoption, doctor, golden, judging, node, plan, run, scheduler, status, waive, xid
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,6 +24,7 @@ for _command in (
     node.app.command(_command.__name__)(_command)
 app.command("status")(status.status)
 app.command("qualify")(run.qualify)
+app.command("plan")(plan.plan)
 app.add_typer(run.app, name="runs", help="Show runs.")
 app.command("export")(run.export)
 app.command("judge")(judging.judge)

@@ -50,7 +50,7 @@ class InventoryNode(pydantic.BaseModel):
     )
 
     name: Annotated[str, _matching(NODE_NAME)]
-    host: Annotated[str, pydantic.Field(pattern=r"^[^\s/@]+$")]
+    host: Annotated[str, pydantic.Field(pattern=r"^[^\s/@-][^\s/@]*$")]
     sku: Annotated[str, pydantic.Field(min_length=1)]
     port: Annotated[int, pydantic.Field(ge=1, le=65535)] = 22
     user: Annotated[str, pydantic.Field(pattern=r"^([^\s-]\S*)?$")] = ""
@@ -285,7 +285,7 @@ def _quoted(value: object) -> str:
 
 
 def _closest(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
+    near = difflib.get_close_matches(name[:QUOTED_MAX], list(known), n=1)  # quadratic in the length
     return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
 
 

@@ -1,22 +1,37 @@
-"""Selects the idle production nodes to test now: the stalest first, at most a share of the fleet. Pure.
+"""Selects the idle production nodes to test now, and which stages of the test. Pure.
 
-A node is not tested if the backend does not know it, a run holds it, or the circuit breaker bars it.
+Nodes that were not wholly tested for ``Limits.whole_after`` come first, oldest first, and take the whole test. Then
+those whose best stages end the most expected harm in a minute (``muster.lifecycle.hazard``). A node is not tested if
+the backend does not know it, a run holds it, the circuit breaker bars it, or a limit is reached.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
+import heapq
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from muster.lifecycle.transitions import SERVING, State
+from muster_criteria.sku_files.programme import STAGES
 
 if TYPE_CHECKING:
+    from muster.lifecycle import hazard
     from muster.records import NodeRecord
 
-NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+Passes = Mapping[str, Mapping[str, datetime.datetime]]
+"""By node and stage, the time of its last PASS; what is missing never passed."""
+
+DOMAIN = "power_domain"
+"""The label of a node that names the PDU or busway which feeds it."""
+
+
+STEP = datetime.timedelta(minutes=5)
+"""How often ``idle_revalidation`` looks again for a node to test."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,10 +43,47 @@ class Idle:
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
-    """``chosen``: stalest first. ``passed_over``: by node, why each other production node is not tested."""
+class Signs:
+    """What happened to a node in the last 30 days: XIDs, repairs, and failed nodes of its rack other than itself."""
 
-    chosen: tuple[str, ...]
+    xids: int = 0
+    repairs: int = 0
+    neighbours: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """``share`` (0 to 1) of the nodes in service may be tested at a time, and at least one. ``minutes``: how long an
+    idle node is likely to stay free. ``after``: a node that passed a stage later than this is fresh. ``whole_after``:
+    each node takes the whole test this often. ``node_kw``: a node's power under load; ``domain_kw``: what the load of
+    all tests may draw from each power domain. ``closed``: why no test starts now, "" if one may.
+    """
+
+    share: float
+    minutes: float = math.inf
+    after: datetime.timedelta = datetime.timedelta(0)
+    whole_after: datetime.timedelta = datetime.timedelta(days=7)
+    node_kw: float = 0.0
+    domain_kw: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    closed: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """One node to test: the stages, their minutes, the probability that it has a hidden defect, and the reason."""
+
+    node: str
+    stages: tuple[str, ...]
+    minutes: float
+    suspicion: float
+    why: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """``chosen``: most urgent first. ``passed_over``: by node, why each other production node is not tested."""
+
+    chosen: tuple[Planned, ...]
     passed_over: Mapping[str, str]
 
 
@@ -44,43 +96,176 @@ def choose(
     nodes: Iterable[NodeRecord],
     now: datetime.datetime,
     idle: Mapping[str, Idle],
-    last_pass: Mapping[str, datetime.datetime],
+    passes: Passes,
+    limits: Limits,
     *,
-    share: float,
-    after: datetime.timedelta = datetime.timedelta(0),
+    signs: Mapping[str, Signs] | None = None,
     leased: Collection[str] = (),
     barred: Callable[[NodeRecord], str] = nothing_bars,
 ) -> Choice:
     """Returns the nodes to test now.
 
-    ``idle``: by node, from the backend (missing: not idle). ``last_pass``: by node, the time of its last PASS (missing:
-    never, the stalest). At most ``share`` (0 to 1) of the nodes in service, and at least one, are tested at a time,
-    including those in revalidation or held by a run. A PASS within ``after`` is fresh enough. ``barred``: returns why
-    the circuit breaker keeps a node in production, or "".
+    ``idle``: by node, from the backend (missing: not idle). ``barred``: returns why the circuit breaker keeps a node in
+    production, or "". Nodes in revalidation or held by a run count as tested.
     """
     fleet = [node for node in nodes if node.state in SERVING]
-    out = sum(node.state is State.REVALIDATION or node.name in leased for node in fleet)
-    room = max(0, max(1, math.floor(len(fleet) * share)) - out)
+    ready, passed_over = _sorted_out(fleet, now, idle, passes, limits, leased, barred)
+    if limits.closed:
+        return Choice((), passed_over | {node.name: limits.closed for node in ready})
+    tested = [node for node in fleet if node.state is State.REVALIDATION or node.name in leased]
+    room = max(0, at_once(len(fleet), limits) - len(tested))
+    drawn: dict[str, float] = defaultdict(float)
+    for node in tested:
+        drawn[node.labels.get(DOMAIN, "")] += limits.node_kw
+    chosen: list[Planned] = []
+    for node, planned in _ranked(ready, now, passes, signs or {}, limits):
+        domain = node.labels.get(DOMAIN, "")
+        if len(chosen) >= room:
+            passed_over[node.name] = (
+                f"{len(tested) + len(chosen)} of {len(fleet)} nodes are being tested, which is the limit"
+            )
+        elif drawn[domain] + limits.node_kw > limits.domain_kw.get(domain, math.inf):
+            passed_over[node.name] = (
+                f"power domain {domain} has none left of its {limits.domain_kw[domain]:g} kW for tests"
+            )
+        else:
+            drawn[domain] += limits.node_kw
+            chosen.append(planned())
+    return Choice(tuple(chosen), passed_over)
+
+
+def forecast(
+    nodes: Iterable[NodeRecord],
+    now: datetime.datetime,
+    idle: Mapping[str, Idle],
+    passes: Passes,
+    limits: Limits,
+    *,
+    signs: Mapping[str, Signs] | None = None,
+    barred: Callable[[NodeRecord], str] = nothing_bars,
+    closed_at: Callable[[datetime.datetime], str] = lambda at: "",
+    hours: float = 24.0,
+) -> tuple[list[tuple[datetime.datetime, Planned]], Mapping[str, str]]:
+    """Returns the tests that start within ``hours``, and by node why each other is not tested.
+
+    It assumes that nodes which are idle now stay idle, and that each test takes its minutes. ``closed_at``: returns why
+    no test starts at a time, or "". Power domains are left to ``choose``.
+    """
+    fleet = [node for node in nodes if node.state in SERVING]
+    ready, passed_over = _sorted_out(fleet, now, idle, passes, limits, (), barred)
+    free = [now] * at_once(len(fleet), limits)
+    end = now + datetime.timedelta(hours=hours)
+    tests: list[tuple[datetime.datetime, Planned]] = []
+    later = ""
+    for node, planned in _ranked(ready, now, passes, signs or {}, limits):
+        while free and free[0] < end and closed_at(free[0]):
+            heapq.heapreplace(free, free[0] + STEP)
+        if free[0] >= end:
+            passed_over[node.name] = later = later or f"{len(tests)} tests come first in the next {hours:g} hours"
+            continue
+        test = planned()
+        tests.append((free[0], test))
+        heapq.heapreplace(free, free[0] + datetime.timedelta(minutes=test.minutes))
+    return tests, passed_over
+
+
+def at_once(serving: int, limits: Limits) -> int:
+    """Returns how many of so many nodes in service may be tested at a time."""
+    return max(1, math.floor(serving * limits.share))
+
+
+def _sorted_out(
+    fleet: Iterable[NodeRecord],
+    now: datetime.datetime,
+    idle: Mapping[str, Idle],
+    passes: Passes,
+    limits: Limits,
+    leased: Collection[str],
+    barred: Callable[[NodeRecord], str],
+) -> tuple[list[NodeRecord], dict[str, str]]:
+    """Returns the nodes that may be tested, and by node why another may not."""
     passed_over: dict[str, str] = {}
     ready: list[NodeRecord] = []
     for node in fleet:
-        why = _why_not(node, now, idle, last_pass, after, leased) or barred(node)
+        why = _why_not(node, now, idle, passes, limits, leased) or barred(node)
         if why:
             passed_over[node.name] = why
         else:
             ready.append(node)
-    ready.sort(key=lambda node: (last_pass.get(node.name, NEVER), node.name))
-    full = f"{out + len(ready[:room])} of {len(fleet)} nodes are being tested, which is the limit"
-    passed_over |= {node.name: full for node in ready[room:]}
-    return Choice(tuple(node.name for node in ready[:room]), passed_over)
+    return ready, passed_over
+
+
+def facts_of(
+    nodes: Sequence[NodeRecord], now: datetime.datetime, passes: Passes, signs: Mapping[str, Signs]
+) -> hazard.Facts:
+    """Returns what is known of the nodes, in their order; a stage without a PASS counts from the machine's arrival."""
+    import numpy as np  # here, as a DAG file imports this module and may load nothing heavy
+
+    from muster.lifecycle import hazard
+
+    came = [node.machine_since or now for node in nodes]
+    since = [
+        [passed.get(stage, arrived) for stage in STAGES]
+        for passed, arrived in ((passes.get(node.name, {}), at) for node, at in zip(nodes, came, strict=True))
+    ]
+    seen = [signs.get(node.name, _NONE) for node in nodes]
+    hours = np.array([[at.timestamp() for at in row] for row in since]).reshape(len(nodes), len(STAGES))
+    return hazard.Facts(
+        hours_since=np.maximum((now.timestamp() - hours) / 3600.0, 0.0),
+        age_days=np.array([(now - at).total_seconds() / 86400.0 for at in came]),
+        xids=np.array([each.xids for each in seen], dtype=np.float64),
+        repairs=np.array([each.repairs for each in seen], dtype=np.float64),
+        neighbours=np.array([each.neighbours for each in seen], dtype=np.float64),
+    )
+
+
+_NONE = Signs()
+
+
+def _ranked(
+    ready: Sequence[NodeRecord],
+    now: datetime.datetime,
+    passes: Passes,
+    signs: Mapping[str, Signs],
+    limits: Limits,
+) -> Iterator[tuple[NodeRecord, Callable[[], Planned]]]:
+    """Yields the nodes, most urgent first, each with what makes its plan: of a large fleet few are needed."""
+    if not ready:
+        return
+    import numpy as np
+
+    from muster.lifecycle import hazard
+
+    facts = facts_of(ready, now, passes, signs)
+    worth = hazard.worth(facts, limits.minutes)
+    oldest = facts.hours_since.max(axis=1)
+    overdue = oldest >= limits.whole_after.total_seconds() / 3600.0
+
+    def planned(at: int) -> Planned:
+        chosen = 0 if overdue[at] else int(worth.stages[at])
+        name, suspicion = ready[at].name, float(worth.suspicion[at])
+        why = _why(suspicion, oldest[at], signs.get(name, _NONE), bool(overdue[at]))
+        return Planned(name, hazard.subsets()[chosen], float(hazard.minutes_of()[chosen]), suspicion, why)
+
+    # Names last, so that equal nodes have one order.
+    order = np.lexsort((np.array([node.name for node in ready]), -np.where(overdue, oldest, worth.score), ~overdue))
+    for at in order.tolist():
+        yield ready[at], functools.partial(planned, at)
+
+
+def _why(suspicion: float, hours: float, sign: Signs, overdue: bool) -> str:
+    parts = [f"whole test {hours / 24.0:.1f} days ago{', which is overdue' if overdue else ''}"]
+    counts = ((sign.xids, "XID"), (sign.repairs, "repair"), (sign.neighbours, "failed neighbour"))
+    parts += [f"{count} {name}{'s' if count > 1 else ''} in 30 days" for count, name in counts if count]
+    return f"{suspicion:.2%} likely to have a hidden defect: {', '.join(parts)}"
 
 
 def _why_not(
     node: NodeRecord,
     now: datetime.datetime,
     idle: Mapping[str, Idle],
-    last_pass: Mapping[str, datetime.datetime],
-    after: datetime.timedelta,
+    passes: Passes,
+    limits: Limits,
     leased: Collection[str],
 ) -> str:
     if node.name in leased:
@@ -92,7 +277,7 @@ def _why_not(
         return "the backend does not know whether it is idle"
     if not state.idle:
         return state.why or "it is in use"
-    passed = last_pass.get(node.name)
-    if passed is not None and now - passed < after:
-        return f"it passed on {passed:%Y-%m-%d %H:%M} UTC, which is fresh enough"
+    latest = max(passes.get(node.name, {}).values(), default=None)
+    if latest is not None and now - latest < limits.after:
+        return f"it passed on {latest:%Y-%m-%d %H:%M} UTC, which is fresh enough"
     return ""

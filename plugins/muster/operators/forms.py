@@ -6,7 +6,7 @@ import datetime
 
 from airflow.sdk import Param
 
-from muster_criteria.sku_files.programme import LEVELS
+from muster_criteria.sku_files.programme import LEVELS, STAGES
 
 TASK_DEFAULTS = {"execution_timeout": datetime.timedelta(minutes=30)}
 """Limits each task's time in a worker; deferred time does not count."""
@@ -37,6 +37,17 @@ def force_reason(whom: str = "the node", user: str = "it", refused: str = "a bus
         title="Force, because",
         description_md=f"Test {whom} **although {user} is in use**, for this reason, which is recorded and mailed. "
         f"Leave empty to have {refused}.",
+    )
+
+
+def stages() -> Param:
+    """The stages of the test; empty for all."""
+    return Param(
+        None,
+        type=["null", "array"],
+        items={"type": "string", "enum": list(STAGES)},
+        title="Stages",
+        description_md="Only these stages; empty: all of them.",
     )
 
 

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
 from muster import acting, records
 from muster.admission import service
+from muster.admission.idle_fleet import known
 from muster.errors import LeaseHeld, LeftAlone, MusterError, UnknownRun
 from muster.integration import runid
 from muster.lifecycle import selection as planning
 from muster.lifecycle.transitions import SERVING, State
 from muster.operators import claims, qualification
 from muster.records import NodeRecord
-from muster.settings import settings
-from muster_criteria.sku_files import programme
+from muster_criteria.sku_files.programme import STAGES
 
 log = logging.getLogger(__name__)
 
@@ -32,41 +32,28 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
     Raises ControllerFault.
     """
     claims.controller_ready()
-    current = settings()
+    now = datetime.datetime.now(datetime.UTC)
     leased = {lease.node for lease in records.live_leases()}
     nodes = records.list_nodes(states=(State.PRODUCTION, State.REVALIDATION))
-    requested = {place.node for place in records.scheduler_places() if place.verify}
-    passes = {node: passed for node, passed in records.last_passes().items() if node not in requested}
-    choice = planning.choose(
-        nodes,
-        datetime.datetime.now(datetime.UTC),
-        service.idle([node.name for node in nodes if node.state is State.PRODUCTION]),
-        passes,
-        share=current.revalidation_share,
-        after=datetime.timedelta(hours=current.revalidation_after_hours),
-        leased=leased,
-        barred=_barred(nodes),
-    )
+    choice = planning.choose(**known(nodes, now), leased=leased)
     waiting = [node.name for node in nodes if node.state is State.REVALIDATION and node.name not in leased]
     if waiting:
         log.info("out of production until they pass, tested again now: %s", ", ".join(waiting))
+    for planned in choice.chosen:
+        log.info("%s is tested in %s: %s", planned.node, ", ".join(planned.stages), planned.why)
     for name in choice.passed_over.keys() - set(waiting):
         log.info("%s is not tested now: %s", name, choice.passed_over[name])
     pools = {node.name: node.pool for node in nodes}
+    tests: list[tuple[str, str, str, Sequence[str]]]
+    tests = [(name, "waiting", "it was waiting", STAGES) for name in waiting]
+    tests += [(each.node, "idle", f"it was idle; {each.why}", each.stages) for each in choice.chosen]
     return [
         {
             "trigger_run_id": runid.run_id(name, f"{reason} in {run_id}"),
-            "conf": {"node": name, "level": level, "reason": f"it was {reason}", "pool": pools[name] or None},
+            "conf": {"node": name, "level": level, "reason": why, "pool": pools[name] or None, "stages": list(stages)},
         }
-        for reason, names in (("waiting", waiting), ("idle", choice.chosen))
-        for name in names
+        for name, reason, why, stages in tests
     ]
-
-
-def _barred(nodes: Sequence[NodeRecord]) -> Callable[[NodeRecord], str]:
-    """Returns a function node → why the circuit breaker keeps it in production, "" while the breaker is closed."""
-    why = {simulated: records.breaker(simulated=simulated).why for simulated in {node.simulated for node in nodes}}
-    return lambda node: why[node.simulated]
 
 
 def _in_use(node: NodeRecord) -> str:
@@ -104,7 +91,7 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> d
         with claims.held([name], dag_id, run_id) as (lease,):
             # Without force: revalidation never disturbs a node in use.
             service.withdraw_for_test(name, f"revalidation {run_id}")
-            records.begin_run(dag_id, run_id, name, level, reason, started_by=login, required_stages=programme.STAGES)
+            records.begin_run(dag_id, run_id, name, level, reason, started_by=login, required_stages=_stages(params))
     except (LeaseHeld, LeftAlone) as error:
         service.carry_out(name)
         raise AirflowSkipException(f"{name} is not tested: {error}") from error

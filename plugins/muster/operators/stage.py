@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import records
+from muster.errors import MusterError
 from muster.integration.policy import DEFAULT_POOL, LOAD_STAGES
 from muster.judging import repeats
 from muster.judging.case import Collected, fresh_case, judgement_of
@@ -53,6 +55,21 @@ class MusterStageOperator(RemoteJobOperator):
         kwargs.setdefault("map_index_template", VERDICT_SHOWN)
         kwargs.setdefault("retry_delay", datetime.timedelta(seconds=settings().retry_seconds))
         super().__init__(stage=stage, grace_s=GRACE_S, **kwargs)
+
+    def execute(self, context: Context) -> Any:
+        """Measure the stage, if the run is of it. It is not skipped if not: that would skip the stages behind it."""
+        if self.stage in self._stages_of_run(context):
+            return super().execute(context)
+        self.log.info("this test is of other stages only")
+        context["verdict"] = "not tested"  # type: ignore[typeddict-unknown-key]
+        return None
+
+    def _stages_of_run(self, context: Context) -> Sequence[str]:
+        run = context["dag_run"]
+        try:
+            return records.get_run(run.dag_id, run.run_id).required_stages
+        except MusterError:  # reported, or retried, by the claim of the attempt
+            return (self.stage,)
 
     def _check(self, run: RunRecord, sku: Sku) -> None:
         if why := outcome.stopped_by(_earlier(run, sku, self.stage)):

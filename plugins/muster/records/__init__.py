@@ -18,6 +18,7 @@ from muster.records.fleet.measured import VISITS, ZONE, excluded_from_peers, fle
 from muster.records.fleet.past_faults import previous_faults
 from muster.records.fleet.peers import keep_snapshot, last_change, latest_snapshot, list_snapshots, load_snapshot
 from muster.records.fleet.revisions import load_revision
+from muster.records.fleet.signs import signs
 from muster.records.fleet.xids import XidRecord, by_boot, part_of, recorded_xids
 from muster.records.leases import (
     acquire_lease,
@@ -100,11 +101,11 @@ from muster.records.values import (
 )
 from muster.records.verdicts import (
     approvals,
-    last_passes,
     latest_verdicts,
     open_findings,
     record_approval,
     record_unanswered,
+    stage_passes,
 )
 from muster.records.waivers import list_waivers, revoke_waiver, waive_finding, waivers_at
 from muster.records.withdrawals import breaker, keep_in_service
@@ -173,7 +174,6 @@ __all__ = [
     "keep_snapshot",
     "last_change",
     "last_contact",
-    "last_passes",
     "latest_snapshot",
     "latest_stages",
     "latest_verdicts",
@@ -224,8 +224,10 @@ __all__ = [
     "scheduler_places",
     "scratch",
     "serials_elsewhere",
+    "signs",
     "stage_attempts",
     "stage_bytes",
+    "stage_passes",
     "touch_contact",
     "typical_duration_s",
     "upgrade",

@@ -54,16 +54,20 @@ def findings_now(session: Session, row: Node) -> list[OpenFinding]:
     ]
 
 
-def last_passes() -> dict[str, datetime.datetime]:
-    """{node: when a run of its present machine last ended with PASS}, without nodes that never passed."""
+def stage_passes() -> dict[str, dict[str, datetime.datetime]]:
+    """{node: {stage: when it last passed on the present machine}}, without stages and nodes that never did."""
     query = (
-        select(Run.node, func.max(Run.ended_at).label("at"))
+        select(Run.node, StageRecord.stage, func.max(StageRecord.recorded_at).label("at"))
+        .join(Run, StageRecord.run == Run.id)
         .join(Node, Node.name == Run.node)
-        .where(Run.verdict == str(Verdict.PASS), Run.started_at >= Node.machine_since)
-        .group_by(Run.node)
+        .where(StageRecord.verdict == str(Verdict.PASS), StageRecord.current, Run.started_at >= Node.machine_since)
+        .group_by(Run.node, StageRecord.stage)
     )
+    passes: dict[str, dict[str, datetime.datetime]] = {}
     with reading() as session:
-        return {row.node: row.at for row in session.execute(query)}
+        for row in session.execute(query):
+            passes.setdefault(row.node, {})[row.stage] = row.at
+    return passes
 
 
 def record_approval(

@@ -28,6 +28,9 @@ _INLET_CONTEXT = "Intake"
 _INLET_NAME = re.compile(r"inlet|intake|ambient", re.IGNORECASE)
 
 
+INVALID = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What the client raises on documents of the wrong form, which it does not check."""
+
 READING_MAX = 1e9
 """Beyond any temperature, fan speed or power in the units of Redfish; NaN is not below it either."""
 
@@ -66,7 +69,7 @@ def read_chassis(bmc: Bmc, who: Login, *, timeout_s: float, limit_s: float = LIM
         except SushyError as error:
             why = "it takes too long or sends too much" if exchange.over else _text(error)
             raise BmcSilent(f"the BMC at {bmc.url} could not be read: {why}") from None
-        except (AttributeError, KeyError, TypeError, ValueError) as error:  # the client does not check documents
+        except INVALID as error:
             raise BmcSilent(f"the BMC at {bmc.url} sends an invalid Redfish document: {_text(error)}") from None
     if not measured:
         raise BmcSilent(f"the BMC at {bmc.url} reports no fan, inlet or power supply (Thermal and Power resources)")

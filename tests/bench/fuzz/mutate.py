@@ -113,7 +113,7 @@ def text(rng: random.Random, whole: str, times: int = 4) -> str:
             lines = lines[: place + 1]
             lines[-1] = lines[-1][: rng.randint(0, len(lines[-1]))]
         elif draw < 0.45:
-            lines[place] *= rng.choice((10, 1_000))
+            lines[place] = lines[place][:5_000] * rng.choice((10, 1_000))
         elif draw < 0.6:
             lines[place] = _other_word(rng, lines[place])
         else:

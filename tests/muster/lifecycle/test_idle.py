@@ -1,23 +1,36 @@
-"""Who is tested again: idle nodes only, stalest first, a bounded share, and in doubt nobody."""
+"""Idle nodes are tested by worth: within every limit, the overdue first, and in doubt none."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.lifecycle.selection import Idle, choose
+from muster.blackout import closed
+from muster.lifecycle import hazard
+from muster.lifecycle.selection import Idle, Limits, Signs, choose, facts_of, forecast
 from muster.lifecycle.transitions import State
 from muster.records import NodeRecord
+from muster_criteria.sku_files.programme import STAGES
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
 HOUR = datetime.timedelta(hours=1)
 IDLE = Idle(True)
+ALL = Limits(share=1.0)
 
 
-def node(name: str, state: State = State.PRODUCTION, rack: str = "") -> NodeRecord:
-    return NodeRecord(name, "h", 22, "", "", "sku", state, {}, "~", rack, "", {}, False, NOW)
+def node(name: str, state: State = State.PRODUCTION, rack: str = "", domain: str = "") -> NodeRecord:
+    labels = {"power_domain": domain} if domain else {}
+    came = NOW - datetime.timedelta(days=200)
+    return NodeRecord(name, "h", 22, "", "", "sku", state, {}, "~", rack, "", labels, False, came, machine_since=came)
+
+
+def passed(hours: float | None) -> dict[str, datetime.datetime]:
+    return {} if hours is None else dict.fromkeys(STAGES, NOW - hours * HOUR)
 
 
 FLEETS = st.lists(
@@ -27,58 +40,136 @@ FLEETS = st.lists(
         st.sampled_from([None, 0, 1, 50, 200]),
         st.sampled_from([False, False, False, True]),
         st.sampled_from(["", "", "too hot"]),
+        st.sampled_from([Signs(), Signs(xids=2), Signs(repairs=1, neighbours=1)]),
     ),
-    max_size=60,
+    max_size=40,
 )
 
 
-@given(FLEETS, st.floats(0, 1), st.sampled_from([0, 24, 100]))
-def test_whom_it_chooses(
-    fleet: list[tuple[State, Idle | None, int | None, bool, str]], share: float, after: int
+@given(FLEETS, st.floats(0, 1), st.sampled_from([0, 24, 100]), st.sampled_from([20.0, 45.0]))
+def test_which_nodes_are_chosen(
+    fleet: list[tuple[State, Idle | None, int | None, bool, str, Signs]], share: float, after: int, minutes: float
 ) -> None:
     nodes = [node(f"n{place}", each[0], each[4]) for place, each in enumerate(fleet)]
     idle = {f"n{place}": each[1] for place, each in enumerate(fleet) if each[1] is not None}
-    passed = {f"n{place}": NOW - each[2] * HOUR for place, each in enumerate(fleet) if each[2] is not None}
+    passes = {f"n{place}": passed(each[2]) for place, each in enumerate(fleet)}
+    signs = {f"n{place}": each[5] for place, each in enumerate(fleet)}
     leased = {f"n{place}" for place, each in enumerate(fleet) if each[3]}
-    choice = choose(
-        nodes, NOW, idle, passed, share=share, after=after * HOUR, leased=leased, barred=lambda node: node.rack
-    )
+    limits = Limits(share, minutes, after * HOUR)
+    choice = choose(nodes, NOW, idle, passes, limits, signs=signs, leased=leased, barred=lambda each: each.rack)
     service = [each for each in nodes if each.state in (State.PRODUCTION, State.REVALIDATION)]
     out = [each for each in service if each.name in leased or each.state is State.REVALIDATION]
 
     def may(each: NodeRecord) -> bool:
-        said, last = idle.get(each.name), passed.get(each.name)
+        last = max(passes[each.name].values(), default=None)
         return (
-            each.state is State.PRODUCTION and each.name not in leased and said is not None and said.idle
+            each.state is State.PRODUCTION and each.name not in leased and idle.get(each.name, Idle(False)).idle
             and not each.rack and (last is None or NOW - last >= after * HOUR)
         )  # fmt: skip
 
-    eligible = [each.name for each in service if may(each)]
-    stalest = sorted(
-        eligible, key=lambda name: (passed.get(name, datetime.datetime.min.replace(tzinfo=datetime.UTC)), name)
-    )
-    assert list(choice.chosen) == stalest[: len(choice.chosen)]
-    # Bounded, and not idle itself: whoever may be tested is, up to the share.
-    most = max(1, int(len(service) * share))
-    assert len(choice.chosen) == min(len(eligible), max(0, most - len(out)))
-    assert set(choice.chosen) | set(choice.passed_over) == {each.name for each in service}
-    assert not set(choice.chosen) & set(choice.passed_over)
+    eligible = {each.name for each in service if may(each)}
+    chosen = [each.node for each in choice.chosen]
+    assert set(chosen) <= eligible
+    # Bounded, and not idle itself: a node that may be tested is, up to the share.
+    assert len(chosen) == min(len(eligible), max(0, max(1, int(len(service) * share)) - len(out)))
+    assert set(chosen) | set(choice.passed_over) == {each.name for each in service}
+    assert not set(chosen) & set(choice.passed_over)
     assert all(choice.passed_over.values())
+    overdue = [not passes[name] or passes[name]["intake"] <= NOW - limits.whole_after for name in chosen]
+    assert overdue == sorted(overdue, reverse=True), "whole tests that are overdue come first"
+    for each, late in zip(choice.chosen, overdue, strict=True):
+        assert (each.stages == STAGES) if late else (each.minutes <= minutes)
+        assert each.stages[0] == "intake"
+        assert 0.0 <= each.suspicion <= 1.0
 
 
 def test_one_at_a_time_in_a_small_fleet_and_never_none_for_ever() -> None:
     nodes = [node("a"), node("b")]
     idle = {"a": IDLE, "b": IDLE}
-    choice = choose(nodes, NOW, idle, {"a": NOW - HOUR}, share=0.05)
-    assert choice.chosen == ("b",)
+    few = Limits(share=0.05)
+    choice = choose(nodes, NOW, idle, {"a": passed(1), "b": passed(9)}, few)
+    assert [each.node for each in choice.chosen] == ["b"]
     assert choice.passed_over == {"a": "1 of 2 nodes are being tested, which is the limit"}
-    assert choose(nodes, NOW, idle, {}, share=0.05, leased={"a"}).chosen == ()
-    nodes = [node("a", State.REVALIDATION), node("b")]
-    assert choose(nodes, NOW, idle, {}, share=0.05).chosen == ()
+    assert choose(nodes, NOW, idle, {}, few, leased={"a"}).chosen == ()
+    assert choose([node("a", State.REVALIDATION), node("b")], NOW, idle, {}, few).chosen == ()
 
 
-def test_a_breaker_bars_and_is_quoted() -> None:
-    choice = choose([node("a", rack="r1"), node("b", rack="r2")], NOW, {"a": IDLE, "b": IDLE}, {}, share=1,
-                    barred=lambda each: "three of rack r1 failed today" if each.rack == "r1" else "")  # fmt: skip
-    assert choice.chosen == ("b",)
-    assert choice.passed_over == {"a": "three of rack r1 failed today"}
+@pytest.mark.parametrize("worse", [Signs(xids=1), Signs(repairs=1), Signs(neighbours=1)])
+def test_what_happened_to_a_node_puts_it_first(worse: Signs) -> None:
+    nodes, idle = [node("a"), node("b")], {"a": IDLE, "b": IDLE}
+    passes = {"a": passed(30), "b": passed(24)}
+    assert [each.node for each in choose(nodes, NOW, idle, passes, ALL).chosen] == ["a", "b"]
+    first, second = choose(nodes, NOW, idle, passes, ALL, signs={"b": worse}).chosen
+    assert first.node == "b"
+    assert first.suspicion > second.suspicion
+
+
+def test_power_and_blackouts_are_limits() -> None:
+    nodes = [node(name, domain="pdu-1" if name != "c" else "") for name in "abc"]
+    idle = dict.fromkeys("abc", IDLE)
+    limits = Limits(share=1.0, node_kw=10.0, domain_kw={"pdu-1": 15.0})
+    choice = choose(nodes, NOW, idle, {}, limits)
+    assert [each.node for each in choice.chosen] == ["a", "c"]
+    assert "pdu-1" in choice.passed_over["b"]
+    shut = choose(nodes, NOW, idle, {}, dataclasses.replace(limits, closed="no test now"))
+    assert (shut.chosen, set(shut.passed_over.values())) == ((), {"no test now"})
+
+
+def test_a_stage_that_just_passed_is_not_the_one_to_run() -> None:
+    fresh = passed(100) | {"performance": NOW - HOUR}
+    (planned,) = choose([node("a")], NOW, {"a": IDLE}, {"a": fresh}, Limits(1.0, minutes=16.0)).chosen
+    assert "performance" not in planned.stages
+    (planned,) = choose([node("a")], NOW, {"a": IDLE}, {"a": passed(100)}, Limits(1.0, minutes=16.0)).chosen
+    assert "performance" in planned.stages
+
+
+def test_a_test_leaves_less_hidden_and_time_more() -> None:
+    nodes = [node(name) for name in "abc"]
+    facts = facts_of(nodes, NOW, {"a": passed(10), "b": passed(100), "c": passed(100) | {"burn_in": NOW}}, {})
+    first, second, third = hazard.hidden(facts)
+    assert (first < second).all()
+    assert (third <= second).all()
+    assert third[0] < second[0], "burn-in finds slow GPUs"
+
+
+def test_no_set_of_stages_fits_into_no_time() -> None:
+    with pytest.raises(ValueError, match="no set of stages fits"):
+        hazard.worth(facts_of([node("a")], NOW, {}, {}), 1.0)
+
+
+def test_the_forecast_fills_the_day_one_after_the_other() -> None:
+    nodes = [node(f"n{number}") for number in range(60)]
+    idle = {each.name: IDLE for each in nodes}
+    passes = {each.name: passed(48) for each in nodes}
+    tests, passed_over = forecast(nodes, NOW, idle, passes, Limits(share=0.02, minutes=45.0))
+    starts = [at for at, _ in tests]
+    assert starts == sorted(starts)
+    assert all(later - at >= datetime.timedelta(minutes=5) for at, later in itertools.pairwise(starts))
+    assert starts[-1] < NOW + 24 * HOUR
+    assert len(tests) + len(passed_over) == 60
+    morning = lambda at: "closed" if at.hour < 8 else ""  # noqa: E731
+    late, _ = forecast(nodes, NOW, idle, passes, Limits(share=0.02, minutes=45.0), closed_at=morning)
+    assert late[0][0].hour == 8
+
+
+@pytest.mark.parametrize(
+    ("windows", "shut"),
+    [
+        ("", False),
+        ("Mon 00:00-24:00", True),
+        ("Mon-Fri 00:00-00:01", True),
+        ("Tue-Sun 00:00-24:00", False),
+        ("Sat-Mon 00:00-24:00", True),
+        ("Mon 08:00-10:00; Mon 00:00-01:00", True),
+        ("Mon 08:00-10:00", False),
+    ],
+)
+def test_blackout_windows(windows: str, shut: bool) -> None:
+    assert NOW.weekday() == 0
+    assert bool(closed(windows, NOW)) is shut
+
+
+@pytest.mark.parametrize("windows", ["Mo 08:00-10:00", "Mon 8-10", "Mon 10:00-08:00", "Mon-Fri", "Mon 00:00-25:00"])
+def test_a_bad_window_is_one_sentence(windows: str) -> None:
+    with pytest.raises(ValueError, match=r"Mon|Mo "):
+        closed(windows, NOW)

@@ -83,10 +83,10 @@ class TestStanding:
         fleet.qualify(NODE)
         fleet.qualify("gpu-0002")
         fleet.fail("gpu-0003")
-        assert set(records.last_passes()) == {NODE, "gpu-0002"}
-        assert records.last_passes()[NODE] == records.get_run(fleet.DAG, "gpu-0001__new").ended_at
+        assert set(records.stage_passes()) == {NODE, "gpu-0002"}
+        assert set(records.stage_passes()[NODE]) == set(STAGES)
         records.replace_node("gpu-0002", "Ada", "new", host_key=fleet.host_key("new"))
-        assert set(records.last_passes()) == {NODE}
+        assert set(records.stage_passes()) == {NODE}
         assert records.typical_duration_s("cpu-generic", "short") == pytest.approx(0, abs=60)
         assert records.typical_duration_s("cpu-generic", "long") is None
 

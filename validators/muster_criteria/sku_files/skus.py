@@ -27,6 +27,7 @@ FAMILY_KEYS = ("sensors", "inventory", "limits", "absent")
 """The keys that models may share."""
 
 YAML_BYTES_MAX = 200_000
+NAME_MAX = 80
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is there
 
 
@@ -43,7 +44,7 @@ def find_sku(name: str, search: Sequence[Path] = ()) -> Path:
     """The file of a SKU, ``search`` first. Raises SkuError that lists those there are and suggests the nearest."""
     known = list_skus(search)
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name[:NAME_MAX], known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}? " if near else ""
         raise SkuError(f"there is no SKU {name!r}: {hint}Known are {', '.join(known)}.")
     return next(path for folder in _folders(search) if (path := folder / f"{name}.yaml").is_file())

@@ -77,7 +77,7 @@ def _texts(nodes: list[NewNode]) -> Iterator[str]:
 
 def _injections(nodes: list[NewNode]) -> Iterator[str]:
     for node in nodes:
-        for field in ("host", "user", "name", "pool", "rack"):
+        for field in ("host", "user", "name"):
             if getattr(node, field).startswith("-"):
                 yield f"{field} {getattr(node, field)!r} is taken for an option"
         words = command_for(node.launch, "/w/agents/a.pyz", ["run"], key="k")

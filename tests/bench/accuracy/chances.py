@@ -1,0 +1,94 @@
+"""``python -m tests.bench.accuracy.chances --write``: how likely each stage finds which defects.
+
+Makes the table by which idle nodes are chosen (``muster.lifecycle.hazard``): simulated faults of the accuracy bench,
+each severity alike, at a later visit, judged stage by stage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from muster.lifecycle.hazard import CHANCES, GROUPS
+from muster_criteria.sku_files.programme import STAGES
+from tests.bench.accuracy.devices import Hall
+from tests.bench.accuracy.fleet import CELLS, FLEET_NODES, draw_fleet, draw_trials
+from tests.bench.accuracy.metrics import PROBES
+from tests.bench.accuracy.muster_judge import STAGE_OF, MusterJudge
+from tests.bench.accuracy.verdicts import Flags, Verdicts
+
+EARLIER = 6
+GROUP_OF = {
+    "matrix units lost": "compute", "one format slow": "compute", "slow clock": "compute", "leakage": "compute",
+    "clock left locked": "compute", "power not delivered": "compute", "power brake": "compute",
+    "GPU missing": "compute",
+    "HBM slow": "memory", "uncorrectable ECC": "memory", "memory loses bits": "memory", "row remap pending": "memory",
+    "PCIe replays": "links", "PCIe speed down": "links", "PCIe width": "links", "NVLink replays": "links",
+    "NVLink down": "links",
+    "paste dried": "cooling", "air blocked": "cooling", "overheats": "cooling",
+    "wrong products": "corruption",
+}  # fmt: skip
+
+
+class ByStage(MusterJudge):
+    """Notes which stages fail each node: ``stages`` is nodes × stages."""
+
+    stages: Flags
+
+    def _accuse(self, found: Verdicts, findings: pd.DataFrame) -> None:
+        super()._accuse(found, findings)
+        stage = findings["probe"].map(STAGE_OF).map({name: place for place, name in enumerate(STAGES)})
+        self.stages[findings["number"].to_numpy(), stage.to_numpy(dtype=np.int64)] = True
+
+
+def chances(seed: int, trials: int) -> dict[str, dict[str, float]]:
+    """{group: {stage: share of its faults that the stage finds}}, each class of a group alike."""
+    rng = np.random.default_rng(seed)
+    hall = Hall.draw(rng, FLEET_NODES)
+    fleet = draw_fleet(rng, hall)
+    judge = ByStage.__new__(ByStage)
+    judge.stages = np.zeros((FLEET_NODES, len(STAGES)), dtype=np.bool_)
+    judge.__init__(fleet)  # type: ignore[misc]
+    cells = [cell for cell in CELLS if cell.fault]
+    drawn = draw_trials(rng, hall, [(cell, trials) for cell in cells], EARLIER)
+    judge.stages = np.zeros((len(drawn), len(STAGES)), dtype=np.bool_)
+    judge(drawn)
+    by_class: dict[str, list[np.ndarray[tuple[int], np.dtype[np.float64]]]] = {}
+    for number, cell in enumerate(cells):
+        assert cell.fault is not None
+        by_class.setdefault(cell.fault.name, []).append(judge.stages[drawn.cell == number].mean(axis=0))
+    table: dict[str, dict[str, float]] = {}
+    for group in GROUPS:
+        classes = [np.mean(rates, axis=0) for name, rates in by_class.items() if GROUP_OF[name] == group]
+        table[group] = dict(zip(STAGES, np.mean(classes, axis=0).round(3).tolist(), strict=True))
+    return table
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table, and write it if asked."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.accuracy.chances", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--trials", type=int, default=100, help="of each class and severity")
+    parser.add_argument("--write", action="store_true", help=f"renew {CHANCES.name}")
+    given = parser.parse_args(arguments)
+    minutes = {stage: sum(probe.seconds for probe in PROBES if probe.stage == stage) / 60.0 for stage in STAGES}
+    made = {
+        "made_by": f"python -m tests.bench.accuracy.chances --seed {given.seed} --trials {given.trials} --write",
+        "minutes": {stage: round(time, 1) for stage, time in minutes.items()},
+        "chances": chances(given.seed, given.trials),
+    }
+    text = json.dumps(made, indent=1)
+    print(text)
+    if given.write:
+        CHANCES.write_text(text + "\n")
+    print(json.dumps(made))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
