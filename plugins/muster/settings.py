@@ -88,7 +88,7 @@ class Settings(BaseSettings):
         default=10.2, ge=0, description="kW of one node under load (DGX H100's data sheet: 10.2)"
     )
     revalidation_domain_kw: dict[str, float] = pydantic.Field(
-        default_factory=dict, description="kW for tests by power domain (a node's label power_domain), as JSON"
+        default={}, description="kW for tests by power domain (a node's label power_domain), as JSON"
     )
     breaker_hours: float = pydantic.Field(default=24.0, gt=0, description="window of the circuit breaker")
     common_cause_hours: float = pydantic.Field(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
@@ -96,6 +96,14 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> d
         service.carry_out(name)
         raise AirflowSkipException(f"{name} is not tested: {error}") from error
     return {"node": name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
+
+
+def _stages(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the stages that the run was asked for, in order; all without a list. Raises MusterError for another."""
+    chosen = params.get("stages") or STAGES
+    if unknown := set(chosen) - set(STAGES):
+        raise MusterError(f"there is no stage {min(unknown)!r}; the stages are {', '.join(STAGES)}")
+    return tuple(stage for stage in STAGES if stage in chosen)
 
 
 def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] = dict) -> dict[str, str]:

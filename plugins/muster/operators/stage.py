@@ -126,10 +126,10 @@ class MusterStageOperator(RemoteJobOperator):
 
 
 def _earlier(run: RunRecord, sku: Sku, stage: str) -> list[tuple[str, Verdict | None, bool]]:
-    """(stage, verdict, blocking) of the stages before ``stage``; the verdict is None if this run has none."""
+    """(stage, verdict, blocking) of the run's stages before ``stage``; the verdict is None if it has none yet."""
     before = programme.STAGES[: programme.STAGES.index(stage)]
     judged = {each.stage: each.verdict for each in records.run_stages(run.dag_id, run.run_id)}
-    return [(name, judged.get(name), programme.blocking(sku, name)) for name in before]
+    return [(name, judged.get(name), programme.blocking(sku, name)) for name in before if name in run.required_stages]
 
 
 def _summary(judgement: Judgement) -> dict[str, Any]:
