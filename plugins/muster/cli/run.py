@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from muster import acting
 from muster.cli import dry, show
 from muster.cli.node import AsJson
 from muster.errors import AirflowUnreachable, MusterError
@@ -61,7 +62,7 @@ def qualify(
             if record.pool:
                 conf["pool"] = record.pool
             if force:
-                conf["force_reason"] = f"{force_reason.strip()} ({settings().who})"
+                conf["force_reason"] = f"{force_reason.strip()} ({settings().who}, {acting.current()})"
             try:
                 dry.startable(record, DAG, run_id(node, reason), level, reason, force_reason.strip())
                 airflow.trigger(DAG, run_id(node, reason), conf)

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from muster import records
+from muster import acting, records
 from muster.integration.airflow_api import AirflowClient
 from muster.lifecycle.transitions import State
 from muster.records.database.engine import SCHEMA
@@ -61,7 +61,7 @@ def test_forcing_needs_a_reason_which_names_the_person(
         assert "needs both --force and --force-reason" in muster("qualify", "gpu-0001", *args)[2]
     assert airflow.runs == {}
     assert muster("qualify", "gpu-0001", "--force", "--force-reason", "my own")[0] == 0
-    assert airflow.conf["gpu-0001__new-hardware"]["force_reason"] == "my own (Ada)"
+    assert airflow.conf["gpu-0001__new-hardware"]["force_reason"] == f"my own (Ada, {acting.os_login()})"
 
 
 @pytest.mark.parametrize(
