@@ -48,6 +48,10 @@ def test_wording_of_refusals(snapshot: SnapshotAssertion) -> None:
         refused(records.verify_node, NODE, "root", "why"),
         refused(records.adopt_nodes, [NODE, "gpu-0009"], "Ada", "why"),
         refused(records.replace_node, NODE, "Ada", "why", host_key=fleet.host_key(NODE)),
+        refused(records.confirm_part, NODE, "G-1", "Ada", "why"),
+        refused(records.confirm_part, NODE, "G-1", "root", "why"),
+        refused(records.raise_fence, NODE, 2**60, "Ada", "why"),
+        refused(records.raise_fence, NODE, 7, "root", "why"),
         refused(records.begin_run, fleet.DAG, "again", NODE, "short", "new"),
         refused(records.record_stage, *lost),
         refused(records.move_node, NODE, State.PRODUCTION, "Ada", "why"),
@@ -81,6 +85,10 @@ def test_wording_of_a_history(snapshot: SnapshotAssertion) -> None:
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
         records.move_node(NODE, state, "Ada", "a new part")
     records.adopt_nodes(["gpu-0002"], "Ada", "it serves", enrol=[("", fleet.new_node("gpu-0002"))])
+    for name in (NODE, "gpu-0002"):
+        lease, (sent, raw) = fleet.begin(name, f"{name}__parts"), fleet.result(node=name, serials={"gpu3": "G-1"})
+        records.record_stage(lease.dag_id, lease.run_id, sent, fleet.judgement(), raw)
+    records.confirm_part("gpu-0002", "G-1", "Ada", "moved there")
     events = [*records.node_events(NODE), *records.node_events("gpu-0002")]
     lines = [f"{each.from_state} -> {each.to_state}: {each.actor}: {each.reason}" for each in events]
     assert "\n".join(lines) == snapshot
