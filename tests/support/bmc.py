@@ -63,6 +63,40 @@ def write(
     return folder
 
 
+def write_newer(folder: Path, fan_health: str = "OK", rpm: float | None = 9000) -> Path:
+    """The documents of a BMC that has ThermalSubsystem and PowerSubsystem only (shapes: DMTF DSP2046, "Fan v1.5",
+    "ThermalMetrics v1.3", "PowerSupplyMetrics v1.1"), and lists a chassis that it does not have.
+    """
+    write(folder)
+    thermal, power = f"{CHASSIS}/ThermalSubsystem", f"{CHASSIS}/PowerSubsystem"
+
+    def collection(path: str, *members: str) -> None:
+        listed = {"Members": [{"@odata.id": f"/redfish/v1/{path}/{each}"} for each in members]}
+        _document(folder, path, {"Name": "Collection", "Members@odata.count": len(members), **listed})
+
+    _document(folder, "Chassis/1", {"Id": "1", "Name": "Chassis", "ThermalSubsystem": {"@odata.id": thermal},
+                                    "PowerSubsystem": {"@odata.id": power}})  # fmt: skip
+    collection("Chassis", "1", "HGX_GPU_9")
+    links = {name: {"@odata.id": f"{thermal}/{name}"} for name in ("Fans", "ThermalMetrics")}
+    _document(folder, "Chassis/1/ThermalSubsystem", links)
+    collection("Chassis/1/ThermalSubsystem/Fans", "Bay1", "Bay2")
+    for bay, health in (("Bay1", "OK"), ("Bay2", fan_health)):
+        speed = {"Reading": 45, **({"SpeedRPM": rpm} if rpm is not None else {})}
+        status = {"State": "Enabled", "Health": health}
+        _document(folder, f"Chassis/1/ThermalSubsystem/Fans/{bay}",
+                  {"Id": bay, "Name": f"Fan {bay}", "SpeedPercent": speed, "Status": status})  # fmt: skip
+    intake = {"Intake": {"Reading": 23.5, "DataSourceUri": f"{CHASSIS}/Sensors/Intake"}}
+    _document(folder, "Chassis/1/ThermalSubsystem/ThermalMetrics", {"TemperatureSummaryCelsius": intake})
+    _document(folder, "Chassis/1/PowerSubsystem", {"PowerSupplies": {"@odata.id": f"{power}/PowerSupplies"}})
+    collection("Chassis/1/PowerSubsystem/PowerSupplies", "Bay1")
+    supply = f"{power}/PowerSupplies/Bay1"
+    _document(folder, "Chassis/1/PowerSubsystem/PowerSupplies/Bay1",
+              {"Id": "Bay1", "Name": "PSU 1", "Status": {"State": "Enabled", "Health": "OK"},
+               "Metrics": {"@odata.id": f"{supply}/Metrics"}})  # fmt: skip
+    _document(folder, "Chassis/1/PowerSubsystem/PowerSupplies/Bay1/Metrics", {"InputPowerWatts": {"Reading": 937.4}})
+    return folder
+
+
 def _document(folder: Path, path: str, document: dict[str, Any]) -> None:
     target = folder / path / "index.json"
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -105,6 +105,31 @@ def test_what_the_bmc_has_no_reading_of_is_not_supported_and_never_zero(folder: 
     assert all("not supported" in told[key].note for key in silent)
 
 
+def test_a_fan_without_an_id_hides_no_other(folder: Path, static: str) -> None:
+    """iLO 4 sends fans without ``MemberId``, and with ``FanName`` for a name."""
+    nameless = {"FanName": "Fan 2", "Reading": 30, "ReadingUnits": "Percent", "Status": {"Health": "Critical"}}
+    bmcs.write(folder, fans=[bmcs.fan("Fan 1"), nameless, "nonsense"], temperatures=[bmcs.air(24)])
+    told = read(static)
+    assert told["fan_state", "fan1"].text == "critical"
+    assert told["fan_duty", "fan1"].note == "Fan 2"
+    assert told["inlet_temperature", "inlet"].value == 24.0
+
+
+def test_newer_bmcs_report_in_subsystems_and_a_chassis_that_is_not_there_costs_nothing(
+    folder: Path, static: str
+) -> None:
+    bmcs.write_newer(folder, fan_health="Critical")
+    told = read(static)
+    assert {key: each.value if each.text is None else each.text for key, each in told.items()} == {
+        ("fan_speed", "fan0"): 9000.0, ("fan_state", "fan0"): "ok",
+        ("fan_speed", "fan1"): 9000.0, ("fan_state", "fan1"): "critical",
+        ("inlet_temperature", "inlet"): 23.5,
+        ("psu_state", "psu0"): "ok", ("psu_input_power", "psu0"): 937.4,
+    }  # fmt: skip
+    bmcs.write_newer(folder, rpm=None)
+    assert read(static)["fan_duty", "fan1"].value == 45.0
+
+
 def test_a_chassis_without_thermal_and_power_is_silent_not_well(folder: Path, static: str) -> None:
     for path in folder.rglob("index.json"):
         path.unlink()

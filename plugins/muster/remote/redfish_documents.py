@@ -1,0 +1,159 @@
+"""What Redfish documents report of fans, inlets and power supplies. Pure: a BMC's documents are hostile input.
+
+Older BMCs have ``Thermal`` and ``Power`` (deprecated in Redfish 2020.4), newer ones ``ThermalSubsystem`` and
+``PowerSubsystem`` (DMTF DSP0268), some have both. They are read as they are, since clients refuse a whole
+resource for one sensor that lacks a field (iLO 4 sends fans without ``MemberId``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+Document = Mapping[str, Any]
+Get = Callable[[str], Document | None]
+"""Returns the document at a path; None if the BMC has none there."""
+
+READING_MAX = 1e9
+"""Beyond any temperature, fan speed or power in the units of Redfish; NaN is not below it either."""
+PARTS_MAX = 256
+"""Fans, sensors or supplies of one resource that are read."""
+
+_INLET_CONTEXT = "Intake"
+_INLET_NAME = re.compile(r"inlet|intake|ambient", re.IGNORECASE)
+_HEALTH = {"OK": "ok", "Warning": "warning", "Critical": "critical"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """One sensor. ``part``: the fan or supply that it belongs to; ``name``: the vendor's name of that part."""
+
+    metric: str
+    part: str
+    name: str
+    value: float | None = None
+    text: str | None = None
+
+
+def of_chassis(chassis: Document, get: Get) -> Iterator[Found]:
+    """Yields the sensors of one chassis: by the older resources, and of each kind that they lack by the newer ones."""
+    older = [*_of_thermal(_linked(chassis, "Thermal", get)), *_of_power(_linked(chassis, "Power", get))]
+    yield from older
+    kinds = {each.metric.partition("_")[0] for each in older}
+    thermal, power = _linked(chassis, "ThermalSubsystem", get), _linked(chassis, "PowerSubsystem", get)
+    if "fan" not in kinds:
+        yield from _of_fans(_members(thermal, "Fans", get))
+    if "inlet" not in kinds:
+        yield from _of_metrics(_linked(thermal, "ThermalMetrics", get))
+    if "psu" not in kinds:
+        for supply in _members(power, "PowerSupplies", get):
+            metrics = _linked(supply, "Metrics", get)
+            yield from _of_supply(supply, _map(metrics.get("InputPowerWatts")).get("Reading"))
+
+
+def paths_of(collection: Document) -> list[str]:
+    """Returns the paths of a collection's members."""
+    paths = (each.get("@odata.id") for each in _maps(collection.get("Members")))
+    return [path for path in paths if isinstance(path, str)]
+
+
+def _of_thermal(thermal: Document) -> Iterator[Found]:
+    for place, fan in enumerate(_maps(thermal.get("Fans"))):
+        if _present(fan):
+            metric = "fan_duty" if fan.get("ReadingUnits") == "Percent" else "fan_speed"
+            part = f"{_path(thermal)}#{place}"
+            yield Found(metric, part, _name(fan), _number(fan.get("Reading")))
+            yield Found("fan_state", part, _name(fan), text=_state(fan))
+    for sensor in _maps(thermal.get("Temperatures")):
+        named = _INLET_NAME.search(_name(sensor))
+        if _present(sensor) and (sensor.get("PhysicalContext") == _INLET_CONTEXT or named):
+            yield Found("inlet_temperature", "inlet", _name(sensor), _number(sensor.get("ReadingCelsius")))
+
+
+def _of_power(power: Document) -> Iterator[Found]:
+    for place, supply in enumerate(_maps(power.get("PowerSupplies"))):
+        yield from _of_supply(supply, supply.get("PowerInputWatts"), part=f"{_path(power)}#{place}")
+
+
+def _of_fans(fans: Iterator[Document]) -> Iterator[Found]:
+    for fan in fans:
+        if not _present(fan):
+            continue
+        speed, part = _map(fan.get("SpeedPercent")), _path(fan)
+        turns = _number(speed.get("SpeedRPM"))
+        if turns is None:
+            yield Found("fan_duty", part, _name(fan), _number(speed.get("Reading")))
+        else:
+            yield Found("fan_speed", part, _name(fan), turns)
+        yield Found("fan_state", part, _name(fan), text=_state(fan))
+
+
+def _of_metrics(metrics: Document) -> Iterator[Found]:
+    intake = _map(_map(metrics.get("TemperatureSummaryCelsius")).get("Intake"))
+    if intake:
+        yield Found("inlet_temperature", "inlet", _name(intake, "Intake"), _number(intake.get("Reading")))
+        return
+    for sensor in _maps(metrics.get("TemperatureReadingsCelsius")):
+        name = _name(sensor, str(sensor.get("DeviceName") or ""))
+        if sensor.get("PhysicalContext") == _INLET_CONTEXT or _INLET_NAME.search(name):
+            yield Found("inlet_temperature", "inlet", name, _number(sensor.get("Reading")))
+
+
+def _of_supply(supply: Document, watts: object, part: str = "") -> Iterator[Found]:
+    part = part or _path(supply)
+    present = _present(supply)
+    yield Found("psu_state", part, _name(supply), text=_state(supply) if present else None)
+    if present:
+        yield Found("psu_input_power", part, _name(supply), _number(watts))
+
+
+def _members(resource: Document, key: str, get: Get) -> Iterator[Document]:
+    for path in paths_of(_linked(resource, key, get))[:PARTS_MAX]:
+        yield get(path) or {}
+
+
+def _linked(resource: Document, key: str, get: Get) -> Document:
+    """Returns the document that ``resource`` links to under ``key``, empty without one."""
+    path = _map(resource.get(key)).get("@odata.id")
+    return (get(path) or {}) if isinstance(path, str) else {}
+
+
+def _map(value: object) -> Document:
+    return value if isinstance(value, dict) else {}
+
+
+def _maps(value: object) -> Sequence[Document]:
+    listed = value if isinstance(value, list) else []
+    return [each for each in listed if isinstance(each, dict)][:PARTS_MAX]
+
+
+def _path(resource: Document) -> str:
+    return str(resource.get("@odata.id") or resource.get("Name") or "")
+
+
+def _status(part: Document) -> Document:
+    return _map(part.get("Status"))
+
+
+def _present(part: Document) -> bool:
+    return _status(part).get("State") != "Absent"
+
+
+def _state(part: Document) -> str | None:
+    """Returns ok, warning or critical; None if the BMC reports no health."""
+    health = _status(part).get("Health")
+    return _HEALTH.get(health) if isinstance(health, str) else None
+
+
+def _name(part: Document, other: str = "") -> str:
+    found = part.get("Name") or part.get("FanName") or part.get("MemberId") or other
+    return found if isinstance(found, str) and found else "without a name"
+
+
+def _number(value: object) -> float | None:
+    """Returns a reading; None if it is no number, or one that no sensor has."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if abs(value) <= READING_MAX else None
