@@ -156,12 +156,14 @@ def described(line: Mapping[str, Any], known_skus: Collection[str] | None = None
 def _checked(lines: Iterable[tuple[str, Any]], known_skus: Collection[str] | None) -> list[tuple[str, InventoryNode]]:
     problems: list[str] = []
     nodes: list[tuple[str, InventoryNode]] = []
+    read: list[tuple[str, Mapping[str, Any]]] = []
     for where, raw in lines:
         if isinstance(raw, _Bad):
             problems.append(at(where, raw))
             continue
         problems.extend(at(where, value) for value in raw.values() if isinstance(value, _Bad))
         readable = {key: value for key, value in raw.items() if not isinstance(value, _Bad)}
+        read.append((where, readable))
         try:
             nodes.append((where, InventoryNode.model_validate(readable)))
         except pydantic.ValidationError as error:
@@ -169,7 +171,7 @@ def _checked(lines: Iterable[tuple[str, Any]], known_skus: Collection[str] | Non
         sku = str(raw.get("sku", "")).strip()
         if sku and known_skus is not None and sku not in known_skus:
             problems.append(at(where, f"unknown SKU {_quoted(sku)}{_closest(sku, known_skus)}"))
-    problems.extend(_clashes(nodes))
+    problems.extend(_clashes(read))
     if problems:
         raise BadInventory(sorted(problems, key=_line_of))
     return nodes
@@ -289,12 +291,13 @@ def _closest(name: str, known: Collection[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
 
 
-def _clashes(nodes: Iterable[tuple[str, InventoryNode]]) -> Iterator[str]:
-    """Yields a message for each line that repeats a name, an address or a host key."""
+def _clashes(lines: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+    """Yields a message for each line, usable or not, that repeats a name, an address or a host key."""
     seen: dict[tuple[str, ...], str] = {}
-    for where, node in nodes:
-        addresses = (("name", node.name), ("address", f"{node.host}:{node.port}"), ("host key", node.host_key))
-        for kind, value in addresses:
+    for where, line in lines:
+        name, host, host_key = (str(line.get(key) or "").strip() for key in ("name", "host", "host_key"))
+        address = f"{host}:{str(line.get('port', 22)).strip()}" if host else ""
+        for kind, value in (("name", name), ("address", address), ("host key", host_key)):
             if not value:
                 continue
             first = seen.setdefault((kind, value), where)

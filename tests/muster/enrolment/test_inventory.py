@@ -108,6 +108,12 @@ def test_a_cell_that_cannot_be_read_hides_no_other_problem_of_its_line(tmp_path:
     assert {problem.split(" ")[1] for problem in refused.value.problems} == {"labels", "launch", "port", "unknown"}
 
 
+def test_a_line_that_cannot_be_used_hides_no_repeated_name(tmp_path: Path) -> None:
+    with pytest.raises(BadInventory) as refused:
+        inventory.load(written(tmp_path, "f.csv", "name,host,sku,port\na,h,cpu-generic,\na,g,cpu-generic,0\n"), SKUS)
+    assert {problem.split(" ")[1] for problem in refused.value.problems} == {"port", "the"}
+
+
 def test_all_bad_lines_are_reported_at_once_in_their_order(tmp_path: Path) -> None:
     lines = [f"n{number},h{number},{'nope' if number % 2 else 'cpu-generic'}" for number in range(10)]
     with pytest.raises(BadInventory) as refused:
