@@ -89,6 +89,10 @@ class BadInventory(MusterError):
         Exception.__init__(self, "\n".join(self.problems))
 
 
+class BadCertificate(MusterError):
+    """A certificate is malformed, altered, expired, or of another key."""
+
+
 class BadScheduler(MusterError):
     """A node's scheduler cannot be used like this: unknown cluster, unknown or taken name there, wrong settings."""
 

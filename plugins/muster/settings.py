@@ -108,6 +108,12 @@ class Settings(BaseSettings):
     revalidation_level: Literal["demo", "short", "standard", "long"] = pydantic.Field(
         default="short", description="level of the tests of idle nodes"
     )
+    certificate_key_file: Path | None = pydantic.Field(
+        default=None, description="the key that signs certificates; unset: certificate.key in MUSTER_HOME, made once"
+    )
+    certificate_days: float = pydantic.Field(
+        default=30.0, gt=0, description="days after which a certificate expires and its node is tested again"
+    )
     schedulers: dict[str, dict[str, Any]] = pydantic.Field(
         default={}, description="the clusters whose schedulers obey Muster, as JSON {name: {kind: slurm, …}}"
     )
@@ -157,7 +163,7 @@ class Settings(BaseSettings):
         closed(windows, datetime.datetime.now(datetime.UTC))
         return windows
 
-    @pydantic.field_validator("home", "ssh_key_file", mode="after")
+    @pydantic.field_validator("home", "ssh_key_file", "certificate_key_file", mode="after")
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
         return path.expanduser() if path is not None else None

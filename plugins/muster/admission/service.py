@@ -18,7 +18,6 @@ from muster.errors import LeftAlone, MusterError, SchedulerDown
 from muster.lifecycle.selection import Idle
 from muster.lifecycle.transitions import State
 from muster.records import PlaceRecord
-from muster_criteria.model import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -123,13 +122,11 @@ def _carry_out(change: PlaceRecord) -> str:
 
 
 def mark_of(node: str) -> Mark:
-    """Returns what the admission of the node shows beside it."""
-    entered = [event for event in records.node_events(node) if event.to_state is State.PRODUCTION]
-    last = entered[-1]
-    runs = records.list_runs(node=node, limit=20, this_machine=True)
-    passed = next((run.started_at for run in runs if run.verdict is Verdict.PASS), None)
-    verdict = str(last.evidence.get("verdict") or f"by {last.evidence.get('person', 'a person')}")
-    return Mark(verdict, last.at.date(), "", passed)
+    """Returns what the admission of the node shows beside it. Raises LeftAlone without a certificate."""
+    found = records.certificate_of(node)
+    if found is None:
+        raise LeftAlone(f"{node} has no certificate: admit it, or test it again")
+    return Mark(found.verdict, found.issued_at.date(), found.id, found.tested_since)
 
 
 def reconcile() -> list[str]:

@@ -8,7 +8,7 @@ import typer
 
 import muster
 from muster import acting
-from muster.cli import admin, adoption, doctor, golden, judging, node, plan, run, scheduler, status, waive, xid
+from muster.cli import admin, adoption, certificate, doctor, golden, judging, node, plan, run, scheduler, status, waive, xid
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -31,6 +31,7 @@ app.command("judge")(judging.judge)
 app.add_typer(judging.app, name="snapshots", help="Peer snapshots: the statistics of similar nodes that verdicts cite.")
 app.command("waive")(waive.waive)
 app.add_typer(waive.app, name="waivers", help="Accepted findings.")
+app.add_typer(certificate.app, name="certificate", help="Certificates of admission, and the key that signs them.")
 app.add_typer(golden.app, name="golden", help="Goldens: the bits on which the fleet agreed.")
 app.add_typer(admin.sku_app, name="sku", help="Hardware models.")
 app.add_typer(xid.app, name="xid", help="Policies for the errors of the GPU driver.")

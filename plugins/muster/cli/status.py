@@ -44,6 +44,8 @@ def status(json: AsJson = False) -> None:
                    f"it, `muster node keep {name} --reason …` keeps it in service")  # fmt: skip
     for sentence in waits:
         typer.echo(sentence)
+    for name, why in records.uncertified().items():
+        typer.echo(f"{name}: no valid certificate ({why}): it is tested again when it is idle")
     if waiting:
         typer.echo(f"mails: {waiting} wait to be sent; see the log of the DAG housekeeping")
     for mail in parked:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from muster.records.admission import admission_decision
 from muster.records.adoption import adopt_nodes, rekey_node, replace_node, verify_node
+from muster.records.certificates import CertificateRecord, certificate_of, check_signing_key, uncertified
 from muster.records.common_causes import neighbours
 from muster.records.contested import confirm_part, serials_elsewhere
 from muster.records.database.engine import DatabaseState, database_state, dispose, rehearsal, scratch, upgrade
@@ -80,6 +81,7 @@ from muster.records.schedulers import (
     scheduler_place,
     scheduler_places,
 )
+from muster.records.signing import key_path, new_key, public_text, read_public, signing_key
 from muster.records.stages import record_stage
 from muster.records.values import (
     HOST_KEY,
@@ -118,6 +120,7 @@ __all__ = [
     "WITHDRAWN",
     "ZONE",
     "ApprovalRecord",
+    "CertificateRecord",
     "DatabaseState",
     "EventRecord",
     "GoldenRecord",
@@ -150,7 +153,9 @@ __all__ = [
     "begin_stage",
     "breaker",
     "by_boot",
+    "certificate_of",
     "change_carried_out",
+    "check_signing_key",
     "claim_change",
     "conclusive_stages",
     "confirm_part",
@@ -172,6 +177,7 @@ __all__ = [
     "hold_out",
     "keep_in_service",
     "keep_snapshot",
+    "key_path",
     "last_change",
     "last_contact",
     "latest_snapshot",
@@ -187,6 +193,7 @@ __all__ = [
     "load_snapshot",
     "move_node",
     "neighbours",
+    "new_key",
     "node_events",
     "node_parts",
     "node_readings",
@@ -204,8 +211,10 @@ __all__ = [
     "place_on_scheduler",
     "previous_faults",
     "provisional_verdicts",
+    "public_text",
     "put_back",
     "raise_fence",
+    "read_public",
     "record_approval",
     "record_job",
     "record_reevaluation",
@@ -225,11 +234,13 @@ __all__ = [
     "scratch",
     "serials_elsewhere",
     "signs",
+    "signing_key",
     "stage_attempts",
     "stage_bytes",
     "stage_passes",
     "touch_contact",
     "typical_duration_s",
+    "uncertified",
     "upgrade",
     "verify_node",
     "waive_finding",

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, MusterError, SameMachine, at
 from muster.lifecycle.transitions import Evidence, State
-from muster.records import admission
+from muster.records import admission, certificates
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Event, Node
@@ -76,9 +76,11 @@ def move_node(name: str, to: State, actor: str, reason: str, evidence: Evidence 
         row = access.node_row(session, name, lock=True)
         resting = evidence or Evidence(person=actor, reason=reason)
         decision = admission.decide(session, row) if to is State.PRODUCTION else None
-        access.move(session, row, State(to), actor, reason, attested(session, row, resting))
+        proven = attested(session, row, resting)
+        access.move(session, row, State(to), actor, reason, proven)
         if decision is not None:
             admission.check(name, decision, resting)
+            certificates.issue(session, row, actor, proven)
         if resting.person:
             row.inconclusive = 0
         return access.to_node(row)

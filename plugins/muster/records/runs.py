@@ -13,7 +13,7 @@ from muster.lifecycle import ending
 from muster.lifecycle import transitions as lifecycle
 from muster.lifecycle.ending import RunFacts
 from muster.lifecycle.transitions import STAGES, Evidence, State
-from muster.records import common_causes, withdrawals
+from muster.records import certificates, common_causes, withdrawals
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Job, Node, Run, StageRecord
@@ -237,6 +237,8 @@ def close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
     )
     for state in end.path:
         access.move(session, node, state, "muster", f"{end.reason}: {run.headline}", evidence)
+    if State.PRODUCTION in end.path:
+        certificates.issue(session, node, "muster", evidence)
     node.inconclusive = end.inconclusive
     serves = end.held and State(node.state) in lifecycle.SERVING
     run.held, node.held = end.held, evidence.run if serves and evidence.run else ""
@@ -267,6 +269,7 @@ def leave_shadow(session: Session, node: Node, actor: str, reason: str, evidence
     proof = {**access.evidence_json(evidence), "verified": True}
     access.write_event(session, node.name, state, state, actor, f"out of shadow mode: {reason}", proof)
     follow_state(session, node, reason, by_person=bool(evidence.person))
+    certificates.issue(session, node, actor, evidence)
 
 
 def _job(session: Session, run: Run, stage: str, attempt_key: str | None) -> Job | None:

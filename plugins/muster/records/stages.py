@@ -12,6 +12,7 @@ from sqlalchemy import delete, insert, inspect, update
 from sqlalchemy.orm import Session
 
 from muster.lifecycle.transitions import State
+from muster.records import certificates
 from muster.records.contested import unsure_slots
 from muster.records.database import access
 from muster.records.database.engine import writing
@@ -126,6 +127,7 @@ def _observe(session: Session, run: Run, node: Node, result: StageResult) -> lis
         run.simulated = True
     run.identity = {**run.identity, **result.identity}
     run.environment = {**run.environment, **result.environment}
+    certificates.compare(session, node, result.environment)
     node.contact_at = access.now()
     return swapped
 

@@ -13,7 +13,7 @@ from muster import acting
 from muster.errors import IllegalMove, UnknownNode, UnknownRun
 from muster.lifecycle import transitions as lifecycle
 from muster.lifecycle.transitions import SERVING, Evidence, State
-from muster.records.database.models import Event, FindingRow, Lease, Node, Run
+from muster.records.database.models import CertificateRow, Event, FindingRow, Lease, Node, Run
 from muster.records.database.wanted import follow_state
 from muster.records.values import EventRecord, LeaseRecord, NodeRecord, RunRecord
 from muster_criteria.model import Action, FaultClass, Finding, Severity, Variant, Verdict
@@ -77,6 +77,9 @@ def move(session: Session, node: Node, to: State, actor: str, reason: str, evide
     if to not in SERVING or evidence.person:
         node.held = ""
     write_event(session, node.name, current, to, actor, reason, evidence_json(evidence))
+    if to not in SERVING:
+        valid = (CertificateRow.node == node.name, CertificateRow.revoked == "")
+        session.execute(update(CertificateRow).where(*valid).values(revoked=f"the node left service: {reason}"))
     follow_state(session, node, reason, by_person=bool(evidence.person))
     if evidence.run:
         # A run that has ended may still move its node: into production, or back when it lets go.

@@ -354,6 +354,22 @@ class Outbox(Base):
     last_error: Mapped[str] = mapped_column(default="")
 
 
+class CertificateRow(Base):
+    """A certificate of admission. ``certified``: the serials, driver and firmware in it; ``revoked``: why, or ""."""
+
+    __tablename__ = "certificates"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
+    issued_at: Mapped[datetime.datetime]
+    expires_at: Mapped[datetime.datetime]
+    verdict: Mapped[str]
+    tested_since: Mapped[datetime.datetime | None]
+    certified: Mapped[dict[str, Any]]
+    revoked: Mapped[str] = mapped_column(default="")
+    document: Mapped[str] = mapped_column(deferred=True)
+
+
 class SchedulerPlace(Base):
     """A node's place in a scheduler, what the records want there, and what has been confirmed there.
 

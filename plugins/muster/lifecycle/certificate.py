@@ -1,0 +1,71 @@
+"""Certificates of admission: signed JSON that anyone with the public key can check. Pure.
+
+A document is ``{"certificate": {…}, "key": ID, "signature": BASE64}``; signed (Ed25519) are the bytes of ``canonical``.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from muster.errors import BadCertificate
+
+WATCHED = ("driver", "vbios")
+"""Names in a node's environment that a certificate attests, beside its serials: driver and firmware."""
+
+
+def canonical(value: object) -> bytes:
+    """Returns ``value`` as JSON in its one canonical form."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
+
+
+def digest(value: object) -> str:
+    """Returns the SHA-256 of ``canonical``, in hexadecimal."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def key_id(key: Ed25519PublicKey) -> str:
+    """Returns the first 16 digits of the SHA-256 of the raw public key."""
+    raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    return hashlib.sha256(raw).hexdigest()[:16]
+
+
+def sign(content: Mapping[str, Any], key: Ed25519PrivateKey) -> str:
+    """Returns the document."""
+    signature = base64.b64encode(key.sign(canonical(content))).decode()
+    document = {"certificate": content, "key": key_id(key.public_key()), "signature": signature}
+    return json.dumps(document, sort_keys=True, indent=1)
+
+
+def verify(document: str | bytes, key: Ed25519PublicKey, now: datetime.datetime) -> dict[str, Any]:
+    """Returns the content of a document. Raises BadCertificate if it is malformed, altered, or expired."""
+    try:
+        parsed = json.loads(document)
+        content, signature = parsed["certificate"], base64.b64decode(parsed["signature"], validate=True)
+        key.verify(signature, canonical(content))
+        expires = datetime.datetime.fromisoformat(content["expires_at"])
+    except InvalidSignature:
+        raise BadCertificate("it was altered, or signed by another key: its signature is not of this key") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise BadCertificate("it is no certificate of Muster: `muster certificate show NODE` writes one") from None
+    if now >= expires:
+        raise BadCertificate(f"it expired on {expires:%Y-%m-%d %H:%M} UTC: test the node again")
+    return dict(content)
+
+
+def changes(certified: Mapping[str, Any], serials: Mapping[str, str], environment: Mapping[str, Any]) -> list[str]:
+    """Returns a sentence for each part, firmware and driver that is another one than ``certified`` says.
+
+    ``certified``: {"serials": …, "environment": …} of the certificate. What is not reported now has not changed.
+    """
+    before = [*certified["serials"].items(), *certified["environment"].items()]
+    present = {**environment, **serials}
+    return [f"{name} is {present[name]}, was {was}" for name, was in before if present.get(name, was) != was]

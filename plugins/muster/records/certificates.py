@@ -1,0 +1,171 @@
+"""Certificates: issued with the move into production, revoked when a part, firmware or driver is another one."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from muster.lifecycle import certificate
+from muster.lifecycle.transitions import Evidence, State
+from muster.records.database import access
+from muster.records.database.engine import reading, writing
+from muster.records.database.models import CertificateRow, MeasurementRow, Node, Run, StageRecord
+from muster.records.parts import current_serials
+from muster.records.signing import signing_key
+from muster.records.verdicts import current_verdicts
+from muster.settings import settings
+
+
+@dataclasses.dataclass(frozen=True)
+class CertificateRecord:
+    """A certificate of a node. ``tested_since``: when the first run began that it rests on; ``revoked``: why, or ""."""
+
+    id: str
+    node: str
+    issued_at: datetime.datetime
+    expires_at: datetime.datetime
+    verdict: str
+    tested_since: datetime.datetime | None
+    revoked: str
+    document: str
+
+    def invalid(self, now: datetime.datetime) -> str:
+        """Returns why it holds no longer, "" while it holds."""
+        expired = f"it expired on {self.expires_at:%Y-%m-%d %H:%M} UTC" if now >= self.expires_at else ""
+        return self.revoked or expired
+
+
+def certificate_of(node: str) -> CertificateRecord | None:
+    """The newest certificate of the node's present machine, valid or not. Raises UnknownNode."""
+    with reading() as session:
+        row = _newest(session, access.node_row(session, node))
+        return _value(row) if row else None
+
+
+def uncertified() -> dict[str, str]:
+    """{node: why} of the nodes in production, outside shadow mode, without a valid certificate."""
+    found = {}
+    with reading() as session:
+        query = select(Node).where(Node.state == str(State.PRODUCTION), Node.shadow.is_(False)).order_by(Node.name)
+        for node in session.scalars(query):
+            row = _newest(session, node)
+            why = _value(row).invalid(access.now()) if row else "it has none"
+            if why:
+                found[node.name] = why
+    return found
+
+
+def check_signing_key() -> None:
+    """Raise ControllerFault unless certificates can be signed: asked before a node leaves service for a test."""
+    with writing() as session:
+        _key(session)
+
+
+def issue(session: Session, node: Node, actor: str, evidence: Evidence) -> None:
+    """Issue the certificate of an admission, in the transaction that makes it; none for a node in shadow mode.
+
+    A node that returns from a test with nothing new keeps its certificate as it is. Raises ControllerFault.
+    """
+    if State(node.state) is not State.PRODUCTION or node.shadow:
+        return
+    if (evidence.held or evidence.nothing_new) and _newest(session, node):
+        return
+    now = access.now()
+    days = datetime.timedelta(days=settings().certificate_days)
+    stages = _stages(session, node)
+    environment = _environment(session, node)
+    by_test = evidence.verdict and not evidence.person
+    content: dict[str, Any] = {
+        "id": secrets.token_hex(8),
+        "node": node.name,
+        "issued_at": now.isoformat(),
+        "expires_at": (now + days).isoformat(),
+        "serials": current_serials(session, node.name),
+        "environment": environment,
+        "sku": node.sku,
+        "stages": stages,
+        "measurements_sha256": _measurements(session, node),
+        "admitted_by": evidence.person or actor,
+        "reason": evidence.reason,
+        "simulated": node.simulated,
+        "verdict": str(evidence.verdict) if by_test else "admitted by a person",
+    }
+    tested = [each["run_started_at"] for each in stages]
+    session.add(
+        CertificateRow(
+            id=content["id"], node=node.name, issued_at=now, expires_at=now + days, verdict=content["verdict"],
+            tested_since=datetime.datetime.fromisoformat(max(tested)) if tested else None,
+            certified={"serials": content["serials"], "environment": environment},
+            document=certificate.sign(content, _key(session)),
+        )
+    )  # fmt: skip
+    session.flush()
+
+
+def compare(session: Session, node: Node, environment: Mapping[str, Any]) -> None:
+    """Revoke the node's certificate if its parts, or its driver and firmware in ``environment``, are other ones."""
+    row = _newest(session, node)
+    if row is None or row.revoked:
+        return
+    found = certificate.changes(row.certified, current_serials(session, node.name), environment)
+    if found:
+        row.revoked = "; ".join(found)
+        state = State(node.state)
+        evidence = {"certificate": row.id}
+        reason = f"its certificate is revoked: {row.revoked}"
+        access.write_event(session, node.name, state, state, "muster", reason, evidence)
+
+
+def _key(session: Session) -> Any:
+    # A key that was lost is not replaced in silence: nobody could verify the certificates that it signed.
+    return signing_key(create=not session.scalar(select(func.count()).select_from(CertificateRow)))
+
+
+def _newest(session: Session, node: Node) -> CertificateRow | None:
+    query = select(CertificateRow).where(CertificateRow.node == node.name)
+    query = query.where(CertificateRow.issued_at >= node.machine_since)
+    return session.scalar(query.order_by(CertificateRow.issued_at.desc()).limit(1))
+
+
+def _stages(session: Session, node: Node) -> list[dict[str, Any]]:
+    ids = [stage for stage, _ in current_verdicts(session, node)]
+    query = select(StageRecord, Run).join(Run, StageRecord.run == Run.id).where(StageRecord.id.in_(ids))
+    return [
+        {
+            "stage": stage.stage, "level": stage.level, "verdict": stage.verdict, "run": f"{run.dag_id}/{run.run_id}",
+            "run_started_at": run.started_at.isoformat(), "recorded_at": stage.recorded_at.isoformat(),
+            "sku": stage.sku, "sku_revision": stage.sku_version, "result_sha256": stage.result_sha256,
+            "coverage": {"required": stage.required, "measured": stage.measured, "judged": stage.judged},
+        }
+        for stage, run in session.execute(query.order_by(StageRecord.id))
+    ]  # fmt: skip
+
+
+def _measurements(session: Session, node: Node) -> str:
+    ids = [stage for stage, _ in current_verdicts(session, node)]
+    rows = session.scalars(
+        select(MeasurementRow).where(MeasurementRow.stage.in_(ids)).order_by(MeasurementRow.stage, MeasurementRow.id)
+    )
+    return certificate.digest(
+        [[row.probe, row.metric, row.device, row.unit, repr(row.value), row.text, row.labels] for row in rows]
+    )
+
+
+def _environment(session: Session, node: Node) -> dict[str, str]:
+    query = select(Run).where(Run.node == node.name, Run.started_at >= node.machine_since).order_by(Run.id.desc())
+    for run in session.scalars(query.limit(20)):
+        if run.environment:
+            return {name: str(run.environment[name]) for name in certificate.WATCHED if run.environment.get(name)}
+    return {}
+
+
+def _value(row: CertificateRow) -> CertificateRecord:
+    return CertificateRecord(
+        row.id, row.node, row.issued_at, row.expires_at, row.verdict, row.tested_since, row.revoked, row.document
+    )

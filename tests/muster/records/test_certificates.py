@@ -1,0 +1,128 @@
+"""No path into production without a certificate; a changed machine, an expiry and the end of service revoke it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+
+from muster import records
+from muster.admission.entry import move
+from muster.errors import ControllerFault
+from muster.lifecycle.transitions import State
+from muster.records import certificates
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+
+pytestmark = pytest.mark.usefixtures("fleet_db")
+
+NODE = "gpu-0001"
+
+
+def in_production() -> records.CertificateRecord:
+    records.add_node(fleet.new_node(serials={"gpu0": "S1"}))
+    fleet.qualify()
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
+    found = records.certificate_of(NODE)
+    assert found
+    return found
+
+
+def contact(serials: dict[str, str], driver: str = "") -> None:
+    """A stage of a revalidation, with what the node reports."""
+    lease = fleet.begin(run_id=f"r-{serials}-{driver}")
+    parsed, raw = fleet.result("intake", serials=serials)
+    parsed = dataclasses.replace(parsed, environment={"kernel": "6.1", "driver": driver}) if driver else parsed
+    records.begin_stage(lease.dag_id, lease.run_id, "intake")
+    records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement("intake"), raw)
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+
+
+def test_a_certificate_names_what_was_tested_and_who_admitted() -> None:
+    content = json.loads(in_production().document)["certificate"]
+    assert (content["node"], content["admitted_by"], content["serials"]) == (NODE, "Ada", {"gpu0": "S1"})
+    assert {each["stage"]: each["level"] for each in content["stages"]}.keys() == set(certificates_stages())
+    assert records.uncertified() == {}
+
+
+def certificates_stages() -> tuple[str, ...]:
+    from muster.lifecycle.transitions import STAGES
+
+    return STAGES
+
+
+@pytest.mark.parametrize(("serials", "revoked"), [({"gpu0": "S1"}, False), ({"gpu0": "S2"}, True), ({}, False)])
+def test_another_part_seen_at_a_later_contact_revokes_it(serials: dict[str, str], revoked: bool) -> None:
+    in_production()
+    contact(serials)
+    found = records.certificate_of(NODE)
+    assert found
+    assert bool(found.revoked) is revoked
+    assert records.get_node(NODE).state is State.REVALIDATION
+
+
+def test_the_end_of_service_revokes_it_and_the_next_admission_issues_another() -> None:
+    first = in_production()
+    move(NODE, State.REGISTERED, "Ada", "new rack")
+    now = records.certificate_of(NODE)
+    assert now
+    assert now.revoked
+    fleet.qualify(run_id="again")
+    move(NODE, State.PRODUCTION, "Ada", "moved")
+    second = records.certificate_of(NODE)
+    assert second
+    assert (second.id != first.id, second.revoked) == (True, "")
+
+
+def test_an_expired_certificate_leaves_the_node_in_service_and_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = in_production()
+    monkeypatch.setattr(certificates.access, "now", lambda: found.expires_at + datetime.timedelta(seconds=1))
+    assert list(records.uncertified()) == [NODE]
+    assert records.get_node(NODE).state is State.PRODUCTION
+
+
+def test_a_revalidation_that_passes_issues_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
+    first = in_production()
+    fleet.qualify(run_id="revalidation")
+    second = records.certificate_of(NODE)
+    assert second
+    assert records.get_node(NODE).state is State.PRODUCTION
+    assert second.id != first.id
+    assert second.verdict == Verdict.PASS
+    assert second.tested_since
+    assert first.tested_since
+    assert second.tested_since > first.tested_since
+
+
+def test_a_node_in_shadow_mode_has_none_until_it_is_verified() -> None:
+    records.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node())])
+    assert (records.certificate_of(NODE), records.uncertified()) == (None, {})
+    records.verify_node(NODE, "Ada", "acceptance protocol 12")
+    assert records.certificate_of(NODE)
+
+
+@pytest.mark.parametrize("trouble", ["missing", "lost", "readable by others", "no key"])
+def test_without_a_usable_key_nothing_enters_production(
+    trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.key"
+    if trouble == "lost":
+        in_production()
+        move(NODE, State.REGISTERED, "Ada", "new rack")
+        records.key_path().unlink()
+    else:
+        monkeypatch.setenv("MUSTER_CERTIFICATE_KEY_FILE", str(path))
+        if trouble != "missing":
+            path.write_text("x")
+            path.chmod(0o644 if trouble == "readable by others" else 0o600)
+        records.add_node(fleet.new_node())
+    fleet.qualify(run_id="again")
+    with pytest.raises(ControllerFault):
+        move(NODE, State.PRODUCTION, "Ada", "needed now")
+    assert records.get_node(NODE).state is State.QUALIFIED
+    with pytest.raises(ControllerFault):
+        records.check_signing_key()
