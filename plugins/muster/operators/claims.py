@@ -49,7 +49,7 @@ def testable(name: str, level: str) -> NodeRecord:
 
 
 def controller_ready() -> None:
-    """Raise ControllerFault unless certificates can be signed, the SSH key can be read and parsed, and the node side can be packed.
+    """Raise ControllerFault unless certificates can be signed, the SSH key parsed, and the node side packed.
 
     Called before a run takes a node: no node leaves service for a test that the controller cannot make. That the
     records can be written, the lease proves.

@@ -1,0 +1,34 @@
+"""``muster certificate``: verified by whoever has the public key and nothing else of Muster's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from muster import records
+from tests.muster import fleet
+from tests.support import lives
+
+Muster = Callable[..., "tuple[int, str, str]"]
+
+
+def test_a_certificate_is_verified_by_the_public_key_alone(
+    muster: Muster, sqlite_db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records.add_node(fleet.new_node("a"))
+    assert muster("certificate", "show", "a")[0] == 1
+    lives.in_production("a")
+    document, public = tmp_path / "a.json", tmp_path / "key.pub"
+    document.write_text(muster("certificate", "show", "a")[1])
+    public.write_text(muster("certificate", "key")[1])
+    records.dispose()
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path / "elsewhere"))
+    status, out, _ = muster("certificate", "verify", str(document), "--key", str(public), "--json")
+    assert (status, json.loads(out)["node"]) == (0, "a")
+    document.write_text(document.read_text().replace('"node": "a"', '"node": "b"'))
+    assert muster("certificate", "verify", str(document), "--key", str(public))[0] == 1
+    for missing in ((str(tmp_path / "x"), str(public)), (str(document), str(tmp_path / "x"))):
+        assert muster("certificate", "verify", missing[0], "--key", missing[1])[0] == 1
