@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from muster import records
 from muster.admission import service
 from muster.blackout import closed
-from muster.lifecycle.selection import Limits
+from muster.lifecycle.selection import Limits, Signs
 from muster.lifecycle.transitions import State
 from muster.records import NodeRecord
 from muster.settings import settings
@@ -33,10 +34,14 @@ def limits(now: datetime.datetime) -> Limits:
 
 def known(nodes: Sequence[NodeRecord], now: datetime.datetime) -> Mapping[str, Any]:
     """Returns what ``selection.choose`` and ``selection.forecast`` both take: nodes, their idleness, passes and signs,
-    limits, and the circuit breaker. A node whose test a person requested in its scheduler counts as never tested.
+    limits, and the circuit breaker. A node whose test a person requested in its scheduler, or whose certificate holds
+    no longer, takes the whole test before the others.
     """
-    requested = {place.node for place in records.scheduler_places() if place.verify}
+    requested = {node: f"its certificate holds no longer: {why}" for node, why in records.uncertified().items()}
+    requested |= {place.node: f"requested: {place.verify}" for place in records.scheduler_places() if place.verify}
     passes = {node: passed for node, passed in records.stage_passes().items() if node not in requested}
+    signs = dict(records.signs(now - SIGNS_FOR))
+    signs |= {node: dataclasses.replace(signs.get(node, Signs()), requested=why) for node, why in requested.items()}
     breakers = {simulated: records.breaker(simulated=simulated).why for simulated in {node.simulated for node in nodes}}
     return {
         "nodes": nodes,
@@ -44,6 +49,6 @@ def known(nodes: Sequence[NodeRecord], now: datetime.datetime) -> Mapping[str, A
         "idle": service.idle([node.name for node in nodes if node.state is State.PRODUCTION]),
         "passes": passes,
         "limits": limits(now),
-        "signs": records.signs(now - SIGNS_FOR),
+        "signs": signs,
         "barred": lambda node: breakers[node.simulated],
     }

@@ -8,7 +8,21 @@ import typer
 
 import muster
 from muster import acting
-from muster.cli import admin, adoption, certificate, doctor, golden, judging, node, plan, run, scheduler, status, waive, xid
+from muster.cli import (
+    admin,
+    adoption,
+    certificate,
+    doctor,
+    golden,
+    judging,
+    node,
+    plan,
+    run,
+    scheduler,
+    status,
+    waive,
+    xid,
+)
 
 app = typer.Typer(
     no_args_is_help=True,

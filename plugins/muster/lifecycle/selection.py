@@ -44,11 +44,15 @@ class Idle:
 
 @dataclasses.dataclass(frozen=True)
 class Signs:
-    """What happened to a node in the last 30 days: XIDs, repairs, and failed nodes of its rack other than itself."""
+    """What happened to a node in the last 30 days: XIDs, repairs, and failed nodes of its rack other than itself.
+
+    ``requested``: why the whole test is due at once, "" if it is not.
+    """
 
     xids: int = 0
     repairs: int = 0
     neighbours: int = 0
+    requested: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,7 +243,8 @@ def _ranked(
     facts = facts_of(ready, now, passes, signs)
     worth = hazard.worth(facts, limits.minutes)
     oldest = facts.hours_since.max(axis=1)
-    overdue = oldest >= limits.whole_after.total_seconds() / 3600.0
+    requested = np.array([bool(signs.get(node.name, _NONE).requested) for node in ready])
+    overdue = requested | (oldest >= limits.whole_after.total_seconds() / 3600.0)
 
     def planned(at: int) -> Planned:
         chosen = 0 if overdue[at] else int(worth.stages[at])
@@ -248,12 +253,15 @@ def _ranked(
         return Planned(name, hazard.subsets()[chosen], float(hazard.minutes_of()[chosen]), suspicion, why)
 
     # Names last, so that equal nodes have one order.
-    order = np.lexsort((np.array([node.name for node in ready]), -np.where(overdue, oldest, worth.score), ~overdue))
+    names = np.array([node.name for node in ready])
+    order = np.lexsort((names, -np.where(overdue, oldest, worth.score), ~overdue, ~requested))
     for at in order.tolist():
         yield ready[at], functools.partial(planned, at)
 
 
 def _why(suspicion: float, hours: float, sign: Signs, overdue: bool) -> str:
+    if sign.requested:
+        return sign.requested
     parts = [f"whole test {hours / 24.0:.1f} days ago{', which is overdue' if overdue else ''}"]
     counts = ((sign.xids, "XID"), (sign.repairs, "repair"), (sign.neighbours, "failed neighbour"))
     parts += [f"{count} {name}{'s' if count > 1 else ''} in 30 days" for count, name in counts if count]

@@ -104,6 +104,13 @@ def test_what_happened_to_a_node_puts_it_first(worse: Signs) -> None:
     assert first.suspicion > second.suspicion
 
 
+def test_a_test_that_is_requested_is_whole_and_comes_before_the_overdue() -> None:
+    passes = {"a": passed(9000), "b": passed(1)}
+    signs = {"b": Signs(requested="its certificate holds no longer")}
+    first = choose([node("a"), node("b")], NOW, {"a": IDLE, "b": IDLE}, passes, ALL, signs=signs).chosen[0]
+    assert (first.node, first.stages) == ("b", STAGES)
+
+
 def test_power_and_blackouts_are_limits() -> None:
     nodes = [node(name, domain="pdu-1" if name != "c" else "") for name in "abc"]
     idle = dict.fromkeys("abc", IDLE)

@@ -11,6 +11,7 @@ import pytest
 
 from muster import records
 from muster.admission.entry import move
+from muster.admission.idle_fleet import known
 from muster.errors import ControllerFault
 from muster.lifecycle.transitions import STAGES, State
 from muster.records import certificates
@@ -75,6 +76,8 @@ def test_an_expired_certificate_leaves_the_node_in_service_and_due(monkeypatch: 
     found = in_production()
     monkeypatch.setattr(certificates.access, "now", lambda: found.expires_at + datetime.timedelta(seconds=1))
     assert list(records.uncertified()) == [NODE]
+    node = records.get_node(NODE)
+    assert known([node], found.expires_at)["signs"][NODE].requested
     assert records.get_node(NODE).state is State.PRODUCTION
 
 
