@@ -209,7 +209,8 @@ def _settings(_environment: tuple[tuple[str, str], ...]) -> Settings:
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         name = "MUSTER_" + "_".join(str(part) for part in first["loc"]).upper()
-        raise BadSettings(f"{name}={first['input']!r} cannot be used: {first['msg']}; correct it or unset it") from None
+        why = first["msg"].removeprefix("Value error, ")
+        raise BadSettings(f"{name}={first['input']!r} cannot be used: {why}; correct it or unset it") from None
 
 
 def shown(current: Settings) -> list[tuple[str, str, str]]:

@@ -1,6 +1,6 @@
 """Selects the idle production nodes to test now, and which stages of the test. Pure.
 
-Nodes that were not wholly tested for ``Limits.whole_after`` come first, oldest first, and take the whole test. Then
+Nodes that never passed each stage, or not for ``Limits.whole_after``, come first and take the whole test. Then
 those whose best stages end the most expected harm in a minute (``muster.lifecycle.hazard``). A node is not tested if
 the backend does not know it, a run holds it, the circuit breaker bars it, or a limit is reached.
 """
@@ -244,12 +244,14 @@ def _ranked(
     worth = hazard.worth(facts, limits.minutes)
     oldest = facts.hours_since.max(axis=1)
     requested = np.array([bool(signs.get(node.name, _NONE).requested) for node in ready])
-    overdue = requested | (oldest >= limits.whole_after.total_seconds() / 3600.0)
+    never = np.array([len(passes.get(node.name, {})) < len(STAGES) for node in ready])
+    overdue = requested | never | (oldest >= limits.whole_after.total_seconds() / 3600.0)
 
     def planned(at: int) -> Planned:
         chosen = 0 if overdue[at] else int(worth.stages[at])
         name, suspicion = ready[at].name, float(worth.suspicion[at])
-        why = _why(suspicion, oldest[at], signs.get(name, _NONE), bool(overdue[at]))
+        last = "never passed a whole test" if never[at] else f"whole test {oldest[at] / 24.0:.1f} days ago"
+        why = _why(suspicion, f"{last}, which is overdue" if overdue[at] else last, signs.get(name, _NONE))
         return Planned(name, hazard.subsets()[chosen], float(hazard.minutes_of()[chosen]), suspicion, why)
 
     # Names last, so that equal nodes have one order.
@@ -259,10 +261,10 @@ def _ranked(
         yield ready[at], functools.partial(planned, at)
 
 
-def _why(suspicion: float, hours: float, sign: Signs, overdue: bool) -> str:
+def _why(suspicion: float, last: str, sign: Signs) -> str:
     if sign.requested:
         return sign.requested
-    parts = [f"whole test {hours / 24.0:.1f} days ago{', which is overdue' if overdue else ''}"]
+    parts = [last]
     counts = ((sign.xids, "XID"), (sign.repairs, "repair"), (sign.neighbours, "failed neighbour"))
     parts += [f"{count} {name}{'s' if count > 1 else ''} in 30 days" for count, name in counts if count]
     return f"{suspicion:.2%} likely to have a hidden defect: {', '.join(parts)}"
