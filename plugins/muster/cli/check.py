@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from muster.errors import MusterError, UnknownNode
@@ -94,7 +94,29 @@ def check(node: Target, level: str) -> list[Item]:
     how = "the key pinned at enrolment" if node.pinned else "a host key that is not pinned yet"
     if node.sku:
         items = for_sku(items, node.sku, level)
-    return [Item(OK, "ssh", (), f"logged in to {node.host}:{node.port} under {how}"), *items]
+    items = [Item(OK, "ssh", (), f"logged in to {node.host}:{node.port} under {how}"), *items]
+    return _missing_first([*of_controller(node.name), *items] if node.pinned else items)
+
+
+def of_controller(name: str) -> list[Item]:
+    """What the controller lacks for admitting an enrolled node: its place in a scheduler, and the signing key."""
+    from muster import records
+    from muster.admission import clusters
+
+    place = records.scheduler_place(name)
+    found = []
+    if place is not None:
+        found.append(_tried("scheduler", lambda: clusters.check(place.cluster, [place.name]), place.cluster))
+    found.append(_tried("signing key", records.check_signing_key, "certificates can be signed"))
+    return found
+
+
+def _tried(item: str, act: Callable[[], None], well: str) -> Item:
+    try:
+        act()
+    except MusterError as error:
+        return Item(MISSING, item, ("admission",), str(error))
+    return Item(OK, item, (), well)
 
 
 def fence_of(node: Target) -> int:

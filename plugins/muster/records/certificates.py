@@ -14,10 +14,10 @@ from sqlalchemy.orm import Session
 from muster.lifecycle import certificate
 from muster.lifecycle.transitions import Evidence, State
 from muster.records.database import access
-from muster.records.database.engine import reading, writing
+from muster.records.database.engine import reading
 from muster.records.database.models import CertificateRow, MeasurementRow, Node, Run, StageRecord
 from muster.records.parts import current_serials
-from muster.records.signing import signing_key
+from muster.records.signing import key_path, signing_key
 from muster.records.verdicts import current_verdicts
 from muster.settings import settings
 
@@ -63,8 +63,10 @@ def uncertified() -> dict[str, str]:
 
 def check_signing_key() -> None:
     """Raise ControllerFault unless certificates can be signed: asked before a node leaves service for a test."""
-    with writing() as session:
-        _key(session)
+    with reading() as session:
+        made_later = _none_yet(session) and settings().certificate_key_file is None and not key_path().exists()
+    if not made_later:
+        signing_key(create=False)
 
 
 def issue(session: Session, node: Node, actor: str, evidence: Evidence) -> None:
@@ -124,7 +126,11 @@ def compare(session: Session, node: Node, environment: Mapping[str, Any]) -> Non
 
 def _key(session: Session) -> Any:
     # A key that was lost is not replaced in silence: nobody could verify the certificates that it signed.
-    return signing_key(create=not session.scalar(select(func.count()).select_from(CertificateRow)))
+    return signing_key(create=_none_yet(session))
+
+
+def _none_yet(session: Session) -> bool:
+    return not session.scalar(select(func.count()).select_from(CertificateRow))
 
 
 def _newest(session: Session, node: Node) -> CertificateRow | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,24 +11,44 @@ from typing import Any
 import pytest
 
 from muster import records
+from muster.admission import service
 from muster.admission.backend import AdmissionBackend, Mark, Seen
 from muster.admission.clusters import backend_of
+from muster.admission.entry import move
 from muster.admission.slurm import FEATURE
 from muster.errors import LeftAlone, MusterError, SchedulerDown
+from muster.lifecycle.transitions import State
 from tests.muster import fleet
+from tests.support import sshd
 from tests.support.node_list import NodeList, NodeListSettings
 from tests.support.slurm import Slurm
 
 SLURM = pytest.param("slurm", marks=[pytest.mark.slow, pytest.mark.needs_slurm])
+OVER_SSH = pytest.param("slurm over SSH", marks=[*SLURM.marks, pytest.mark.needs_sshd])
 MARK = Mark("PASS", datetime.date(2026, 11, 23), "c-1")
 
 
-@pytest.fixture(params=["records only", "worked example", SLURM])
+@pytest.fixture(params=["records only", "worked example", SLURM, OVER_SSH])
 def backend(request: pytest.FixtureRequest, fleet_db: str) -> Iterator[tuple[AdmissionBackend, str]]:
     """A backend and the name in it of a node that it may allocate."""
     if request.param == "slurm":
         request.getfixturevalue("alpha")
         yield backend_of("alpha"), "n0"
+        return
+    if request.param == "slurm over SSH":
+        cluster: Slurm = request.getfixturevalue("alpha")
+        patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
+        with sshd.running(request.getfixturevalue("tmp_path") / "sshd") as server:
+            login = {
+                "host": "127.0.0.1",
+                "port": server.port,
+                "user": server.node().user,
+                "host_key": server.key_text(),
+            }
+            chosen = {"kind": "slurm", "slurm_conf": str(cluster.conf), "login": login}
+            patch.setenv("MUSTER_SCHEDULERS", json.dumps({"beta": chosen}))
+            patch.setenv("MUSTER_SSH_KEY_FILE", str(server.key_file))
+            yield backend_of("beta"), "n0"
         return
     if request.param == "worked example":
         path = request.getfixturevalue("tmp_path") / "nodes"
@@ -197,8 +218,6 @@ class TestSlurm:
 def test_a_cluster_that_is_not_configured_is_one_sentence(
     chosen: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import json
-
     monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps(chosen))
     with pytest.raises(MusterError, match="MUSTER_SCHEDULERS"):
         backend_of("alpha")
@@ -209,3 +228,57 @@ def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
     while not true():
         assert time.monotonic() < end
         time.sleep(0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.needs_slurm
+@pytest.mark.parametrize("options", [(), ("-c",)], ids=["with its state", "without its state"])
+def test_a_slurmctld_that_restarts_ends_with_what_the_records_say(
+    alpha: Slurm, fleet_db: str, options: tuple[str, ...]
+) -> None:
+    """Without its state it forgets every drain: a quarantined node is drained again, and an admitted one stays open."""
+    for node, there in (("gpu-0001", "n0"), ("gpu-0002", "n1")):
+        records.add_node(fleet.new_node(node))
+        records.place_on_scheduler(node, "alpha", there, "Ada", "rack 1")
+        fleet.qualify(node)
+        move(node, State.PRODUCTION, "Ada", "needed now")
+    alpha.stop("slurmctld")
+    move("gpu-0001", State.QUARANTINE, "Ada", "noise")
+    waiting = records.scheduler_place("gpu-0001")
+    assert waiting
+    assert waiting.waits
+    alpha.start_controller(*options)
+    alpha.await_nodes(alpha.names)
+    until(lambda: not service.reconcile() and not records.scheduler_places(waiting=True))
+    until(lambda: service.look(["gpu-0002"])["gpu-0002"].open)
+    assert service.look(["gpu-0001"])["gpu-0001"].ours
+    alpha.stop("slurmctld")
+    alpha.start_controller(*options)
+    alpha.await_nodes(alpha.names)
+    until(lambda: not service.reconcile() and not records.scheduler_places(waiting=True))
+    assert service.look(["gpu-0001"])["gpu-0001"].ours
+    place = records.scheduler_place("gpu-0001")
+    assert place
+    assert bool(place.question) is bool(options)
+
+
+@pytest.mark.slow
+@pytest.mark.needs_slurm
+def test_a_job_that_arrives_while_a_node_is_claimed_keeps_it(
+    alpha: Slurm, fleet_db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look that found the node idle and its drain: the test gives way, and the job runs on."""
+    records.add_node(fleet.new_node())
+    records.place_on_scheduler("gpu-0001", "alpha", "n2", "Ada", "rack 1")
+    fleet.qualify()
+    move("gpu-0001", State.PRODUCTION, "Ada", "needed now")
+    until(lambda: service.idle(["gpu-0001"])["gpu-0001"].idle)
+    job = alpha.call("sbatch", "--parsable", "-w", "n2", "-o", "/dev/null", "--wrap", "sleep 60").strip()
+    until(lambda: alpha.call("squeue", "-h", "-j", job, "-o", "%t").strip() == "R")
+    records.acquire_lease("gpu-0001", "node_revalidation", "r")
+    with pytest.raises(LeftAlone):
+        service.withdraw_for_test("gpu-0001", "revalidation r")
+    records.release_leases("node_revalidation", "r", "not begun")
+    assert service.carry_out("gpu-0001") == ""
+    until(lambda: service.look(["gpu-0001"])["gpu-0001"].open)
+    assert alpha.call("squeue", "-h", "-j", job, "-o", "%t").strip() == "R"

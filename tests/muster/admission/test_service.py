@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from muster import records
 from muster.admission import clusters, service
 from muster.admission.entry import move
+from muster.cli.check import of_controller
 from muster.errors import BadScheduler, IllegalMove, MusterError
 from muster.lifecycle.transitions import State
 from muster.records import schedulers
@@ -197,6 +198,9 @@ def test_bad_places_are_one_sentence_and_change_nothing(nodes: Path, monkeypatch
     with pytest.raises(IllegalMove):
         records.place_on_scheduler(NODE, "alpha", "r1n2", "Ada", "x")
     assert [place.name for place in records.scheduler_places()] == [THERE]
+    nodes.write_text("r1n2\n")
+    marks = {item.item: item.mark for item in of_controller(NODE)}
+    assert marks == {"scheduler": "missing", "signing key": "ok"}
 
 
 STEPS = st.lists(st.sampled_from(["out", "back", "quarantine", "down", "up", "foreign", "freed", "reconcile"]))
