@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import collections
 import datetime
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import Session
 
 from muster.lifecycle.selection import Signs
 from muster.lifecycle.transitions import State
@@ -36,12 +38,16 @@ def signs(since: datetime.datetime) -> dict[str, Signs]:
         .distinct()
     )
     with reading() as session:
-        seen, repaired = dict(session.execute(xids).tuples().all()), dict(session.execute(repairs).tuples().all())
-        racks = dict(session.execute(failed).tuples().all())
-        sits = dict(session.execute(select(Node.name, Node.rack).where(Node.rack.in_(racks.values()))).tuples().all())
+        seen, repaired = _pairs(session, xids), _pairs(session, repairs)
+        racks = _pairs(session, failed)
+        sits = _pairs(session, select(Node.name, Node.rack).where(Node.rack.in_(racks.values())))
     by_rack = collections.Counter(racks.values())
     beside = {name: by_rack[rack] - (name in racks) for name, rack in sits.items()}
     return {
         name: Signs(seen.get(name, 0), repaired.get(name, 0), beside.get(name, 0))
         for name in {*seen, *repaired, *(name for name, count in beside.items() if count)}
     }
+
+
+def _pairs(session: Session, query: Select[str, Any]) -> dict[str, Any]:
+    return {row[0]: row[1] for row in session.execute(query)}
