@@ -38,7 +38,7 @@ from tests.support import sshd, standin  # noqa: E402
 FILES = Path(__file__).parent / "overhead_files"
 STEPS = ("claim", "intake", "burn_in", "integrity", "performance", "thermal", "conclude", "report", "release")
 IDLE_S = 20.0
-RATIO_BAR = 2.0
+RATIO_BAR = 1.6
 WAITING = 100
 
 

@@ -43,7 +43,7 @@ def end(code, how="completed"):
 signal.signal(signal.SIGTERM, lambda *_: end(6, "terminated"))
 if do.get("child"): subprocess.Popen(["sleep", "3600"])
 print("\\x1b[2Jworking", flush=True)
-print(("x" * 99 + "\\n") * do.get("lines", 0), flush=True)
+print(("x" * 99 + "\\n") * do.get("lines", 0), end="", flush=True)
 time.sleep(do.get("seconds", 0))
 if do.get("reboot"): pathlib.Path(os.environ["MUSTER_BOOT_ID_FILE"]).write_text("another boot\\n")
 if do.get("die") or do.get("reboot"):
