@@ -124,7 +124,7 @@ def fence_of(node: Target) -> int:
     answer, program = _run_agent(node, ["info", "--json", "--node", node.name])
     try:
         found = json.loads(answer.out)["fence"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         found = None
     if not isinstance(found, int) or isinstance(found, bool):
         raise MusterError(
@@ -196,7 +196,7 @@ def parse(answer: bytes) -> list[Item] | None:
             )
             for each in raw[:ITEMS_MAX]
         ]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return _missing_first(items)
 

@@ -262,7 +262,7 @@ def _cell(key: str, value: Any) -> Any:
     if key in _JSON:
         try:
             return json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return _Bad(f"{key} {_quoted(value)} is not JSON; write {_JSON[key]}")
     return value
 

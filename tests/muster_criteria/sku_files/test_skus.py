@@ -143,6 +143,8 @@ WRONG: list[tuple[str, Spoil]] = [
         lambda raw: raw.update(programme="tpu-node"),
     ),
     ("no programme", lambda raw: raw.pop("programme")),
+    ("a programme outside its folder", lambda raw: raw.update(programme="../programmes/gpu-node")),
+    ("a family with a name that no file can have", lambda raw: raw.update(includes=["g" * 300])),
     (
         "another name than the file's",
         lambda raw: raw.update(sku="h200"),

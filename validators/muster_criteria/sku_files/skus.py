@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ FAMILY_KEYS = ("sensors", "inventory", "limits", "absent")
 
 YAML_BYTES_MAX = 200_000
 NAME_MAX = 80
+_FILE_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is there
 
 
@@ -83,11 +85,9 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
     named = raw.get("programme")
     if not isinstance(named, str):
         return None, [Problem(path.name, "programme", "names no programme (such as gpu-node)")]
-    programme_path = next(
-        (file for folder in _folders(search) if (file := folder / "programmes" / f"{named}.yaml").is_file()), None
-    )
+    programme_path = _find(search, "programmes", named)
     if programme_path is None:
-        return None, [Problem(path.name, "programme", f"there is no programme {named!r} in programmes/")]
+        return None, [Problem(path.name, "programme", f"there is no programme {named[:NAME_MAX]!r} in programmes/")]
     try:
         programme_text, programme_raw = _read_yaml(programme_path)
         programme = Programme.model_validate(programme_raw)
@@ -121,11 +121,9 @@ def _with_families(raw: dict[str, Any], search: Sequence[Path]) -> tuple[bytes, 
     """Returns the families' bytes and the SKU with their entries after its own. Raises SkuError."""
     read, whole = b"", dict(raw)
     for name in _listed(raw, "includes"):
-        path = next(
-            (file for folder in _folders(search) if (file := folder / "families" / f"{name}.yaml").is_file()), None
-        )
+        path = _find(search, "families", str(name))
         if path is None:
-            raise SkuError(f"there is no family {name!r} in families/")
+            raise SkuError(f"there is no family {str(name)[:NAME_MAX]!r} in families/")
         text, family = _read_yaml(path)
         if unknown := sorted(set(family) - set(FAMILY_KEYS)):
             raise SkuError(f"family {name} may have {', '.join(FAMILY_KEYS)}, but has {', '.join(map(str, unknown))}")
@@ -133,6 +131,13 @@ def _with_families(raw: dict[str, Any], search: Sequence[Path]) -> tuple[bytes, 
         for key in FAMILY_KEYS:
             whole[key] = [*_listed(whole, key), *_listed(family, key)]
     return read, whole
+
+
+def _find(search: Sequence[Path], folder: str, name: str) -> Path | None:
+    """Returns the first ``folder/name.yaml`` on the search path; None if there is none or ``name`` is no file name."""
+    if not _FILE_NAME.fullmatch(name):
+        return None
+    return next((file for each in _folders(search) if (file := each / folder / f"{name}.yaml").is_file()), None)
 
 
 def _listed(raw: dict[str, Any], key: str) -> list[Any]:

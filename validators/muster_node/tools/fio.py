@@ -29,7 +29,7 @@ def parse_fio(text: str, pattern: str) -> FioRun:
         side: Dict[str, Any] = job["write" if pattern.endswith("write") else "read"]
         error, rate, iops = int(job["error"]), _bytes_per_s(side), float(side["iops"])
         p99 = _p99_ms(side)
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as wrong:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as wrong:
         raise BadOutput("no results", "printed no result of a job") from wrong
     if error:
         raise BadOutput("failed", "failed: %s" % os.strerror(error))

@@ -6,10 +6,13 @@ from typing import Optional
 
 
 class BadOutput(Exception):
-    """A tool's output that holds no result. ``code`` identifies the kind; the message continues "the tool …"."""
+    """A tool's output that holds no result.
+
+    ``code`` identifies the kind; the message continues "the tool …" and is one printable line.
+    """
 
     def __init__(self, code: str, sentence: str) -> None:
-        super().__init__(sentence)
+        super().__init__("".join(letter if letter.isprintable() else " " for letter in sentence))
         self.code = code
 
 
