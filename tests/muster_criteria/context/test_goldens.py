@@ -49,13 +49,21 @@ class TestPromotion:
         assert not agreed.digest
         assert "have agreed" in agreed.why_not
 
-    def test_one_dissent_holds_it_however_many_agree(self) -> None:
-        many = [seen(f"gpu {number}", f"n{number}") for number in range(50)]
-        agreed = consensus([*many, seen("gpu x", "x", "other")])
-        assert not agreed.digest
-        assert agreed.why_not == "held: devices disagree (right by 50 and other by 1)"
+    @pytest.mark.parametrize(("agreeing", "dissenting", "promoted"), [(8, 1, False), (9, 1, True), (50, 6, False)])
+    def test_dissent_on_more_than_one_node_in_ten_holds_it(
+        self, agreeing: int, dissenting: int, promoted: bool
+    ) -> None:
+        sightings = [seen(f"gpu {number}", f"n{number}") for number in range(agreeing)]
+        sightings += [seen(f"gpu x{number}", f"x{number}", "other") for number in range(dissenting)]
+        agreed = consensus(sightings)
+        assert bool(agreed.digest) is promoted
+        assert agreed.why_not.startswith("held") is not promoted
 
-    def test_a_device_that_once_gave_other_bits_dissents_for_ever(self) -> None:
+    def test_equal_halves_make_no_golden(self) -> None:
+        halves = [seen(f"gpu {number}", f"n{number}", "right" if number % 2 else "other") for number in range(40)]
+        assert not consensus(halves).digest
+
+    def test_a_device_that_once_gave_other_bits_dissents(self) -> None:
         assert consensus([*THREE, seen("gpu 1", "a", "other")]).why_not.startswith("held")
 
     def test_a_suspect_has_no_vote(self) -> None:

@@ -137,7 +137,11 @@ def _promote(session: Session, ids: Collection[str], simulated: bool) -> None:
     for identity, seen in _by_id(_voting(session, _sightings(session, missing, None))).items():
         state = consensus(seen, excluded)
         if state.digest:
-            agreed = [f"{each.subject} on {each.node} in {each.run}" for each in seen if each.subject not in excluded]
+            agreed = [
+                f"{each.subject} on {each.node} in {each.run}"
+                for each in seen
+                if each.digest == state.digest and each.subject not in excluded
+            ]
             session.add(
                 GoldenRow(
                     golden_id=identity, key=seen[0].key, op=seen[0].op, simulated=simulated, digest=state.digest,
