@@ -17,12 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.muster_criteria.test_measured import largest
 
 from muster import records
 from muster_criteria.measured import BadResult, parse_result
 from muster_node.contract import Measurement
 from tests.muster import fleet
+from tests.muster_criteria.stage.test_measured import largest
 
 REPEATS = 5
 STORED = 2_000

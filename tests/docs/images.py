@@ -66,20 +66,20 @@ def rows_of(mails: list[EmailMessage]) -> list[Row]:
     rows: dict[str, Row] = {}
     for message in mails:
         node, result = str(message["X-Muster-Node"]), result_of(message)
-        words = dict(rows[node].words) if node in rows else {}
+        cells = dict(rows[node].cells) if node in rows else {}
         stages = result["stages"]
         assert isinstance(stages, list)
         together = str(result["dag_id"]) == "cluster_qualification"
         if "revalidation" in str(result["dag_id"]):
-            words["revalidation"] = str(message["X-Muster-Verdict"])
+            cells["revalidation"] = str(message["X-Muster-Verdict"])
         elif together:
-            words["cluster"] = str(message["X-Muster-Verdict"])
+            cells["cluster"] = str(message["X-Muster-Verdict"])
         else:
-            words |= {stage["judgement"]["stage"]: stage["judgement"]["verdict"] for stage in stages}
+            cells |= {stage["judgement"]["stage"]: stage["judgement"]["verdict"] for stage in stages}
         state = str(result["state_after"])
         if state == "production":
-            words.setdefault("production", "admitted")
-        rows[node] = Row(node, message["X-Muster-Simulated"] == "yes", words, state, True)
+            cells.setdefault("production", "admitted")
+        rows[node] = Row(node, message["X-Muster-Simulated"] == "yes", cells, state, True)
     return [rows[node] for node in sorted(rows)]
 
 

@@ -37,7 +37,7 @@ class Frozen:
     def straying(self, times: float) -> Frozen:
         """The same, of a fleet whose single readings stray so much further."""
         other, tails = copy.copy(self), self.snapshot.tails.copy()
-        tails.loc[tails["repeats"] == 1, [name for name in tails if name.startswith("q")]] *= times
+        tails.loc[tails["repeats"] == 1, [name for name in tails if str(name).startswith("q")]] *= times
         other.snapshot = dataclasses.replace(self.snapshot, tails=tails)
         return other
 

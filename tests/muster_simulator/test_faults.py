@@ -34,7 +34,7 @@ def test_a_drawn_fault_is_found_on_its_device() -> None:
     for model, faults in ((single, (draw_fault(kind, single, dice),)), (double, draw_pair(double, dice))):
         outcome = examine(Case(model, dice.randrange(10**6), faults))
         assert all(outcome.found), (SEED, outcome)
-        assert outcome.accused == (), (SEED, outcome)
+        assert outcome.wrongly_named == (), (SEED, outcome)
 
 
 @pytest.mark.slow
@@ -42,7 +42,7 @@ def test_a_drawn_healthy_node_passes_all_checks_that_need_no_peers() -> None:
     dice = random.Random(SEED)
     outcome = examine(Case(dice.choice(list(MODELS)), dice.randrange(10**6)))
     assert outcome.verdict is Verdict.PROVISIONAL, (SEED, outcome)
-    assert outcome.accused == ()
+    assert outcome.wrongly_named == ()
 
 
 @pytest.mark.parametrize("model", sorted(MODELS))

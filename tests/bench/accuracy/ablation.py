@@ -101,8 +101,10 @@ ELEMENTS = {
     "averaged tails": Element(_likeliest_tail, [tails._Fits.shapes, shapes]),
     "hierarchical priors": Element(_no_priors, [shapes, tails._priors]),
     "slopes": Element(_no_slopes, [explained]),
-    "CUSUM": Element(_no_cusum, [budget.cusum_limit, thresholds.Thresholds.cusum_limits.func, verdicts._cusum]),
-    "series weights": Element(_equal_weights, [keyed.Series.weight.fget]),
+    "CUSUM": Element(
+        _no_cusum, [budget.cusum_limit, vars(thresholds.Thresholds)["cusum_limits"].func, verdicts._cusum]
+    ),
+    "series weights": Element(_equal_weights, [vars(keyed.Series)["weight"].fget]),
     "rule shares": Element(_equal_shares),
 }
 COLUMNS = {

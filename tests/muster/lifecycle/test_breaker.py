@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,7 +97,7 @@ EVENTS = st.lists(
 
 @given(EVENTS, st.integers(0, 60), st.randoms())
 def test_it_counts_each_node_once_whatever_the_order_and_never_for_what_is_over(
-    events: list[EventRecord], serving: int, chance: object
+    events: list[EventRecord], serving: int, chance: random.Random
 ) -> None:
     in_service = [f"s{place}" for place in range(serving)]
     told = breaker.state(events, in_service, NOW, LIMITS)

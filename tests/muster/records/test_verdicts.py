@@ -193,7 +193,9 @@ def test_enrolments_that_race_for_one_name(same_key: bool) -> None:
         outcomes: list[str] = []
         barrier = threading.Barrier(4)
 
-        def race(number: int, name: str = f"n{turn}", seen: list[str] = outcomes, go: object = barrier) -> None:
+        def race(
+            number: int, name: str = f"n{turn}", seen: list[str] = outcomes, go: threading.Barrier = barrier
+        ) -> None:
             key = fleet.host_key(name if same_key else f"{name}-{number}")
             go.wait()
             try:

@@ -159,7 +159,7 @@ def test_bad_siblings_do_not_mask_each_other(case: MakeCase, references: Referen
 def test_a_retest_that_confirms_convicts(case: MakeCase, references: References, h100: Sku) -> None:
     """One such figure is only worth another look, two are rare enough; that there were two runs is told."""
     tails = references.snapshot.tails.copy()
-    tails.loc[tails["repeats"] == 2, [name for name in tails if name.startswith("q")]] *= 0.5  # little strays twice
+    tails.loc[tails["repeats"] == 2, [name for name in tails if str(name).startswith("q")]] *= 0.5
     frozen = dataclasses.replace(
         references,
         snapshot=dataclasses.replace(references.snapshot, tails=tails),
