@@ -1,1 +1,0 @@
-"""What to do next with which nodes: pure choices, and previews of what a command would do."""
