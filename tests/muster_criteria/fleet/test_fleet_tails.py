@@ -57,6 +57,7 @@ def limits_beside(draw: Draw, others: list[Draw], weight: float = 1.0) -> list[f
     return limits
 
 
+@pytest.mark.slow
 def test_like_metrics_tell_of_each_others_tails() -> None:
     """What luck does to a threshold is a third less with five metrics like it, and no less where they tell nothing."""
     draw = DRAWS["student-t(4)"]
