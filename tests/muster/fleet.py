@@ -7,7 +7,7 @@ import dataclasses
 import gzip
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from muster import records
 from muster.lifecycle.transitions import STAGES
@@ -44,6 +44,7 @@ def result(
     simulated: bool = False,
     measurements: Sequence[Measurement] | None = None,
     note: str = "",
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[StageResult, bytes]:
     """A result as a node would send it, parsed, and its bytes."""
     figures = (
@@ -52,7 +53,8 @@ def result(
     sent = Result(
         job_id="job", node=node, stage=stage, level="short", fence=1, agent_sha256="ab" * 32, simulated=simulated,
         started_at=1.7e9, ended_at=1.7e9 + 90, end="completed", partial=False,
-        identity={"boot_id": "b-1", "hostname": node, "serials": serials or {}}, environment={"kernel": "6.1"},
+        identity={"boot_id": "b-1", "hostname": node, "serials": serials or {}}, 
+        environment={"kernel": "6.1", **(environment or {})},
         guard={"busy": False, "evidence": []},
         probes=[ProbeOutcome("gemm_rate", "completed", "", 1.7e9, 80.0)], measurements=list(figures),
         telemetry=[Aggregate("power", "gpu0", "W", 90, 90.0, 650.0, 690.0, 700.0, 1.5)],
@@ -107,18 +109,26 @@ def begin(node: str = "gpu-0001", run_id: str = "", **options: object) -> record
     return records.acquire_lease(node, DAG, run_id)
 
 
-def do_stage(lease: records.LeaseRecord, stage: str, verdict: Verdict = Verdict.PASS, **said: object) -> None:
-    parsed, raw = result(stage, node=lease.node)
+def do_stage(
+    lease: records.LeaseRecord,
+    stage: str,
+    verdict: Verdict = Verdict.PASS,
+    environment: Mapping[str, str] | None = None,
+    **said: object,
+) -> None:
+    parsed, raw = result(stage, node=lease.node, environment=environment)
     records.begin_stage(lease.dag_id, lease.run_id, stage, node=lease.node)
     said_of = judgement(stage, verdict, **said)
     records.record_stage(lease.dag_id, lease.run_id, parsed, said_of, raw, node=lease.node)
 
 
-def qualify(node: str = "gpu-0001", run_id: str = "") -> records.LeaseRecord:
+def qualify(
+    node: str = "gpu-0001", run_id: str = "", environment: Mapping[str, str] | None = None
+) -> records.LeaseRecord:
     """The whole of a passing run; the lease is freed."""
     lease = begin(node, run_id)
     for stage in STAGES:
-        do_stage(lease, stage)
+        do_stage(lease, stage, environment=environment)
     records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
     records.release_leases(lease.dag_id, lease.run_id, "over")
     return lease

@@ -14,6 +14,7 @@ from muster_simulator.state import GpuState, State
 
 _MEMORY_CLOCK_MHZ = 2619.0
 _LOWEST_LIMIT_SHARE = 0.3
+_BIOS, _BMC, _INFOROM = "1.4.2", "24.9", "G520.0200.00.05"
 IS_LOST = "NVML: GPU is lost"
 
 
@@ -85,6 +86,9 @@ def _node_facts(machine: Machine) -> List[Fact]:
         "driver_version": model.driver_version,
         "cuda_version": model.cuda_version,
         "fabric_manager": "active",
+        "fabric_manager_version": model.driver_version,
+        "bios_version": _BIOS,
+        "bmc_firmware": _BMC,
     }
     facts = [Fact(name, "node", unit, float(value)) for (name, unit), value in numbers.items()]
     facts += [_text(name, "node", text) for name, text in texts.items()]
@@ -119,6 +123,7 @@ def _gpu_facts(machine: Machine, built: Gpu, gpu: GpuState) -> List[Fact]:
         "pci_address": built.pci,
         "gpu_uuid": built.uuid,
         "vbios": model.vbios,
+        "inforom_version": _INFOROM,
         "compute_mode": "default",
         "throttle_reason": gpu.throttle,
     }

@@ -42,6 +42,9 @@ def known(nodes: Sequence[NodeRecord], now: datetime.datetime) -> Mapping[str, A
     passes = {node: passed for node, passed in records.stage_passes().items() if node not in requested}
     signs = dict(records.signs(now - SIGNS_FOR))
     signs |= {node: dataclasses.replace(signs.get(node, Signs()), requested=why) for node, why in requested.items()}
+    for node, change in records.version_changes().items():
+        sign = signs.get(node, Signs())
+        signs[node] = dataclasses.replace(sign, change=change.versions, proven=change.passed)
     breakers = {simulated: records.breaker(simulated=simulated).why for simulated in {node.simulated for node in nodes}}
     return {
         "nodes": nodes,

@@ -113,6 +113,7 @@ def _case(
     from muster_criteria.context.goldens import Goldens
     from muster_criteria.stage.case import Case
 
+    fleet_parts = {each.part for each in sku.versions if each.as_the_fleet and stage == "intake"}
     case = Case(
         sku,
         stage,
@@ -135,6 +136,7 @@ def _case(
         goldens=records.goldens_for(result, run.run_id, simulated=simulated, before=before) if goldens else Goldens(),
         others=others,
         repeats=again,
+        running=records.running_versions(sku.name, node.name, fleet_parts, simulated=simulated, before=before),
         previous_faults=records.previous_faults(result, node.name, run.run_id, before=before),
     )
 

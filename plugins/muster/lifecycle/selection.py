@@ -7,12 +7,12 @@ the backend does not know it, a run holds it, the circuit breaker bars it, or a 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import datetime
 import functools
 import heapq
 import math
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,9 @@ DOMAIN = "power_domain"
 """The label of a node that names the PDU or busway which feeds it."""
 
 
+CANARIES = 2
+"""Nodes that are tested with new driver or firmware, and must pass, before the others that have the same."""
+
 STEP = datetime.timedelta(minutes=5)
 """How often ``idle_revalidation`` looks again for a node to test."""
 
@@ -46,13 +49,16 @@ class Idle:
 class Signs:
     """What happened to a node in the last 30 days: XIDs, repairs, and failed nodes of its rack other than itself.
 
-    ``requested``: why the whole test is due at once, "" if it is not.
+    ``requested``: why the whole test is due at once, "" if it is not. ``change``: the driver and firmware that are new
+    on it; ``proven``: how many other nodes passed each test with them.
     """
 
     xids: int = 0
     repairs: int = 0
     neighbours: int = 0
     requested: str = ""
+    change: str = ""
+    proven: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,11 +124,14 @@ def choose(
         return Choice((), passed_over | {node.name: limits.closed for node in ready})
     tested = [node for node in fleet if node.state is State.REVALIDATION or node.name in leased]
     room = max(0, at_once(len(fleet), limits) - len(tested))
-    drawn: dict[str, float] = defaultdict(float)
+    drawn: dict[str, float] = collections.defaultdict(float)
     for node in tested:
         drawn[node.labels.get(DOMAIN, "")] += limits.node_kw
+    signs = signs or {}
+    canaries = collections.Counter(signs.get(node.name, _NONE).change for node in tested)
     chosen: list[Planned] = []
-    for node, planned in _ranked(ready, now, passes, signs or {}, limits):
+    for node, planned in _ranked(ready, now, passes, signs, limits):
+        sign = signs.get(node.name, _NONE)
         domain = node.labels.get(DOMAIN, "")
         if len(chosen) >= room:
             passed_over[node.name] = (
@@ -132,7 +141,10 @@ def choose(
             passed_over[node.name] = (
                 f"power domain {domain} has none left of its {limits.domain_kw[domain]:g} kW for tests"
             )
+        elif sign.change and sign.proven < CANARIES <= sign.proven + canaries[sign.change]:
+            passed_over[node.name] = f"it waits until {CANARIES} other nodes with {sign.change} have passed"
         else:
+            canaries[sign.change] += 1
             drawn[domain] += limits.node_kw
             chosen.append(planned())
     return Choice(tuple(chosen), passed_over)

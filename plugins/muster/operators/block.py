@@ -18,13 +18,14 @@ from muster import acting, records
 from muster.admission import entry
 from muster.errors import MusterError
 from muster.integration import closing, logins, runid
+from muster.lifecycle.certificate import WATCHED
 from muster.lifecycle.gate import Admit
 from muster.lifecycle.transitions import CLUSTER_STAGES, State
 from muster.operators import claims
 from muster.records import NodeRecord
 from muster.remote import attempt as remote
 from muster.settings import settings
-from muster_criteria.model import Judgement, Severity, Verdict
+from muster_criteria.model import Action, Evidence, FaultClass, Judgement, Severity, Verdict
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.skus import load_sku
 
@@ -61,6 +62,8 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int,
         raise MusterError(f"a block is at least two nodes, each named once, not {', '.join(names) or 'none'}")
     nodes = [claims.testable(name, level) for name in names]
     _check_nodes(nodes)
+    for sentence in _differences(names):
+        log.warning("before the block trains: %s", sentence)
     with claims.held(names, dag_id, run_id):
         claims.refuse_in_use(names, force)
         for name in names:
@@ -93,6 +96,13 @@ def _check_nodes(nodes: Sequence[NodeRecord]) -> None:
         raise MusterError("a block cannot mix real and simulated nodes: they are judged by each other")
 
 
+def _differences(members: Sequence[str]) -> list[str]:
+    """A sentence for each driver and firmware in which the members differ, as each reported it last."""
+    from muster_criteria.context.versions import differing
+
+    return differing(records.versions_of(members), WATCHED)
+
+
 def judge(dag_id: str, run_id: str, members: Sequence[str], faults: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Judge the block from its members' results and record each verdict. Returns {member: {verdict, reason}}.
 
@@ -110,12 +120,20 @@ def judge(dag_id: str, run_id: str, members: Sequence[str], faults: Mapping[str,
     block = judge_block(list(results.values()))
     for note in block.notes:
         log.warning("%s", note)
+    mixed = tuple(
+        Evidence(
+            "versions_differ", f"{sentence[0].upper()}{sentence[1:]}.", fault_class=FaultClass.SOFTWARE,
+            action=Action.FIX_SOFTWARE, severity=Severity.WARNING, expected="one version in a block",
+        )
+        for sentence in _differences(members)
+    )  # fmt: skip
     outcome: dict[str, dict[str, str]] = {}
     for judged in block.members:
         name = judged.name
         member, sku, run = collected[name], skus[name], records.get_run(dag_id, run_id, node=name)
         judgement = judged.judgement(results[name], run.level, sku.name, sku.revision)
         judgement = _with_established(dataclasses.replace(judgement, stage=STAGE), member.established, run.simulated)
+        judgement = _with_warnings(judgement, mixed)
         stored = records.record_stage(
             dag_id, run_id, member.result, judgement, member.raw, member.telemetry, member.attempts, node=name
         ).judgement
@@ -184,6 +202,18 @@ def _with_established(judgement: Judgement, established: Judgement | None, simul
     return dataclasses.replace(
         judgement, verdict=Verdict.FAIL, reason=own[0].summary, findings=(*own, *judgement.findings)
     )
+
+
+def _with_warnings(judgement: Judgement, warnings: Sequence[Evidence]) -> Judgement:
+    """The judgement with ``warnings``; with any, it is at best WARN."""
+    from muster_criteria.stage.findings import evidence_finding
+
+    if not warnings:
+        return judgement
+    findings = (*judgement.findings, *map(evidence_finding, warnings))
+    if judgement.verdict is not Verdict.PASS:
+        return dataclasses.replace(judgement, findings=findings)
+    return dataclasses.replace(judgement, verdict=Verdict.WARN, reason=warnings[0].sentence, findings=findings)
 
 
 def admit(dag_id: str, run_id: str, outcome: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from muster.records.admission import admission_decision
 from muster.records.adoption import adopt_nodes, rekey_node, replace_node, verify_node
-from muster.records.certificates import CertificateRecord, certificate_of, check_signing_key, uncertified
+from muster.records.certificates import (
+    CertificateRecord,
+    VersionChange,
+    certificate_of,
+    check_signing_key,
+    uncertified,
+    version_changes,
+    versions_of,
+)
 from muster.records.common_causes import neighbours
 from muster.records.contested import confirm_part, serials_elsewhere
 from muster.records.database.engine import DatabaseState, database_state, dispose, rehearsal, scratch, upgrade
@@ -19,6 +27,7 @@ from muster.records.fleet.measured import VISITS, ZONE, excluded_from_peers, fle
 from muster.records.fleet.past_faults import previous_faults
 from muster.records.fleet.peers import keep_snapshot, last_change, latest_snapshot, list_snapshots, load_snapshot
 from muster.records.fleet.revisions import load_revision
+from muster.records.fleet.running import running_versions
 from muster.records.fleet.signs import signs
 from muster.records.fleet.xids import XidRecord, by_boot, part_of, recorded_xids
 from muster.records.leases import (
@@ -140,6 +149,7 @@ __all__ = [
     "StageBytes",
     "StageSummary",
     "StageVerdict",
+    "VersionChange",
     "XidRecord",
     "acquire_lease",
     "acquire_leases",
@@ -229,6 +239,7 @@ __all__ = [
     "revoke_waiver",
     "run_report",
     "run_stages",
+    "running_versions",
     "scheduler_place",
     "scheduler_places",
     "scratch",
@@ -243,6 +254,8 @@ __all__ = [
     "uncertified",
     "upgrade",
     "verify_node",
+    "version_changes",
+    "versions_of",
     "waive_finding",
     "waivers_at",
     "withdraw_golden",

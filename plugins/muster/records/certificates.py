@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from muster.lifecycle import certificate
-from muster.lifecycle.transitions import Evidence, State
+from muster.lifecycle.transitions import SERVING, Evidence, State
 from muster.records.database import access
 from muster.records.database.engine import reading
 from muster.records.database.models import CertificateRow, MeasurementRow, Node, Run, StageRecord
@@ -61,6 +61,48 @@ def uncertified() -> dict[str, str]:
     return found
 
 
+@dataclasses.dataclass(frozen=True)
+class VersionChange:
+    """What runs on a node in service since its certificate was revoked, such as "driver 580.10". ``passed``: how many
+    other nodes of its SKU hold a certificate for just that.
+    """
+
+    versions: str
+    passed: int
+
+
+def version_changes() -> dict[str, VersionChange]:
+    """{node: its change} of the nodes in service whose driver or firmware is not what was certified."""
+    found: dict[str, tuple[str, dict[str, str]]] = {}
+    certified: list[tuple[str, Mapping[str, Any]]] = []
+    with reading() as session:
+        for node in session.scalars(select(Node).where(Node.state.in_([str(state) for state in SERVING]))):
+            row = _newest(session, node)
+            if row is None:
+                continue
+            was = row.certified["environment"]
+            if not _value(row).invalid(access.now()):
+                certified.append((node.sku, was))
+            elif row.revoked:
+                present = _environment(session, node)
+                new = {name: present[name] for name in sorted(present) if was.get(name, present[name]) != present[name]}
+                if new:
+                    found[node.name] = (node.sku, new)
+    return {
+        name: VersionChange(
+            ", ".join(f"{part} {version}" for part, version in new.items()),
+            sum(sku == other and new.items() <= was.items() for other, was in certified),
+        )
+        for name, (sku, new) in found.items()
+    }
+
+
+def versions_of(nodes: Sequence[str]) -> dict[str, dict[str, str]]:
+    """{node: {name: version}} of driver and firmware, as each reported them last. Raises UnknownNode."""
+    with reading() as session:
+        return {name: _environment(session, access.node_row(session, name)) for name in nodes}
+
+
 def check_signing_key() -> None:
     """Raise ControllerFault unless certificates can be signed: asked before a node leaves service for a test."""
     with reading() as session:
@@ -72,11 +114,13 @@ def check_signing_key() -> None:
 def issue(session: Session, node: Node, actor: str, evidence: Evidence) -> None:
     """Issue the certificate of an admission, in the transaction that makes it; none for a node in shadow mode.
 
-    A node that returns from a test with nothing new keeps its certificate as it is. Raises ControllerFault.
+    A node that returns from a test with nothing new keeps its certificate as it is, and so does one of whose stages
+    some passed with another driver or firmware than it has now. Raises ControllerFault.
     """
     if State(node.state) is not State.PRODUCTION or node.shadow:
         return
-    if (evidence.held or evidence.nothing_new) and _newest(session, node):
+    keeps = evidence.held or evidence.nothing_new or (not evidence.person and _passed_before_change(session, node))
+    if keeps and _newest(session, node):
         return
     now = access.now()
     days = datetime.timedelta(days=settings().certificate_days)
@@ -151,6 +195,14 @@ def _stages(session: Session, node: Node) -> list[dict[str, Any]]:
         }
         for stage, run in session.execute(query.order_by(StageRecord.id))
     ]  # fmt: skip
+
+
+def _passed_before_change(session: Session, node: Node) -> bool:
+    """Whether a current verdict is from a run with another driver or firmware than the node reported last."""
+    ids = [stage for stage, _ in current_verdicts(session, node)]
+    runs = session.scalars(select(Run).join(StageRecord, StageRecord.run == Run.id).where(StageRecord.id.in_(ids)))
+    present = _environment(session, node)
+    return any(run.environment.get(name, version) != version for run in runs for name, version in present.items())
 
 
 def _measurements(session: Session, node: Node) -> str:

@@ -111,6 +111,21 @@ def test_a_test_that_is_requested_is_whole_and_comes_before_the_overdue() -> Non
     assert (first.node, first.stages) == ("b", STAGES)
 
 
+@pytest.mark.parametrize(
+    ("proven", "in_test", "chosen"), [(0, 0, 2), (0, 1, 1), (0, 2, 0), (1, 0, 1), (1, 1, 0), (2, 0, 4), (2, 3, 1)]
+)
+def test_new_firmware_is_tested_on_canaries_first(proven: int, in_test: int, chosen: int) -> None:
+    """Two nodes pass before the others that have the same are taken; what runs on other nodes does not wait."""
+    nodes = [node(f"n{at}", State.REVALIDATION if at < in_test else State.PRODUCTION) for at in range(4)]
+    nodes.append(node("other"))
+    new = Signs(requested="its certificate holds no longer", change="driver 590.1", proven=proven)
+    signs = {f"n{at}": new for at in range(4)}
+    choice = choose(nodes, NOW, dict.fromkeys((each.name for each in nodes), IDLE), {}, ALL, signs=signs)
+    picked = [each.node for each in choice.chosen]
+    assert len([name for name in picked if name != "other"]) == chosen
+    assert "other" in picked
+
+
 def test_power_and_blackouts_are_limits() -> None:
     nodes = [node(name, domain="pdu-1" if name != "c" else "") for name in "abc"]
     idle = dict.fromkeys("abc", IDLE)

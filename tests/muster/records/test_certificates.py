@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import json
 from pathlib import Path
@@ -35,8 +34,7 @@ def in_production() -> records.CertificateRecord:
 def contact(serials: dict[str, str], driver: str = "") -> None:
     """A stage of a revalidation, with what the node reports."""
     lease = fleet.begin(run_id=f"r-{serials}-{driver}")
-    parsed, raw = fleet.result("intake", serials=serials)
-    parsed = dataclasses.replace(parsed, environment={"kernel": "6.1", "driver": driver}) if driver else parsed
+    parsed, raw = fleet.result("intake", serials=serials, environment={"driver": driver} if driver else {})
     records.begin_stage(lease.dag_id, lease.run_id, "intake")
     records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement("intake"), raw)
     records.release_leases(lease.dag_id, lease.run_id, "over")
@@ -123,3 +121,39 @@ def test_without_a_usable_key_nothing_enters_production(
     assert records.get_node(NODE).state is State.QUALIFIED
     with pytest.raises(ControllerFault):
         records.check_signing_key()
+
+
+def test_a_new_driver_is_a_change_until_a_whole_test_passes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many others hold a certificate for the same decides whether this one is a canary."""
+    monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
+    for name in (NODE, "gpu-0002"):
+        records.add_node(fleet.new_node(name))
+        fleet.qualify(name, environment={"driver": "580.1"})
+        move(name, State.PRODUCTION, "Ada", "needed now")
+    assert records.version_changes() == {}
+    contact({}, "590.1")
+    assert records.version_changes() == {NODE: records.VersionChange("driver 590.1", 0)}
+    fleet.qualify("gpu-0002", "again", environment={"driver": "590.1"})
+    assert records.version_changes() == {NODE: records.VersionChange("driver 590.1", 1)}
+    sign = known([records.get_node(NODE)], datetime.datetime.now(datetime.UTC))["signs"][NODE]
+    assert (sign.change, sign.proven) == ("driver 590.1", 1)
+
+
+@pytest.mark.parametrize(("stages", "certified"), [(("intake",), False), (STAGES, True)])
+def test_what_passed_with_the_old_driver_certifies_nothing_of_the_new_one(
+    stages: tuple[str, ...], certified: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
+    records.add_node(fleet.new_node())
+    fleet.qualify(environment={"driver": "580.1"})
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
+    lease = fleet.begin(run_id="idle", required_stages=stages)
+    for stage in stages:
+        fleet.do_stage(lease, stage, environment={"driver": "590.1"})
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    assert records.get_node(NODE).state is State.PRODUCTION
+    assert (NODE not in records.uncertified()) is certified
+    if not certified:
+        sign = known([records.get_node(NODE)], datetime.datetime.now(datetime.UTC))["signs"][NODE]
+        assert (sign.change, bool(sign.requested)) == ("driver 590.1", True)

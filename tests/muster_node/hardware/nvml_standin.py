@@ -60,6 +60,7 @@ class FakeNvml:
             "nvmlDeviceGetSerial": "1650000000001",
             "nvmlDeviceGetUUID": "GPU-0000",
             "nvmlDeviceGetVbiosVersion": "96.00.A5.00.01",
+            "nvmlDeviceGetInforomImageVersion": "G520.0200.00.05",
             "nvmlDeviceValidateInforom": None,
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=81559 * 2**20),
             "nvmlDeviceGetEccMode": [1, 1],

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from muster_node.hardware.host import fabric
+from muster_node.hardware.host import fabric, firmware
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import NOT_SUPPORTED
 
@@ -53,6 +54,32 @@ def test_ports_are_reported_with_state_firmware_and_errors(machine: Files) -> No
     errors = {fact.labels["counter"]: fact for fact in facts if (fact.name, fact.device) == ("ib_errors", "nic:mlx5_0")}
     assert errors["symbol_error"].value == 3
     assert (errors["out_of_sequence"].value, errors["out_of_sequence"].note) == (None, NOT_SUPPORTED)
+
+
+def test_firmware_is_read_without_privilege(
+    tree: Callable[[dict[str, str]], Files], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVSwitch lines are those of NVIDIA's procfs_nvswitch.c, "N/A" where the driver does not know the version."""
+    monkeypatch.setattr(firmware, "output_of", lambda command: "Fabric Manager version is : 580.126.09\n")
+    files = tree(
+        {
+            "/sys/class/dmi/id/bios_version": "2.21.1",
+            "/sys/devices/platform/ipmi_bmc.0/firmware_revision": "24.9",
+            "/proc/driver/nvidia-nvswitch/devices/0000:05:00.0/information": "BIOS Version: 96.10.6d.00.01",
+            "/proc/driver/nvidia-nvswitch/devices/0000:06:00.0/information": "BIOS Version: N/A",
+        }
+    )
+    facts = {(fact.name, fact.device): fact.text for fact in firmware.firmware(files, nvidia=True)}
+    assert facts == {
+        ("bios_version", "node"): "2.21.1",
+        ("bmc_firmware", "node"): "24.9",
+        ("nvswitch_firmware", "nvswitch0"): "96.10.6d.00.01",
+        ("nvswitch_firmware", "nvswitch1"): None,
+        ("fabric_manager_version", "node"): "580.126.09",
+    }
+    without = {fact.name: fact for fact in firmware.firmware(tree({"/sys/class/net/x/device/a": ""}), nvidia=False)}
+    assert (without["nic_firmware"].text, bool(without["nic_firmware"].note)) == (None, True)
+    assert "fabric_manager_version" not in without
 
 
 def test_the_rate_of_a_port_that_is_up_carries_its_adapter(machine: Files) -> None:

@@ -11,6 +11,7 @@ from muster_criteria.fleet.comparisons import Comparison, Derivation
 from muster_criteria.sku_files.figures import Absent, Figure
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.peaks import peaks_of
+from muster_criteria.sku_files.versions import Allowed
 from muster_criteria.text import one_line
 from muster_criteria.written import Written, as_tuple
 from muster_criteria.xid.policy import XidPolicy
@@ -144,6 +145,7 @@ class Sku(Written):
     inventory: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)] = ()
     limits: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)] = ()
     figures: Annotated[tuple[Figure, ...], BeforeValidator(as_tuple)] = ()
+    versions: Annotated[tuple[Allowed, ...], BeforeValidator(as_tuple)] = ()
     absent: Annotated[tuple[Absent, ...], BeforeValidator(as_tuple)] = ()
     file: str
     digest: str

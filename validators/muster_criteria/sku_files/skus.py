@@ -19,12 +19,13 @@ from muster_criteria.sku_files.declarations import Declared
 from muster_criteria.sku_files.learned import BadCalibration, newest, read_learned, with_learned
 from muster_criteria.sku_files.lint import problems_of
 from muster_criteria.sku_files.model import Problem, Programme, Sku, SkuError
+from muster_criteria.sku_files.versions import BadVersions, with_versions
 from muster_criteria.xid.policy import BadPolicy, XidPolicy, find_policy, parse_policy
 
 SHIPPED = Path(__file__).resolve().parents[2] / "skus"
 """The SKU files that come with Muster; a fleet's own folders are searched first."""
 
-FAMILY_KEYS = ("sensors", "inventory", "limits", "absent")
+FAMILY_KEYS = ("sensors", "inventory", "limits", "versions", "absent")
 """The keys that models may share."""
 
 YAML_BYTES_MAX = 200_000
@@ -99,13 +100,16 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
         policy_text, policy = _read_policy(raw.get("xid_policy"), search)
         family_text, raw = _with_families(raw, search)
         learned_text, raw = _with_learned(raw, path, search)
+        versions_text, raw = with_versions(raw, path.stem, search)
     except BadPolicy as error:
         return None, [Problem(path.name, "xid_policy", str(error)[:-1])]
     except SkuError as error:
         return None, [Problem(path.name, "includes", str(error))]
     except BadCalibration as error:
         return None, [Problem(path.name, "learned", str(error))]
-    digest = hashlib.sha256(text + programme_text + policy_text + family_text + learned_text).hexdigest()
+    except BadVersions as error:
+        return None, [Problem(path.name, "versions", str(error))]
+    digest = hashlib.sha256(text + programme_text + policy_text + family_text + learned_text + versions_text).hexdigest()
     try:
         sku = Sku.model_validate(
             raw | {"programme": programme, "xid_policy": policy, "file": path.name, "digest": digest}

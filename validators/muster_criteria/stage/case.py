@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from muster_criteria.context.goldens import Goldens
+from muster_criteria.context.versions import Running
 from muster_criteria.fleet.references import References
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Evidence
@@ -30,6 +31,7 @@ class Case:
         goldens: Digests that the fleet agreed on.
         others: The other results of the same test in this run (see ``retests.arranged``).
         repeats: The readings in ``others``.
+        running: The versions of drivers and firmware on the other nodes of the SKU.
         previous_faults: {device: number of earlier runs in which the part that sits there failed}.
     """
 
@@ -44,6 +46,7 @@ class Case:
     goldens: Goldens = dataclasses.field(default_factory=Goldens)
     others: tuple[StageResult, ...] = ()
     repeats: pd.DataFrame | None = None
+    running: Running = dataclasses.field(default_factory=dict)
     previous_faults: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @classmethod

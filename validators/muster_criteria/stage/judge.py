@@ -12,6 +12,7 @@ import pandas as pd
 from muster_criteria.context.goldens import golden_findings
 from muster_criteria.context.past_faults import with_past
 from muster_criteria.context.suspicion import confirmed
+from muster_criteria.context.versions import judge_versions
 from muster_criteria.fleet.references import References
 from muster_criteria.fleet.single import Compared, compare, derived
 from muster_criteria.measured import StageResult
@@ -121,13 +122,14 @@ def _examine(result: StageResult, case: Case, evaluate: Evaluate) -> _Examined:
     found = [*confirmed(found, rows), *golden_findings(result, case.goldens)]
     devices = collections.Counter(frame.drop_duplicates("device")["kind"])
     xids = judge_xids(result, sku.xid_policy)
-    findings = in_order(with_common_causes(with_past([*corroborated(found), *xids.findings], frame), devices))
+    versions = judge_versions(result, sku, case.running)
+    findings = in_order(with_common_causes(with_past([*corroborated(found), *xids.findings, *versions.findings], frame), devices))
     observations = observations_of(frame, {item.position for item in breaking}, sku)
-    for sentence in (*weighed.pending, *xids.missing):
+    for sentence in (*weighed.pending, *xids.missing, *versions.missing):
         counted.miss(sentence)
     return _Examined(
         counted.coverage(),
-        (*result.notes, *counted.notes),
+        (*result.notes, *counted.notes, *versions.notes),
         findings,
         observations,
         tuple(sorted({*weighed.probes, *to_repeat(frame, breaking, sku, result)})),

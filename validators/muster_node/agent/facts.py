@@ -21,9 +21,16 @@ FROM_FACTS = {
     "cpu_model": "cpu",
     "gpu_model": "gpu",
     "vbios": "vbios",
+    "inforom_version": "inforom",
+    "bios_version": "bios",
+    "bmc_firmware": "bmc",
+    "nvswitch_firmware": "nvswitch",
+    "fabric_manager_version": "fabric_manager",
+    "ib_firmware": "nic",
+    "nic_firmware": "nic",
 }
 """Inventory facts that also belong to the environment of every result, and their names there."""
-OF_EACH_DEVICE = ("vbios",)
+OF_EACH_DEVICE = ("vbios", "inforom", "nvswitch", "nic")
 """Those that may differ between the devices of one node: the distinct ones, sorted, with "+" between them."""
 
 

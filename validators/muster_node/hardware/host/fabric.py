@@ -54,7 +54,8 @@ def port_facts(files: Files) -> Iterator[Fact]:
         yield Fact("ib_port_rate", device, "Gb/s", rate, labels=kind, note="" if rate else "the port is not up")
         yield text_fact("ib_port_state", device, state.partition(":")[2].strip() or None)
         yield text_fact("ib_link_layer", device, files.text(path + "link_layer") or None)
-        yield text_fact("ib_firmware", device, files.text("%s/%s/fw_ver" % (_IB, adapter)) or None)
+        firmware = files.text("%s/%s/fw_ver" % (_IB, adapter)) or None
+        yield Fact("ib_firmware", device, "text", text=firmware, labels=kind, note="" if firmware else NOT_SUPPORTED)
     yield from port_errors(files)
 
 

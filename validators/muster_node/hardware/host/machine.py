@@ -7,7 +7,7 @@ import os
 import pathlib
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Protocol, Sequence, Tuple
 
-from muster_node.hardware.host import fabric, inventory, kernel_log, parse
+from muster_node.hardware.host import fabric, firmware, inventory, kernel_log, parse
 from muster_node.hardware.host.cpu_compute import CpuCompute
 from muster_node.hardware.host.cpu_workers import run_pinned
 from muster_node.hardware.host.inventory import fact
@@ -102,6 +102,7 @@ class HostHardware(Hardware):
         """Everything of the machine, then everything of its GPUs."""
         yield from inventory.inventory(self._files)
         yield from fabric.port_facts(self._files)
+        yield from firmware.firmware(self._files, self._accelerators is not None)
         if self._accelerators is not None:
             addresses = {}
             for item in self._accelerators.inventory():

@@ -225,6 +225,7 @@ class NvidiaGpus:
             ("gpu_serial", "nvmlDeviceGetSerial"),
             ("gpu_uuid", "nvmlDeviceGetUUID"),
             ("vbios", "nvmlDeviceGetVbiosVersion"),
+            ("inforom_version", "nvmlDeviceGetInforomImageVersion"),
         )
         for name, function in texts:
             yield self._text(name, gpu.device.id, function, handle)

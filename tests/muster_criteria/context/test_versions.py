@@ -1,0 +1,144 @@
+"""Versions of drivers and firmware gate intake: what differs is named, what is unknown never passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from muster_criteria.context.versions import differing
+from muster_criteria.model import Verdict
+from muster_criteria.sku_files.model import SkuError
+from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.sku_files.versions import Allowed
+from tests.muster_criteria.nodes import Case, MakeCase
+
+WHY = {"source": "own decision of the fleet", "date": "2026-11-23"}
+
+
+def gated(case: MakeCase, *entries: dict[str, Any], stage: str = "intake") -> Case:
+    made = case(stage)
+    made.sku = made.sku.model_copy(update={"versions": tuple(Allowed.model_validate(e | WHY) for e in entries)})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("part", "form", "version", "allowed"),
+    [
+        ("driver_version", {"exactly": ["580.126.09"]}, "580.126.09", True),
+        ("driver_version", {"exactly": ["580.126.09"]}, "580.126.9", False),
+        ("driver_version", {"at_least": "580.95", "below": "590"}, "580.126.09", True),
+        ("driver_version", {"at_least": "580.95"}, "580.65.06", False),
+        ("driver_version", {"below": "580"}, "580", False),
+        ("driver_version", {"at_least": "580"}, "unreadable", False),
+        ("vbios", {"at_least": "96.00.A5.00.01"}, "96.00.B0.00.01", True),
+        ("vbios", {"at_least": "96.00.10.00.01"}, "96.00.9F.00.01", True),
+        ("vbios", {"at_least": "96.00.A5.00.01"}, "96.00.9F.00.01", False),
+        ("driver_version", {"exactly": ["1"], "at_least": "580"}, "590.1", True),
+    ],
+)
+def test_which_versions_are_allowed(part: str, form: dict[str, Any], version: str, allowed: bool) -> None:
+    assert Allowed.model_validate({"part": part, **form, **WHY}).allows(version, ()) is allowed
+
+
+def test_a_version_that_differs_fails_intake_and_is_named_once_for_all_gpus(case: MakeCase) -> None:
+    node = gated(case, {"part": "vbios", "exactly": ["96.00.A5.00.01"]}, {"part": "driver_version", "exactly": "570"})
+    judgement = node.judge()
+
+    assert judgement.verdict is Verdict.FAIL
+    (finding,) = judgement.findings
+    assert (finding.code, finding.metric, finding.device) == ("version", "vbios", "node")
+    assert len(finding.measurements) == 8
+    for slot in range(7):
+        node.set("vbios", f"gpu{slot}", value="96.00.A5.00.01")
+    (finding,) = node.judge().findings
+    assert finding.device == "gpu7"
+
+
+def test_only_intake_is_gated(case: MakeCase) -> None:
+    assert not gated(case, {"part": "vbios", "exactly": ["1"]}, stage="integrity").judge().findings
+
+
+@pytest.mark.parametrize("unknown", ["drop", "empty"])
+def test_a_version_that_is_not_known_never_passes(case: MakeCase, unknown: str) -> None:
+    node = gated(case, {"part": "bios_version", "at_least": "2"}, {"part": "vbios", "exactly": ["96"]})
+    node.drop("vbios", "gpu3")
+    if unknown == "empty":
+        node.add("inventory", "bios_version", "node", None, "text", note="permission denied")
+    judgement = node.judge()
+
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    missing = [each for each in judgement.coverage.missing if "bios_version" in each or "vbios on gpu3" in each]
+    assert len(missing) >= 2
+
+
+@pytest.mark.parametrize(
+    ("running", "verdict"),
+    [
+        ({"570": 7}, Verdict.PASS),  # too few to be a fleet: a note
+        ({"570": 8}, Verdict.PASS),
+        ({"580": 7}, Verdict.PASS),
+        ({"580": 8}, Verdict.FAIL),
+        ({"580": 90, "570": 8}, Verdict.PASS),  # half way through a rollout
+        ({"580": 90, "570": 7}, Verdict.FAIL),
+    ],
+)
+def test_as_the_fleet_takes_eight_nodes_that_agree(case: MakeCase, running: dict[str, int], verdict: Verdict) -> None:
+    node = gated(case, {"part": "driver_version", "as_the_fleet": True})
+    judgement = node.judge(running={"driver_version": running})
+
+    assert judgement.verdict is verdict
+    agreed = any(nodes >= 8 for nodes in running.values())
+    assert bool([note for note in judgement.notes if "driver_version" in note]) is not agreed
+
+
+def test_the_version_of_a_rollout_is_allowed_beside_the_fleets(case: MakeCase) -> None:
+    entry = {"part": "driver_version", "as_the_fleet": True, "exactly": ["570"]}
+    assert gated(case, entry).judge(running={"driver_version": {"560": 50}}).verdict is Verdict.PASS
+    entry["exactly"] = ["575"]
+    assert gated(case, entry).judge(running={"driver_version": {}}).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ({"sku": "cpu-generic", "versions": []}, "cpu-generic"),
+        ({"sku": "h100-sxm-8", "versions": [{"part": "vbios", **WHY}]}, "versions.0"),
+        ({"sku": "h100-sxm-8", "versions": [{"part": "firmwear", "exactly": ["1"], **WHY}]}, "versions.0.part"),
+        ({"sku": "h100-sxm-8", "versions": [{"part": "vbios", "exactly": [96.5], **WHY}]}, "versions.0.exactly"),
+        ({"sku": "h100-sxm-8", "versions": [{"part": "vbios", "exactly": ["1"]}]}, "versions.0.source"),
+        ({"sku": "h100-sxm-8", "versions": [{"part": "kernel", "at_least": "6", "below": "5", **WHY}]}, "versions.0"),
+        ({"sku": "h100-sxm-8", "versions": [{"part": "kernel", "at_least": "new", **WHY}]}, "versions.0"),
+        ("- 1", "file"),
+        ("a: [", "YAML"),
+    ],
+)
+def test_a_wrong_file_is_one_sentence_that_names_file_and_place(tmp_path: Path, content: Any, named: str) -> None:
+    (tmp_path / "versions").mkdir()
+    text = content if isinstance(content, str) else yaml.safe_dump(content)
+    (tmp_path / "versions" / "h100-sxm-8.yaml").write_text(text)
+    with pytest.raises(SkuError, match=r"versions/h100-sxm-8\.yaml") as error:
+        load_sku("h100-sxm-8", [tmp_path])
+    assert named in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_fleets_file_replaces_the_skus_entries_and_changes_its_revision(tmp_path: Path) -> None:
+    before = load_sku("h100-sxm-8")
+    (tmp_path / "versions").mkdir()
+    entry = {"part": "vbios", "exactly": ["96.00.A5.00.01"], "source": "own decision", "date": "2026-11-23"}
+    (tmp_path / "versions" / "h100-sxm-8.yaml").write_text(
+        yaml.safe_dump({"sku": "h100-sxm-8", "versions": [entry]})
+    )
+    after = load_sku("h100-sxm-8", [tmp_path])
+    assert [each.part for each in after.versions] == ["vbios"]
+    assert after.revision != before.revision
+
+
+def test_members_that_differ_are_named() -> None:
+    members = {"a": {"driver": "1"}, "b": {"driver": "1"}, "c": {"driver": "2"}}
+    assert len(differing(members, ("driver", "bios"))) == 1
+    assert len(differing({**members, "c": {}}, ("driver",))) == 1
+    assert differing({"a": {}, "b": {}}, ("driver",)) == []

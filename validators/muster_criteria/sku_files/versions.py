@@ -1,0 +1,129 @@
+"""Allowed versions of drivers and firmware: the ``versions`` of a SKU file, or of a fleet's own ``versions/SKU.yaml``."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from muster_criteria.written import Written, as_tuple
+
+FOLDER = "versions"
+BYTES_MAX = 100_000
+Part = Literal[
+    "driver_version", "cuda_version", "kernel", "cpu_microcode", "bios_version", "bmc_firmware",
+    "fabric_manager_version", "vbios", "inforom_version", "nvswitch_firmware", "ib_firmware", "nic_firmware",
+]  # fmt: skip
+"""The metrics of intake's inventory that are versions."""
+KIND = {
+    "vbios": "gpu", "inforom_version": "gpu", "nvswitch_firmware": "nvswitch", "ib_firmware": "nic",
+    "nic_firmware": "nic",
+}  # fmt: skip
+"""The kind of device that reports a part's version; all others are of the node."""
+_HEX = ("vbios", "nvswitch_firmware", "cpu_microcode")
+"""Parts whose numbers are hexadecimal: VBIOS 96.00.A5.00.01."""
+
+
+class BadVersions(Exception):
+    """A file of allowed versions that cannot be used; the message is one sentence."""
+
+
+def _texts(value: object) -> object:
+    """YAML reads 580.10 as the number 580.1, which is another version: numbers are refused."""
+    listed = (value,) if isinstance(value, str) else as_tuple(value)
+    if isinstance(listed, (int, float)) or (isinstance(listed, tuple) and any(not isinstance(x, str) for x in listed)):
+        raise ValueError("is a number: put each version in quotes")
+    return listed
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+
+
+class Allowed(Written):
+    """The allowed versions of one part. Any of the forms that are given suffices.
+
+    ``exactly``: these. ``at_least`` and ``below``: a range. ``as_the_fleet``: those on which at least eight other nodes
+    of the SKU agree. ``labels``: only devices that carry them, such as {adapter: MT4129}.
+    """
+
+    part: Part
+    labels: dict[str, str] = Field(default_factory=dict)
+    exactly: Texts = ()
+    at_least: str = ""
+    below: str = ""
+    as_the_fleet: bool = False
+    source: Annotated[str, Field(min_length=8)]
+    date: datetime.date
+
+    @model_validator(mode="after")
+    def _some_form(self) -> Allowed:
+        if not (self.exactly or self.at_least or self.below or self.as_the_fleet):
+            raise ValueError("allows nothing: it needs exactly, at_least, below or as_the_fleet")
+        for bound in (self.at_least, self.below):
+            if bound and not numbers(self.part, bound):
+                raise ValueError(f"{bound!r} has no number to compare with")
+        if self.at_least and self.below and not numbers(self.part, self.at_least) < numbers(self.part, self.below):
+            raise ValueError(f"no version is at least {self.at_least} and below {self.below}")
+        return self
+
+    @property
+    def expected(self) -> str:
+        """The requirement as a text, without what the fleet runs."""
+        bounds = [f"at least {self.at_least}"] * bool(self.at_least) + [f"below {self.below}"] * bool(self.below)
+        return " or ".join([*self.exactly, *([" and ".join(bounds)] if bounds else [])])
+
+    def allows(self, version: str, fleet: Iterable[str]) -> bool:
+        """Whether ``version`` is allowed. ``fleet``: the versions on which the fleet agrees."""
+        if version in self.exactly or (self.as_the_fleet and version in fleet):
+            return True
+        own = numbers(self.part, version)
+        if not own or not (self.at_least or self.below):
+            return False
+        over = not self.at_least or own >= numbers(self.part, self.at_least)
+        return over and (not self.below or own < numbers(self.part, self.below))
+
+
+class VersionsFile(Written):
+    """A fleet's file for one SKU. Its entries replace the SKU file's own on the same part."""
+
+    sku: str
+    versions: Annotated[tuple[Allowed, ...], BeforeValidator(as_tuple)]
+
+
+def numbers(part: str, version: str) -> tuple[int, ...]:
+    """The numbers of a version in their order, of its first word; empty if it has none."""
+    word = (version.split() or [""])[0]
+    if part in _HEX:
+        return tuple(int(each, 16) for each in re.findall(r"[0-9a-f]+", word.lower().removeprefix("0x")))
+    return tuple(int(each) for each in re.findall(r"\d+", word))
+
+
+def with_versions(raw: dict[str, Any], sku: str, search: Iterable[Path]) -> tuple[bytes, dict[str, Any]]:
+    """Returns the bytes of the fleet's file (b"" if there is none) and the SKU with its entries. Raises BadVersions."""
+    path = next((own for each in search if (own := Path(each) / FOLDER / f"{sku}.yaml").is_file()), None)
+    if path is None:
+        return b"", raw
+    text, where = path.read_bytes(), f"{FOLDER}/{path.name}"
+    if len(text) > BYTES_MAX:
+        raise BadVersions(f"{where} is larger than {BYTES_MAX} bytes")
+    try:
+        file = VersionsFile.model_validate(yaml.safe_load(text))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise BadVersions(f"{where} is not YAML") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        message = first["msg"].removeprefix("Value error, ")
+        raise BadVersions(f"{where}: {'.'.join(map(str, first['loc'])) or 'the file'}: {message}") from None
+    if file.sku != sku:
+        raise BadVersions(f"{where} is for {file.sku}: name it {FOLDER}/{file.sku}.yaml")
+    replaced = {each.part for each in file.versions}
+    written = raw.get("versions") or []
+    if not isinstance(written, list):
+        raise BadVersions("versions of the SKU file is not a list")
+    kept = [each for each in written if not isinstance(each, dict) or each.get("part") not in replaced]
+    return text, {**raw, "versions": [*kept, *(each.model_dump(exclude_defaults=True) for each in file.versions)]}

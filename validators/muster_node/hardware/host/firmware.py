@@ -1,0 +1,53 @@
+"""Versions of firmware and of services beside the GPU driver: BIOS, BMC, NICs, NVSwitches, fabric manager."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import re
+import socket
+import struct
+from typing import Iterator, Optional
+
+from muster_node.hardware.host.inventory import text_fact
+from muster_node.hardware.host.sysfs import Files, output_of
+from muster_node.hardware.seam import Fact
+
+_SWITCHES = "/proc/driver/nvidia-nvswitch/devices"
+_SWITCH_BIOS = re.compile(r"^BIOS Version:\s*([0-9A-Fa-f.]+)\s*$", re.MULTILINE)
+_FABRIC_MANAGER = re.compile(r"(\d+(?:\.\d+)+)")
+_SIOCETHTOOL = 0x8946
+_GET_DRIVER_INFO = 3
+_DRIVER_INFO = struct.Struct("=I32s32s32s32s32s12s5I")  # struct ethtool_drvinfo of linux/ethtool.h
+
+
+def firmware(files: Files, nvidia: bool) -> Iterator[Fact]:
+    """Versions of the machine, and with ``nvidia`` those of NVSwitches and fabric manager."""
+    yield text_fact("bios_version", "node", files.text("/sys/class/dmi/id/bios_version") or None)
+    # By the kernel's IPMI driver: no login, and unlike ipmitool no privilege.
+    bmcs = files.names("/sys/devices/platform", "ipmi_bmc.*")
+    for bmc in bmcs[:1] or [""]:
+        path = "/sys/devices/platform/%s/firmware_revision" % bmc
+        yield text_fact("bmc_firmware", "node", files.text(path) or None, "" if bmc else "the kernel knows no BMC")
+    for name in files.names("/sys/class/net"):
+        if files.exists("/sys/class/net/%s/device" % name):
+            yield text_fact("nic_firmware", "nic:" + name, nic_firmware(name))
+    if nvidia:
+        for slot, address in enumerate(files.names(_SWITCHES)):
+            found = _SWITCH_BIOS.search(files.text("%s/%s/information" % (_SWITCHES, address)))
+            yield text_fact("nvswitch_firmware", "nvswitch%d" % slot, found.group(1) if found else None)
+        found = _FABRIC_MANAGER.search(output_of(["nv-fabricmanager", "--version"]) or "")
+        yield text_fact("fabric_manager_version", "node", found.group(1) if found else None)
+
+
+def nic_firmware(name: str) -> Optional[str]:
+    """Firmware of a network interface as its driver reports it (ETHTOOL_GDRVINFO); None where it reports none."""
+    info = array.array("B", _DRIVER_INFO.pack(_GET_DRIVER_INFO, *[b""] * 6, *[0] * 5))
+    request = struct.pack("16sP16x", name.encode()[:15], info.buffer_info()[0])
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            fcntl.ioctl(any_socket.fileno(), _SIOCETHTOOL, request)
+    except OSError:
+        return None
+    text = _DRIVER_INFO.unpack(info.tobytes())[3].split(b"\0")[0].decode("ascii", "replace").strip()
+    return text if text and text != "N/A" else None
