@@ -53,7 +53,7 @@ def result(
     sent = Result(
         job_id="job", node=node, stage=stage, level="short", fence=1, agent_sha256="ab" * 32, simulated=simulated,
         started_at=1.7e9, ended_at=1.7e9 + 90, end="completed", partial=False,
-        identity={"boot_id": "b-1", "hostname": node, "serials": serials or {}}, 
+        identity={"boot_id": "b-1", "hostname": node, "serials": serials or {}},
         environment={"kernel": "6.1", **(environment or {})},
         guard={"busy": False, "evidence": []},
         probes=[ProbeOutcome("gemm_rate", "completed", "", 1.7e9, 80.0)], measurements=list(figures),

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from muster_criteria.devices import kind_of, natural
+from muster_criteria.devices import natural
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import Action, FaultClass, Finding, Severity, measurement_reference
 from muster_criteria.sku_files.model import Sku

@@ -123,7 +123,8 @@ def _examine(result: StageResult, case: Case, evaluate: Evaluate) -> _Examined:
     devices = collections.Counter(frame.drop_duplicates("device")["kind"])
     xids = judge_xids(result, sku.xid_policy)
     versions = judge_versions(result, sku, case.running)
-    findings = in_order(with_common_causes(with_past([*corroborated(found), *xids.findings, *versions.findings], frame), devices))
+    found = [*corroborated(found), *xids.findings, *versions.findings]
+    findings = in_order(with_common_causes(with_past(found, frame), devices))
     observations = observations_of(frame, {item.position for item in breaking}, sku)
     for sentence in (*weighed.pending, *xids.missing, *versions.missing):
         counted.miss(sentence)
