@@ -109,7 +109,8 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
         return None, [Problem(path.name, "learned", str(error))]
     except BadVersions as error:
         return None, [Problem(path.name, "versions", str(error))]
-    digest = hashlib.sha256(text + programme_text + policy_text + family_text + learned_text + versions_text).hexdigest()
+    read = text + programme_text + policy_text + family_text + learned_text + versions_text
+    digest = hashlib.sha256(read).hexdigest()
     try:
         sku = Sku.model_validate(
             raw | {"programme": programme, "xid_policy": policy, "file": path.name, "digest": digest}

@@ -1,4 +1,4 @@
-"""Allowed versions of drivers and firmware: the ``versions`` of a SKU file, or of a fleet's own ``versions/SKU.yaml``."""
+"""Allowed versions of drivers and firmware: ``versions`` of a SKU file, or a fleet's own ``versions/SKU.yaml``."""
 
 from __future__ import annotations
 
