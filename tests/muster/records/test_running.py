@@ -14,9 +14,7 @@ pytestmark = pytest.mark.usefixtures("fleet_db")
 
 def intake(name: str, version: str, run_id: str) -> None:
     lease = fleet.begin(name, run_id)
-    rows = [
-        Measurement("inventory", "vbios", f"gpu{slot}", "text", text=version if slot else "0") for slot in range(2)
-    ]
+    rows = [Measurement("inventory", "vbios", f"gpu{slot}", "text", text=version if slot else "0") for slot in range(2)]
     parsed, raw = fleet.result("intake", node=name, measurements=rows)
     records.begin_stage(lease.dag_id, lease.run_id, "intake", node=name)
     records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement("intake"), raw, node=name)

@@ -129,9 +129,7 @@ def test_a_fleets_file_replaces_the_skus_entries_and_changes_its_revision(tmp_pa
     before = load_sku("h100-sxm-8")
     (tmp_path / "versions").mkdir()
     entry = {"part": "vbios", "exactly": ["96.00.A5.00.01"], "source": "own decision", "date": "2026-11-23"}
-    (tmp_path / "versions" / "h100-sxm-8.yaml").write_text(
-        yaml.safe_dump({"sku": "h100-sxm-8", "versions": [entry]})
-    )
+    (tmp_path / "versions" / "h100-sxm-8.yaml").write_text(yaml.safe_dump({"sku": "h100-sxm-8", "versions": [entry]}))
     after = load_sku("h100-sxm-8", [tmp_path])
     assert [each.part for each in after.versions] == ["vbios"]
     assert after.revision != before.revision
