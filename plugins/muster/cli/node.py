@@ -70,7 +70,11 @@ def import_(
 
     found = pinned(inventory.load(file, skus()))
     with rehearsed(dry_run):
-        counts = collections.Counter(records.add_nodes(found, actor=settings().who).values())
+        outcomes = records.add_nodes(found, actor=settings().who)
+        for known, outcome in outcomes.items():
+            if outcome.startswith("updated"):
+                typer.echo(f"{known}: {outcome}")
+        counts = collections.Counter(outcome.partition(":")[0] for outcome in outcomes.values())
         typer.echo(", ".join(f"{counts[word]} {word}" for word in ("added", "updated", "unchanged") if counts[word]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 from collections.abc import Collection, Iterable
 
 from sqlalchemy import select
@@ -24,7 +25,7 @@ _MAPPINGS = ("launch", "labels", "bmc")
 
 
 def add_node(node: NewNode, actor: str = "muster") -> str:
-    """Enrol a machine, or update a known one's description: "added", "updated" or "unchanged".
+    """Enrol a machine, or update a known one's description: "added", "unchanged" or "updated: host a → b".
 
     Raises DifferentMachine if the name is known with another host key or other serials, SameMachine if the host key is
     known under another name, BadNode if the description is malformed, IllegalMove if the SKU of a tested node would
@@ -36,7 +37,7 @@ def add_node(node: NewNode, actor: str = "muster") -> str:
 
 
 def add_nodes(nodes: Iterable[tuple[str, NewNode]], actor: str = "muster", *, change: bool = True) -> dict[str, str]:
-    """Enrol many at once, or none: {name: "added" | "updated" | "unchanged"}.
+    """Enrol many at once, or none: {name: "added", "unchanged" or "updated: host a → b"}.
 
     Each comes with its place ("fleet.yaml:12"). Without ``change`` a known node with another description is refused.
     Raises BadInventory with one sentence for each refused node.
@@ -161,7 +162,7 @@ def _describe(session: Session, row: Node, new: NewNode, actor: str, *, change: 
         if known.get(slot, serial) != serial:
             raise DifferentMachine(
                 f"{new.name} has serial {known[slot]} for {slot}, and this machine has {serial}; "
-                f"give it a name of its own, or say so: `muster node replace {new.name} --reason …`"
+                f"give it a name of its own, or record the replacement: `muster node replace {new.name} --reason …`"
             )
     named = _DESCRIPTION if new.named is None else [name for name in _DESCRIPTION if name in new.named]
     changed = [name for name in named if getattr(row, name) != getattr(new, name)]
@@ -184,9 +185,19 @@ def _describe(session: Session, row: Node, new: NewNode, actor: str, *, change: 
     place(session, new.name, new.serials)
     if not changed:
         return "unchanged"
-    state, evidence = State(row.state), {"before": before, "after": {name: getattr(row, name) for name in changed}}
-    access.write_event(session, new.name, state, state, actor, f"description changed: {', '.join(changed)}", evidence)
-    return "updated"
+    after = {name: getattr(row, name) for name in changed}
+    what = "; ".join(f"{name} {_shown(before[name])} → {_shown(after[name])}" for name in changed)
+    state = State(row.state)
+    access.write_event(
+        session, new.name, state, state, actor, f"description changed: {what}", {"before": before, "after": after}
+    )
+    return f"updated: {what}"
+
+
+def _shown(value: object) -> str:
+    """A field of a description in a sentence."""
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return text if text.strip("{}") else "none"
 
 
 def check_description(new: NewNode) -> None:

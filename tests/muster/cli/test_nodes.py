@@ -126,6 +126,11 @@ def test_an_import_is_all_or_nothing(muster: Muster, tmp_path: Path) -> None:
     path.write_text("name,host,sku,host_key\n" + "\n".join(lines))
     assert muster("node", "import", str(path)) == (0, "400 added\n", "")
     assert muster("node", "import", str(path)) == (0, "400 unchanged\n", "")
+    path.write_text("name,host,sku,host_key\n" + "\n".join([lines[0].replace("10.0.0.0", "10.9.9.9"), *lines[1:]]))
+    changed = "n0: updated: host 10.0.0.0 → 10.9.9.9\n1 updated, 399 unchanged\n"
+    assert muster("node", "import", str(path), "--dry-run") == (0, f"{changed}dry run: nothing was changed\n", "")
+    assert records.get_node("n0").host == "10.0.0.0"
+    assert muster("node", "import", str(path)) == (0, changed, "")
 
 
 def test_an_import_of_a_different_machine_names_its_line(muster: Muster, tmp_path: Path) -> None:
