@@ -153,3 +153,20 @@ def test_one_gpu_alone_exchanges_nothing(run_probe, monkeypatch):
     monkeypatch.setattr(hardware, "devices", lambda kind: real(kind)[:1])
     with pytest.raises(Skip, match="only one GPU"):
         run_probe(Collectives, hardware)
+
+
+def test_a_rank_that_breaks_is_named_while_the_others_wait_for_it(on_gpus, monkeypatch):
+    """As NCCL: the other ranks wait in the collective and return long after the failed one has reported."""
+    real = Logging.__init__
+
+    def breaks(self, torch, op, rank, *rest):
+        if rank == 1:
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+        real(self, torch, op, rank, *rest)
+
+    monkeypatch.setattr(Logging, "__init__", breaks)
+    run = on_gpus(ops=["all_reduce"])
+    for metric in ("collective_busbw", "collective_mismatches"):
+        (row,) = run.all(metric)
+        assert row.value is None
+        assert "gpu1: CUDA error" in row.note

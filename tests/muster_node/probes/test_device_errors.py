@@ -2,12 +2,14 @@
 
 import pytest
 
+from muster_node.probes.collectives import Collectives
 from muster_node.probes.exact_gemm import ExactGemm
 from muster_node.probes.full_entropy import FullEntropy
 from muster_node.probes.gemm_rate import GemmRate
 from muster_node.probes.memory_bandwidth import MemoryBandwidth
 from muster_node.probes.memory_pattern import MemoryPattern
 from muster_node.probes.thermal_soak import ThermalSoak
+from muster_node.probes.transfers import Transfers
 from muster_simulator import SimulatedHardware, create_machine
 from tests.muster_simulator.winding import WoundClock
 
@@ -30,7 +32,12 @@ def broken_gpu4(tmp_path):
     def compute(device):
         made = real(device)
         if device.id == "gpu4":
-            made.matmul = made.copy = made.touch = fails
+            made.matmul = made.copy = made.touch = made.transfer = fails
+        elif hasattr(made, "transfer"):
+            honest = made.transfer
+            made.transfer = lambda all_of, **size: (
+                fails() if any(one.peer and one.peer.id == "gpu4" for one in all_of) else honest(all_of, **size)
+            )
         return made
 
     hardware.compute = compute
@@ -71,3 +78,35 @@ def test_mismatches_found_before_an_error_remain_a_finding(run_probe, broken_gpu
     run = run_probe(ExactGemm, broken_gpu4, dtypes=["bf16"], rounds=1, modes=["together"])
     assert run.one("gemm_mismatches", "gpu2").value == 1
     assert run.one("gemm_mismatches", "gpu1").value == 0
+
+
+@pytest.mark.parametrize("broken", ["host_buffer", "physical", "transfer"])
+def test_copies_of_the_other_gpus_are_measured_and_judged_without_it(run_probe, broken_gpu4, broken):
+    """It breaks while buffers are made for the host, for any copy, or in the copies themselves."""
+    made = broken_gpu4.compute
+
+    def fails(*_, **__):
+        raise RuntimeError(REASON)
+
+    def compute(device):
+        one = made(device)
+        if device.id == "gpu4":
+            setattr(one, broken, fails)
+        return one
+
+    broken_gpu4.compute = compute
+    run = run_probe(Transfers, broken_gpu4, mib=1, peer_mib=1, repeats=1)
+    for metric in ("pcie_bandwidth", "pcie_bandwidth_together", "peer_bandwidth", "transfer_mismatches"):
+        rows = run.all(metric)
+        assert {row.device for row in rows} == set(GPUS)
+        for row in rows:
+            assert (row.value is None) is (row.device == "gpu4"), row
+            assert (REASON in row.note) is (row.device == "gpu4"), row
+
+
+def test_a_collective_without_one_of_its_gpus_has_entries_that_name_it(run_probe, broken_gpu4):
+    run = run_probe(Collectives, broken_gpu4, sizes=[4096], repeats=1, ops=["all_reduce", "all_gather"])
+    for metric in ("collective_busbw", "collective_mismatches"):
+        rows = run.all(metric)
+        assert {row.labels["op"] for row in rows} == {"all_reduce", "all_gather"}
+        assert {(row.value, REASON in row.note) for row in rows} == {(None, True)}

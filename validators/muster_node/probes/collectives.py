@@ -12,7 +12,7 @@ import dataclasses
 import datetime
 import os
 import pathlib
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from muster_node.cluster.exchange import ELEMENT_BYTES, OPS, Exchange, busbw_factor
 from muster_node.hardware.pytorch import require_torch
@@ -58,7 +58,8 @@ class Collectives(Probe):
         if len(gpus) == 1:
             raise Skip("there is only one GPU")
         if gpus and (own := hardware.collective(OPS[0], len(gpus))) is not None:
-            _report(context, _in_this_process(context, gpus), {"nvls": "off"}, None, own.carried)
+            if found := _or_why_not(context, {"nvls": "off"}, lambda: _in_this_process(context, gpus)):
+                _report(context, found, {"nvls": "off"}, None, own.carried)
             return
         backend = BACKENDS["gpu" if gpus else "cpu"]
         if not torch.distributed.is_available() or not getattr(torch.distributed, "is_%s_available" % backend)():
@@ -69,7 +70,10 @@ class Collectives(Probe):
         context.progress("%s collectives between %d processes" % (backend, ranks))
         # A process for each rank, which is forked before this one has touched a GPU, and finds its own there.
         carriers = [cores[rank % len(cores)] for rank in range(ranks)]
-        found = hardware.at_once(carriers, _Rank(torch, context, gpus, nvls=True))
+        everyone = _Rank(torch, context, gpus, nvls=True)
+        found = _or_why_not(context, {}, lambda: hardware.at_once(carriers, everyone))
+        if not found:
+            return
         if not gpus:
             _report(context, found, {}, None)
             return
@@ -78,8 +82,26 @@ class Collectives(Probe):
         _report(context, found, {"nvls": "on" if in_switch else "off"}, logs)
         if in_switch:
             context.progress("nccl collectives between %d processes, without NVLS" % ranks)
-            found = hardware.at_once(carriers, _Rank(torch, context, gpus, nvls=False))
-            _report(context, found, {"nvls": "off"}, _logs(context, ranks, nvls=False))
+            everyone = _Rank(torch, context, gpus, nvls=False)
+            found = _or_why_not(context, {"nvls": "off"}, lambda: hardware.at_once(carriers, everyone))
+            if found:
+                _report(context, found, {"nvls": "off"}, _logs(context, ranks, nvls=False))
+
+
+def _or_why_not(
+    context: Context, labels: Dict[str, str], measure: Callable[[], List["_Measured"]]
+) -> List["_Measured"]:
+    """What ``measure`` returns; where a rank raised, nothing, and entries that name its device.
+
+    A collective has no figure without each of its ranks.
+    """
+    try:
+        return measure()
+    except RuntimeError as error:
+        for op in context.params["ops"]:
+            for metric in ("collective_mismatches", "collective_busbw"):
+                context.emit(metric, "node", labels={"op": op, **labels}, note=reason_of(error))
+        return []
 
 
 @dataclasses.dataclass
@@ -189,11 +211,13 @@ class _Rank:
             timeout=_TIMEOUT,
         )
         try:
-            return self._measure(worker, compute)
+            measured = self._measure(worker, compute)
         except RuntimeError as error:  # the worker's own name is that of the CPU it runs on
-            raise RuntimeError("%s: %s" % (compute.device.id, reason_of(error))) from error
-        finally:
-            dist.destroy_process_group()
+            # The group is left as it is: NCCL may wait in it for the others, until one of them reports first.
+            device = self._gpus[worker.index] if self._gpus else compute.device
+            raise RuntimeError("%s: %s" % (device.id, reason_of(error))) from error
+        dist.destroy_process_group()
+        return measured
 
     def _own_gpu(self, worker: Worker) -> Compute:
         """This rank's GPU; NCCL's helper threads may run on any CPU, and write down what they do."""

@@ -7,7 +7,7 @@ the whole probe, so that none of host memory is handed from a GPU to another tha
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Set, Tuple, TypeVar
 
 from muster_node.cluster.digest import digest
 from muster_node.hardware.pytorch import require_torch
@@ -67,6 +67,11 @@ class _Copied:
     example: str = ""
     lost: str = ""
     """Why the copies broke off, if they did: then they have no figures."""
+
+    @classmethod
+    def never(cls, reason: str) -> "_Copied":
+        """Copies that could not begin."""
+        return cls(lost="no copy could begin: %s" % reason)
 
     def add(self, other: "_Copied") -> None:
         """Count another's copies too; the rates are not of one kind and stay apart."""
@@ -182,16 +187,34 @@ class _HostLink:
         return found
 
 
+_Link = TypeVar("_Link")
+
+
+def _each(gpus: List[Device], make: Callable[[Device], _Link]) -> Tuple[Dict[Device, _Link], Dict[Device, str]]:
+    """What ``make`` returns by GPU, and the reasons of those on which PyTorch raised an error."""
+    made, errors = {}, {}
+    for gpu in gpus:
+        try:
+            made[gpu] = make(gpu)
+        except RuntimeError as error:
+            errors[gpu] = reason_of(error)
+    return made, errors
+
+
 def _to_the_host(context: Context, torch: Any, gpus: List[Device]) -> None:
-    links = {gpu: _HostLink(torch, context, gpu) for gpu in gpus}
-    counted = {}
+    links, errors = _each(gpus, lambda gpu: _HostLink(torch, context, gpu))
+    counted = {gpu: {name: _Copied.never(error) for name in HOST_DIRECTIONS} for gpu, error in errors.items()}
     for gpu, link in links.items():
         context.progress("copies between the host and %s" % gpu.id)
         counted[gpu] = link.measure(lambda: None)
+    for gpu in gpus:
         _emit_host_rates(context, "pcie_bandwidth", gpu, counted[gpu])
     context.progress("copies between the host and all GPUs at once")
-    together = context.hardware.at_once(gpus, lambda worker: links[worker.device].measure(worker.ready))
-    for gpu, found in zip(gpus, together):
+    working = list(links)
+    at_once = context.hardware.at_once(working, lambda worker: links[worker.device].measure(worker.ready))
+    together = {**{gpu: counted[gpu] for gpu in errors}, **dict(zip(working, at_once))}
+    for gpu in gpus:
+        found = together[gpu]
         _emit_host_rates(context, "pcie_bandwidth_together", gpu, found)
         for direction, copied in counted[gpu].items():
             copied.add(found[direction])
@@ -225,25 +248,43 @@ def _between(context: Context, torch: Any, gpus: List[Device]) -> None:
         return
     nominal_bytes = _whole_words(context.params["peer_mib"])
     copying = _Copying(torch, context, nominal_bytes)
-    sources, sent, found = {}, {}, {}
-    for gpu in gpus:
+
+    def ends(gpu: Device) -> Tuple[_Sent, Any]:
         compute = context.hardware.compute(gpu)
-        shape = compute.physical(nominal_bytes // WORD)
-        sources[gpu] = torch.empty(shape, dtype=torch.int64, device=compute.torch_device)
-        sent[gpu] = _filled(torch, sources[gpu], seed_of(context.seed, gpu.id, "peer"))
+        source, target = (
+            torch.empty(compute.physical(nominal_bytes // WORD), dtype=torch.int64, device=compute.torch_device)
+            for _ in range(2)
+        )
+        return _filled(torch, source, seed_of(context.seed, gpu.id, "peer")), target
+
+    buffers, errors = _each(gpus, ends)
+    found = {}
     for gpu in gpus:
         context.progress("copies from its peers to %s" % gpu.id)
-        compute, target = context.hardware.compute(gpu), torch.empty_like(sources[gpu])
         for peer in (each for each in gpus if each != gpu):
-            copied = copying(compute, [_Route(Transfer("peer", target, sources[peer], peer), sent[peer])])
+            broken = next((each for each in (gpu, peer) if each in errors), None)
+            if broken is not None:
+                copied = _Copied.never("%s: %s" % (broken.id, errors[broken]))
+            else:
+                sent, target = buffers[peer][0], buffers[gpu][1]
+                route = _Route(Transfer("peer", target, sent.words, peer), sent)
+                copied = copying(context.hardware.compute(gpu), [route])
             _emit_rate(context, "peer_pair_bandwidth", gpu, copied, {"peer": peer.id})
             _emit_mismatches(context, "peer_pair_mismatches", gpu, copied, {"peer": peer.id})
             found[gpu.id, peer.id] = copied
-        _emit_peers(context, gpu, {peer: copied for (device, peer), copied in found.items() if device == gpu.id})
-    _emit_blame(context, gpus, found)
+    # A GPU none of whose copies ends is missing itself, and its peers are measured among each other.
+    broken_gpus = {gpu.id for gpu in gpus if all(copied.lost for pair, copied in found.items() if gpu.id in pair)}
+    for gpu in gpus:
+        own = {peer: copied for (device, peer), copied in found.items() if device == gpu.id}
+        _emit_peers(context, gpu, own if gpu.id in broken_gpus else _without(own, broken_gpus), broken_gpus)
+    _emit_blame(context, gpus, found, broken_gpus)
 
 
-def _emit_peers(context: Context, gpu: Device, found: Dict[str, _Copied]) -> None:
+def _without(found: Dict[str, _Copied], peers: Set[str]) -> Dict[str, _Copied]:
+    return {peer: copied for peer, copied in found.items() if peer not in peers}
+
+
+def _emit_peers(context: Context, gpu: Device, found: Dict[str, _Copied], broken: Set[str]) -> None:
     """The median over a GPU's peers, if there is a figure for each."""
     lost = next((copied.lost for copied in found.values() if copied.lost), "")
     if lost:
@@ -252,13 +293,17 @@ def _emit_peers(context: Context, gpu: Device, found: Dict[str, _Copied]) -> Non
     rates = {peer: median(copied.rates) for peer, copied in found.items()}
     slowest = min(rates, key=lambda peer: rates[peer])
     note = "slowest from %s: %.1f GB/s" % (slowest, rates[slowest])
+    note += "".join("; without %s" % peer for peer in sorted(broken))
     context.emit("peer_bandwidth", gpu.id, value=median(list(rates.values())), samples=len(rates), note=note)
 
 
-def _emit_blame(context: Context, gpus: List[Device], found: Dict[Tuple[str, str], _Copied]) -> None:
+def _emit_blame(
+    context: Context, gpus: List[Device], found: Dict[Tuple[str, str], _Copied], broken: Set[str]
+) -> None:
     samples = sum(copied.copies for copied in found.values()) * 2 // len(gpus)
     for device, wrong in blamed({pair: copied.wrong for pair, copied in found.items()}).items():
-        own = {pair: copied for pair, copied in found.items() if device in pair}
+        apart = broken - {device}
+        own = {pair: copied for pair, copied in found.items() if device in pair and not apart & set(pair)}
         lost = next((copied.lost for copied in own.values() if copied.lost), "")
         pairs = sorted("%s to %s" % pair[::-1] for pair, copied in own.items() if copied.wrong)
         value, note = (None if lost and not wrong else wrong), "; ".join(filter(None, [*pairs, lost]))
