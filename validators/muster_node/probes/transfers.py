@@ -297,9 +297,7 @@ def _emit_peers(context: Context, gpu: Device, found: Dict[str, _Copied], broken
     context.emit("peer_bandwidth", gpu.id, value=median(list(rates.values())), samples=len(rates), note=note)
 
 
-def _emit_blame(
-    context: Context, gpus: List[Device], found: Dict[Tuple[str, str], _Copied], broken: Set[str]
-) -> None:
+def _emit_blame(context: Context, gpus: List[Device], found: Dict[Tuple[str, str], _Copied], broken: Set[str]) -> None:
     samples = sum(copied.copies for copied in found.values()) * 2 // len(gpus)
     for device, wrong in blamed({pair: copied.wrong for pair, copied in found.items()}).items():
         apart = broken - {device}
