@@ -5,6 +5,7 @@ A line is ``NAME``, or ``NAME # REASON`` for a node that is closed. ``muster:`` 
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Literal
@@ -36,14 +37,14 @@ class NodeList:
         """The lines of the nodes. Raises SchedulerDown."""
         return {name: _seen(reason) for name, reason in self._read().items() if name in names}
 
-    def admit(self, name: str, mark: Mark) -> None:
+    def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
         """Remove our reason. Raises LeftAlone, SchedulerDown."""
         reason = self._read().get(name, "")
         if reason and not reason.startswith(OURS):
             raise LeftAlone(f"{name} stays closed: {reason}")
         self._write(name, "")
 
-    def withdraw(self, name: str, reason: str) -> None:
+    def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
         """Add our reason, unless there is one. Raises SchedulerDown."""
         if not self._read().get(name):
             self._write(name, OURS + reason)

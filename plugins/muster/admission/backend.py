@@ -63,6 +63,15 @@ class Seen:
         """Whether the person who closed the node wants it tested."""
         return VERIFY in self.foreign
 
+    def stays_closed(self, mark: Mark) -> str:
+        """Returns why an admission does not open the node, "" if it may: it is ours, or a test passed that the person
+        who closed it wanted, and that began afterwards.
+        """
+        if self.apart and (self.ours or self.foreign):
+            return self.apart
+        wanted = self.verify and mark.tested_since and self.foreign_since and mark.tested_since > self.foreign_since
+        return "" if wanted else self.foreign
+
     @property
     def allocation(self) -> Allocation:
         """Whether the node is allocated, or may be at any moment: what stops a test that a person starts."""
@@ -84,19 +93,20 @@ class AdmissionBackend(Protocol):
     """A scheduler, which knows nodes by names of its own.
 
     Every method ends within its deadlines and is idempotent: repeated, it changes nothing. Each raises SchedulerDown if
-    the scheduler does not answer, refuses, or did not do what it confirmed.
+    the scheduler does not answer, refuses, or did not do what it confirmed. ``wanted_at`` names a change: it is the same
+    for every repetition, and later for each later change of the node.
     """
 
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """Returns the nodes as the scheduler shows them, by name, without those that it does not know."""
 
-    def admit(self, name: str, mark: Mark) -> None:
+    def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
         """Open the node to users' jobs, and show ``mark`` beside it. Somebody else's drain stays.
 
         Raises LeftAlone if somebody else closed it, or it is closed and apart.
         """
 
-    def withdraw(self, name: str, reason: str) -> None:
+    def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
         """Close the node to new jobs; running jobs end by themselves. A node that somebody else closed stays as it is.
 
         Raises LeftAlone if it is apart.

@@ -10,11 +10,15 @@ import pydantic
 from muster.admission.backend import AdmissionBackend
 from muster.admission.records_only import RecordsOnly
 from muster.admission.slurm import Slurm, SlurmSettings
+from muster.admission.webhook import Webhook, WebhookSettings
 from muster.errors import BadScheduler, BadSettings
 from muster.settings import settings
 
-KINDS: dict[str, tuple[type[pydantic.BaseModel], Callable[[Any], AdmissionBackend]]] = {"slurm": (SlurmSettings, Slurm)}
-"""Kind: (its settings, its backend made of them)."""
+KINDS: dict[str, tuple[type[pydantic.BaseModel], Callable[[Any], AdmissionBackend]]] = {
+    "slurm": (SlurmSettings, Slurm),
+    "webhook": (WebhookSettings, Webhook),
+}
+"""Kind: (its settings, its backend made of them). Settings with a field ``cluster`` get the cluster's name in it."""
 
 
 def backend_of(cluster: str) -> AdmissionBackend:
@@ -29,6 +33,8 @@ def backend_of(cluster: str) -> AdmissionBackend:
     if kind not in KINDS:
         raise BadSettings(f"MUSTER_SCHEDULERS: {cluster} is of kind {kind!r}; it is one of {', '.join(KINDS)}")
     model, make = KINDS[kind]
+    if "cluster" in model.model_fields:
+        chosen = {**chosen, "cluster": cluster}
     try:
         return make(model.model_validate(chosen))
     except pydantic.ValidationError as error:

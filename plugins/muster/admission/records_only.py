@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 from collections.abc import Collection, Mapping
 
@@ -31,20 +32,20 @@ class RecordsOnly:
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """From the nodes' states and labels."""
         wanted = set(names)
-        return {node.name: _seen(node) for node in records.list_nodes() if node.name in wanted}
+        return {node.name: seen(node, node.state is State.PRODUCTION) for node in records.list_nodes() if node.name in wanted}
 
-    def admit(self, name: str, mark: Mark) -> None:
+    def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
         """Does nothing."""
         log.info("%s is admitted: no scheduler is connected, only the records change", name)
 
-    def withdraw(self, name: str, reason: str) -> None:
+    def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
         """Does nothing."""
         log.info("%s is withdrawn (%s): no scheduler is connected, only the records change", name, reason)
 
 
-def _seen(node: NodeRecord) -> Seen:
+def seen(node: NodeRecord, serves: bool) -> Seen:
+    """Returns an unobserved node, open if it ``serves``: its label alone tells whether it is in use."""
     busy = node.labels.get(BUSY)
-    serves = node.state is State.PRODUCTION
     return Seen(
         open=serves,
         ours=not serves,

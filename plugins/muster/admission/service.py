@@ -113,9 +113,9 @@ def _carry_out(change: PlaceRecord) -> str:
     try:
         backend = backend_of(change.cluster)
         if change.wanted == records.ADMITTED:
-            backend.admit(change.name, mark_of(change.node))
+            backend.admit(change.name, mark_of(change.node), change.wanted_at)
         else:
-            backend.withdraw(change.name, change.why)
+            backend.withdraw(change.name, change.why, change.wanted_at)
     except MusterError as error:
         return str(error)
     return ""
@@ -181,7 +181,7 @@ def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
         carry_out(place.node)
     elif shown.open and place.admitted and not shown.marked:
         # What `scontrol reconfigure` lost is set again; this opens and closes nothing.
-        backend_of(place.cluster).admit(place.name, mark_of(place.node))
+        backend_of(place.cluster).admit(place.name, mark_of(place.node), place.wanted_at)
 
 
 def difference_of(place: PlaceRecord, seen: Seen | None) -> str:

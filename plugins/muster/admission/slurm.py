@@ -104,17 +104,16 @@ class Slurm:
         alone = len(names) == 1
         return {name: self._seen(node, named=alone) for name, node in self._nodes(names).items()}
 
-    def admit(self, name: str, mark: Mark) -> None:
+    def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
         """UNDRAIN, if the drain is ours, or a person's with muster:verify that is older than the test.
 
         Raises LeftAlone, SchedulerDown.
         """
         node = self._node(name)
         seen = self._seen(node)
-        verified = seen.verify and _after(mark.tested_since, seen.foreign_since)
         drained = _DRAIN in _words(node)
-        if drained and (seen.apart or not (seen.ours or verified)):
-            raise LeftAlone(f"{name} stays closed in Slurm: {seen.apart or seen.foreign}")
+        if why := seen.stays_closed(mark):
+            raise LeftAlone(f"{name} stays closed in Slurm: {why}")
         if seen.apart:
             return  # nothing of ours keeps it closed, and it is shown as apart, not as admitted
         beside = _beside(node, mark.text)
@@ -128,7 +127,7 @@ class Slurm:
             if _DRAIN in _words(self._node(name)):
                 raise SchedulerDown(f"Slurm confirmed the admission of {name}, and shows it drained")
 
-    def withdraw(self, name: str, reason: str) -> None:
+    def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
         """DRAIN with our reason, unless it is closed already. Raises LeftAlone, SchedulerDown."""
         node = self._node(name)
         seen = self._seen(node)
@@ -208,7 +207,3 @@ def _beside(node: _Node, text: str) -> list[str]:
 
 def _moment(epoch: int) -> datetime.datetime | None:
     return datetime.datetime.fromtimestamp(epoch, datetime.UTC) if epoch else None
-
-
-def _after(tested_since: datetime.datetime | None, since: datetime.datetime | None) -> bool:
-    return tested_since is not None and since is not None and tested_since > since

@@ -13,7 +13,7 @@ from airflow.providers.common.compat.connection import get_async_connection
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from muster.errors import ControllerFault
+from muster.errors import BadScheduler, ControllerFault
 from muster.remote import ssh
 from muster.remote.bmc import Bmc, Login, login, no_connection, of_connection
 from muster.remote.login import Credentials, settings_credentials
@@ -33,6 +33,17 @@ def credentials(conn_id: str) -> Credentials:
         return _of(BaseHook.get_connection(conn_id))
     except AirflowNotFoundException:
         return _of_settings(conn_id)
+
+
+def password(conn_id: str, what: str) -> str:
+    """The password of an Airflow connection, which is ``what``. Raises BadScheduler without it."""
+    try:
+        found = BaseHook.get_connection(conn_id).password
+    except AirflowNotFoundException:
+        found = ""
+    if not found:
+        raise BadScheduler(f"there is no Airflow connection {conn_id} with a password, which is {what}: add it")
+    return found
 
 
 async def async_credentials(conn_id: str) -> Credentials:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support import slurm
+from tests.support.receiver import SECRET, Receiver, running
 from tests.support.slurm import Slurm
 
 
@@ -28,3 +29,19 @@ def alpha(cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slurm]:
     cluster.await_nodes(cluster.names)
     yield cluster
     cluster.call("scancel", "--state=RUNNING", check=False)
+
+
+def webhook_settings(patch: pytest.MonkeyPatch, receiver: Receiver, **changed: str) -> None:
+    """Cluster ``hook`` of the settings."""
+    chosen = {"kind": "webhook", "url": f"{receiver.url}/", "state_url": f"{receiver.url}/nodes", "connection": "hook"}
+    patch.setenv("MUSTER_SCHEDULERS", json.dumps({"hook": chosen | changed}))
+    patch.setenv("AIRFLOW_CONN_HOOK", json.dumps({"conn_type": "http", "password": SECRET}))
+    patch.setenv("MUSTER_SCHEDULER_TIMEOUT_S", "1")
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    """A receiver of webhooks, as cluster ``hook`` of the settings."""
+    with running() as server:
+        webhook_settings(monkeypatch, server)
+        yield server

@@ -172,10 +172,10 @@ def test_a_change_that_is_superseded_while_it_is_carried_out_is_followed(
     nodes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_production()
-    real: Callable[[NodeList, str, str], None] = NodeList.withdraw
+    real: Callable[..., None] = NodeList.withdraw
 
-    def slow(self: NodeList, name: str, reason: str) -> None:
-        real(self, name, reason)
+    def slow(self: NodeList, *change: object) -> None:
+        real(self, *change)
         monkeypatch.setattr(NodeList, "withdraw", real)
         records.put_back(NODE, "its run is over")
 

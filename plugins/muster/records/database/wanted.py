@@ -24,7 +24,9 @@ def want(session: Session, node: Node, wanted: str, why: str) -> None:
     place = session.get(SchedulerPlace, node.name, with_for_update=True)
     if place is None or place.wanted == wanted:
         return
-    place.wanted, place.why, place.wanted_at = wanted, why, datetime.datetime.now(datetime.UTC)
+    # A receiver orders changes by this time, so it never goes back, whatever the clock does.
+    moment = max(datetime.datetime.now(datetime.UTC), place.wanted_at + datetime.timedelta(microseconds=1))
+    place.wanted, place.why, place.wanted_at = wanted, why, moment
     place.attempts, place.last_error, place.difference = 0, "", ""
 
 

@@ -1,0 +1,210 @@
+"""Any scheduler whose own program receives webhooks: one signed message for each change of a node.
+
+Messages are those of Standard Webhooks (standardwebhooks.com), so a receiver verifies them with any of its libraries.
+They come at least once: a repetition has the same ``webhook-id``. Of one node a later change has the higher
+``sequence``; a receiver ignores a lower one than it has seen.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import httpx
+import pydantic
+
+from muster import records
+from muster.admission import records_only
+from muster.admission.backend import Mark, Seen
+from muster.errors import BadScheduler, LeftAlone, SchedulerDown
+from muster.integration import logins
+from muster.settings import settings
+from muster_criteria.text import one_line
+
+OURS = "muster"
+"""In ``closed_by`` of the receiver's state: Muster closed the node."""
+
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_SECRET = "whsec_"
+_SECRET_BYTES_MIN = 24
+_ACCEPTED, _CONFLICT = 202, 409
+
+
+class WebhookSettings(pydantic.BaseModel):
+    """One receiver. ``connection``: the Airflow connection whose password is the secret, whsec_ and base64.
+
+    ``state_url``: shows the nodes as they are; empty: the receiver does not offer it.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["webhook"]
+    url: str
+    connection: str
+    state_url: str = ""
+    cluster: str = ""
+
+    @pydantic.field_validator("url", "state_url")
+    @classmethod
+    def _encrypted(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if url and not (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)):
+            raise ValueError("give an https:// address; http:// is for this machine only")
+        return url
+
+
+class _Node(pydantic.BaseModel):
+    """A node in the receiver's state."""
+
+    name: str
+    open: bool
+    closed_by: str = ""
+    reason: str = ""
+    closed_at: pydantic.AwareDatetime | None = None
+    apart: str = ""
+    used_by: str = ""
+
+    def seen(self) -> Seen:
+        """As the other schedulers show theirs."""
+        ours = not self.open and self.closed_by == OURS
+        foreign = "" if self.open or ours else f"closed by {self.closed_by or 'somebody'}: {self.reason}"
+        unsure = "its scheduler may start a job on it at any moment" if self.open else ""
+        return Seen(
+            self.open and not self.apart, ours, one_line(foreign), self.closed_at, one_line(self.apart),
+            one_line(self.used_by), unsure,
+        )  # fmt: skip
+
+
+class _State(pydantic.BaseModel):
+    nodes: list[_Node]
+
+
+class Webhook:
+    """One receiver. Where it offers no state, a node is as its last confirmed change left it."""
+
+    def __init__(self, chosen: WebhookSettings) -> None:
+        self._chosen = chosen
+
+    def look(self, names: Collection[str]) -> Mapping[str, Seen]:
+        """The nodes in the receiver's state; of a receiver without it, every name. Raises SchedulerDown."""
+        if self._chosen.state_url:
+            return {name: node for name, node in self._state().items() if name in set(names)}
+        nodes = {node.name: node for node in records.list_nodes()}
+        places = {place.name: place for place in records.scheduler_places() if place.cluster == self._chosen.cluster}
+        confirmed = {name: (nodes[place.node], place.admitted) for name, place in places.items() if name in set(names)}
+        # A receiver without state knows any name: the first change shows whether it accepts this one.
+        unplaced = dict.fromkeys(set(names) - set(confirmed), Seen(open=False, ours=True))
+        return unplaced | {name: records_only.seen(*found) for name, found in confirmed.items()}
+
+    def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
+        """Send the admission. Raises LeftAlone if somebody else closed the node, or the receiver answers 409."""
+        seen = self._node(name)
+        if seen is not None and (why := seen.stays_closed(mark)):
+            raise LeftAlone(f"{name} stays closed in {self._chosen.cluster}: {why}")
+        if seen is not None and seen.apart:
+            return
+        shown = {"verdict": mark.verdict, "date": str(mark.date), "certificate": mark.certificate}
+        self._send("node.admit", name, shown, wanted_at)
+        self._confirm(name, "admission", is_open=True)
+
+    def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
+        """Send the withdrawal, unless the node is closed already. Raises LeftAlone, SchedulerDown."""
+        seen = self._node(name)
+        if seen is not None and seen.apart:
+            raise LeftAlone(f"{name} is not closed in {self._chosen.cluster}: it is {seen.apart}")
+        if seen is not None and not seen.open:
+            return
+        self._send("node.withdraw", name, {"reason": one_line(reason)}, wanted_at)
+        self._confirm(name, "withdrawal", is_open=False)
+
+    def _node(self, name: str) -> Seen | None:
+        """The node in the receiver's state, None where it offers none. Raises SchedulerDown if it lacks the node."""
+        if not self._chosen.state_url:
+            return None
+        try:
+            return self._state(name)[name]
+        except KeyError:
+            raise SchedulerDown(f"{self._chosen.cluster} does not know the node {name}") from None
+
+    def _confirm(self, name: str, change: str, *, is_open: bool) -> None:
+        seen = self._node(name)
+        if seen is not None and not seen.apart and seen.open is not is_open:
+            shown = "open" if seen.open else "closed"
+            raise SchedulerDown(f"{self._chosen.cluster} confirmed the {change} of {name}, and shows it {shown}")
+
+    def _state(self, name: str = "") -> dict[str, Seen]:
+        # A receiver may answer with all nodes all the same.
+        url = httpx.URL(self._chosen.state_url).copy_merge_params({"node": name} if name else {})
+        status, body = self._request("GET", str(url), "state", b"")
+        if status != httpx.codes.OK:
+            raise SchedulerDown(f"{self._chosen.state_url} answered {status}: {_quoted(body)}")
+        try:
+            return {node.name: node.seen() for node in _State.model_validate_json(body).nodes}
+        except pydantic.ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise SchedulerDown(f"{self._chosen.state_url} sent no list of nodes: {where}: {first['msg']}") from None
+
+    def _send(self, kind: str, name: str, data: Mapping[str, Any], wanted_at: datetime.datetime | None) -> None:
+        moment = wanted_at or datetime.datetime.now(datetime.UTC)
+        sequence = (moment - datetime.datetime.fromtimestamp(0, datetime.UTC)) // datetime.timedelta(microseconds=1)
+        named = {"cluster": self._chosen.cluster, "node": name, "sequence": sequence}
+        body = json.dumps({"type": kind, "timestamp": moment.isoformat(), "data": named | dict(data)}).encode()
+        key = hashlib.sha256("\0".join([self._chosen.cluster, name, str(sequence)]).encode()).hexdigest()[:32]
+        status, answer = self._request("POST", self._chosen.url, key, body)
+        if status == _CONFLICT:
+            raise LeftAlone(f"{self._chosen.cluster} leaves {name} as it is: {_quoted(answer)}")
+        if status == _ACCEPTED and not self._chosen.state_url:
+            raise SchedulerDown(f"{self._chosen.cluster} has accepted the change of {name} and not carried it out yet")
+        if not httpx.codes.is_success(status):
+            raise SchedulerDown(f"{self._chosen.url} answered {status}: {_quoted(answer)}")
+
+    def _request(self, method: str, url: str, message: str, body: bytes) -> tuple[int, bytes]:
+        """Returns status and body of the answer. Raises SchedulerDown, BadScheduler. Redirects are not followed."""
+        headers = signed(self._secret(), message, int(time.time()), body)
+        headers |= {"content-type": "application/json", "accept-encoding": "identity"}
+        limit = settings().scheduler_timeout_s
+        end = time.monotonic() + limit
+        answer = b""
+        try:
+            with httpx.stream(method, url, content=body, headers=headers, timeout=limit) as response:
+                for part in response.iter_raw():
+                    answer += part
+                    if len(answer) > ANSWER_BYTES_MAX or time.monotonic() > end:
+                        raise SchedulerDown(f"{url} sent more than Muster reads, or took longer than {limit:g} s")
+                return response.status_code, answer
+        except httpx.HTTPError as error:
+            raise SchedulerDown(f"{url} did not answer: {type(error).__name__} {error}") from None
+
+    def _secret(self) -> bytes:
+        text = logins.password(self._chosen.connection, f"the secret of {self._chosen.cluster}")
+        try:
+            secret = base64.b64decode(text.removeprefix(_SECRET), validate=True)
+        except binascii.Error:
+            secret = b""
+        if not text.startswith(_SECRET) or len(secret) < _SECRET_BYTES_MIN:
+            raise BadScheduler(
+                f"the password of the Airflow connection {self._chosen.connection} is no webhook secret: give "
+                f"{_SECRET} and at least {_SECRET_BYTES_MIN} random bytes in base64"
+            )
+        return secret
+
+
+def signed(secret: bytes, message: str, moment: int, body: bytes) -> dict[str, str]:
+    """Returns the headers of a message that is sent at ``moment`` (seconds since 1970). Pure."""
+    content = f"{message}.{moment}.".encode() + body
+    signature = base64.b64encode(hmac.new(secret, content, hashlib.sha256).digest()).decode()
+    return {"webhook-id": message, "webhook-timestamp": str(moment), "webhook-signature": f"v1,{signature}"}
+
+
+def _quoted(body: bytes) -> str:
+    return one_line(body[:200].decode("utf-8", "replace")) or "without a reason"

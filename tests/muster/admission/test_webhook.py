@@ -1,0 +1,160 @@
+"""The webhook backend against a receiver over real HTTP that drops, delays, refuses and lies."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+
+import pytest
+
+from muster import records
+from muster.admission import service
+from muster.admission.backend import AdmissionBackend, Mark
+from muster.admission.clusters import backend_of, check
+from muster.admission.entry import move
+from muster.admission.webhook import signed
+from muster.errors import BadScheduler, BadSettings, LeftAlone, MusterError, SchedulerDown
+from muster.lifecycle.transitions import State
+from tests.muster import fleet
+from tests.muster.admission.conftest import webhook_settings
+from tests.support.receiver import Receiver
+
+MARK = Mark("PASS", datetime.date(2026, 11, 23), "c-1")
+NODE = "gpu-0001"
+
+
+@pytest.fixture
+def beside(receiver: Receiver, fleet_db: str) -> AdmissionBackend:
+    return backend_of("hook")
+
+
+@pytest.fixture
+def blind(receiver: Receiver, fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> Receiver:
+    """A receiver that offers no state, and gpu-0001 admitted there."""
+    webhook_settings(monkeypatch, receiver, state_url="")
+    records.add_node(fleet.new_node())
+    check("hook", ["n0"])
+    records.place_on_scheduler(NODE, "hook", "n0", "Ada", "rack 1")
+    fleet.qualify()
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
+    receiver.messages.clear()
+    return receiver
+
+
+def test_the_signature_is_the_one_of_standard_webhooks() -> None:
+    """The example of its specification."""
+    secret = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    headers = signed(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
+    assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+@pytest.mark.parametrize("mood", ["drop", "delay", "500", "429", "401", "redirect", "lie", "done, and no answer"])
+def test_a_change_that_goes_wrong_waits_and_is_carried_out_once(blind: Receiver, mood: str) -> None:
+    """"lie" is known by the state alone, which this receiver does not offer."""
+    blind.mood = [mood]
+    move(NODE, State.QUARANTINE, "Ada", "noise")
+    place = records.scheduler_place(NODE)
+    assert place
+    assert place.waits is (mood != "lie")
+    assert not service.idle([NODE])[NODE].idle
+    service.reconcile()
+    assert len({each["id"] for each in blind.messages}) == 1
+    if mood != "lie":
+        assert blind.nodes["n0"]["closed_by"] == "muster"
+    assert blind.forged == 0
+
+
+def test_later_changes_have_higher_sequences_even_if_the_clock_goes_back(
+    blind: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from muster.records.database import wanted
+
+    class Back(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
+            return datetime.datetime(2020, 1, 1, tzinfo=tz)
+
+    monkeypatch.setattr(wanted.datetime, "datetime", Back)
+    move(NODE, State.QUARANTINE, "Ada", "noise")
+    monkeypatch.undo()
+    sequences = [each["data"]["sequence"] for each in blind.messages]
+    assert sequences == sorted(set(sequences))
+    assert not blind.nodes["n0"]["open"]
+
+
+@pytest.mark.parametrize("answer", ["202", "409"])
+def test_an_answer_that_confirms_nothing_leaves_the_change_waiting(blind: Receiver, answer: str) -> None:
+    blind.mood = [answer]
+    move(NODE, State.QUARANTINE, "Ada", "noise")
+    place = records.scheduler_place(NODE)
+    assert place
+    assert place.waits
+
+
+def test_without_state_the_label_tells_whether_a_node_is_in_use(blind: Receiver) -> None:
+    assert service.idle([NODE])[NODE].idle
+    assert service.allocation(NODE).allocated
+    records.add_nodes([("", fleet.new_node(labels={"busy": "job 7"}))], actor="Ada")
+    assert not service.idle([NODE])[NODE].idle
+
+
+class TestWithState:
+    @pytest.mark.parametrize("mood", [["drop"], ["500"], ["babble"], ["", "lie"], ["", "500"], ["", "", "babble"]])
+    def test_what_the_state_does_not_confirm_is_not_done(
+        self, beside: AdmissionBackend, receiver: Receiver, mood: list[str]
+    ) -> None:
+        receiver.mood = mood
+        with pytest.raises(SchedulerDown):
+            beside.withdraw("n0", "failed burn_in")
+        beside.withdraw("n0", "failed burn_in")
+        assert beside.look(["n0"])["n0"].ours
+
+    @pytest.mark.parametrize("apart", ["", "powered down"])
+    def test_what_somebody_else_closed_stays(
+        self, beside: AdmissionBackend, receiver: Receiver, apart: str
+    ) -> None:
+        receiver.nodes["n0"].update(open=False, closed_by="alice", reason="fan", apart=apart)
+        with pytest.raises(LeftAlone):
+            beside.admit("n0", MARK)
+        if not apart:
+            beside.withdraw("n0", "failed burn_in")
+        assert not receiver.messages
+
+    def test_a_requested_test_that_began_later_opens_the_node(
+        self, beside: AdmissionBackend, receiver: Receiver
+    ) -> None:
+        since = datetime.datetime(2026, 11, 23, tzinfo=datetime.UTC)
+        receiver.nodes["n0"].update(open=False, closed_by="alice", reason="muster:verify", closed_at=since.isoformat())
+        assert beside.look(["n0"])["n0"].idle.idle
+        with pytest.raises(LeftAlone):
+            beside.admit("n0", Mark("PASS", MARK.date, "c-1", since - datetime.timedelta(seconds=1)))
+        beside.admit("n0", Mark("PASS", MARK.date, "c-1", since + datetime.timedelta(seconds=1)))
+        assert receiver.nodes["n0"]["open"]
+
+    def test_a_node_that_it_does_not_know_is_one_error(self, beside: AdmissionBackend) -> None:
+        with pytest.raises(SchedulerDown):
+            beside.withdraw("n9", "x")
+        with pytest.raises(BadScheduler):
+            check("hook", ["n9"])
+
+
+@pytest.mark.parametrize("secret", ["", "hunter2", "whsec_", "whsec_c2hvcnQ="])
+def test_a_secret_that_protects_nothing_sends_nothing(
+    receiver: Receiver, fleet_db: str, monkeypatch: pytest.MonkeyPatch, secret: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_HOOK", f'{{"conn_type": "http", "password": "{secret}"}}')
+    with pytest.raises(BadScheduler):
+        backend_of("hook").withdraw("n0", "x")
+    assert not receiver.messages
+
+
+def test_an_address_without_encryption_is_refused(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    webhook_settings(monkeypatch, receiver, url="http://scheduler.example.org/muster")
+    with pytest.raises(BadSettings, match=r"hook\.url"):
+        backend_of("hook")
+
+
+def test_a_receiver_that_is_away_is_one_error(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    webhook_settings(monkeypatch, receiver, url="https://127.0.0.1:1/", state_url="")
+    with pytest.raises(MusterError):
+        backend_of("hook").withdraw("n0", "x")
