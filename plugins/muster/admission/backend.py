@@ -93,8 +93,8 @@ class AdmissionBackend(Protocol):
     """A scheduler, which knows nodes by names of its own.
 
     Every method ends within its deadlines and is idempotent: repeated, it changes nothing. Each raises SchedulerDown if
-    the scheduler does not answer, refuses, or did not do what it confirmed. ``wanted_at`` names a change: it is the same
-    for every repetition, and later for each later change of the node.
+    the scheduler does not answer, refuses, or did not do what it confirmed. ``wanted_at`` names a change: it is the
+    same for every repetition, and later for each later change of the node.
     """
 
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:

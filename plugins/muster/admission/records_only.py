@@ -32,7 +32,8 @@ class RecordsOnly:
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """From the nodes' states and labels."""
         wanted = set(names)
-        return {node.name: seen(node, node.state is State.PRODUCTION) for node in records.list_nodes() if node.name in wanted}
+        nodes = {node.name: node for node in records.list_nodes() if node.name in wanted}
+        return {name: seen(node, node.state is State.PRODUCTION) for name, node in nodes.items()}
 
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
         """Does nothing."""

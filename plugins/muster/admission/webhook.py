@@ -97,13 +97,17 @@ class Webhook:
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """The nodes in the receiver's state; of a receiver without it, every name. Raises SchedulerDown."""
         if self._chosen.state_url:
-            return {name: node for name, node in self._state().items() if name in set(names)}
+            wanted = set(names)
+            return {name: node for name, node in self._state().items() if name in wanted}
         nodes = {node.name: node for node in records.list_nodes()}
         places = {place.name: place for place in records.scheduler_places() if place.cluster == self._chosen.cluster}
-        confirmed = {name: (nodes[place.node], place.admitted) for name, place in places.items() if name in set(names)}
         # A receiver without state knows any name: the first change shows whether it accepts this one.
-        unplaced = dict.fromkeys(set(names) - set(confirmed), Seen(open=False, ours=True))
-        return unplaced | {name: records_only.seen(*found) for name, found in confirmed.items()}
+        return {
+            name: records_only.seen(nodes[places[name].node], places[name].admitted)
+            if name in places
+            else Seen(open=False, ours=True)
+            for name in names
+        }
 
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
         """Send the admission. Raises LeftAlone if somebody else closed the node, or the receiver answers 409."""
