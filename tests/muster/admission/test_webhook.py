@@ -50,7 +50,7 @@ def test_the_signature_is_the_one_of_standard_webhooks() -> None:
 
 @pytest.mark.parametrize("mood", ["drop", "delay", "500", "429", "401", "redirect", "lie", "done, and no answer"])
 def test_a_change_that_goes_wrong_waits_and_is_carried_out_once(blind: Receiver, mood: str) -> None:
-    """"lie" is known by the state alone, which this receiver does not offer."""
+    """ "lie" is known by the state alone, which this receiver does not offer."""
     blind.mood = [mood]
     move(NODE, State.QUARANTINE, "Ada", "noise")
     place = records.scheduler_place(NODE)
@@ -110,9 +110,7 @@ class TestWithState:
         assert beside.look(["n0"])["n0"].ours
 
     @pytest.mark.parametrize("apart", ["", "powered down"])
-    def test_what_somebody_else_closed_stays(
-        self, beside: AdmissionBackend, receiver: Receiver, apart: str
-    ) -> None:
+    def test_what_somebody_else_closed_stays(self, beside: AdmissionBackend, receiver: Receiver, apart: str) -> None:
         receiver.nodes["n0"].update(open=False, closed_by="alice", reason="fan", apart=apart)
         with pytest.raises(LeftAlone):
             beside.admit("n0", MARK)
