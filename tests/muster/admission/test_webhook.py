@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import types
 
 import pytest
 
@@ -15,6 +16,7 @@ from muster.admission.entry import move
 from muster.admission.webhook import signed
 from muster.errors import BadScheduler, BadSettings, LeftAlone, MusterError, SchedulerDown
 from muster.lifecycle.transitions import State
+from muster.records.database import wanted
 from tests.muster import fleet
 from tests.muster.admission.conftest import webhook_settings
 from tests.support.receiver import Receiver
@@ -67,14 +69,9 @@ def test_a_change_that_goes_wrong_waits_and_is_carried_out_once(blind: Receiver,
 def test_later_changes_have_higher_sequences_even_if_the_clock_goes_back(
     blind: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from muster.records.database import wanted
-
-    class Back(datetime.datetime):
-        @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
-            return datetime.datetime(2020, 1, 1, tzinfo=tz)
-
-    monkeypatch.setattr(wanted.datetime, "datetime", Back)
+    clock = types.SimpleNamespace(now=lambda tz: datetime.datetime(2020, 1, 1, tzinfo=tz))
+    back = types.SimpleNamespace(datetime=clock, timedelta=datetime.timedelta, UTC=datetime.UTC)
+    monkeypatch.setattr(wanted, "datetime", back)
     move(NODE, State.QUARANTINE, "Ada", "noise")
     monkeypatch.undo()
     sequences = [each["data"]["sequence"] for each in blind.messages]
