@@ -225,14 +225,18 @@ def _as_remote_error(node: Address, error: BaseException) -> BaseException:
         return WrongHostKey(
             f"{where} has another host key than the one pinned at enrolment "
             f"({_fingerprint(error.key)} instead of {_fingerprint(error.expected_key)}); if the machine was "
-            f"reinstalled, enrol it again with 'muster node add', otherwise something intercepts the connection"
+            f"reinstalled: `muster node reinstalled {node.name} --reason …`, otherwise something intercepts the "
+            "connection"
         )
     if isinstance(error, MusterError):
         return error
     if isinstance(error, paramiko.AuthenticationException):
-        return LoginRefused(f"{where} refused the login; check the user and the key that Muster is given for SSH")
+        return LoginRefused(f"{where} refused the login; check the user and the key of the SSH connection")
     if isinstance(error, paramiko.SSHException) and "not found in known_hosts" in str(error):
-        return WrongHostKey(f"{where} has no host key of the pinned kind; enrol it again with 'muster node add'")
+        return WrongHostKey(
+            f"{where} has no host key of the pinned kind; if the machine was reinstalled: "
+            f"`muster node reinstalled {node.name} --reason …`"
+        )
     if isinstance(error, (OSError, EOFError, paramiko.SSHException)):
         return Unreachable(_unreachable(node.host, node.port, error, node.name))
     return error
