@@ -38,7 +38,8 @@ class FakeNvml:
     Handles are NVML indices. Constants and error classes are the real binding's. ``before`` is called with
     the name and the arguments of every call before its answer, and may raise instead. ``lost_after`` maps a GPU to the
     number of calls that it answers before it is lost; ``fabric_version`` is the newest fabric structure that the driver
-    accepts (3 since driver 580).
+    accepts (3 since driver 580). Events are as the comments of nvml.h define them: ``happens`` queues one for each set
+    with which its GPU is registered by then, in the order of time; a wait that finds none raises TIMEOUT.
     """
 
     def __init__(self, count: int = 8, links: int = 2, **answers: Any) -> None:
@@ -47,6 +48,8 @@ class FakeNvml:
         self.fabric_version = 3
         self.lost_after: dict[int, int] = {}
         self._calls: dict[int, int] = {}
+        self.event_sets: dict[int, list[Any]] = {}
+        self._registered: set[tuple[int, int]] = set()
         self.refuse: dict[str, int] = {}
         self.refuse_gpu: dict[int, int] = {}
         self.hang: dict[str, int | None] = {}
@@ -98,7 +101,7 @@ class FakeNvml:
         }
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("nvml") or name.startswith("nvmlClocks"):
+        if not name.startswith("nvml") or name.startswith(("nvmlClocks", "nvmlEventType")):
             return getattr(pynvml, name)
 
         def call(*arguments: Any) -> Any:
@@ -117,7 +120,38 @@ class FakeNvml:
 
         return call
 
+    def happens(self, gpu: int, code: int, instance: int = 0xFFFFFFFF) -> None:
+        """An XID on a GPU, by NVML index; one before the registration is never delivered."""
+        data = SimpleNamespace(
+            device=gpu, eventType=pynvml.nvmlEventTypeXidCriticalError, eventData=code,
+            gpuInstanceId=instance, computeInstanceId=instance,
+        )  # fmt: skip
+        for each, queued in self.event_sets.items():
+            if (gpu, each) in self._registered:
+                queued.append(data)
+
+    def _event(self, name: str, *arguments: Any) -> Any:
+        if name == "nvmlEventSetCreate":
+            made = len(self.event_sets)
+            self.event_sets[made] = []
+            return made
+        if name == "nvmlDeviceRegisterEvents":
+            gpu, kinds, into = arguments
+            if kinds & ~pynvml.nvmlEventTypeXidCriticalError or into not in self.event_sets:
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+            self._registered.add((gpu, into))
+            return None
+        if name == "nvmlEventSetFree":
+            del self.event_sets[arguments[0]]
+            return None
+        queued = self.event_sets[arguments[0]]
+        if not queued:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
+        return queued.pop(0)
+
     def _answer(self, name: str, *arguments: Any) -> Any:
+        if name.startswith("nvmlEventSet") or name == "nvmlDeviceRegisterEvents":
+            return self._event(name, *arguments)
         if name == "nvmlDeviceGetCount":
             return self.count
         if name == "nvmlDeviceGetHandleByIndex":

@@ -25,8 +25,10 @@ from muster_node.agent.probe_run import RunContext, run_probe
 from muster_node.agent.result import encode
 from muster_node.agent.stop import Stop
 from muster_node.agent.telemetry import HOLD_SPACINGS, Recorder, Sampler
+from muster_node.agent.xid_watch import XidWatch
 from muster_node.bounded import Hung, bounded
 from muster_node.contract import Aggregate, Measurement, Plan, ProbeOutcome, Result, TelemetryFile
+from muster_node.hardware.host.xid_log import by_pci
 from muster_node.hardware.seam import Fact, Hardware
 
 OPEN_LIMIT_S = 120.0
@@ -227,6 +229,7 @@ def _work(
     recorder = Recorder(state.job.telemetry, HOLD_SPACINGS * plan.telemetry_interval_s)
     sampler = Sampler(hardware, recorder, plan.telemetry_interval_s)
     sampler.start()
+    xids = XidWatch(hardware)
     try:
         for index in range(len(plan.probes)):
             if stop():
@@ -234,6 +237,9 @@ def _work(
             _one_probe(state, context, index, known)
     finally:
         state.notes.extend(sampler.stop())
+        seen, notes = xids.stop(by_pci(inventory))
+        state.measurements.extend(seen)
+        state.notes.extend(notes)
         state.telemetry, state.telemetry_file = recorder.close()
         state.notes.extend(recorder.notes)
         state.notes.extend(saved.end(hurried=bool(stop())))

@@ -13,7 +13,22 @@ import dataclasses
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, ContextManager, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    Iterable,
+    List,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+)
+
+if TYPE_CHECKING:
+    from muster_node.hardware.host.xid_log import XidEvent
 
 NOT_SUPPORTED = "not supported"
 NO_PRIVILEGE = "no privilege"
@@ -235,6 +250,19 @@ class _StartSignal:
             self._condition.notify_all()
 
 
+class XidSource(Protocol):
+    """XIDs as they happen. ``refused``: by device, why its XIDs are not seen; ``trouble``: why a reading broke off."""
+
+    refused: Dict[str, str]
+    trouble: str
+
+    def read(self) -> List[XidEvent]:
+        """The XIDs since the last reading, without waiting for any."""
+
+    def close(self) -> None:
+        """Ends the registration."""
+
+
 class Hardware(abc.ABC):
     """One machine.
 
@@ -274,6 +302,10 @@ class Hardware(abc.ABC):
     @abc.abstractmethod
     def kernel_log(self) -> Optional[List[str]]:
         """Lines of the kernel log, oldest first; None where it cannot be read."""
+
+    def xid_source(self) -> Optional[XidSource]:
+        """XIDs from now on by another way than the kernel log; None where that can be read, or there is no other."""
+        return None
 
     @abc.abstractmethod
     def compute(self, device: Device) -> Compute:

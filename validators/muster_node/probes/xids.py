@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Dict
 
-from muster_node.hardware.host.xid_log import SXID, XidEvent, folded, parse_xids
+from muster_node.hardware.host.xid_log import SXID, XidEvent, folded, labels_of, parse_xids
 from muster_node.hardware.seam import NO_PRIVILEGE
 from muster_node.probe import Context, Metric, Probe
 from muster_node.tools.run import gpus_by_pci
@@ -38,13 +38,7 @@ class Xids(Probe):
                 "xid",
                 _device_of(event, devices),
                 text=event.text or "(no text)",
-                labels={
-                    "kind": event.kind,
-                    "code": str(event.code),
-                    "pci": event.pci,
-                    "at": "" if event.at is None else "%.6f" % event.at,
-                    "n": str(number),
-                },
+                labels=labels_of(event, number),
                 samples=event.count,
             )
         context.emit("xid_total", "node", value=len(events))

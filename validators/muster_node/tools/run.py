@@ -9,7 +9,7 @@ import signal
 import subprocess
 from typing import Callable, Dict, Iterator, List, Optional, Sequence, TypeVar
 
-from muster_node.hardware.host.xid_log import normal_pci
+from muster_node.hardware.host.xid_log import by_pci
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Context, Param, Skip
 from muster_node.tools.output import BadOutput
@@ -158,5 +158,4 @@ def gpu_temperatures(hardware: Hardware) -> Dict[str, float]:
 
 def gpus_by_pci(hardware: Hardware) -> Dict[str, str]:
     """Device by PCI address ({"0000:1b:00": "gpu3"}) of the GPUs that answer: tools number GPUs in their own order."""
-    facts = (fact for fact in hardware.inventory() if fact.name == "pci_address" and fact.text)
-    return {normal_pci(str(fact.text)): fact.device for fact in facts}
+    return by_pci(hardware.inventory())

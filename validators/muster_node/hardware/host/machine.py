@@ -27,6 +27,7 @@ from muster_node.hardware.seam import (
     Sample,
     Usage,
     Worker,
+    XidSource,
 )
 from muster_node.probe import Skip
 
@@ -53,6 +54,9 @@ class Accelerators(Protocol):
 
     def compute(self, device: Device) -> Compute:
         """Compute on a GPU. Raises Skip where PyTorch cannot use it."""
+
+    def xid_source(self) -> XidSource:
+        """XIDs of all GPUs from now on."""
 
     def lost(self, device: Device) -> bool:
         """As ``Hardware.lost``."""
@@ -153,6 +157,12 @@ class HostHardware(Hardware):
     def kernel_log(self) -> Optional[List[str]]:
         """By /dev/kmsg, else by dmesg or journalctl, with ``sudo -n`` last."""
         return kernel_log.read()
+
+    def xid_source(self) -> Optional[XidSource]:
+        """NVML's event set, where the kernel log cannot be read."""
+        if self._accelerators is None or self.kernel_log() is not None:
+            return None
+        return self._accelerators.xid_source()
 
     def compute(self, device: Device) -> Compute:
         """Compute on a device; on a CPU the calling process is pinned to it."""

@@ -11,6 +11,8 @@ import dataclasses
 import re
 from typing import Dict, Iterable, List, Optional, Tuple
 
+from muster_node.hardware.seam import Fact
+
 XID = "xid"
 SXID = "sxid"
 
@@ -76,6 +78,17 @@ def normal_pci(address: str) -> str:
     parts = address.strip().lower().partition(".")[0].split(":")
     domain = parts[-3] if len(parts) >= 3 else "0"
     return ":".join(["%04x" % int(domain or "0", 16), *parts[-2:]])
+
+
+def by_pci(inventory: Iterable[Fact]) -> Dict[str, str]:
+    """Device by PCI address ({"0000:1b:00": "gpu3"}) of the GPUs that answer."""
+    return {normal_pci(fact.text): fact.device for fact in inventory if fact.name == "pci_address" and fact.text}
+
+
+def labels_of(event: XidEvent, number: int) -> Dict[str, str]:
+    """The labels of a message. ``number``: its place among those of the stage."""
+    at = "" if event.at is None else "%.6f" % event.at
+    return {"kind": event.kind, "code": str(event.code), "pci": event.pci, "at": at, "n": str(number)}
 
 
 def last_time(lines: Iterable[str]) -> Optional[float]:

@@ -17,6 +17,7 @@ import os
 from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence, Tuple
 
 from muster_node.hardware.nvidia.compute import CudaCompute, Pace
+from muster_node.hardware.nvidia.events import EventSet
 from muster_node.hardware.nvidia.links import Links, fabric_facts
 from muster_node.hardware.nvidia.nvml import CALL_LIMIT_S, Answer, Nvml
 from muster_node.hardware.nvidia.settings import COMPUTE_MODES, restore_setting
@@ -93,6 +94,10 @@ class NvidiaGpus:
         yield Fact("cuda_version", "node", "text", text=version.value, note=version.note)
         for gpu in self._gpus:
             yield from self._gpu_facts(gpu)
+
+    def xid_source(self) -> EventSet:
+        """XIDs of all GPUs from now on."""
+        return EventSet(self._nvml, [(gpu.device, gpu.handle) for gpu in self._gpus])
 
     def counters(self) -> Iterator[Fact]:
         """ECC, row remaps, PCIe replay and throttle time of every GPU."""

@@ -1,0 +1,80 @@
+"""XIDs where the kernel log cannot be read: by NVML's event set, of the right GPU, once for each."""
+
+from __future__ import annotations
+
+import pynvml
+import pytest
+
+from muster_criteria.measured import Measured
+from muster_criteria.xid.judge import events_of
+from muster_node.agent import xid_watch
+from muster_node.agent.xid_watch import XidWatch
+from muster_node.hardware.host import kernel_log
+from muster_node.hardware.host.machine import HostHardware
+from muster_node.hardware.host.xid_log import by_pci
+from muster_node.hardware.nvidia.gpus import open_nvidia
+from tests.muster_node.hardware.nvml_standin import FakeNvml
+
+PCI = {index: f"00000000:{0x10 + index:02X}:00.0" for index in range(8)}
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    """Eight GPUs on a machine that hides its kernel log, and a watch that looks often."""
+    monkeypatch.setattr(kernel_log, "read", lambda: None)
+    monkeypatch.setattr(xid_watch, "INTERVAL_S", 0.001)
+    standin = FakeNvml()
+    standin.answers["nvmlDeviceGetPciInfo"] = lambda gpu: pynvml.nvmlPciInfo_t(busId=PCI[gpu].encode())
+    return standin
+
+
+def watched(nvml: FakeNvml) -> tuple[HostHardware, XidWatch]:
+    hardware = HostHardware(accelerators=open_nvidia(nvml, limit_s=0.5))
+    return hardware, XidWatch(hardware)
+
+
+def test_each_xid_is_an_entry_of_its_gpu_and_the_judge_reads_it(nvml: FakeNvml) -> None:
+    hardware, watch = watched(nvml)
+    nvml.happens(2, 79)
+    nvml.happens(2, 79)
+    nvml.happens(0, 94, instance=1)
+    entries, notes = watch.stop(by_pci(hardware.inventory()))
+
+    # By slot, which is the module id less one: NVML's third GPU sits in slot 4.
+    assert [(each.device, each.labels["code"], each.samples) for each in entries] == [
+        ("gpu4", "79", 2),
+        ("gpu7", "94", 1),
+    ]
+    assert "GPU-I:01 GPU-CI:01" in str(entries[1].text)
+    assert len(notes) == 1
+    rows = [Measured(probe=e.probe, metric=e.metric, device=e.device, unit=e.unit, text=e.text, labels=e.labels,
+                     samples=e.samples) for e in entries]  # fmt: skip
+    assert [(event.code, event.device, event.count) for event in events_of(rows)] == [(79, "gpu4", 2), (94, "gpu7", 1)]
+    assert nvml.event_sets == {}
+
+
+def test_where_the_log_can_be_read_nothing_is_seen_twice(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_log, "read", lambda: ["[1.0] a line"])
+    _, watch = watched(nvml)
+    nvml.happens(2, 79)
+    assert (watch.stop({}), nvml.event_sets) == (([], []), {})
+
+
+@pytest.mark.parametrize("trouble", ["create", "register", "wait", "hangs", "raises"])
+def test_what_is_not_seen_is_noted(nvml: FakeNvml, trouble: str) -> None:
+    if trouble == "create":
+        nvml.refuse["nvmlEventSetCreate"] = pynvml.NVML_ERROR_NO_PERMISSION
+    elif trouble == "register":
+        nvml.refuse["nvmlDeviceRegisterEvents"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    elif trouble == "wait":
+        nvml.refuse["nvmlEventSetWait_v2"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    elif trouble == "hangs":
+        nvml.hang["nvmlEventSetWait_v2"] = None
+    else:
+        nvml.answers["nvmlDeviceGetPciInfo"] = None
+    _, watch = watched(nvml)
+    nvml.happens(2, 79)
+    entries, notes = watch.stop({})
+    seen = trouble == "raises"
+    assert [each.labels["code"] for each in entries] == ["79"] * seen
+    assert len(notes) == (1 if trouble == "raises" else 2), notes

@@ -1,0 +1,73 @@
+"""XIDs while a job runs, where the kernel log cannot be read: entries of the probe ``xids``, which then sees none."""
+
+from __future__ import annotations
+
+import threading
+from typing import Dict, List, Optional, Tuple
+
+from muster_node.contract import Measurement
+from muster_node.hardware.host.xid_log import XidEvent, folded, labels_of
+from muster_node.hardware.seam import Hardware, XidSource
+
+PROBE, METRIC, UNIT = "xids", "xid", "text"
+INTERVAL_S = 1.0
+LEAVE_S = 2.0
+
+
+class XidWatch:
+    """Reads the driver's events in a thread of its own, so that one that hangs holds up nothing."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self._source: Optional[XidSource] = None
+        self._events: List[XidEvent] = []
+        self._failure = ""
+        try:
+            self._source = hardware.xid_source()
+        except Exception as error:
+            self._fail(error)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="xids", daemon=True)
+        if self._source is not None:
+            self._thread.start()
+
+    def stop(self, devices: Dict[str, str]) -> Tuple[List[Measurement], List[str]]:
+        """Ends the watch: an entry for each XID, and notes. ``devices``: by PCI address."""
+        if self._source is None:
+            return [], self._failures()
+        self._end.set()
+        self._thread.join(LEAVE_S)
+        entries = [
+            Measurement(
+                PROBE, METRIC, devices.get(event.pci, "node"), UNIT, text=event.text, labels=labels_of(event, number),
+                samples=event.count,
+            )
+            for number, event in enumerate(folded(list(self._events)))
+        ]  # fmt: skip
+        return entries, self._notes(self._source)
+
+    def _notes(self, source: XidSource) -> List[str]:
+        notes = ["the kernel log cannot be read: XIDs of this job are those of NVML's event set"]
+        for reason in sorted(set(source.refused.values())):
+            who = ", ".join(device for device, why in source.refused.items() if why == reason)
+            notes.append("XIDs of %s are not seen: %s" % (who, reason))
+        if self._thread.is_alive():
+            notes.append("XIDs are not seen to the end: NVML's event set did not answer")
+        elif source.trouble:
+            notes.append("XIDs may be missing: %s" % source.trouble)
+        return notes + self._failures()
+
+    def _failures(self) -> List[str]:
+        return ["XIDs are not seen to the end: %s" % self._failure] if self._failure else []
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = ("%s: %s" % (type(error).__name__, error))[:200]
+
+    def _loop(self) -> None:
+        assert self._source is not None
+        try:
+            while not self._end.wait(INTERVAL_S):
+                self._events.extend(self._source.read())
+            self._events.extend(self._source.read())
+            self._source.close()
+        except Exception as error:
+            self._fail(error)
