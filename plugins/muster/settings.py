@@ -115,7 +115,8 @@ class Settings(BaseSettings):
         default=30.0, gt=0, description="days after which a certificate expires and its node is tested again"
     )
     schedulers: dict[str, dict[str, Any]] = pydantic.Field(
-        default={}, description="the clusters whose schedulers obey Muster, as JSON {name: {kind: slurm or webhook, …}}"
+        default={},
+        description="the clusters whose schedulers obey Muster, as JSON {name: {kind: slurm, kubernetes or webhook, …}}",
     )
     scheduler_timeout_s: float = pydantic.Field(default=20.0, gt=0, description="seconds a scheduler may take")
     person: str = pydantic.Field(default="", description="your name in the records; empty: your login name")

@@ -8,6 +8,7 @@ from typing import Any
 import pydantic
 
 from muster.admission.backend import AdmissionBackend
+from muster.admission.kubernetes import Kubernetes, KubernetesSettings
 from muster.admission.records_only import RecordsOnly
 from muster.admission.slurm import Slurm, SlurmSettings
 from muster.admission.webhook import Webhook, WebhookSettings
@@ -16,6 +17,7 @@ from muster.settings import settings
 
 KINDS: dict[str, tuple[type[pydantic.BaseModel], Callable[[Any], AdmissionBackend]]] = {
     "slurm": (SlurmSettings, Slurm),
+    "kubernetes": (KubernetesSettings, Kubernetes),
     "webhook": (WebhookSettings, Webhook),
 }
 """Kind: (its settings, its backend made of them). Settings with a field ``cluster`` get the cluster's name in it."""

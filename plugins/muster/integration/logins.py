@@ -6,9 +6,10 @@ MUSTER_SSH_KEY_FILE. The connection's host, host key and compression settings ar
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import paramiko
+import pydantic
 from airflow.providers.common.compat.connection import get_async_connection
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -18,6 +19,8 @@ from muster.remote import ssh
 from muster.remote.bmc import Bmc, Login, login, no_connection, of_connection
 from muster.remote.login import Credentials, settings_credentials
 from muster.settings import settings
+
+Extra = TypeVar("Extra", bound=pydantic.BaseModel)
 
 
 def connect(node: ssh.Address, *, timeout: float | None = None, attempts: int = 3) -> paramiko.SSHClient:
@@ -44,6 +47,18 @@ def password(conn_id: str, what: str) -> str:
     if not found:
         raise BadScheduler(f"there is no Airflow connection {conn_id} with a password, which is {what}: add it")
     return found
+
+
+def extra(conn_id: str, what: str, model: type[Extra]) -> Extra:
+    """The extra of an Airflow connection, which holds ``what``, as ``model``. Raises BadScheduler."""
+    try:
+        return model.model_validate(BaseHook.get_connection(conn_id).extra_dejson)
+    except AirflowNotFoundException:
+        raise BadScheduler(f"there is no Airflow connection {conn_id} with {what}: add it") from None
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise BadScheduler(f"the extra of the Airflow connection {conn_id}: {where}: {first['msg']}") from None
 
 
 async def async_credentials(conn_id: str) -> Credentials:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support import slurm
+from tests.support.kubernetes import Cluster
+from tests.support.kubernetes import running as running_kubernetes
 from tests.support.receiver import SECRET, Receiver, running
 from tests.support.slurm import Slurm
 
@@ -44,4 +46,17 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     """A receiver of webhooks, as cluster ``hook`` of the settings."""
     with running() as server:
         webhook_settings(monkeypatch, server)
+        yield server
+
+
+@pytest.fixture
+def kubernetes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """The stand-in of an API server, as cluster ``kube`` of the settings."""
+    with running_kubernetes() as server:
+        chosen = {"kind": "kubernetes", "connection": "kube", "context": "muster"}
+        chosen |= {"closing_taints": ["acme.example/maintenance"]}
+        extra = {"kube_config": server.kube_config}
+        monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"kube": chosen}))
+        monkeypatch.setenv("AIRFLOW_CONN_KUBE", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+        monkeypatch.setenv("MUSTER_SCHEDULER_TIMEOUT_S", "1")
         yield server

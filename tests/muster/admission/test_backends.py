@@ -28,7 +28,7 @@ OVER_SSH = pytest.param("slurm over SSH", marks=[*SLURM.marks, pytest.mark.needs
 MARK = Mark("PASS", datetime.date(2026, 11, 23), "c-1")
 
 
-@pytest.fixture(params=["records only", "worked example", "webhook", SLURM, OVER_SSH])
+@pytest.fixture(params=["records only", "worked example", "webhook", "kubernetes", SLURM, OVER_SSH])
 def backend(request: pytest.FixtureRequest, fleet_db: str) -> Iterator[tuple[AdmissionBackend, str]]:
     """A backend and the name in it of a node that it may allocate."""
     if request.param == "slurm":
@@ -50,9 +50,9 @@ def backend(request: pytest.FixtureRequest, fleet_db: str) -> Iterator[tuple[Adm
             patch.setenv("MUSTER_SSH_KEY_FILE", str(server.key_file))
             yield backend_of("beta"), "n0"
         return
-    if request.param == "webhook":
-        request.getfixturevalue("receiver")
-        yield backend_of("hook"), "n0"
+    if request.param in ("webhook", "kubernetes"):
+        request.getfixturevalue("receiver" if request.param == "webhook" else "kubernetes")
+        yield backend_of("hook" if request.param == "webhook" else "kube"), "n0"
         return
     if request.param == "worked example":
         path = request.getfixturevalue("tmp_path") / "nodes"

@@ -1,0 +1,240 @@
+"""Kubernetes: a taint, a cordon, a label, an annotation and the node condition ``muster.dev/Qualified``, all ours.
+
+Who cordoned a node, the API server itself records: the field manager of ``spec.unschedulable``, which is ``muster`` for
+our cordons alone. Taints of others are never changed. Pods that tolerate every taint start on a closed node as well.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal
+
+import pydantic
+
+from muster.admission.backend import VERIFY, Mark, Seen
+from muster.admission.kubernetes_api import MANAGER, Api, KubernetesLogin, client_of
+from muster.errors import LeftAlone, SchedulerDown
+from muster.integration import logins
+from muster.settings import settings
+from muster_criteria.text import one_line
+
+TAINT = "muster.dev/withdrawn"
+CONDITION = "muster.dev/Qualified"
+LABEL = "muster.dev/admitted"
+"""The label of every admitted node. It is constant: pods may select it, and it says nothing else."""
+
+BESIDE = "muster.dev/certificate"
+"""The annotation with verdict, date and certificate."""
+
+REQUEST = "muster.dev/verify"
+"""The annotation by which a person who cordoned a node requests a test, as ``muster:verify`` in other schedulers."""
+
+_SYSTEM = "node.kubernetes.io/"
+_APART = {
+    "node.cloudprovider.kubernetes.io/": "not initialised, or shut down, by its cloud",
+    "ToBeDeletedByClusterAutoscaler": "being removed by the autoscaler",
+    "DeletionCandidateOfClusterAutoscaler": "being removed by the autoscaler",
+}
+"""Beginnings of taints of nodes that are left alone, beside those of ``node.kubernetes.io/`` other than a cordon's."""
+
+_CLOSING = ("NoSchedule", "NoExecute")
+_TEXT_MAX = 1000
+
+
+class KubernetesSettings(pydantic.BaseModel):
+    """One cluster. ``connection``: the Airflow connection (type kubernetes); ``context``: of its kubeconfig.
+
+    ``closing_taints``: keys of taints by which others close a node to all jobs; further taints only select jobs.
+    ``system_namespaces``: their pods are no users' jobs, and neither are those of daemon sets.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["kubernetes"]
+    connection: str
+    context: str = ""
+    closing_taints: tuple[str, ...] = ()
+    system_namespaces: tuple[str, ...] = ("kube-system",)
+
+
+class Kubernetes:
+    """One cluster, whose nodes have their names there."""
+
+    def __init__(self, chosen: KubernetesSettings) -> None:
+        extra = logins.extra(chosen.connection, "the cluster's kubeconfig", KubernetesLogin)
+        self._chosen = chosen
+        self._api = Api(client_of(extra, chosen.context, chosen.connection), settings().scheduler_timeout_s)
+
+    def look(self, names: Collection[str]) -> Mapping[str, Seen]:
+        """As the API server shows nodes and pods. Raises SchedulerDown."""
+        self._api.begin()
+        wanted = set(names)
+        if len(wanted) == 1:
+            (name,) = wanted
+            alone = self._api.node(name)
+            nodes = [alone] if alone is not None else []
+        else:
+            nodes = [node for node in self._api.nodes() if node["metadata"]["name"] in wanted]
+        used = self._used_by(self._api.pods(*wanted) if len(wanted) == 1 else self._api.pods())
+        return {node["metadata"]["name"]: self._seen(node, used) for node in nodes}
+
+    def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
+        """Remove our taint and cordon, or a person's cordon that requested a test and is older; set the condition.
+
+        Raises LeftAlone, SchedulerDown.
+        """
+        self._api.begin()
+        node = self._node(name)
+        self._refuse(name, node, mark)
+        if self._seen(node).apart:
+            return
+        self._qualify(node, True, mark.verdict, mark.text)
+
+        def decide(now: dict[str, Any]) -> Mapping[str, Any]:
+            self._refuse(name, now, mark)  # somebody may have closed it since
+            return _opened(now, mark.text)
+
+        self._api.change(name, decide)
+        after = self._seen(self._node(name))
+        if not after.open and not after.apart:
+            raise SchedulerDown(f"Kubernetes confirmed the admission of {name}, and shows it closed")
+
+    def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
+        """Taint and cordon, unless it is closed already; in either case the condition becomes False.
+
+        Raises LeftAlone, SchedulerDown.
+        """
+        self._api.begin()
+        text = one_line(reason)[:_TEXT_MAX]
+
+        def decide(now: dict[str, Any]) -> Mapping[str, Any]:
+            seen = self._seen(now)
+            if seen.apart:
+                raise LeftAlone(f"{name} is not closed in Kubernetes: it is {seen.apart}")
+            if seen.open:
+                return _closed(now, text)
+            return {"metadata": {"labels": {LABEL: None}}} if LABEL in (now["metadata"].get("labels") or {}) else {}
+
+        self._api.change(name, decide)
+        node = self._node(name)
+        self._qualify(node, False, "Withdrawn", text)
+        if self._seen(node).open:
+            raise SchedulerDown(f"Kubernetes confirmed the withdrawal of {name}, and shows it open")
+
+    def _node(self, name: str) -> dict[str, Any]:
+        node = self._api.node(name)
+        if node is None:
+            raise SchedulerDown(f"Kubernetes does not know the node {name}; see `kubectl get nodes`")
+        return node
+
+    def _refuse(self, name: str, node: dict[str, Any], mark: Mark) -> None:
+        if why := self._seen(node).stays_closed(mark):
+            raise LeftAlone(f"{name} stays closed in Kubernetes: {why}")
+
+    def _qualify(self, node: dict[str, Any], qualified: bool, reason: str, message: str) -> None:
+        status = "True" if qualified else "False"
+        before = _condition(node, CONDITION)
+        wanted = {"type": CONDITION, "status": status, "reason": reason.title().replace("_", ""), "message": message}
+        if all(before.get(key) == value for key, value in wanted.items()):
+            return
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        since = now if before.get("status") != status else before.get("lastTransitionTime", now)
+        condition = wanted | {"lastHeartbeatTime": now, "lastTransitionTime": since}
+        self._api.set_condition(node["metadata"]["name"], condition)
+
+    def _seen(self, node: dict[str, Any], used: Mapping[str, str] | None = None) -> Seen:
+        metadata, spec = node["metadata"], node.get("spec", {})
+        taints = [taint for taint in spec.get("taints") or [] if taint.get("effect") in _CLOSING]
+        tainted = any(taint["key"] == TAINT for taint in taints)
+        cordoned = bool(spec.get("unschedulable"))
+        manager, since = _manager_of_cordon(metadata)
+        ours = tainted or (cordoned and manager == MANAGER)
+        foreign = []
+        if cordoned and manager != MANAGER:
+            request = (metadata.get("annotations") or {}).get(REQUEST)
+            foreign.append(f"cordoned by {manager or 'somebody'}" + (f": {VERIFY} {request}" if request else ""))
+        closing = [taint["key"] for taint in taints if taint["key"] in self._chosen.closing_taints]
+        if closing:
+            # No test that somebody requested opens what a taint of theirs closes.
+            foreign, since = [f"tainted: {', '.join(closing)}"], None
+        apart = _apart(node, taints)
+        is_open = not (ours or foreign or apart)
+        admitted = (metadata.get("labels") or {}).get(LABEL) == "true"
+        return Seen(
+            open=is_open,
+            ours=ours and not foreign,
+            foreign=one_line("; ".join(foreign)),
+            foreign_since=since if foreign else None,
+            apart=apart,
+            used_by=(used or {}).get(metadata["name"], ""),
+            unsure="Kubernetes may start a pod on it at any moment" if is_open else "",
+            marked=admitted and _condition(node, CONDITION).get("status") == "True",
+        )
+
+    def _used_by(self, pods: Iterable[dict[str, Any]]) -> dict[str, str]:
+        """Returns the users' pods by node."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for pod in pods:
+            metadata = pod["metadata"]
+            if metadata["namespace"] not in self._chosen.system_namespaces and not _of_the_node(metadata):
+                found[pod.get("spec", {}).get("nodeName", "")].append(f"{metadata['namespace']}/{metadata['name']}")
+        return {node: f"pod {', '.join(sorted(names)[:5])}" for node, names in found.items()}
+
+
+def _of_the_node(metadata: dict[str, Any]) -> bool:
+    """Whether a pod belongs to the node itself: of a daemon set, or from a file on the node."""
+    owners = {owner.get("kind") for owner in metadata.get("ownerReferences") or []}
+    return bool(owners & {"DaemonSet", "Node"}) or "kubernetes.io/config.mirror" in (metadata.get("annotations") or {})
+
+
+def _condition(node: dict[str, Any], kind: str) -> dict[str, Any]:
+    conditions = node.get("status", {}).get("conditions") or []
+    return next((each for each in conditions if each.get("type") == kind), {})
+
+
+def _apart(node: dict[str, Any], taints: list[dict[str, Any]]) -> str:
+    if node["metadata"].get("deletionTimestamp"):
+        return "being deleted"
+    if _condition(node, "Ready").get("status") != "True":
+        return "not ready"
+    for key in (taint["key"] for taint in taints):
+        if key.startswith(_SYSTEM) and key != f"{_SYSTEM}unschedulable":
+            return f"tainted {key}"
+        for begin, why in _APART.items():
+            if key.startswith(begin):
+                return why
+    return ""
+
+
+def _manager_of_cordon(metadata: dict[str, Any]) -> tuple[str, datetime.datetime | None]:
+    """Returns who set ``spec.unschedulable`` and when, as the API server recorded it; ("", None) if it did not."""
+    for entry in metadata.get("managedFields") or []:
+        if "f:unschedulable" in ((entry.get("fieldsV1") or {}).get("f:spec") or {}):
+            return entry.get("manager", ""), pydantic.TypeAdapter(datetime.datetime).validate_python(entry["time"])
+    return "", None
+
+
+def _closed(node: dict[str, Any], reason: str) -> Mapping[str, Any]:
+    """Returns the patch that closes an open node."""
+    taints = [*(node["spec"].get("taints") or []), {"key": TAINT, "value": "true", "effect": "NoSchedule"}]
+    return {
+        "metadata": {"labels": {LABEL: None}, "annotations": {BESIDE: f"withdrawn: {reason}"}},
+        "spec": {"taints": taints, "unschedulable": True},
+    }
+
+
+def _opened(node: dict[str, Any], text: str) -> Mapping[str, Any]:
+    """Returns the patch that opens a node which may be opened, {} if it is open and shows ``text``."""
+    spec, metadata = node.get("spec", {}), node["metadata"]
+    taints = spec.get("taints") or []
+    kept = [taint for taint in taints if taint.get("key") != TAINT]
+    annotations = metadata.get("annotations") or {}
+    shown = annotations.get(BESIDE) == text and (metadata.get("labels") or {}).get(LABEL) == "true"
+    if shown and kept == taints and not spec.get("unschedulable"):
+        return {}
+    changed: dict[str, Any] = {BESIDE: text} | ({REQUEST: None} if REQUEST in annotations else {})
+    opened: dict[str, Any] = {} if kept == taints else {"taints": kept or None}
+    opened |= {"unschedulable": None} if spec.get("unschedulable") else {}
+    return {"metadata": {"labels": {LABEL: "true"}, "annotations": changed}, **({"spec": opened} if opened else {})}

@@ -1,0 +1,202 @@
+"""Requests to one Kubernetes API server by its official client: deadlines, conflicts, limits, broken answers.
+
+Nodes are raw JSON, so that no field of a newer version is lost. No watch is used: nothing waits for a change of a node.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pydantic
+import urllib3
+import yaml
+
+from muster.errors import BadScheduler, SchedulerDown
+from muster_criteria.text import one_line
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+MANAGER = "muster"
+"""The field manager of all our changes, by which the API server records what is ours."""
+
+CONFLICTS_MAX = 5
+PAGE = 500
+_MERGE = "application/merge-patch+json"
+_STRATEGIC = "application/strategic-merge-patch+json"
+_GONE, _CONFLICT, _TOO_MANY, _NOT_FOUND = 410, 409, 429, 404
+
+
+class KubernetesLogin(pydantic.BaseModel):
+    """The fields that are read of an Airflow connection of type ``kubernetes``, in its extra."""
+
+    model_config = pydantic.ConfigDict(extra="ignore", frozen=True)
+
+    in_cluster: bool = False
+    kube_config: str | dict[str, Any] = ""
+    kube_config_path: str = ""
+
+
+class Changed(Exception):
+    """The node was changed between its reading and our change (409): read again."""
+
+
+class Api:
+    """One API server. ``timeout_s``: for one answer; one method of the backend may take three times that."""
+
+    def __init__(self, client: ApiClient, timeout_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
+        from kubernetes.client import CoreV1Api
+
+        self._core = CoreV1Api(client)
+        self._timeout_s = timeout_s
+        self._sleep = sleep
+        self.begin()
+
+    def begin(self) -> None:
+        """A method of the backend begins: its deadline counts from now."""
+        self._end = time.monotonic() + 3 * self._timeout_s
+
+    def node(self, name: str) -> dict[str, Any] | None:
+        """Returns the node, None if there is none of that name. Raises SchedulerDown."""
+        return self._ask(self._core.read_node, name, absent=True)
+
+    def nodes(self) -> Iterator[dict[str, Any]]:
+        """Yields every node. Raises SchedulerDown."""
+        yield from self._pages(self._core.list_node)
+
+    def pods(self, node: str = "") -> Iterator[dict[str, Any]]:
+        """Yields the pods that have not ended, of one node or of all. Raises SchedulerDown."""
+        fields = ["status.phase!=Succeeded", "status.phase!=Failed", *([f"spec.nodeName={node}"] if node else [])]
+        yield from self._pages(self._core.list_pod_for_all_namespaces, field_selector=",".join(fields))
+
+    def change(self, name: str, decide: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+        """Patch the node with what ``decide`` returns for its present state; {}: nothing.
+
+        Refused if it changed in between: then it is read and decided again. Raises SchedulerDown.
+        """
+        for _ in range(CONFLICTS_MAX):
+            node = self.node(name)
+            if node is None:
+                raise SchedulerDown(f"Kubernetes does not know the node {name}; see `kubectl get nodes`")
+            patch = decide(node)
+            if not patch:
+                return
+            metadata = {**patch.get("metadata", {}), "resourceVersion": node["metadata"]["resourceVersion"]}
+            try:
+                body = {**patch, "metadata": metadata}
+                self._ask(self._core.patch_node, name, body, field_manager=MANAGER, _content_type=_MERGE)
+                return
+            except Changed:
+                continue
+        raise SchedulerDown(f"{name} changes in Kubernetes faster than Muster can change it")
+
+    def set_condition(self, name: str, condition: Mapping[str, Any]) -> None:
+        """Set one condition of the node's status; the others stay. Raises SchedulerDown."""
+        body = {"status": {"conditions": [condition]}}
+        for _ in range(CONFLICTS_MAX):
+            try:
+                self._ask(self._core.patch_node_status, name, body, field_manager=MANAGER, _content_type=_STRATEGIC)
+                return
+            except Changed:
+                continue
+        raise SchedulerDown(f"the status of {name} changes in Kubernetes faster than Muster can change it")
+
+    def _pages(self, ask: Callable[..., Any], **fields: Any) -> Iterator[dict[str, Any]]:
+        """Yields a list whole: a page token that has expired, or a broken page, yields nothing (SchedulerDown)."""
+        token: str | None = None
+        found: list[dict[str, Any]] = []
+        while True:
+            page = self._ask(ask, limit=PAGE, _continue=token, **fields)
+            if page is None or not isinstance(page.get("items"), list):
+                raise SchedulerDown("Kubernetes sent no list")
+            found.extend(page["items"])
+            token = page.get("metadata", {}).get("continue")
+            if not token:
+                break
+        yield from found
+
+    def _ask(self, ask: Callable[..., Any], *args: Any, absent: bool = False, **fields: Any) -> Any:
+        from kubernetes.client.exceptions import ApiException, OpenApiException
+
+        while True:
+            left = max(0.001, min(self._timeout_s, self._end - time.monotonic()))
+            try:
+                answer = ask(*args, **fields, _preload_content=False, _request_timeout=left)
+                status, body, headers = answer.status, answer.data, answer.headers
+            except ApiException as error:
+                if not error.status:
+                    raise SchedulerDown(f"Kubernetes did not answer: {one_line(str(error.reason))[:300]}") from None
+                status, body, headers = error.status or 0, (error.body or error.reason or "").encode(), error.headers
+            except (OpenApiException, urllib3.exceptions.HTTPError, OSError) as error:
+                raise SchedulerDown(f"Kubernetes did not answer: {one_line(str(error))[:300]}") from None
+            if status == _CONFLICT:
+                raise Changed
+            if status == _NOT_FOUND and absent:
+                return None
+            if status == _TOO_MANY:
+                wait = _seconds((headers or {}).get("Retry-After"))
+                if time.monotonic() + wait < self._end:
+                    self._sleep(wait)
+                    continue
+            if not 200 <= status < 300:
+                raise SchedulerDown(f"Kubernetes answered {status}: {_message(body)}")
+            try:
+                return json.loads(body)
+            except (ValueError, RecursionError):
+                raise SchedulerDown("Kubernetes sent an answer that is no JSON") from None
+
+
+def client_of(login: KubernetesLogin, context: str, connection: str) -> ApiClient:
+    """Returns the client of a connection and context. Raises BadScheduler."""
+    try:
+        from kubernetes import client, config
+    except ImportError:
+        raise BadScheduler(
+            "the Kubernetes client is not installed: install this package with its extra `kubernetes`"
+        ) from None
+    configuration = client.Configuration()
+    # Retries are ours: urllib3's would wait as long as Retry-After says, whatever the deadline.
+    configuration.retries = False
+    try:
+        if login.in_cluster:
+            config.load_incluster_config(client_configuration=configuration)
+        elif login.kube_config:
+            text = login.kube_config
+            parsed = yaml.safe_load(text) if isinstance(text, str) else text
+            config.load_kube_config_from_dict(
+                parsed, context=context or None, client_configuration=configuration, persist_config=False
+            )
+        elif login.kube_config_path:
+            config.load_kube_config(
+                login.kube_config_path, context=context or None, client_configuration=configuration,
+                persist_config=False,
+            )  # fmt: skip
+        else:
+            raise BadScheduler(
+                f"the Airflow connection {connection} names no cluster: set kube_config, kube_config_path or "
+                "in_cluster in its extra"
+            )
+    except (config.ConfigException, OSError, ValueError, TypeError, yaml.YAMLError) as error:
+        raise BadScheduler(
+            f"the Airflow connection {connection} cannot be used with context {context or '(current)'}: {error}"
+        ) from None
+    return client.ApiClient(configuration)
+
+
+def _seconds(retry_after: str | None) -> float:
+    try:
+        return max(0.0, float(retry_after or 1))
+    except ValueError:  # a date
+        return 1.0
+
+
+def _message(body: bytes) -> str:
+    try:
+        found = json.loads(body)
+        text = found.get("message", "") if isinstance(found, dict) else ""
+    except (ValueError, RecursionError):
+        text = body[:200].decode("utf-8", "replace")
+    return one_line(str(text))[:300] or "without a message"

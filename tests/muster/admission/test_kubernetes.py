@@ -1,0 +1,221 @@
+"""The Kubernetes backend: whose taint, cordon and label is what, and an API server that is unkind."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from muster.admission.backend import AdmissionBackend, Mark, Seen
+from muster.admission.clusters import backend_of
+from muster.admission.kubernetes import BESIDE, CONDITION, LABEL, REQUEST, TAINT
+from muster.errors import BadScheduler, LeftAlone, SchedulerDown
+from tests.support.kubernetes import Cluster
+
+MARK = Mark("PASS", datetime.date(2026, 11, 23), "c-1")
+
+
+@pytest.fixture
+def backend(kubernetes: Cluster) -> AdmissionBackend:
+    return backend_of("kube")
+
+
+def seen(backend: AdmissionBackend) -> Seen:
+    return backend.look(["n0"])["n0"]
+
+
+def condition(cluster: Cluster) -> dict[str, str]:
+    conditions = cluster.nodes["n0"]["status"]["conditions"]
+    return next((each for each in conditions if each["type"] == CONDITION), {})
+
+
+def keys(cluster: Cluster) -> set[str]:
+    return {each["key"] for each in cluster.nodes["n0"]["spec"].get("taints", [])}
+
+
+def test_what_a_withdrawal_and_an_admission_leave(backend: AdmissionBackend, kubernetes: Cluster) -> None:
+    before = copy.deepcopy(kubernetes.nodes["n0"])
+    backend.withdraw("n0", "failed burn_in")
+    node = kubernetes.nodes["n0"]
+    assert keys(kubernetes) == {"nvidia.com/gpu", TAINT, "node.kubernetes.io/unschedulable"}
+    assert node["spec"]["unschedulable"]
+    assert (condition(kubernetes)["status"], condition(kubernetes)["message"]) == ("False", "failed burn_in")
+    backend.admit("n0", MARK)
+    node = kubernetes.nodes["n0"]
+    assert node["spec"] == before["spec"]
+    assert node["metadata"]["labels"] == before["metadata"]["labels"] | {LABEL: "true"}
+    assert MARK.text in (condition(kubernetes)["message"], node["metadata"]["annotations"][BESIDE])
+    assert condition(kubernetes)["status"] == "True"
+    assert [each for each in node["status"]["conditions"] if each["type"] == "Ready"] == before["status"]["conditions"]
+    assert seen(backend).marked
+    count = len([each for each in kubernetes.requests if each[0] == "PATCH"])
+    backend.admit("n0", MARK)
+    assert len([each for each in kubernetes.requests if each[0] == "PATCH"]) == count
+    assert kubernetes.used == kubernetes.granted - {("list", "nodes")}, "a right that is not needed is not granted"
+
+
+@pytest.mark.parametrize("taint", ["", "acme.example/maintenance"])
+def test_what_another_closed_stays_closed_and_is_no_longer_qualified(
+    backend: AdmissionBackend, kubernetes: Cluster, taint: str
+) -> None:
+    backend.admit("n0", MARK)
+    taints = [*kubernetes.nodes["n0"]["spec"]["taints"], {"key": taint, "effect": "NoExecute"}]
+    kubernetes.write("n0", "kubectl-cordon", {"spec": {"taints": taints} if taint else {"unschedulable": True}})
+    spec = copy.deepcopy(kubernetes.nodes["n0"]["spec"])
+    assert (seen(backend).open, seen(backend).ours) == (False, False)
+    backend.withdraw("n0", "failed burn_in")
+    assert condition(kubernetes)["status"] == "False"
+    assert LABEL not in kubernetes.nodes["n0"]["metadata"]["labels"]
+    with pytest.raises(LeftAlone):
+        backend.admit("n0", MARK)
+    assert kubernetes.nodes["n0"]["spec"] == spec
+    assert condition(kubernetes)["status"] == "False"
+
+
+def test_a_cordon_that_a_person_sets_after_ours_was_lifted_is_theirs(
+    backend: AdmissionBackend, kubernetes: Cluster
+) -> None:
+    backend.withdraw("n0", "failed burn_in")
+    kubernetes.write("n0", "kubectl-cordon", {"spec": {"unschedulable": None}})
+    assert not seen(backend).open, "our taint stands"
+    kubernetes.write("n0", "kubectl-cordon", {"spec": {"unschedulable": True}})
+    with pytest.raises(LeftAlone):
+        backend.admit("n0", MARK)
+    assert kubernetes.nodes["n0"]["spec"]["unschedulable"]
+
+
+def test_a_cordon_between_our_look_and_our_change_stays(backend: AdmissionBackend, kubernetes: Cluster) -> None:
+    backend.withdraw("n0", "failed burn_in")
+    kubernetes.mood = ["", "", "", "cordoned meanwhile"]
+    with pytest.raises(LeftAlone):
+        backend.admit("n0", MARK)
+    assert kubernetes.nodes["n0"]["spec"]["unschedulable"]
+
+
+@pytest.mark.parametrize("tested", ["before", "after"])
+def test_a_requested_test_opens_the_node_if_it_began_after_the_cordon(
+    backend: AdmissionBackend, kubernetes: Cluster, tested: str
+) -> None:
+    kubernetes.write(
+        "n0", "kubectl-cordon", {"spec": {"unschedulable": True}, "metadata": {"annotations": {REQUEST: "ECC?"}}}
+    )
+    since = seen(backend).foreign_since
+    assert since
+    assert seen(backend).idle.idle
+    mark = Mark("PASS", MARK.date, "c-1", since + datetime.timedelta(seconds=5 if tested == "after" else -5))
+    if tested == "after":
+        backend.admit("n0", mark)
+    else:
+        with pytest.raises(LeftAlone):
+            backend.admit("n0", mark)
+    assert seen(backend).open is (tested == "after")
+    assert (REQUEST in kubernetes.nodes["n0"]["metadata"]["annotations"]) is (tested == "before")
+
+
+@pytest.mark.parametrize("what", ["not ready", "unreachable", "deleted"])
+def test_a_node_in_trouble_is_left_alone(backend: AdmissionBackend, kubernetes: Cluster, what: str) -> None:
+    node = kubernetes.nodes["n0"]
+    if what == "not ready":
+        node["status"]["conditions"][0]["status"] = "Unknown"
+    elif what == "unreachable":
+        node["spec"]["taints"].append({"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"})
+    else:
+        node["metadata"]["deletionTimestamp"] = "2026-11-23T00:00:00Z"
+    with pytest.raises(LeftAlone):
+        backend.withdraw("n0", "x")
+    backend.admit("n0", MARK)
+    assert seen(backend).allocation.allocated
+    assert not [each for each in kubernetes.requests if each[0] == "PATCH"]
+
+
+def test_users_pods_are_jobs_and_those_of_the_node_are_not(backend: AdmissionBackend, kubernetes: Cluster) -> None:
+    kubernetes.pod("exporter", "n0", ownerReferences=[{"kind": "DaemonSet", "name": "exporter"}])
+    kubernetes.pod("coredns", "n0", namespace="kube-system")
+    kubernetes.pod("other", "n1")
+    assert seen(backend).idle.idle
+    assert backend.look(["n0", "n1", "n9"])["n1"].used_by
+    kubernetes.pod("train-0", "n0")
+    assert "team/train-0" in seen(backend).used_by
+    backend.withdraw("n0", "revalidation")
+    assert len(kubernetes.pods) == 4
+    backend.admit("n0", MARK)
+    kubernetes.pods[-1]["status"]["phase"] = "Succeeded"
+    assert seen(backend).idle.idle
+
+
+@pytest.mark.parametrize("mood", ["another writes first", "429"])
+@pytest.mark.parametrize("at", range(5))
+def test_conflicts_and_a_busy_server_are_tried_again(
+    backend: AdmissionBackend, kubernetes: Cluster, mood: str, at: int
+) -> None:
+    kubernetes.mood = [""] * at + [mood]
+    backend.withdraw("n0", "failed burn_in")
+    assert seen(backend).ours
+    kubernetes.mood = [""] * at + [mood]
+    backend.admit("n0", MARK)
+    assert seen(backend).open
+
+
+@pytest.mark.parametrize("mood", ["500", "drop", "cut", "babble", "hang", "429 for an hour", "done, and no answer"])
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_a_server_that_fails_is_one_error_and_the_change_is_repeated(
+    backend: AdmissionBackend, kubernetes: Cluster, mood: str, at: int
+) -> None:
+    kubernetes.mood = [""] * at + [mood]
+    with pytest.raises(SchedulerDown):
+        backend.withdraw("n0", "failed burn_in")
+    kubernetes.mood = []
+    backend.withdraw("n0", "failed burn_in")
+    assert seen(backend).ours
+    assert condition(kubernetes)["status"] == "False"
+    backend.admit("n0", MARK)
+    assert keys(kubernetes) == {"nvidia.com/gpu"}
+
+
+@pytest.mark.parametrize("mood", ["410", "cut", "babble"])
+def test_a_list_that_breaks_off_is_no_shorter_list(backend: AdmissionBackend, kubernetes: Cluster, mood: str) -> None:
+    for number in range(5):
+        kubernetes.pod(f"train-{number}", "n1")
+    kubernetes.mood = ["", "", mood]
+    with pytest.raises(SchedulerDown):
+        backend.look(["n0", "n1"])
+
+
+def test_the_example_of_a_readiness_rule_waits_for_our_condition() -> None:
+    rule = yaml.safe_load((Path(__file__).parents[3] / "docs/examples/node_readiness_rule.yaml").read_text())
+    assert rule["spec"]["conditions"] == [{"type": CONDITION, "requiredStatus": "True"}]
+    assert rule["spec"]["taint"]["key"] != TAINT, "a controller would remove ours"
+
+
+def test_a_node_that_it_does_not_know_is_one_error(backend: AdmissionBackend) -> None:
+    for act in (lambda: backend.withdraw("n9", "x"), lambda: backend.admit("n9", MARK)):
+        with pytest.raises(SchedulerDown):
+            act()
+
+
+def test_the_current_context_has_no_rights_and_that_is_one_error(
+    kubernetes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = {"kind": "kubernetes", "connection": "kube"}
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"kube": chosen, "no": {**chosen, "context": "nowhere"}}))
+    with pytest.raises(SchedulerDown, match="401"):
+        backend_of("kube").look(["n0"])
+    with pytest.raises(BadScheduler, match="nowhere"):
+        backend_of("no")
+
+
+@pytest.mark.parametrize(
+    "extra", [None, {}, {"kube_config": "{"}, {"kube_config_path": "/nowhere"}, {"in_cluster": "?"}]
+)
+def test_a_connection_that_names_no_cluster_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, kubernetes: Cluster, extra: dict[str, str] | None
+) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_KUBE")
+    if extra is not None:
+        monkeypatch.setenv("AIRFLOW_CONN_KUBE", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+    with pytest.raises(BadScheduler, match="kube"):
+        backend_of("kube")
