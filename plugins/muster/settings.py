@@ -116,7 +116,7 @@ class Settings(BaseSettings):
     )
     schedulers: dict[str, dict[str, Any]] = pydantic.Field(
         default={},
-        description="the clusters whose schedulers obey Muster, as JSON {name: {kind: slurm, kubernetes or webhook, …}}",
+        description="clusters whose schedulers obey Muster, as JSON {name: {kind: slurm, kubernetes or webhook, …}}",
     )
     scheduler_timeout_s: float = pydantic.Field(default=20.0, gt=0, description="seconds a scheduler may take")
     person: str = pydantic.Field(default="", description="your name in the records; empty: your login name")
