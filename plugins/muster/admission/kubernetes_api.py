@@ -61,7 +61,8 @@ class Api:
 
     def node(self, name: str) -> dict[str, Any] | None:
         """Returns the node, None if there is none of that name. Raises SchedulerDown."""
-        return self._ask(self._core.read_node, name, absent=True)
+        found: dict[str, Any] | None = self._ask(self._core.read_node, name, absent=True)
+        return found
 
     def nodes(self) -> Iterator[dict[str, Any]]:
         """Yields every node. Raises SchedulerDown."""
