@@ -119,6 +119,15 @@ class Settings(BaseSettings):
         description="clusters whose schedulers obey Muster, as JSON {name: {kind: slurm, kubernetes or webhook, …}}",
     )
     scheduler_timeout_s: float = pydantic.Field(default=20.0, gt=0, description="seconds a scheduler may take")
+    metrics_token: pydantic.SecretStr = pydantic.Field(
+        default=pydantic.SecretStr(""), description="the token that opens the metrics; none here nor in a file: closed"
+    )
+    metrics_token_file: Path | None = pydantic.Field(
+        default=None, description="a file with that token, read at each request; it counts before MUSTER_METRICS_TOKEN"
+    )
+    metrics_nodes: int = pydantic.Field(
+        default=20_000, ge=0, description="with more nodes than these, the metrics have no series of single nodes"
+    )
     person: str = pydantic.Field(default="", description="your name in the records; empty: your login name")
     retention_telemetry_days: int = pydantic.Field(
         default=90, ge=1, description="days raw telemetry is kept; the charts' points stay with the run"
@@ -164,7 +173,7 @@ class Settings(BaseSettings):
         closed(windows, datetime.datetime.now(datetime.UTC))
         return windows
 
-    @pydantic.field_validator("home", "ssh_key_file", "certificate_key_file", mode="after")
+    @pydantic.field_validator("home", "ssh_key_file", "certificate_key_file", "metrics_token_file", mode="after")
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
         return path.expanduser() if path is not None else None

@@ -59,6 +59,7 @@ from muster.records.outbox import (
     outbox_waiting,
 )
 from muster.records.output.export import export_run
+from muster.records.output.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread, fleet_figures
 from muster.records.output.raw import StageAttempt, StageBytes, stage_attempts, stage_bytes
 from muster.records.parts import node_parts, part_history, part_runs
 from muster.records.reevaluations import provisional_verdicts, record_reevaluation
@@ -123,6 +124,8 @@ from muster.records.withdrawals import breaker, keep_in_service
 
 __all__ = [
     "ADMITTED",
+    "DURATIONS_S",
+    "GIVE_BACK_S",
     "HOST_KEY",
     "NODE_NAME",
     "VISITS",
@@ -132,11 +135,13 @@ __all__ = [
     "CertificateRecord",
     "DatabaseState",
     "EventRecord",
+    "FleetFigures",
     "GoldenRecord",
     "JobRecord",
     "LatestStage",
     "LeaseRecord",
     "NewNode",
+    "NodeFigures",
     "NodeRecord",
     "OpenFinding",
     "OutboxMessage",
@@ -145,6 +150,7 @@ __all__ = [
     "Purged",
     "RunRecord",
     "SnapshotRecord",
+    "Spread",
     "StageAttempt",
     "StageBytes",
     "StageSummary",
@@ -178,6 +184,7 @@ __all__ = [
     "fenced_nodes",
     "find_run",
     "finish_run",
+    "fleet_figures",
     "fleet_readings",
     "get_job",
     "get_lease",

@@ -111,12 +111,17 @@ class Run(Base):
     """
 
     __tablename__ = "runs"
-    __table_args__ = (UniqueConstraint("dag_id", "run_id", "node"),)
+    __table_args__ = (
+        UniqueConstraint("dag_id", "run_id", "node"),
+        Index("ix_runs_node_ended_at", "node", "ended_at"),
+        Index("ix_runs_passed", "node", "ended_at",
+              sqlite_where=text("verdict = 'PASS'"), postgresql_where=text("verdict = 'PASS'")),
+    )  # fmt: skip
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     dag_id: Mapped[str]
     run_id: Mapped[str]
-    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"))
     sku: Mapped[str]
     level: Mapped[str]
     reason: Mapped[str]
@@ -132,7 +137,7 @@ class Run(Base):
     identity: Mapped[dict[str, Any]] = mapped_column(default=dict)
     environment: Mapped[dict[str, Any]] = mapped_column(default=dict)
     started_at: Mapped[datetime.datetime] = mapped_column(index=True)
-    ended_at: Mapped[datetime.datetime | None]
+    ended_at: Mapped[datetime.datetime | None] = mapped_column(index=True)
 
 
 class Job(Base):
@@ -190,7 +195,7 @@ class StageRecord(Base):
     simulated: Mapped[bool]
     notes: Mapped[list[Any]]
     attempts: Mapped[int]
-    recorded_at: Mapped[datetime.datetime]
+    recorded_at: Mapped[datetime.datetime] = mapped_column(index=True)
     started_at: Mapped[datetime.datetime | None]
     ended_at: Mapped[datetime.datetime | None]
     job_end: Mapped[str]
@@ -340,6 +345,10 @@ class Outbox(Base):
     """A mail to be sent: one per key, whatever is retried."""
 
     __tablename__ = "outbox"
+    __table_args__ = (
+        Index("ix_outbox_unsent", "id",
+              sqlite_where=text("sent_at IS NULL"), postgresql_where=text("sent_at IS NULL")),
+    )  # fmt: skip
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     key: Mapped[str] = mapped_column(unique=True)

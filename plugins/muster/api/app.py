@@ -1,0 +1,53 @@
+"""The FastAPI app for programs, which Airflow's API server mounts at ``/muster-api``."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated
+
+from fastapi import FastAPI, Header, HTTPException, Response
+
+from muster import records
+from muster.api import metrics
+from muster.errors import DatabaseNotReady, MusterError
+from muster.settings import Settings, settings
+
+PREFIX = "/muster-api"
+
+
+def create_app() -> FastAPI:
+    """The app, without the pages of FastAPI that would describe it to anonymous callers."""
+    app = FastAPI(title="Muster", docs_url=None, redoc_url=None, openapi_url=None)
+    app.get("/metrics", response_class=Response)(show_metrics)
+    return app
+
+
+def show_metrics(authorization: Annotated[str, Header()] = "") -> Response:
+    """The metrics, for who has the token: 503 if none is configured or the records are away, 401 without it."""
+    try:
+        current = settings()
+        expected = _token(current)
+    except MusterError:  # its text quotes the setting: not for anonymous callers
+        raise HTTPException(503, "Metrics are closed: a setting cannot be used; see `muster settings`.") from None
+    if not expected:
+        raise HTTPException(503, "Metrics are closed: set MUSTER_METRICS_TOKEN or MUSTER_METRICS_TOKEN_FILE.")
+    scheme, _, given = authorization.partition(" ")
+    matches = secrets.compare_digest(given.strip().encode(), expected.encode())
+    if scheme.lower() != "bearer" or not matches:
+        raise HTTPException(401, "Metrics need the token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"})
+    try:
+        figures = records.fleet_figures()
+    except DatabaseNotReady as error:
+        raise HTTPException(503, str(error)) from None
+    shown = metrics.render(figures, nodes_max=current.metrics_nodes)
+    return Response(shown, media_type=metrics.CONTENT_TYPE)
+
+
+def _token(current: Settings) -> str:
+    """The configured token, "" without one or if its file cannot be read: then the metrics stay closed."""
+    if current.metrics_token_file is None:
+        return current.metrics_token.get_secret_value().strip()
+    try:
+        return current.metrics_token_file.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,165 @@
+"""The fleet's figures as metrics in the OpenMetrics format.
+
+Age of the last PASS: a histogram for the fleet, and one series for each node with the time of its last PASS. A time
+changes only when the node passes, so that Prometheus stores it in almost no space, and age is ``time() - metric`` in a
+query; an age would change at each scrape. Rack and state are labels of that one series, which keeps it at one series a
+node; with more than MUSTER_METRICS_NODES nodes there are none, and ``muster_node_series_omitted`` is 1.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeHistogramMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from muster import records
+from muster.lifecycle.transitions import SERVING, State
+from muster.records import FleetFigures, NodeFigures, Spread
+from muster_criteria.model import Verdict
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+AGES_S = tuple(hours * 3600.0 for hours in (1, 4, 12, 24, 48, 7 * 24, 14 * 24, 30 * 24, 90 * 24))
+WINDOW_TEXT = "in the last 24 hours"
+
+
+NODE_METRIC = "muster_node_last_pass_timestamp_seconds"
+NODE_TEXT = "end of the node's last run with a PASS, in seconds since 1970; 0: never"
+NODE_LABELS = ("node", "rack", "state")
+NODE_HEAD = f"# HELP {NODE_METRIC} {NODE_TEXT}\n# TYPE {NODE_METRIC} gauge\n"
+END = b"# EOF\n"
+
+
+class Fleet:
+    """A collector, as ``prometheus_client`` calls it, of figures that were read before."""
+
+    def __init__(self, figures: FleetFigures, *, nodes_max: int) -> None:
+        self.figures = figures
+        self.nodes_max = nodes_max
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric but that of single nodes; a queue that is empty is 0, not absent."""
+        yield from self._nodes()
+        yield from self._tests()
+        yield from self._queues()
+
+    def _nodes(self) -> Iterator[Metric]:
+        nodes, now = self.figures.nodes, self.figures.at
+        states = collections.Counter((each.sku, each.state, _flag(each.simulated)) for each in nodes)
+        kinds = sorted({(sku, simulated) for sku, _, simulated in states})
+        full = {(sku, str(state), simulated): 0 for sku, simulated in kinds for state in State} | states
+        yield _gauge("muster_nodes", "nodes by model and state", ("sku", "state", "simulated"), full)
+        verdicts = collections.Counter((each.sku, each.verdict or "none") for each in nodes)
+        yield _gauge("muster_nodes_by_verdict", "nodes by the verdict of their last run", ("sku", "verdict"), verdicts)
+        serving = [each for each in nodes if each.state in SERVING]
+        yield _gauge("muster_nodes_held", "nodes in service although a verdict that is held would withdraw them", (),
+                     {(): sum(each.held for each in nodes)})  # fmt: skip
+        yield _gauge("muster_nodes_shadow", "nodes in service that were adopted and not verified yet", (),
+                     {(): sum(each.shadow for each in serving)})  # fmt: skip
+        yield _gauge("muster_nodes_uncertified", "verified nodes in service without a valid certificate", (),
+                     {(): sum(not each.certified and not each.shadow for each in serving)})  # fmt: skip
+        yield _gauge("muster_nodes_never_passed", "nodes in service of which no run ended in PASS", (),
+                     {(): sum(each.passed_at is None for each in serving)})  # fmt: skip
+        yield _histogram("muster_last_pass_age_seconds", "age of the last PASS of each node in service", ("sku",),
+                         AGES_S, _ages(serving, now))  # fmt: skip
+        omitted = len(nodes) > self.nodes_max
+        yield _gauge("muster_node_series_omitted", "1 if there are more nodes than MUSTER_METRICS_NODES", (),
+                     {(): int(omitted)})  # fmt: skip
+        breakers = {_flag(kind): breaker for kind, breaker in self.figures.breakers.items()}
+        yield _gauge("muster_breaker_open", "1 if the circuit breaker holds the next withdrawal", ("simulated",),
+                     {(kind,): int(each.open) for kind, each in breakers.items()})  # fmt: skip
+        yield _gauge("muster_breaker_withdrawn", "nodes that tests withdrew in the breaker's window", ("simulated",),
+                     {(kind,): len(each.withdrawn) for kind, each in breakers.items()})  # fmt: skip
+
+    def _tests(self) -> Iterator[Metric]:
+        seen = self.figures
+        skipped = sum(sum(each.counts) for each in seen.run_durations if each.labels[-1] == Verdict.SKIPPED)
+        yield _gauge("muster_controller_faults", f"runs that ended SKIPPED {WINDOW_TEXT}, for a fault of the "
+                     "controller", (), {(): skipped})  # fmt: skip
+        yield _gauge("muster_findings", f"findings {WINDOW_TEXT} that are not waived, by suspected part",
+                     ("stage", "class", "severity"), seen.findings)  # fmt: skip
+        yield _histogram("muster_stage_duration_seconds", f"duration of stages {WINDOW_TEXT}", ("stage", "level"),
+                         records.DURATIONS_S, seen.stage_durations)  # fmt: skip
+        yield _histogram("muster_run_duration_seconds", f"duration of runs that ended {WINDOW_TEXT}, waits included",
+                         ("dag", "level", "verdict"), records.DURATIONS_S, seen.run_durations)  # fmt: skip
+        yield _histogram("muster_give_back_seconds", f"from the wish to give a node back until its scheduler confirmed "
+                         f"it, last change of each node {WINDOW_TEXT}", ("cluster",), records.GIVE_BACK_S,
+                         seen.give_back)  # fmt: skip
+        yield _gauge("muster_tests_running", "nodes that a run holds now", ("dag",), seen.tests.counts)
+        yield _gauge("muster_tests_oldest_timestamp_seconds", "since when the oldest of them is held; 0: none", (),
+                     {(): _timestamp(seen.tests.since)})  # fmt: skip
+
+    def _queues(self) -> Iterator[Metric]:
+        seen = self.figures
+        yield _gauge("muster_mails_waiting", "mails to be sent", (), seen.mails.counts)
+        yield _gauge("muster_mails_oldest_timestamp_seconds", "since when the oldest of them waits; 0: none", (),
+                     {(): _timestamp(seen.mails.since)})  # fmt: skip
+        yield _gauge("muster_mails_parked", "mails that the mail server refused for good", (), {(): seen.parked})
+        yield _gauge("muster_scheduler_changes_waiting", "changes that wait for a scheduler", ("cluster", "wanted"),
+                     seen.changes.counts)  # fmt: skip
+        yield _gauge("muster_scheduler_changes_oldest_timestamp_seconds",
+                     "since when the oldest of them waits; 0: none", (),
+                     {(): _timestamp(seen.changes.since)})  # fmt: skip
+        yield _gauge("muster_scheduler_differences", "nodes that their scheduler shows otherwise than the records", (),
+                     {(): seen.differences})  # fmt: skip
+        yield _gauge("muster_read_timestamp_seconds", "when these figures were read", (), {(): _timestamp(seen.at)})
+
+
+def render(figures: FleetFigures, *, nodes_max: int) -> bytes:
+    """The figures in the OpenMetrics text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Fleet(figures, nodes_max=nodes_max))
+    shown: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]
+    lines = () if len(figures.nodes) > nodes_max else map(_node_line, figures.nodes)
+    return b"".join((shown.removesuffix(END), NODE_HEAD.encode(), *lines, END))
+
+
+def _node_line(node: NodeFigures) -> bytes:
+    # Written here, since the library takes 15 microseconds a sample: half of the answer's time with 10,000 nodes.
+    node_, rack, state = (
+        value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+        for value in (node.name, node.rack, node.state)
+    )
+    value = _timestamp(node.passed_at)
+    return f'{NODE_METRIC}{{node="{node_}",rack="{rack}",state="{state}"}} {value}\n'.encode()
+
+
+def _gauge(name: str, text: str, labels: Sequence[str], values: Mapping[Any, float]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family
+
+
+def _histogram(
+    name: str, text: str, labels: Sequence[str], limits: Sequence[float], spreads: Iterable[Spread]
+) -> Metric:
+    family = GaugeHistogramMetricFamily(name, text, labels=labels)
+    bounds = [*(str(limit) for limit in limits), "+Inf"]
+    for spread in spreads:
+        buckets = list(zip(bounds, map(float, itertools.accumulate(spread.counts)), strict=True))
+        family.add_metric(spread.labels, buckets, spread.seconds)
+    return family
+
+
+def _ages(nodes: Iterable[NodeFigures], now: datetime.datetime) -> Iterator[Spread]:
+    ages = collections.defaultdict(list)
+    for node in nodes:
+        if node.passed_at is not None:
+            ages[node.sku].append((now - node.passed_at).total_seconds())
+    for sku, each in sorted(ages.items()):
+        counts = collections.Counter(sum(age > limit for limit in AGES_S) for age in each)
+        yield Spread((sku,), tuple(counts[place] for place in range(len(AGES_S) + 1)), sum(each))
+
+
+def _timestamp(moment: datetime.datetime | None) -> float:
+    return moment.timestamp() if moment else 0.0
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,0 +1,180 @@
+"""The metrics: who may read them, what they show of the records, and how fast with 10,000 nodes."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from sqlalchemy import insert, text
+
+from muster import records
+from muster.api import metrics
+from muster.api.app import create_app
+from muster.records.database.engine import writing
+from muster.records.database.models import Base, FindingRow, Node, Run, StageRecord
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+
+ROOT = Path(__file__).parents[3]
+TOKEN = {"Authorization": "Bearer s3cret"}
+
+
+@pytest.fixture
+def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+    monkeypatch.setenv("MUSTER_METRICS_TOKEN", "s3cret")
+    return TestClient(create_app())
+
+
+def read(client: TestClient) -> dict[str, dict[tuple[str, ...], float]]:
+    """{metric: {values of its labels, by the labels' names: value}}."""
+    answer = client.get("/metrics", headers=TOKEN)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(answer.text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+    return found
+
+
+def test_only_the_token_opens_them(client: TestClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def status(**headers: str) -> int:
+        return client.get("/metrics", headers=headers).status_code
+
+    assert status(**TOKEN) == 200
+    for wrong in ("", "Bearer", "Bearer ", "Bearer s3cre", "Bearer s3crét", "Basic s3cret", "s3cret"):
+        assert status(Authorization=wrong.encode()) == 401, wrong
+    assert status() == 401
+    monkeypatch.setenv("MUSTER_METRICS_TOKEN_FILE", str(tmp_path / "token"))
+    assert status(**TOKEN) == 503  # a file that is missing opens nothing, whatever the other setting
+    (tmp_path / "token").write_text("\n")
+    assert status(Authorization="Bearer ") == 503
+    (tmp_path / "token").write_text("s3cret\n")
+    assert status(**TOKEN) == 200
+    monkeypatch.delenv("MUSTER_METRICS_TOKEN_FILE")
+    monkeypatch.setenv("MUSTER_METRICS_TOKEN", "")
+    assert status(Authorization="Bearer ") == 503
+    monkeypatch.setenv("MUSTER_POLL_SECONDS", "never")
+    assert status(**TOKEN) == 503
+    assert all(client.get(path).status_code == 404 for path in ("/docs", "/redoc", "/openapi.json"))
+
+
+def test_records_that_are_away_are_503(client: TestClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MUSTER_DATABASE_URL", f"sqlite:///{tmp_path / 'empty.db'}")
+    assert client.get("/metrics", headers=TOKEN).status_code == 503
+
+
+@pytest.mark.both_dialects
+def test_they_show_the_records(client: TestClient) -> None:
+    empty = read(client)
+    assert empty["muster_mails_waiting"] == {(): 0}
+    assert empty["muster_tests_oldest_timestamp_seconds"] == {(): 0}
+    for name in ("gpu-0001", "gpu-0002", "gpu-0003"):
+        records.add_node(fleet.new_node(name, rack="r1"))
+    fleet.qualify("gpu-0001")
+    fleet.fail("gpu-0002")
+    fleet.begin("gpu-0003")
+    records.outbox_add("a/b", b"mail")
+    records.outbox_add("a/c", b"mail")
+    first = records.outbox_pending()[0]
+    records.outbox_failed(first.id, "550 no", park=True)
+    seen = read(client)
+    assert seen["muster_nodes"]["false", "cpu-generic", "qualified"] == 1
+    assert seen["muster_nodes"]["false", "cpu-generic", "quarantine"] == 1
+    assert seen["muster_nodes"]["false", "cpu-generic", "rma"] == 0
+    verdicts = {("cpu-generic", "PASS"): 1, ("cpu-generic", "FAIL"): 1, ("cpu-generic", "none"): 1}
+    assert seen["muster_nodes_by_verdict"] == verdicts
+    runs = {(fleet.DAG, "short", "PASS"): 1, (fleet.DAG, "short", "FAIL"): 1}
+    assert seen["muster_run_duration_seconds_gcount"] == runs
+    assert seen["muster_findings"] == {("gpu", "critical", "intake"): 1}
+    assert seen["muster_tests_running"] == {(fleet.DAG,): 1}
+    assert seen["muster_tests_oldest_timestamp_seconds"][()] == pytest.approx(time.time(), abs=60)
+    assert (seen["muster_mails_waiting"], seen["muster_mails_parked"]) == ({(): 1}, {(): 1})
+    passed = seen["muster_node_last_pass_timestamp_seconds"]
+    assert passed["gpu-0001", "r1", "qualified"] == pytest.approx(time.time(), abs=60)
+    assert passed["gpu-0002", "r1", "quarantine"] == 0
+
+
+def test_hostile_names_stay_one_label(client: TestClient) -> None:
+    rack = 'r"1\n} evil 1 \\'
+    records.add_node(fleet.new_node(rack=rack))
+    series = read(client)["muster_node_last_pass_timestamp_seconds"]
+    assert [labels[1] for labels in series] == [rack]
+
+
+def test_a_fleet_above_the_limit_has_no_series_of_nodes(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    records.add_node(fleet.new_node())
+    monkeypatch.setenv("MUSTER_METRICS_NODES", "0")
+    seen = read(client)
+    assert "muster_node_last_pass_timestamp_seconds" not in seen
+    assert seen["muster_node_series_omitted"] == {(): 1}
+
+
+def test_the_docs_list_each_metric(client: TestClient) -> None:
+    """docs/operating.md has the table that this prints when it fails."""
+    families = list(metrics.Fleet(records.fleet_figures(), nodes_max=9).collect())
+    rows = [(family.name, family._labelnames, family.documentation) for family in families]
+    rows.append((metrics.NODE_METRIC, metrics.NODE_LABELS, metrics.NODE_TEXT))
+    table = "".join(f"| `{name}` | {', '.join(labels)} | {text} |\n" for name, labels, text in rows)
+    assert f"|---|---|---|\n{table}\n" in (ROOT / "docs" / "operating.md").read_text(), table
+    exposed = set(read(client)) | {metrics.NODE_METRIC}
+    assert {name for name, _, _ in rows} >= {name.removesuffix("_bucket") for name in exposed if "_g" not in name}
+
+
+@pytest.mark.slow
+@pytest.mark.both_dialects
+def test_ten_thousand_nodes(client: TestClient, capsys: pytest.CaptureFixture[str]) -> None:
+    """Prints the milliseconds of a scrape; asserts what it shows, since a loaded machine has no fixed speed."""
+    grow(10_000, runs_each=10)
+    read(client)
+    took = []
+    for _ in range(9):
+        began = time.perf_counter()
+        answer = client.get("/metrics", headers=TOKEN)
+        took.append((time.perf_counter() - began) * 1000)
+        assert answer.text.count("muster_node_last_pass_timestamp_seconds{") == 10_001
+    with capsys.disabled():
+        print(f"\nscrape of 10,000 nodes: median {sorted(took)[4]:.0f} ms, slowest {max(took):.0f} ms")
+
+
+def grow(nodes: int, runs_each: int) -> None:
+    """A fleet in production whose nodes were tested daily: each run with one stage, each tenth with a finding."""
+    now = datetime.datetime.now(datetime.UTC)
+    records.add_node(fleet.new_node("model"))
+    fleet.fail("model")
+    with writing() as session:
+        models = {table: _row(session.query(table).first()) for table in (Node, Run, StageRecord, FindingRow)}
+        new = [
+            {**models[Node], "name": f"n{number:05d}", "host_key": f"k{number}", "state": "production"}
+            for number in range(nodes)
+        ]
+        session.execute(insert(Node), new)
+        ends = [
+            (f"n{number:05d}", day, now - datetime.timedelta(days=day, seconds=60 + number * 8))
+            for day in range(runs_each)
+            for number in range(nodes)
+        ]
+        runs = [
+            {**models[Run], "id": place, "node": node, "run_id": f"{node}__{day}", "verdict": str(Verdict.PASS),
+             "started_at": end - datetime.timedelta(hours=1), "ended_at": end}
+            for place, (node, day, end) in enumerate(ends, 1000)
+        ]  # fmt: skip
+        stages = [
+            {**models[StageRecord], "id": run["id"], "run": run["id"], "verdict": "PASS",
+             "recorded_at": run["ended_at"], "started_at": run["started_at"], "ended_at": run["ended_at"]}
+            for run in runs
+        ]  # fmt: skip
+        findings = [
+            {**models[FindingRow], "id": run["id"], "stage": run["id"], "node": run["node"]} for run in runs[::10]
+        ]
+        session.execute(insert(Run), runs)
+        session.execute(insert(StageRecord), stages)
+        session.execute(insert(FindingRow), findings)
+        session.execute(text("ANALYZE"))  # as PostgreSQL's autovacuum does in a fleet that grew
+
+
+def _row(instance: Base) -> dict[str, object]:
+    return {column.key: getattr(instance, column.key) for column in instance.__table__.columns}
