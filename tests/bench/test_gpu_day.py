@@ -1,0 +1,60 @@
+"""The day at a GPU starts: its plans name parameters that exist, its parts fit, and it needs nothing that is not there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from muster_node.agent import job, registry
+from muster_node.contract import Plan
+from muster_node.probe import resolve_params
+from tests.bench.gpu_day import __main__ as day
+from tests.bench.gpu_day.pack import pack
+from tests.bench.gpu_day.parts import ALL_S, COMMAND_S, PARTS
+from tests.bench.gpu_day.report import report
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_parts_fit_into_the_day() -> None:
+    assert sum(part.limit_s for part in PARTS) <= ALL_S
+    assert max(part.limit_s for part in PARTS) <= COMMAND_S
+
+
+@pytest.mark.parametrize("sku", ["h100-sxm-8", "h200-sxm-8"])
+def test_every_plan_is_one_that_the_agent_runs(sku: str, tmp_path: Path) -> None:
+    """Its timed work on one GPU fits into the part, too."""
+    known = registry.discover().probes
+    spent = dict.fromkeys((part.name for part in PARTS), 0.0)
+    for path in pack(tmp_path / "packed", sku, rehearse=False):
+        plan = Plan.from_json(path.read_text())
+        job.check_plan(plan)
+        for call in plan.probes:
+            params = resolve_params(known[call.probe], call.params)
+            spent[path.name.partition("-")[0]] += known[call.probe].timed_s(params, 1)
+    for part in PARTS:
+        assert spent[part.name] <= 0.8 * part.limit_s, part.name
+    assert spent["rates"] > 0
+    assert (tmp_path / "packed" / "muster.pyz").stat().st_size < 8_000_000
+
+
+def test_the_machine_needs_no_package_but_pytorch() -> None:
+    modules = "tests.bench.gpu_day.device, tests.bench.gpu_day.__main__, tests.bench.integrity"
+    code = f"import sys; sys.path[:0] = ['.', 'validators']; import {modules}"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_part_that_did_not_run_falls_short(tmp_path: Path) -> None:
+    pack(tmp_path / "packed", "h200-sxm-8", rehearse=False)
+    assert len(report(tmp_path / "packed", tmp_path / "nothing")["short"]) == len(PARTS)
+
+
+@pytest.mark.slow
+@pytest.mark.needs_torch
+def test_the_rehearsal_runs_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu_day", "--rehearse"])
+    assert day.main() == 0
