@@ -44,7 +44,8 @@ def test_every_plan_is_one_that_the_agent_runs(sku: str, tmp_path: Path) -> None
 def test_the_machine_needs_no_package_but_pytorch() -> None:
     modules = "tests.bench.gpu_day.device, tests.bench.gpu_day.__main__, tests.bench.integrity"
     code = f"import sys; sys.path[:0] = ['.', 'validators']; import {modules}"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-I", "-S", "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
 
