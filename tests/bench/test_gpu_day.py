@@ -1,4 +1,4 @@
-"""The day at a GPU starts: its plans name parameters that exist, its parts fit, and it needs nothing that is not there."""
+"""The day at a GPU starts: its plans name parameters that exist, its parts fit, it needs no package of ours."""
 
 from __future__ import annotations
 
