@@ -2,8 +2,8 @@
 
 Here: ``python -m tests.bench.gpu_day pack --to FOLDER --sku SKU``, into a folder that travels with the tree. There, one
 command each and in this order: ``python3 -m tests.bench.gpu_day PART --packed FOLDER --to OUT`` for integrity, rates,
-soak, stages, record. Here: ``python -m tests.bench.gpu_day report --packed FOLDER --to OUT`` prints figures beside their
-bars, judges the stages, and ends with one JSON object. ``--rehearse`` does all of it on this machine with tiny work.
+soak, stages, record. Here: ``python -m tests.bench.gpu_day report --packed FOLDER --to OUT`` prints figures beside
+their bars, judges the stages, and ends with one JSON object. ``--rehearse`` does all of it here with tiny work.
 """
 
 from __future__ import annotations
