@@ -1,0 +1,83 @@
+"""The alert rules: each fires when it should and not else, by promtool, and has its paragraph in the docs."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.airflow_home import ROOT
+
+FILE = ROOT / "plugins" / "muster" / "deploy" / "alerts.yaml"
+RULES = {rule["alert"]: rule for rule in yaml.safe_load(FILE.read_text())["groups"][0]["rules"]}
+OLD, NOW = 1, 30 * 86400  # seconds at which promtool's clock begins, and where it ends
+
+RUNS = "muster_run_duration_seconds_gcount"
+STALE = "muster_node_last_pass_timestamp_seconds"
+CASES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
+    "MusterMetricsAbsent": ({}, {"muster_read_timestamp_seconds": 5}),
+    "MusterBreakerOpen": ({'muster_breaker_open{simulated="false"}': 1}, {'muster_breaker_open{simulated="true"}': 1}),
+    "MusterVerdictHeld": ({"muster_nodes_held": 2}, {"muster_nodes_held": 0}),
+    "MusterCorruptData": (
+        {'muster_findings{stage="integrity",class="gpu",severity="critical"}': 1},
+        {'muster_findings{stage="integrity",class="gpu",severity="warning"}': 1},
+    ),
+    "MusterManyFail": (
+        {f'{RUNS}{{verdict="FAIL"}}': 3, f'{RUNS}{{verdict="PASS"}}': 8},
+        {f'{RUNS}{{verdict="FAIL"}}': 3, f'{RUNS}{{verdict="PASS"}}': 2},
+    ),
+    "MusterNothingTested": (
+        {'muster_nodes{state="production"}': 5, f'{RUNS}{{dag="node_qualification"}}': 5},
+        {'muster_nodes{state="production"}': 5, f'{RUNS}{{dag="node_revalidation"}}': 5},
+    ),
+    "MusterNodesStale": (
+        {f'{STALE}{{node="a",state="production"}}': OLD},
+        {f'{STALE}{{node="a",state="repair"}}': OLD, f'{STALE}{{node="b",state="production"}}': NOW - 86400},
+    ),
+    "MusterUncertified": ({"muster_nodes_uncertified": 1}, {"muster_nodes_uncertified": 0}),
+    "MusterTestStuck": (
+        {"muster_tests_oldest_timestamp_seconds": OLD}, {"muster_tests_oldest_timestamp_seconds": 0},
+    ),
+    "MusterControllerFaults": ({"muster_controller_faults": 1}, {"muster_controller_faults": 0}),
+    "MusterMailsWaiting": (
+        {"muster_mails_oldest_timestamp_seconds": OLD}, {"muster_mails_oldest_timestamp_seconds": NOW - 60},
+    ),
+    "MusterMailsParked": ({"muster_mails_parked": 1}, {"muster_mails_parked": 0}),
+    "MusterSchedulerWaiting": (
+        {"muster_scheduler_changes_oldest_timestamp_seconds": OLD},
+        {"muster_scheduler_changes_oldest_timestamp_seconds": 0},
+    ),
+    "MusterSchedulerDiffers": ({"muster_scheduler_differences": 1}, {"muster_scheduler_differences": 0}),
+}  # fmt: skip
+
+
+def test_each_alert_has_a_paragraph() -> None:
+    headings = [line for line in (ROOT / "docs" / "operating.md").read_text().splitlines() if line.startswith("### ")]
+    assert [f"### {name}" for name in RULES] == [line for line in headings if line.startswith("### Muster")]
+    for name, rule in RULES.items():
+        assert rule["annotations"]["runbook"] == f"docs/operating.md#{name.lower()}"
+
+
+@pytest.mark.needs_prometheus
+def test_each_alert_fires_when_it_should(tmp_path: Path) -> None:
+    assert set(CASES) == set(RULES)
+    tests = [
+        {
+            "name": f"{name} {'fires' if fires else 'is quiet'}",
+            "interval": "1h",
+            "input_series": [{"series": series, "values": f"{value}x{NOW // 3600}"} for series, value in seen.items()],
+            "promql_expr_test": [
+                {"expr": f'count(ALERTS{{alertname="{name}",alertstate="firing"}})', "eval_time": f"{NOW}s",
+                 "exp_samples": [{"value": 1}] if fires else []}
+            ],
+        }
+        for name, cases in CASES.items()
+        for fires, seen in zip((True, False), cases, strict=True)
+    ]  # fmt: skip
+    path = tmp_path / "test.yaml"
+    path.write_text(yaml.safe_dump({"rule_files": [str(FILE)], "evaluation_interval": "1h", "tests": tests}))
+    for words in (["check", "rules", str(FILE)], ["test", "rules", str(path)]):
+        done = subprocess.run(["promtool", *words], capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,153 @@
+"""A real Prometheus scrapes the app, loads the alert rules, and has data for every query of the dashboards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+import yaml
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from muster import records
+from muster.api import app
+from muster.records.database.engine import writing
+from muster.records.database.models import Node, SchedulerPlace
+from tests.muster import fleet
+from tests.support import airflow_home, run_end
+
+DEPLOY = airflow_home.ROOT / "plugins" / "muster" / "deploy"
+BOARDS = sorted((DEPLOY / "dashboards").glob("*.json"))
+WAIT_S = 60.0
+
+
+def queries() -> list[str]:
+    return [
+        target["expr"].replace("$node", ".*")
+        for board in BOARDS
+        for panel in json.loads(board.read_text())["panels"]
+        for target in panel["targets"]
+    ]
+
+
+def test_airflow_mounts_the_app_and_nothing_else_imports_it() -> None:
+    code = (
+        "import sys; from airflow import plugins_manager as manager; import muster_plugin;"
+        "print({'prometheus_client', 'muster.api.app'} & set(sys.modules));"
+        "print(*(each['url_prefix'] for each in manager.get_fastapi_plugins()[0]))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(airflow_home.ROOT / "plugins")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, check=True
+    )
+    before, prefixes = done.stdout.splitlines()[-2:]
+    assert before == "set()"
+    assert app.PREFIX in prefixes.split()
+
+
+@pytest.mark.slow
+@pytest.mark.needs_prometheus
+@pytest.mark.usefixtures("fleet_db")
+def test_prometheus_scrapes_and_has_data_for_each_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    monkeypatch.setenv("MUSTER_METRICS_TOKEN_FILE", str(tmp_path / "token"))
+    populate(monkeypatch)
+    with served() as port, prometheus(tmp_path, port) as api:
+        until(lambda: api("query", query='up{job="muster"}') == ["1"], "a scrape with the token")
+        assert api("query", query='up{job="wrong"}') == ["0"]
+        until(lambda: api("query", query="scrape_samples_scraped{job='muster'} > 50") != [], "samples")
+        without = [query for query in queries() if not api("query", query=query)]
+        assert without == []
+
+
+def populate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fleet with something in each metric: its labels exist only where there is something to count."""
+    for name in ("gpu-0001", "gpu-0002", "gpu-0003", "gpu-0004"):
+        records.add_node(fleet.new_node(name, rack="r1"))
+    fleet.qualify("gpu-0001")
+    fleet.qualify("gpu-0002")
+    fleet.fail("gpu-0003")
+    monkeypatch.setattr(fleet, "DAG", "cluster_qualification")
+    fleet.fail("gpu-0002", "block", stage="cluster_validation")
+    fleet.begin("gpu-0004", "block-2")
+    now = records.get_node("gpu-0001").added_at
+    with writing() as session:
+        session.get_one(Node, "gpu-0001").state = "production"
+        for name, done in (("gpu-0001", "admitted"), ("gpu-0002", "")):
+            session.add(SchedulerPlace(node=name, cluster="c1", name=name, wanted="admitted", why="", wanted_at=now,
+                                       done=done, done_at=now))  # fmt: skip
+
+
+@contextlib.contextmanager
+def served() -> Iterator[int]:
+    """The app, mounted as Airflow's API server mounts it; yields its port."""
+    mounted = Starlette(routes=[Mount(app.PREFIX, app.create_app())])
+    server = uvicorn.Server(uvicorn.Config(mounted, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        until(lambda: server.started, "the app")
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@contextlib.contextmanager
+def prometheus(folder: Path, port: int) -> Iterator[object]:
+    """A Prometheus of our own; yields ``api(path, **parameters)``, which returns the values of a query."""
+    job = {"metrics_path": f"{app.PREFIX}/metrics", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
+    config = {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(DEPLOY / "alerts.yaml")],
+        "scrape_configs": [
+            {"job_name": "muster", "authorization": {"credentials_file": str(folder / "token")}, **job},
+            {"job_name": "wrong", "authorization": {"credentials": "wrong"}, **job},
+        ],
+    }
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        own = free.getsockname()[1]
+    command = ["prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
+               f"--web.listen-address=127.0.0.1:{own}"]  # fmt: skip
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=run_end.die_with_parent)
+    url = f"http://127.0.0.1:{own}"
+
+    def api(path: str, **parameters: str) -> list[str]:
+        answer = httpx.get(f"{url}/api/v1/{path}", params=parameters).json()
+        assert answer["status"] == "success", answer
+        return [each["value"][1] for each in answer["data"]["result"]]
+
+    def ready() -> bool:
+        assert process.poll() is None, (folder / "log").read_text()
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"{url}/-/ready").status_code == 200
+        return False
+
+    try:
+        until(ready, "Prometheus")
+        yield api
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def until(reached: object, what: str) -> None:
+    """Wait until ``reached()``. Raises AssertionError after WAIT_S."""
+    end = time.monotonic() + WAIT_S
+    while not reached():
+        assert time.monotonic() < end, f"{what} did not come"
+        time.sleep(0.2)
