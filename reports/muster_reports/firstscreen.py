@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 
 from muster_criteria.model import UNJUDGED, Judgement
+from muster_criteria.words import by_cause
 from muster_reports.limits import NAME_MAX, Limits, cut
 from muster_reports.model import RunReport
 from muster_reports.text import clean, merge_devices, plural
@@ -88,7 +89,7 @@ def _coverage_cautions(judgement: Judgement, limits: Limits) -> Iterable[Caution
         )
     if coverage.measured < coverage.required:
         lacking = f"{coverage.required - coverage.measured} of {plural(coverage.required, 'required figure')}"
-        items = cut(merge_devices(coverage.missing), limits.first_screen)
+        items = cut(merge_devices(by_cause(coverage.missing)), limits.first_screen)
         yield Caution("unmeasured", f"{stage}: {lacking} not measured:", *items)
     if coverage.judged < coverage.measured:
         plain = f"{coverage.measured - coverage.judged} of {plural(coverage.measured, 'measured figure')}"

@@ -128,6 +128,7 @@ def _gpu_facts(machine: Machine, built: Gpu, gpu: GpuState) -> List[Fact]:
         "throttle_reason": gpu.throttle,
     }
     numbers: Dict["tuple[str, str]", Optional[float]] = {
+        ("module_id", "count"): built.slot + 1,
         ("hbm_total", "GiB"): model.hbm_bytes / 2**30,
         ("pcie_generation", "count"): built.pcie_generation or None,
         ("pcie_generation_max", "count"): model.pcie_generation or None,

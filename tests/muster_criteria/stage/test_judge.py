@@ -99,6 +99,44 @@ def test_a_gpu_that_the_driver_reports_as_lost_fails_though_all_its_values_were_
     assert [finding.device for finding in judgement.findings] == ["gpu3"]
 
 
+@pytest.mark.parametrize(("known", "device"), [(True, "gpu5"), (False, "node")])
+def test_a_slot_is_named_only_where_module_ids_tell_it(case: MakeCase, known: bool, device: str) -> None:
+    """Without them the driver numbers the GPUs that answer, and those behind a missing one move up."""
+    node = case("intake")
+    lost = ("gpu5", "gpu6") if known else ("gpu6", "gpu7")
+    node.raw["measurements"] = [row for row in node.raw["measurements"] if row["device"] not in lost]
+    for slot in range(8):
+        if f"gpu{slot}" not in lost:
+            node.add("inventory", "module_id", f"gpu{slot}", slot + 1.0 if known else None, "count", note="refused")
+    found = [each for each in node.judge().findings if each.rule == "expected_devices"]
+    assert [each.device for each in found] == (list(lost) if known else [device])
+    assert sum(len(each.measurements) for each in found) == 2
+
+
+def test_one_cause_is_one_line_of_the_reason(case: MakeCase) -> None:
+    node, why = case("intake"), "NVML: not queried, since nvmlDeviceGetTemperature did not answer within 20 s"
+    for row in node.raw["measurements"]:
+        if row["device"].startswith("gpu") and row["metric"] not in ("gpu_uuid", "gpu_lost"):
+            row.update(value=None, text=None, note=why)
+    judgement = node.judge()
+    assert len(judgement.coverage.missing) > 100
+    assert judgement.reason.count("NVML") == 1
+    assert "more)." not in judgement.reason
+
+
+def test_sensors_that_stop_are_not_called_absent(case: MakeCase) -> None:
+    node = case("thermal").drop("temperature_max", "gpu2").set("sensor_share", "gpu2", value=0.0)
+    node.drop("temperature_max", "gpu3")
+    missing = {each for each in node.judge().coverage.missing if each.startswith("temperature_max")}
+    assert {("no such sensor" in each, "gpu3" in each) for each in missing} == {(False, False), (True, True)}
+
+
+@pytest.mark.parametrize(("found", "words"), [(4.0, "PCIe 4.0 (16 GT/s)"), (6.0, "PCIe 6.0 (64 GT/s)")])
+def test_link_speeds_are_told_by_generation(case: MakeCase, found: float, words: str) -> None:
+    (finding,) = case("intake").set("pcie_generation_max", "gpu1", value=found).judge().findings
+    assert (finding.observed, finding.expected) == (words, "PCIe 5.0 (32 GT/s)")
+
+
 def test_a_warning_alone_warns(case: MakeCase) -> None:
     judgement = case("intake", "cpu-generic").set("clock_synchronised", value=0.0).judge()
 

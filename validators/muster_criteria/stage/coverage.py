@@ -23,6 +23,11 @@ DEVICES_MAX = 4096
 """A larger count of one kind of device is ignored as impossible."""
 
 
+SENSOR_SHARE, WHOLE = "sensor_share", 99.0
+"""The metric of how many of the attempts to read a device's sensors gave a reading, and the least % of a device that
+answered throughout."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Invalid:
     """Why a row is invalid. ``itself``: because of its own value, not of another measurement's."""
@@ -180,7 +185,7 @@ class _Requirements:
         honest = all(self._frame["note"].iloc[at] and not self._frame["refused"].iloc[at] for at in empty)
         if not positions:
             end = self._ends.get(need.probe)
-            absent = "the node has no such sensor" if promised(need) else "the probe did not report it"
+            absent = self._no_sensor(need.probe, device) if promised(need) else "the probe did not report it"
             why = "it does not answer" if device in self._absent else absent if _completed(end) else _ended(end)
             self._miss(need, f"{where}: {why}")
         elif invalid:
@@ -193,6 +198,14 @@ class _Requirements:
             self._counted.required += 1
             if need.requirement.judged and not all(self._judged[at] for at in positions):
                 self._counted.unjudged.append(f"{where}: {UNJUDGED}")
+
+    def _no_sensor(self, probe: str, device: str) -> str:
+        """A device whose sensors stopped answering may have the sensor."""
+        for _, position in self._rows.get((probe, SENSOR_SHARE), {}).get(device, ()):
+            value, note = self._frame["value"].iloc[position], self._frame["note"].iloc[position]
+            if not value >= WHOLE:
+                return f"the sensors of {device} stopped answering ({note or 'no reading came'})"
+        return "the node has no such sensor"
 
     def _miss(self, need: Need, sentence: str) -> None:
         self.missed_by.add(need.probe)

@@ -25,14 +25,17 @@ from muster_criteria.model import (
     Variant,
     measurement_reference,
 )
+from muster_criteria.rows import PRESENCE
 from muster_criteria.sku_files.limits import Limit, Times, labelled
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.fleet_findings import fleet_finding
 from muster_criteria.stage.plausible import plausible_finding
 from muster_criteria.stage.row_findings import row_finding
 from muster_criteria.stage.rules import FLEET_KINDS, INVALID_KINDS, KINDS, Rule, Violations
-from muster_criteria.words import figure
+from muster_criteria.words import figure, pcie_speed
 
+PCIE_GENERATION = ("pcie_generation", "pcie_generation_max")
+MODULE_ID = "module_id"
 DETAIL_MAX = 160
 """Characters of a measurement's note that its finding quotes; the observation has all of it."""
 
@@ -71,8 +74,8 @@ def findings_of(
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The gravest first, then by rule and device; always the same order for the same findings."""
-    return tuple(sorted(findings, key=_importance))
+    """The gravest first, then by rule and device, each once; always the same order for the same findings."""
+    return tuple(sorted(dict.fromkeys(findings), key=_importance))
 
 
 def bounded(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -133,7 +136,7 @@ def _finding(
 ) -> Finding:
     row = frame.iloc[position]
     if rule.kind == "expected_devices":
-        return _presence_finding(row, sku)
+        return _presence_finding(row, sku, frame)
     if rule.kind in FLEET_KINDS:
         comparison = sku.programme.compare[int(row[f"{rule.column}_by"])]
         of = frame.iloc[origins.of(row, comparison, sku)]
@@ -193,28 +196,42 @@ def _detail(note: str) -> str:
     return f" ({note if len(note) <= DETAIL_MAX else note[: DETAIL_MAX - 1] + '…'})"
 
 
-def _presence_finding(row: pd.Series, sku: Sku) -> Finding:
-    counted, device = sku.devices.get("gpu"), row["device"]
-    missing = row["value"] == 0
+def _presence_finding(row: pd.Series, sku: Sku, frame: pd.DataFrame) -> Finding:
+    """A slot is named only where every GPU reports its module id: else GPUs are numbered in the driver's order, in which
+    those behind a missing one move up.
+    """
+    counted, device = int(sku.devices.get("gpu") or 1), row["device"]  # type: ignore[call-overload]
+    modules, presence = frame[frame["metric"] == MODULE_ID], frame[frame["metric"] == PRESENCE]
+    missing, known = row["value"] == 0, not modules["value"].isna().any()
+    rows, variant, action = [row], Variant.EXTRA, Action.INSPECT
+    summary = f"{device} is extra: SKU {sku.name} counts {counted} GPUs; check the SKU and the slot numbers."
     if missing:
+        variant, action = Variant.MISSING, Action.RESEAT
         summary = (
             f"{device} is missing: SKU {sku.name} counts {counted} GPUs, and the one in this slot does not answer."
         )
-    else:
-        summary = f"{device} is extra: SKU {sku.name} counts {counted} GPUs; check the SKU and the slot numbers."
+    if missing and not known:
+        device, action = "node", Action.INSPECT
+        rows = [each for _, each in presence[presence["value"] == 0].iterrows()]
+        summary = (
+            f"{len(rows)} of {counted} GPUs do not answer: the board reports no module ids, so compare the serials to "
+            "find the slot."
+        )
     return Finding(
         rule="expected_devices",
         metric=row["metric"],
         device=device,
         severity=Severity.CRITICAL,
         fault_class=FaultClass.GPU,
-        action=Action.RESEAT if missing else Action.INSPECT,
+        action=action,
         observed="does not answer" if missing else "answers",
-        expected=f"gpu0 to gpu{int(counted or 1) - 1}, and no other",
+        expected=f"gpu0 to gpu{counted - 1}, and no other",
         source=f"SKU {sku.name}, devices",
         summary=summary,
-        measurements=(measurement_reference(row["probe"], row["metric"], device, row["labels"]),),
-        variant=Variant.MISSING if missing else Variant.EXTRA,
+        measurements=tuple(
+            measurement_reference(each["probe"], each["metric"], each["device"], each["labels"]) for each in rows
+        ),
+        variant=variant,
     )
 
 
@@ -224,6 +241,8 @@ def observed_text(row: pd.Series, limit: Limit) -> str:
         return f"a spread of {figure(100.0 * row['spread'], '%')} over {row['samples']} repeats"
     if row["text"] is not None:
         return repr(row["text"])
+    if row["metric"] in PCIE_GENERATION:
+        return pcie_speed(row["value"])
     return figure(row["value"], row["unit"], beside=limit.number)
 
 
@@ -238,6 +257,8 @@ def expected_text(row: pd.Series, limit: Limit, at: float) -> str:
         return repr(value)
     if limit.key == "spread_at_most":
         return f"at most {figure(at, '%')}"
+    if row["metric"] in PCIE_GENERATION and limit.key == "equals":
+        return pcie_speed(at)
     sign = {"floor": "≥ ", "at_least": "≥ ", "siblings_at_least": "≥ ", "exactly": "", "equals": ""}.get(
         limit.key, "≤ "
     )

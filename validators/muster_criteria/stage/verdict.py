@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
 from muster_criteria.model import UNJUDGED, Coverage, Finding, Judgement, Severity, Verdict
-from muster_criteria.words import listed
+from muster_criteria.words import by_cause, listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ def _reason(verdict: Verdict, findings: Sequence[Finding], coverage: Coverage) -
         return _first_of([finding.summary.rstrip(".") for finding in findings if finding.severity is grave])
     if verdict is Verdict.INCONCLUSIVE:
         count = f"Not measured ({len(coverage.missing)} of {coverage.required} required): "
-        return _first_of([count + sentence for sentence in coverage.missing or ("nothing was required",)])
+        return _first_of([count + sentence for sentence in by_cause(coverage.missing) or ("nothing was required",)])
     if verdict is Verdict.PROVISIONAL:
         figures = dict.fromkeys(
             sentence.removesuffix(f": {UNJUDGED}").partition(" on ")[0] for sentence in coverage.unjudged

@@ -37,6 +37,7 @@ class Inventory(Probe):
         "gpu_serial": Metric("text", "serial number of the board"),
         "gpu_uuid": Metric("text", "UUID of the GPU"),
         "vbios": Metric("text", "VBIOS version"),
+        "module_id": Metric("count", "place of the GPU on its board, counted from 1, which names its slot"),
         "gpu_lost": Metric("bool", "whether the driver reports the GPU as lost (off the bus)"),
         "sram_threshold_exceeded": Metric("bool", "whether SRAM errors passed NVIDIA's replacement limit"),
         "inforom_version": Metric("text", "version of the InfoROM's image"),

@@ -243,6 +243,7 @@ class NvidiaGpus:
         default = query("nvmlDeviceGetPowerManagementDefaultLimit", handle)
         links = Links(self._nvml, handle, gpu.device.id)
         numbers = (
+            ("module_id", "count", query("nvmlDeviceGetModuleId", handle)),
             ("inforom_valid", "bool", self._inforom(gpu)),
             ("sram_threshold_exceeded", "bool", self._sram_threshold(gpu)),
             ("hbm_total", "GiB", query("nvmlDeviceGetMemoryInfo", handle).map(lambda info: info.total / _GIB)),
