@@ -197,8 +197,8 @@ def _detail(note: str) -> str:
 
 
 def _presence_finding(row: pd.Series, sku: Sku, frame: pd.DataFrame) -> Finding:
-    """A slot is named only where every GPU reports its module id: else GPUs are numbered in the driver's order, in which
-    those behind a missing one move up.
+    """A slot is named only where every GPU reports its module id: else GPUs are numbered in the driver's order, in
+    which those behind a missing one move up.
     """
     counted, device = int(sku.devices.get("gpu") or 1), row["device"]  # type: ignore[call-overload]
     modules, presence = frame[frame["metric"] == MODULE_ID], frame[frame["metric"] == PRESENCE]
