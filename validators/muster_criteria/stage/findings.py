@@ -200,7 +200,7 @@ def _presence_finding(row: pd.Series, sku: Sku, frame: pd.DataFrame) -> Finding:
     """A slot is named only where every GPU reports its module id: else GPUs are numbered in the driver's order, in
     which those behind a missing one move up.
     """
-    counted, device = int(sku.devices.get("gpu") or 1), row["device"]  # type: ignore[call-overload]
+    counted, device = int(sku.devices.get("gpu") or 1), row["device"]
     modules, presence = frame[frame["metric"] == MODULE_ID], frame[frame["metric"] == PRESENCE]
     missing, known = row["value"] == 0, not modules["value"].isna().any()
     rows, variant, action = [row], Variant.EXTRA, Action.INSPECT
