@@ -27,6 +27,7 @@ END_COMPLETED = "completed"  # every probe has an outcome
 END_BUSY = "busy"  # the in-use guard refused, or another job holds the node; nothing was loaded
 END_FENCED = "fenced"  # a newer fencing token has been seen on this node
 END_TERMINATED = "terminated"  # SIGTERM; the result is partial
+PREEMPTED = "preempted"  # begins the reason of such an end, in each probe that it cut short or that was not reached
 END_DEADLINE = "deadline"  # the job's own deadline; the result is partial
 END_ERROR = "error"  # the agent itself could not work (hardware would not open, a fault of its own)
 

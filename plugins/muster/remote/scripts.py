@@ -81,7 +81,7 @@ exit 0
 """$1 job folder, $2 log offset, $3 most bytes of log."""
 
 STOP_SECONDS = 8
-"""The node side ends within 5 s of SIGTERM; what is left after this long is killed."""
+"""The node side ends within 2 s of SIGTERM; what is left after this long is killed."""
 
 STOP = f"""
 {ALIVE}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from muster_node.agent import guard
+from muster_node.agent.stop import Stop
 from muster_node.hardware.seam import Usage
 from tests.muster_node.agent.harness import MAIN, Node, alive, call, plan, wait_for
 
@@ -27,11 +28,23 @@ def test_sigterm_ends_it_with_what_it_has(node: Node, probe: str) -> None:
     done = running.end(signal.SIGTERM)
     assert done.rc == 6
     assert (done.result.end, done.result.partial) == ("terminated", True)
-    assert [outcome.status for outcome in done.result.probes] == ["completed", "timed_out", "skipped"]
-    assert done.result.probes[1].reason == "it was cut short: the job was ended by SIGTERM"
-    assert done.result.probes[2].reason == "not reached: the job was ended by SIGTERM"
+    assert [outcome.status for outcome in done.result.probes] == ["completed", "skipped", "skipped"]
+    assert all("preempted" in outcome.reason for outcome in done.result.probes[1:])
     assert [row.value for row in done.measured(probe)] == [42]
     assert not any(alive(pid) for pid in children)
+
+
+def test_every_step_after_a_stop_shares_what_remains_of_two_seconds() -> None:
+    """A driver that hangs in each of them uses up each step's patience."""
+    now = 100.0
+    stop = Stop(60.0, lambda: now)
+    stop.watch(lambda: True)
+    assert stop.patience_s(30.0, 1.2) == 30.0
+    now += 1.0
+    begun = now
+    for usual, hurried in [(0.5, 0.9), (0.5, 0.2), (2.0, 0.1), (30.0, 1.2), (0.5, 0.2)]:
+        now += stop.patience_s(usual, hurried)
+    assert now - begun <= 2.0
 
 
 def test_sigterm_counts_while_the_hardware_does_not_answer(node: Node) -> None:

@@ -19,8 +19,8 @@ from typing import Any, Callable, Dict, Iterator, Optional
 from muster_node.agent import orphans
 from muster_node.agent.jobdir import atomic_write
 
-TERM_WAIT_S = 5.5
-"""An agent promises to end within 5 s of SIGTERM; after that it is killed."""
+TERM_WAIT_S = 3.5
+"""An agent promises to end within 2 s of SIGTERM; after that it is killed."""
 
 KILL_WAIT_S = 2.0
 

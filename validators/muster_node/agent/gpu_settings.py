@@ -22,7 +22,7 @@ FILE = "gpu-settings.json"
 LEFT_BEHIND_MAX_S = 24 * 3600.0
 """For how long the settings of a killed job are restored; later ones may have been set on purpose."""
 
-LIMIT_S, HURRIED_S = 30.0, 2.0
+LIMIT_S, HURRIED_S = 30.0, 1.2
 """How long all of it may take, and how long where the job has to end."""
 
 _GONE = "not reported any more"
@@ -81,12 +81,12 @@ class SavedSettings:
         kept = self._keep() if self._before else []
         return ["left by a killed job: %s" % each for each in notes] + kept
 
-    def end(self, hurried: bool = False) -> List[str]:
+    def end(self, limit_s: float = LIMIT_S) -> List[str]:
         """Restores the settings that changed since the job began; returns notes.
 
-        ``hurried``: the job must end soon; what takes longer is left to the next job.
+        What takes longer than ``limit_s`` seconds is left to the next job.
         """
-        return _bounded_notes(self._end, HURRIED_S if hurried else LIMIT_S) if self._before else []
+        return _bounded_notes(self._end, limit_s) if self._before else []
 
     def _end(self) -> List[str]:
         notes = restore(self._hardware, self._before, settings(self._hardware.inventory()))

@@ -19,13 +19,13 @@ from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Set
 from muster_node import contract
 from muster_node.agent import facts, guard, jobdir, orphans, registry
 from muster_node.agent.fence import Fence, Fenced, Occupied
-from muster_node.agent.gpu_settings import SavedSettings
+from muster_node.agent.gpu_settings import HURRIED_S, LIMIT_S, SavedSettings
 from muster_node.agent.jobdir import JobDir, Progress
 from muster_node.agent.probe_run import RunContext, run_probe
 from muster_node.agent.result import encode
 from muster_node.agent.stop import Stop
 from muster_node.agent.telemetry import HOLD_SPACINGS, Recorder, Sampler
-from muster_node.agent.xid_watch import XidWatch
+from muster_node.agent.xid_watch import LEAVE_S, XidWatch
 from muster_node.bounded import Hung, bounded
 from muster_node.contract import Aggregate, Measurement, Plan, ProbeOutcome, Result, TelemetryFile
 from muster_node.hardware.host.xid_log import by_pci
@@ -199,7 +199,7 @@ def _run_in(
         if not end:
             traceback.print_exc()
             end, sentence = contract.END_ERROR, "the agent failed: %s: %s" % (type(error).__name__, error)
-    orphans.end_descendants(state.spare)
+    orphans.end_descendants(state.spare, stop.patience_s(0.5, 0.2))
     try:
         size = _write(state, end, sentence)
         progress.write("job", _summary(state, end, sentence, size))
@@ -236,13 +236,13 @@ def _work(
                 break
             _one_probe(state, context, index, known)
     finally:
-        state.notes.extend(sampler.stop())
-        seen, notes = xids.stop(by_pci(inventory))
+        state.notes.extend(sampler.stop(stop.patience_s(0.5, 0.2)))
+        seen, notes = xids.stop(by_pci(inventory), stop.patience_s(LEAVE_S, 0.1))
         state.measurements.extend(seen)
         state.notes.extend(notes)
         state.telemetry, state.telemetry_file = recorder.close()
         state.notes.extend(recorder.notes)
-        state.notes.extend(saved.end(hurried=bool(stop())))
+        state.notes.extend(saved.end(stop.patience_s(LIMIT_S, HURRIED_S)))
     if len(state.outcomes) == len(plan.probes) and not _cut_short(state):
         return contract.END_COMPLETED, ""
     return stop.end, stop.sentence

@@ -110,15 +110,15 @@ def kill(pid: int) -> None:
             subprocess.run(["sudo", "-n", "kill", "-KILL", str(pid)], capture_output=True, timeout=2)
 
 
-def end_descendants(spare: Set[int]) -> List[str]:
+def end_descendants(spare: Set[int], limit_s: float = 0.5) -> List[str]:
     """Ends what probes left below this process, but not ``spare``; returns the names of those still running.
 
-    Looks again until nothing is left (what is killed may have been forking), half a second at most.
+    Looks again until nothing is left (what is killed may have been forking), ``limit_s`` seconds at most.
     """
     names: List[str] = []
     seen: Set[int] = set()
     group = os.getpgrp()
-    give_up_at = time.monotonic() + 0.5
+    give_up_at = time.monotonic() + limit_s
     while True:
         # A process in this process's own group belongs to no probe: it is a tool that the telemetry thread reads.
         left = descendants(os.getpid(), lambda process: process.pid in spare or process.group == group)

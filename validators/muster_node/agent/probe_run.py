@@ -164,7 +164,7 @@ def run_probe(
             context.spare.add(end.pid)
     except OSError as error:
         status, reason = contract.CRASHED, "its process could not be started: %s" % error
-    left = orphans.end_descendants(context.spare)
+    left = orphans.end_descendants(context.spare, 0.2 if context.stop() else 0.5)
     if left:
         notes.append("probe %s left processes behind, which were ended: %s" % (probe.name, ", ".join(left[:10])))
     context.job.drop_scratch(scratch)
@@ -215,13 +215,15 @@ def _judge(end: ChildEnd, listener: Listener, log: CappedLog, timeout_s: float, 
     if end.returncode is None:
         return contract.TIMED_OUT, process.describe(
             [
-                "unkillable: process %d is still there (state %s) %.0f s after SIGKILL and was left behind"
-                % (end.pid, process.state_of(end.pid) or "unknown", process.KILL_WAIT_S),
+                "unkillable: process %d is still there (state %s) after SIGKILL and was left behind"
+                % (end.pid, process.state_of(end.pid) or "unknown"),
                 _why_cut(end, timeout_s),
             ]
         )
     if end.cut == process.REFUSED:
         return contract.CRASHED, end.detail
+    if end.cut.startswith(contract.PREEMPTED):
+        return contract.SKIPPED, _why_cut(end, timeout_s)
     if end.cut:
         return contract.TIMED_OUT, _why_cut(end, timeout_s)
     if listener.end is not None:

@@ -19,10 +19,10 @@ TICK_S = 0.1
 TERM_GRACE_S = 2.0
 """A child that is out of time gets this long after SIGTERM."""
 
-STOP_GRACE_S = 1.0
-"""The same when the whole job has to end within 5 s."""
+STOP_GRACE_S = 0.4
+"""The same when the whole job has to end within 2 s."""
 
-KILL_WAIT_S = 2.0
+KILL_WAIT_S, STOP_KILL_WAIT_S = 2.0, 0.4
 """A child that is not gone this long after SIGKILL sits in the kernel: it is left behind."""
 
 LINE_MAX = 64 * 1024
@@ -153,7 +153,9 @@ def run_child(
     sinks: Dict[int, Callable[[bytes], None]] = {reader: _Lines(take).add, output: log.add}
     try:
         cut, detail = _listen(process, sinks, time.monotonic() + timeout_s, stop, tick)
-        gone = _finish(process, STOP_GRACE_S if cut not in ("", TIMEOUT, REFUSED) else TERM_GRACE_S)
+        hurried = cut not in ("", TIMEOUT, REFUSED)
+        waits = (STOP_GRACE_S, STOP_KILL_WAIT_S) if hurried else (TERM_GRACE_S, KILL_WAIT_S)
+        gone = _finish(process, *waits)
         if cut != REFUSED:
             try:
                 _drain(sinks)
@@ -212,14 +214,14 @@ def _drain(sinks: Dict[int, Callable[[bytes], None]]) -> None:
             sink(data)
 
 
-def _finish(process: "subprocess.Popen[bytes]", grace_s: float) -> bool:
+def _finish(process: "subprocess.Popen[bytes]", grace_s: float, kill_wait_s: float) -> bool:
     """Ends the child and its group, politely first. False if it cannot be killed."""
     if process.poll() is None:
         _signal_group(process.pid, signal.SIGTERM)
         _gone(process, grace_s)
     # Also where the leader is gone: the rest of its group must not outlive it.
     _signal_group(process.pid, signal.SIGKILL)
-    return _gone(process, KILL_WAIT_S)
+    return _gone(process, kill_wait_s)
 
 
 def _signal_group(group: int, number: int) -> None:

@@ -30,12 +30,12 @@ class XidWatch:
         if self._source is not None:
             self._thread.start()
 
-    def stop(self, devices: Dict[str, str]) -> Tuple[List[Measurement], List[str]]:
+    def stop(self, devices: Dict[str, str], wait_s: float = LEAVE_S) -> Tuple[List[Measurement], List[str]]:
         """Ends the watch: an entry for each XID, and notes. ``devices``: by PCI address."""
         if self._source is None:
             return [], self._failures()
         self._end.set()
-        self._thread.join(LEAVE_S)
+        self._thread.join(wait_s)
         entries = [
             Measurement(
                 PROBE, METRIC, devices.get(event.pci, "node"), UNIT, text=event.text, labels=labels_of(event, number),
