@@ -4,11 +4,16 @@ A file holds ``source`` (where its form comes from), ``command``, ``output``, an
 the output, or ``{error: code}``.
 """
 
+import functools
 from pathlib import Path
 
 import pytest
 import yaml
 
+from muster_criteria.sku_files.skus import SHIPPED
+from muster_criteria.xid.judge import event_of
+from muster_criteria.xid.policy import find_policy, parse_policy, response_to
+from muster_node.hardware.host.xid_log import labels_of, parse_xids
 from muster_node.tools import dcgm, fio, ipmi, nccl_tests, nvbandwidth, perftest
 from muster_node.tools.output import BadOutput
 
@@ -46,7 +51,24 @@ def read_fio(text, pattern):
     return {"bytes_per_s": found.bytes_per_s, "iops": found.iops, "p99_ms": found.p99_ms}
 
 
+@functools.cache
+def policy():
+    path = find_policy("nvidia-xid", [SHIPPED])
+    return parse_policy(path.read_bytes(), path.name)
+
+
+def read_xids(text):
+    """Each message with its GPU, and what the shipped policy does about it."""
+    found = parse_xids(text.splitlines())
+    judged = [event_of("gpu0", labels_of(each, number), each.text, each.count) for number, each in enumerate(found)]
+    return [
+        [each.code, each.pci, str(response_to(event, policy()).severity)]
+        for each, event in zip(found, judged, strict=True)
+    ]
+
+
 READERS = {
+    "xids": read_xids,
     "nccl_tests": read_nccl_tests,
     "nvbandwidth": read_nvbandwidth,
     "perftest": lambda text: {"gbit_per_s": round(perftest.parse_ib_write_bw(text), 3)},
