@@ -10,14 +10,33 @@ from muster.integration import listeners
 
 
 class MusterPlugin(AirflowPlugin):
-    """Muster's listeners, and its apps, which the API server alone reads: no other component imports them."""
+    """Muster's listeners, the Fleet page, and what programs read.
+
+    ``fastapi_apps`` is a property, which only the API server reads: no other component imports the apps.
+    """
 
     name = "muster"
     listeners = [listeners]  # noqa: RUF012 - Airflow's own convention
+    external_views = [  # noqa: RUF012
+        {"name": "Fleet", "href": "muster/", "url_route": "fleet", "destination": "nav", "nav_top_level": True},
+        *(
+            {
+                "name": "Node",
+                "href": "muster/run?dag_id={DAG_ID}&run_id={RUN_ID}",
+                "url_route": f"muster-{where}",
+                "destination": where,
+            }
+            for where in ("dag_run", "task_instance")
+        ),
+    ]
 
     @property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """What the API server mounts."""
-        from muster.api import app
+        from muster.api import app as api
+        from muster.web import app as web
 
-        return [{"app": app.create_app(), "url_prefix": app.PREFIX, "name": "Muster for programs"}]
+        return [
+            {"app": web.create_app(), "url_prefix": web.PREFIX, "name": "Fleet"},
+            {"app": api.create_app(), "url_prefix": api.PREFIX, "name": "Muster for programs"},
+        ]

@@ -42,6 +42,7 @@ SERVICES: dict[str, tuple[str, Callable[[], bool], str]] = {
     "needs_podman": ("podman", lambda: shutil.which("podman") is not None, "apt-get install podman runc"),
     "needs_slurm": ("slurm-wlm", _has_slurm, "apt-get install slurm-wlm munge"),
     "needs_prometheus": ("prometheus", lambda: shutil.which("promtool") is not None, "apt-get install prometheus"),
+    "needs_chromium": ("chromium", lambda: shutil.which("chromium") is not None, "apt-get install chromium"),
     "needs_torch": ("torch", _has_torch, "python -m muster_demo.pytorch --here"),
 }
 """Marker: (package, whether it is installed, how to install it)."""

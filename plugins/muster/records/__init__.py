@@ -60,6 +60,16 @@ from muster.records.outbox import (
 )
 from muster.records.output.export import export_run
 from muster.records.output.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread, fleet_figures
+from muster.records.output.overview import (
+    FleetRow,
+    Move,
+    Point,
+    fleet_rows,
+    fleet_version,
+    metric_points,
+    moves_since,
+    nodes_with,
+)
 from muster.records.output.raw import StageAttempt, StageBytes, stage_attempts, stage_bytes
 from muster.records.parts import node_parts, part_history, part_runs
 from muster.records.reevaluations import provisional_verdicts, record_reevaluation
@@ -136,10 +146,12 @@ __all__ = [
     "DatabaseState",
     "EventRecord",
     "FleetFigures",
+    "FleetRow",
     "GoldenRecord",
     "JobRecord",
     "LatestStage",
     "LeaseRecord",
+    "Move",
     "NewNode",
     "NodeFigures",
     "NodeRecord",
@@ -147,6 +159,7 @@ __all__ = [
     "OutboxMessage",
     "PlaceRecord",
     "PlacementRecord",
+    "Point",
     "Purged",
     "RunRecord",
     "SnapshotRecord",
@@ -186,6 +199,8 @@ __all__ = [
     "finish_run",
     "fleet_figures",
     "fleet_readings",
+    "fleet_rows",
+    "fleet_version",
     "get_job",
     "get_lease",
     "get_node",
@@ -208,12 +223,15 @@ __all__ = [
     "live_leases",
     "load_revision",
     "load_snapshot",
+    "metric_points",
     "move_node",
+    "moves_since",
     "neighbours",
     "new_key",
     "node_events",
     "node_parts",
     "node_readings",
+    "nodes_with",
     "note_difference",
     "open_findings",
     "outbox_add",

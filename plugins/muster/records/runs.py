@@ -126,10 +126,20 @@ def find_run(run_id: str, *, node: str = "") -> RunRecord:
 
 
 def list_runs(
-    *, node: str = "", unfinished: bool = False, limit: int | None = None, this_machine: bool = False
+    *,
+    node: str = "",
+    run: tuple[str, str] | None = None,
+    unfinished: bool = False,
+    limit: int | None = None,
+    this_machine: bool = False,
 ) -> list[RunRecord]:
-    """Runs, latest first: of ``node``, of present machines only, not ended yet, at most ``limit``."""
+    """Runs, latest first, at most ``limit``.
+
+    ``node``, ``run`` (dag_id, run_id): of these only; ``this_machine``: of present machines; ``unfinished``: not ended.
+    """
     query = select(Run).order_by(Run.id.desc()).limit(limit)
+    if run:
+        query = query.where(Run.dag_id == run[0], Run.run_id == run[1])
     if node:
         query = query.where(Run.node == node)
     if this_machine:

@@ -1,0 +1,204 @@
+"""The fleet at a glance, one row a node, for pages and metrics: a few statements each, whatever the fleet's size."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+from sqlalchemy import func, or_, select
+
+from muster.lifecycle.transitions import IN_FLIGHT, State
+from muster.records.database.engine import reading
+from muster.records.database.models import (
+    Event,
+    FindingRow,
+    Lease,
+    MeasurementRow,
+    Node,
+    Part,
+    Placement,
+    Run,
+    StageRecord,
+)
+from muster_criteria.model import Verdict
+from muster_criteria.xid.judge import EVENT
+
+
+@dataclasses.dataclass(frozen=True)
+class FleetRow:
+    """One node with its last ended run; without one, ``verdict`` is None and the run's fields are empty."""
+
+    node: str
+    state: State
+    sku: str
+    rack: str
+    simulated: bool
+    held: str
+    contact_at: datetime.datetime | None
+    dag_id: str
+    run_id: str
+    verdict: Verdict | None
+    headline: str
+    ended_at: datetime.datetime | None
+    state_since: datetime.datetime | None
+    """When the node came into its state."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Move:
+    """A node's change from one state to another."""
+
+    node: str
+    at: datetime.datetime
+    from_state: State
+    to_state: State
+    actor: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One value of a metric in a node's life. ``labels``: (name, text) in order of names."""
+
+    at: datetime.datetime
+    run_id: str
+    level: str
+    device: str
+    labels: tuple[tuple[str, str], ...]
+    value: float
+    unit: str
+    floor: float | None
+    ceiling: float | None
+
+
+def fleet_version() -> str:
+    """A text that changes whenever a node, a run, a verdict or a lease does; cheap to ask."""
+    with reading() as session:
+        row = session.execute(
+            select(
+                select(func.max(Event.id)).scalar_subquery(),
+                select(func.max(StageRecord.id)).scalar_subquery(),
+                select(func.max(Run.id)).scalar_subquery(),
+                select(func.count(Run.id)).where(Run.ended_at.is_(None)).scalar_subquery(),
+                select(func.max(Lease.id)).scalar_subquery(),
+                select(func.count(Node.name)).where(Node.held != "").scalar_subquery(),
+            )
+        ).one()
+    return "-".join(str(number or 0) for number in row)
+
+
+def fleet_rows() -> list[FleetRow]:
+    """All nodes by name."""
+    last = select(Run.node, func.max(Run.id).label("id")).where(Run.ended_at.is_not(None)).group_by(Run.node).subquery()
+    moved = (
+        select(Event.node, func.max(Event.at).label("at"))
+        .where(Event.from_state != Event.to_state)
+        .group_by(Event.node)
+        .subquery()
+    )
+    query = (
+        select(
+            Node.name, Node.state, Node.sku, Node.rack, Node.simulated, Node.held, Node.contact_at, Run.dag_id,
+            Run.run_id, Run.verdict, Run.headline, Run.ended_at, func.coalesce(moved.c.at, Node.added_at),
+        )
+        .outerjoin(last, last.c.node == Node.name)
+        .outerjoin(Run, Run.id == last.c.id)
+        .outerjoin(moved, moved.c.node == Node.name)
+        .order_by(Node.name)
+    )  # fmt: skip
+    with reading() as session:
+        return [
+            FleetRow(
+                name, State(state), sku, rack, simulated, held, contact, dag_id or "", run_id or "",
+                Verdict(verdict) if verdict else None, headline or "", ended, since,
+            )
+            for name, state, sku, rack, simulated, held, contact, dag_id, run_id, verdict, headline, ended, since
+            in session.execute(query)
+        ]  # fmt: skip
+
+
+def moves_since(since: datetime.datetime, limit: int) -> list[Move]:
+    """The latest ``limit`` changes of state since then, latest first; a test under way is no change."""
+    query = (
+        select(Event)
+        .where(Event.at >= since, Event.from_state != Event.to_state, Event.to_state.not_in(sorted(IN_FLIGHT)))
+        .order_by(Event.at.desc(), Event.id.desc())
+        .limit(limit)
+    )
+    with reading() as session:
+        return [
+            Move(row.node, row.at, State(row.from_state), State(row.to_state), row.actor, row.reason)
+            for row in session.scalars(query)
+        ]
+
+
+def nodes_with(text: str) -> set[str]:
+    """Names of nodes with that serial, or with a current finding or XID by that code, device or words.
+
+    A serial is found by its beginning; a number or "xid 79" by the XIDs of current verdicts.
+    """
+    text = text.strip()
+    if not text:
+        return set()
+    like = f"%{_escaped(text)}%"
+    serials = (
+        select(Placement.node)
+        .join(Part, Part.id == Placement.part_id)
+        .where(Placement.until.is_(None), Part.serial.ilike(f"{_escaped(text)}%", escape="\\"))
+    )
+    findings = (
+        select(FindingRow.node)
+        .join(StageRecord, StageRecord.id == FindingRow.stage)
+        .where(
+            StageRecord.current,
+            or_(
+                FindingRow.finding_id == text,
+                *(
+                    column.ilike(like, escape="\\")
+                    for column in (FindingRow.rule, FindingRow.metric, FindingRow.summary)
+                ),
+            ),
+        )
+    )
+    queries = [serials, findings]
+    number = text.lower().removeprefix("xid").strip()
+    if number.isdigit() and len(number) <= 4:
+        code = MeasurementRow.labels["code"].as_string()
+        queries.append(
+            select(Run.node)
+            .join(StageRecord, StageRecord.run == Run.id)
+            .join(MeasurementRow, MeasurementRow.stage == StageRecord.id)
+            .where(StageRecord.current, MeasurementRow.metric == EVENT, code == number)
+        )
+    with reading() as session:
+        return {name for query in queries for name in session.scalars(query.distinct())}
+
+
+def metric_points(node: str, metric: str, limit: int = 4000) -> list[Point]:
+    """The values of one metric in the runs of the node's present machine, oldest first; at most the last ``limit``."""
+    query = (
+        select(MeasurementRow, StageRecord.recorded_at, Run.run_id, StageRecord.level)
+        .join(StageRecord, MeasurementRow.stage == StageRecord.id)
+        .join(Run, StageRecord.run == Run.id)
+        .join(Node, Node.name == Run.node)
+        .where(
+            Run.node == node, Run.started_at >= Node.machine_since, MeasurementRow.metric == metric,
+            MeasurementRow.value.is_not(None), StageRecord.current,
+        )
+        .order_by(MeasurementRow.id.desc())
+        .limit(limit)
+    )  # fmt: skip
+    with reading() as session:
+        rows = list(session.execute(query))
+    return [
+        Point(
+            at, run_id, level, row.device, tuple(sorted((str(name), str(text)) for name, text in row.labels.items())),
+            row.value, row.unit, row.floor, row.ceiling,
+        )
+        for row, at, run_id, level in reversed(rows)
+        if row.value is not None
+    ]  # fmt: skip
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

@@ -1,0 +1,1 @@
+"""The Fleet page inside Airflow: server-rendered pages over the fleet records. Nothing is loaded from outside."""

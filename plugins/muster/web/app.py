@@ -1,0 +1,213 @@
+"""The page's routes, which change nothing. Airflow's own login guards every one of them, static files included."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import importlib.resources
+import threading
+from pathlib import PurePosixPath
+from typing import Annotated, Any
+
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
+from airflow.api_fastapi.core_api.security import requires_access_view
+from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from muster import records
+from muster.errors import MusterError, UnknownNode, UnknownRun
+from muster.web import fleet, plots
+from muster_criteria.text import one_line
+from muster_reports import advice, page, text
+
+PREFIX = "/muster"
+MEDIA = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'self'; form-action 'self'; base-uri 'none'"
+REPORT_POLICY = f"{POLICY}; style-src 'self' 'unsafe-inline'; script-src 'none'"
+"""Reports carry their own style, since they are mails and files as well."""
+SINCE = datetime.timedelta(days=1)
+EVENTS_MAX, RUNS_MAX, MOVES_MAX = 200, 30, 12
+
+read = requires_access_view(AccessView.PLUGINS)
+
+
+def create_app() -> FastAPI:
+    """The application that Airflow's API server mounts under ``PREFIX``."""
+    app = FastAPI(title="Muster", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(read)])
+    app.get("/", response_class=HTMLResponse)(overview)
+    app.get("/live", response_class=HTMLResponse)(live)
+    app.get("/node/{name}", response_class=HTMLResponse)(node)
+    app.get("/run", response_class=HTMLResponse)(run)
+    app.get("/report", response_class=HTMLResponse)(report)
+    app.get("/static/{name}")(static)
+    app.add_exception_handler(MusterError, _sentence)
+    return app
+
+
+def overview(request: Request, filters: Annotated[fleet.Filters, Depends(fleet.Filters)]) -> Response:
+    """What needs a person, counts, the map, runs under way, and the nodes that the filters leave."""
+    return _render(request, "overview.html.j2", **_overview(filters))
+
+
+def live(request: Request, filters: Annotated[fleet.Filters, Depends(fleet.Filters)], version: str = "") -> Response:
+    """The overview's changing part; 204 while nothing has changed since ``version``."""
+    if version == records.fleet_version():
+        return Response(status_code=204)
+    return _render(request, "_live.html.j2", **_overview(filters))
+
+
+def node(request: Request, name: str, metric: str = "") -> Response:
+    """One node: its verdict, what to do, findings, figures, history and parts."""
+    try:
+        found = records.get_node(name)
+    except UnknownNode as error:
+        raise HTTPException(404, str(error)) from error
+    runs = records.list_runs(node=name, limit=RUNS_MAX)
+    ended = next((each for each in runs if each.ended_at), None)
+    last = records.run_report(ended.dag_id, ended.run_id, node=name) if ended else None
+    certificate = records.certificate_of(name)
+    observed = [each for stage in last.stages for each in stage.judgement.observations] if last else []
+    return _render(
+        request, "node.html.j2",
+        node=found, runs=runs, last=last, ended=ended,
+        steps=advice.next_steps(last) if last else (),
+        findings=records.open_findings(name),
+        verdicts=records.latest_verdicts(name),
+        lease=records.get_lease(name),
+        events=records.node_events(name, limit=EVENTS_MAX)[::-1],
+        parts=records.node_parts(name),
+        certificate=certificate,
+        strips=plots.strips(observed),
+        metrics=sorted({each.metric for each in observed if each.value is not None}),
+        metric=metric,
+        life=plots.life(records.metric_points(name, metric)) if metric else None,
+    )  # fmt: skip
+
+
+def run(request: Request, dag_id: str, run_id: str) -> Response:
+    """The page of the node that a DAG run tests, or its members if it tests several."""
+    members = records.list_runs(run=(dag_id, run_id))
+    if len(members) == 1:
+        return RedirectResponse(f"{_base(request)}{PREFIX}/node/{members[0].node}", status_code=303)
+    return _render(request, "run.html.j2", dag_id=dag_id, run_id=run_id, members=members)
+
+
+def report(request: Request, dag_id: str, run_id: str, node: str = "") -> Response:
+    """The whole report of an ended run, as it is mailed."""
+    try:
+        found = records.get_run(dag_id, run_id, node=node)
+    except UnknownRun as error:
+        raise HTTPException(404, str(error)) from error
+    if found.ended_at is None:
+        raise HTTPException(404, f"run {run_id} has not ended yet: it has no report")
+    body = page.render_page(records.run_report(dag_id, run_id, node=node))
+    return HTMLResponse(body, headers={"Content-Security-Policy": REPORT_POLICY, "X-Content-Type-Options": "nosniff"})
+
+
+def static(name: str) -> Response:
+    """One of the page's own files."""
+    files = _static()
+    if name not in files:
+        raise HTTPException(404, f"there is no file {text.clean(name, 80)}")
+    headers = {"Cache-Control": "private, max-age=3600", "X-Content-Type-Options": "nosniff"}
+    return Response(files[name], media_type=MEDIA[PurePosixPath(name).suffix], headers=headers)
+
+
+@functools.cache
+def _static() -> dict[str, bytes]:
+    folder = importlib.resources.files("muster.web") / "static"
+    return {each.name: each.read_bytes() for each in folder.iterdir() if PurePosixPath(each.name).suffix in MEDIA}
+
+
+def _overview(filters: fleet.Filters) -> dict[str, Any]:
+    rows, version = _fleet()
+    found = records.nodes_with(filters.q) if filters.q else set()
+    chosen = fleet.chosen(rows, filters, found)
+    begin = (max(1, filters.page) - 1) * fleet.PAGE
+    runs = records.list_runs(unfinished=True, limit=RUNS_MAX)
+    kinds = {(run.sku, run.level) for run in runs}
+    typical = {kind: records.typical_duration_s(*kind) for kind in kinds}
+    waiting = fleet.attention(chosen)
+    return {
+        "filters": filters, "version": version, "total": len(rows), "rows": chosen[begin : begin + fleet.PAGE],
+        "shown": len(chosen), "begin": begin, "waiting": waiting[: fleet.ATTENTION_MAX],
+        "waiting_more": max(0, len(waiting) - fleet.ATTENTION_MAX),
+        "counts": fleet.counts(chosen), "verdicts": fleet.verdict_counts(chosen), "racks": fleet.rack_map(chosen),
+        "running": fleet.progress(runs, {row.node: row.state for row in rows}, typical, _now()),
+        "moves": records.moves_since(_now() - SINCE, MOVES_MAX),
+        "skus": sorted({row.sku for row in rows}), "notices": _notices(rows),
+    }  # fmt: skip
+
+
+_cache: tuple[str, list[records.FleetRow]] = ("", [])
+_cache_lock = threading.Lock()
+
+
+def _fleet() -> tuple[list[records.FleetRow], str]:
+    """All rows and their version; read once for all viewers until something changes."""
+    global _cache
+    version = records.fleet_version()
+    with _cache_lock:
+        if _cache[0] != version:
+            _cache = (version, records.fleet_rows())
+        return _cache[1], version
+
+
+def _notices(rows: list[records.FleetRow]) -> list[str]:
+    """One sentence for each thing of the fleet as a whole that needs a person."""
+    found = []
+    for simulated in sorted({row.simulated for row in rows}):
+        breaker = records.breaker(simulated=simulated)
+        if breaker.open:
+            found.append(f"The circuit breaker{' of simulated nodes' if simulated else ''} is open: {breaker.sentence}")
+    if parked := records.outbox_parked():
+        found.append(f"{text.plural(len(parked), 'mail')} refused by the mail server: `muster status` shows why.")
+    places = [place for place in records.scheduler_places() if place.difference or place.question]
+    if places:
+        found.append(
+            f"{text.plural(len(places), 'node')} differ from what their scheduler says, first {places[0].node}: "
+            f"{places[0].difference or places[0].question}"
+        )
+    return found
+
+
+def _render(request: Request, template: str, **values: object) -> HTMLResponse:
+    body = _environment().get_template(template).render(base=_base(request), prefix=_base(request) + PREFIX, **values)
+    headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+    return HTMLResponse(body, headers=headers)
+
+
+def _base(request: Request) -> str:
+    """The path under which Airflow itself is served, without a slash at its end."""
+    return str(request.scope.get("root_path", "")).removesuffix(PREFIX).rstrip("/")
+
+
+@functools.cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("muster.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_printable,
+    )  # fmt: skip
+    made.filters |= {"duration": text.duration, "clean": text.clean, "number": plots.number}
+    made.globals |= {
+        "GROUP_OF": fleet.GROUP_OF,
+        "SYMBOL": fleet.SYMBOL,
+        "GROUPS": fleet.GROUPS,
+        "PAGE": fleet.PAGE,
+    }
+    return made
+
+
+def _printable(value: object) -> object:
+    """Text without control, direction-changing and invisible characters; markup and other values as they are."""
+    return one_line(value) if type(value) is str else value
+
+
+def _sentence(request: Request, error: Exception) -> Response:
+    return Response(f"{error}\n", status_code=503, media_type="text/plain")
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

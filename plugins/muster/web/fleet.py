@@ -1,0 +1,176 @@
+"""The overview as values: what needs a person, counts, the map, the rows that the filters leave. Pure."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import urllib.parse
+from collections.abc import Collection, Mapping, Sequence
+
+from muster.lifecycle.transitions import IN_FLIGHT, State
+from muster.records import FleetRow, RunRecord
+
+PAGE = 100
+"""Rows of a table's page."""
+ATTENTION_MAX = 50
+GROUPS: Mapping[str, tuple[State, ...]] = {
+    "out": (State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA),
+    "test": (*sorted(IN_FLIGHT), State.REVALIDATION),
+    "ready": (State.REGISTERED, State.QUALIFIED),
+    "serving": (State.PRODUCTION,),
+    "gone": (State.RETIRED,),
+}
+"""Groups of states that share a colour and a symbol, worst first."""
+SYMBOL = {"out": "✕", "test": "◔", "ready": "○", "serving": "●", "gone": "–"}
+GROUP_OF = {state: group for group, states in GROUPS.items() for state in states}
+TODO = {
+    State.QUARANTINE: "repair it, or waive its findings",
+    State.TRIAGE: "find out why it gives no verdict",
+    State.REPAIR: "test it again after the repair",
+    State.RMA: "replace it when the part is there",
+}
+"""States that a person ends, in the order of urgency."""
+CELL, GAP = 9, 2
+"""Pixels of a node in the map, and between two."""
+COLUMNS = 16
+"""Nodes in a row of the map."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Filters:
+    """What the URL's query asks for; an empty field does not filter."""
+
+    state: str = ""
+    verdict: str = ""
+    sku: str = ""
+    rack: str = ""
+    q: str = ""
+    page: int = 1
+
+    def url(self, **changes: object) -> str:
+        """The query string with ``changes``; the page begins anew unless it is named."""
+        chosen = dataclasses.asdict(self) | {"page": 1} | changes
+        kept = {name: value for name, value in chosen.items() if value and (name, value) != ("page", 1)}
+        return f"?{urllib.parse.urlencode(kept)}"
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether any filter is set."""
+        return dataclasses.replace(self, page=1) != Filters()
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """A node that waits for a person: since when, why, and the first thing to do."""
+
+    node: str
+    state: State
+    since: datetime.datetime | None
+    why: str
+    todo: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Rack:
+    """One rack of the map: for each group an SVG path of squares."""
+
+    name: str
+    nodes: int
+    out: int
+    paths: tuple[tuple[str, str], ...]
+    width: int
+    height: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """A run that is under way. ``left_s``: seconds that such runs usually still take; None if none is recorded."""
+
+    run: RunRecord
+    state: State | None
+    left_s: float | None
+
+
+def chosen(rows: Sequence[FleetRow], filters: Filters, found: Collection[str]) -> list[FleetRow]:
+    """The rows that ``filters`` leave. ``found``: nodes that the records find by the search text."""
+    text = filters.q.strip().lower()
+    return [
+        row
+        for row in rows
+        if filters.state in ("", row.state, GROUP_OF[row.state])
+        and filters.verdict in ("", str(row.verdict or "none"))
+        and filters.sku in ("", row.sku)
+        and filters.rack in ("", row.rack)
+        and (not text or text in row.node.lower() or text in row.rack.lower() or row.node in found)
+    ]
+
+
+def attention(rows: Sequence[FleetRow]) -> list[Attention]:
+    """The nodes that wait for a person: held verdicts first, then by ``TODO``, the longest first within each kind."""
+    found = []
+    for row in rows:
+        if row.held:
+            found.append(
+                (0, Attention(row.node, row.state, row.ended_at, row.headline, "decide on the verdict that is held"))
+            )
+        elif row.state in TODO:
+            found.append((1 + list(TODO).index(row.state), _waiting(row)))
+    found.sort(key=lambda each: (each[0], each[1].since is None, each[1].since, each[1].node))
+    return [each for _, each in found]
+
+
+def _waiting(row: FleetRow) -> Attention:
+    return Attention(row.node, row.state, row.state_since, row.headline or "no test has ended yet", TODO[row.state])
+
+
+def counts(rows: Sequence[FleetRow]) -> list[tuple[str, State, int]]:
+    """(group, state, nodes) for each state that has any, worst group first."""
+    number = collections.Counter(row.state for row in rows)
+    return [(group, state, number[state]) for group, states in GROUPS.items() for state in states if number[state]]
+
+
+def verdict_counts(rows: Sequence[FleetRow]) -> list[tuple[str, int]]:
+    """(verdict of the last run, nodes), most frequent first; "none" without a run."""
+    return collections.Counter(str(row.verdict or "none") for row in rows).most_common()
+
+
+def rack_map(rows: Sequence[FleetRow]) -> list[Rack]:
+    """Racks by name, nodes without one last; a square a node in the order of names."""
+    racks: dict[str, list[FleetRow]] = collections.defaultdict(list)
+    for row in rows:
+        racks[row.rack].append(row)
+    return [_rack(name, members) for name, members in sorted(racks.items(), key=lambda each: (not each[0], each[0]))]
+
+
+def _rack(name: str, members: Sequence[FleetRow]) -> Rack:
+    paths: dict[str, list[str]] = collections.defaultdict(list)
+    for place, row in enumerate(members):
+        x, y = place % COLUMNS * (CELL + GAP), place // COLUMNS * (CELL + GAP)
+        paths[GROUP_OF[row.state]].append(f"M{x} {y}h{CELL}v{CELL}h-{CELL}z")
+    height = -(-len(members) // COLUMNS) * (CELL + GAP)
+    out = sum(GROUP_OF[row.state] == "out" for row in members)
+    width = min(len(members), COLUMNS) * (CELL + GAP)
+    return Rack(
+        name,
+        len(members),
+        out,
+        tuple((group, "".join(paths[group])) for group in GROUPS if paths[group]),
+        width,
+        height,
+    )
+
+
+def progress(
+    runs: Sequence[RunRecord],
+    states: Mapping[str, State],
+    typical: Mapping[tuple[str, str], float | None],
+    now: datetime.datetime,
+) -> list[Progress]:
+    """Runs under way, the oldest first. ``typical``: {(SKU, level): seconds such a run usually takes}."""
+    found = []
+    for run in sorted(runs, key=lambda run: run.started_at):
+        usual = typical.get((run.sku, run.level))
+        left = None if usual is None else max(0.0, usual - (now - run.started_at).total_seconds())
+        found.append(Progress(run, states.get(run.node), left))
+    return found

@@ -1,0 +1,136 @@
+"""Plots as geometry for inline SVG: a strip of one metric's devices, and one metric over a node's life. Pure."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from muster.records import Point
+from muster_criteria.model import Observation
+
+WIDTH = 560
+"""Width of a plot in its own units; the page scales it."""
+LIFE_HEIGHT = 160
+MARGIN = 8
+SERIES_MAX = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Dot:
+    """One value: where it is drawn, whether it was found in order, and its words."""
+
+    x: float
+    ok: bool
+    title: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Strip:
+    """One metric of one stage: a dot a device between the least and the greatest value or limit."""
+
+    metric: str
+    unit: str
+    low: str
+    high: str
+    dots: tuple[Dot, ...]
+    limits: tuple[tuple[float, str], ...]
+    failed: tuple[str, ...]
+    """Devices out of limits."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One device's values over time as an SVG path, and its last value's words."""
+
+    device: str
+    path: str
+    last: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Life:
+    """One metric over a node's life."""
+
+    unit: str
+    low: str
+    high: str
+    begin: str
+    end: str
+    lines: tuple[Line, ...]
+    left_out: int
+    limits: tuple[tuple[float, str], ...]
+
+
+def strips(observations: Iterable[Observation]) -> list[Strip]:
+    """A strip for each metric (and labels) with a number, those with failed devices first, then by name."""
+    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Observation]] = collections.defaultdict(list)
+    for each in observations:
+        if each.value is not None and (each.floor is not None or each.ceiling is not None):
+            groups[each.metric, each.labels].append(each)
+    drawn = [_strip(metric, labels, rows) for (metric, labels), rows in groups.items()]
+    return sorted(drawn, key=lambda strip: (not strip.failed, strip.metric))
+
+
+def _strip(metric: str, labels: tuple[tuple[str, str], ...], rows: Sequence[Observation]) -> Strip:
+    unit = rows[0].unit
+    values = [row.value for row in rows if row.value is not None]
+    bounds = {("at least", row.floor) for row in rows if row.floor is not None}
+    bounds |= {("at most", row.ceiling) for row in rows if row.ceiling is not None}
+    scale = _Scale([*values, *(limit for _, limit in bounds)], WIDTH)
+    dots = tuple(
+        Dot(scale.at(row.value), row.ok, f"{row.device}: {number(row.value)} {unit}")
+        for row in rows
+        if row.value is not None
+    )
+    named = f"{metric} ({', '.join(text for _, text in labels)})" if labels else metric
+    limits = tuple((scale.at(limit), f"{word} {number(limit)} {unit}") for word, limit in sorted(bounds))
+    failed = tuple(row.device for row in rows if not row.ok)
+    return Strip(named, unit, number(scale.low), number(scale.high), dots, limits, failed)
+
+
+def life(points: Sequence[Point]) -> Life | None:
+    """The metric's lines, one a device and labels, at most ``SERIES_MAX``; None without points."""
+    if not points:
+        return None
+    series: dict[str, list[Point]] = collections.defaultdict(list)
+    for point in points:
+        series[" ".join([point.device, *(text for _, text in point.labels)])].append(point)
+    latest = points[-1]
+    bounds = {("at least", latest.floor)} if latest.floor is not None else set()
+    if latest.ceiling is not None:
+        bounds.add(("at most", latest.ceiling))
+    across = _Scale([point.at.timestamp() for point in points], WIDTH)
+    up = _Scale([*(point.value for point in points), *(limit for _, limit in bounds)], LIFE_HEIGHT)
+    lines = [
+        Line(
+            name,
+            "M"
+            + " ".join(f"{across.at(each.at.timestamp()):.1f},{LIFE_HEIGHT - up.at(each.value):.1f}" for each in of),
+            f"{name}: {number(of[-1].value)} {of[-1].unit} on {of[-1].at:%Y-%m-%d}",
+        )
+        for name, of in list(series.items())[:SERIES_MAX]
+    ]
+    return Life(
+        latest.unit, number(up.low), number(up.high), f"{points[0].at:%Y-%m-%d}", f"{latest.at:%Y-%m-%d}",
+        tuple(lines), max(0, len(series) - SERIES_MAX),
+        tuple((LIFE_HEIGHT - up.at(limit), f"{word} {number(limit)} {latest.unit}") for word, limit in sorted(bounds)),
+    )  # fmt: skip
+
+
+def number(value: float) -> str:
+    """Four significant digits, without an exponent up to a billion."""
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+class _Scale:
+    """Maps values to pixels between margins; values that are all alike lie in the middle."""
+
+    def __init__(self, values: Sequence[float], pixels: int) -> None:
+        self.low, self.high = min(values), max(values)
+        self._pixels = pixels
+
+    def at(self, value: float) -> float:
+        width = self.high - self.low
+        share = (value - self.low) / width if width > 0 else 0.5
+        return round(MARGIN + share * (self._pixels - 2 * MARGIN), 1)

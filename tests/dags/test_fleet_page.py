@@ -1,0 +1,128 @@
+"""The Fleet page inside a real Airflow, in a real browser: an operator finds the sick node; others see nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from muster import records
+from muster.web import app as web
+from muster_demo.stack import Stack
+from tests.dags import conftest
+from tests.muster import fleet
+from tests.support import browser, live_airflow
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs_chromium, pytest.mark.timeout(600)]
+READY = "node_qualification"
+PASSWORD = "for-this-test"
+SHOTS = "FLEET_SHOTS"
+"""A folder that keeps the pictures of each page, size and theme."""
+
+
+@pytest.fixture(scope="module")
+def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("page")
+    with contextlib.ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        stack.enter_context(conftest.empty_records(folder, patch))
+        for number in range(12):
+            records.add_node(fleet.new_node(f"gpu-{number:04d}", rack=f"r{number % 3}"))
+        fleet.qualify("gpu-0001")
+        fleet.fail("gpu-0007")
+        users = {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "operator:admin,viewer:viewer"}
+        made = stack.enter_context(live_airflow.running(folder, READY, users))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def page(airflow: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
+    """A browser in which the operator has logged in."""
+    with browser.chromium(tmp_path_factory.mktemp("profile")) as made:
+        login = airflow.login
+        made.go(f"{login.url}/auth/login")
+        made.wait("document.querySelector('input[name=username]')")
+        fields = {"username": login.username, "password": login.password}
+        for name, text in fields.items():
+            made.script(
+                f"(() => {{ const field = document.querySelector('input[name={name}]');"
+                "Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, 'value').set"
+                f".call(field, {json.dumps(text)});"
+                "field.dispatchEvent(new Event('input', {bubbles: true})); })()"
+            )
+        made.script("document.querySelector('button[type=submit]').click()")
+        made.wait("!location.pathname.includes('/auth/')")
+        yield made
+
+
+INSIDE = "document.querySelector('iframe').contentDocument"
+
+
+def test_without_a_login_nothing_is_served(airflow: Stack) -> None:
+    paths = [str(vars(route)["path"]).replace("{name}", "fleet.css") for route in web.create_app().routes]
+    for path in [*paths, "/docs", "/redoc", "/openapi.json", "/static/fleet.js", "/nothing"]:
+        answer = httpx.get(f"{airflow.login.url}{web.PREFIX}{path}", params={"dag_id": "d", "run_id": "r"})
+        assert answer.status_code in (401, 404), path
+        assert answer.status_code == 401 or "detail" in answer.json(), path
+        assert "gpu-" not in answer.text, path
+
+
+def test_an_operator_finds_the_sick_node_and_reads_why(airflow: Stack, page: browser.Browser) -> None:
+    page.go(f"{airflow.login.url}/plugin/fleet")
+    assert "gpu3 is slow." in page.wait(f"{INSIDE}.querySelector('h2').nextElementSibling.innerText")
+    page.script(f"{INSIDE}.querySelector('a[href$=\"/node/gpu-0007\"]').click()")
+    assert page.wait(f"{INSIDE}.querySelector('h1').innerText === 'gpu-0007' && {INSIDE}.body.innerText")
+    text = page.script(f"{INSIDE}.body.innerText")
+    assert fleet.FINDING.summary in text
+    assert "Replace gpu3" in text
+
+
+def test_filters_live_in_the_address_and_back_leads_back(airflow: Stack, page: browser.Browser) -> None:
+    page.go(f"{airflow.login.url}/plugin/fleet")
+    listed = f"{INSIDE}.querySelector('caption').innerText"
+    page.wait(f"{listed} === '12 of 12 nodes'")
+    page.script(f"{INSIDE}.querySelector('a[href*=\"state=qualified\"]').click()")
+    page.wait(f"{listed} === '1 of 12 nodes'")
+    assert "state=qualified" in page.script(f"{INSIDE}.location.search")
+    page.script("history.back()")
+    page.wait(f"{listed} === '12 of 12 nodes'")
+    page.script("history.forward()")
+    page.wait(f"{listed} === '1 of 12 nodes'")
+
+
+def test_a_link_to_a_run_opens_airflows_own_page(airflow: Stack, page: browser.Browser) -> None:
+    page.go(f"{airflow.login.url}/plugin/fleet")
+    page.wait(f"{INSIDE}.querySelector('caption')")
+    page.script(f"{INSIDE}.querySelector('a[href$=\"/node/gpu-0007\"]').click()")
+    page.wait(f"{INSIDE}.querySelector('a[data-airflow]')")
+    page.script(f"{INSIDE}.querySelector('a[data-airflow]').click()")
+    page.wait(f"location.pathname.startsWith('/dags/{READY}/runs/')")
+
+
+def test_nothing_is_asked_of_another_host(airflow: Stack, page: browser.Browser) -> None:
+    page.go(f"{airflow.login.url}{web.PREFIX}/node/gpu-0007")
+    hosts = {urllib.parse.urlsplit(url).netloc for url in page.requested if url.startswith("http")}
+    assert hosts == {urllib.parse.urlsplit(airflow.login.url).netloc}
+
+
+@pytest.mark.parametrize("size", browser.SIZES)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["/", "/node/gpu-0007"])
+def test_no_page_is_wider_than_its_window(
+    airflow: Stack, page: browser.Browser, path: str, theme: str, size: str, tmp_path: Path
+) -> None:
+    page.go(f"{airflow.login.url}{web.PREFIX}{path}")
+    page.script(f"localStorage.setItem('theme', '{theme}')")
+    page.resize(*browser.SIZES[size])
+    page.go(f"{airflow.login.url}{web.PREFIX}{path}")
+    assert page.script("document.documentElement.dataset.theme") == theme
+    assert page.script("document.documentElement.scrollWidth <= innerWidth")
+    folder = Path(os.environ.get(SHOTS, tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    page.shoot(folder / f"{'node' if 'node' in path else 'fleet'}-{size}-{theme}.png", whole=True)

@@ -1,0 +1,134 @@
+"""The Fleet page's content from real records. Access is tested with a real Airflow in tests/dags/test_fleet_page.py."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
+
+from muster import records
+from muster.lifecycle.transitions import State
+from muster.web import app as web
+from muster_criteria.model import Verdict
+from muster_node.contract import Measurement
+from tests.muster import fleet
+
+HOSTILE = "<script>alert(1)</script>\x1b[2J‮"
+
+
+@pytest.fixture
+def client(fleet_db: str) -> Iterator[TestClient]:
+    app = web.create_app()
+    app.dependency_overrides[web.read] = lambda: None
+    with TestClient(app) as made:
+        yield made
+
+
+def page(client: TestClient, path: str) -> str:
+    answer = client.get(path)
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+@pytest.mark.usefixtures("fleet_db")
+def test_no_route_is_without_airflows_login() -> None:
+    app = web.create_app()
+    assert app.routes
+    for route in app.routes:
+        assert isinstance(route, APIRoute), f"{route} is mounted, and no dependency of the app guards it"
+        assert route.methods == {"GET"}
+        assert web.read in [each.call for each in route.dependant.dependencies]
+
+
+def test_an_empty_fleet_says_how_to_begin(client: TestClient) -> None:
+    assert "muster node add" in page(client, "/")
+
+
+@pytest.mark.both_dialects
+def test_sick_nodes_stand_first_with_their_reason(client: TestClient) -> None:
+    for name in ("a", "b", "c"):
+        records.add_node(fleet.new_node(name, rack="r1"))
+    fleet.fail("b")
+    fleet.qualify("c")
+    text = page(client, "/")
+    assert "gpu3 is slow." in text[text.index("Needs a person") : text.index("Running")]
+    assert text.index("/node/b") < text.index("/node/a")
+    only = page(client, "/?state=qualified")
+    assert "/node/c" in only
+    assert "/node/b" not in only[only.index("<caption>") :]
+
+
+@pytest.mark.both_dialects
+def test_search_finds_serials_findings_xids_racks_and_names(client: TestClient) -> None:
+    for name in ("x1", "x2", "x3", "y4"):
+        records.add_node(fleet.new_node(name, rack="rack-9" if name == "y4" else "r1"))
+    fleet.fail("x1")
+    for name, measured in (
+        ("x2", Measurement("xids", "xid", "gpu0", "text", None, "GPU has fallen off the bus", {"code": "79"})),
+        ("x3", Measurement("xids", "xid", "gpu0", "text", None, "at 179", {"code": "31"})),
+    ):
+        lease = fleet.begin(name)
+        parsed, raw = fleet.result(node=name, measurements=[measured], serials={"gpu0": f"165{name}"})
+        records.begin_stage(lease.dag_id, lease.run_id, "intake", node=name)
+        records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw, node=name)
+    assert records.nodes_with("165x2") == {"x2"}
+    assert records.nodes_with("gemm_rate") == {"x1"}
+    assert records.nodes_with("xid 79") == records.nodes_with("79") == {"x2"}
+    assert records.nodes_with("100%") == set()
+    assert "/node/y4" in page(client, "/?q=rack-9")
+    listed = page(client, "/?q=X2").partition("<caption>")[2]
+    assert "/node/x2" in listed
+    assert "/node/x1" not in listed
+
+
+def test_a_node_shows_its_figures_findings_history_and_parts(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1", serials={"gpu0": "S-1"}))
+    fleet.fail("n1")
+    text = page(client, "/node/n1?metric=gemm_rate")
+    for expected in ("gpu3 is slow.", fleet.FINDING.summary, "S-1", "enrolled", "at least 600 TFLOPS", "n1__new"):
+        assert expected in text, expected
+    assert client.get("/node/unknown").status_code == 404
+
+
+def test_text_from_outside_stays_text(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1", rack=HOSTILE, labels={HOSTILE: HOSTILE}, serials={"gpu0": HOSTILE}))
+    found = fleet.finding(summary=HOSTILE, device=HOSTILE, source=HOSTILE)
+    fleet.fail("n1", "", found)
+    for path in ("/", "/node/n1", "/?q=%3Cscript%3E&rack=%22%3E%3Cscript%3E", "/node/n1?metric=%22%3E%3Cscript%3E",
+                 "/run?dag_id=%3Cscript%3E&run_id=%22%3E%3Cscript%3E"):  # fmt: skip
+        text = page(client, path)
+        assert "<script>" not in text.replace('<script src="', ""), path
+        assert "\x1b" not in text, path
+
+
+def test_the_live_part_is_empty_until_something_changes(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    version = records.fleet_version()
+    assert client.get(f"/live?version={version}").status_code == 204
+    lease = fleet.begin("n1")
+    changed = client.get(f"/live?version={version}")
+    assert changed.status_code == 200
+    assert lease.run_id in changed.text
+
+
+def test_a_held_verdict_waits_for_a_person(client: TestClient) -> None:
+    row = dataclasses.replace(
+        _row("n1", State.PRODUCTION), held="dag/run", headline="gpu3 is slow.", verdict=Verdict.FAIL
+    )
+    (waiting,) = web.fleet.attention([row, _row("n2", State.PRODUCTION)])
+    assert (waiting.node, waiting.why) == ("n1", "gpu3 is slow.")
+
+
+def test_the_page_of_a_run_leads_to_its_node(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    run = fleet.fail("n1").run_id
+    answer = client.get(f"/run?dag_id={fleet.DAG}&run_id={run}", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/muster/node/n1")
+    assert "gpu3 is slow." in page(client, f"/report?dag_id={fleet.DAG}&run_id={run}&node=n1")
+
+
+def _row(name: str, state: State) -> records.FleetRow:
+    return records.FleetRow(name, state, "cpu-generic", "r1", False, "", None, "", "", None, "", None, None)
