@@ -45,7 +45,9 @@ def test_the_log_goes_to_a_file_and_leaves_the_rows_whole(nccl_run):
 
 
 def test_a_gpu_that_takes_no_part_is_counted(nccl_run):
-    assert nccl_run(head=HEAD.splitlines()[0] + "\n").one("nccl_absent_gpus").value == 1
+    run = nccl_run(head=HEAD.splitlines()[0] + "\n")
+    assert run.one("nccl_absent_gpus").value == 1
+    assert run.one("nccl_busbw").value is None, "one GPU alone has no bus bandwidth"
 
 
 def test_a_ring_is_labelled_apart_from_what_the_switches_reduce(nccl_run):

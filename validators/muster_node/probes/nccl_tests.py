@@ -96,6 +96,8 @@ def _run(done: ToolRun) -> NcclRun:
 def _emit(context: Context, op: str, count: int, found: NcclRun, proof: Proof, note: str) -> None:
     labels, size = {"op": op}, "%d bytes, %d GPUs" % (found.largest, found.ranks)
     why_not = proof.why_not and "what carried it is not proven: " + proof.why_not
+    if found.ranks < 2:  # nccl-tests report 0 GB/s then
+        why_not = "one GPU alone exchanges nothing"
     context.emit(
         "nccl_busbw",
         "node",
