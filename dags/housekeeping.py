@@ -1,5 +1,6 @@
 """Every five minutes: sends waiting mails, releases nodes whose run is over, carries out the changes that wait for a
-scheduler, removes data past its retention time, and asks a person about each verdict that the circuit breaker holds.
+scheduler, sends the audit stream, removes data past its retention time, and asks a person about each verdict that the
+circuit breaker holds.
 """
 
 from __future__ import annotations
@@ -45,6 +46,11 @@ with DAG(
         return upkeep.reconcile()
 
     @task
+    def stream_audit() -> dict[str, int]:
+        """Send events to the receivers of the audit stream; returns how many each accepted."""
+        return upkeep.stream_audit()
+
+    @task
     def apply_retention() -> str:
         """Remove telemetry, results and measurements that are older than the settings keep them."""
         return str(upkeep.apply_retention())
@@ -60,4 +66,5 @@ with DAG(
     deliver_mail()
     sweep_leases()
     reconcile_schedulers()
+    stream_audit()
     apply_retention()

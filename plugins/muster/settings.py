@@ -128,6 +128,9 @@ class Settings(BaseSettings):
     metrics_nodes: int = pydantic.Field(
         default=20_000, ge=0, description="with more nodes than these, the metrics have no series of single nodes"
     )
+    audit_sinks: dict[str, dict[str, Any]] = pydantic.Field(
+        default={}, description="receivers of the audit stream, as JSON {name: {kind: file, syslog or http, …}}"
+    )
     person: str = pydantic.Field(default="", description="your name in the records; empty: your login name")
     retention_telemetry_days: int = pydantic.Field(
         default=90, ge=1, description="days raw telemetry is kept; the charts' points stay with the run"

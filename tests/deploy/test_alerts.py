@@ -49,6 +49,10 @@ CASES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
         {"muster_scheduler_changes_oldest_timestamp_seconds": OLD},
         {"muster_scheduler_changes_oldest_timestamp_seconds": 0},
     ),
+    "MusterAuditWaiting": (
+        {'muster_audit_oldest_timestamp_seconds{sink="siem"}': OLD},
+        {'muster_audit_oldest_timestamp_seconds{sink="siem"}': 0},
+    ),
     "MusterSchedulerDiffers": ({"muster_scheduler_differences": 1}, {"muster_scheduler_differences": 0}),
 }  # fmt: skip
 

@@ -107,6 +107,10 @@ class Fleet:
                      {(): _timestamp(seen.changes.since)})  # fmt: skip
         yield _gauge("muster_scheduler_differences", "nodes that their scheduler shows otherwise than the records", (),
                      {(): seen.differences})  # fmt: skip
+        yield _gauge("muster_audit_waiting", "events that a receiver of the audit stream has not accepted", ("sink",),
+                     {(each.sink,): each.waiting for each in seen.audit})  # fmt: skip
+        yield _gauge("muster_audit_oldest_timestamp_seconds", "since when the oldest of them waits; 0: none",
+                     ("sink",), {(each.sink,): _timestamp(each.since) for each in seen.audit})  # fmt: skip
         yield _gauge("muster_read_timestamp_seconds", "when these figures were read", (), {(): _timestamp(seen.at)})
 
 

@@ -21,6 +21,7 @@ def status(json: AsJson = False) -> None:
     kinds = sorted({node.simulated for node in nodes}) or [False]
     breakers = {("simulated" if kind else "real"): records.breaker(simulated=kind) for kind in kinds}
     held = {node.name: node.held for node in nodes if node.held}
+    lags = records.audit_lags()
     waiting, parked = records.outbox_waiting(), records.outbox_parked()
     states, waits = collections.Counter(node.state for node in nodes), scheduler.sentences()
     if json:
@@ -28,7 +29,9 @@ def status(json: AsJson = False) -> None:
                 for kind, each in breakers.items()}  # fmt: skip
         mails = {"waiting": waiting, "parked": parked}
         nodes_of = {str(state): states[state] for state in State}
-        show.as_json({"nodes": nodes_of, "breakers": shown, "held": held, "mails": mails, "schedulers": waits})
+        show.as_json(
+            {"nodes": nodes_of, "breakers": shown, "held": held, "mails": mails, "schedulers": waits, "audit": lags}
+        )
         return
     show.table(
         ["state", "nodes"],
@@ -48,6 +51,9 @@ def status(json: AsJson = False) -> None:
         typer.echo(f"{name}: no valid certificate ({why}): it is tested again when it is idle")
     if waiting:
         typer.echo(f"mails: {waiting} wait to be sent; see the log of the DAG housekeeping")
+    for lag in lags:
+        if lag.last_error:
+            typer.echo(lag.sentence)
     for mail in parked:
         run = mail.key.split("/")[1] if "/" in mail.key else mail.key
         typer.echo(f"mail not sent since {show.when(mail.parked_at)}, refused by the mail server ({mail.last_error}); "

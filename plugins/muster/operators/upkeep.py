@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from muster import records
 from muster.admission import service
+from muster.audit import stream
 from muster.integration import closing
 from muster.records import Purged
 from muster.settings import settings
@@ -113,6 +114,15 @@ def reconcile() -> list[str]:
     for sentence in differences:
         log.warning("%s", sentence)
     return differences
+
+
+def stream_audit() -> dict[str, int]:
+    """Send the audit stream's events that wait. Returns {receiver: how many it accepted}; logs why one did not."""
+    sent = stream.deliver()
+    for lag in records.audit_lags():
+        if lag.last_error:
+            log.warning("%s", lag.sentence)
+    return sent
 
 
 def apply_retention() -> Purged:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from muster.records.admission import admission_decision
 from muster.records.adoption import adopt_nodes, rekey_node, replace_node, verify_node
+from muster.records.audit import AuditEvent, AuditLag, audit_batch, audit_delivered, audit_failed, audit_lags
 from muster.records.certificates import (
     CertificateRecord,
     VersionChange,
@@ -142,6 +143,8 @@ __all__ = [
     "WITHDRAWN",
     "ZONE",
     "ApprovalRecord",
+    "AuditEvent",
+    "AuditLag",
     "CertificateRecord",
     "DatabaseState",
     "EventRecord",
@@ -178,6 +181,10 @@ __all__ = [
     "adopt_nodes",
     "apply_retention",
     "approvals",
+    "audit_batch",
+    "audit_delivered",
+    "audit_failed",
+    "audit_lags",
     "begin_run",
     "begin_stage",
     "breaker",

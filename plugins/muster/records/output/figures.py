@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Select, and_, case, exists, extract, func,
 from sqlalchemy.orm import Session
 
 from muster.lifecycle.breaker import Breaker
+from muster.records.audit import AuditLag, audit_lags
 from muster.records.database import access
 from muster.records.database.engine import reading
 from muster.records.database.models import CertificateRow, FindingRow, Lease, Node, Outbox, Run, SchedulerPlace
@@ -77,6 +78,7 @@ class FleetFigures:
     parked: int
     changes: Waiting
     differences: int
+    audit: tuple[AuditLag, ...]
 
 
 def fleet_figures() -> FleetFigures:
@@ -118,6 +120,7 @@ def fleet_figures() -> FleetFigures:
             session.scalar(
                 select(func.count()).where(or_(SchedulerPlace.difference != "", SchedulerPlace.question != ""))
             ) or 0,
+            tuple(audit_lags()),
         )  # fmt: skip
 
 

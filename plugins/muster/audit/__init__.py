@@ -1,0 +1,1 @@
+"""Lifecycle and audit events for receivers outside, such as a SIEM."""

@@ -1,0 +1,147 @@
+"""Receivers of the audit stream: a file of JSON lines, syslog (RFC 5424) over TLS (RFC 5425), and HTTP POST.
+
+Each ``send`` returns only once the receiver has the whole batch, as far as its protocol can tell; anything else raises,
+and the batch is sent again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import httpx
+import pydantic
+
+from muster.errors import BadSettings, MusterError
+from muster.records import AuditEvent
+
+TIMEOUT_S = 20.0
+PRIORITY = 13 * 8 + 5  # facility "log audit", severity "notice"
+SYSLOG_TLS_PORT = 6514
+
+
+class NotAccepted(MusterError):
+    """The receiver did not accept a batch."""
+
+
+class _Sink(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+
+class FileSink(_Sink):
+    """JSON lines at the end of a file, which may be rotated at any time."""
+
+    kind: Literal["file"]
+    path: Path
+
+    def send(self, events: Sequence[AuditEvent]) -> None:
+        """Append the events and wait for the disk. Raises OSError."""
+        lines = "".join(f"{as_json(event)}\n" for event in events).encode()
+        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
+        with os.fdopen(descriptor, "r+b", buffering=0) as file:
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                lines = b"\n" + lines  # the last writer was killed in a line; its batch comes again
+            while lines:
+                lines = lines[file.write(lines) :]
+            os.fsync(descriptor)
+
+
+class SyslogSink(_Sink):
+    """RFC 5424 messages over TLS, each with its length before it.
+
+    Syslog confirms nothing. So the connection is closed as RFC 5425 4.4 demands, and the receiver's own close_notify
+    shows that it has read everything before ours. ``confirm=false``: for a receiver that never sends one.
+    """
+
+    kind: Literal["syslog"]
+    host: str
+    port: int = SYSLOG_TLS_PORT
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    confirm: bool = True
+
+    def send(self, events: Sequence[AuditEvent]) -> None:
+        """Send the events in one connection. Raises OSError, of which ssl.SSLError is one."""
+        context = _context(self.ca_file)
+        if self.cert_file:
+            context.load_cert_chain(self.cert_file, self.key_file)
+        name = socket.gethostname() or "-"
+        with (
+            socket.create_connection((self.host, self.port), TIMEOUT_S) as plain,
+            context.wrap_socket(plain, server_hostname=self.host, suppress_ragged_eofs=False) as wrapped,
+        ):
+            for event in events:
+                wrapped.sendall(framed(event, name))
+            if self.confirm:
+                wrapped.unwrap()
+
+
+class HttpSink(_Sink):
+    """One POST of JSON lines a batch; any 2xx accepts it. ``token_file``: a bearer token, read for each batch."""
+
+    kind: Literal["http"]
+    url: pydantic.HttpUrl
+    ca_file: Path | None = None
+    token_file: Path | None = None
+
+    def send(self, events: Sequence[AuditEvent]) -> None:
+        """Post the events. Raises NotAccepted, OSError."""
+        headers = {
+            "Content-Type": "application/x-ndjson",
+            "Idempotency-Key": f"muster-{events[0].id}-{events[-1].id}",
+        }
+        if self.token_file:
+            headers["Authorization"] = f"Bearer {self.token_file.read_text().strip()}"
+        lines = "".join(f"{as_json(event)}\n" for event in events)
+        try:
+            with httpx.Client(verify=_context(self.ca_file), timeout=TIMEOUT_S, trust_env=False) as client:
+                answer = client.post(str(self.url), content=lines.encode(), headers=headers)
+        except httpx.HTTPError as error:
+            raise NotAccepted(f"{self.url}: {error or type(error).__name__}") from error
+        if not answer.is_success:
+            raise NotAccepted(f"{self.url} answers {answer.status_code}")
+
+
+Sink = FileSink | SyslogSink | HttpSink
+_ADAPTER: pydantic.TypeAdapter[Sink] = pydantic.TypeAdapter(Annotated[Sink, pydantic.Field(discriminator="kind")])
+
+
+def sinks(configured: Mapping[str, Mapping[str, Any]]) -> dict[str, Sink]:
+    """The receivers of MUSTER_AUDIT_SINKS. Raises BadSettings, naming the receiver and its field."""
+    found: dict[str, Sink] = {}
+    for name, each in configured.items():
+        try:
+            found[name] = _ADAPTER.validate_python(each)
+        except pydantic.ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(map(str, first["loc"])) or "kind"
+            raise BadSettings(
+                f"MUSTER_AUDIT_SINKS: {name}: {field}: {first['msg']}; correct it, or remove {name}"
+            ) from None
+    return found
+
+
+def as_json(event: AuditEvent) -> str:
+    """The event as one line of ASCII, which no line break or escape sequence of a reason can break."""
+    return json.dumps(dataclasses.asdict(event), default=str)
+
+
+def framed(event: AuditEvent, host: str) -> bytes:
+    """The event as an RFC 5424 message with its length before it (RFC 6587 3.4.1, RFC 5425 4.3)."""
+    message = f"<{PRIORITY}>1 {event.at} {host} muster - {event.kind} - {as_json(event)}".encode("ascii")
+    return b"%d %s" % (len(message), message)
+
+
+def _context(ca_file: Path | None) -> ssl.SSLContext:
+    """Verifies the receiver's name, by ``ca_file`` or the system's authorities."""
+    context = ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

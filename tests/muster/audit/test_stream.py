@@ -1,0 +1,163 @@
+"""The audit stream: nothing is lost and all comes in order, whatever the receiver does; each event has its login."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster import acting, records
+from muster.audit import sinks, stream
+from muster.errors import BadSettings
+from muster.lifecycle.transitions import State
+from muster.records.database import access
+from muster.records.database.engine import writing
+from tests.muster import fleet
+from tests.muster.audit import receivers
+
+pytestmark = pytest.mark.usefixtures("fleet_db")
+
+NODE = "gpu-0001"
+
+
+def write(number: int, begin: int = 0) -> None:
+    """Events with reasons that would break a line, a frame or a terminal."""
+    if begin == 0:
+        records.add_node(fleet.new_node(NODE))
+    with acting.under("airflow:ada"), writing() as session:
+        for each in range(begin, begin + number):
+            reason = f"remark {each}\n<34>1 \x1b[31m ü " + "x" * 40
+            access.write_event(session, NODE, State.REGISTERED, State.REGISTERED, "Ada", reason, {})
+
+
+def configure(monkeypatch: pytest.MonkeyPatch, **configured: dict[str, Any]) -> None:
+    monkeypatch.setenv("MUSTER_AUDIT_SINKS", json.dumps(configured, default=str))
+
+
+def first_seen(got: list[dict[str, Any]]) -> list[int]:
+    """Ids in the order of their first delivery."""
+    return list(dict.fromkeys(event["id"] for event in got))
+
+
+def everything() -> list[int]:
+    return [event.id for event in records.audit_batch("none", 10**6)]
+
+
+def lag(sink: str) -> records.AuditLag:
+    return next(each for each in records.audit_lags() if each.sink == sink)
+
+
+def test_syslog_that_breaks_midway_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pem = receivers.certificate(tmp_path)
+    with receivers.syslog(pem) as receiver:
+        configure(monkeypatch, siem={"kind": "syslog", "host": "127.0.0.1", "port": receiver.port, "ca_file": pem})
+        write(700)
+        receiver.faults = ["reset", "silent", "", "reset"]
+        assert stream.deliver() == {"siem": 0}
+        assert (lag("siem").waiting, bool(lag("siem").last_error)) == (len(everything()), True)
+        assert stream.deliver() == {"siem": 0}  # "silent": it has all of them, and did not confirm
+        assert stream.deliver() == {"siem": stream.BATCH}
+        assert stream.deliver() == {"siem": len(everything()) - stream.BATCH}
+        assert first_seen(receiver.got) == everything()
+        assert (lag("siem").waiting, lag("siem").last_error) == (0, "")
+        last = receiver.got[-1]
+        assert (last["login"], last["kind"], last["node"]) == ("airflow:ada", "audit", NODE)
+        assert receiver.headers[-1].startswith("<109>1 ")
+
+
+def test_a_receiver_that_confirms_nothing_can_be_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pem = receivers.certificate(tmp_path)
+    with receivers.syslog(pem) as receiver:
+        place = {"kind": "syslog", "host": "127.0.0.1", "port": receiver.port, "ca_file": pem, "confirm": False}
+        configure(monkeypatch, siem=place)
+        write(3)
+        receiver.faults = ["silent"]
+        assert stream.deliver() == {"siem": len(everything())}
+
+
+def test_http_that_fails_midway_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pem = receivers.certificate(tmp_path)
+    (tmp_path / "token").write_text("t0ken\n")
+    with receivers.web(pem) as receiver:
+        url = f"https://127.0.0.1:{receiver.port}/in"
+        configure(monkeypatch, siem={"kind": "http", "url": url, "ca_file": pem, "token_file": tmp_path / "token"})
+        write(1200)
+        receiver.faults = ["500", "drop", "302", "", "mute", "413"]
+        sent = [stream.deliver()["siem"] for _ in range(6)]
+        assert sent[:3] == [0, 0, 0]
+        assert sum(sent) == len(everything())
+        assert first_seen(receiver.got) == everything()
+        assert set(receiver.headers) == {"Bearer t0ken"}
+
+
+def test_a_day_without_receiver_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The receiver that is down keeps no other waiting, and gets all that was written meanwhile."""
+    pem = receivers.certificate(tmp_path)
+    with receivers.syslog(pem) as receiver:
+        port = receiver.port
+    siem = {"kind": "syslog", "host": "127.0.0.1", "port": port, "ca_file": pem}
+    configure(monkeypatch, siem=siem, disk={"kind": "file", "path": tmp_path / "audit.jsonl"})
+    for hour in range(24):
+        write(10, begin=hour * 10)
+        delivered = stream.deliver()
+        assert (delivered["siem"], delivered["disk"] >= 10) == (0, True)
+    assert lag("siem").waiting == len(everything())
+    with receivers.syslog(pem, port) as receiver:
+        assert stream.deliver() == {"siem": len(everything()), "disk": 0}
+        assert first_seen(receiver.got) == everything()
+    lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert [line["id"] for line in lines] == everything()
+
+
+def test_a_receiver_under_another_certificate_gets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pem = receivers.certificate(tmp_path)
+    (tmp_path / "other").mkdir()
+    other = receivers.certificate(tmp_path / "other")
+    write(1)
+    with receivers.syslog(pem) as receiver, receivers.web(pem) as site:
+        configure(
+            monkeypatch,
+            siem={"kind": "syslog", "host": "127.0.0.1", "port": receiver.port, "ca_file": other},
+            site={"kind": "http", "url": f"https://127.0.0.1:{site.port}/", "ca_file": other},
+            named={"kind": "syslog", "host": "localhost", "port": receiver.port, "ca_file": pem},
+        )
+        assert stream.deliver() == {"siem": 0, "site": 0, "named": 0}
+        assert receiver.got == site.got == []
+
+
+def test_a_torn_line_does_not_join_the_next(tmp_path: Path) -> None:
+    write(2)
+    path = tmp_path / "audit.jsonl"
+    path.write_text('{"id": 1, "no')
+    sinks.FileSink(kind="file", path=path).send(records.audit_batch("disk", 9))
+    torn, *lines = path.read_text().splitlines()
+    assert (torn, [json.loads(line)["id"] for line in lines]) == ('{"id": 1, "no', everything())
+
+
+@pytest.mark.both_dialects
+def test_an_event_that_is_committed_late_is_not_passed_over(fleet_db: str) -> None:
+    """PostgreSQL gives ids when rows are inserted: a transaction that is slow to commit has the lower id."""
+    if fleet_db.startswith("sqlite"):
+        pytest.skip("SQLite has one writer at a time")
+    write(1)
+    got: list[records.AuditEvent] = []
+    reader = threading.Thread(target=lambda: got.extend(records.audit_batch("siem", 100)))
+    with writing() as session:
+        access.write_event(session, NODE, State.REGISTERED, State.REGISTERED, "slow", "first", {})
+        quick = threading.Thread(target=write, args=(1, 1))
+        quick.start()
+        quick.join()
+        reader.start()
+        reader.join(1.0)
+    reader.join()
+    assert [event.reason[:6] for event in got][-2:] == ["first", "remark"]
+
+
+def test_a_sink_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for wrong in ({"kind": "mail"}, {}, {"kind": "file"}, {"kind": "http", "url": "no"}, {"kind": "file", "pth": "x"}):
+        configure(monkeypatch, siem=wrong)
+        with pytest.raises(BadSettings, match="siem"):
+            stream.deliver()
