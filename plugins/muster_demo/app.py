@@ -286,7 +286,7 @@ class Demo:
         """Leave Airflow up until a signal stops the demo."""
         self.console.print(
             f"\nAirflow: [bold]{login.url}[/]  login [bold]{login.username}[/]  password "
-            f"[bold]{escape(login.password)}[/]\nCtrl-C ends everything."
+            f"[bold]{escape(login.password)}[/]\nThe fleet: [bold]{login.url}/plugin/fleet[/]\nCtrl-C ends everything."
         )
         try:
             while True:
