@@ -156,8 +156,11 @@ class Slurm:
 
 
 @contextlib.contextmanager
-def running(nodes: int = 4) -> Iterator[Slurm]:
-    """A started cluster, ended and removed with the block. A socket's path is short, so its folder is below /tmp."""
+def running(nodes: int = 4, further: str = "") -> Iterator[Slurm]:
+    """A started cluster, with ``further`` lines in slurm.conf, ended and removed with the block.
+
+    A socket's path is short, so its folder is below /tmp.
+    """
     folder = Path(tempfile.mkdtemp(prefix="muster-slurm-"))
     names = tuple(f"n{number}" for number in range(nodes))
     lines = [f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={free_port()} CPUs=1" for name in names]
@@ -165,7 +168,7 @@ def running(nodes: int = 4) -> Iterator[Slurm]:
         folder=folder, host=os.uname().nodename, port=free_port(), user=getpass.getuser(), nodes="\n".join(lines)
     )
     cluster = Slurm(folder, names)
-    cluster.conf.write_text(text)
+    cluster.conf.write_text(text + further)
     for sub in ("state", *(f"spool-{name}" for name in names)):
         (folder / sub).mkdir()
     try:

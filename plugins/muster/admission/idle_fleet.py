@@ -14,6 +14,7 @@ from muster.lifecycle.selection import Limits, Signs
 from muster.lifecycle.transitions import State
 from muster.records import NodeRecord
 from muster.settings import settings
+from muster_criteria.sku_files.programme import STAGES
 
 SIGNS_FOR = datetime.timedelta(days=30)
 
@@ -34,13 +35,25 @@ def limits(now: datetime.datetime) -> Limits:
 
 def known(nodes: Sequence[NodeRecord], now: datetime.datetime) -> Mapping[str, Any]:
     """Returns what ``selection.choose`` and ``selection.forecast`` both take: nodes, their idleness, passes and signs,
-    limits, and the circuit breaker. A node whose test a person requested in its scheduler, or whose certificate holds
-    no longer, takes the whole test before the others.
+    limits, and the circuit breaker. A node whose test a person requested in its scheduler, of which something grave was
+    reported since its last whole test, or whose certificate holds no longer, takes the whole test before the others.
     """
-    requested = {node: f"its certificate holds no longer: {why}" for node, why in records.uncertified().items()}
+    passed_all = {
+        node: min(passed.values()) for node, passed in records.stage_passes().items() if len(passed) >= len(STAGES)
+    }
+    reports = records.reported(now - SIGNS_FOR)
+    requested = {
+        node: each.urgent
+        for node, each in reports.items()
+        if each.urgent_at and (node not in passed_all or passed_all[node] < each.urgent_at)
+    }
+    requested |= {node: f"its certificate holds no longer: {why}" for node, why in records.uncertified().items()}
     requested |= {place.node: f"requested: {place.verify}" for place in records.scheduler_places() if place.verify}
     passes = {node: passed for node, passed in records.stage_passes().items() if node not in requested}
     signs = dict(records.signs(now - SIGNS_FOR))
+    for node, each in reports.items():
+        sign = signs.get(node, Signs())
+        signs[node] = dataclasses.replace(sign, xids=sign.xids + each.xids)
     signs |= {node: dataclasses.replace(signs.get(node, Signs()), requested=why) for node, why in requested.items()}
     for node, change in records.version_changes().items():
         sign = signs.get(node, Signs())

@@ -74,6 +74,7 @@ from muster.records.output.overview import (
 from muster.records.output.raw import StageAttempt, StageBytes, stage_attempts, stage_bytes
 from muster.records.parts import node_parts, part_history, part_runs
 from muster.records.reevaluations import provisional_verdicts, record_reevaluation
+from muster.records.reported import Reported, report, reported
 from muster.records.reporting import run_report
 from muster.records.runs import (
     begin_run,
@@ -164,6 +165,7 @@ __all__ = [
     "PlacementRecord",
     "Point",
     "Purged",
+    "Reported",
     "RunRecord",
     "SnapshotRecord",
     "Spread",
@@ -268,6 +270,8 @@ __all__ = [
     "release_leases",
     "release_leases_of",
     "replace_node",
+    "report",
+    "reported",
     "revoke_waiver",
     "run_report",
     "run_stages",
