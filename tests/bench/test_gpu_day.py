@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from muster_criteria.measured import parse_result
+from muster_criteria.model import Verdict
+from muster_criteria.stage.case import Case
+from muster_criteria.stage.judge import judge
 from muster_node.agent import job, registry
 from muster_node.contract import Plan
 from muster_node.probe import resolve_params
 from tests.bench.gpu_day import __main__ as day
 from tests.bench.gpu_day.pack import pack
 from tests.bench.gpu_day.parts import ALL_S, COMMAND_S, PARTS
-from tests.bench.gpu_day.report import report
+from tests.bench.gpu_day.report import of_this_machine, report
+from tests.muster_criteria.nodes import healthy_raw, shipped
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,6 +58,19 @@ def test_the_machine_needs_no_package_but_pytorch() -> None:
 def test_a_part_that_did_not_run_falls_short(tmp_path: Path) -> None:
     pack(tmp_path / "packed", "h200-sxm-8", rehearse=False)
     assert len(report(tmp_path / "packed", tmp_path / "nothing")["short"]) == len(PARTS)
+
+
+def test_a_single_gpu_out_of_any_slot_is_judged_as_a_machine_of_one() -> None:
+    result, sku = of_this_machine(parse_result(json.dumps(one_gpu("gpu5")).encode()), shipped("h100-sxm-8"))
+    judgement = judge(Case.of(result, sku))
+    assert (judgement.verdict, judgement.findings) == (Verdict.PASS, ())
+
+
+def one_gpu(device: str) -> dict[str, object]:
+    """A healthy intake with all but one GPU gone."""
+    raw = healthy_raw(shipped("h100-sxm-8"), "intake")
+    kept = [row for row in raw["measurements"] if not row["device"].startswith("gpu") or row["device"] == device]
+    return {**raw, "measurements": kept}
 
 
 @pytest.mark.slow

@@ -7,7 +7,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from muster_criteria.measured import parse_result
+from muster_criteria.devices import kind_of, natural
+from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import STAGES
 from muster_criteria.sku_files.skus import load_sku
@@ -37,7 +38,7 @@ def report(packed: Path, came_back: Path) -> dict[str, Any]:
         for sentence in summary["trouble"]:
             print(f"  ! {sentence}")
         short += [*summary["trouble"], *([] if day["rehearse"] else _below(part, summary["figures"]))]
-    verdicts = _verdicts(came_back, _of_this_machine(load_sku(day["sku"]), figures))
+    verdicts = _verdicts(came_back, load_sku(day["sku"]))
     for stage, verdict in verdicts.items():
         print(f"{stage:<12} {verdict}")
     for sentence in short:
@@ -59,15 +60,6 @@ def _below(part: Part, figures: list[Figure]) -> list[str]:
     return found
 
 
-def _of_this_machine(sku: Sku, figures: dict[str, float]) -> Sku:
-    """The SKU with as many GPUs as the machine has: one is lent of a board of eight."""
-    gpus = {name.split()[-2] for name in figures if name.split()[-2:-1] and name.split()[-2].startswith("gpu")}
-    counted = sku.devices.get("gpu")
-    if not gpus or not isinstance(counted, int):
-        return sku
-    return sku.model_copy(update={"devices": {**sku.devices, "gpu": len(gpus)}})
-
-
 def _verdicts(came_back: Path, sku: Sku) -> dict[str, str]:
     """The verdict and reason of each stage whose result came back."""
     archive = came_back / "stages.tar.gz"
@@ -79,6 +71,17 @@ def _verdicts(came_back: Path, sku: Sku) -> dict[str, str]:
             file = packed.extractfile(member) if member.name.endswith("/result.json") else None
             if file is None:
                 continue
-            judgement = judge(Case.of(parse_result(file.read()), sku))
+            judgement = judge(Case.of(*of_this_machine(parse_result(file.read()), sku)))
             found[judgement.stage] = f"{judgement.verdict}: {judgement.reason}"
     return {stage: found[stage] for stage in STAGES if stage in found}
+
+
+def of_this_machine(result: StageResult, sku: Sku) -> tuple[StageResult, Sku]:
+    """Both as of a machine with so many GPUs, in the first slots: one is lent of a board of eight, out of any slot."""
+    given = sorted({each.device for each in result.measurements if kind_of(each.device) == "gpu"}, key=natural)
+    if not given or not isinstance(sku.devices.get("gpu"), int):
+        return result, sku
+    slots = {device: f"gpu{slot}" for slot, device in enumerate(given)}
+    rows = [each.model_copy(update={"device": slots.get(each.device, each.device)}) for each in result.measurements]
+    devices = {**sku.devices, "gpu": len(given)}
+    return result.model_copy(update={"measurements": rows}), sku.model_copy(update={"devices": devices})

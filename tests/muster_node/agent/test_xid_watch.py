@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pynvml
 import pytest
 
@@ -13,6 +15,7 @@ from muster_node.hardware.host import kernel_log
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.host.xid_log import by_pci
 from muster_node.hardware.nvidia.gpus import open_nvidia
+from tests.muster_node.agent.harness import Node, call, plan
 from tests.muster_node.hardware.nvml_standin import FakeNvml
 
 PCI = {index: f"00000000:{0x10 + index:02X}:00.0" for index in range(8)}
@@ -78,3 +81,15 @@ def test_what_is_not_seen_is_noted(nvml: FakeNvml, trouble: str) -> None:
     seen = trouble == "raises"
     assert [each.labels["code"] for each in entries] == ["79"] * seen
     assert len(notes) == (1 if trouble == "raises" else 2), notes
+
+
+@pytest.mark.parametrize("how", ["good", "hangs"])
+def test_a_jobs_xids_are_in_its_result_however_its_probe_ends(how: str, tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    try:
+        done = node.run(plan(call(how, 1.0)), env={"FAKE_XIDS": "1"})
+    finally:
+        node.close()
+    (entry,) = done.measured("xids")
+    assert (entry.metric, entry.device, entry.labels["code"], entry.labels["at"]) == ("xid", "node", "79", "12.500000")
+    assert any("event set" in note for note in done.result.notes)

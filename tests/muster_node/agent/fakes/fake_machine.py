@@ -6,6 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from muster_node.hardware.host.xid_log import XidEvent
 from muster_node.hardware.seam import Clock, Device, Fact, Hardware, Sample, Usage
 
 
@@ -18,6 +19,22 @@ class RealClock(Clock):
 
     def sleep(self, seconds):
         time.sleep(seconds)
+
+
+class FakeXids:
+    """A source that has one XID 79 of a GPU, once."""
+
+    refused = {}
+    trouble = ""
+
+    def __init__(self):
+        self._events = [XidEvent("xid", 79, "0000:1b:00", "", "lost", 12.5)]
+
+    def read(self):
+        return [self._events.pop()] if self._events else []
+
+    def close(self):
+        pass
 
 
 class FakeHardware(Hardware):
@@ -41,6 +58,9 @@ class FakeHardware(Hardware):
             Fact("gpu_serial", "gpu0", "text", text="GPU456"),
             Fact("driver_version", "node", "text", text="580.1"),
         ]
+
+    def xid_source(self):
+        return FakeXids() if os.environ.get("FAKE_XIDS") else None
 
     def restore_setting(self, device, setting, facts):
         if os.environ.get("FAKE_PUT_BACK") == "refused":
