@@ -24,10 +24,8 @@ class RealClock(Clock):
 class FakeXids:
     """A source that has one XID 79 of a GPU, once."""
 
-    refused = {}
-    trouble = ""
-
     def __init__(self):
+        self.refused, self.trouble = {}, ""
         self._events = [XidEvent("xid", 79, "0000:1b:00", "", "lost", 12.5)]
 
     def read(self):
