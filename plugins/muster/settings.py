@@ -132,6 +132,12 @@ class Settings(BaseSettings):
         default={}, description="receivers of the audit stream, as JSON {name: {kind: file, syslog or http, …}}"
     )
     person: str = pydantic.Field(default="", description="your name in the records; empty: your login name")
+    archive: Path | None = pydantic.Field(
+        default=None, description="folder of the full reports, one HTML file each; unset: reports in MUSTER_HOME"
+    )
+    retention_archive_days: int = pydantic.Field(
+        default=365, ge=0, description="days the full reports in MUSTER_ARCHIVE are kept; 0: forever"
+    )
     retention_telemetry_days: int = pydantic.Field(
         default=90, ge=1, description="days raw telemetry is kept; the charts' points stay with the run"
     )
@@ -176,7 +182,7 @@ class Settings(BaseSettings):
         closed(windows, datetime.datetime.now(datetime.UTC))
         return windows
 
-    @pydantic.field_validator("home", "ssh_key_file", "certificate_key_file", "metrics_token_file", mode="after")
+    @pydantic.field_validator("home", "ssh_key_file", "certificate_key_file", "metrics_token_file", "archive", mode="after")
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
         return path.expanduser() if path is not None else None
@@ -188,6 +194,11 @@ class Settings(BaseSettings):
             return f"sqlite:///{self.home / 'muster.db'}"
         scheme, separator, rest = self.database_url.partition("://")
         return f"postgresql+psycopg{separator}{rest}" if scheme in ("postgres", "postgresql") else self.database_url
+
+    @property
+    def archive_folder(self) -> Path:
+        """Where full reports are kept."""
+        return self.archive or self.home / "reports"
 
     @property
     def sku_folders(self) -> tuple[Path, ...]:

@@ -128,15 +128,15 @@ def _part_steps(report: RunReport, severity: Severity) -> list[str]:
     for (action, part), alike in grouped.items():
         devices = [finding.device for finding in alike]
         serial = serials.get(devices[0], "") if len(set(devices)) == 1 else ""
-        about = f"suspected part: {PART[part]}, confidence {least_sure(alike)}{f', serial {serial}' if serial else ''}"
+        about = f"suspected part: {PART[part]}{least_sure(alike)}{f', serial {serial}' if serial else ''}"
         steps.append(f"{STEP[action].format(device_list(devices))} ({about}).")
     return steps
 
 
 def least_sure(findings: Iterable[Finding]) -> str:
-    """The lowest confidence, as a percentage; below 1 it is at most 99 %."""
+    """The lowest confidence, as ", confidence 80 %"; empty at 1: a rule that was broken is no estimate to quantify."""
     least = min(finding.confidence for finding in findings)
-    return f"{min(round(100 * least), 99) if least < 1 else 100} %"
+    return f", confidence {min(round(100 * least), 99)} %" if least < 1 else ""
 
 
 def serials_of(stages: Sequence[StageReport]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import quopri
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 
@@ -26,14 +27,16 @@ COLOUR = {
 }
 SEVERITY_COLOUR = {Severity.CRITICAL: "#b42318", Severity.WARNING: "#8a5300", Severity.INFO: "#4b5563"}
 
-HTML_BYTES_MAX = 100_000
-"""Gmail cuts a mail's HTML at 102 KB and hides the rest behind a link."""
+HTML_BYTES_MAX = 90_000
+"""Of the HTML part as it is sent. Gmail cuts at 102 KB and hides the rest behind a link."""
 
 MAIL_LIMITS = (
     Limits(rows=40, full=8, items=8, first_screen=4, chars=400),
     Limits(rows=24, full=6, items=5, first_screen=3, chars=300),
     Limits(rows=12, full=4, items=4, first_screen=3, chars=160),
+    Limits(rows=9, full=4, items=3, first_screen=3, chars=120),
     Limits(rows=6, full=3, items=3, first_screen=2, chars=80),
+    Limits(rows=3, full=1, items=1, first_screen=1, chars=40),
 )
 """Tried in order until the HTML fits."""
 
@@ -56,6 +59,11 @@ class Frame:
 def html(view: View, charts: Sequence[Chart], frame: Frame) -> str:
     """The report as an HTML document; loads nothing."""
     return _environment().get_template("report.html.j2").render(view=view, charts=charts, frame=frame)
+
+
+def fits(rendered: str) -> bool:
+    """Returns whether the HTML may be sent: quoted-printable, as ``mail.build_message`` writes it."""
+    return len(quopri.encodestring(rendered.encode())) <= HTML_BYTES_MAX
 
 
 def text(view: View, charts: Sequence[Chart], frame: Frame) -> str:

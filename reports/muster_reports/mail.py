@@ -47,21 +47,25 @@ class Rendered:
     headers: tuple[tuple[str, str], ...]
 
 
-def render(report: RunReport) -> Rendered:
-    """The mail of a finished run: at most 100,000 bytes of HTML, lists cut to fit, nothing loaded from outside."""
+def render(report: RunReport, archived: str = "") -> Rendered:
+    """The mail of a finished run: its HTML is below HTML_BYTES_MAX, lists cut to fit, nothing loaded from outside.
+
+    ``archived``: where the full report lies as a file; empty: nowhere.
+    """
     thread_id = _digest(report.dag_id, report.run_id)
-    # A run may test several nodes, which end together: each has its own report in the run's one thread.
-    report_id = _digest(report.dag_id, report.run_id, report.node, report.verdict, moment(report.ended_at))
+    report_id = report_id_of(report)
     drawn = charts.draw_charts(report)
     pictures = sum(_encoded(len(chart.png)) for chart in drawn)
     attachments, where = _attach(report.result_json, report.run_id, ENCODED_BYTES_MAX - pictures)
+    if archived:
+        where += f" The full report: {clean(archived, 500)}."
     cids = {chart.series: f"{chart.series}.{report_id}@muster" for chart in drawn}
     rest = "in the attached result" if attachments else "in the exported result"
     frame = document.Frame({series: f"cid:{cid}" for series, cid in cids.items()}, rest, where)
     for limits in document.MAIL_LIMITS:
         view = build(report, limits)
         html = document.html(view, drawn, frame)
-        if len(html.encode()) <= document.HTML_BYTES_MAX:
+        if document.fits(html):
             break
     return Rendered(
         subject=subject(view),
@@ -78,6 +82,11 @@ def render(report: RunReport) -> Rendered:
             ("X-Muster-Simulated", "yes" if is_simulated(report) else "no"),
         ),
     )
+
+
+def report_id_of(report: RunReport) -> str:
+    """The same for the same finished run. A run may test several nodes, which end together: each has a report."""
+    return _digest(report.dag_id, report.run_id, report.node, report.verdict, moment(report.ended_at))
 
 
 def subject(view: View) -> str:

@@ -61,6 +61,7 @@ class FindingView:
     advice: str
     rule: str
     confidence: str
+    """", confidence 80 %", or empty for what was measured outright."""
     ids: str
     """The argument of `muster waive`; empty for findings that were not recorded."""
     waived: str

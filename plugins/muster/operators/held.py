@@ -19,6 +19,7 @@ from muster.lifecycle.transitions import State
 from muster.operators import claims
 from muster.operators.admission import MARKDOWN, answered
 from muster_criteria.model import Severity
+from muster_reports.advice import least_sure
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ def look(node: str) -> dict[str, str]:
     run = records.get_run(*record.held.split("/", 1), node=node)
     found = [each.finding for each in records.open_findings(node) if each.finding.severity is not Severity.INFO]
     simulated = " (simulated)" if record.simulated else ""
-    findings = [f"{each.summary} ({each.severity}, confidence {each.confidence:.0%})" for each in found]
+    findings = [f"{each.summary} ({each.severity}{least_sure([each])})" for each in found]
     lines = [
         f"**{node}**{simulated}, {record.sku}, serves with the verdict {run.verdict} of {run.run_id}:",
         "",

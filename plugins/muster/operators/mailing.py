@@ -1,4 +1,4 @@
-"""The mail about one node of a run: rendered, put in the outbox, and sent if the mail server is there."""
+"""The mail about one node of a run: archived, rendered, put in the outbox, and sent if the mail server is there."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
 
     Returns the delivery status as text. Raises UnknownRun.
     """
-    from muster.operators import upkeep
+    from muster.operators import archive, upkeep
     from muster_reports import mail
 
     current = settings()
     report = records.run_report(dag_id, run_id, run_url=current.run_page(dag_id, run_id), node=node)
-    rendered = mail.render(report)
+    rendered = mail.render(report, archive.keep(report))
     log.info("%s", rendered.subject)
     if not current.mail_recipients:
         log.warning("no report is mailed: MUSTER_MAIL_TO is empty")

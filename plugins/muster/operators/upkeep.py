@@ -18,6 +18,7 @@ from muster import records
 from muster.admission import service
 from muster.audit import stream
 from muster.integration import closing
+from muster.operators import archive
 from muster.records import Purged
 from muster.settings import settings
 
@@ -45,13 +46,13 @@ def deliver_mail(key: str | None = None) -> Delivery:
     """
     abandoned = datetime.datetime.now(datetime.UTC) - FRESH
     sent = 0
-    for mail in records.outbox_pending(MAILS_AT_ONCE, due=key is None):
-        if (mail.key != key) if key is not None else not (mail.attempts or mail.created_at < abandoned):
+    for mail in records.outbox_pending(MAILS_AT_ONCE, due=key is None, key=key):
+        if key is None and not (mail.attempts or mail.created_at < abandoned):
             continue
         try:
             # One connection per mail: a refused mail must not break the next ones.
             with SmtpHook(smtp_conn_id=settings().smtp_conn_id) as hook:
-                refusal = _send(hook, mail.message)
+                refusal = _send(hook, records.outbox_message(mail.id))
         except (AirflowException, OSError) as error:
             records.outbox_failed(mail.id, str(error)[:500])
             log.warning("mail cannot be sent now (%s); it is kept and sent by the housekeeping DAG", error)
@@ -64,11 +65,10 @@ def deliver_mail(key: str | None = None) -> Delivery:
             records.outbox_failed(mail.id, str(refusal)[:500], park=permanent)
             then = "it is parked" if permanent else "it is tried again later"
             log.warning("the mail server refuses mail %s (%s); %s", mail.key, refusal, then)
-    waiting = [mail for mail in records.outbox_pending() if key is None or mail.key == key]
     parked = [mail for mail in records.outbox_parked() if key is None or mail.key == key]
     for refused in parked if key is None else ():
         log.warning("mail %s is parked, refused by the mail server: %s", refused.key, refused.last_error)
-    return Delivery(sent, len(waiting), len(parked))
+    return Delivery(sent, records.outbox_waiting(key), len(parked))
 
 
 def _send(hook: SmtpHook, raw: bytes) -> smtplib.SMTPException | None:
@@ -128,5 +128,5 @@ def stream_audit() -> dict[str, int]:
 def apply_retention() -> Purged:
     """Remove data older than the retention times in the settings."""
     purged = records.apply_retention()
-    log.info("removed %s", purged)
+    log.info("removed %s and %d archived reports", purged, archive.expire())
     return purged

@@ -54,6 +54,7 @@ from muster.records.nodes import (
 from muster.records.outbox import (
     outbox_add,
     outbox_failed,
+    outbox_message,
     outbox_parked,
     outbox_pending,
     outbox_sent,
@@ -245,6 +246,7 @@ __all__ = [
     "open_findings",
     "outbox_add",
     "outbox_failed",
+    "outbox_message",
     "outbox_parked",
     "outbox_pending",
     "outbox_sent",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from sqlalchemy import Select, func, or_, select
+from sqlalchemy import func, or_, select
 
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
@@ -33,12 +33,25 @@ def outbox_add(key: str, message: bytes) -> str:
         return "replaced"
 
 
-def outbox_pending(limit: int = 100, *, due: bool = False) -> list[OutboxMessage]:
-    """The mails that wait to be sent, oldest first; with ``due`` those alone that may be tried now."""
-    query = select(Outbox).where(Outbox.sent_at.is_(None), Outbox.parked_at.is_(None))
+def outbox_pending(limit: int = 100, *, due: bool = False, key: str | None = None) -> list[OutboxMessage]:
+    """The mails that wait to be sent, oldest first, without their bytes: a hundred whole mails are 600 MB.
+
+    With ``due`` those alone that may be tried now, with ``key`` the one of that key.
+    """
+    columns = (Outbox.id, Outbox.key, Outbox.created_at, Outbox.attempts, Outbox.last_error)
+    query = select(*columns).where(Outbox.sent_at.is_(None), Outbox.parked_at.is_(None))
+    if key is not None:
+        query = query.where(Outbox.key == key)
     if due:
         query = query.where(or_(Outbox.retry_at.is_(None), Outbox.retry_at <= access.now()))
-    return _messages(query.order_by(Outbox.id).limit(limit))
+    with reading() as session:
+        return [OutboxMessage(*row) for row in session.execute(query.order_by(Outbox.id).limit(limit))]
+
+
+def outbox_message(message_id: int) -> bytes:
+    """The bytes of one mail in the outbox."""
+    with reading() as session:
+        return session.scalars(select(Outbox.message).where(Outbox.id == message_id)).one()
 
 
 def outbox_parked(limit: int = 100) -> list[ParkedMail]:
@@ -49,19 +62,13 @@ def outbox_parked(limit: int = 100) -> list[ParkedMail]:
         return [ParkedMail(key, parked_at, error) for key, parked_at, error in rows if parked_at]
 
 
-def outbox_waiting() -> int:
-    """How many mails wait to be sent."""
+def outbox_waiting(key: str | None = None) -> int:
+    """How many mails wait to be sent, of all or of ``key``."""
     waiting = select(func.count()).where(Outbox.sent_at.is_(None), Outbox.parked_at.is_(None))
+    if key is not None:
+        waiting = waiting.where(Outbox.key == key)
     with reading() as session:
         return session.scalar(waiting) or 0
-
-
-def _messages(query: Select[Outbox]) -> list[OutboxMessage]:
-    with reading() as session:
-        return [
-            OutboxMessage(row.id, row.key, row.message, row.created_at, row.attempts, row.last_error)
-            for row in session.scalars(query)
-        ]
 
 
 def outbox_sent(message_id: int) -> None:

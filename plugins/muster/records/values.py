@@ -230,11 +230,10 @@ class PlacementRecord:
 
 @dataclasses.dataclass(frozen=True)
 class OutboxMessage:
-    """A mail waiting to be sent."""
+    """A mail waiting to be sent, without its bytes."""
 
     id: int
     key: str
-    message: bytes
     created_at: datetime.datetime
     attempts: int
     last_error: str

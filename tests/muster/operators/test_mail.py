@@ -62,6 +62,12 @@ def test_a_refused_mail_is_parked_and_a_deferred_one_backs_off(server: Server) -
     assert (parked.key, "554" in parked.last_error) == ("refused", True)
 
 
+def test_a_run_sends_its_own_mail_behind_a_hundred_that_wait(server: Server) -> None:
+    add(*(["busy"] + [f"busy {number}" for number in range(100)]), "fine")
+    assert upkeep.deliver_mail("fine") == (1, 0, 0)
+    assert server.tried == ["fine"]
+
+
 def test_a_parked_mail_that_is_rendered_again_is_tried_again(server: Server) -> None:
     add("refused")
     upkeep.deliver_mail()

@@ -155,7 +155,7 @@ def test_a_mail_waits_until_it_is_sent_and_is_sent_once() -> None:
     assert records.outbox_add("run", b"first") == "added"
     assert records.outbox_add("run", b"second") == "replaced"
     (waiting,) = records.outbox_pending()
-    assert waiting.message == b"second"
+    assert records.outbox_message(waiting.id) == b"second"
     records.outbox_failed(waiting.id, "connection refused")
     (waiting,) = records.outbox_pending()
     assert (waiting.attempts, waiting.last_error) == (1, "connection refused")

@@ -1,0 +1,54 @@
+"""The archive of full reports: one HTML file for each report, in a folder by month."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import re
+from pathlib import Path
+
+from muster.settings import settings
+from muster_node.agent.jobdir import atomic_write
+from muster_reports.model import RunReport
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".muster.html"
+"""Retention deletes no file with another name: the folder may be shared."""
+
+
+def keep(report: RunReport) -> str:
+    """Write the full report as one file. Returns its path; empty if the folder cannot be written: a mail goes anyway.
+
+    The same finished run replaces its own file.
+    """
+    from muster_reports import mail, page
+
+    node = re.sub(r"[^A-Za-z0-9-]", "_", report.node)[:60]
+    name = f"{node}_{report.verdict}_{report.ended_at:%Y%m%dT%H%M%SZ}_{mail.report_id_of(report)[:12]}{SUFFIX}"
+    path = settings().archive_folder / f"{report.ended_at:%Y-%m}" / name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, page.render_page(report).encode("utf-8", "replace"))
+    except OSError as error:
+        log.warning("the full report is not archived (%s); give MUSTER_ARCHIVE a folder that can be written", error)
+        return ""
+    return str(path)
+
+
+def expire(now: datetime.datetime | None = None) -> int:
+    """Delete the reports that are older than MUSTER_RETENTION_ARCHIVE_DAYS; returns how many."""
+    days, folder = settings().retention_archive_days, settings().archive_folder
+    if not days:
+        return 0
+    moment = now or datetime.datetime.now(datetime.UTC)
+    last = (moment - datetime.timedelta(days=days)).timestamp()
+    deleted = 0
+    for path in folder.glob(f"*/*{SUFFIX}*"):  # with the drafts of a writer that was killed
+        try:
+            if path.lstat().st_mtime < last:
+                path.unlink()
+                deleted += 1
+        except OSError as error:
+            log.warning("the archived report %s cannot be deleted: %s", path, error)
+    return deleted
