@@ -20,7 +20,7 @@ STAGES = ("intake", "burn_in", "integrity", "performance", "thermal", "fabric")
 def eight_gpus() -> RunReport:
     """Each GPU breaks another rule of each of forty metrics in each of six stages."""
     stages = tuple(_stage(name, GPUS, metrics=40) for name in STAGES)
-    facts = tuple((f"gpu{n % 8}_{n}_serial_and_firmware", f"96.00.74.00.{n:02X}/1650523{n:06d} ± µ") for n in range(300))
+    facts = tuple((f"gpu{n % 8}_{n}_firmware", f"96.00.74.00.{n:02X}/1650523{n:06d} ± µ") for n in range(300))
     headline = "8 of 8 GPUs return other bits than their goldens, in six stages."
     return run("pod-03-rack-17-node-0042", Verdict.FAIL, headline, stages, identity=facts, environment=facts,
                waivers=tuple(WHY.format(device="gpu3", metric="gemm_rate") for _ in range(30)))  # fmt: skip

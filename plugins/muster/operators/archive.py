@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import logging
 import re
-from pathlib import Path
 
 from muster.settings import settings
 from muster_node.agent.jobdir import atomic_write
