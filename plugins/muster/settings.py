@@ -182,7 +182,9 @@ class Settings(BaseSettings):
         closed(windows, datetime.datetime.now(datetime.UTC))
         return windows
 
-    @pydantic.field_validator("home", "ssh_key_file", "certificate_key_file", "metrics_token_file", "archive", mode="after")
+    @pydantic.field_validator(
+        "home", "archive", "ssh_key_file", "certificate_key_file", "metrics_token_file", mode="after"
+    )
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
         return path.expanduser() if path is not None else None
