@@ -34,9 +34,10 @@ class MusterPlugin(AirflowPlugin):
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """What the API server mounts."""
         from muster.api import app as api
+        from muster.web import PREFIX as WEB_PREFIX
         from muster.web import app as web
 
         return [
-            {"app": web.create_app(), "url_prefix": web.PREFIX, "name": "Fleet"},
+            {"app": web.create_app(), "url_prefix": WEB_PREFIX, "name": "Fleet"},
             {"app": api.create_app(), "url_prefix": api.PREFIX, "name": "Muster for programs"},
         ]

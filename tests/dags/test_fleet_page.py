@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.resources
 import json
 import os
 import urllib.parse
@@ -13,6 +14,7 @@ import httpx
 import pytest
 
 from muster import records
+from muster.web import PREFIX
 from muster.web import app as web
 from muster_demo.stack import Stack
 from tests.dags import conftest
@@ -21,6 +23,7 @@ from tests.support import browser, live_airflow
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_chromium, pytest.mark.timeout(600)]
 READY = "node_qualification"
+AXE = Path(str(importlib.resources.files("axe_core_python"))) / "axe.min.js"
 PASSWORD = "for-this-test"
 SHOTS = "FLEET_SHOTS"
 """A folder that keeps the pictures of each page, size and theme."""
@@ -67,7 +70,7 @@ INSIDE = "document.querySelector('iframe').contentDocument"
 def test_without_a_login_nothing_is_served(airflow: Stack) -> None:
     paths = [str(vars(route)["path"]).replace("{name}", "fleet.css") for route in web.create_app().routes]
     for path in [*paths, "/docs", "/redoc", "/openapi.json", "/static/fleet.js", "/nothing"]:
-        answer = httpx.get(f"{airflow.login.url}{web.PREFIX}{path}", params={"dag_id": "d", "run_id": "r"})
+        answer = httpx.get(f"{airflow.login.url}{PREFIX}{path}", params={"dag_id": "d", "run_id": "r"})
         assert answer.status_code in (401, 404), path
         assert answer.status_code == 401 or "detail" in answer.json(), path
         assert "gpu-" not in answer.text, path
@@ -106,9 +109,21 @@ def test_a_link_to_a_run_opens_airflows_own_page(airflow: Stack, page: browser.B
 
 
 def test_nothing_is_asked_of_another_host(airflow: Stack, page: browser.Browser) -> None:
-    page.go(f"{airflow.login.url}{web.PREFIX}/node/gpu-0007")
+    page.go(f"{airflow.login.url}{PREFIX}/node/gpu-0007")
     hosts = {urllib.parse.urlsplit(url).netloc for url in page.requested if url.startswith("http")}
     assert hosts == {urllib.parse.urlsplit(airflow.login.url).netloc}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["/", "/node/gpu-0007"])
+def test_axe_finds_nothing_serious(airflow: Stack, page: browser.Browser, path: str, theme: str) -> None:
+    page.go(f"{airflow.login.url}{PREFIX}{path}")
+    page.script(f"localStorage.setItem('theme', '{theme}')")
+    page.go(f"{airflow.login.url}{PREFIX}{path}")
+    page.script(AXE.read_text())
+    found = page.script("axe.run().then((result) => result.violations)")
+    grave = [each for each in found if each["impact"] in ("serious", "critical")]
+    assert not grave, [(each["id"], [node["html"] for node in each["nodes"]]) for each in grave]
 
 
 @pytest.mark.parametrize("size", browser.SIZES)
@@ -117,10 +132,10 @@ def test_nothing_is_asked_of_another_host(airflow: Stack, page: browser.Browser)
 def test_no_page_is_wider_than_its_window(
     airflow: Stack, page: browser.Browser, path: str, theme: str, size: str, tmp_path: Path
 ) -> None:
-    page.go(f"{airflow.login.url}{web.PREFIX}{path}")
+    page.go(f"{airflow.login.url}{PREFIX}{path}")
     page.script(f"localStorage.setItem('theme', '{theme}')")
     page.resize(*browser.SIZES[size])
-    page.go(f"{airflow.login.url}{web.PREFIX}{path}")
+    page.go(f"{airflow.login.url}{PREFIX}{path}")
     assert page.script("document.documentElement.dataset.theme") == theme
     assert page.script("document.documentElement.scrollWidth <= innerWidth")
     folder = Path(os.environ.get(SHOTS, tmp_path))

@@ -17,11 +17,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from muster import records
 from muster.errors import MusterError, UnknownNode, UnknownRun
-from muster.web import fleet, plots
+from muster.web import PREFIX, fleet, plots
 from muster_criteria.text import one_line
 from muster_reports import advice, page, text
 
-PREFIX = "/muster"
 MEDIA = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'self'; form-action 'self'; base-uri 'none'"
 REPORT_POLICY = f"{POLICY}; style-src 'self' 'unsafe-inline'; script-src 'none'"

@@ -1,0 +1,144 @@
+"""``python -m tests.bench.fleet_page --nodes N``: how fast the Fleet page is with Airflow, Chromium and PostgreSQL.
+
+Fills the records with N nodes that were tested daily, opens the page as a logged-in viewer, filters it, asks the server
+for pages as fast as it answers, and lets ten pages follow the fleet. ``--seed`` draws states and racks. Prints a table
+and one JSON object as its last line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import psutil
+import sqlalchemy
+
+from muster import records
+from muster.web import PREFIX
+from muster_demo.stack import Stack
+from tests.muster.api.test_metrics import grow
+from tests.support import browser, live_airflow, postgresql
+
+BARS = {"first_paint_ms": 1000.0, "filter_ms": 200.0, "server_p95_ms": 300.0, "live_core_percent": 5.0}
+STATES = {"production": 0.9, "qualified": 0.04, "quarantine": 0.03, "triage": 0.01, "registered": 0.02}
+RACK = 16
+PAINTS, REQUESTS, VIEWERS, LIVE_S = 7, 120, 10, 60
+
+
+def spread(url: str, nodes: int, seed: int) -> None:
+    """Give each node a rack, and a state drawn by ``STATES``."""
+    rng = random.Random(seed)
+    names = [node.name for node in records.list_nodes()][:nodes]
+    rows = [
+        {"n": name, "s": rng.choices(list(STATES), list(STATES.values()))[0], "r": f"r{place // RACK:04d}"}
+        for place, name in enumerate(names)
+    ]
+    with sqlalchemy.create_engine(url.replace("postgresql://", "postgresql+psycopg://")).begin() as connection:
+        connection.execute(sqlalchemy.text("UPDATE nodes SET state = :s, rack = :r WHERE name = :n"), rows)
+
+
+def painted(page: browser.Browser, url: str) -> float:
+    """Milliseconds from the navigation to the first content on the screen."""
+    page.go(url)
+    paint = "performance.getEntriesByName('first-contentful-paint')[0]"
+    return float(page.wait(f"{paint} && {paint}.startTime"))
+
+
+def queries(rng: random.Random, nodes: int) -> Iterator[str]:
+    """Addresses as operators open them: filters, searches, nodes."""
+    while True:
+        yield from (
+            "/", "/?state=quarantine", f"/?rack=r{rng.randrange(nodes // RACK + 1):04d}", "/?q=gemm_rate",
+            f"/?q=n0{rng.randrange(1000):03d}", f"/node/n{rng.randrange(nodes):05d}", "/?verdict=FAIL&page=2",
+        )  # fmt: skip
+
+
+def served(client: httpx.Client, rng: random.Random, nodes: int) -> float:
+    """The 95th percentile of the server's milliseconds over ``REQUESTS`` pages, one after the other."""
+    took = []
+    for path in itertools.islice(queries(rng, nodes), REQUESTS):
+        began = time.perf_counter()
+        client.get(PREFIX + path).raise_for_status()
+        took.append((time.perf_counter() - began) * 1000)
+    return float(np.percentile(took, 95))
+
+
+def followed(client: httpx.Client, stack: Stack) -> float:
+    """Percent of a core that the API server uses more while ten pages ask every ten seconds than while none does."""
+    port = f"port:{stack.login.port}"  # the API server's title names it
+    running = psutil.process_iter(["cmdline"])
+    server = next(each for each in running if port in " ".join(each.info["cmdline"] or ()))
+    version = records.fleet_version()
+
+    def used(ask: bool) -> float:
+        before = sum(server.cpu_times()[:2])
+        for _ in range(LIVE_S // 10):
+            begun = time.monotonic()
+            for _ in range(VIEWERS if ask else 0):
+                assert client.get(f"{PREFIX}/live", params={"version": version}).status_code == 204
+            time.sleep(max(0.0, 10 - (time.monotonic() - begun)))
+        return float(sum(server.cpu_times()[:2]) - before)
+
+    return 100 * (used(True) - used(False)) / LIVE_S
+
+
+def measure(nodes: int, seed: int) -> dict[str, float]:
+    """All figures, by their keys."""
+    with tempfile.TemporaryDirectory(prefix="fleet-page-") as name, postgresql.running() as server:
+        folder = Path(name)
+        os.environ["MUSTER_HOME"] = str(folder / "muster")
+        os.environ["MUSTER_DATABASE_URL"] = server.create("fleet")
+        records.upgrade()
+        grow(nodes, runs_each=10)
+        spread(os.environ["MUSTER_DATABASE_URL"], nodes, seed)
+        with (
+            live_airflow.running(folder, "node_qualification") as stack,
+            browser.chromium(folder / "profile") as page,
+        ):
+            base, rng = stack.login.url + PREFIX, random.Random(seed)
+            page.call("Network.setExtraHTTPHeaders", headers={"Authorization": f"Bearer {stack.token()}"})
+            painted(page, f"{base}/")
+            first = [painted(page, f"{base}/") for _ in range(PAINTS)]
+            filters = [
+                painted(page, base + path) for path, _ in zip(queries(rng, nodes), range(3 * PAINTS), strict=False)
+            ]
+            headers = {"Authorization": f"Bearer {stack.token()}"}
+            with httpx.Client(base_url=stack.login.url, headers=headers, timeout=60) as client:
+                p95 = served(client, rng, nodes)
+                core = followed(client, stack)
+        records.dispose()
+    return {
+        "first_paint_ms": round(statistics.median(first), 1),
+        "filter_ms": round(statistics.median(filters), 1),
+        "server_p95_ms": round(p95, 1),
+        "live_core_percent": round(core, 2),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """The command; status 1 if a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args(arguments)
+    figures = measure(chosen.nodes, chosen.seed)
+    print("| what | figure | bar |\n|---|--:|--:|")
+    for key, figure in figures.items():
+        print(f"| {key} | {figure} | {BARS[key]:g} |")
+    print(json.dumps({**figures, "nodes": chosen.nodes, "seed": chosen.seed}))
+    return int(any(figure > BARS[key] for key, figure in figures.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
