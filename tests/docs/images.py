@@ -1,8 +1,8 @@
 """Makes the pictures of the README: ``python -m tests.docs.images DEMO_FOLDER``. Needs Chromium.
 
 DEMO_FOLDER is what ``make demo`` leaves behind (default: ``.demo``). Its newest mail of a FAIL with charts becomes
-``mail.png``, and the verdicts of all mails become the table ``demo.png``. With ``--sample`` the mail is a report of the
-tests instead.
+``mail.png``, the verdicts of all mails become the table ``demo.png``; the Fleet page and a failed node's page, over
+the demo's records, ``fleet.png`` and ``node.png``. With ``--sample`` the mail is a report of the tests instead.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import email.policy
 import gzip
 import io
 import json
+import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -24,6 +26,7 @@ from pathlib import Path
 from PIL import Image
 from rich.console import Console
 
+from muster_criteria.model import Verdict
 from muster_demo.table import SERVICE, STAGES, Row, build_table
 from muster_reports.mail import build_message, render
 from tests.muster_reports.conftest import hot_gpu
@@ -83,6 +86,24 @@ def rows_of(mails: list[EmailMessage]) -> list[Row]:
     return [rows[node] for node in sorted(rows)]
 
 
+def fleet_pages(database: Path) -> dict[str, str]:
+    """The Fleet page and a failed node's page over these records, each with its style inside."""
+    os.environ["MUSTER_DATABASE_URL"] = f"sqlite:///{database}"
+    from fastapi.testclient import TestClient
+
+    from muster import records
+    from muster.web import app as web
+
+    app = web.create_app()
+    app.dependency_overrides[web.read] = lambda: None
+    style = (Path(web.__file__).parent / "static" / "fleet.css").read_text()
+    failed = next(row.node for row in records.fleet_rows() if row.verdict is Verdict.FAIL)
+    with TestClient(app) as client:
+        pages = {name: client.get(path).text for name, path in (("fleet", "/"), ("node", f"/node/{failed}"))}
+    return {name: re.sub(r"<link .*?>\s*<script .*?</script>", f"<style>{style}</style>", html, flags=re.DOTALL)
+            for name, html in pages.items()}  # fmt: skip
+
+
 def shoot(html: str, to: Path, width: int, height: int, crop: int) -> None:
     """Render an HTML document with Chromium into a small PNG of at most ``crop`` pixels height."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
@@ -125,6 +146,9 @@ def main() -> None:
         console.print(table)
         html = console.export_html(inline_styles=True).replace("<body", '<body style="margin:8px;font-size:13px"')
         shoot(html, IMAGES / "demo.png", 910, 400, 30 + 15 * (len(rows) + 1))
+    for database in list(given.folder.rglob("muster.db"))[-1:]:
+        for name, page in fleet_pages(database).items():
+            shoot(page, IMAGES / f"{name}.png", 1200, 1000, 900)
 
 
 if __name__ == "__main__":
