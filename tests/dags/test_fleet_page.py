@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from muster import records
+from muster.api import app as api
 from muster.web import PREFIX
 from muster.web import app as web
 from muster_demo.stack import Stack
@@ -40,7 +41,8 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         fleet.qualify("gpu-0001")
         fleet.fail("gpu-0007")
         users = {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "operator:admin,viewer:viewer"}
-        made = stack.enter_context(live_airflow.running(folder, READY, users))
+        metrics = {"MUSTER_METRICS_TOKEN": PASSWORD}
+        made = stack.enter_context(live_airflow.running(folder, READY, {**users, **metrics}))
         yield made
 
 
@@ -74,6 +76,29 @@ def test_without_a_login_nothing_is_served(airflow: Stack) -> None:
         assert answer.status_code in (401, 404), path
         assert answer.status_code == 401 or "detail" in answer.json(), path
         assert "gpu-" not in answer.text, path
+
+
+def test_programs_read_by_airflows_tokens_and_metrics_by_their_own(airflow: Stack) -> None:
+    login = airflow.login
+    asked = httpx.post(f"{login.url}/auth/token", json={"username": login.username, "password": login.password})
+    token = asked.json()["access_token"]
+
+    def status(path: str, bearer: str = "") -> int:
+        headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+        answer = httpx.get(f"{login.url}{api.PREFIX}{path}", headers=headers)
+        assert answer.status_code == 200 or "gpu-" not in answer.text
+        return answer.status_code
+
+    described = httpx.get(
+        f"{login.url}{api.PREFIX}/v1/openapi.json", headers={"Authorization": f"Bearer {token}"}
+    ).json()
+    assert described["servers"] == [{"url": api.PREFIX}]
+    for path in ("/v1/openapi.json", *(path.replace("{name}", "gpu-0007") for path in described["paths"])):
+        assert status(path, token) == (404 if path.endswith("certificate") else 200), path
+        assert status(path) == 401, path
+        assert status(path, PASSWORD) == 403, path
+        assert status(path, f"{token}x") == 403, path
+    assert (status("/metrics"), status("/metrics", token), status("/metrics", PASSWORD)) == (401, 401, 200)
 
 
 def test_an_operator_finds_the_sick_node_and_reads_why(airflow: Stack, page: browser.Browser) -> None:

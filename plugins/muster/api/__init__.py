@@ -1,1 +1,1 @@
-"""What programs read of Muster over HTTP, inside Airflow's API server: metrics for Prometheus."""
+"""What programs read of Muster over HTTP, inside Airflow's API server: metrics for Prometheus, and a read API."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 from typing import Annotated
 
-from fastapi import FastAPI, Header, HTTPException, Response
+from fastapi import FastAPI, Header, HTTPException, Request, Response
+from fastapi.responses import JSONResponse
 
 from muster import records
-from muster.api import metrics
+from muster.api import metrics, read
 from muster.errors import DatabaseNotReady, MusterError
 from muster.settings import Settings, settings
 
@@ -19,6 +20,8 @@ def create_app() -> FastAPI:
     """The app, without the pages of FastAPI that would describe it to anonymous callers."""
     app = FastAPI(title="Muster", docs_url=None, redoc_url=None, openapi_url=None)
     app.get("/metrics", response_class=Response)(show_metrics)
+    app.include_router(read.router)
+    app.add_exception_handler(MusterError, _sentence)
     return app
 
 
@@ -41,6 +44,10 @@ def show_metrics(authorization: Annotated[str, Header()] = "") -> Response:
         raise HTTPException(503, str(error)) from None
     shown = metrics.render(figures, nodes_max=current.metrics_nodes)
     return Response(shown, media_type=metrics.CONTENT_TYPE)
+
+
+def _sentence(_request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"detail": str(error)}, status_code=503)
 
 
 def _token(current: Settings) -> str:

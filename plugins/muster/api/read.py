@@ -1,0 +1,121 @@
+"""The read API: nodes, verdicts, findings and certificates as JSON, for who may see the Fleet page.
+
+Its figures come from the functions that the page uses. Logins, commands and BMCs of nodes are left out.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated, Any
+
+import pydantic
+from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from fastapi.openapi.utils import get_openapi
+
+from muster import records
+from muster.errors import UnknownNode
+from muster.lifecycle.transitions import State
+from muster.records import FleetRow, OpenFinding, StageVerdict
+from muster.web import fleet
+from muster.web.app import read
+
+VERSION = "1"
+PAGE_MAX = 1000
+
+
+class Node(pydantic.BaseModel):
+    """A node. ``machine_since``: since when this machine has the name; ``held``: the run whose verdict is held."""
+
+    model_config = pydantic.ConfigDict(from_attributes=True)
+
+    name: str
+    host: str
+    state: State
+    sku: str
+    rack: str
+    pool: str
+    labels: dict[str, str]
+    simulated: bool
+    shadow: bool
+    held: str
+    added_at: datetime.datetime
+    contact_at: datetime.datetime | None
+    machine_since: datetime.datetime | None
+
+
+class Certificate(pydantic.BaseModel):
+    """A node's newest certificate. ``invalid``: why it holds no longer, "" while it holds; ``document``: as signed."""
+
+    id: str
+    node: str
+    issued_at: datetime.datetime
+    expires_at: datetime.datetime
+    verdict: str
+    invalid: str
+    document: str
+
+
+def known(name: str) -> str:
+    """The name, if such a node is enrolled. Raises HTTPException 404."""
+    try:
+        return records.get_node(name).name
+    except UnknownNode as error:
+        raise HTTPException(404, str(error)) from None
+
+
+Name = Annotated[str, Depends(known)]
+router = APIRouter(prefix="/v1", dependencies=[Depends(read)])
+
+
+@router.get("/nodes")
+def nodes(
+    state: str = "",
+    verdict: str = "",
+    sku: str = "",
+    rack: str = "",
+    q: str = "",
+    after: str = "",
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE_MAX,
+) -> list[FleetRow]:
+    """Nodes by name with their last run, filtered as on the Fleet page, at most ``limit``, ``after`` a name."""
+    filters = fleet.Filters(state=state, verdict=verdict, sku=sku, rack=rack, q=q)
+    rows = fleet.chosen(records.fleet_rows(), filters, records.nodes_with(q) if q else ())
+    return [row for row in rows if row.node > after][:limit]
+
+
+@router.get("/nodes/{name}")
+def node(name: Name) -> Node:
+    """One node."""
+    return Node.model_validate(records.get_node(name))
+
+
+@router.get("/nodes/{name}/verdicts")
+def verdicts(name: Name) -> list[StageVerdict]:
+    """The node's current verdicts, of every stage, oldest first."""
+    return records.latest_verdicts(name)
+
+
+@router.get("/nodes/{name}/findings")
+def findings(name: Name) -> list[OpenFinding]:
+    """The node's open findings, with the waivers that are valid now."""
+    return records.open_findings(name)
+
+
+@router.get("/nodes/{name}/certificate")
+def certificate(name: Name) -> Certificate:
+    """The node's newest certificate, valid or not; 404 without one."""
+    found = records.certificate_of(name)
+    if found is None:
+        raise HTTPException(404, f"{name} has no certificate")
+    why = found.invalid(datetime.datetime.now(datetime.UTC))
+    return Certificate(
+        id=found.id, node=found.node, issued_at=found.issued_at, expires_at=found.expires_at, verdict=found.verdict,
+        invalid=why, document=found.document,
+    )  # fmt: skip
+
+
+@router.get("/openapi.json", include_in_schema=False)
+def openapi(request: Request) -> dict[str, Any]:
+    """The description of this API."""
+    server = {"url": str(request.scope.get("root_path", "")) or "/"}
+    return get_openapi(title="Muster", version=VERSION, routes=router.routes, servers=[server])

@@ -1,0 +1,74 @@
+"""The read API's answers. Access by Airflow's tokens is tested with a real Airflow in tests/dags/test_fleet_page.py."""
+
+from __future__ import annotations
+
+import pytest
+from fastapi.testclient import TestClient
+
+from muster import records
+from muster.api.app import create_app
+from muster.lifecycle.transitions import State
+from muster.web.app import read
+from tests.muster import fleet
+
+SECRET = ("launch", "user", "work_dir", "bmc", "host_key", "port")
+
+
+@pytest.fixture
+def client(fleet_db: str) -> TestClient:
+    app = create_app()
+    app.dependency_overrides[read] = lambda: None
+    return TestClient(app)
+
+
+def test_each_route_but_the_metrics_asks_airflow() -> None:
+    """A request, not the routes' objects: whatever answers without a login is open, however it is mounted."""
+    app = create_app()
+    paths = {"/v1/openapi.json", "/openapi.json", "/docs", "/redoc", "/metrics"}
+    paths |= {path.replace("{name}", "n") for path in _described(app)}
+    asked: list[str] = []
+
+    def refuse() -> None:
+        asked.append("asked")
+        raise PermissionError
+
+    app.dependency_overrides[read] = refuse
+    client = TestClient(app, raise_server_exceptions=False)
+    answers = {path: client.get(path).status_code for path in paths}
+    assert {path for path, status in answers.items() if status == 500} == {p for p in paths if p.startswith("/v1/")}
+    assert len(asked) == sum(path.startswith("/v1/") for path in paths) > 5
+
+
+def _described(app: object) -> set[str]:
+    app.dependency_overrides[read] = lambda: None
+    found = set(TestClient(app).get("/v1/openapi.json").json()["paths"])
+    app.dependency_overrides.clear()
+    return found
+
+
+def test_answers(client: TestClient) -> None:
+    for name in ("gpu-0001", "gpu-0002", "gpu-0003"):
+        records.add_node(fleet.new_node(name, rack="r1", launch={"kind": "python", "python": "/secret"}))
+    fleet.fail("gpu-0001")
+    fleet.qualify("gpu-0002")
+    records.move_node("gpu-0002", State.PRODUCTION, "Ada", "by hand")
+
+    def get(path: str) -> object:
+        answer = client.get(f"/v1/nodes{path}")
+        assert answer.status_code == 200, answer.text
+        assert not any(f'"{field}"' in answer.text for field in SECRET)
+        return answer.json()
+
+    assert [(row["node"], row["verdict"]) for row in get("")] == [
+        ("gpu-0001", "FAIL"), ("gpu-0002", "PASS"), ("gpu-0003", None),
+    ]  # fmt: skip
+    assert [row["node"] for row in get("?limit=1&after=gpu-0001")] == ["gpu-0002"]
+    assert [row["node"] for row in get("?state=quarantine&rack=r1")] == ["gpu-0001"]
+    assert get("/gpu-0002")["state"] == "production"
+    assert get("/gpu-0001/verdicts")[0]["verdict"] == "FAIL"
+    assert get("/gpu-0001/findings")[0]["finding"]["fault_class"] == "gpu"
+    assert get("/gpu-0002/certificate")["invalid"] == ""
+    for absent in ("/gpu-0001/certificate", "/gone", "/gone/verdicts", "/gone/findings", "/gone/certificate"):
+        assert client.get(f"/v1/nodes{absent}").status_code == 404, absent
+    assert client.get("/v1/nodes?limit=1001").status_code == 422
+    assert client.post("/v1/nodes/gpu-0001").status_code == 405
