@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from muster import records
@@ -39,7 +42,7 @@ def test_each_route_but_the_metrics_asks_airflow() -> None:
     assert len(asked) == sum(path.startswith("/v1/") for path in paths) > 5
 
 
-def _described(app: object) -> set[str]:
+def _described(app: FastAPI) -> set[str]:
     app.dependency_overrides[read] = lambda: None
     found = set(TestClient(app).get("/v1/openapi.json").json()["paths"])
     app.dependency_overrides.clear()
@@ -53,7 +56,7 @@ def test_answers(client: TestClient) -> None:
     fleet.qualify("gpu-0002")
     records.move_node("gpu-0002", State.PRODUCTION, "Ada", "by hand")
 
-    def get(path: str) -> object:
+    def get(path: str) -> Any:
         answer = client.get(f"/v1/nodes{path}")
         assert answer.status_code == 200, answer.text
         assert not any(f'"{field}"' in answer.text for field in SECRET)
