@@ -15,7 +15,7 @@ from email.utils import format_datetime, getaddresses
 
 from muster_reports import charts, document
 from muster_reports.model import RunReport
-from muster_reports.text import clean, moment, number
+from muster_reports.text import clean, moment, number, wrap
 from muster_reports.view import View, build, is_simulated
 
 SUBJECT_MAX = 120
@@ -109,18 +109,8 @@ def build_message(
     ``sender`` and ``recipients`` are addresses as people write them ("Muster <muster@example.org>"); ``date`` is now
     unless given. Raises ValueError, naming the address, if one is not a single usable address or there is no recipient.
     """
-    if not recipients:
-        raise ValueError("the report has no recipient: name at least one address")
-    origin = _address(sender)
-    message = EmailMessage(policy=SMTP)
-    message["Subject"] = rendered.subject
-    message["From"] = origin
-    message["To"] = tuple(_address(recipient) for recipient in recipients)
-    message["Date"] = format_datetime(date or datetime.datetime.now(datetime.UTC))
-    message["Message-ID"] = f"<report.{rendered.report_id}@{origin.domain}>"
-    message["References"] = f"<run.{rendered.thread_id}@{origin.domain}>"
-    message["Auto-Submitted"] = "auto-generated"  # RFC 3834: no vacation notices in return
-    message["X-Auto-Response-Suppress"] = "All"  # the same for Exchange
+    message = _envelope(rendered.subject, f"report.{rendered.report_id}", sender, recipients, date)
+    message["References"] = f"<run.{rendered.thread_id}@{_address(sender).domain}>"
     for name, value in rendered.headers:
         message[name] = value
     # Quoted-printable throughout: 8bit would need a server that offers 8BITMIME.
@@ -134,6 +124,30 @@ def build_message(
     for name, mime, content in rendered.attachments:
         kind, _, subtype = mime.partition("/")
         message.add_attachment(content, kind, subtype, filename=name)
+    return message
+
+
+def build_notice(key: str, sentence: str, sender: str, recipients: Sequence[str]) -> EmailMessage:
+    """The message of one sentence about no run; ``key`` makes its Message-ID. Raises ValueError, as build_message."""
+    message = _envelope(f"[Muster] {clean(sentence, SUBJECT_MAX - 9)}", f"notice.{_digest(key)}", sender, recipients)
+    message.set_content(wrap(clean(sentence, 2000), 78) + "\n", cte="quoted-printable")
+    return message
+
+
+def _envelope(
+    subject: str, name: str, sender: str, recipients: Sequence[str], date: datetime.datetime | None = None
+) -> EmailMessage:
+    if not recipients:
+        raise ValueError("the report has no recipient: name at least one address")
+    origin = _address(sender)
+    message = EmailMessage(policy=SMTP)
+    message["Subject"] = subject
+    message["From"] = origin
+    message["To"] = tuple(_address(recipient) for recipient in recipients)
+    message["Date"] = format_datetime(date or datetime.datetime.now(datetime.UTC))
+    message["Message-ID"] = f"<{name}@{origin.domain}>"
+    message["Auto-Submitted"] = "auto-generated"  # RFC 3834: no vacation notices in return
+    message["X-Auto-Response-Suppress"] = "All"  # the same for Exchange
     return message
 
 

@@ -177,7 +177,14 @@ def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
     if shown is None or place.waits:
         return
     if shown.open and place.state in BROKEN:
-        records.drain_again(place.node, "somebody opened it, or its scheduler lost the drain")
+        why = "somebody opened it, or its scheduler lost the drain"
+        records.drain_again(place.node, why)
+        simulated = "[simulated] " if records.get_node(place.node).simulated else ""
+        records.notify(
+            f"drained again/{place.node}",
+            f"{simulated}{place.node} is in {place.state} and was open in {place.cluster}: {why}; it is drained again. "
+            f"See who opened it, and `muster node move` if it is healthy",
+        )
         carry_out(place.node)
     elif shown.open and place.admitted and not shown.marked:
         # What `scontrol reconfigure` lost is set again; this opens and closes nothing.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -52,11 +53,16 @@ def controller_ready() -> None:
     """Raise ControllerFault unless certificates can be signed, the SSH key parsed, and the node side packed.
 
     Called before a run takes a node: no node leaves service for a test that the controller cannot make. That the
-    records can be written, the lease proves.
+    records can be written, the lease proves. No run reports such a fault, so it is mailed, once a day.
     """
-    records.check_signing_key()
-    logins.credentials(settings().ssh_conn_id).key()
-    build_agent(settings().home / "agents")
+    try:
+        records.check_signing_key()
+        logins.credentials(settings().ssh_conn_id).key()
+        build_agent(settings().home / "agents")
+    except ControllerFault as fault:
+        which = hashlib.sha256(str(fault).encode()).hexdigest()[:16]
+        records.notify(f"controller fault/{which}", f"No node can be tested: {fault}")
+        raise
 
 
 def refuse_other_pool(node: NodeRecord, params: Mapping[str, Any]) -> None:

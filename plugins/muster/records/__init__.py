@@ -51,6 +51,7 @@ from muster.records.nodes import (
     node_events,
     touch_contact,
 )
+from muster.records.notices import notify
 from muster.records.outbox import (
     outbox_add,
     outbox_failed,
@@ -243,6 +244,7 @@ __all__ = [
     "node_readings",
     "nodes_with",
     "note_difference",
+    "notify",
     "open_findings",
     "outbox_add",
     "outbox_failed",

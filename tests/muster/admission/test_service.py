@@ -105,7 +105,10 @@ def test_a_foreign_drain_stays_and_is_shown(nodes: Path) -> None:
     assert line(nodes).endswith("alice: bad fan")
 
 
-def test_a_node_in_quarantine_that_somebody_opened_is_closed_again_and_a_person_is_asked(nodes: Path) -> None:
+def test_a_node_in_quarantine_that_somebody_opened_is_closed_again_and_a_person_is_asked(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.org")
     in_production()
     move(NODE, State.QUARANTINE, "Ada", "noise")
     nodes.write_text(f"{THERE}\n")
@@ -114,6 +117,7 @@ def test_a_node_in_quarantine_that_somebody_opened_is_closed_again_and_a_person_
     assert "muster: noise" in line(nodes)
     assert place
     assert place.question
+    assert [mail.key.split("/")[1:3] for mail in records.outbox_pending()] == [["drained again", NODE]]
     move(NODE, State.TRIAGE, "Ada", "seen")
     place = records.scheduler_place(NODE)
     assert place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,20 @@ def test_no_run_takes_a_node_that_the_controller_cannot_test(
         begin()
     assert records.get_node(NODE).state is State.PRODUCTION
     assert records.live_leases() == []
+
+
+def test_a_fault_that_refuses_claims_is_mailed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving()
+    monkeypatch.setenv("MUSTER_SSH_KEY_FILE", "/nowhere/key")
+    for recipients in ("", "ops@example.org", "ops@example.org", "no address"):
+        monkeypatch.setenv("MUSTER_MAIL_TO", recipients)
+        for _ in range(2):
+            with pytest.raises(ControllerFault):
+                qualification.claim(*RUN, PARAMS)
+    (waiting,) = records.outbox_pending()
+    message = email.message_from_bytes(records.outbox_message(waiting.id))
+    assert message["To"] == "ops@example.org"
+    assert "/nowhere/key" in str(message.get_payload())
 
 
 @pytest.mark.parametrize(
