@@ -105,6 +105,10 @@ class LeftAlone(MusterError):
     """A change waits, since somebody else's drain or state of the node stands in the scheduler."""
 
 
+class Preempted(MusterError):
+    """The test was a job of the scheduler, which took the node back for a user's job."""
+
+
 class AirflowUnreachable(MusterError):
     """Airflow's API server does not answer."""
 

@@ -47,12 +47,15 @@ SlurmctldTimeout=10
 SlurmdTimeout=30
 MessageTimeout=5
 InactiveLimit=0
-KillWait=1
+KillWait=5
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
 MpiDefault=none
 JobCompType=jobcomp/none
 AccountingStorageType=accounting_storage/none
 {nodes}
-PartitionName=users Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=users Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+PartitionName=muster Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=CANCEL
 """
 
 

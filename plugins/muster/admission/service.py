@@ -8,13 +8,15 @@ idle.
 from __future__ import annotations
 
 import collections
+import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
 
 from muster import records
 from muster.admission.backend import Allocation, Mark, Seen
-from muster.admission.clusters import backend_of
-from muster.errors import LeftAlone, MusterError, SchedulerDown
+from muster.admission.clusters import backend_of, preemptible_tests
+from muster.admission.slurm_test_job import JOB_PREFIX, PreemptibleTests
+from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown
 from muster.lifecycle.selection import Idle
 from muster.lifecycle.transitions import State
 from muster.records import PlaceRecord
@@ -80,6 +82,68 @@ def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> d
     return found
 
 
+def take_for_test(node: str, run: str, why: str) -> None:
+    """Take a node in service for the test ``run``: by a job that every user's job preempts, or else by closing it.
+
+    A closed node is tested closed. Raises MusterError as ``withdraw_for_test`` does, BadScheduler.
+    """
+    place, tests = _tests_of(node)
+    seen = look([node]).get(node) if tests else None
+    if place is None or tests is None or seen is None or not seen.open:
+        withdraw_for_test(node, why)
+        return
+    if seen.idle.idle is False:
+        raise LeftAlone(f"{node} is not tested, since it is in use: {seen.idle.why}")
+    # Stored first: a job that is submitted by a process that dies is then found, and ended.
+    job = JOB_PREFIX + hashlib.sha256(f"{run} {node}".encode()).hexdigest()[:16]
+    records.note_test_job(node, job)
+    tests.begin(place.name, job)
+
+
+def step_of_test(node: str) -> tuple[str, ...]:
+    """Returns the words that run a command on the node as part of its test job; () if the test is no job.
+
+    Raises Preempted if the job is over, SchedulerDown.
+    """
+    place, tests = _tests_of(node)
+    if place is None or tests is None or not place.test_job:
+        return ()
+    if words := tests.step(place.test_job):
+        return words
+    records.note_test_job(node, place.test_job, preempted=True)
+    raise Preempted(f"the test of {node} was preempted: {place.cluster} took the node back for another job")
+
+
+def preempted(node: str) -> bool:
+    """Whether the test of the node was a job that its scheduler ended. Unknown counts as no."""
+    try:
+        step_of_test(node)
+    except Preempted:
+        return True
+    except MusterError as error:
+        log.warning("whether the test of %s was preempted is unknown: %s", node, error)
+    return False
+
+
+def end_test(node: str) -> None:
+    """End the node's test job, if it has one; repeated by ``reconcile`` until the scheduler has confirmed it."""
+    place, tests = _tests_of(node)
+    if place is None or not place.test_job:
+        return
+    try:
+        if tests is not None:
+            tests.end(place.test_job)
+    except MusterError as error:
+        log.warning("the test job of %s is ended later: %s", node, error)
+        return
+    records.note_test_job(node, "")
+
+
+def _tests_of(node: str) -> tuple[PlaceRecord | None, PreemptibleTests | None]:
+    place = records.scheduler_place(node)
+    return place, preemptible_tests(backend_of(place.cluster)) if place else None
+
+
 def withdraw_for_test(node: str, why: str) -> None:
     """Close a node in service before a test. Raises MusterError unless its scheduler has confirmed it and it is free.
 
@@ -135,6 +199,10 @@ def reconcile() -> list[str]:
     A cluster that does not answer is left after its first change: its others wait for the next call.
     """
     down: set[str] = set()
+    held = {lease.node for lease in records.live_leases()}
+    for place in records.scheduler_places():
+        if place.test_job and place.node not in held:
+            end_test(place.node)  # its run is over, or its process died
     for place in records.scheduler_places(waiting=True):
         if place.cluster not in down and carry_out(place.node) and _is_down(place.cluster, place.name):
             down.add(place.cluster)

@@ -17,6 +17,7 @@ import pydantic
 
 from muster.admission.backend import Mark, Seen
 from muster.admission.runner import Runner
+from muster.admission.slurm_test_job import JOB_PREFIX, PreemptibleTests
 from muster.errors import LeftAlone, SchedulerDown
 from muster.remote.ssh import NodeAddress
 from muster.settings import settings
@@ -63,6 +64,7 @@ class SlurmSettings(pydantic.BaseModel):
     """One cluster: its commands run here with ``slurm_conf``, or on a login node. ``sudo``: before scontrol update.
 
     ``user``: under which Slurm records our drains; empty: root with sudo, else the user who runs the commands.
+    ``test_partition``: where tests of idle nodes run as jobs, with ``test_gres`` ("gpu:8"); empty: they drain the node.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -72,6 +74,8 @@ class SlurmSettings(pydantic.BaseModel):
     login: Login | None = None
     sudo: bool = False
     user: str = ""
+    test_partition: str = ""
+    test_gres: str = ""
 
 
 class _Node(pydantic.BaseModel):
@@ -98,6 +102,8 @@ class Slurm:
         login = chosen.login
         address = NodeAddress(login.host, login.host, login.port, login.user, login.host_key) if login else None
         self._runner = Runner(settings().scheduler_timeout_s, variables, address)
+        partition = chosen.test_partition
+        self.test_jobs = PreemptibleTests(self._runner, partition, chosen.test_gres) if partition else None
 
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """As ``sinfo`` shows the nodes; jobs are named if one node is asked for. Raises SchedulerDown."""
@@ -179,15 +185,20 @@ class Slurm:
         )
 
     def _jobs(self, name: str) -> str:
-        raw = self._runner.run("squeue", "--noheader", "--nodelist", name, "--format", "%i of %u")
-        lines = one_line(", ".join(raw.decode("utf-8", "replace").split("\n")[:-1]))[:REASON_LENGTH]
+        raw = self._runner.run("squeue", "--noheader", "--nodelist", name, "--format", "%i of %u|%j")
+        jobs = [line.partition("|")[::2] for line in raw.decode("utf-8", "replace").split("\n")[:-1]]
+        if jobs and all(job.startswith(JOB_PREFIX) and each.endswith(f" of {self._me()}") for each, job in jobs):
+            return ""  # our own test is no allocation
+        lines = one_line(", ".join(each for each, _ in jobs))[:REASON_LENGTH]
         return f"Slurm job {lines}" if lines else "a Slurm job that ends now"
 
+    def _me(self) -> str:
+        if self._runner.login is None:
+            return pwd.getpwuid(os.geteuid()).pw_name
+        return self._runner.run("id", "-un").decode().strip()
+
     def _our_user(self) -> str:
-        if not self._user and self._runner.login is None:
-            self._user = pwd.getpwuid(os.geteuid()).pw_name
-        elif not self._user:
-            self._user = self._runner.run("id", "-un").decode().strip()
+        self._user = self._user or self._me()
         return self._user
 
     def _update(self, name: str, *changes: str) -> None:

@@ -28,7 +28,7 @@ class RunFacts:
     ``stages``: the run's current verdicts. ``verdicts``: the current verdicts on the node, of all runs.
     ``suspect``: a part of the node corrupted data before, without a waiver valid now. ``accepted``: all that the run
     found is waived now, and was waived when a person admitted the node. ``fenced``: the node refused a job of the run
-    as older than one that it has seen.
+    as older than one that it has seen. ``preempted``: the run was a job of the scheduler, which ended it for a user's.
     """
 
     run: RunRecord
@@ -38,6 +38,7 @@ class RunFacts:
     suspect: bool
     accepted: bool
     fenced: bool = False
+    preempted: bool = False
 
     @property
     def full_coverage(self) -> bool:
@@ -51,7 +52,7 @@ class RunFacts:
         all with full coverage, and warns only of findings that a person accepted when admitting the node.
         """
         if verdict is Verdict.SKIPPED:
-            passed = all(each.verdict is Verdict.PASS for each in self.stages)
+            passed = self.preempted or all(each.verdict is Verdict.PASS for each in self.stages)
             return self.run.state_before is State.PRODUCTION and passed
         warned = verdict is Verdict.WARN and self.accepted and not self.suspect
         return warned and self._covered(Verdict.PASS, Verdict.WARN)

@@ -12,6 +12,7 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from muster import acting, records
+from muster.admission import service
 from muster.errors import IllegalMove, MusterError, UnknownRun
 from muster.integration import closing, logins
 from muster.operators import claims, mailing
@@ -59,6 +60,8 @@ def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] =
         unjudged = verdict is Verdict.INCONCLUSIVE and verdict not in {each.verdict for each in judgements}
         if unjudged and (fault := faults().get("")):
             verdict, headline = Verdict.SKIPPED, f"Not tested, for a fault of the controller: {fault}"
+        if verdict is Verdict.INCONCLUSIVE and service.preempted(run.node):
+            verdict, headline = Verdict.SKIPPED, "Preempted: its scheduler took the node back for another job"
         closed = records.finish_run(dag_id, run_id, verdict, headline)
     except (UnknownRun, IllegalMove) as error:
         raise AirflowFailException(f"the run cannot be concluded: {error}") from error
@@ -81,5 +84,7 @@ def release(dag_id: str, run_id: str) -> list[str]:
         # The node itself stops the job at its deadline, or when a newer run starts one.
         log.warning("a job of this run may still be running on the node: %s", error)
     freed = closing.release(dag_id, run_id, "the run is over")
+    for node in freed:
+        service.end_test(node)
     log.info("released %s", ", ".join(freed) or "nothing: the node was released before")
     return freed

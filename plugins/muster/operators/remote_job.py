@@ -17,7 +17,8 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster import records
-from muster.errors import ControllerFault, DifferentMachine, IllegalMove, LeaseLost, MusterError, UnknownRun
+from muster.admission import service
+from muster.errors import ControllerFault, DifferentMachine, IllegalMove, LeaseLost, MusterError, Preempted, UnknownRun
 from muster.integration import logins
 from muster.operators.trigger import JobTrigger
 from muster.remote import attempt as remote
@@ -99,7 +100,7 @@ class RemoteJobOperator(BaseOperator):
             try:
                 with log_in(attempt.node) as client:
                     agent = build_agent(settings().home / "agents")
-                    attempt, seen = remote.begin(attempt, client, agent)
+                    attempt, seen = remote.begin(attempt, client, agent, service.step_of_test(attempt.node.name))
             except ssh.RemoteError as error:
                 self._starting = None
                 last = self._is_last(context)
@@ -171,7 +172,7 @@ class RemoteJobOperator(BaseOperator):
         """
         try:
             yield
-        except (DifferentMachine, IllegalMove, LeaseLost, SkuError, UnknownRun, launch.BadLaunch) as error:
+        except (DifferentMachine, IllegalMove, LeaseLost, Preempted, SkuError, UnknownRun, launch.BadLaunch) as error:
             raise AirflowFailException(str(error)) from error
         except ControllerFault as error:
             context["ti"].xcom_push(key=_FAULT, value={"member": self.member, "why": str(error)})

@@ -90,9 +90,10 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> d
     try:
         with claims.held([name], dag_id, run_id) as (lease,):
             # Without force: revalidation never disturbs a node in use.
-            service.withdraw_for_test(name, f"revalidation {run_id}")
+            service.take_for_test(name, f"{dag_id} {run_id}", f"revalidation {run_id}")
             records.begin_run(dag_id, run_id, name, level, reason, started_by=login, required_stages=_stages(params))
     except (LeaseHeld, LeftAlone) as error:
+        _end_own_test(name)
         service.carry_out(name)
         raise AirflowSkipException(f"{name} is not tested: {error}") from error
     return {"node": name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
@@ -121,7 +122,13 @@ def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] =
         _return_to_scheduler(run.node)
 
 
+def _end_own_test(name: str) -> None:
+    if all(lease.node != name for lease in records.live_leases()):
+        service.end_test(name)
+
+
 def _return_to_scheduler(name: str) -> None:
+    service.end_test(name)
     if records.get_node(name).state is State.PRODUCTION:
         records.put_back(name, "its revalidation is over")
     service.carry_out(name)

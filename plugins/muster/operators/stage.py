@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import records
+from muster.admission import service
 from muster.errors import MusterError
 from muster.integration.policy import DEFAULT_POOL, LOAD_STAGES
 from muster.judging import repeats
@@ -113,6 +114,8 @@ class MusterStageOperator(RemoteJobOperator):
         for missing in judgement.coverage.missing:
             self.log.warning("not measured: %s", missing)
         last = self._is_last(context)
+        if judgement.verdict is Verdict.INCONCLUSIVE and not last:
+            last = service.preempted(attempt.node.name)  # the node is a user's by now: no further attempt
         then = outcome.whats_next(judgement.verdict, job_end, last, repeat=bool(judgement.repeat))
         if then is Next.REPEAT:
             # A repeat is no failure, so it uses up none of Airflow's retries.

@@ -16,7 +16,7 @@ from muster.lifecycle.transitions import STAGES, Evidence, State
 from muster.records import certificates, common_causes, withdrawals
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
-from muster.records.database.models import Job, Node, Run, StageRecord
+from muster.records.database.models import Job, Node, Run, SchedulerPlace, StageRecord
 from muster.records.database.wanted import follow_state
 from muster.records.fleet.suspects import free_of_suspects
 from muster.records.values import JobRecord, NodeRecord, RunRecord, StageSummary
@@ -258,6 +258,7 @@ def close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
 
 def _facts(session: Session, run: Run, node: Node) -> RunFacts:
     found = [finding for _, finding in common_causes.findings_of_run(session, run)]
+    place = session.get(SchedulerPlace, node.name)
     fenced = select(StageRecord.id).where(
         StageRecord.run == run.id, StageRecord.current, StageRecord.job_end == END_FENCED
     )
@@ -269,6 +270,7 @@ def _facts(session: Session, run: Run, node: Node) -> RunFacts:
         suspect=not free_of_suspects(session, node),
         accepted=accepted_at_admission(session, node, found),
         fenced=bool(session.scalar(select(fenced.exists()))),
+        preempted=place is not None and place.preempted,
     )
 
 

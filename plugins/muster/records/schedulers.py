@@ -42,6 +42,8 @@ class PlaceRecord:
     difference: str
     question: str
     verify: str
+    test_job: str = ""
+    preempted: bool = False
 
     @property
     def waits(self) -> bool:
@@ -158,6 +160,13 @@ def note_difference(node: str, difference: str, verify: str = "") -> None:
             row.difference, row.verify = difference, verify
 
 
+def note_test_job(node: str, job: str, *, preempted: bool = False) -> None:
+    """Store the name of the job as which the node is tested, and whether it was preempted; "" once we ended it."""
+    with writing() as session:
+        row = session.get_one(SchedulerPlace, node, with_for_update=True)
+        row.test_job, row.preempted = job, preempted
+
+
 def drain_again(node: str, seen: str) -> None:
     """Queue the withdrawal of a node in quarantine that its scheduler shows open, and ask a person about it."""
     with writing() as session:
@@ -178,5 +187,6 @@ def _record(session: Session, node: str) -> PlaceRecord | None:
 def _value(row: SchedulerPlace, state: str) -> PlaceRecord:
     return PlaceRecord(
         row.node, row.cluster, row.name, State(state), row.wanted, row.why, row.wanted_at, row.done, row.attempts,
-        row.last_error, row.difference, row.question, row.verify,
+        row.last_error, row.difference, row.question, row.verify, row.test_job,
+        row.preempted,
     )  # fmt: skip

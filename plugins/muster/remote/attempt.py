@@ -13,7 +13,7 @@ import json
 import logging
 import posixpath
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 import paramiko
@@ -130,10 +130,13 @@ def seed(job_key: str) -> int:
     return int(hashlib.sha256(job_key.encode()).hexdigest()[:8], 16)
 
 
-def begin(attempt: Attempt, client: paramiko.SSHClient, agent: AgentFile) -> tuple[Attempt, jobs.Look]:
+def begin(
+    attempt: Attempt, client: paramiko.SSHClient, agent: AgentFile, step: Sequence[str] = ()
+) -> tuple[Attempt, jobs.Look]:
     """Start the attempt's job unless the node has it already. Returns the attempt and the node's state before.
 
-    First sends the agent if needed, stops every other job on the node, and reads its BMC. Raises RemoteError.
+    First sends the agent if needed, stops every other job on the node, and reads its BMC. ``step``: the words that
+    run it as part of a job of the node's scheduler. Raises RemoteError.
     """
     node, key = attempt.node, attempt.job_key
     seen = jobs.look(client, node.work_dir, key, agent.sha256)
@@ -154,7 +157,7 @@ def begin(attempt: Attempt, client: paramiko.SSHClient, agent: AgentFile) -> tup
         chassis=before.to_json() if before else "",
     )
     records.record_job(job)
-    jobs.start(client, seen, key, attempt.plan.to_json(), node.launch, agent.sha256)
+    jobs.start(client, seen, key, attempt.plan.to_json(), node.launch, agent.sha256, step)
     log.info("started job %s on %s: %s", key, node.name, ", ".join(call.probe for call in attempt.plan.probes))
     return dataclasses.replace(attempt, job=job), seen
 

@@ -12,7 +12,7 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,15 +144,25 @@ def send_agent(client: paramiko.SSHClient, seen: Look, agent: Path, sha256: str)
 
 
 def start(
-    client: paramiko.SSHClient, seen: Look, key: str, plan: str, launch: Mapping[str, Any], agent_sha256: str
+    client: paramiko.SSHClient,
+    seen: Look,
+    key: str,
+    plan: str,
+    launch: Mapping[str, Any],
+    agent_sha256: str,
+    step: Sequence[str] = (),
 ) -> bool:
-    """Start the job detached. Returns False if it was started before. Raises RemoteError, BadLaunch."""
+    """Start the job detached, by the command ``step`` if there is one. Returns False if it was started before.
+
+    Raises RemoteError, BadLaunch.
+    """
     where = paths(seen.work, key)
     ssh.store(client, where.plan, plan.encode())
     how = _at_home(launch, seen.home)
     words = launching.command_for(how, agent_path(seen.work, agent_sha256), ["run", where.plan], key=key)
     removal = launching.remove_container(launching.parse_launch(how), key)
-    script = ssh.shell(scripts.START, where.folder, seen.work, seen.boot_id, shlex.join(words), removal, scripts.RUN)
+    command = shlex.join(words)
+    script = ssh.shell(scripts.START, where.folder, seen.work, seen.boot_id, command, removal, scripts.RUN, *step)
     answer = ssh.run(client, script, timeout=60)
     if answer.rc == 43:
         return False

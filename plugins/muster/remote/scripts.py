@@ -61,10 +61,11 @@ printf %s "$3" >"$1/boot_id"
 printf '%s\\n' "$5" >"$1/removal"
 : >"$1/stdout.log"
 detached=nohup; command -v setsid >/dev/null 2>&1 && detached=setsid
-$detached sh -c "$6" muster-job "$1" "$2" "$4" </dev/null >/dev/null 2>&1 &
+j=$1 w=$2 command=$4 run=$6; shift 6
+$detached "$@" sh -c "$run" muster-job "$j" "$w" "$command" </dev/null >/dev/null 2>&1 &
 """
 """$1 job folder, $2 work folder, $3 boot id, $4 the node side's command, $5 the command that removes its container,
-$6 ``RUN``.
+$6 ``RUN``, then the words of a command that runs it.
 
 ``mkdir`` is the lock: only the caller that makes the folder starts the job.
 """

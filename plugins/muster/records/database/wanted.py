@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.lifecycle.transitions import State
-from muster.records.database.models import Node, SchedulerPlace
+from muster.records.database.models import Lease, Node, SchedulerPlace
 
 ADMITTED, WITHDRAWN, LEFT_ALONE = "admitted", "withdrawn", ""
 
@@ -32,7 +33,10 @@ def want(session: Session, node: Node, wanted: str, why: str) -> None:
 
 def follow_state(session: Session, node: Node, why: str, *, by_person: bool = False) -> None:
     """Queue what the node's present state demands. ``by_person``: an open question about it is answered."""
-    want(session, node, of_state(node), why)
     place = session.get(SchedulerPlace, node.name)
+    by_job = place is not None and place.test_job and State(node.state) is State.REVALIDATION
+    if by_job and session.scalar(select(Lease.id).where(Lease.node == node.name, Lease.released_at.is_(None))):
+        return  # the test is a job, which keeps the node in service
+    want(session, node, of_state(node), why)
     if place is not None and by_person:
         place.question = ""

@@ -1,0 +1,105 @@
+"""A test as a job of Slurm: exclusive, of the lowest tier, so that Slurm cancels it for any job of a user.
+
+The job holds the node by a step that sleeps, and the node side runs as a further step of it. Steps get SIGTERM at once
+and a batch script only half a minute later (measured on 22.05), so the script does nothing but wait for the first step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+
+from muster.admission.runner import Runner
+from muster.errors import BadScheduler, LeftAlone, SchedulerDown
+
+JOB_PREFIX = "muster-test-"
+START_S = 20.0
+"""A test that does not start on an idle node within so many seconds waits behind a job of a user: it is cancelled."""
+
+LIMIT_MINUTES = 24 * 60
+"""Slurm ends a test job that nobody ended after so long."""
+
+_WAITS = frozenset({"PENDING", "CONFIGURING"})
+_FIELD = re.compile(r"(\w+)\s*=\s*(\S+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class PreemptibleTests:
+    """Test jobs in ``partition``. ``gres``: what an exclusive job does not give its steps by itself ("gpu:8")."""
+
+    runner: Runner
+    partition: str
+    gres: str = ""
+
+    def check(self) -> None:
+        """Raise BadScheduler unless each job of another partition takes a node back from ours; SchedulerDown."""
+        name = self.partition
+        config = _fields(self.runner.run("scontrol", "show", "config"))
+        if config.get("PreemptType") != "preempt/partition_prio":
+            raise BadScheduler(
+                f"idle tests in partition {name} would hold up jobs: PreemptType is {config.get('PreemptType')}; "
+                "set it to preempt/partition_prio (docs/examples/slurm_idle_tests.conf)"
+            )
+        shown = self.runner.run("scontrol", "--oneliner", "show", "partition").decode("utf-8", "replace")
+        partitions = {found["PartitionName"]: found for found in map(_fields, shown.splitlines()) if found}
+        ours = partitions.get(name)
+        if ours is None:
+            raise BadScheduler(f"there is no partition {name} for idle tests; see docs/examples/slurm_idle_tests.conf")
+        tier = int(ours["PriorityTier"])
+        beside = [other for other, found in partitions.items() if other != name and int(found["PriorityTier"]) <= tier]
+        if ours["PreemptMode"] != "CANCEL" or beside:
+            why = (
+                f"partition {beside[0]} has no higher PriorityTier" if beside else f"PreemptMode={ours['PreemptMode']}"
+            )
+            raise BadScheduler(
+                f"partition {name} is not preemptible by every job: {why}; give it PreemptMode=CANCEL and the lowest "
+                "PriorityTier of all (docs/examples/slurm_idle_tests.conf)"
+            )
+
+    def begin(self, node: str, job: str) -> None:
+        """Submit the job, unless it is there, and wait until it runs. Raises LeftAlone, BadScheduler, SchedulerDown."""
+        self.check()
+        if not self._find(job)[0]:
+            limit = str(LIMIT_MINUTES)
+            self.runner.run(
+                "sbatch", "--parsable", "--no-requeue", "--exclusive", "--nodes=1", "--mem=0", *self._gres(),
+                f"--nodelist={node}", f"--partition={self.partition}", f"--job-name={job}", f"--time={limit}",
+                "--output=/dev/null", "--chdir=/", f"--wrap=exec srun --overlap --ntasks=1 sleep {LIMIT_MINUTES * 60}",
+            )  # fmt: skip
+        until = time.monotonic() + START_S
+        while (state := self._find(job)[1]) != "RUNNING":
+            if state not in _WAITS or time.monotonic() > until:
+                self.end(job)
+                raise LeftAlone(f"{node} is not tested: Slurm did not start the test on it, so jobs of users need it")
+            time.sleep(0.2)
+
+    def step(self, job: str) -> tuple[str, ...]:
+        """Returns the words that run a command as a step of the job, on its node; () if the job does not run."""
+        number, state = self._find(job)
+        if state != "RUNNING":
+            return ()
+        variables = [f"{name}={value}" for name, value in self.runner.variables]
+        options = ("--overlap", "--ntasks=1", "--mem=0", *self._gres(), "--input=none", "--output=none")
+        return (*(("env", *variables) if variables else ()), "srun", f"--jobid={number}", *options)
+
+    def end(self, job: str) -> None:
+        """Cancel the job, if it is there. No other job is touched: its name is ours and its number is Slurm's."""
+        number, _ = self._find(job)
+        if number:
+            self.runner.run("scancel", "--me", number)
+
+    def _find(self, job: str) -> tuple[str, str]:
+        raw = self.runner.run("squeue", "--noheader", "--me", "--name", job, "--format", "%i %T")
+        number, _, state = raw.decode("utf-8", "replace").strip().partition("\n")[0].partition(" ")
+        if number and not number.isdigit():
+            raise SchedulerDown(f"squeue wrote what Muster cannot read: {number[:40]!r}")
+        return number, state
+
+    def _gres(self) -> tuple[str, ...]:
+        return (f"--gres={self.gres}",) if self.gres else ()
+
+
+def _fields(raw: bytes | str) -> dict[str, str]:
+    text = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
+    return dict(_FIELD.findall(text))
