@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import httpx
 import pydantic
@@ -91,6 +91,12 @@ class HttpSink(_Sink):
     url: pydantic.HttpUrl
     ca_file: Path | None = None
     token_file: Path | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _no_token_in_the_clear(self) -> Self:
+        if self.token_file and self.url.scheme != "https":
+            raise ValueError("token_file needs an https address")
+        return self
 
     def send(self, events: Sequence[AuditEvent]) -> None:
         """Post the events. Raises NotAccepted, OSError."""

@@ -86,6 +86,8 @@ def examine() -> Iterator[Check]:
     yield ssh_connection(current)
     yield from airflow(current)
     yield mail(current)
+    if current.audit_sinks:
+        yield audit_stream(current)
 
 
 def home(folder: Path) -> Check:
@@ -151,6 +153,21 @@ def skus(current: Settings) -> Check:
         except SkuError as error:
             return Check(Mark.MISSING, "SKU files", str(error), f"muster sku lint {name}")
     return Check(Mark.OK, "SKU files", ", ".join(known))
+
+
+def audit_stream(current: Settings) -> Check:
+    """Each receiver of MUSTER_AUDIT_SINKS can be used, and accepted what was sent last."""
+    from muster import records
+    from muster.audit.sinks import sinks
+
+    try:
+        sinks(current.audit_sinks)
+        failing = [lag.sentence for lag in records.audit_lags() if lag.last_error]
+    except MusterError as error:
+        return Check(Mark.MISSING, "audit stream", str(error), "see `muster settings`")
+    if failing:
+        return Check(Mark.ADVICE, "audit stream", "; ".join(failing), "make the receiver accept events")
+    return Check(Mark.OK, "audit stream", ", ".join(sorted(current.audit_sinks)))
 
 
 def agent(folder: Path) -> Check:

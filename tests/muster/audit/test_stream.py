@@ -11,10 +11,12 @@ import pytest
 
 from muster import acting, records
 from muster.audit import sinks, stream
+from muster.cli import doctor
 from muster.errors import BadSettings
 from muster.lifecycle.transitions import State
 from muster.records.database import access
 from muster.records.database.engine import writing
+from muster.settings import settings
 from tests.muster import fleet
 from tests.muster.audit import receivers
 
@@ -157,7 +159,16 @@ def test_an_event_that_is_committed_late_is_not_passed_over(fleet_db: str) -> No
 
 
 def test_a_sink_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for wrong in ({"kind": "mail"}, {}, {"kind": "file"}, {"kind": "http", "url": "no"}, {"kind": "file", "pth": "x"}):
+    clear = {"kind": "http", "url": "http://siem.example/", "token_file": "token"}
+    for wrong in (
+        {"kind": "mail"},
+        {},
+        {"kind": "file"},
+        {"kind": "http", "url": "no"},
+        {"kind": "file", "pth": "x"},
+        clear,
+    ):
         configure(monkeypatch, siem=wrong)
         with pytest.raises(BadSettings, match="siem"):
             stream.deliver()
+        assert doctor.audit_stream(settings()).mark is doctor.Mark.MISSING
