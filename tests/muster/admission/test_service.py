@@ -5,18 +5,28 @@ The scheduler is the worked example of docs/extending.md, whose list is a file: 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from muster import records
 from muster.admission import clusters, service
-from muster.admission.entry import move
+from muster.admission.entry import admit, move
 from muster.cli.check import of_controller
 from muster.errors import BadScheduler, IllegalMove, MusterError
 from muster.lifecycle.transitions import State
@@ -207,49 +217,141 @@ def test_bad_places_are_one_sentence_and_change_nothing(nodes: Path, monkeypatch
     assert marks == {"scheduler": "missing", "signing key": "ok"}
 
 
-STEPS = st.lists(st.sampled_from(["out", "back", "quarantine", "down", "up", "foreign", "freed", "reconcile"]))
+class Life(RuleBasedStateMachine):
+    """One node through tests, decisions and trouble, on a scheduler that others change and that goes away."""
 
+    numbers = itertools.count(1)
+    list_of_nodes: Path
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(STEPS)
-def test_whatever_happens_no_foreign_drain_is_undone_and_none_of_ours_is_left(nodes: Path, steps: list[str]) -> None:
-    away = nodes.with_suffix(".away")
-    away.unlink(missing_ok=True)
-    nodes.write_text(f"{THERE}\n")
-    if not any(node.name == NODE for node in records.list_nodes()):
-        in_production()
-    if records.get_node(NODE).state is State.QUARANTINE:
-        for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-            move(NODE, state, "Ada", "repaired")
-        fleet.qualify(run_id=f"again-{len(records.list_runs(node=NODE, limit=1000))}")
-        move(NODE, State.PRODUCTION, "Ada", "needed now")
-    service.reconcile()
-    foreign = False
-    for step in steps:
-        here = nodes if nodes.exists() else away
-        if step == "out":
-            records.hold_out(NODE, "revalidation")
-        elif step == "back":
-            records.put_back(NODE, "its run is over")
-        elif step == "quarantine" and records.get_node(NODE).state is State.PRODUCTION:
-            move(NODE, State.QUARANTINE, "Ada", "noise")
-        elif step == "down" and nodes.exists():
-            nodes.rename(away)
-        elif step == "up" and away.exists():
-            away.rename(nodes)
-        elif step == "foreign":
-            here.write_text(f"{THERE} # alice: fan\n")
-            foreign = True
-        elif step == "freed" and foreign:
-            here.write_text(f"{THERE}\n")
-            foreign = False
-        elif step == "reconcile":
+    def __init__(self) -> None:
+        super().__init__()
+        number = next(self.numbers)
+        self.node, self.there = f"gpu-{number:04}", f"r{number}"
+        self.up, self.foreign, self.opened_by_others, self.run, self.runs = True, False, True, "", 0
+        self.away = self.list_of_nodes.with_suffix(".away")
+        self.list_of_nodes.write_text(f"{self.there}\n")
+        placed(self.node, self.there)
+
+    @initialize(serves=st.booleans())
+    def begins(self, serves: bool) -> None:
+        if serves:
+            fleet.qualify(self.node, self.again())
+            self.decision_of_a_person()
             service.reconcile()
-        here = nodes if nodes.exists() else away
-        assert ("alice" in here.read_text()) is foreign
-    if away.exists():
-        away.rename(nodes)
-    records.put_back(NODE, "its run is over")
-    service.reconcile()
-    out = records.get_node(NODE).state is State.QUARANTINE
-    assert ("muster:" in line(nodes)) is (out and not foreign)
+
+    @property
+    def here(self) -> Path:
+        return self.list_of_nodes if self.up else self.away
+
+    @property
+    def state(self) -> State:
+        return records.get_node(self.node).state
+
+    def again(self) -> str:
+        self.runs += 1
+        return f"{self.node}-{self.runs}"
+
+    @precondition(lambda self: self.state is State.REGISTERED)
+    @rule(passes=st.booleans())
+    def qualification(self, passes: bool) -> None:
+        (fleet.qualify if passes else fleet.fail)(self.node, self.again())
+
+    @precondition(lambda self: self.state is State.QUALIFIED)
+    @rule()
+    def decision_of_a_person(self) -> None:
+        move(self.node, State.PRODUCTION, "Ada", "needed now")
+
+    @precondition(lambda self: not self.run and self.state is State.QUALIFIED)
+    @rule()
+    def gate(self) -> None:
+        run = self.again()
+        records.acquire_lease(self.node, "admission", run)
+        with contextlib.suppress(MusterError):
+            admit(self.node, "admission", run)
+        records.release_leases("admission", run, "over")
+
+    @precondition(lambda self: not self.run and self.state is State.PRODUCTION)
+    @rule()
+    def test_begins(self) -> None:
+        self.run = self.again()
+        records.acquire_lease(self.node, "node_revalidation", self.run)
+        with contextlib.suppress(MusterError):
+            service.withdraw_for_test(self.node, "revalidation")
+
+    @precondition(lambda self: self.run)
+    @rule()
+    def test_ends(self) -> None:
+        records.release_leases("node_revalidation", self.run, "over")
+        service.carry_out(self.node)
+        self.run = ""
+
+    @precondition(lambda self: self.state in (State.PRODUCTION, State.QUALIFIED) and not self.run)
+    @rule()
+    def quarantine(self) -> None:
+        move(self.node, State.QUARANTINE, "Ada", "noise")
+
+    @precondition(lambda self: self.state is State.QUARANTINE)
+    @rule()
+    def repair(self) -> None:
+        for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+            move(self.node, state, "Ada", "repaired")
+
+    @rule()
+    def scheduler_goes_or_comes(self) -> None:
+        self.here.rename(self.away if self.up else self.list_of_nodes)
+        self.up = not self.up
+
+    @rule(foreign=st.booleans())
+    def another_closes_or_opens(self, foreign: bool) -> None:
+        self.foreign, self.opened_by_others = foreign, not foreign
+        self.here.write_text(f"{self.there} # alice: fan\n" if foreign else f"{self.there}\n")
+
+    @rule()
+    def controller_is_killed_after_its_claim(self) -> None:
+        records.claim_change(self.node)
+
+    @rule()
+    def housekeeping(self) -> None:
+        service.reconcile()
+
+    @invariant()
+    def production_has_a_certificate(self) -> None:
+        if self.state is State.PRODUCTION:
+            assert records.certificate_of(self.node)
+
+    @invariant()
+    def only_what_has_a_certificate_is_opened_by_us(self) -> None:
+        shown = line(self.here, self.there)
+        self.opened_by_others &= shown == self.there
+        assert shown != self.there or self.opened_by_others or records.certificate_of(self.node)
+
+    @invariant()
+    def a_foreign_drain_stays(self) -> None:
+        assert ("alice" in self.here.read_text()) is self.foreign
+
+    def teardown(self) -> None:
+        if not self.up:
+            self.scheduler_goes_or_comes()
+        if self.run:
+            self.test_ends()
+        for _ in range(2):
+            service.reconcile()
+        closed = "muster:" in line(self.list_of_nodes, self.there)
+        assert not (closed and self.state is State.PRODUCTION), "no node is left drained by us"
+        assert closed or self.foreign or self.state not in service.BROKEN
+        self.leave()
+
+    def leave(self) -> None:
+        """The node's place goes, so that the next example is alone."""
+        if self.state is State.PRODUCTION:
+            move(self.node, State.REGISTERED, "Ada", "over")
+        records.place_on_scheduler(self.node, "", "", "Ada", "over")
+
+
+def test_whatever_happens_no_certificate_no_production_and_no_drain_is_left_or_undone(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedulers, "CLAIM", datetime.timedelta(0))
+    Life.list_of_nodes = nodes
+    few = settings(max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+    run_state_machine_as_test(Life, settings=few)
