@@ -15,9 +15,10 @@ import pytest
 
 from muster import records
 from muster.api import app as api
+from muster.lifecycle.transitions import State
 from muster.web import PREFIX
 from muster.web import app as web
-from muster_demo.stack import Stack
+from muster_demo.stack import Stack, write_password
 from tests.dags import conftest
 from tests.muster import fleet
 from tests.support import browser, live_airflow
@@ -42,6 +43,8 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         fleet.fail("gpu-0007")
         users = {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "operator:admin,viewer:viewer"}
         metrics = {"MUSTER_METRICS_TOKEN": PASSWORD}
+        (folder / "airflow").mkdir()
+        write_password(folder / "airflow", "viewer", PASSWORD)
         made = stack.enter_context(live_airflow.running(folder, READY, {**users, **metrics}))
         yield made
 
@@ -131,6 +134,34 @@ def test_a_link_to_a_run_opens_airflows_own_page(airflow: Stack, page: browser.B
     page.wait(f"{INSIDE}.querySelector('a[data-airflow]')")
     page.script(f"{INSIDE}.querySelector('a[data-airflow]').click()")
     page.wait(f"location.pathname.startsWith('/dags/{READY}/runs/')")
+
+
+def test_a_viewer_reads_and_changes_nothing(airflow: Stack) -> None:
+    url = f"{airflow.login.url}{PREFIX}/node/gpu-0003"
+    form = {"what": "move", "state": "quarantine", "reason": "x", "confirmed": "yes"}
+    origin = {"Origin": airflow.login.url}
+    assert httpx.post(url, data=form, headers=origin).status_code == 401
+    login = {"username": "viewer", "password": PASSWORD}
+    token = httpx.post(f"{airflow.login.url}/auth/token", json=login).json()["access_token"]
+    viewer = {"Authorization": f"Bearer {token}"}
+    assert httpx.get(url, headers=viewer).status_code == 200
+    assert httpx.post(url, data=form, headers=origin | viewer).status_code == 403
+    assert records.get_node("gpu-0003").state is State.REGISTERED
+
+
+def test_an_operator_quarantines_a_node_after_seeing_what_it_means(airflow: Stack, page: browser.Browser) -> None:
+    page.go(f"{airflow.login.url}/plugin/fleet")
+    page.wait(f"{INSIDE}.querySelector('caption')")
+    page.script(f"{INSIDE}.querySelector('a[href$=\"/node/gpu-0005\"]').click()")
+    page.wait(f"{INSIDE}.querySelector('input[name=reason]')")
+    page.script(f"{INSIDE}.querySelector('select[name=state]').value = 'quarantine'")
+    page.script(f"{INSIDE}.querySelector('input[name=reason]').value = 'smells of smoke'")
+    page.script(f"{INSIDE}.querySelector('form[method=post] button').click()")
+    page.wait(f"{INSIDE}.body.innerText.includes('it is not tested while it is in quarantine')")
+    page.script(f"{INSIDE}.querySelector('button[name=confirmed]').click()")
+    page.wait(f"{INSIDE}.querySelector('h1').innerText === 'gpu-0005'")
+    event = records.node_events("gpu-0005")[-1]
+    assert (event.to_state, event.login) == (State.QUARANTINE, f"airflow:{airflow.login.username}")
 
 
 def test_nothing_is_asked_of_another_host(airflow: Stack, page: browser.Browser) -> None:

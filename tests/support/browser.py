@@ -90,7 +90,7 @@ def chromium(profile: Path) -> Iterator[Browser]:
         port = _port(profile / "DevToolsActivePort", process)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=20) as answer:
             (target,) = [each for each in json.load(answer) if each["type"] == "page"]
-        with connect(target["webSocketDebuggerUrl"], max_size=None) as socket:
+        with connect(target["webSocketDebuggerUrl"], max_size=None, ping_interval=None) as socket:
             yield Browser(socket)
     finally:
         process.terminate()

@@ -201,6 +201,11 @@ def possible_moves(current: State) -> str:
     return ", ".join(moves) or "no other state"
 
 
+def person_moves(current: State) -> list[State]:
+    """Returns the states into which a named person may move a node from ``current``."""
+    return [to for (origin, to), needs in TRANSITIONS.items() if origin is current and Need.PERSON in needs]
+
+
 def state_for(stage: str, current: State) -> State:
     """Returns the state for ``stage`` of a node in ``current`` that is not in shadow mode."""
     return State.REVALIDATION if current in SERVING else STATE_OF_STAGE[stage]

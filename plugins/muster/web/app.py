@@ -1,4 +1,4 @@
-"""The page's routes, which change nothing. Airflow's own login guards every one of them, static files included."""
+"""The page's routes. Airflow's own login guards every one of them, static files included."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import importlib.resources
 import threading
 from pathlib import PurePosixPath
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import requires_access_view
-from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi import Depends, FastAPI, Form, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from muster import records
 from muster.errors import MusterError, UnknownNode, UnknownRun
-from muster.web import PREFIX, fleet, plots
+from muster.web import PREFIX, actions, fleet, plots
 from muster_criteria.text import one_line
 from muster_reports import advice, page, text
 
@@ -37,6 +38,8 @@ def create_app() -> FastAPI:
     app.get("/", response_class=HTMLResponse)(overview)
     app.get("/live", response_class=HTMLResponse)(live)
     app.get("/node/{name}", response_class=HTMLResponse)(node)
+    guarded = [Depends(actions.decide), Depends(actions.from_this_page)]
+    app.post("/node/{name}", response_class=HTMLResponse, dependencies=guarded)(change)
     app.get("/run", response_class=HTMLResponse)(run)
     app.get("/report", response_class=HTMLResponse)(report)
     app.get("/static/{name}")(static)
@@ -72,6 +75,8 @@ def node(request: Request, name: str, metric: str = "") -> Response:
         node=found, runs=runs, last=last, ended=ended,
         steps=advice.next_steps(last) if last else (),
         findings=records.open_findings(name),
+        moves=actions.moves(found),
+        until=_now() + datetime.timedelta(days=actions.WAIVER_DAYS),
         verdicts=records.latest_verdicts(name),
         lease=records.get_lease(name),
         events=records.node_events(name, limit=EVENTS_MAX)[::-1],
@@ -82,6 +87,24 @@ def node(request: Request, name: str, metric: str = "") -> Response:
         metric=metric,
         life=plots.life(records.metric_points(name, metric)) if metric else None,
     )  # fmt: skip
+
+
+def change(
+    request: Request,
+    asked: Annotated[actions.Change, Depends(actions.Change)],
+    confirmed: Annotated[str, Form()] = "",
+) -> Response:
+    """Show what a change would do; made once it is confirmed, and the node's page is shown again."""
+    try:
+        if confirmed:
+            asked.apply()
+            return RedirectResponse(f"{_base(request)}{PREFIX}/node/{quote(asked.node)}", status_code=303)
+        sentence, risks = asked.preview()
+    except MusterError as error:
+        body = _render(request, "change.html.j2", change=asked, error=str(error), sentence="", risks=())
+        body.status_code = 400
+        return body
+    return _render(request, "change.html.j2", change=asked, error="", sentence=sentence, risks=risks)
 
 
 def run(request: Request, dag_id: str, run_id: str) -> Response:

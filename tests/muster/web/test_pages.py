@@ -6,11 +6,14 @@ import dataclasses
 from collections.abc import Iterator
 
 import pytest
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.api_fastapi.core_api.security import get_user
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from muster import records
 from muster.lifecycle.transitions import State
+from muster.web import actions
 from muster.web import app as web
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
@@ -22,8 +25,10 @@ HOSTILE = "<script>alert(1)</script>\x1b[2J‮"
 @pytest.fixture
 def client(fleet_db: str) -> Iterator[TestClient]:
     app = web.create_app()
-    app.dependency_overrides[web.read] = lambda: None
-    with TestClient(app) as made:
+    for guard in (web.read, actions.decide):
+        app.dependency_overrides[guard] = lambda: None
+    app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="ada", role="user")
+    with TestClient(app, headers={"Origin": "http://testserver"}) as made:
         yield made
 
 
@@ -39,8 +44,10 @@ def test_no_route_is_without_airflows_login() -> None:
     assert app.routes
     for route in app.routes:
         assert isinstance(route, APIRoute), f"{route} is mounted, and no dependency of the app guards it"
-        assert route.methods == {"GET"}
-        assert web.read in [each.call for each in route.dependant.dependencies]
+        guards = [each.call for each in route.dependant.dependencies]
+        assert web.read in guards
+        if route.methods != {"GET"}:
+            assert {actions.decide, actions.from_this_page} <= set(guards)
 
 
 def test_an_empty_fleet_says_how_to_begin(client: TestClient) -> None:
@@ -128,6 +135,67 @@ def test_the_page_of_a_run_leads_to_its_node(client: TestClient) -> None:
     answer = client.get(f"/run?dag_id={fleet.DAG}&run_id={run}", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/muster/node/n1")
     assert "gpu3 is slow." in page(client, f"/report?dag_id={fleet.DAG}&run_id={run}&node=n1")
+
+
+def test_a_change_is_previewed_then_recorded_under_the_login(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    fleet.qualify("n1")
+    form = {"what": "move", "state": "quarantine", "reason": "smells of smoke"}
+    preview = client.post("/node/n1", data=form)
+    assert "it is not tested while it is in quarantine" in preview.text
+    assert records.get_node("n1").state is State.QUALIFIED
+    done = client.post("/node/n1", data={**form, "confirmed": "yes"}, follow_redirects=False)
+    assert done.status_code == 303
+    event = records.node_events("n1")[-1]
+    assert (event.to_state, event.actor, event.login, event.reason) == (
+        State.QUARANTINE, "ada", "airflow:ada", "smells of smoke",
+    )  # fmt: skip
+
+
+def test_a_finding_is_waived_from_the_page(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    fleet.fail("n1")
+    (found,) = records.open_findings("n1")
+    form = {
+        "what": "waive",
+        "finding": found.finding.id,
+        "until": "2999-01-01",
+        "reason": "a known one",
+        "confirmed": "1",
+    }
+    assert client.post("/node/n1", data=form, follow_redirects=False).status_code == 303
+    (waiver,) = records.list_waivers(node="n1")
+    assert (waiver.person, waiver.until.isoformat()[:10]) == ("ada", "2999-01-02")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"what": "move", "state": "quarantine"},
+        {"what": "move", "state": "production", "reason": "it looks well"},
+        {"what": "move", "state": "heaven", "reason": "it was good"},
+        {"what": "waive", "finding": "f-000", "until": "2999-01-01", "reason": "x"},
+        {"what": "waive", "finding": "f-000", "until": "soon", "reason": "x"},
+        {"what": "keep", "reason": "x"},
+        {"what": "burn", "reason": "x"},
+    ],
+)
+@pytest.mark.parametrize("confirmed", ["", "yes"])
+def test_what_cannot_be_done_changes_nothing(client: TestClient, form: dict[str, str], confirmed: str) -> None:
+    records.add_node(fleet.new_node("n1"))
+    before = records.fleet_version()
+    answer = client.post("/node/n1", data={**form, "confirmed": confirmed})
+    assert answer.status_code == 400
+    assert "Nothing was changed" in answer.text
+    assert records.fleet_version() == before
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", ""])
+def test_a_form_of_another_site_is_refused(client: TestClient, origin: str) -> None:
+    records.add_node(fleet.new_node("n1"))
+    form = {"what": "move", "state": "quarantine", "reason": "x", "confirmed": "yes"}
+    assert client.post("/node/n1", data=form, headers={"Origin": origin}).status_code == 403
+    assert records.get_node("n1").state is State.REGISTERED
 
 
 def _row(name: str, state: State) -> records.FleetRow:

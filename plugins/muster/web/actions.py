@@ -1,0 +1,114 @@
+"""What a person changes from a node's page: previewed first, then recorded under that person's login in Airflow."""
+
+from __future__ import annotations
+
+import datetime
+import urllib.parse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from fastapi import Form, HTTPException, Request
+
+from muster import acting, records
+from muster.admission import entry
+from muster.errors import MusterError
+from muster.lifecycle.preview import risks_of_move
+from muster.lifecycle.transitions import State, person_moves
+
+DECIDES = "admission"
+"""Who may start runs of this DAG, may decide about nodes."""
+decide = requires_access_dag("POST", DagAccessEntity.RUN, DECIDES)
+WAIVER_DAYS = 30
+
+
+def from_this_page(request: Request) -> None:
+    """Refuse what another site's page sends: browsers name the page's origin with each form. Raises HTTPException."""
+    origin = request.headers.get("origin", "")
+    if urllib.parse.urlsplit(origin).netloc != request.headers.get("host", ""):
+        raise HTTPException(403, "this form was not sent by the Fleet page: open the node's page and try again")
+
+
+def moves(node: records.NodeRecord) -> list[State]:
+    """The states into which a person may move the node."""
+    return person_moves(node.state)
+
+
+class Change:
+    """One change, as the form describes it: ``preview`` says what it would do and risks, ``apply`` does it."""
+
+    def __init__(
+        self,
+        name: str,
+        user: GetUserDep,
+        what: Annotated[str, Form(max_length=20)],
+        reason: Annotated[str, Form(max_length=500)] = "",
+        state: Annotated[str, Form(max_length=40)] = "",
+        finding: Annotated[str, Form(max_length=40)] = "",
+        until: Annotated[str, Form(max_length=10)] = "",
+    ) -> None:
+        self.node, self.what, self.reason = name, what, reason.strip()
+        self.state, self.finding, self.until = state, finding, until
+        self.person = user.get_name()
+        self.fields = {"what": what, "reason": self.reason, "state": state, "finding": finding, "until": until}
+
+    def preview(self) -> tuple[str, list[str]]:
+        """Returns (what would happen, its risks); nothing changes. Raises MusterError, as ``apply`` would."""
+        before = records.get_node(self.node)
+        with self._login(), records.rehearsal():
+            sentence = self._carry_out(dry_run=True)
+        risks = (
+            list(risks_of_move(before.state, State(self.state), shadow=before.shadow)) if self.what == "move" else []
+        )
+        if self.what == "waive":
+            risks.append("the finding no longer fails a test until then, however bad it gets")
+        if self.what == "keep":
+            risks.append("its findings stay open, and no decision about them is requested again")
+        return sentence, risks
+
+    def apply(self) -> str:
+        """Make the change under the viewer's login; returns what happened. Raises MusterError."""
+        with self._login():
+            return self._carry_out(dry_run=False)
+
+    @contextmanager
+    def _login(self) -> Iterator[None]:
+        with acting.under(acting.airflow_login(self.person)):
+            yield
+
+    def _carry_out(self, *, dry_run: bool) -> str:
+        if not self.reason:
+            raise MusterError("give a reason: it stays in the node's history")
+        done = CHANGES.get(self.what)
+        if done is None:
+            raise MusterError(f"there is no change {self.what!r}: choose one of {', '.join(CHANGES)}")
+        return done(self, dry_run)
+
+    def _move(self, dry_run: bool) -> str:
+        try:
+            to = State(self.state)
+        except ValueError:
+            raise MusterError(f"there is no state {self.state!r}") from None
+        moved = entry.move(self.node, to, self.person, self.reason, dry_run=dry_run)
+        return f"{moved.name}: {to}"
+
+    def _waive(self, dry_run: bool) -> str:
+        try:
+            day = datetime.datetime.strptime(self.until, "%Y-%m-%d").replace(tzinfo=datetime.UTC)
+        except ValueError:
+            raise MusterError("name the last day of the waiver as YYYY-MM-DD") from None
+        waiver = records.waive_finding(self.finding, day + datetime.timedelta(days=1), self.person, self.reason)
+        return f"{waiver.rule} of {waiver.metric} is waived {waiver}; test the node again"
+
+    def _keep(self, dry_run: bool) -> str:
+        kept = records.keep_in_service(self.node, self.person, self.reason)
+        return f"{kept.name} stays in {kept.state}"
+
+
+CHANGES: dict[str, Callable[[Change, bool], str]] = {
+    "move": Change._move,
+    "waive": Change._waive,
+    "keep": Change._keep,
+}
