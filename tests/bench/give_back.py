@@ -75,12 +75,14 @@ def trial(
         time.sleep(draw.uniform(*MOMENT_S))
         ran = jobs.look(client, node.work_dir, key, "").state is jobs.State.RUNNING
         begun = folder / f"begun-{number}"
-        script = f"--wrap=date +%s.%N >{begun}.part; mv {begun}.part {begun}; sleep 60"
+        script = f"--wrap=echo $(date +%s.%N) $SLURMD_NODENAME >{begun}.part; mv {begun}.part {begun}; sleep 60"
         submitted = time.time()
         job = cluster.call("sbatch", "--parsable", "--exclusive", "--output=/dev/null", "--chdir=/", script).strip()
         _until(begun.exists, "the user's job did not begin")
         left = left_behind(key)
-        seconds = float(begun.read_text()) - submitted
+        at, where = begun.read_text().split()
+        assert where == NODE, "the cluster was not full"
+        seconds = float(at) - submitted
         cluster.call("scancel", job)
         _until(
             lambda: NODE in cluster.call("sinfo", "--noheader", "--Node", "--states=idle", "--format=%N"),
