@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import psutil
+
 from tests.support import run_end
 from tests.support.sshd import free_port
 
@@ -179,4 +181,13 @@ def running(nodes: int = 4, further: str = "") -> Iterator[Slurm]:
         yield cluster
     finally:
         cluster.stop()
+        end_jobs(cluster.conf)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_jobs(conf: Path) -> None:
+    """End the processes of the cluster's jobs: they outlive slurmd by design; each one's slurmstepd ends with it."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("SLURM_CONF") == str(conf):
+                process.kill()
