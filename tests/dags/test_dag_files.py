@@ -60,7 +60,7 @@ def test_every_file_is_a_dag(parsed: dict) -> None:
     assert parsed["errors"] == {}
     assert set(parsed["tasks"]) == {
         "admission", "cluster_qualification", "held_verdict", "housekeeping", "idle_revalidation", "new_hardware",
-        "node_qualification", "node_report", "node_revalidation", "peer_statistics",
+        "fleet_digest", "node_qualification", "node_report", "node_revalidation", "peer_statistics",
     }  # fmt: skip
 
 

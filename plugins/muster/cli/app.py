@@ -12,6 +12,7 @@ from muster.cli import (
     admin,
     adoption,
     certificate,
+    digest,
     doctor,
     golden,
     judging,
@@ -39,6 +40,7 @@ for _command in (
 app.command("status")(status.status)
 app.command("qualify")(run.qualify)
 app.command("plan")(plan.plan)
+app.command("digest")(digest.digest)
 app.add_typer(run.app, name="runs", help="Show runs.")
 app.command("export")(run.export)
 app.command("judge")(judging.judge)

@@ -63,6 +63,7 @@ from muster.records.outbox import (
 )
 from muster.records.output.export import export_run
 from muster.records.output.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread, fleet_figures
+from muster.records.output.ledger import fleet_facts
 from muster.records.output.overview import (
     FleetRow,
     Move,
@@ -209,6 +210,7 @@ __all__ = [
     "fenced_nodes",
     "find_run",
     "finish_run",
+    "fleet_facts",
     "fleet_figures",
     "fleet_readings",
     "fleet_rows",

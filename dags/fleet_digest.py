@@ -1,0 +1,33 @@
+"""Every Monday: mails the fleet's digest of the last seven days; real and simulated nodes have one each.
+
+`muster digest` shows the same for any period, and for the nodes with a label.
+"""
+
+from __future__ import annotations
+
+import datetime
+
+from airflow.sdk import DAG, task
+
+from muster.operators import forms, mailing
+
+with DAG(
+    dag_id="fleet_digest",
+    description="Mails what happened to the fleet in the last seven days",
+    schedule="0 6 * * 1",
+    start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
+    catchup=False,
+    is_paused_upon_creation=False,
+    default_args=forms.TASK_DEFAULTS,
+    max_active_runs=1,
+    dagrun_timeout=datetime.timedelta(minutes=30),
+    doc_md=__doc__,
+    tags=["muster"],
+):
+
+    @task(retries=2, retry_delay=datetime.timedelta(seconds=30))
+    def send() -> list[str]:
+        """Queue the digests; housekeeping sends what a mail server does not take at once."""
+        return mailing.send_digests()
+
+    send()

@@ -1,0 +1,40 @@
+"""``muster digest``: what happened to the fleet, or to one team's part of it, in a period."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from muster.cli import show
+from muster.cli.node import AsJson
+from muster.errors import MusterError
+
+
+def digest(
+    days: Annotated[float, typer.Option(help="How far back.", min=0.01, max=3660.0)] = 7.0,
+    label: Annotated[list[str] | None, typer.Option(help="NAME=TEXT; only nodes with it; may be repeated.")] = None,
+    simulated: Annotated[bool, typer.Option("--simulated", help="The simulated nodes, not the real ones.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write the digest as one HTML file too.")] = None,
+    json: AsJson = False,
+) -> None:
+    """Show what was delivered, what failed and why, interruptions, hours lost, coverage, repeat offenders."""
+    from muster import records
+    from muster_reports.digest import render
+
+    pairs = [each.partition("=") for each in label or ()]
+    if wrong := [name for name, equals, _ in pairs if not equals]:
+        raise MusterError(f"--label {wrong[0]} cannot be read; write --label team=training")
+    until = datetime.datetime.now(datetime.UTC)
+    labels = {name: text for name, _, text in pairs}
+    found = records.fleet_facts(until - datetime.timedelta(days=days), until, simulated=simulated, labels=labels)
+    if json:
+        show.as_json(render.all_sections(found))
+        return
+    made = render.render(found, ", ".join(label or ()), simulated=simulated)
+    typer.echo(made.text)
+    if html:
+        html.write_text(made.html, encoding="utf-8")
+        typer.echo(f"written: {html}")

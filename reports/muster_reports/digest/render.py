@@ -1,0 +1,60 @@
+"""A digest as a mail: HTML and plain text, nothing loaded from outside."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import pkgutil
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from muster_reports.digest import sections
+from muster_reports.digest.facts import Facts, Section
+from muster_reports.mail import Rendered
+from muster_reports.text import clean, plural
+
+
+def all_sections(facts: Facts) -> list[Section]:
+    """The sections that have something to show, in their order."""
+    modules = [
+        importlib.import_module(f"{sections.__name__}.{found.name}")
+        for found in pkgutil.iter_modules(sections.__path__)
+    ]
+    made = [module.section(facts) for module in sorted(modules, key=lambda module: int(module.ORDER))]
+    return [section for section in made if section is not None]
+
+
+def render(facts: Facts, whose: str, *, simulated: bool) -> Rendered:
+    """The digest of a period. ``whose``: the part of the fleet, such as "team=training"; empty: all of it."""
+    shown = all_sections(facts)
+    period = f"{facts.since:%Y-%m-%d} to {facts.until:%Y-%m-%d}"
+    of = clean(whose, 60) if whose else "the fleet"
+    mark = "[simulated] " if simulated else ""
+    title = f"{mark}Digest of {of}, {period}"
+    failed = len({fault.node for fault in facts.faults} & set(facts.nodes))
+    withdrawn = len({move.node for move in facts.moves if move.withdrawn} & set(facts.nodes))
+    summary = (
+        f"{plural(len(facts.nodes), 'node')}: {len(facts.delivered)} delivered, {failed} failed a test, {withdrawn} "
+        "withdrawn from service."
+    )
+    values = {"title": title, "summary": summary, "sections": shown, "simulated": simulated}
+    key = f"digest-{'simulated' if simulated else 'real'}-{facts.until:%Y-%m-%d}"
+    if whose:
+        key += f"-{hashlib.sha256(whose.encode()).hexdigest()[:8]}"
+    return Rendered(
+        f"[Muster] {title}",
+        _environment().get_template("digest.txt.j2").render(values),
+        _environment().get_template("digest.html.j2").render(values),
+        {}, (), key, "digest", (("X-Muster-Report", "digest"),),
+    )  # fmt: skip
+
+
+@functools.cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("muster_reports"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        autoescape=lambda name: bool(name and name.endswith("html.j2")),
+    )  # fmt: skip
+    made.filters["clean"] = clean
+    return made

@@ -1,0 +1,1 @@
+"""The digest's sections: each module here has ``ORDER`` and ``section(facts)``, which returns None to be left out."""

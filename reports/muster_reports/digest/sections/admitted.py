@@ -1,0 +1,34 @@
+"""New nodes in production, and how long they took from enrolment."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from muster_reports.digest.facts import Facts, Section
+from muster_reports.text import duration, plural
+
+ORDER = 1
+
+
+def section(facts: Facts) -> Section | None:
+    """Returns the delivered nodes with the median and the 95th percentile of their time to production."""
+    took = sorted(
+        ((at - facts.nodes[name].added_at).total_seconds(), name)
+        for name, at in facts.delivered.items()
+        if name in facts.nodes
+    )
+    if not took:
+        return Section("Delivered", "No node entered production for the first time.")
+    median, late = np.percentile([seconds for seconds, _ in took], [50, 95])
+    return Section(
+        "Delivered",
+        f"{plural(len(took), 'node')} entered production for the first time, from enrolment in {_time(median)} "
+        f"(median), 95 % within {_time(late)}. The slowest:",
+        ("node", "SKU", "took"),
+        tuple((name, facts.nodes[name].sku, _time(seconds)) for seconds, name in took[::-1][:5]),
+        command="muster node list --state production",
+    )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 86400:.1f} days" if seconds > 3 * 86400 else duration(seconds)

@@ -1,0 +1,34 @@
+"""How long ago the nodes in service passed a test."""
+
+from __future__ import annotations
+
+import datetime
+
+from muster_reports.digest.facts import SERVING, Facts, Section
+from muster_reports.text import plural
+
+ORDER = 5
+NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+WEEK = datetime.timedelta(days=7)
+
+
+def section(facts: Facts) -> Section | None:
+    """Returns how many nodes in service passed within a week, and the stalest."""
+    serving = [node for node in facts.nodes.values() if node.state in SERVING]
+    if not serving:
+        return None
+    passed = [node for node in serving if node.last_pass]
+    fresh = [node for node in passed if node.last_pass and facts.until - node.last_pass <= WEEK]
+    stale = sorted(
+        serving, key=lambda node: (node.last_pass or datetime.datetime.min.replace(tzinfo=datetime.UTC), node.name)
+    )
+    return Section(
+        "Coverage",
+        f"{len(fresh)} of {plural(len(serving), 'node')} in service passed a test in the last 7 days. The stalest:",
+        ("node", "rack", "passed last"),
+        tuple(
+            (node.name, node.rack or "none", f"{node.last_pass:%Y-%m-%d %H:%M} UTC" if node.last_pass else "never")
+            for node in stale[:5]
+        ),
+        command="muster plan",
+    )

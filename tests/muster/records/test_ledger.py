@@ -1,0 +1,35 @@
+"""The digest's facts from real records, and the command that shows them."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from muster import records
+from muster.lifecycle.transitions import State
+from tests.muster import fleet
+
+HOUR = datetime.timedelta(hours=1)
+
+
+@pytest.mark.both_dialects
+@pytest.mark.usefixtures("fleet_db")
+def test_facts_are_those_of_the_period_the_kind_and_the_label() -> None:
+    for name, labels, simulated in (("a", {"team": "x"}, False), ("b", {"team": "y"}, False), ("s", {}, True)):
+        records.add_node(fleet.new_node(name, labels=labels, simulated=simulated))
+    fleet.qualify("a")
+    records.move_node("a", State.PRODUCTION, "petra", "seen it")
+    fleet.fail("b")
+    now = datetime.datetime.now(datetime.UTC)
+    found = records.fleet_facts(now - HOUR, now + HOUR)
+    assert set(found.nodes) == {"a", "b"}
+    assert set(found.delivered) == {"a"}
+    assert found.nodes["a"].last_pass is not None
+    assert [(fault.node, fault.device) for fault in found.faults] == [("b", "gpu3")]
+    assert {run.node: run.verdict for run in found.runs} == {"a": "PASS", "b": "FAIL"}
+    assert set(records.fleet_facts(now - HOUR, now + HOUR, labels={"team": "y"}).nodes) == {"b"}
+    assert set(records.fleet_facts(now - HOUR, now + HOUR, simulated=True).nodes) == {"s"}
+    earlier = records.fleet_facts(now - 2 * HOUR, now - HOUR)
+    assert not earlier.nodes
+    assert not earlier.runs

@@ -1,0 +1,110 @@
+"""The digest's figures against hand-counted ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+
+import pytest
+
+from muster_reports.digest import render
+from muster_reports.digest.facts import OUT, SERVING, Facts, Fault, Move, Node, Run
+
+SINCE = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
+UNTIL = SINCE + datetime.timedelta(days=7)
+
+
+def at(hours: float) -> datetime.datetime:
+    return SINCE + datetime.timedelta(hours=hours)
+
+
+def node(name: str, state: str = "production", **changes: object) -> Node:
+    return dataclasses.replace(Node(name, "h100", "r1", state, at(-1000), at(100)), **changes)
+
+
+def facts(*nodes: Node, **changes: object) -> Facts:
+    return dataclasses.replace(Facts(SINCE, UNTIL, {each.name: each for each in nodes}, [], [], [], {}), **changes)
+
+
+def section(found: Facts, title: str) -> str:
+    """The section's sentence and cells, in one line; "" if it is left out."""
+    made = [each for each in render.all_sections(found) if each.title == title]
+    return " | ".join([made[0].sentence, *(cell for row in made[0].rows for cell in row)]) if made else ""
+
+
+def test_hours_are_counted_from_moves_and_from_where_a_node_stood_before_them() -> None:
+    moves = [Move("a", at(68), "production", "quarantine", "x"), Move("a", at(100), "quarantine", "registered", "x")]
+    found = facts(node("a", "registered"), node("b"), node("c", added_at=at(160)), moves=moves)
+    assert found.hours_in(SERVING) == {"a": 68.0, "b": 168.0, "c": 8.0}
+    assert found.hours_in(OUT) == {"a": 32.0}
+
+
+def test_interruptions_have_the_exact_poisson_interval() -> None:
+    """Five events: 1.970 to 10.513 at 90 % (Garwood 1936)."""
+    moves = [Move(f"n{number}", at(0), "production", "quarantine", "x") for number in range(5)]
+    nodes = [node(f"n{number}", "quarantine") for number in range(5)] + [node(f"m{number}") for number in range(100)]
+    text = section(facts(*nodes, moves=moves), "Interruptions")
+    numbers = [int(each.replace(",", "")) for each in re.findall(r"\d[\d,]*", text.partition("one in")[2])]
+    assert numbers[0] == 16800 // 5
+    assert (numbers[2], numbers[3]) == pytest.approx((16800 / 10.513, 16800 / 1.970), rel=0.001)
+
+
+def test_delivery_is_from_enrolment_to_production() -> None:
+    nodes = [node(f"n{hours}", added_at=at(0)) for hours in range(1, 22)]
+    delivered = {f"n{hours}": at(hours) for hours in range(1, 22)}
+    text = section(facts(*nodes, delivered=delivered), "Delivered")
+    assert "11 h 00 min (median), 95 % within 20 h 00 min" in text
+    assert text.index("n21") < text.index("n20")
+
+
+def test_failures_are_ranked_and_each_node_counts_once() -> None:
+    faults = [Fault("a", "GPU", "gpu0", "r"), Fault("a", "GPU", "gpu1", "r"), Fault("b", "cooling", "fan", "r")]
+    text = section(facts(node("a"), node("b", rack="r2"), faults=faults), "Failed")
+    assert text.startswith("2 nodes failed a test. | SKU | h100 | 2 | a")
+    assert "suspected | GPU | 1 | a" in text
+
+
+def test_a_fail_after_a_pass_names_both_tests() -> None:
+    runs = [
+        Run("a", "a__1", "PASS", "", at(1), at(2)),
+        Run("a", "a__2", "FAIL", "gpu3 is slow.", at(5), at(6)),
+        Run("b", "b__1", "FAIL", "", at(5), at(6)),
+    ]
+    text = section(facts(node("a"), node("b"), runs=runs), "Failed after a pass")
+    assert "a | 3 h 00 min | a__1 | a__2 | gpu3 is slow." in text
+    assert "b__1" not in text
+
+
+def test_repeat_offenders_are_ranked_by_their_rate_in_service() -> None:
+    moves = [
+        *(Move("a", at(hours), "production", "quarantine", "") for hours in (10, 160)),
+        *(Move("b", at(hours), "production", "triage", "") for hours in (10, 11)),
+        Move("c", at(5), "production", "quarantine", ""),
+    ]
+    text = section(
+        facts(node("a"), node("b", "triage"), node("c"), moves=sorted(moves, key=lambda m: m.at)), "Repeat offenders"
+    )
+    assert text.index("b |") < text.index("a |")
+    assert "c |" not in text
+
+
+def test_coverage_names_the_stalest() -> None:
+    text = section(facts(node("a"), node("b", last_pass=None), node("c", last_pass=at(-300))), "Coverage")
+    assert text.startswith("1 of 3 nodes in service passed a test in the last 7 days.")
+    assert text.index("b | r1 | never") < text.index("c | r1")
+
+
+def test_a_simulated_digest_is_marked_and_text_from_outside_stays_text() -> None:
+    run = Run("a", "a__1", "PASS", "", at(1), at(2)), Run("a", "a__2", "FAIL", "<script>\x1b[2J", at(5), at(6))
+    made = render.render(facts(node("a", rack="<b>"), runs=run), "<i>", simulated=True)
+    assert "[simulated]" in made.subject
+    for text in (made.html, made.text):
+        assert "Simulated nodes" in text
+        assert "\x1b" not in text
+    assert not re.search(r"<(script|b|i)>", made.html)
+    assert len(made.html) < 90_000
+
+
+def test_an_empty_fleet_has_a_digest() -> None:
+    assert "0 nodes" in render.render(facts(), "", simulated=False).text
