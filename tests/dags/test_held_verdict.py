@@ -82,7 +82,7 @@ def test_the_question_says_what_was_found_and_why_it_is_held(convicted: str) -> 
     asked = held.look("n1")
     assert asked["subject"] == "Withdraw n1 from production?"
     assert "with the verdict FAIL of n1__idle" in asked["body"]
-    assert "(critical, confidence 80%)" in asked["body"]
+    assert "(critical, confidence 80 %)" in asked["body"]
     assert "The verdict is held, since the circuit breaker is open: 0 of 1 nodes" in asked["body"]
 
 
