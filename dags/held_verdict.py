@@ -29,7 +29,7 @@ with DAG(
     default_args=forms.TASK_DEFAULTS,
     params=PARAMS,
     doc_md=__doc__,
-    tags=["muster"],
+    tags=["muster", "operator"],
 ):
     soon = datetime.timedelta(seconds=30)
 

@@ -26,7 +26,7 @@ with DAG(
     max_active_runs=1,
     dagrun_timeout=datetime.timedelta(minutes=15),
     doc_md=__doc__,
-    tags=["muster"],
+    tags=["muster", "system"],
 ):
 
     @task

@@ -33,7 +33,7 @@ with DAG(
     dagrun_timeout=datetime.timedelta(minutes=30),
     params=PARAMS,
     doc_md=__doc__,
-    tags=["muster"],
+    tags=["muster", "system"],
 ):
 
     @task(retries=2, retry_delay=datetime.timedelta(seconds=30))

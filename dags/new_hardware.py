@@ -22,7 +22,7 @@ with DAG(
     is_paused_upon_creation=False,
     default_args=forms.TASK_DEFAULTS,
     doc_md=__doc__,
-    tags=["muster"],
+    tags=["muster", "provisioning"],
 ):
 
     @task(multiple_outputs=True, retries=10, retry_delay=datetime.timedelta(minutes=1))

@@ -29,7 +29,7 @@ with DAG(
     default_args=forms.TASK_DEFAULTS,
     params=PARAMS,
     doc_md=__doc__,
-    tags=["muster"],
+    tags=["muster", "operator"],
     render_template_as_native_obj=True,
 ):
     # One XCom for each task: a dictionary is not taken apart into one for each of its keys.

@@ -20,7 +20,7 @@ with DAG(
     is_paused_upon_creation=False,
     default_args=forms.TASK_DEFAULTS,
     doc_md=__doc__,
-    tags=["muster"],
+    tags=["muster", "provisioning"],
 ):
 
     @task(retries=3, retry_delay=datetime.timedelta(minutes=1))

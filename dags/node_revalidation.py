@@ -32,7 +32,7 @@ with DAG(
     default_args=forms.TASK_DEFAULTS,
     params=PARAMS,
     doc_md=__doc__,
-    tags=["muster"],
+    tags=["muster", "operator"],
     render_template_as_native_obj=True,
 ):
     soon = datetime.timedelta(seconds=30)

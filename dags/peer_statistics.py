@@ -22,7 +22,7 @@ with DAG(
     max_active_runs=1,
     dagrun_timeout=datetime.timedelta(minutes=30),
     doc_md=__doc__,
-    tags=["muster"],
+    tags=["muster", "system"],
 ):
 
     @task(retries=2, retry_delay=datetime.timedelta(seconds=30))

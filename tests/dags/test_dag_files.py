@@ -34,7 +34,8 @@ loaded = [name for name in json.loads(sys.argv[2]) if name in sys.modules]
 tasks = {d.dag_id: {t.task_id: {"rule": t.trigger_rule.value, "pool": t.pool, "retries": t.retries, "setup": t.is_setup,
          "delay": t.retry_delay.total_seconds(), "limit": t.execution_timeout and t.execution_timeout.total_seconds(),
          "teardown": t.is_teardown, "then": sorted(t.downstream_task_ids)} for t in d.tasks} for d in bag.dags.values()}
-print("ANSWER" + json.dumps({"errors": bag.import_errors, "loaded": loaded, "tasks": tasks}))
+tags = {d.dag_id: sorted(d.tags) for d in bag.dags.values()}
+print("ANSWER" + json.dumps({"errors": bag.import_errors, "loaded": loaded, "tasks": tasks, "tags": tags}))
 """
 
 
@@ -54,6 +55,12 @@ def test_a_test_that_runs_a_dag_still_has_its_time_limit(airflow_db: None) -> No
     before = signal.getitimer(signal.ITIMER_REAL)[0]
     DagBag(str(airflow_home.ROOT / "dags"))
     assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] < before
+
+
+def test_each_dag_says_for_whom_it_is(parsed: dict) -> None:
+    for dag_id, tags in parsed["tags"].items():
+        assert "muster" in tags, dag_id
+        assert len({"operator", "provisioning", "manager", "system"} & set(tags)) == 1, dag_id
 
 
 def test_every_file_is_a_dag(parsed: dict) -> None:

@@ -23,6 +23,9 @@ from muster.errors import MusterError
 from muster.remote.login import Credentials, settings_credentials
 
 log = logging.getLogger(__name__)
+for _library in ("paramiko", "asyncssh"):
+    # Each connection is some lines of theirs at INFO, above which a reader of a task's log looks for the verdict.
+    logging.getLogger(_library).setLevel(logging.WARNING)
 
 SSH_PORT = 22
 OUTPUT_BYTES_MAX = 1024 * 1024
