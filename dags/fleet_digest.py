@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import datetime
 
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, CronTriggerTimetable, task
 
 from muster.operators import forms, mailing
 
 with DAG(
     dag_id="fleet_digest",
     description="Mails what happened to the fleet in the last seven days",
-    schedule="0 6 * * 1",
-    start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
+    # Without a start date it waits for the next Monday: a new installation has nothing to report.
+    schedule=CronTriggerTimetable("0 6 * * 1", timezone="UTC", run_immediately=False),
     catchup=False,
     is_paused_upon_creation=False,
     default_args=forms.TASK_DEFAULTS,
