@@ -14,8 +14,8 @@ from muster.operators import forms, mailing
 with DAG(
     dag_id="fleet_digest",
     description="Mails what happened to the fleet in the last seven days",
-    # Without a start date it waits for the next Monday: a new installation has nothing to report.
-    schedule=CronTriggerTimetable("0 6 * * 1", timezone="UTC", run_immediately=False),
+    # Without a start date, and with this zero, it waits for the next Monday: a new installation has nothing to report.
+    schedule=CronTriggerTimetable("0 6 * * 1", timezone="UTC", run_immediately=datetime.timedelta(0)),
     catchup=False,
     is_paused_upon_creation=False,
     default_args=forms.TASK_DEFAULTS,
