@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import random
 import socket
 import subprocess
 import time
@@ -124,11 +125,21 @@ def tail(path: pathlib.Path, lines: int = 5) -> str:
         return "".join(line + "\n" for line in log.read().decode(errors="replace").splitlines()[-lines:])
 
 
+# Below the range from which Linux takes the ports of outgoing connections (32768 on): one of those could take the port
+# before the service that it was chosen for listens on it.
+SERVICE_PORTS = range(20_000, 32_000)
+
+
 def free_port() -> int:
-    """A TCP port of the loopback interface that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A random TCP port of the loopback interface that is free now. Raises ServiceFailed after 100 that are not."""
+    for port in random.SystemRandom().sample(SERVICE_PORTS, 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise ServiceFailed(f"no free port between {SERVICE_PORTS.start} and {SERVICE_PORTS.stop}")
 
 
 def port_is_open(port: int) -> bool:

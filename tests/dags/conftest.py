@@ -17,6 +17,7 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.handlers import Message
 
 from muster import records
+from muster_demo.services import free_port
 from tests.support import sshd
 
 NODE = "this-node"
@@ -55,7 +56,7 @@ def airflow_db() -> None:
 def mail_sink(patch: pytest.MonkeyPatch) -> Iterator[Mailbox]:
     """A mail server to which all mail goes."""
     box = Mailbox()
-    port = sshd.free_port()
+    port = free_port()
     controller = Controller(box, hostname="127.0.0.1", port=port)
     controller.start()
     extra = {"disable_ssl": True, "disable_tls": True, "retry_limit": 0, "timeout": 5}

@@ -18,6 +18,7 @@ from muster.remote import redfish
 from muster.remote.bmc import Login
 from muster.remote.zipapp import AgentFile
 from muster_criteria.model import FaultClass, Verdict
+from muster_demo.services import free_port
 from tests.dags.conftest import NODE
 from tests.support import airflow_home, bmc, sshd, standin
 
@@ -123,7 +124,7 @@ def test_a_fan_that_fails_for_a_while_and_turns_again_before_the_load_is_over_is
 def test_a_bmc_that_does_not_answer_is_told_and_neither_passes_nor_fails_the_node(
     watched: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    enrol({"url": f"http://127.0.0.1:{sshd.free_port()}"})
+    enrol({"url": f"http://127.0.0.1:{free_port()}"})
     pass_intake(monkeypatch)
     run_id = qualify()
     judged = next(each for each in records.run_report(DAG_ID, run_id).stages if each.judgement.stage == "burn_in")

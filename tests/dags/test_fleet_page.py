@@ -131,7 +131,8 @@ def test_a_link_to_a_run_opens_airflows_own_page(airflow: Stack, page: browser.B
     page.go(f"{airflow.login.url}/plugin/fleet")
     page.wait(f"{INSIDE}.querySelector('caption')")
     page.script(f"{INSIDE}.querySelector('a[href$=\"/node/gpu-0007\"]').click()")
-    page.wait(f"{INSIDE}.querySelector('a[data-airflow]')")
+    # The page's script has to run first: until then the link would open inside the frame.
+    page.wait(f"{INSIDE}.readyState === 'complete' && {INSIDE}.querySelector('h1').innerText === 'gpu-0007'")
     page.script(f"{INSIDE}.querySelector('a[data-airflow]').click()")
     page.wait(f"location.pathname.startsWith('/dags/{READY}/runs/')")
 

@@ -11,8 +11,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from muster import records
 from muster.lifecycle.transitions import State
 from muster.operators import arrival
+from muster_demo.services import free_port
 from tests.muster.fleet import host_key
-from tests.support import sshd
 
 KEY = "gpu-0001__PO-4711"
 LINE = {"host": "10.0.0.1", "sku": "h100-sxm-8", "host_key": host_key("gpu-0001"), "pool": "rack-7"}
@@ -99,7 +99,7 @@ def test_an_event_changes_no_node(fleet: Path, change: dict[str, Any]) -> None:
 
 
 def test_a_node_that_does_not_answer_yet_is_tried_again(fleet: Path) -> None:
-    line = {"host": "127.0.0.1", "port": sshd.free_port(), "sku": "h100-sxm-8"}
+    line = {"host": "127.0.0.1", "port": free_port(), "sku": "h100-sxm-8"}
     with pytest.raises(AirflowException, match="gpu-0001 cannot be enrolled yet") as refused:
         arrival.receive(KEY, [{"inventory": line}], never)
     assert not isinstance(refused.value, AirflowFailException)

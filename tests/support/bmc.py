@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.support import sshd
+from muster_demo.services import free_port
 
 CHASSIS = "/redfish/v1/Chassis/1"
 START_S = 60.0
@@ -171,7 +171,7 @@ def answering(reply: Callable[[str], tuple[int, dict[str, str], bytes]]) -> Iter
 
 @contextlib.contextmanager
 def _running(module: str, *options: str, scheme: str = "http") -> Iterator[str]:
-    port = sshd.free_port()
+    port = free_port()
     command = [sys.executable, "-m", module, "--interface", "127.0.0.1", "--port", str(port), *options]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

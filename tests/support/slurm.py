@@ -19,8 +19,8 @@ from pathlib import Path
 
 import psutil
 
+from muster_demo.services import free_port
 from tests.support import run_end
-from tests.support.sshd import free_port
 
 SBIN = "/usr/sbin:/usr/local/sbin:/usr/bin"
 STARTS_WITHIN_S = 60.0

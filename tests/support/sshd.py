@@ -14,16 +14,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from muster_demo.services import free_port
 from tests.support import run_end
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
-
-
-def free_port() -> int:
-    """A free port on the loopback interface."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclasses.dataclass(frozen=True)

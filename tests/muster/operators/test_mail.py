@@ -13,7 +13,7 @@ from aiosmtpd.controller import Controller
 
 from muster import records
 from muster.operators import upkeep
-from tests.support import sshd
+from muster_demo.services import free_port
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 
@@ -34,7 +34,7 @@ class Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    handler, port = Server(), sshd.free_port()
+    handler, port = Server(), free_port()
     controller = Controller(handler, hostname="127.0.0.1", port=port)
     controller.start()
     extra = {"disable_ssl": True, "disable_tls": True, "retry_limit": 0, "timeout": 5}

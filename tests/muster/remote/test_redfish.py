@@ -17,8 +17,8 @@ from muster.remote.bmc import BadBmc, Bmc, Login, login, parse_bmc
 from muster.remote.redfish import BmcSilent, read_chassis
 from muster.remote.redfish_limits import EXCHANGE_BYTES_MAX
 from muster_criteria.measured import Measured
+from muster_demo.services import free_port
 from tests.support import bmc as bmcs
-from tests.support import sshd
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_a_chassis_without_thermal_and_power_is_silent_not_well(folder: Path, st
 
 def test_nobody_there_a_stranger_and_one_that_hangs_are_each_one_sentence(folder: Path, static: str) -> None:
     with pytest.raises(BmcSilent, match="could not be read"):
-        read(f"http://127.0.0.1:{sshd.free_port()}", timeout_s=1)
+        read(f"http://127.0.0.1:{free_port()}", timeout_s=1)
     with socket.create_server(("127.0.0.1", 0)) as hanging, pytest.raises(BmcSilent, match="could not be read"):
         read(f"http://127.0.0.1:{hanging.getsockname()[1]}", timeout_s=0.5)
     (folder / "index.json").write_text("{}")
