@@ -22,6 +22,8 @@ if _VARIABLE not in os.environ:
     os.environ.update(
         {
             "AIRFLOW_HOME": str(HOME),
+            # Several test processes share the cores: more threads would only wait for each other.
+            "OPENBLAS_NUM_THREADS": "1",
             # With a limit, Airflow replaces the alarm of pytest-timeout, and a test that hangs would not be ended.
             "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "0",
             "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
