@@ -132,7 +132,7 @@ _VISITS = ("first", "later")
 EARLIER, GROWING, GROWING_TRIALS = 11, 8, 50
 
 
-def growing(seed: int, fleets: int) -> float:
+def growing(seed: int, fleets: int, nodes: int) -> float:
     """Share of slowly growing faults that fail the node at the visit at which they reach their severity.
 
     Each grew evenly over the last ``GROWING`` of ``EARLIER`` earlier visits. Discrete faults and faults that are there
@@ -144,8 +144,8 @@ def growing(seed: int, fleets: int) -> float:
     rates = []
     for number in range(fleets):
         rng = np.random.default_rng([seed, number, GROWING])
-        hall = Hall.draw(rng, FLEET_NODES)
-        judge = MusterJudge(draw_fleet(rng, hall))
+        hall = Hall.draw(rng, nodes)
+        judge = MusterJudge(draw_fleet(rng, hall, nodes))
         trials = draw_trials(rng, hall, [(cell, GROWING_TRIALS) for cell in cells], EARLIER, growing=GROWING)
         rates.append(judge(trials).failed.mean())
     return float(np.mean(rates))
@@ -157,15 +157,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*", choices=list(ELEMENTS), default=list(ELEMENTS), help="these elements")
     parser.add_argument("--fleets", type=int, default=SCREENING.fleets)
+    parser.add_argument("--fleet-nodes", type=int, default=FLEET_NODES, help="nodes of each fleet")
     given = parser.parse_args(arguments)
-    size = dataclasses.replace(SCREENING, fleets=given.fleets)
+    size = dataclasses.replace(SCREENING, fleets=given.fleets, fleet_nodes=given.fleet_nodes)
     found: dict[str, dict[str, float]] = {}
-    print(f"Simulated, seed {given.seed}.\n\n| without | lines | {' | '.join(COLUMNS.values())} |")
+    print(f"Simulated, seed {given.seed}, {given.fleets} fleets of {given.fleet_nodes} nodes.\n")
+    print(f"| without | lines | {' | '.join(COLUMNS.values())} |")
     print(f"|---|{'--:|' * (len(COLUMNS) + 1)}", flush=True)
     for name in given.only:
         with ELEMENTS[name].without():
             found[name] = summary(evaluate(given.seed, size, MusterJudge))
-            found[name]["mean_growing"] = growing(given.seed, given.fleets)
+            found[name]["mean_growing"] = growing(given.seed, given.fleets, given.fleet_nodes)
         cells = [f"{found[name][key] * (1000 if key == 'false_fail_rate' else 100):.2f}" for key in COLUMNS]
         print(f"| {name} | {ELEMENTS[name].lines} | {' | '.join(cells)} |", flush=True)
     print(json.dumps({"seed": given.seed, "without": found}), flush=True)
