@@ -12,6 +12,7 @@ import sys
 
 import pytest
 
+from muster.cli import doctor
 from muster_criteria.cluster import plan as cluster_plan
 from tests.support import airflow_home
 
@@ -79,10 +80,7 @@ def test_a_new_installation_mails_no_digest(airflow_db: None) -> None:
 
 def test_every_file_is_a_dag(parsed: dict) -> None:
     assert parsed["errors"] == {}
-    assert set(parsed["tasks"]) == {
-        "admission", "cluster_qualification", "held_verdict", "housekeeping", "idle_revalidation", "new_hardware",
-        "fleet_digest", "node_qualification", "node_report", "node_revalidation", "peer_statistics",
-    }  # fmt: skip
+    assert set(parsed["tasks"]) == set(doctor.DAGS) == {path.stem for path in (airflow_home.ROOT / "dags").glob("*.py")}
 
 
 def test_parsing_loads_nothing_heavy(parsed: dict) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DAGS = (
     "node_qualification", "cluster_qualification", "admission", "node_revalidation", "idle_revalidation",
-    "held_verdict", "new_hardware", "node_report", "peer_statistics", "housekeeping",
+    "held_verdict", "new_hardware", "node_report", "peer_statistics", "housekeeping", "fleet_digest",
 )  # fmt: skip
 COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 DEFAULT_POOL = "muster_burn"
