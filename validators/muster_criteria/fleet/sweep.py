@@ -84,10 +84,9 @@ def sweep(
 
 def _without_invalid(findings: pd.DataFrame) -> pd.DataFrame:
     """Findings of which those from an invalid measurement warn at most."""
-    columns = ["node", "device", "metric", "labels", "run"]
-    key = findings[columns].astype(str).agg("\0".join, axis=1) if len(findings) else findings["node"]
-    invalid = key.isin(key[findings["breach"] == "invalid"]) & (findings["breach"] == "fail")
-    return findings.assign(breach=findings["breach"].where(~invalid, "warn"))
+    measurement = pd.MultiIndex.from_frame(findings[["node", "device", "metric", "labels", "run"]])
+    of_invalid = measurement.isin(measurement[findings["breach"] == "invalid"])
+    return findings.assign(breach=findings["breach"].where(~of_invalid | (findings["breach"] != "fail"), "warn"))
 
 
 def _blocks(today: pd.DataFrame) -> Iterator[pd.DataFrame]:
