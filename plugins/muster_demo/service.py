@@ -12,7 +12,7 @@ from typing import Any
 from muster import records
 from muster.errors import AirflowRefused
 from muster.integration import runid
-from muster.integration.airflow_api import AirflowClient
+from muster.integration.airflow_api import REASON, AirflowClient
 from muster.lifecycle.current import INCONCLUSIVE
 from muster.lifecycle.transitions import SERVING, STAGES, State
 from muster.settings import settings
@@ -76,7 +76,7 @@ class Approver:
 
     def _answer(self, run_id: str) -> None:
         try:
-            self.client.hitl_answer(ADMISSION_DAG, run_id, TASK, [ANSWER], {"decision_reason": ANSWER_REASON})
+            self.client.hitl_answer(ADMISSION_DAG, run_id, TASK, [ANSWER], {REASON: ANSWER_REASON})
         except AirflowRefused:
             # A person was quicker, and their answer counts.
             if any(each["task_instance"]["dag_run_id"] == run_id for each in self._pending()):

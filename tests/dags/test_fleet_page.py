@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.resources
+import itertools
 import json
 import os
 import urllib.parse
@@ -16,7 +17,7 @@ import pytest
 from muster import records
 from muster.api import app as api
 from muster.lifecycle.transitions import State
-from muster.web import PREFIX
+from muster.web import PREFIX, approvals
 from muster.web import app as web
 from muster_demo.stack import Stack, write_password
 from tests.dags import conftest
@@ -72,10 +73,37 @@ def page(airflow: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[b
 INSIDE = "document.querySelector('iframe').contentDocument"
 
 
+def axe(page: browser.Browser, url: str) -> None:
+    """Nothing serious is wrong with the page for keyboards and screen readers."""
+    page.go(url)
+    page.script(AXE.read_text())
+    found = page.script("axe.run().then((result) => result.violations)")
+    grave = [each for each in found if each["impact"] in ("serious", "critical")]
+    assert not grave, [(each["id"], [node["html"] for node in each["nodes"]]) for each in grave]
+
+
+def shoot(page: browser.Browser, url: str, name: str, size: str, theme: str, folder: Path) -> None:
+    """The page is no wider than its window; a picture of it is kept."""
+    page.go(url)
+    page.script(f"localStorage.setItem('theme', '{theme}')")
+    page.resize(*browser.SIZES[size])
+    page.go(url)
+    assert page.script("document.documentElement.dataset.theme") == theme
+    assert page.script("document.documentElement.scrollWidth <= innerWidth")
+    folder = Path(os.environ.get(SHOTS, folder))
+    folder.mkdir(parents=True, exist_ok=True)
+    page.shoot(folder / f"{name}-{size}-{theme}.png", whole=True)
+
+
 def test_without_a_login_nothing_is_served(airflow: Stack) -> None:
-    paths = [str(vars(route)["path"]).replace("{name}", "fleet.css") for route in web.create_app().routes]
-    for path in [*paths, "/docs", "/redoc", "/openapi.json", "/static/fleet.js", "/nothing"]:
-        answer = httpx.get(f"{airflow.login.url}{PREFIX}{path}", params={"dag_id": "d", "run_id": "r"})
+    routes = [
+        (method, str(vars(route)["path"]).replace("{name}", "fleet.css"))
+        for route in web.create_app().routes
+        for method in vars(route)["methods"]
+    ]
+    closed = [("GET", path) for path in ("/docs", "/redoc", "/openapi.json", "/static/fleet.js", "/nothing")]
+    for method, path in [*routes, *closed]:
+        answer = httpx.request(method, f"{airflow.login.url}{PREFIX}{path}", params={"dag_id": "d", "run_id": "r"})
         assert answer.status_code in (401, 404), path
         assert answer.status_code == 401 or "detail" in answer.json(), path
         assert "gpu-" not in answer.text, path
@@ -165,6 +193,45 @@ def test_an_operator_quarantines_a_node_after_seeing_what_it_means(airflow: Stac
     assert (event.to_state, event.login) == (State.QUARANTINE, f"airflow:{airflow.login.username}")
 
 
+def test_a_question_is_answered_beside_its_evidence_and_by_no_viewer(
+    airflow: Stack, page: browser.Browser, tmp_path: Path
+) -> None:
+    desk = live_airflow.Desk(airflow)
+    airflow.wait_ready(approvals.ADMISSION)
+    desk.client.trigger(approvals.ADMISSION, "asked", {"node": "gpu-0001"})
+    desk.wait("the question", desk.client.hitl_pending)
+    url = f"{airflow.login.url}{PREFIX}/approvals"
+    login = {"username": "viewer", "password": PASSWORD}
+    token = httpx.post(f"{airflow.login.url}/auth/token", json=login).json()["access_token"]
+    viewer = {"Authorization": f"Bearer {token}", "Origin": airflow.login.url}
+    seen = httpx.get(url, headers=viewer)
+    assert "gpu-0001" in seen.text
+    assert "<form" not in seen.text
+    node = httpx.get(f"{airflow.login.url}{PREFIX}/node/gpu-0001", headers=viewer)
+    assert "Open findings" in node.text
+    assert 'method="post"' not in node.text
+    form = {"option": "Admit", "reason": "x"}
+    assert httpx.post(f"{url}/{approvals.ADMISSION}/asked/ask", data=form, headers=viewer).status_code == 403
+    assert desk.client.hitl_pending(), "a viewer's answer counts for nothing"
+
+    desk.settle()
+    for size, theme in itertools.product(browser.SIZES, ("light", "dark")):
+        shoot(page, url, "approvals", size, theme, tmp_path)
+        axe(page, url)
+    page.go(f"{airflow.login.url}/plugin/fleet")
+    page.wait(f"{INSIDE}.querySelector('caption')")
+    page.script(f"{INSIDE}.querySelector('a[href$=\"/approvals\"]').click()")
+    assert "All is well." in page.wait(f"{INSIDE}.querySelector('.question').innerText")
+    page.script(f"{INSIDE}.querySelector('select[name=option]').value = 'Admit'")
+    page.script(f"{INSIDE}.querySelector('input[name=reason]').value = 'seen it myself'")
+    page.script(f"{INSIDE}.querySelector('form[method=post] button').click()")
+    page.wait(f"{INSIDE}.body.innerText.includes('No question waits')")
+    assert desk.wait_over(approvals.ADMISSION, "asked") == "success"
+    assert records.get_node("gpu-0001").state is State.PRODUCTION
+    (said,) = records.approvals("gpu-0001")
+    assert (said.person, said.reason) == (airflow.login.username, "seen it myself")
+
+
 def test_nothing_is_asked_of_another_host(airflow: Stack, page: browser.Browser) -> None:
     page.go(f"{airflow.login.url}{PREFIX}/node/gpu-0007")
     hosts = {urllib.parse.urlsplit(url).netloc for url in page.requested if url.startswith("http")}
@@ -176,11 +243,7 @@ def test_nothing_is_asked_of_another_host(airflow: Stack, page: browser.Browser)
 def test_axe_finds_nothing_serious(airflow: Stack, page: browser.Browser, path: str, theme: str) -> None:
     page.go(f"{airflow.login.url}{PREFIX}{path}")
     page.script(f"localStorage.setItem('theme', '{theme}')")
-    page.go(f"{airflow.login.url}{PREFIX}{path}")
-    page.script(AXE.read_text())
-    found = page.script("axe.run().then((result) => result.violations)")
-    grave = [each for each in found if each["impact"] in ("serious", "critical")]
-    assert not grave, [(each["id"], [node["html"] for node in each["nodes"]]) for each in grave]
+    axe(page, f"{airflow.login.url}{PREFIX}{path}")
 
 
 @pytest.mark.parametrize("size", browser.SIZES)
@@ -189,12 +252,4 @@ def test_axe_finds_nothing_serious(airflow: Stack, page: browser.Browser, path: 
 def test_no_page_is_wider_than_its_window(
     airflow: Stack, page: browser.Browser, path: str, theme: str, size: str, tmp_path: Path
 ) -> None:
-    page.go(f"{airflow.login.url}{PREFIX}{path}")
-    page.script(f"localStorage.setItem('theme', '{theme}')")
-    page.resize(*browser.SIZES[size])
-    page.go(f"{airflow.login.url}{PREFIX}{path}")
-    assert page.script("document.documentElement.dataset.theme") == theme
-    assert page.script("document.documentElement.scrollWidth <= innerWidth")
-    folder = Path(os.environ.get(SHOTS, tmp_path))
-    folder.mkdir(parents=True, exist_ok=True)
-    page.shoot(folder / f"{'node' if 'node' in path else 'fleet'}-{size}-{theme}.png", whole=True)
+    shoot(page, f"{airflow.login.url}{PREFIX}{path}", "node" if "node" in path else "fleet", size, theme, tmp_path)

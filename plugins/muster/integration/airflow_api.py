@@ -12,6 +12,8 @@ import httpx
 from muster.errors import AirflowRefused, AirflowUnreachable, AlreadyTriggered
 from muster.settings import settings
 
+REASON = "decision_reason"
+"""A question's field for the reason. Airflow fills a field named like a DAG parameter with that parameter's value."""
 RUN_OVER = frozenset({"success", "failed"})
 """The final states of a DAG run."""
 

@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import records
 from muster.admission import entry
+from muster.integration.airflow_api import REASON
 from muster.lifecycle.gate import Admit, Refuse
 from muster.lifecycle.transitions import State
 from muster.operators import claims
@@ -30,9 +31,6 @@ log = logging.getLogger(__name__)
 
 ADMIT, RETEST, RMA = "Admit", "Re-test", "RMA"
 OPTIONS = [ADMIT, RETEST, RMA]
-
-REASON = "decision_reason"
-"""The form's field. Airflow fills a field that has the name of a DAG parameter with that parameter's value."""
 
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>#|!"})
 """A translation table that escapes Markdown markup."""

@@ -17,11 +17,17 @@ from muster.admission import entry
 from muster.errors import MusterError
 from muster.lifecycle.preview import risks_of_move
 from muster.lifecycle.transitions import State, person_moves
+from muster.web.access import allowed
 
 DECIDES = "admission"
 """Who may start runs of this DAG, may decide about nodes."""
 decide = requires_access_dag("POST", DagAccessEntity.RUN, DECIDES)
 WAIVER_DAYS = 30
+
+
+def may_decide(user: GetUserDep) -> bool:
+    """Whether the viewer may decide about nodes."""
+    return allowed(user, "POST", DagAccessEntity.RUN, DECIDES)
 
 
 def from_this_page(request: Request) -> None:

@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from muster import records
 from muster.errors import MusterError, UnknownNode, UnknownRun
-from muster.web import PREFIX, actions, fleet, plots
+from muster.web import PREFIX, actions, approvals, fleet, plots
 from muster_criteria.text import one_line
 from muster_reports import advice, page, text
 
@@ -40,6 +40,9 @@ def create_app() -> FastAPI:
     app.get("/node/{name}", response_class=HTMLResponse)(node)
     guarded = [Depends(actions.decide), Depends(actions.from_this_page)]
     app.post("/node/{name}", response_class=HTMLResponse, dependencies=guarded)(change)
+    app.get("/approvals", response_class=HTMLResponse)(questions)
+    guarded = [Depends(each) for each in (approvals.respond, actions.from_this_page, approvals.audited)]
+    app.post("/approvals/{dag_id}/{dag_run_id}/{task_id}", response_class=HTMLResponse, dependencies=guarded)(answer)
     app.get("/run", response_class=HTMLResponse)(run)
     app.get("/report", response_class=HTMLResponse)(report)
     app.get("/static/{name}")(static)
@@ -59,7 +62,9 @@ def live(request: Request, filters: Annotated[fleet.Filters, Depends(fleet.Filte
     return _render(request, "_live.html.j2", **_overview(filters))
 
 
-def node(request: Request, name: str, metric: str = "") -> Response:
+def node(
+    request: Request, name: str, may_decide: Annotated[bool, Depends(actions.may_decide)], metric: str = ""
+) -> Response:
     """One node: its verdict, what to do, findings, figures, history and parts."""
     try:
         found = records.get_node(name)
@@ -72,7 +77,7 @@ def node(request: Request, name: str, metric: str = "") -> Response:
     observed = [each for stage in last.stages for each in stage.judgement.observations] if last else []
     return _render(
         request, "node.html.j2",
-        node=found, runs=runs, last=last, ended=ended,
+        node=found, runs=runs, last=last, ended=ended, may_decide=may_decide,
         steps=advice.next_steps(last) if last else (),
         findings=records.open_findings(name),
         moves=actions.moves(found),
@@ -105,6 +110,16 @@ def change(
         body.status_code = 400
         return body
     return _render(request, "change.html.j2", change=asked, error="", sentence=sentence, risks=risks)
+
+
+def questions(request: Request, pending: Annotated[list[approvals.Question], Depends(approvals.pending)]) -> Response:
+    """All that waits for a person, with the evidence beside each question."""
+    return _render(request, "approvals.html.j2", questions=[(each, approvals.evidence(each)) for each in pending])
+
+
+def answer(request: Request, done: Annotated[None, Depends(approvals.answer)]) -> Response:
+    """Show what still waits, once the answer is recorded."""
+    return RedirectResponse(f"{_base(request)}{PREFIX}/approvals", status_code=303)
 
 
 def run(request: Request, dag_id: str, run_id: str) -> Response:

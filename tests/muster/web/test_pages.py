@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections.abc import Iterator
 
 import pytest
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from muster import records
 from muster.lifecycle.transitions import State
-from muster.web import actions
+from muster.web import actions, approvals
 from muster.web import app as web
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
@@ -27,6 +29,7 @@ def client(fleet_db: str) -> Iterator[TestClient]:
     app = web.create_app()
     for guard in (web.read, actions.decide):
         app.dependency_overrides[guard] = lambda: None
+    app.dependency_overrides[actions.may_decide] = lambda: True
     app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="ada", role="user")
     with TestClient(app, headers={"Origin": "http://testserver"}) as made:
         yield made
@@ -47,7 +50,8 @@ def test_no_route_is_without_airflows_login() -> None:
         guards = [each.call for each in route.dependant.dependencies]
         assert web.read in guards
         if route.methods != {"GET"}:
-            assert {actions.decide, actions.from_this_page} <= set(guards)
+            assert actions.from_this_page in guards
+            assert {actions.decide, approvals.respond} & set(guards)
 
 
 def test_an_empty_fleet_says_how_to_begin(client: TestClient) -> None:
@@ -200,3 +204,41 @@ def test_a_form_of_another_site_is_refused(client: TestClient, origin: str) -> N
 
 def _row(name: str, state: State) -> records.FleetRow:
     return records.FleetRow(name, state, "cpu-generic", "r1", False, "", None, "", "", None, "", None, None)
+
+
+def _ask(client: TestClient, node: str, *, answerable: bool = True) -> str:
+    """The page with one open question, as Airflow keeps it; the real one is asked in tests/dags/test_fleet_page.py."""
+    asked = approvals.Question(
+        approvals.ADMISSION,
+        "r",
+        "ask",
+        node,
+        HOSTILE,
+        ("Admit", "RMA"),
+        datetime.datetime.now(datetime.UTC),
+        answerable,
+    )
+    app = client.app
+    assert isinstance(app, FastAPI)
+    app.dependency_overrides[approvals.pending] = lambda: [asked]
+    return page(client, "/approvals")
+
+
+def test_a_question_stands_beside_its_evidence(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    fleet.fail("n1", "", fleet.finding(summary=HOSTILE), fleet.FINDING)
+    text = _ask(client, "n1")
+    for expected in ("gpu3 is slow.", fleet.FINDING.summary, "/node/n1", "<option>RMA"):
+        assert expected in text, expected
+    assert "<script>" not in text
+    assert "<form" not in _ask(client, "n1", answerable=False)
+    assert "/node/n2" not in _ask(client, "n2"), "a node that was removed has no evidence"
+
+
+def test_without_the_permission_the_node_page_has_no_forms(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    assert 'method="post"' in page(client, "/node/n1")
+    app = client.app
+    assert isinstance(app, FastAPI)
+    app.dependency_overrides[actions.may_decide] = lambda: False
+    assert 'method="post"' not in page(client, "/node/n1")

@@ -1,0 +1,120 @@
+"""The questions that wait for a person, each with its evidence; the answer is the one of Airflow's own page."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.api_fastapi.core_api.datamodels.hitl import UpdateHITLDetailPayload
+from airflow.api_fastapi.core_api.routes.public.hitl import update_hitl_detail
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from airflow.api_fastapi.logging.decorators import action_logging
+from airflow.models.hitl import HITLDetail
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.state import TaskInstanceState
+from fastapi import Form, HTTPException
+from sqlalchemy import select
+
+from muster import records
+from muster.errors import UnknownNode
+from muster.integration.airflow_api import REASON
+from muster.lifecycle.gate import Admit
+from muster.web import plots
+from muster.web.access import allowed
+from muster_reports.model import RunReport
+
+ADMISSION, HELD = "admission", "held_verdict"
+QUESTIONS_MAX = 100
+WAITS = (TaskInstanceState.AWAITING_INPUT, TaskInstanceState.DEFERRED)
+
+respond = requires_access_dag("PUT", DagAccessEntity.HITL_DETAIL)
+audited = action_logging("update_hitl_detail")
+"""Airflow's audit log names the answer as it names one of its own page."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """One open question, as Airflow keeps it. ``answerable``: the viewer may answer it."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    node: str
+    subject: str
+    options: tuple[str, ...]
+    since: datetime.datetime
+    answerable: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """What the records hold about the node of a question. ``strips``: the figures out of limits."""
+
+    node: records.NodeRecord
+    reasons: tuple[str, ...]
+    run: records.RunRecord | None
+    findings: Sequence[records.OpenFinding]
+    strips: Sequence[plots.Strip]
+
+
+def pending(session: SessionDep, user: GetUserDep) -> list[Question]:
+    """The open questions of DAGs that the viewer may read, the oldest first."""
+    # Airflow's filter of readable DAGs reads the state of Airflow's own application, which a mounted one has not.
+    readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET") & {ADMISSION, HELD}
+    query = (
+        select(HITLDetail)
+        .join(TaskInstance, HITLDetail.ti_id == TaskInstance.id)
+        .where(HITLDetail.responded_at.is_(None), TaskInstance.dag_id.in_(readable))
+        .where(TaskInstance.state.in_(WAITS))
+        .order_by(HITLDetail.created_at)
+        .limit(QUESTIONS_MAX)
+    )
+    answerable = {dag_id: allowed(user, "PUT", DagAccessEntity.HITL_DETAIL, dag_id) for dag_id in (ADMISSION, HELD)}
+    return [
+        Question(
+            task.dag_id, task.run_id, task.task_id, str((task.dag_run.conf or {}).get("node", "")),
+            each.subject, tuple(each.options), each.created_at, answerable[task.dag_id],
+        )
+        for each in session.scalars(query)
+        for task in (each.task_instance,)
+    ]  # fmt: skip
+
+
+def evidence(asked: Question) -> Evidence | None:
+    """What speaks for and against; None if the records know no such node."""
+    try:
+        node = records.get_node(asked.node)
+    except UnknownNode:
+        return None
+    if asked.dag_id == HELD and node.held:
+        run: records.RunRecord | None = records.get_run(*node.held.split("/", 1), node=node.name)
+        reasons: tuple[str, ...] = (run.held,) if run else ()
+    else:
+        run = next((each for each in records.list_runs(node=node.name, limit=10) if each.ended_at), None)
+        decision = records.admission_decision(node.name)
+        reasons = () if isinstance(decision, Admit) else decision.reasons
+    report: RunReport | None = records.run_report(run.dag_id, run.run_id, node=node.name) if run else None
+    observed = [each for stage in report.stages for each in stage.judgement.observations] if report else []
+    failed = [each for each in plots.strips(observed) if each.failed]
+    return Evidence(node, reasons, run, records.open_findings(node.name), failed)
+
+
+def answer(
+    dag_id: Literal["admission", "held_verdict"],
+    dag_run_id: str,
+    task_id: str,
+    user: GetUserDep,
+    session: SessionDep,
+    option: Annotated[str, Form(max_length=40)],
+    reason: Annotated[str, Form(max_length=500)] = "",
+) -> None:
+    """Answer under the viewer's login, as Airflow's own page does. Raises HTTPException."""
+    if not reason.strip():
+        raise HTTPException(400, "give a reason: it stays in the node's history")
+    payload = UpdateHITLDetailPayload(chosen_options=[option], params_input={REASON: reason.strip()})
+    update_hitl_detail(dag_id, dag_run_id, task_id, payload, user, session)
