@@ -26,7 +26,7 @@ pytestmark = pytest.mark.needs_torch
 
 Values = dict[tuple[str, str], dict[str, Any]]
 FAULTY = (
-    {"kind": "sdc", "gpu": 1},
+    {"kind": "sdc", "gpu": 1, "rate": 1.0},
     {"kind": "throttle", "gpu": 3},
     {"kind": "missing_gpu", "gpu": 4},
     {"kind": "slow_gemm", "gpu": 6},

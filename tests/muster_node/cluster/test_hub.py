@@ -143,11 +143,20 @@ def test_a_slow_member_that_makes_progress_is_waited_for(rig: Rig) -> None:
     assert not rig.received("n0", "end")
 
 
-def test_a_hub_that_was_suspended_names_its_own_node(rig: Rig) -> None:
+@pytest.mark.parametrize("where", ["_step", "_accept", "_broadcast"])
+def test_a_hub_that_was_suspended_names_its_own_node(rig: Rig, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     rig.join(*NAMES)
     rig.pass_time(3, n0={}, n1={}, n2={})
-    rig.clock.sleep(20.0)
-    for name in ("n1", "n2"):
-        rig.links[name].close()
+    method = getattr(rig.hub, where)
+
+    def suspended(*args: Any, **fields: Any) -> None:
+        monkeypatch.setattr(rig.hub, where, method)
+        rig.clock.sleep(20.0)
+        for name in ("n1", "n2"):
+            rig.links[name].close()
+        method(*args, **fields)
+
+    monkeypatch.setattr(rig.hub, where, suspended)
+    rig.clock.sleep(BEAT_S)
     rig.hub._step()
     assert set(rig.missing("n0")) == {"n0"}

@@ -113,7 +113,7 @@ class Hub(threading.Thread):
         ]
         select.select([self._listener] + [link.socket for link in links if link.socket.fileno() >= 0], [], [], _TICK_S)
         self._read_all()
-        now = self._clock.now()
+        now = self._read_at  # not later: if this process is suspended here, its peers' messages are not read yet
         if now - self._beat_at >= self._block.heartbeat_s:
             self._beat_at = now
             self._broadcast("beat")
@@ -124,10 +124,7 @@ class Hub(threading.Thread):
 
     def _read_all(self) -> None:
         """Reads all pending messages before limits are checked: a hub that was suspended must not report its peers."""
-        now = self._clock.now()
-        if now - self._read_at > self._block.stall_timeout_s / 2:
-            self._still_s, self._still_at = now - self._read_at, now
-        self._read_at = now
+        self._note_standstill()
         self._accept()
         for unknown_peer in list(self._unknown_peers):
             self._greet(unknown_peer)
@@ -141,9 +138,16 @@ class Hub(threading.Thread):
             except Gone as gone:
                 self._drop(peer, gone)
 
+    def _note_standstill(self) -> None:
+        now = self._clock.now()
+        if now - self._read_at > self._block.stall_timeout_s / 2:
+            self._still_s, self._still_at = now - self._read_at, now
+        self._read_at = now
+
     def _drop(self, peer: _Peer, gone: Gone) -> None:
         peer.link.close()
-        if self._clock.now() - self._still_at < _GRACE_S:
+        self._note_standstill()
+        if (self._still_s and self._block.master in self._lost) or self._read_at - self._still_at < _GRACE_S:
             # The others ended meanwhile, rightly: to them this node was the one that was lost.
             self._mark_lost(self._block.master, "it stood still for %.1f s in phase %s" % (self._still_s, peer.phase))
         else:
