@@ -6,16 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import records
+from muster.integration import closing
 from muster.lifecycle.transitions import State
 from muster.operators import revalidation
+from muster.web.fleet import attention
 from muster_criteria.model import Judgement, Verdict
 from muster_criteria.stage import judge as judging
 from muster_criteria.stage.case import Case
 from tests.dags.conftest import NODE, Mailbox
 from tests.dags.test_qualification_runs import Decree, decree, node  # noqa: F401 - fixtures
+from tests.muster import fleet as records_fleet
 from tests.support import airflow_home, lives, sshd, standin
 
 pytestmark = pytest.mark.needs_sshd
@@ -152,34 +155,54 @@ def test_an_empty_fleet_is_no_trouble(airflow_db: None, fleet: Path) -> None:
     assert states == {"pick": "success", "revalidate": "skipped", "run": "success"}
 
 
-def test_a_revalidation_that_could_not_decide_is_repeated_and_the_node_waits_out_of_service(
-    fleet: Path, server: sshd.Sshd
+def test_a_revalidation_that_could_not_decide_costs_no_service_and_is_repeated_until_a_person_is_asked(
+    fleet: Path, server: sshd.Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trouble that is not the node's: no loading dock, no production without a pass, and the next run takes it."""
+    monkeypatch.setenv("MUSTER_MAIL_TO", "fleet@example.org")
     lives.in_production(NODE)
+    before = records.certificate_of(NODE)
     params = {"node": NODE, "level": "demo", "reason": "x"}
-    for turn in ("first", "second"):
+    for turn in ("first", "second", "third"):
+        assert records.outbox_waiting() == 0
         revalidation.claim(DAG_ID, turn, params)
         records.begin_stage(DAG_ID, turn, "intake")
-        records.finish_run(DAG_ID, turn, Verdict.INCONCLUSIVE, "its switch was away")
         assert revalidation.pick("hourly", "demo") == [], "a run holds it"
-        records.release_leases(DAG_ID, turn, "over")
-        assert records.get_node(NODE).state is State.REVALIDATION
-        assert [run["conf"]["node"] for run in revalidation.pick("hourly", "demo")] == [NODE]
-    revalidation.claim(DAG_ID, "third", params)
-    records.begin_stage(DAG_ID, "third", "intake")
-    records.finish_run(DAG_ID, "third", Verdict.INCONCLUSIVE, "its switch was away")
-    assert records.get_node(NODE).state is State.TRIAGE
-    assert [run["conf"]["node"] for run in revalidation.pick("hourly", "demo")] == []
+        if turn == "second":  # its task conclude was never run
+            closing.release(DAG_ID, turn, "over")
+        else:
+            with pytest.raises(AirflowFailException):
+                revalidation.conclude(DAG_ID, turn)
+            closing.release(DAG_ID, turn, "over")
+        assert records.get_node(NODE).state is State.PRODUCTION
+        picked = [run["conf"]["node"] for run in revalidation.pick("hourly", "demo")]
+        assert picked == ([] if turn == "third" else [NODE]), "fresh, but for the test that decided nothing"
+    assert records.get_node(NODE).inconclusive == 3
+    assert records.outbox_waiting() == 1
+    assert records.certificate_of(NODE) == before
+    assert [each.node for each in attention(records.fleet_rows())] == [NODE]
+
+
+@pytest.mark.parametrize("verdict", [Verdict.WARN, Verdict.PROVISIONAL])
+def test_an_inconclusive_revalidation_that_found_something_keeps_the_node_out(
+    fleet: Path, server: sshd.Sshd, verdict: Verdict
+) -> None:
+    _tested(verdict, "first")
+    assert records.get_node(NODE).state is State.REVALIDATION
+
+
+def _tested(verdict: Verdict, turn: str) -> None:
+    lives.in_production(NODE)
+    revalidation.claim(DAG_ID, turn, {"node": NODE, "level": "demo", "reason": "x"})
+    records.begin_stage(DAG_ID, turn, "intake")
+    result, raw = records_fleet.result("intake")
+    records.record_stage(DAG_ID, turn, result, records_fleet.judgement("intake", verdict), raw)
+    records.finish_run(DAG_ID, turn, Verdict.INCONCLUSIVE, "its switch was away")
+    records.release_leases(DAG_ID, turn, "over")
 
 
 def test_a_node_that_waits_and_is_still_used_is_left_alone(fleet: Path, server: sshd.Sshd) -> None:
-    lives.in_production(NODE)
+    _tested(Verdict.WARN, "first")
     params = {"node": NODE, "level": "demo", "reason": "x"}
-    revalidation.claim(DAG_ID, "first", params)
-    records.begin_stage(DAG_ID, "first", "intake")
-    records.finish_run(DAG_ID, "first", Verdict.INCONCLUSIVE, "its guard found a process at work")
-    records.release_leases(DAG_ID, "first", "over")
     label_busy(server)
     with pytest.raises(AirflowSkipException, match="is not tested: its label busy"):
         revalidation.claim(DAG_ID, "second", params)

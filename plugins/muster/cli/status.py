@@ -10,7 +10,7 @@ from muster.cli import scheduler, show
 from muster.cli.adoption import Reason, given
 from muster.cli.dry import DryRun, rehearsed, risks
 from muster.cli.node import AsJson, AsWho, Name
-from muster.lifecycle.transitions import State
+from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, State
 
 
 def status(json: AsJson = False) -> None:
@@ -49,6 +49,10 @@ def status(json: AsJson = False) -> None:
         typer.echo(sentence)
     for name, why in records.uncertified().items():
         typer.echo(f"{name}: no valid certificate ({why}): it is tested again when it is idle")
+    for node in nodes:
+        if node.state is State.PRODUCTION and node.inconclusive >= INCONCLUSIVE_BUDGET:
+            typer.echo(f"{node.name}: {node.inconclusive} tests in a row were inconclusive, and it serves: "
+                       f"`muster node show {node.name}` gives the cause")  # fmt: skip
     if waiting:
         typer.echo(f"mails: {waiting} wait to be sent; see the log of the DAG housekeeping")
     for lag in lags:

@@ -6,6 +6,7 @@ import logging
 
 from muster import records
 from muster.errors import MusterError
+from muster.lifecycle.transitions import State
 from muster_criteria.model import Verdict
 
 log = logging.getLogger(__name__)
@@ -15,15 +16,16 @@ def release(dag_id: str, run_id: str, reason: str) -> list[str]:
     """Release the nodes that the run holds; returns their names.
 
     A node with a recorded FAIL whose run was not concluded (the task ``conclude`` failed) goes into quarantine first:
-    otherwise the run would end INCONCLUSIVE and the node could be qualified again.
+    otherwise the run would end INCONCLUSIVE and the node could be qualified again. A node in revalidation whose run
+    has no verdict is treated as after any other INCONCLUSIVE run.
     """
     for lease in records.live_leases():
         if (lease.dag_id, lease.run_id) == (dag_id, run_id):
-            _conclude_fail(dag_id, run_id, lease.node)
+            _conclude(dag_id, run_id, lease.node, reason)
     return records.release_leases(dag_id, run_id, reason)
 
 
-def _conclude_fail(dag_id: str, run_id: str, node: str) -> None:
+def _conclude(dag_id: str, run_id: str, node: str, reason: str) -> None:
     try:
         run = records.get_run(dag_id, run_id, node=node)
         failed = [each for each in records.run_stages(dag_id, run_id, node=node) if each.verdict is Verdict.FAIL]
@@ -33,3 +35,6 @@ def _conclude_fail(dag_id: str, run_id: str, node: str) -> None:
         headline = f"{failed[0].stage}: {failed[0].reason}"
         closed = records.finish_run(dag_id, run_id, Verdict.FAIL, headline, node=node)
         log.warning("%s: FAIL: %s (%s); the run was not concluded", node, headline, closed.state_after)
+    elif run.ended_at is None and records.get_node(node).state is State.REVALIDATION:
+        headline = f"The run ended without a verdict: {reason}"
+        records.finish_run(dag_id, run_id, Verdict.INCONCLUSIVE, headline, node=node)

@@ -28,7 +28,8 @@ class RunFacts:
     ``stages``: the run's current verdicts. ``verdicts``: the current verdicts on the node, of all runs.
     ``suspect``: a part of the node corrupted data before, without a waiver valid now. ``accepted``: all that the run
     found is waived now, and was waived when a person admitted the node. ``fenced``: the node refused a job of the run
-    as older than one that it has seen. ``preempted``: the run was a job of the scheduler, which ended it for a user's.
+    as older than one that it has seen. ``clean``: all that the run found, informative findings apart, is ``accepted``.
+    ``preempted``: the run was a job of the scheduler, which ended it for a user's.
     """
 
     run: RunRecord
@@ -38,6 +39,7 @@ class RunFacts:
     suspect: bool
     accepted: bool
     fenced: bool = False
+    clean: bool = False
     preempted: bool = False
 
     @property
@@ -51,6 +53,9 @@ class RunFacts:
         Either it could not test the node, which it took out of production, and found nothing until then; or it tested
         all with full coverage, and warns only of findings that a person accepted when admitting the node.
         """
+        if verdict is Verdict.INCONCLUSIVE:
+            decided = {each.verdict for each in self.stages} <= {Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.SKIPPED}
+            return self.run.state_before is State.PRODUCTION and decided and self.clean and not self.suspect
         if verdict is Verdict.SKIPPED:
             passed = self.preempted or all(each.verdict is Verdict.PASS for each in self.stages)
             return self.run.state_before is State.PRODUCTION and passed

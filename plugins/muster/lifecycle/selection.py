@@ -1,7 +1,7 @@
 """Selects the idle production nodes to test now, and which stages of the test. Pure.
 
-Nodes that never passed each stage, or not for ``Limits.whole_after``, come first and take the whole test. Then
-those whose best stages end the most expected harm in a minute (``muster.lifecycle.hazard``). A node is not tested if
+Nodes that never passed each stage, or not for ``Limits.whole_after``, come first and take the whole test. Then come
+those whose last test was inconclusive, until a person is asked, and those whose best stages end the most expected harm in a minute (``muster.lifecycle.hazard``). A node is not tested if
 the backend does not know it, a run holds it, the circuit breaker bars it, or a limit is reached.
 """
 
@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from muster.lifecycle.transitions import SERVING, State
+from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, SERVING, State
 from muster_criteria.sku_files.programme import STAGES
 
 if TYPE_CHECKING:
@@ -263,14 +263,22 @@ def _ranked(
         chosen = 0 if overdue[at] else int(worth.stages[at])
         name, suspicion = ready[at].name, float(worth.suspicion[at])
         last = "never passed a whole test" if never[at] else f"whole test {oldest[at] / 24.0:.1f} days ago"
-        why = _why(suspicion, f"{last}, which is overdue" if overdue[at] else last, signs.get(name, _NONE))
+        last = f"{last}, which is overdue" if overdue[at] else last
+        last = f"its last test was inconclusive; {last}" if again[at] else last
+        why = _why(suspicion, last, signs.get(name, _NONE))
         return Planned(name, hazard.subsets()[chosen], float(hazard.minutes_of()[chosen]), suspicion, why)
 
     # Names last, so that equal nodes have one order.
+    again = np.array([_again(node) for node in ready])
     names = np.array([node.name for node in ready])
-    order = np.lexsort((names, -np.where(overdue, oldest, worth.score), ~overdue, ~requested))
+    order = np.lexsort((names, -np.where(overdue, oldest, worth.score), ~again, ~overdue, ~requested))
     for at in order.tolist():
         yield ready[at], functools.partial(planned, at)
+
+
+def _again(node: NodeRecord) -> bool:
+    """Whether the node's last test was inconclusive, and no person has been asked about it yet."""
+    return 0 < node.inconclusive < INCONCLUSIVE_BUDGET
 
 
 def _why(suspicion: float, last: str, sign: Signs) -> str:
@@ -300,6 +308,6 @@ def _why_not(
     if not state.idle:
         return state.why or "it is in use"
     latest = max(passes.get(node.name, {}).values(), default=None)
-    if latest is not None and now - latest < limits.after:
+    if latest is not None and now - latest < limits.after and not _again(node):
         return f"it passed on {latest:%Y-%m-%d %H:%M} UTC, which is fresh enough"
     return ""

@@ -48,7 +48,7 @@ class State(enum.StrEnum):
 IN_FLIGHT = frozenset({State.INTAKE, State.BURN_IN, State.VALIDATION, State.CLUSTER_VALIDATION})
 """States of a node under test; without a run no node stays in them.
 
-Without revalidation: a node whose revalidation was inconclusive waits there, out of service, for the next one.
+Without revalidation: a node whose revalidation was inconclusive, and found something, waits there for the next one.
 """
 
 SERVING = frozenset({State.PRODUCTION, State.REVALIDATION})
@@ -265,8 +265,9 @@ def closing(
     """Returns the effect of ``verdict`` on a node in ``current`` after ``inconclusive`` inconclusive runs in a row.
 
     A node that a person moved during the run (quarantine, triage, …) stays there. A node in ``shadow`` mode stays in
-    service; a full-coverage PASS ends its shadow mode. After an inconclusive revalidation the node stays in
-    revalidation, out of production, until the next one. ``nothing_new``: as in ``Evidence``.
+    service; a full-coverage PASS ends its shadow mode. ``nothing_new``: as in ``Evidence``; after an inconclusive run
+    of this kind the node goes on serving, and is counted. After another inconclusive revalidation it stays in
+    revalidation, out of production, until the next one.
     """
     s = State
     if shadow:
@@ -275,6 +276,9 @@ def closing(
         return Closing((), inconclusive, "")
     if verdict is Verdict.FAIL:
         return Closing((s.QUARANTINE,), 0, "the run found a critical fault")
+    if verdict is Verdict.INCONCLUSIVE and nothing_new and current in SERVING:
+        back = (s.PRODUCTION,) if current is s.REVALIDATION else ()
+        return Closing(back, inconclusive + 1, f"inconclusive run {inconclusive + 1} in a row, which found nothing")
     if verdict is Verdict.INCONCLUSIVE and inconclusive + 1 >= INCONCLUSIVE_BUDGET:
         reason = f"{inconclusive + 1} runs in a row were inconclusive: a person has to decide"
         return Closing((s.QUARANTINE, s.TRIAGE), 0, reason)

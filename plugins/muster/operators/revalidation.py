@@ -18,7 +18,7 @@ from muster.admission.idle_fleet import known
 from muster.errors import LeaseHeld, LeftAlone, MusterError, UnknownRun
 from muster.integration import runid
 from muster.lifecycle import selection as planning
-from muster.lifecycle.transitions import SERVING, State
+from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, SERVING, State
 from muster.operators import claims, qualification
 from muster.records import NodeRecord
 from muster_criteria.sku_files.programme import STAGES
@@ -120,6 +120,18 @@ def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] =
         return qualification.conclude(dag_id, run_id, faults)
     finally:
         _return_to_scheduler(run.node)
+        _ask_about_no_verdict(run.node)
+
+
+def _ask_about_no_verdict(name: str) -> None:
+    node = records.get_node(name)
+    if node.state is State.PRODUCTION and node.inconclusive >= INCONCLUSIVE_BUDGET:
+        records.notify(
+            f"no verdict/{name}",
+            f"{'[simulated] ' if node.simulated else ''}{name} serves, and {node.inconclusive} tests of it in a row were "
+            f"inconclusive: see `muster node show {name}`, remove the cause, and test it again, or withdraw it "
+            f"with `muster node move {name} quarantine --reason …`",
+        )
 
 
 def _end_own_test(name: str) -> None:

@@ -23,7 +23,7 @@ from muster.records.values import JobRecord, NodeRecord, RunRecord, StageSummary
 from muster.records.verdicts import current_verdicts
 from muster.records.waivers import accepted_at_admission
 from muster.settings import settings
-from muster_criteria.model import Verdict
+from muster_criteria.model import Severity, Verdict
 from muster_node.contract import END_FENCED
 
 RECENT = 20
@@ -92,7 +92,8 @@ def finish_run(dag_id: str, run_id: str, verdict: Verdict, headline: str, *, nod
     """Close a run with its verdict, and move its node accordingly, in one transaction.
 
     The moves are ``lifecycle.closing``'s: qualified on PASS, WARN or PROVISIONAL, quarantine on FAIL, back to
-    registered on INCONCLUSIVE, and triage on the third of these in a row; a node in shadow mode stays, and a
+    registered on INCONCLUSIVE, and triage on the third of these in a row; a node that serves goes on serving then,
+    unless the run found something (``ending.RunFacts.nothing_new``). A node in shadow mode stays, and a
     full-coverage PASS of every stage, at the level that admission asks for, ends its shadow. While the circuit
     breaker is open, a verdict that would take the node out of service is held: it goes on serving, marked. So is a
     FAIL for what nodes of its rack or image have in common; one that does not serve is registered again. All this
@@ -247,7 +248,7 @@ def close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
     )
     for state in end.path:
         access.move(session, node, state, "muster", f"{end.reason}: {run.headline}", evidence)
-    if State.PRODUCTION in end.path:
+    if State.PRODUCTION in end.path and verdict is not Verdict.INCONCLUSIVE:
         certificates.issue(session, node, "muster", evidence)
     node.inconclusive = end.inconclusive
     serves = end.held and State(node.state) in lifecycle.SERVING
@@ -262,13 +263,15 @@ def _facts(session: Session, run: Run, node: Node) -> RunFacts:
     fenced = select(StageRecord.id).where(
         StageRecord.run == run.id, StageRecord.current, StageRecord.job_end == END_FENCED
     )
+    accepted = accepted_at_admission(session, node, found)
     return RunFacts(
         run=access.to_run(run),
         node=access.to_node(node),
         stages=_stages(session, run),
         verdicts=[verdict for _, verdict in current_verdicts(session, node)],
         suspect=not free_of_suspects(session, node),
-        accepted=accepted_at_admission(session, node, found),
+        accepted=accepted,
+        clean=accepted or all(finding.severity is Severity.INFO for finding in found),
         fenced=bool(session.scalar(select(fenced.exists()))),
         preempted=place is not None and place.preempted,
     )

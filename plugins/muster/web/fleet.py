@@ -8,7 +8,7 @@ import datetime
 import urllib.parse
 from collections.abc import Collection, Mapping, Sequence
 
-from muster.lifecycle.transitions import IN_FLIGHT, State
+from muster.lifecycle.transitions import IN_FLIGHT, INCONCLUSIVE_BUDGET, State
 from muster.records import FleetRow, RunRecord
 
 PAGE = 100
@@ -107,13 +107,17 @@ def chosen(rows: Sequence[FleetRow], filters: Filters, found: Collection[str]) -
 
 
 def attention(rows: Sequence[FleetRow]) -> list[Attention]:
-    """The nodes that wait for a person: held verdicts first, then by ``TODO``, the longest first within each kind."""
+    """The nodes that wait for a person: held verdicts first, then by ``TODO``, then those that serve
+    untested; the longest first within each kind."""
     found = []
     for row in rows:
         if row.held:
             found.append(
                 (0, Attention(row.node, row.state, row.ended_at, row.headline, "decide on the verdict that is held"))
             )
+        elif row.state is State.PRODUCTION and row.inconclusive >= INCONCLUSIVE_BUDGET:
+            todo = "find out why its tests give no verdict"
+            found.append((1 + len(TODO), Attention(row.node, row.state, row.ended_at, row.headline, todo)))
         elif row.state in TODO:
             found.append((1 + list(TODO).index(row.state), _waiting(row)))
     found.sort(key=lambda each: (each[0], each[1].since is None, each[1].since, each[1].node))

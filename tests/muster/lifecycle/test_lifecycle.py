@@ -179,7 +179,10 @@ def test_a_revalidation_that_says_nothing_leaves_the_node_waiting_out_of_service
     end = closing(State.REVALIDATION, verdict, False, 0)
     assert end.path == ()
     back = closing(State.REVALIDATION, verdict, False, 0, nothing_new=True).path
-    assert back == ((State.PRODUCTION,) if verdict is Verdict.SKIPPED else ())
+    assert back == (State.PRODUCTION,)
+    for current in SERVING:
+        end_at_limit = closing(current, Verdict.INCONCLUSIVE, False, 2, nothing_new=True)
+        assert not end_at_limit.withdraws(current)
     assert path_to_stage("intake", State.REVALIDATION, frozenset()) == (), "the next run takes it up where it stands"
     assert closing(State.REVALIDATION, Verdict.PASS, True, end.inconclusive).path == (State.PRODUCTION,)
     assert closing(State.REVALIDATION, Verdict.INCONCLUSIVE, False, 2).path == (State.QUARANTINE, State.TRIAGE)

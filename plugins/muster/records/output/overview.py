@@ -42,6 +42,8 @@ class FleetRow:
     ended_at: datetime.datetime | None
     state_since: datetime.datetime | None
     """When the node came into its state."""
+    inconclusive: int = 0
+    """Inconclusive runs in a row."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +102,7 @@ def fleet_rows() -> list[FleetRow]:
         select(
             Node.name, Node.state, Node.sku, Node.rack, Node.simulated, Node.held, Node.contact_at, Run.dag_id,
             Run.run_id, Run.verdict, Run.headline, Run.ended_at, func.coalesce(moved.c.at, Node.added_at),
+            Node.inconclusive,
         )
         .outerjoin(last, last.c.node == Node.name)
         .outerjoin(Run, Run.id == last.c.id)
@@ -110,10 +113,10 @@ def fleet_rows() -> list[FleetRow]:
         return [
             FleetRow(
                 name, State(state), sku, rack, simulated, held, contact, dag_id or "", run_id or "",
-                Verdict(verdict) if verdict else None, headline or "", ended, since,
+                Verdict(verdict) if verdict else None, headline or "", ended, since, inconclusive,
             )
-            for name, state, sku, rack, simulated, held, contact, dag_id, run_id, verdict, headline, ended, since
-            in session.execute(query)
+            for name, state, sku, rack, simulated, held, contact, dag_id, run_id, verdict, headline, ended, since,
+            inconclusive in session.execute(query)
         ]  # fmt: skip
 
 
