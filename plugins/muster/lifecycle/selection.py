@@ -1,8 +1,9 @@
 """Selects the idle production nodes to test now, and which stages of the test. Pure.
 
 Nodes that never passed each stage, or not for ``Limits.whole_after``, come first and take the whole test. Then come
-those whose last test was inconclusive, until a person is asked, and those whose best stages end the most expected harm in a minute (``muster.lifecycle.hazard``). A node is not tested if
-the backend does not know it, a run holds it, the circuit breaker bars it, or a limit is reached.
+those whose last test was inconclusive, until a person is asked, and those whose best stages end the most expected harm
+in a minute (``muster.lifecycle.hazard``). A node is not tested if the backend does not know it, a run holds it, the
+circuit breaker bars it, or a limit is reached.
 """
 
 from __future__ import annotations
