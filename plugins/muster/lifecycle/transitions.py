@@ -277,8 +277,8 @@ def closing(
     if verdict is Verdict.FAIL:
         return Closing((s.QUARANTINE,), 0, "the run found a critical fault")
     if verdict is Verdict.INCONCLUSIVE and nothing_new and current in SERVING:
-        back = (s.PRODUCTION,) if current is s.REVALIDATION else ()
-        return Closing(back, inconclusive + 1, f"inconclusive run {inconclusive + 1} in a row, which found nothing")
+        path = (s.PRODUCTION,) if current is s.REVALIDATION else ()
+        return Closing(path, inconclusive + 1, f"inconclusive run {inconclusive + 1} in a row, which found nothing")
     if verdict is Verdict.INCONCLUSIVE and inconclusive + 1 >= INCONCLUSIVE_BUDGET:
         reason = f"{inconclusive + 1} runs in a row were inconclusive: a person has to decide"
         return Closing((s.QUARANTINE, s.TRIAGE), 0, reason)
