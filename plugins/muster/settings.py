@@ -17,7 +17,7 @@ from muster.blackout import closed
 from muster.errors import BadSettings
 
 EVENT_DAYS_MIN = 365
-"""The fleet records delete no younger event, whoever asks (a trigger of the initial migration)."""
+"""The fleet records delete no younger event (a trigger of the initial migration)."""
 
 
 class Settings(BaseSettings):

@@ -100,7 +100,7 @@ def test_the_bench_is_content_with_nothing_less_than_all(
     assert (figures["planted"], figures["healthy"]) == (1, 1)
 
 
-def test_a_warning_counts_as_found_and_is_told_apart_from_a_conviction() -> None:
+def test_a_warning_counts_as_found_and_is_distinguished_from_a_failure() -> None:
     warning, elsewhere = _finding("burn_rate_per_clock", "gpu3", Severity.WARNING), _finding("ecc_mode", "gpu3")
     assert not _convicted(SLOW, [warning, elsewhere])
     assert _convicted(SLOW, [warning, _finding("gemm_rate_per_clock", "gpu3")])
@@ -110,7 +110,7 @@ def test_a_warning_counts_as_found_and_is_told_apart_from_a_conviction() -> None
     assert "convicted" in rows(_outcome())[0]
 
 
-def test_why_nothing_can_be_concluded_is_told_in_the_table() -> None:
+def test_why_nothing_can_be_concluded_is_reported_in_the_table() -> None:
     lost = Outcome(
         Case("h100-sxm-8", 1, (SLOW,)), Verdict.INCONCLUSIVE, ("gemm_rate",), (False,), (), "a probe crashed"
     )

@@ -41,7 +41,7 @@ def test_a_steady_fault_hits_every_buffer_alike_and_a_passing_one_a_single_buffe
     assert injector.changed
 
 
-def test_a_fault_that_changes_nothing_is_told():
+def test_a_fault_that_changes_nothing_is_reported():
     import torch
 
     injector = Injector("zero_fill", "matmul", 1, seed=8)

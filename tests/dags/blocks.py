@@ -72,8 +72,8 @@ class Nodes:
 
     def progress(self, name: str) -> str:
         """What the rank on a node has last said of its progress."""
-        said = [file.read_text() for file in (self.servers[name].home / "muster" / "jobs").glob("*/progress.jsonl")]
-        return "".join(said)
+        logs = [file.read_text() for file in (self.servers[name].home / "muster" / "jobs").glob("*/progress.jsonl")]
+        return "".join(logs)
 
 
 def _works_in(process: psutil.Process, work: str) -> bool:

@@ -31,9 +31,9 @@ def answer(option: str = "Admit", reason: str = "seen it myself", name: str | No
 
 @pytest.mark.usefixtures("waiting")
 def test_the_question_says_why() -> None:
-    asked = admission.look("n1")
-    assert asked["subject"] == "Admit n1 to production?"
-    assert r"cluster\_validation was never tested" in asked["body"], "as Markdown shows it"
+    question = admission.look("n1")
+    assert question["subject"] == "Admit n1 to production?"
+    assert r"cluster\_validation was never tested" in question["body"], "as Markdown shows it"
 
 
 def test_a_node_with_a_fault_is_not_even_asked_about(waiting: None) -> None:
@@ -42,7 +42,7 @@ def test_a_node_with_a_fault_is_not_even_asked_about(waiting: None) -> None:
         admission.look("n1")
 
 
-def test_a_node_that_is_in_already_needs_nobody(waiting: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_is_in_already_needs_no_person(waiting: None, monkeypatch: pytest.MonkeyPatch) -> None:
     records.move_node("n1", State.PRODUCTION, lives.PERSON, "so be it")
     monkeypatch.setattr(records, "admission_decision", lambda _: admission.Admit())
     with pytest.raises(AirflowSkipException):
@@ -56,23 +56,23 @@ def test_a_node_that_is_in_already_needs_nobody(waiting: None, monkeypatch: pyte
 def test_each_answer_is_carried_out_under_a_name(waiting: None, option: str, state: State) -> None:
     assert admission.carry_out("n1", DAG_ID, "r", answer(option)) == option
     assert records.get_node("n1").state is state
-    (said,) = records.approvals("n1")
-    assert (said.person, said.option, said.reason) == ("Petra", option, "seen it myself")
-    assert said.login == "airflow:Petra"
+    (approval,) = records.approvals("n1")
+    assert (approval.person, approval.option, approval.reason) == ("Petra", option, "seen it myself")
+    assert approval.login == "airflow:Petra"
     assert {event.login for event in records.node_events("n1") if event.actor == "Petra"} == {"airflow:Petra"}
-    assert said.link.endswith("/dags/admission/runs/r/tasks/ask/required_actions")
+    assert approval.link.endswith("/dags/admission/runs/r/tasks/ask/required_actions")
     assert records.live_leases() == []
 
 
 @pytest.mark.parametrize(
-    "said",
+    "response",
     [answer(reason=" "), answer(name=None) | {"responded_by_user": None}]
     + [answer(name=name) for name in ("airflow", "Anonymous", "admin", "nobody", "root")],
 )
-def test_nobody_in_particular_or_without_a_reason_moves_nothing(waiting: None, said: dict[str, Any]) -> None:
+def test_without_a_named_person_or_a_reason_moves_nothing(waiting: None, response: dict[str, Any]) -> None:
     for option in admission.OPTIONS:
         with pytest.raises(AirflowFailException):
-            admission.carry_out("n1", DAG_ID, "r", {**said, "chosen_options": [option]})
+            admission.carry_out("n1", DAG_ID, "r", {**response, "chosen_options": [option]})
     assert records.get_node("n1").state is State.QUALIFIED
     assert records.live_leases() == []
 
@@ -92,7 +92,7 @@ def test_a_node_that_a_run_holds_meanwhile_is_tried_again(waiting: None) -> None
     assert records.get_node("n1").state is State.QUALIFIED
 
 
-def test_nobody_answers_and_that_is_what_the_records_say(waiting: None) -> None:
+def test_no_person_answers_and_that_is_what_the_records_say(waiting: None) -> None:
     """What a real Airflow makes of a question's time-out is in test_live_airflow."""
     sentence = admission.unanswered("n1", DAG_ID, "r", whether="enters production")
     assert sentence == (

@@ -63,20 +63,20 @@ def test_a_fan_that_fails_under_load_is_found_on_that_fan_and_found_again_by_a_r
     watched: str, documents: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Intake is passed by decree, since the stand-in cannot; the burn-in is the real judge's."""
-    asked = []
+    stages_read = []
     real = redfish.ask
 
     def ask(described: dict[str, str], at: str) -> object:
-        if described and at == "burn_in" and asked.count("burn_in") == 1:
+        if described and at == "burn_in" and stages_read.count("burn_in") == 1:
             bmc.write(documents, fans=[bmc.fan(rpm=0, health="Critical")], temperatures=[bmc.air()], supplies=[])
-        asked.append(at)
+        stages_read.append(at)
         return real(described, at)
 
     monkeypatch.setattr(redfish, "ask", ask)
     pass_intake(monkeypatch)
     run_id = qualify()
 
-    assert asked[-2:] == ["burn_in", "burn_in"], "before the load, and after it"
+    assert stages_read[-2:] == ["burn_in", "burn_in"], "before the load, and after it"
     judged = next(each for each in records.run_report(DAG_ID, run_id).stages if each.judgement.stage == "burn_in")
     assert judged.judgement.verdict is Verdict.FAIL
     found = {(each.metric, each.device, each.fault_class) for each in judged.judgement.findings}
@@ -84,9 +84,9 @@ def test_a_fan_that_fails_under_load_is_found_on_that_fan_and_found_again_by_a_r
         ("fan_speed", "fan0", FaultClass.COOLING), ("fan_state", "fan0", FaultClass.COOLING),
         ("psu_state", "psu0", FaultClass.PSU),
     }, "the supply was there before the load, and is gone"  # fmt: skip
-    told = {(each.metric, each.device): each for each in judged.judgement.observations}
-    assert told["inlet_temperature", "inlet"].value == 24.0
-    assert dict(told["inlet_temperature", "inlet"].labels) == {"source": "redfish"}
+    observed = {(each.metric, each.device): each for each in judged.judgement.observations}
+    assert observed["inlet_temperature", "inlet"].value == 24.0
+    assert dict(observed["inlet_temperature", "inlet"].labels) == {"source": "redfish"}
     (again,) = reevaluate(records.get_run(DAG_ID, run_id), stage="burn_in")
     assert again.differences == ()
 
@@ -121,7 +121,7 @@ def test_a_fan_that_fails_for_a_while_and_turns_again_before_the_load_is_over_is
 
 
 @pytest.mark.slow
-def test_a_bmc_that_does_not_answer_is_told_and_neither_passes_nor_fails_the_node(
+def test_a_bmc_that_does_not_answer_is_reported_and_neither_passes_nor_fails_the_node(
     watched: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enrol({"url": f"http://127.0.0.1:{free_port()}"})

@@ -85,7 +85,7 @@ def _is_warden(process: psutil.Process) -> bool:
 @pytest.mark.parametrize(
     ("phase", "number"), [("training", signal.SIGKILL), ("same_batch", signal.SIGSTOP)], ids=["killed", "hung"]
 )
-def test_a_lost_rank_is_named_the_other_ends_and_nobody_is_held(
+def test_a_lost_rank_is_named_the_other_ends_and_no_node_is_held(
     nodes: Nodes,  # noqa: F811
     meeting: Meeting,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
@@ -109,16 +109,16 @@ def test_a_lost_rank_is_named_the_other_ends_and_nobody_is_held(
     (left,) = set(NAMES) - {lost}
     assert (states[f"train[{left}]"], states[f"train[{lost}]"], states["run"]) == ("success", "failed", "failed")
     assert verdicts(run_id) == {left: Verdict.SKIPPED, lost: Verdict.INCONCLUSIVE}
-    (said,) = records.run_stages(DAG_ID, run_id, node=left)
-    assert f"{lost}: " in said.reason
-    assert phase in said.reason
+    (stored,) = records.run_stages(DAG_ID, run_id, node=left)
+    assert f"{lost}: " in stored.reason
+    assert phase in stored.reason
     counted = {name: records.get_node(name).inconclusive for name in NAMES}
-    assert counted == {left: 0, lost: 1}, "nobody pays for another"
+    assert counted == {left: 0, lost: 1}, "no member is charged for another"
     assert {records.get_node(name).state for name in NAMES} == {State.QUALIFIED}
     assert records.live_leases() == []
 
 
-def test_a_slow_rank_is_convicted_and_the_others_pass(
+def test_a_slow_rank_fails_and_the_others_pass(
     nodes: Nodes,  # noqa: F811
     meeting: Meeting,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,

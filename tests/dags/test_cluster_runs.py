@@ -40,7 +40,7 @@ def nodes(airflow_db: None, fleet: Path, tmp_path: Path, monkeypatch: pytest.Mon
         yield Nodes(tmp_path, stack, monkeypatch)
 
 
-def asked() -> list[str]:
+def questions() -> list[str]:
     """The runs of the admission DAG that wait for a person."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
@@ -57,11 +57,11 @@ def test_a_good_block_meets_trains_and_enters_production(
     nodes.build()
     states, run_id = validate()
     assert {states[name] for name in ("train[n1]", "train[n2]", "admit", "conclude", "report", "run")} == {"success"}
-    assert states["ask"] == "skipped", "nobody has to be asked"
+    assert states["ask"] == "skipped", "no person has to be asked"
     assert verdicts(run_id) == {"n1": Verdict.PASS, "n2": Verdict.PASS}
     for name in NAMES:
-        (said,) = records.run_stages(DAG_ID, run_id, node=name)
-        assert said.full_coverage
+        (stored,) = records.run_stages(DAG_ID, run_id, node=name)
+        assert stored.full_coverage
         last = records.node_events(name)[-1]
         assert (last.from_state, last.to_state) == (State.CLUSTER_VALIDATION, State.PRODUCTION)
         assert last.evidence["full_coverage"]
@@ -72,22 +72,22 @@ def test_a_good_block_meets_trains_and_enters_production(
     ]  # fmt: skip
 
 
-def test_a_member_that_corrupts_is_convicted_and_the_other_cleared(nodes: Nodes, meeting: Meeting) -> None:
+def test_a_member_that_corrupts_fails_and_the_other_cleared(nodes: Nodes, meeting: Meeting) -> None:
     nodes.build({"n2": [{"kind": "sdc", "gpu": 3}]})
-    before = asked()
+    before = questions()
     states, run_id = validate()
     assert verdicts(run_id) == {"n1": Verdict.PASS, "n2": Verdict.FAIL}
     assert "gpu3" in records.get_run(DAG_ID, run_id, node="n2").headline
     assert records.get_node("n2").state is State.QUARANTINE
     assert records.get_node("n1").state is State.QUALIFIED, "the gate asks for more than a demo's pass"
     assert (states["conclude"], states["run"]) == ("failed", "failed")
-    assert [run.split("__")[0] for run in asked() if run not in before] == ["n1"], (
+    assert [run.split("__")[0] for run in questions() if run not in before] == ["n1"], (
         "a person is asked about n1, and not about n2"
     )
     assert records.live_leases() == []
 
 
-def test_a_member_that_does_not_come_up_is_named_and_nobody_hangs(
+def test_a_member_that_does_not_come_up_is_named_and_none_hangs(
     nodes: Nodes, meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ssh, "RETRY_SECONDS", 0.1)
@@ -97,9 +97,9 @@ def test_a_member_that_does_not_come_up_is_named_and_nobody_hangs(
     states, run_id = validate()
     assert (states["train[n1]"], states["train[n2]"], states["judge_block"]) == ("success", "failed", "success")
     assert verdicts(run_id) == {"n1": Verdict.SKIPPED, "n2": Verdict.INCONCLUSIVE}
-    (said,) = records.run_stages(DAG_ID, run_id, node="n1")
-    assert "n2" in said.reason
-    assert (records.get_node("n1").inconclusive, records.get_node("n2").inconclusive) == (0, 1), "nobody pays for n2"
+    (stored,) = records.run_stages(DAG_ID, run_id, node="n1")
+    assert "n2" in stored.reason
+    assert (records.get_node("n1").inconclusive, records.get_node("n2").inconclusive) == (0, 1), "n2 alone is charged"
     assert {records.get_node(name).state for name in NAMES} == {State.QUALIFIED}
     assert records.live_leases() == []
 

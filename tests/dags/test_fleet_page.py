@@ -111,8 +111,8 @@ def test_without_a_login_nothing_is_served(airflow: Stack) -> None:
 
 def test_programs_read_by_airflows_tokens_and_metrics_by_their_own(airflow: Stack) -> None:
     login = airflow.login
-    asked = httpx.post(f"{login.url}/auth/token", json={"username": login.username, "password": login.password})
-    token = asked.json()["access_token"]
+    granted = httpx.post(f"{login.url}/auth/token", json={"username": login.username, "password": login.password})
+    token = granted.json()["access_token"]
 
     def status(path: str, bearer: str = "") -> int:
         headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
@@ -228,8 +228,8 @@ def test_a_question_is_answered_beside_its_evidence_and_by_no_viewer(
     page.wait(f"{INSIDE}.body.innerText.includes('No question waits')")
     assert desk.wait_over(approvals.ADMISSION, "asked") == "success"
     assert records.get_node("gpu-0001").state is State.PRODUCTION
-    (said,) = records.approvals("gpu-0001")
-    assert (said.person, said.reason) == (airflow.login.username, "seen it myself")
+    (approval,) = records.approvals("gpu-0001")
+    assert (approval.person, approval.reason) == (airflow.login.username, "seen it myself")
 
 
 def test_nothing_is_asked_of_another_host(airflow: Stack, page: browser.Browser) -> None:

@@ -24,12 +24,12 @@ DAG_ID = "held_verdict"
 
 @pytest.fixture
 def tripped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A breaker that lets nobody go: a fifth of one node is none."""
+    """A breaker that lets no node go: a fifth of one node is none."""
     monkeypatch.setenv("MUSTER_BREAKER_FLEET", "1")
 
 
 @pytest.fixture
-def convicted(fleet: Path, tripped: None) -> str:
+def failed_node(fleet: Path, tripped: None) -> str:
     """A node in production that a revalidation failed; gives what the node is marked with."""
     records.add_node(values.new_node("n1"))
     lives.in_production("n1")
@@ -63,12 +63,12 @@ def test_a_revalidation_past_the_limit_leaves_the_node_in_service_and_calls_a_pe
     assert records.get_run("node_revalidation", run_id).held.startswith("the circuit breaker is open: 0 of 1 nodes")
     assert revalidate("housekeeping")[0]["run"] == "success"
     with create_session() as session:
-        asked = list(session.scalars(select(DagRun).where(DagRun.dag_id == DAG_ID)))
-    assert [run.conf for run in asked] == [{"node": NODE}]
+        started = list(session.scalars(select(DagRun).where(DagRun.dag_id == DAG_ID)))
+    assert [run.conf for run in started] == [{"node": NODE}]
 
 
-def test_while_it_is_open_nobody_is_taken_out_for_a_test(
-    convicted: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_while_it_is_open_no_node_is_taken_out_for_a_test(
+    failed_node: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MUSTER_REVALIDATION_AFTER_HOURS", "0")
     with caplog.at_level("INFO"):
@@ -78,12 +78,12 @@ def test_while_it_is_open_nobody_is_taken_out_for_a_test(
     assert [run["conf"]["node"] for run in revalidation.pick("r", "short")] == ["n1"]
 
 
-def test_the_question_says_what_was_found_and_why_it_is_held(convicted: str) -> None:
-    asked = held.look("n1")
-    assert asked["subject"] == "Withdraw n1 from production?"
-    assert "with the verdict FAIL of n1__idle" in asked["body"]
-    assert "(critical, confidence 80 %)" in asked["body"]
-    assert "The verdict is held, since the circuit breaker is open: 0 of 1 nodes" in asked["body"]
+def test_the_question_says_what_was_found_and_why_it_is_held(failed_node: str) -> None:
+    started = held.look("n1")
+    assert started["subject"] == "Withdraw n1 from production?"
+    assert "with the verdict FAIL of n1__idle" in started["body"]
+    assert "(critical, confidence 80 %)" in started["body"]
+    assert "The verdict is held, since the circuit breaker is open: 0 of 1 nodes" in started["body"]
 
 
 @pytest.mark.parametrize(
@@ -94,25 +94,25 @@ def test_the_question_says_what_was_found_and_why_it_is_held(convicted: str) -> 
         (held.KEEP, State.PRODUCTION, False),
     ],
 )
-def test_each_answer_is_carried_out_under_a_name(convicted: str, option: str, state: State, marked: bool) -> None:
+def test_each_answer_is_carried_out_under_a_name(failed_node: str, option: str, state: State, marked: bool) -> None:
     assert held.carry_out("n1", DAG_ID, "r", answer(option)) == option
     stands = records.get_node("n1")
     assert (stands.state, bool(stands.held)) == (state, marked)
-    (said,) = records.approvals("n1")
-    assert (said.person, said.option, said.reason) == ("Petra", option, "seen it myself")
+    (approval,) = records.approvals("n1")
+    assert (approval.person, approval.option, approval.reason) == ("Petra", option, "seen it myself")
     assert records.live_leases() == []
 
 
-@pytest.mark.parametrize("said", [answer(reason=" "), answer(name="airflow")])
-def test_nobody_in_particular_or_without_a_reason_decides_nothing(convicted: str, said: dict[str, Any]) -> None:
+@pytest.mark.parametrize("approval", [answer(reason=" "), answer(name="airflow")])
+def test_without_a_named_person_or_a_reason_decides_nothing(failed_node: str, approval: dict[str, Any]) -> None:
     for option in held.OPTIONS:
         with pytest.raises(AirflowFailException):
-            held.carry_out("n1", DAG_ID, "r", {**said, "chosen_options": [option]})
-    assert records.get_node("n1").held == convicted
+            held.carry_out("n1", DAG_ID, "r", {**approval, "chosen_options": [option]})
+    assert records.get_node("n1").held == failed_node
     assert records.live_leases() == []
 
 
-def test_what_was_settled_meanwhile_is_asked_no_more(convicted: str) -> None:
+def test_what_was_settled_meanwhile_is_asked_no_more(failed_node: str) -> None:
     records.acquire_lease("n1", "node_revalidation", "again")
     with pytest.raises(AirflowException, match="is held by run again"):
         held.carry_out("n1", DAG_ID, "r", answer(held.WITHDRAW))
@@ -120,7 +120,7 @@ def test_what_was_settled_meanwhile_is_asked_no_more(convicted: str) -> None:
     assert [each["conf"] for each in held.questions()] == [{"node": "n1"}]
     records.keep_in_service("n1", "Ada", "a bad driver")
     assert held.questions() == []
-    for ask in (lambda: held.look("n1"), lambda: held.carry_out("n1", DAG_ID, "r", answer(held.WITHDRAW))):
+    for attempt in (lambda: held.look("n1"), lambda: held.carry_out("n1", DAG_ID, "r", answer(held.WITHDRAW))):
         with pytest.raises(AirflowSkipException, match="no verdict on n1 is held"):
-            ask()
+            attempt()
     assert records.get_node("n1").state is State.PRODUCTION

@@ -26,7 +26,7 @@ pytestmark = [*live_airflow.MARKS, pytest.mark.slow, pytest.mark.early(9)]
 
 QUALIFICATION, NEW_HARDWARE, ADMISSION = "node_qualification", "new_hardware", "admission"
 UNNOTICED = "n9"
-"""A node about which somebody is asked, and nobody answers."""
+"""A node about which a person is asked, and none answers."""
 
 PATIENCE_H = 0.025
 """How long people are waited for here, in hours: on a busy machine, too, an answer has to come in time."""
@@ -34,7 +34,7 @@ PATIENCE_H = 0.025
 
 @dataclasses.dataclass
 class Live:
-    """The Airflow, the block n1 and n2, and a machine that nobody has enrolled yet."""
+    """The Airflow, the block n1 and n2, and a machine that is not enrolled yet."""
 
     desk: live_airflow.Desk
     block: Nodes
@@ -85,15 +85,15 @@ def test_a_person_answers_over_rest(live: Live) -> None:
     lives.qualified(NODE, "standard")
     client.trigger(ADMISSION, f"{NODE}-asked", {"node": NODE})
     live.desk.wait("the question", lambda: [each for each in client.hitl_pending() if NODE in each["subject"]])
-    assert records.live_leases() == [], "nobody holds the node while a person thinks"
+    assert records.live_leases() == [], "no run holds the node while a person thinks"
     live.desk.settle()
     client.hitl_answer(ADMISSION, f"{NODE}-asked", "ask", ["Admit"], {"decision_reason": "seen it myself"})
     assert live.desk.wait_over(ADMISSION, f"{NODE}-asked") == "success"
     assert client.task_states(ADMISSION, f"{NODE}-asked")["retest"] == "skipped"
     assert records.get_node(NODE).state is State.PRODUCTION
-    (said,) = records.approvals(NODE)
-    assert said.person == live.desk.stack.login.username
-    assert said.at <= datetime.datetime.now(datetime.UTC)
+    (approval,) = records.approvals(NODE)
+    assert approval.person == live.desk.stack.login.username
+    assert approval.at <= datetime.datetime.now(datetime.UTC)
     assert records.live_leases() == []
 
 
@@ -157,7 +157,7 @@ def test_a_block_whose_run_is_marked_failed_is_let_go_and_meets_again(live: Live
     assert records.live_leases() == []
 
 
-def test_nobody_answers_in_time_and_the_node_stays_out(live: Live) -> None:
+def test_no_person_answers_in_time_and_the_node_stays_out(live: Live) -> None:
     desk, run = live.desk, f"{UNNOTICED}-asked"
     assert desk.wait_over(ADMISSION, run) == "failed"
     assert desk.client.task_states(ADMISSION, run)["carry_out"] == "upstream_failed"

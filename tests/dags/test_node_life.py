@@ -40,7 +40,7 @@ def test_a_node_is_tested_admitted_by_a_person_and_in_service(
     mailbox_and_desk: tuple[Mailbox, live_airflow.Desk],
 ) -> None:
     mailbox, desk = mailbox_and_desk
-    tested, asked = f"{NODE}__first", f"{NODE}-asked"
+    tested, decision = f"{NODE}__first", f"{NODE}-asked"
     conf = {
         "node": NODE,
         "level": "demo",
@@ -59,12 +59,12 @@ def test_a_node_is_tested_admitted_by_a_person_and_in_service(
     assert records.live_leases() == []
     assert len(mailbox.mails) == 1
     desk.stack.wait_ready(ADMISSION)
-    desk.client.trigger(ADMISSION, asked, {"node": NODE})
+    desk.client.trigger(ADMISSION, decision, {"node": NODE})
     desk.wait("the question", lambda: [each for each in desk.client.hitl_pending() if NODE in each["subject"]])
     assert records.live_leases() == [], "no run holds the node while a person decides"
     desk.settle()
-    desk.client.hitl_answer(ADMISSION, asked, "ask", ["Admit"], {"decision_reason": "seen it myself"})
-    assert desk.wait_over(ADMISSION, asked) == "success"
+    desk.client.hitl_answer(ADMISSION, decision, "ask", ["Admit"], {"decision_reason": "seen it myself"})
+    assert desk.wait_over(ADMISSION, decision) == "success"
     (approval,) = records.approvals(NODE)
     assert approval.person == desk.stack.login.username
     assert list(dict.fromkeys(event.to_state for event in records.node_events(NODE))) == [

@@ -133,5 +133,5 @@ def test_a_pool_that_a_run_names_is_there_before_its_tasks_wait_in_it(airflow_db
             assert pools(session)["rack-8"] == (1, True)
             session.scalar(select(Pool).where(Pool.pool == "rack-8")).slots = 5
             listeners.on_dag_run_running(dag_run, "")
-        assert pools(session)["rack-8"] == (5, True), "whoever gave it its slots keeps them"
+        assert pools(session)["rack-8"] == (5, True), "the slots that an operator gave it stay"
         session.rollback()

@@ -44,8 +44,8 @@ class Decree:
         stage, sku = case.stage, case.sku.name
         verdict = self.verdicts.get(stage, Verdict.PASS)
         found = self.findings.get(stage, ())
-        said = f"{stage} by decree"
-        return Judgement(stage, case.level, verdict, said, Coverage(1, 1, 1), found, (), False, sku, "1")
+        sentence = f"{stage} by decree"
+        return Judgement(stage, case.level, verdict, sentence, Coverage(1, 1, 1), found, (), False, sku, "1")
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def test_a_node_lost_twice_while_its_neighbour_answers_fails(
     monkeypatch.setattr(ssh, "RETRY_SECONDS", 0.1)
     monkeypatch.setattr(programme, "stage_deadline_s", lambda *_: 2.0)
     standin.behave(node.home, burn_in={"seconds": 600})
-    wait, tell = stage.MusterStageOperator._defer, stage.MusterStageOperator._finish
+    wait, original_finish = stage.MusterStageOperator._defer, stage.MusterStageOperator._finish
 
     def defer(self: Any, work: Any, seen: Any) -> None:
         if self.stage == "burn_in":
@@ -227,7 +227,7 @@ def test_a_node_lost_twice_while_its_neighbour_answers_fails(
     def finish(self: Any, *args: Any) -> Any:
         if self.stage == "burn_in":
             node.start()
-        return tell(self, *args)
+        return original_finish(self, *args)
 
     monkeypatch.setattr(stage.MusterStageOperator, "_defer", defer)
     monkeypatch.setattr(stage.MusterStageOperator, "_finish", finish)

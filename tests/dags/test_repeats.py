@@ -102,7 +102,7 @@ def qualify(server: sshd.Sshd, *runs: float | None) -> str:
     return dag.test(run_conf={"node": NODE, "level": "demo", "reason": "a test"}).run_id
 
 
-def test_a_failure_is_asked_for_again_and_the_second_one_convicts(
+def test_a_failure_is_asked_for_again_and_the_second_one_fails(
     node: sshd.Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans: list[Plan] = []
@@ -128,8 +128,8 @@ def test_a_failure_is_asked_for_again_and_the_second_one_convicts(
     assert judged.verdict is Verdict.FAIL
     (finding,) = [each for each in judged.findings if each.metric == "disk_write_rate"]
     assert "2 of 2 runs failed: 400 MB/s (failed), 400 MB/s (failed)" in finding.summary
-    (told,) = reevaluate(records.get_run(DAG_ID, run_id), stage="performance")
-    assert told.differences == ()
+    (row,) = reevaluate(records.get_run(DAG_ID, run_id), stage="performance")
+    assert row.differences == ()
 
 
 @pytest.mark.slow
@@ -154,12 +154,12 @@ def test_what_the_fleet_doubts_is_run_once_more_and_judged_with_both(
     judge = judging.judge
 
     def doubting(case: Case) -> Judgement:
-        said = judge(case)
+        judgement = judge(case)
         if case.stage != "performance":
-            return said
+            return judgement
         judged_by.append(tuple(tuple(end.probe for end in other.probes) for other in case.others))
         again = () if case.others else ("memory_bandwidth",)
-        return dataclasses.replace(said, verdict=Verdict.WARN, repeat=again)
+        return dataclasses.replace(judgement, verdict=Verdict.WARN, repeat=again)
 
     monkeypatch.setattr(judging, "judge", doubting)
     monkeypatch.setitem(RATE, "probe", "memory_bandwidth")

@@ -36,11 +36,11 @@ def revalidate(dag_id: str = DAG_ID, **conf: Any) -> tuple[dict[str, str], str]:
 
 
 def label_busy(server: sshd.Sshd) -> None:
-    told = records.get_node(NODE)
+    record = records.get_node(NODE)
     records.add_node(
         records.NewNode(
-            NODE, told.host, told.host_key, told.sku, port=told.port, user=told.user, launch=told.launch,
-            work_dir=told.work_dir, labels={"busy": "yes"},
+            NODE, record.host, record.host_key, record.sku, port=record.port, user=record.user, launch=record.launch,
+            work_dir=record.work_dir, labels={"busy": "yes"},
         )
     )  # fmt: skip
 

@@ -87,7 +87,7 @@ def test_no_dag_that_holds_nodes_is_forgotten() -> None:
 
 @each_dag
 def test_of_runs_that_want_a_node_at_the_same_moment_one_has_it(ready: None, dag: Holder) -> None:
-    said: dict[str, str] = {}
+    errors: dict[str, str] = {}
     gate = threading.Barrier(4)
 
     def want(run: str) -> None:
@@ -95,18 +95,18 @@ def test_of_runs_that_want_a_node_at_the_same_moment_one_has_it(ready: None, dag
         try:
             dag.claim(run)
         except (AirflowFailException, AirflowSkipException) as error:
-            said[run] = str(error)
+            errors[run] = str(error)
         else:
-            said[run] = ""
+            errors[run] = ""
 
     threads = [threading.Thread(target=want, args=(f"run-{number}",)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    (winner,) = [run for run, refusal in said.items() if not refusal]
+    (winner,) = [run for run, refusal in errors.items() if not refusal]
     assert holders() == {winner}
-    for run, refusal in said.items():
+    for run, refusal in errors.items():
         assert run == winner or f"run {winner} of {dag.dag_id}" in refusal
 
 
@@ -119,8 +119,8 @@ def test_what_one_dag_holds_no_other_takes(ready: None, dag: Holder) -> None:
         assert holders() == {"first"}
 
 
-def _ended(tell: Callable[[Any, str], None]) -> Callable[[Holder], None]:
-    return lambda dag: tell(SimpleNamespace(dag_id=dag.dag_id, run_id="first", conf={}), "")
+def _ended(callback: Callable[[Any, str], None]) -> Callable[[Holder], None]:
+    return lambda dag: callback(SimpleNamespace(dag_id=dag.dag_id, run_id="first", conf={}), "")
 
 
 ENDS: dict[str, Callable[[Holder], Any]] = {

@@ -102,7 +102,7 @@ def test_the_ssh_key_is_where_the_connection_looks_for_it(values: dict[str, Any]
     assert f"{volume['secret']['secretName']} --from-file={Path(key).name}" in FILE.read_text()
 
 
-def test_every_secret_is_said_how_to_make(values: dict[str, Any]) -> None:
+def test_how_to_make_every_secret_is_stated(values: dict[str, Any]) -> None:
     text = FILE.read_text()
     wanted = {each["secretName"] for each in values["secret"]} | {
         each["secret"]["secretName"] for each in values["volumes"]

@@ -114,11 +114,11 @@ def do_stage(
     stage: str,
     verdict: Verdict = Verdict.PASS,
     environment: Mapping[str, str] | None = None,
-    **said: object,
+    **fields: object,
 ) -> None:
     parsed, raw = result(stage, node=lease.node, environment=environment)
     records.begin_stage(lease.dag_id, lease.run_id, stage, node=lease.node)
-    said_of = judgement(stage, verdict, **said)
+    said_of = judgement(stage, verdict, **fields)
     records.record_stage(lease.dag_id, lease.run_id, parsed, said_of, raw, node=lease.node)
 
 

@@ -43,7 +43,7 @@ class TestRunId:
 
 
 class TestSettings:
-    def test_the_records_are_in_home_unless_said_otherwise(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_records_are_in_home_unless_set_otherwise(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MUSTER_HOME", "/somewhere")
         assert settings().records_url == "sqlite:////somewhere/muster.db"
         monkeypatch.setenv("MUSTER_DATABASE_URL", "postgresql://u@h/d")

@@ -90,7 +90,7 @@ def _comparison(metric: str, family: str, spread: str) -> Comparison:
 def scaled(readings: pd.DataFrame, factor: float, **where: str) -> pd.DataFrame:
     """A copy in which every reading that is of this node, device, metric … is that many times what it was."""
     chosen = np.ones(len(readings), dtype=bool)
-    for name, said in where.items():
-        chosen &= (readings[name] == said).to_numpy()
+    for name, wanted in where.items():
+        chosen &= (readings[name] == wanted).to_numpy()
     assert chosen.any(), f"nothing is {where}"
     return readings.assign(value=np.where(chosen, readings["value"] * factor, readings["value"]))

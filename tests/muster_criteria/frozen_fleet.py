@@ -53,11 +53,11 @@ class Frozen:
         return float(found["median"].iloc[0])
 
 
-def told(found: Sweep, **where: str) -> set[tuple[str, str]]:
+def rules_and_levels(found: Sweep, **where: str) -> set[tuple[str, str]]:
     """(rule, breach) of the findings about these."""
     rows = found.findings
-    for name, said in where.items():
-        rows = rows[rows[name] == said]
+    for name, wanted in where.items():
+        rows = rows[rows[name] == wanted]
     return set(zip(rows["rule"], rows["breach"], strict=True))
 
 

@@ -139,12 +139,12 @@ def healthy_raw(sku: Sku, stage: str, level: str = "demo") -> dict[str, Any]:
             value = TEXTS.get(metric) or value_of(metric, kind, labels)
             unit = "text" if isinstance(value, str) else units.get((metric, kind), "count")
             measurements.append(measurement(need.probe, metric, device, value, unit, labels=labels))
-    told = {(m["metric"], m["device"]) for m in measurements}
+    present = {(m["metric"], m["device"]) for m in measurements}
     counted: list[tuple[str, str, float | str, str]] = [
         *((metric, "node", float(CPUS), "count") for metric in ("cpu_threads", "cpu_cores") if "cpu" in sku.devices),
         *(("gpu_uuid", f"gpu{slot}", "GPU-1", "text") for slot in range(int(sku.devices.get("gpu") or 0))),
     ]
-    measurements += [measurement("inventory", *fact) for fact in counted if fact[:2] not in told]
+    measurements += [measurement("inventory", *fact) for fact in counted if fact[:2] not in present]
     ends = [
         {"probe": probe, "status": "completed", "reason": "", "started_at": 1.0, "duration_s": 1.0}
         for probe in stage_probes(sku, stage, level)

@@ -42,15 +42,15 @@ def inlet(celsius: float | None, name: str = "Inlet") -> Measured:
     ],
 )
 def test_of_two_readings_the_worse_counts(before: Measured, after: Measured, worse: float | str) -> None:
-    (told,) = merged(chassis(before), chassis(after)).readings
-    assert (told.value if told.text is None else told.text) == worse
+    (merged_reading,) = merged(chassis(before), chassis(after)).readings
+    assert (merged_reading.value if merged_reading.text is None else merged_reading.text) == worse
 
 
 def test_a_supply_that_left_the_list_is_lost_and_the_others_keep_their_names() -> None:
     before = chassis(psu("ok"), psu("ok", "PSU 2", "psu1"), psu("ok", "PSU 3", "psu2"))
     after = chassis(psu("ok"), psu("ok", "PSU 3", "psu1"))
-    told = {each.device: each.text for each in merged(before, after).readings}
-    assert told == {"psu0": "ok", "psu1": "lost", "psu2": "ok"}
+    merged_reading = {each.device: each.text for each in merged(before, after).readings}
+    assert merged_reading == {"psu0": "ok", "psu1": "lost", "psu2": "ok"}
 
 
 @pytest.mark.parametrize(
@@ -65,17 +65,17 @@ def test_a_supply_that_left_the_list_is_lost_and_the_others_keep_their_names() -
 def test_while_the_load_goes_on_what_is_worse_counts_and_what_is_left_out_is_not_lost(
     before: Measured, now: Measured, worse: float | str
 ) -> None:
-    told = merged(chassis(before), chassis(now), meanwhile=True).readings[0]
-    assert (told.value if told.text is None else told.text) == worse
+    merged_reading = merged(chassis(before), chassis(now), meanwhile=True).readings[0]
+    assert (merged_reading.value if merged_reading.text is None else merged_reading.text) == worse
 
 
 def test_of_two_supplies_of_one_name_none_is_blamed_for_the_other_that_was_left_out() -> None:
     before = chassis(psu("ok", "PSU"), psu("critical", "PSU", "psu1"))
-    told = merged(before, chassis(psu("critical", "PSU")), meanwhile=True).readings
-    assert [each.text for each in told] == ["ok", "critical"]
+    merged_reading = merged(before, chassis(psu("critical", "PSU")), meanwhile=True).readings
+    assert [each.text for each in merged_reading] == ["ok", "critical"]
 
 
-def test_what_was_in_the_way_is_told_once() -> None:
+def test_what_was_in_the_way_is_reported_once() -> None:
     both = merged(chassis(trouble="A"), chassis(trouble="B"))
     assert merged(merged(both, chassis(trouble="A")), both).trouble == "A; B"
 
@@ -85,16 +85,16 @@ def test_each_reading_counts_once() -> None:
     assert [each.samples for each in merged(first, chassis(psu("ok"), fan(9000))).readings] == [3, 3]
 
 
-def test_a_bmc_that_told_once_has_told_and_its_silence_is_kept() -> None:
-    told = merged(chassis(fan(8000)), chassis(trouble="it went away"))
-    assert (told.readings, told.trouble) == ((fan(8000),), "it went away")
+def test_a_bmc_that_answered_once_counts_as_read_and_its_silence_is_kept() -> None:
+    merged_reading = merged(chassis(fan(8000)), chassis(trouble="it went away"))
+    assert (merged_reading.readings, merged_reading.trouble) == ((fan(8000),), "it went away")
     assert merged(None, chassis(fan(8000))) == chassis(fan(8000))
     assert merged(chassis(trouble="no"), chassis(trouble="no")).trouble == "no"
 
 
-def test_what_it_told_travels_as_text() -> None:
-    told = chassis(fan(8000), psu(None), trouble="later silent")
-    assert Chassis.from_json(told.to_json()) == told
+def test_what_it_reported_travels_as_text() -> None:
+    merged_reading = chassis(fan(8000), psu(None), trouble="later silent")
+    assert Chassis.from_json(merged_reading.to_json()) == merged_reading
     for broken in ("", "{}", '{"readings": [{"probe": 1}], "trouble": ""}', '{"readings": 3, "trouble": ""}'):
         assert "cannot be read" in Chassis.from_json(broken).trouble
 
@@ -119,10 +119,10 @@ def test_readings_stand_among_the_nodes_own_measurements_and_say_where_they_come
     assert joined(sent, None) is sent
 
 
-def test_how_the_chassis_was_read_is_how_whoever_read_it_ended() -> None:
-    told, silent = chassis(fan(8000)), chassis(trouble="the BMC does not answer")
+def test_how_the_chassis_was_read_is_how_its_reader_ended() -> None:
+    merged_reading, silent = chassis(fan(8000)), chassis(trouble="the BMC does not answer")
     for status in ("", "skipped"):
-        assert ends(joined(node_result(status), told))[PROBE] == ("completed", "")
+        assert ends(joined(node_result(status), merged_reading))[PROBE] == ("completed", "")
         assert ends(joined(node_result(status), silent))[PROBE] == ("skipped", "the BMC does not answer")
     for status in ("completed", "crashed", "timed_out"):
         assert ends(joined(node_result(status), silent))[PROBE][0] == status

@@ -172,24 +172,24 @@ def test_wording_of_the_comparisons(case: MakeCase, references: References, snap
 
 
 def test_wording_of_sku_files(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    said = {}
+    problems_by_name = {}
     for number, (name, spoil) in enumerate([*WRONG, *WRONG_PROGRAMMES]):
         folder = tmp_path / str(number)
         shutil.copytree(SHIPPED, folder)
         rewrite(folder, spoil, "programmes/gpu-node" if number >= len(WRONG) else "h100-sxm-8")
         problems = [str(problem) for problem in lint_sku("h100-sxm-8", [folder])][:2]
-        said[name] = [LISTED.sub(r"(\1 …)", problem) for problem in problems]
+        problems_by_name[name] = [LISTED.sub(r"(\1 …)", problem) for problem in problems]
     for name in ("h100-smx-8", "zzz"):
         with pytest.raises(SkuError) as error:
             load_sku(name)
-        said[name] = [str(error.value)]
-    assert said == snapshot
+        problems_by_name[name] = [str(error.value)]
+    assert problems_by_name == snapshot
 
 
 def test_wording_of_results_that_cannot_be_used(snapshot: SnapshotAssertion) -> None:
-    said = []
+    problems_by_name = []
     for raw in (b"", b"[]", b"{}", b"x" * 6_000_000):
         with pytest.raises(BadResult) as error:
             parse_result(raw)
-        said.append(str(error.value))
-    assert said == snapshot
+        problems_by_name.append(str(error.value))
+    assert problems_by_name == snapshot

@@ -27,14 +27,14 @@ class Demo:
                 start_new_session=True,
             )
 
-    def said(self) -> str:
+    def printed(self) -> str:
         return self.output.read_text()
 
     def wait_for(self, words: str) -> None:
         deadline = time.monotonic() + STARTED_S
-        while words not in self.said():
-            assert self.process.poll() is None, self.said()
-            assert time.monotonic() < deadline, self.said()
+        while words not in self.printed():
+            assert self.process.poll() is None, self.printed()
+            assert time.monotonic() < deadline, self.printed()
             time.sleep(0.5)
 
     def family(self) -> list[psutil.Process]:

@@ -26,15 +26,15 @@ def test_unattended_it_finds_every_fault_and_takes_everybody_else_into_service(
 ) -> None:
     demo, faults = start("--exit", "--seed", str(SEED)), draw_faults(SEED)
     status = demo.process.wait()
-    said, directory = demo.said(), demo.directory
-    assert status == 0, said
-    assert "checks hold" in said
+    printed, directory = demo.printed(), demo.directory
+    assert status == 0, printed
+    assert "checks hold" in printed
     for fault in faults:
-        assert fault.node in said
-        assert fault.device in said
+        assert fault.node in printed
+        assert fault.device in printed
     assert len(list((directory / "mail").glob("*.eml"))) == MAILS
     for node in set(node_names()) - {fault.node for fault in faults}:
-        assert f"{node} entered production by itself" in said
+        assert f"{node} entered production by itself" in printed
     assert watchdog.marked(str(directory)) == []
     times = _busy_times(directory, monkeypatch)
     host = [time for time in times if time[2]]

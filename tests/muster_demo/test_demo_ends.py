@@ -23,7 +23,7 @@ def test_ctrl_c_in_the_middle_leaves_no_process_behind(start: Callable[..., Demo
     everyone = demo.family()
     assert len(everyone) > 12
     os.killpg(demo.process.pid, signal.SIGINT)
-    assert demo.process.wait(60) == 130, demo.said()
+    assert demo.process.wait(60) == 130, demo.printed()
     assert alive(everyone) == []
     assert watchdog.marked(str(demo.directory)) == []
 

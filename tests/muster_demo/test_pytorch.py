@@ -37,15 +37,15 @@ def test_a_cpu_build_that_the_own_indexes_offer_is_taken_without_asking_elsewher
     assert "--extra-index-url" not in tried[0]
 
 
-@pytest.mark.parametrize(("named", "asked"), [(None, pytorch.CPU_INDEX), ("https://mirror/cpu", "https://mirror/cpu")])
-def test_then_pytorchs_own_index_or_the_one_named(pip, monkeypatch, named, asked) -> None:
+@pytest.mark.parametrize(("named", "index"), [(None, pytorch.CPU_INDEX), ("https://mirror/cpu", "https://mirror/cpu")])
+def test_then_pytorchs_own_index_or_the_one_named(pip, monkeypatch, named, index) -> None:
     if named:
         monkeypatch.setenv("TORCH_INDEX", named)
     else:
         monkeypatch.delenv("TORCH_INDEX", raising=False)
     tried = pip(lambda command: "--extra-index-url" in command)
     assert pytorch.install()
-    assert tried[-1][-3:] == ["--extra-index-url", asked, CPU]
+    assert tried[-1][-3:] == ["--extra-index-url", index, CPU]
 
 
 def test_only_then_the_cuda_build_and_it_says_so_first(pip, capsys) -> None:

@@ -204,12 +204,12 @@ def test_a_healthy_node_that_did_not_rightly_enter_production_turns_it_red(field
     assert set(fleet.wrong()) <= {"served", "revalidated"}
 
 
-def test_with_admission_disabled_nobody_serves_and_it_is_red() -> None:
+def test_with_admission_disabled_no_node_serves_and_it_is_red() -> None:
     fleet = Fleet()
     for node, served in list(fleet.services.items()):
         if served.entered_by:
             fleet.change(node, state="qualified", entered_by="", on_full_pass=False, revalidations=())
-    assert len(fleet.wrong()) == 3, "two healthy nodes that do not serve, and nobody was tested again"
+    assert len(fleet.wrong()) == 3, "two healthy nodes that do not serve, and none was tested again"
 
 
 def test_a_member_that_its_block_did_not_pass_turns_it_red() -> None:
@@ -232,7 +232,7 @@ def test_a_recorded_person_may_admit_a_node() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"revalidations": ()}, {"state": "revalidation"}])
-def test_nobody_tested_again_turns_it_red(fields: dict[str, object]) -> None:
+def test_an_untested_node_turns_it_red(fields: dict[str, object]) -> None:
     fleet = Fleet()
     for node, served in list(fleet.services.items()):
         if served.entered_by:

@@ -54,29 +54,29 @@ class Airflow:
         self.waits = False
 
 
-def approver(airflow: Airflow, patience_s: float, said: list[str]) -> Approver:
-    return Approver(airflow, patience_s, said.append)  # type: ignore[arg-type]
+def approver(airflow: Airflow, patience_s: float, messages: list[str]) -> Approver:
+    return Approver(airflow, patience_s, messages.append)  # type: ignore[arg-type]
 
 
 def test_unattended_the_demo_answers_at_once_and_says_whose_word_it_is() -> None:
-    airflow, said = Airflow(), []
-    approver(airflow, 0.0, said).look()
+    airflow, messages = Airflow(), []
+    approver(airflow, 0.0, messages).look()
     (answer,) = airflow.answers
     assert answer[:4] == ("admission", QUESTION, "ask", ["Admit"])
     assert "the demo" in answer[4]["decision_reason"]
-    assert is_person(ACTOR), "the records would take its word for nobody's"
-    assert said == []
+    assert is_person(ACTOR), "the records would refuse it as a person"
+    assert messages == []
 
 
-def test_a_user_is_told_once_where_to_answer_and_has_time_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_is_asked_once_where_to_answer_and_has_time_to(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(service.time, "monotonic", lambda: now[0])
-    airflow, said = Airflow(), []
-    asking = approver(airflow, 60.0, said)
+    airflow, messages = Airflow(), []
+    asking = approver(airflow, 60.0, messages)
     for now[0] in (0.0, 30.0, 59.0):
         asking.look()
     assert airflow.answers == []
-    (sentence,) = said
+    (sentence,) = messages
     assert f"/dags/admission/runs/{QUESTION}/tasks/ask/required_actions" in sentence
     assert "60 s" in sentence
     now[0] = 61.0
@@ -91,7 +91,7 @@ def test_a_user_who_was_quicker_has_the_last_word() -> None:
 
 
 def test_an_answer_that_is_refused_for_good_is_no_silent_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "patiently", lambda ask: watch.patiently(ask, 0.0))
+    monkeypatch.setattr(service, "patiently", lambda call: watch.patiently(call, 0.0))
     with pytest.raises(AirflowRefused, match="this user may not"):
         approver(Airflow(refuses=True), 0.0, []).look()
 
@@ -103,7 +103,7 @@ class Lives:
         self.verdicts = list(verdicts)
         self.triggered: list[tuple[str, str, list[str]]] = []
         self.served: dict[str, Service] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         monkeypatch.setattr(service, "service_of", lambda node: self.served[node])
         monkeypatch.setattr(service.records, "list_nodes", lambda states: [types.SimpleNamespace(name="n1")])
         self.watcher = types.SimpleNamespace(runs=[], client=self)
@@ -118,7 +118,7 @@ class Lives:
             self.served[node] = Service(node, "", validations=(types.SimpleNamespace(verdict=verdict),))  # type: ignore[arg-type]
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
-        self.asked.append(dag_id)
+        self.requests.append(dag_id)
         return [{"conf": {"node": "n1"}, "dag_run_id": f"n1__{dag_id}"}]
 
     def tell(self) -> None:
@@ -139,11 +139,11 @@ def test_the_story_follows_every_run_that_its_steps_bring_about(monkeypatch: pyt
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("said", [Verdict.INCONCLUSIVE, Verdict.SKIPPED])
-def test_a_block_that_said_nothing_is_tried_once_more_and_no_more(
-    monkeypatch: pytest.MonkeyPatch, said: Verdict
+@pytest.mark.parametrize("messages", [Verdict.INCONCLUSIVE, Verdict.SKIPPED])
+def test_a_block_without_a_result_is_tried_once_more_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, messages: Verdict
 ) -> None:
-    story = Lives(monkeypatch, said, said)
+    story = Lives(monkeypatch, messages, messages)
     story.tell()
     blocks_tried = [run_id for dag_id, run_id, _ in story.triggered if dag_id == "cluster_qualification"]
     assert blocks_tried == ["block-1__demo", "block-1__demo-again"]
@@ -171,13 +171,13 @@ def validate(verdict: Verdict) -> Run:
     records.acquire_lease(NODE, *run)
     records.begin_run(*run, NODE, "demo", "demo", required_stages=CLUSTER_STAGES)
     records.begin_stage(*run, stage)
-    said = Judgement(stage, "demo", verdict, "by decree", Coverage(1, 1, 1), (), (), True, "h100-sxm-8", "1")
-    records.record_stage(*run, None, said)
+    messages = Judgement(stage, "demo", verdict, "by decree", Coverage(1, 1, 1), (), (), True, "h100-sxm-8", "1")
+    records.record_stage(*run, None, messages)
     records.finish_run(*run, verdict, "by decree")
     return Run(NODE, True, *run)
 
 
-def test_a_node_that_the_gate_admits_is_told_of_as_such(fleet: None) -> None:
+def test_a_node_that_the_gate_admits_is_announced_as_such(fleet: None) -> None:
     from muster.admission import entry
 
     run = validate(Verdict.PASS)
@@ -189,20 +189,20 @@ def test_a_node_that_the_gate_admits_is_told_of_as_such(fleet: None) -> None:
     assert [report.state_after for report in served.reports] == ["production"]
 
 
-def test_a_node_that_the_demo_admits_is_told_of_as_the_demos_own_doing(fleet: None) -> None:
+def test_a_node_that_the_demo_admits_is_announced_as_the_demos_own_doing(fleet: None) -> None:
     from muster.admission import entry
 
     run = validate(Verdict.WARN)
     records.release_leases(run.dag_id, run.run_id, "over")
-    asked = Run(NODE, True, "admission", QUESTION)
-    assert cells(asked, False)["production"] == "asked"
-    assert cells(asked, True)["production"] == "kept out"
+    requests = Run(NODE, True, "admission", QUESTION)
+    assert cells(requests, False)["production"] == "asked"
+    assert cells(requests, True)["production"] == "kept out"
     assert service_of(NODE).entered_by == ""
     entry.admit_by(NODE, ACTOR, service.ANSWER_REASON, option="Admit", link="http://airflow/hitl")
-    assert cells(asked, True)["production"] == "approved"
+    assert cells(requests, True)["production"] == "approved"
     served = service_of(NODE)
     assert (served.entered_by, served.on_full_pass) == (ACTOR, False)
-    assert [said.person for said in served.approvals] == [ACTOR]
+    assert [messages.person for messages in served.approvals] == [ACTOR]
 
 
 def test_coming_back_from_a_revalidation_is_not_entering_anew(fleet: None) -> None:
@@ -214,8 +214,8 @@ def test_coming_back_from_a_revalidation_is_not_entering_anew(fleet: None) -> No
     assert cells(Run(NODE, True, *run), False)["revalidation"] == "running"
     records.record_job(records.JobRecord(*run, "burn_in", "1", "running", "/jobs/1"))
     assert cells(Run(NODE, True, *run), False)["revalidation"] == "burn-in"
-    said = Judgement("intake", "demo", Verdict.PASS, "", Coverage(1, 1, 1), (), (), True, "h100-sxm-8", "1")
-    records.record_stage(*run, None, said)
+    messages = Judgement("intake", "demo", Verdict.PASS, "", Coverage(1, 1, 1), (), (), True, "h100-sxm-8", "1")
+    records.record_stage(*run, None, messages)
     records.finish_run(*run, Verdict.PASS, "well")
     served = service_of(NODE)
     assert served.revalidated

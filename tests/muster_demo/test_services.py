@@ -60,7 +60,7 @@ def test_a_service_that_ignores_sigterm_is_killed(supervisor) -> None:
     assert stubborn.ended()
 
 
-def test_a_service_that_ends_or_never_comes_is_told_by_name(supervisor) -> None:
+def test_a_service_that_ends_or_never_comes_is_named(supervisor) -> None:
     supervisor.start("dud", ["sh", "-c", "echo no database >&2; exit 4"], os.environ).process.wait(5)
     with pytest.raises(ServiceFailed, match=r"dud ended with status 4; its last lines:\nno database"):
         supervisor.wait_until("the API", lambda: False, 5)

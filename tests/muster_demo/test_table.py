@@ -35,7 +35,7 @@ def test_the_table_of_service_fits_a_terminal_too() -> None:
     assert "…" not in text
 
 
-def test_changes_are_told_once() -> None:
+def test_changes_are_reported_once() -> None:
     first = [row(intake="running")]
     second = [row(intake="PASS", state="burn_in")]
     assert changes([], first) == ["sim-h100-1 intake: running"]

@@ -25,10 +25,10 @@ class Airflow:
     def __init__(self, states: dict[str, str], dags: dict[str, str] | None = None) -> None:
         self.states = states
         self.dags = dags or {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     def runs(self, dag_id: str) -> list[dict[str, str]]:
-        self.asked.append(dag_id)
+        self.requests.append(dag_id)
         mine = [run_id for run_id in self.states if self.dags.get(run_id, "dag") == dag_id]
         return [{"dag_run_id": run_id, "state": self.states[run_id]} for run_id in mine]
 
@@ -67,13 +67,13 @@ def test_one_question_tells_of_all_runs_and_none_is_asked_once_they_are_over(fle
     airflow = Airflow({"host-here__demo": "failed", "sim-1__demo": "running"})
     watcher = Watcher(RUNS, airflow)
     host, simulated = watcher.look()
-    assert airflow.asked == ["dag"]
+    assert airflow.requests == ["dag"]
     assert (host.done, simulated.done) == (True, False)
     assert "burn_in" not in host.cells, "a job of a run that is over is not running"
     airflow.states["sim-1__demo"] = "success"
     assert [row.done for row in watcher.look()] == [True, True]
     assert [row.done for row in watcher.look()] == [True, True]
-    assert airflow.asked == ["dag"] * 2
+    assert airflow.requests == ["dag"] * 2
 
 
 def test_a_node_is_done_only_when_its_latest_run_is_too(fleet) -> None:
@@ -112,7 +112,7 @@ def test_an_airflow_that_is_briefly_away_is_asked_again_but_not_for_ever(monkeyp
     monkeypatch.setattr(watch.time, "sleep", lambda _seconds: None)
     answers = iter([AirflowUnreachable("busy"), AirflowUnreachable("busy"), "running"])
 
-    def ask() -> str:
+    def call() -> str:
         answer = next(answers)
         if isinstance(answer, Exception):
             raise answer
@@ -121,6 +121,6 @@ def test_an_airflow_that_is_briefly_away_is_asked_again_but_not_for_ever(monkeyp
     def never() -> str:
         raise AirflowUnreachable("gone")
 
-    assert patiently(ask) == "running"
+    assert patiently(call) == "running"
     with pytest.raises(AirflowUnreachable, match="gone"):
         patiently(never, patience_s=0)

@@ -61,7 +61,7 @@ def test_the_device_with_findings_is_bold_among_grey_ones(samples: Samples) -> N
     assert widths[charts.FAULT_COLOURS[0]] > 2 * widths[charts.GREY]
 
 
-def test_without_findings_all_eight_are_told_apart(samples: Samples) -> None:
+def test_without_findings_all_eight_are_distinguished(samples: Samples) -> None:
     widths, legend = drawn(samples["long_lists"], "temperature", {f"gpu{n}" for n in range(8)})
     assert legend == [f"gpu{n}" for n in range(8)]
     assert len(widths) == 8

@@ -200,7 +200,7 @@ def test_what_is_no_qualification_says_what_it_is(samples: Samples) -> None:
     assert "(" not in render(samples["cpu_pass"]).subject.partition(":")[0]
 
 
-def test_simulated_is_said_everywhere_or_nowhere(rendered: dict[str, Rendered]) -> None:
+def test_simulated_is_marked_everywhere_or_nowhere(rendered: dict[str, Rendered]) -> None:
     for name, sample in rendered.items():
         simulated = name in ("missing_gpu", "hot_gpu")
         assert ("[simulated]" in sample.subject) == simulated
@@ -210,7 +210,7 @@ def test_simulated_is_said_everywhere_or_nowhere(rendered: dict[str, Rendered]) 
 
 
 def test_both_faces_tell_the_same_in_the_same_order(rendered: dict[str, Rendered]) -> None:
-    told = ["FAIL", "gpu3 overheats under load", "SIMULATED HARDWARE", "Inspect gpu3", "rack 12 is drained",
+    parts = ["FAIL", "gpu3 overheats under load", "SIMULATED HARDWARE", "Inspect gpu3", "rack 12 is drained",
             "nvbandwidth on this node", "8 of 24 measured figures not judged", "85.6 °C", "≤ 80 °C",
             "sample figure of the tests", "548 TFLOPS", "nvbandwidth: skipped (no such tool on the node)",
             "gpu3 overheats under load.", "≥ 620 TFLOPS", "S411823X", "580.65",
@@ -219,7 +219,7 @@ def test_both_faces_tell_the_same_in_the_same_order(rendered: dict[str, Rendered
     html = Page(sample.html[sample.html.index("<h1") :]).text
     for text in (" ".join(sample.text.split()), html):
         place = 0
-        for part in told:
+        for part in parts:
             found = text.find(part, place)
             assert found >= 0, f"{part!r} does not follow in {text[place : place + 400]!r}"
             place = found
@@ -269,7 +269,7 @@ def test_an_address_that_is_none_is_refused_in_one_sentence(rendered: dict[str, 
         assert "\n" not in str(raised.value)
 
 
-def test_a_mail_to_nobody_is_refused(rendered: dict[str, Rendered]) -> None:
+def test_a_mail_without_recipients_is_refused(rendered: dict[str, Rendered]) -> None:
     with pytest.raises(ValueError, match="no recipient"):
         build_message(rendered["empty"], SENDER, [])
 

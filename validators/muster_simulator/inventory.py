@@ -22,7 +22,7 @@ def inventory(machine: Machine, state: State, known: Collection[int]) -> List[Fa
     """All facts of node and GPUs. ``known``: slots of the GPUs that answered when the calling process began."""
     facts = _node_facts(machine) + fabric.port_facts(machine, state)
     for slot in known:
-        facts += _told(state.gpus[slot], _gpu_facts(machine, machine.gpus[slot], state.gpus[slot]))
+        facts += _or_lost(state.gpus[slot], _gpu_facts(machine, machine.gpus[slot], state.gpus[slot]))
     facts.append(Fact("gpu_count", "node", "count", float(len(known))))
     facts.append(Fact("xid_count", "node", "count", xid_count(state)))
     return facts
@@ -48,11 +48,11 @@ def counters(machine: Machine, state: State, known: Collection[int]) -> List[Fac
             Fact("throttle_time", device, "s", gpu.throttled_s[reason], labels={"reason": reason})
             for reason in THROTTLE_REASONS
         ]
-        facts += _told(gpu, own)
+        facts += _or_lost(gpu, own)
     return facts
 
 
-def _told(gpu: GpuState, facts: List[Fact]) -> List[Fact]:
+def _or_lost(gpu: GpuState, facts: List[Fact]) -> List[Fact]:
     """A GPU that has since fallen off the bus has no facts but that one."""
     if not gpu.lost:
         return facts

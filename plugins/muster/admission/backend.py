@@ -43,7 +43,7 @@ class Mark:
 class Seen:
     """A node as its scheduler shows it.
 
-    ``open``: users' jobs may begin on it. ``ours``: Muster closed it, and nobody else. ``foreign``: who else closed it
+    ``open``: users' jobs may begin on it. ``ours``: Muster alone closed it. ``foreign``: who else closed it
     and why. ``foreign_since``: since when, where known. ``apart``: why it is neither changed nor tested now (reserved,
     planned, rebooting, powered down, not responding, down). ``used_by``: the users' jobs on it. ``unsure``: why it may
     be in use all the same. ``marked``: an open node shows what ``admit`` set beside it.

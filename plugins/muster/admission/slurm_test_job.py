@@ -18,7 +18,7 @@ START_S = 20.0
 """A test that does not start on an idle node within so many seconds waits behind a job of a user: it is cancelled."""
 
 LIMIT_MINUTES = 24 * 60
-"""Slurm ends a test job that nobody ended after so long."""
+"""Slurm ends a test job after so long."""
 
 _WAITS = frozenset({"PENDING", "CONFIGURING"})
 _FIELD = re.compile(r"(\w+)\s*=\s*(\S+)")

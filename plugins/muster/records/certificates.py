@@ -169,7 +169,7 @@ def compare(session: Session, node: Node, environment: Mapping[str, Any]) -> Non
 
 
 def _key(session: Session) -> Any:
-    # A key that was lost is not replaced in silence: nobody could verify the certificates that it signed.
+    # A key that was lost is not replaced in silence: the certificates that it signed could not be verified any more.
     return signing_key(create=_none_yet(session))
 
 

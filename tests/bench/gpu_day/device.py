@@ -73,8 +73,8 @@ def _call(command: list[str], log: Path, limit_s: float, **environment: str) -> 
             return f"{log.stem}: ended at its limit of {limit_s:.0f} s"
         except OSError as error:
             return f"{log.stem}: {error}"
-    said = log.read_text(errors="replace").strip().splitlines()[-1:]
-    return f"{log.stem}: exit status {done.returncode}: {''.join(said)[:300]}" if done.returncode else ""
+    last_line = log.read_text(errors="replace").strip().splitlines()[-1:]
+    return f"{log.stem}: exit status {done.returncode}: {''.join(last_line)[:300]}" if done.returncode else ""
 
 
 def _path(packed: Path) -> str:

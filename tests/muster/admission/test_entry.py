@@ -33,7 +33,7 @@ def qualified(stage: str = "", verdict: Verdict = Verdict.PASS) -> None:
 
 
 def validated(verdict: Verdict = Verdict.PASS) -> None:
-    """A cluster run that holds the node still, its verdict spoken."""
+    """A cluster run that holds the node still, its verdict given."""
     records.acquire_leases([NODE], "cluster", "run")
     records.begin_run("cluster", "run", NODE, "short", "block 7", required_stages=CLUSTER_STAGES)
     lease = records.get_lease(NODE)
@@ -122,7 +122,7 @@ def test_no_program_enters_what_a_person_has_to_decide_on(monkeypatch: pytest.Mo
     assert records.get_node(NODE).state is State.CLUSTER_VALIDATION
 
 
-def test_what_is_refused_nobody_admits() -> None:
+def test_what_is_refused_no_person_admits() -> None:
     qualified()
     validated(Verdict.FAIL)
     assert isinstance(records.admission_decision(NODE), Refuse)

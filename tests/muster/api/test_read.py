@@ -29,17 +29,17 @@ def test_each_route_but_the_metrics_asks_airflow() -> None:
     app = create_app()
     paths = {"/v1/openapi.json", "/openapi.json", "/docs", "/redoc", "/metrics"}
     paths |= {path.replace("{name}", "n") for path in _described(app)}
-    asked: list[str] = []
+    requests: list[str] = []
 
     def refuse() -> None:
-        asked.append("asked")
+        requests.append("asked")
         raise PermissionError
 
     app.dependency_overrides[read] = refuse
     client = TestClient(app, raise_server_exceptions=False)
     answers = {path: client.get(path).status_code for path in paths}
     assert {path for path, status in answers.items() if status == 500} == {p for p in paths if p.startswith("/v1/")}
-    assert len(asked) == sum(path.startswith("/v1/") for path in paths) > 5
+    assert len(requests) == sum(path.startswith("/v1/") for path in paths) > 5
 
 
 def _described(app: FastAPI) -> set[str]:

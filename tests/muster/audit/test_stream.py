@@ -70,7 +70,7 @@ def test_syslog_that_breaks_midway_loses_nothing(tmp_path: Path, monkeypatch: py
         assert receiver.headers[-1].startswith("<109>1 ")
 
 
-def test_a_receiver_that_confirms_nothing_can_be_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_receiver_that_confirms_nothing_can_be_configured_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pem = receivers.certificate(tmp_path)
     with receivers.syslog(pem) as receiver:
         place = {"kind": "syslog", "host": "127.0.0.1", "port": receiver.port, "ca_file": pem, "confirm": False}

@@ -1,4 +1,4 @@
-"""``muster certificate``: verified by whoever has the public key and nothing else of Muster's."""
+"""``muster certificate``: verified with the public key and nothing else of Muster's."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def xid(code: int, device: str = "gpu3", text: str = "what the driver wrote", n:
     return Measurement("xids", "xid", device, "text", text=text, labels=labels)
 
 
-def told(boot: str, *events: Measurement, serial: str = "") -> tuple[StageResult, bytes]:
+def stored(boot: str, *events: Measurement, serial: str = "") -> tuple[StageResult, bytes]:
     _, raw = fleet.result(serials={"gpu3": serial} if serial else {}, measurements=events)
     sent = json.loads(raw)
     sent["identity"]["boot_id"] = boot
@@ -44,7 +44,7 @@ def record(boot: str, *events: Measurement, serial: str = "") -> None:
     """One run of gpu-0001 in one boot that told these errors."""
     lease = records.acquire_lease("gpu-0001", fleet.DAG, f"gpu-0001__{boot}")
     records.begin_run(fleet.DAG, lease.run_id, "gpu-0001", "short", "for a test")
-    parsed, raw = told(boot, *events, serial=serial)
+    parsed, raw = stored(boot, *events, serial=serial)
     records.record_stage(fleet.DAG, lease.run_id, parsed, fleet.judgement(), raw)
     records.release_leases(fleet.DAG, lease.run_id, "done")
 
@@ -108,10 +108,10 @@ def escalating(tmp_path: Path) -> Callable[..., str]:
 
     def _made(**keys: Any) -> str:
         given = {"boots": 3, "severity": "ISOLATE", "action": "inspect", "from_severity": "RESET"} | keys
-        said = ", ".join(f"{key}: {value}" for key, value in given.items())
+        text = ", ".join(f"{key}: {value}" for key, value in given.items())
         assert ESCALATION in POLICY.read_text()
         path = tmp_path / "escalating.yaml"
-        path.write_text(POLICY.read_text().replace(ESCALATION, f"escalation: {{{said}, source: gpud}}"))
+        path.write_text(POLICY.read_text().replace(ESCALATION, f"escalation: {{{text}, source: gpud}}"))
         return str(path)
 
     return _made
@@ -131,10 +131,10 @@ def test_a_policy_that_differs_only_in_its_escalation_is_seen_from_that_boot_on(
     for boot in ("b-1", "b-2", "b-3"):
         record(boot, xid(119), xid(119, n=1), xid(63, n=2))
     isolated = ["ISOLATE", "inspect"]
-    ruled = [each for each in told_otherwise(muster, "nvidia-xid", "--all") if each[1][0] != "IGNORE"]
-    usual = ruled[0][1]
+    decided = [each for each in told_otherwise(muster, "nvidia-xid", "--all") if each[1][0] != "IGNORE"]
+    usual = decided[0][1]
     assert (
-        ruled
+        decided
         == [("b-1", usual, usual, [0, 0])] * 2
         + [("b-2", usual, usual, [0, 0])] * 2
         + [("b-3", isolated, isolated, [3, 3])] * 2
@@ -213,7 +213,7 @@ def test_a_ruling_graver_than_the_escalation_stands(muster: Muster, escalating: 
 
 
 @pytest.mark.usefixtures("node")
-def test_nothing_recorded_is_said(muster: Muster) -> None:
+def test_nothing_recorded_is_stated(muster: Muster) -> None:
     assert muster("xid", "compare", "nvidia-xid")[1] == "no XIDs are recorded\n"
 
 
@@ -227,10 +227,10 @@ def test_an_error_that_follows_its_gpu_through_two_reboots_is_evidence(
     """A GPU that was swapped since does not inherit the errors of the one before."""
     record("b-1", xid(119), serial=serials[0])
     record("b-2", xid(119), serial=serials[1])
-    result, _ = told("b-3", xid(119), serial=serials[2])
+    result, _ = stored("b-3", xid(119), serial=serials[2])
     policy = load_sku("h100-sxm-8").xid_policy
 
     evidence = returning_xids("gpu-0001", result, policy)
     assert [each.kind for each in evidence] == (["xid_returns"] if returns else [])
-    same_boot, _ = told("b-2", xid(119), serial=serials[1])
+    same_boot, _ = stored("b-2", xid(119), serial=serials[1])
     assert returning_xids("gpu-0001", same_boot, policy) == ()

@@ -109,7 +109,7 @@ def test_a_pool_is_made_or_changed_and_counts_deferred_tasks(airflow: Airflow) -
     assert airflow.pools["rack-12"]["include_deferred"] is True
 
 
-def test_all_tasks_of_a_long_run_are_told(airflow: Airflow) -> None:
+def test_all_tasks_of_a_long_run_are_reported(airflow: Airflow) -> None:
     tasks = [{"task_id": f"t{n}", "map_index": -1, "state": "success"} for n in range(130)]
     tasks += [{"task_id": "mapped", "map_index": 1, "state": None}]
 
@@ -142,7 +142,7 @@ def test_a_refusal_is_one_sentence(airflow: Airflow, answer: httpx.Response, sen
     assert "\n" not in str(refused.value)
 
 
-def test_logins_that_do_not_work_are_told_apart(airflow: Airflow) -> None:
+def test_logins_that_do_not_work_are_distinguished(airflow: Airflow) -> None:
     with pytest.raises(AirflowRefused, match="refuses the login of ada: check MUSTER_AIRFLOW_USERNAME"):
         client(airflow, "wrong").unpause("x")
     with pytest.raises(AirflowRefused, match="there is no login for Airflow"):

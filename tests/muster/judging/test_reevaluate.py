@@ -60,7 +60,7 @@ def template(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, sk
             records.add_node(fleet.new_node(f"n{number}", sku=SKU))
         for visit in range(3):
             for number in range(NODES):
-                visited(f"n{number}", sku, f"visit {visit}", said=passed(sku))
+                visited(f"n{number}", sku, f"visit {visit}", verdict_of=passed(sku))
         statistics.recompute()
         records.dispose()
     return home / "muster.db"
@@ -81,18 +81,18 @@ def passed(sku: Sku) -> Judgement:
 
 
 def visited(
-    node: str, sku: Sku, run: str, slow: dict[str, float] | None = None, *, said: Judgement | None = None
+    node: str, sku: Sku, run: str, slow: dict[str, float] | None = None, *, verdict_of: Judgement | None = None
 ) -> Judgement:
     """One more visit, judged by the records (unless it is ``said``) and recorded, as the stage's task does."""
     result, raw = measured(sku, f"{node} {run}", node, slow or {})
     lease = fleet.begin(node, f"{node}__{run}")
-    if said is None:
+    if verdict_of is None:
         begun = dataclasses.replace(records.get_run(DAG, lease.run_id), level=LEVEL)
-        said = judgement_of(fresh_case(begun, records.get_node(node), sku, STAGE, Collected(result)), node)
-    records.record_stage(DAG, lease.run_id, result, said, raw)
+        verdict_of = judgement_of(fresh_case(begun, records.get_node(node), sku, STAGE, Collected(result)), node)
+    records.record_stage(DAG, lease.run_id, result, verdict_of, raw)
     records.finish_run(DAG, lease.run_id, Verdict.WARN, "so it is")
     records.release_leases(DAG, lease.run_id, "over")
-    return said
+    return verdict_of
 
 
 def measured(sku: Sku, seed: str, node: str, slow: dict[str, float]) -> tuple[StageResult, bytes]:
@@ -113,7 +113,7 @@ def snapshot() -> str:
     return latest.version
 
 
-def test_the_verdict_cites_the_snapshot_that_told_the_slow_gpu_from_its_peers(judged: str) -> None:
+def test_the_verdict_cites_the_snapshot_that_separates_the_slow_gpu_from_its_peers(judged: str) -> None:
     (stage,) = records.run_report(DAG, judged).stages
     assert stage.judgement.snapshot == snapshot()
     (kept,) = records.list_snapshots()
@@ -140,8 +140,8 @@ def test_a_fresh_result_and_its_stored_copy_make_the_same_case(judged: str, sku:
     evidence = (Evidence("lost_under_load_twice", "It was lost twice."),)
     collected = Collected(result, Chassis(trouble="the BMC does not answer"), evidence=evidence)
     fresh = fresh_case(run, records.get_node("n0"), sku, STAGE, collected)
-    said = judgement_of(fresh, "n0")
-    records.record_stage(DAG, lease.run_id, fresh.result, said, raw, chassis=collected.chassis.to_json().encode())
+    verdict_of = judgement_of(fresh, "n0")
+    records.record_stage(DAG, lease.run_id, fresh.result, verdict_of, raw, chassis=collected.chassis.to_json().encode())
     records.finish_run(DAG, lease.run_id, Verdict.WARN, "over")
     records.release_leases(DAG, lease.run_id, "over")
     statistics.recompute()
@@ -151,7 +151,7 @@ def test_a_fresh_result_and_its_stored_copy_make_the_same_case(judged: str, sku:
     assert kept.chassis is not None
     assert kept.recorded_at is not None
     again = Collected(parse_result(kept.result), Chassis.from_json(kept.chassis), evidence=evidence)
-    stored = stored_case(records.find_run(lease.run_id), sku, said, again, kept.recorded_at, "")
+    stored = stored_case(records.find_run(lease.run_id), sku, verdict_of, again, kept.recorded_at, "")
     assert history(fresh) == history(stored)
     alike = {field.name for field in dataclasses.fields(Case)} - {"references"}
     assert {name: getattr(fresh, name) for name in alike} == {name: getattr(stored, name) for name in alike}
@@ -166,7 +166,7 @@ def history(case: Case) -> tuple[str, str]:
     return case.references.snapshot.version, case.references.history.series.to_csv()
 
 
-def test_without_peers_nobody_would_have_known(judged: str) -> None:
+def test_without_peers_it_would_not_be_known(judged: str) -> None:
     (again,) = reevaluate(records.find_run(judged), as_of=NO_PEERS)
     assert any(sentence.startswith("no longer found") and "gpu3" in sentence for sentence in again.differences)
     assert again.outcome is not None
@@ -215,8 +215,8 @@ def test_the_command_line_says_what_differs(judged: str, muster: Muster) -> None
     assert "performance: the same" in out
     status, out, _ = muster("judge", judged, "--as-of", "none")
     assert "performance: no longer found" in out
-    told = json.loads(muster("judge", judged, "--as-of", snapshot(), "--json")[1])
-    assert told[0]["differences"] == []
+    rows = json.loads(muster("judge", judged, "--as-of", snapshot(), "--json")[1])
+    assert rows[0]["differences"] == []
     status, out, _ = muster("snapshots", "list")
     assert snapshot() in out
 
@@ -232,7 +232,7 @@ def test_a_model_whose_statistics_cannot_be_made_leaves_those_of_the_others(judg
     """A device number beyond what statistics can hold, in the records of the model that comes first."""
     other = load_sku("a100-sxm-80gb-8")
     records.add_node(fleet.new_node("x", sku=other.name))
-    visited("x", other, "first", said=passed(other))
+    visited("x", other, "first", verdict_of=passed(other))
     with writing() as session:
         of_x = select(StageRecord.id).where(StageRecord.sku == other.name)
         session.execute(update(MeasurementRow).where(MeasurementRow.stage.in_(of_x)).values(device="gpu99999"))
@@ -242,7 +242,7 @@ def test_a_model_whose_statistics_cannot_be_made_leaves_those_of_the_others(judg
     assert snapshot() != before
 
 
-def test_a_snapshot_that_cannot_be_read_stops_nobody_and_is_made_anew(
+def test_a_snapshot_that_cannot_be_read_stops_no_test_and_is_made_anew(
     judged: str, sku: Sku, caplog: pytest.LogCaptureFixture
 ) -> None:
     statistics.recompute()
@@ -282,7 +282,7 @@ def test_what_two_judgements_say_differently() -> None:
     ]
 
 
-def test_what_is_said_now_is_by_the_waivers_of_now(judged: str, sku: Sku) -> None:
+def test_a_judgement_now_goes_by_the_waivers_of_now(judged: str, sku: Sku) -> None:
     failed = visited("n0", sku, "worse", slow={"gpu3": 0.6})
     assert failed.verdict is Verdict.FAIL
     run = records.find_run("n0__worse")
@@ -301,7 +301,7 @@ def test_what_is_said_now_is_by_the_waivers_of_now(judged: str, sku: Sku) -> Non
 
 
 def newcomer(sku: Sku, name: str, slow: dict[str, float] | None = None) -> str:
-    """A node that qualified when nobody knew any peers; gives its run."""
+    """Returns the run of a node that qualified when no peers were known."""
     records.add_node(fleet.new_node(name, sku=SKU))
     lease = fleet.begin(name, f"{name}__new")
     for stage in STAGES:
@@ -316,16 +316,16 @@ def newcomer(sku: Sku, name: str, slow: dict[str, float] | None = None) -> str:
     return lease.run_id
 
 
-def test_peers_settle_what_nobody_could_judge(
+def test_peers_settle_what_could_not_be_judged(
     judged: str, sku: Sku, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.com")
     monkeypatch.setattr(upkeep, "deliver_mail", lambda key: upkeep.Delivery(0, 1, 0))
     well, odd = newcomer(sku, "well"), newcomer(sku, "odd", {"gpu3": 0.93})
     assert records.get_run(DAG, well).verdict is Verdict.PROVISIONAL
-    said = provisional.reevaluate_provisional()
-    assert said["well"].startswith("PASS: All 5 stages passed, ")
-    assert said["odd"].startswith("WARN: ")
+    verdict_of = provisional.reevaluate_provisional()
+    assert verdict_of["well"].startswith("PASS: All 5 stages passed, ")
+    assert verdict_of["odd"].startswith("WARN: ")
     assert (records.get_run(DAG, well).verdict, records.get_run(DAG, odd).verdict) == (Verdict.PASS, Verdict.WARN)
     found = [each.finding for each in records.open_findings("odd") if each.finding.metric == SLOW]
     assert ("gpu3", "peers") in {(finding.device, finding.rule) for finding in found}
@@ -335,7 +335,7 @@ def test_peers_settle_what_nobody_could_judge(
     assert provisional.reevaluate_provisional() == {}
 
 
-def test_without_new_peers_nothing_is_said(judged: str, sku: Sku, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_new_peers_nothing_is_stated(judged: str, sku: Sku, monkeypatch: pytest.MonkeyPatch) -> None:
     newcomer(sku, "well")
     monkeypatch.setattr(records, "latest_snapshot", lambda *_, **__: None)
     assert provisional.reevaluate_provisional() == {}

@@ -24,8 +24,8 @@ def event(
     after: State = State.QUARANTINE,
     person: str = "",
 ) -> EventRecord:
-    said = {"person": person} if person else {"run": "dag/run"}
-    return EventRecord(node, NOW - hours_ago * HOUR, before, after, "muster", "", said)
+    proof = {"person": person} if person else {"run": "dag/run"}
+    return EventRecord(node, NOW - hours_ago * HOUR, before, after, "muster", "", proof)
 
 
 def stands(out: int, fleet: int, limits: breaker.Limits = LIMITS) -> breaker.Breaker:
@@ -65,16 +65,16 @@ def test_the_window_just_inside_and_just_outside() -> None:
 
 
 def test_what_is_no_withdrawal() -> None:
-    """First qualifications go to quarantine freely; a test that ends well takes nobody out, nor does a person here."""
-    told = [
+    """First qualifications go to quarantine freely; a test that ends well takes no node out, nor does a person here."""
+    history = [
         event("first", before=State.BURN_IN),
         event("out for a test", before=State.PRODUCTION, after=State.REVALIDATION),
         event("back", after=State.PRODUCTION),
         event("by a person", before=State.PRODUCTION, person="Ada"),
         event("remark", before=State.PRODUCTION, after=State.PRODUCTION),
     ]
-    assert breaker.withdrawals(told, NOW, 24 * HOUR) == ()
-    assert breaker.withdrawals([*told, event("x", person="muster")], NOW, 24 * HOUR) == ("x",)
+    assert breaker.withdrawals(history, NOW, 24 * HOUR) == ()
+    assert breaker.withdrawals([*history, event("x", person="muster")], NOW, 24 * HOUR) == ("x",)
 
 
 def test_it_says_where_it_stands() -> None:
@@ -100,21 +100,21 @@ def test_it_counts_each_node_once_whatever_the_order_and_never_for_what_is_over(
     events: list[EventRecord], serving: int, chance: random.Random
 ) -> None:
     in_service = [f"s{place}" for place in range(serving)]
-    told = breaker.state(events, in_service, NOW, LIMITS)
+    history = breaker.state(events, in_service, NOW, LIMITS)
     shuffled = list(events)
     chance.shuffle(shuffled)
-    assert breaker.state([*shuffled, *events], in_service, NOW, LIMITS) == told
+    assert breaker.state([*shuffled, *events], in_service, NOW, LIMITS) == history
     old = [event("z", 24 + each) for each in range(3)]
-    assert breaker.state([*events, *old], in_service, NOW, LIMITS) == told
+    assert breaker.state([*events, *old], in_service, NOW, LIMITS) == history
     leaving = {
         each.node
         for each in events
         if each.from_state in SERVING and each.to_state not in SERVING and each.evidence.get("person") != "Ada"
     }
-    assert set(told.withdrawn) <= leaving
+    assert set(history.withdrawn) <= leaving
     # One more withdrawal never closes it, and one that is held is never more than the limits say.
     one_more = breaker.state([*events, event("new")], in_service, NOW, LIMITS)
-    assert set(one_more.withdrawn) == {*told.withdrawn, "new"}
+    assert set(one_more.withdrawn) == {*history.withdrawn, "new"}
 
 
 @given(st.integers(0, 120), st.integers(20, 400), st.floats(0.01, 1), st.integers(1, 80))

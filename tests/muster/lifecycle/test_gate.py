@@ -30,14 +30,18 @@ def node(state: State = State.CLUSTER_VALIDATION, *, shadow: bool = False) -> No
     )
 
 
-def said(stage: str, verdict: Verdict = Verdict.PASS, *, age: float = 1, level: str = "standard", full: bool = True):
+def stage_verdict(
+    stage: str, verdict: Verdict = Verdict.PASS, *, age: float = 1, level: str = "standard", full: bool = True
+):
     run = f"run-{stage}-{age}"
     return StageVerdict(stage, level, verdict, full, "because", NOW - age * HOUR, "dag", run)
 
 
-def found(severity: Severity = Severity.CRITICAL, waived: str = "", said_by: StageVerdict | None = None) -> OpenFinding:
+def found(
+    severity: Severity = Severity.CRITICAL, waived: str = "", decided_by: StageVerdict | None = None
+) -> OpenFinding:
     finding = fleet.finding(severity=severity, waived=waived, id="f-1")
-    by = said_by or said("performance", Verdict.FAIL)
+    by = decided_by or stage_verdict("performance", Verdict.FAIL)
     return OpenFinding(finding, by.stage, by.dag_id, by.run_id, by.recorded_at)
 
 
@@ -46,15 +50,17 @@ def waiver(until: float = 1) -> Waiver:
     return Waiver(1, "gpu-0001", "", "floor", "gemm_rate", "gpu3", (), "Ada", "known", created, NOW + until * HOUR)
 
 
-WELL = [said(stage) for stage in ALL]
+WELL = [stage_verdict(stage) for stage in ALL]
 
 
-def ask(verdicts: list[StageVerdict] = WELL, findings=(), waivers=(), at: NodeRecord | None = None) -> Decision:
+def decision_for(
+    verdicts: list[StageVerdict] = WELL, findings=(), waivers=(), at: NodeRecord | None = None
+) -> Decision:
     return decide(at or node(), verdicts, findings, waivers, limits=LIMITS, now=NOW)
 
 
 ODD = st.builds(
-    said,
+    stage_verdict,
     st.sampled_from([*ALL, "vendor"]),
     st.sampled_from(Verdict),
     age=st.floats(0, 200),
@@ -78,7 +84,7 @@ def test_nothing_but_everything_passes_by_itself(
     """The conditions of admission, said the other way round, and each of them necessary and together sufficient."""
     verdicts = [each for each in WELL if each.stage not in dropped] + odd
     findings = [found(severity, waived) for severity, waived in severities]
-    decision = ask(verdicts, findings, [waiver(until) for until in waivers], node(state, shadow=shadow))
+    decision = decision_for(verdicts, findings, [waiver(until) for until in waivers], node(state, shadow=shadow))
     stands = [
         each
         for each in verdicts
@@ -112,13 +118,13 @@ def test_nothing_but_everything_passes_by_itself(
 
 @given(st.lists(ODD, max_size=4), st.sampled_from(State), st.booleans())
 def test_a_fail_is_refused_whatever_else_there_is(odd: list[StageVerdict], state: State, shadow: bool) -> None:
-    failed = said("integrity", Verdict.FAIL, age=0, level="long")
-    assert isinstance(ask([*WELL, *odd, failed], at=node(state, shadow=shadow)), Refuse)
+    failed = stage_verdict("integrity", Verdict.FAIL, age=0, level="long")
+    assert isinstance(decision_for([*WELL, *odd, failed], at=node(state, shadow=shadow)), Refuse)
 
 
 @pytest.mark.parametrize("state", HELD_BACK)
-def test_from_where_no_node_enters_nobody_may_admit(state: State) -> None:
-    decision = ask(at=node(state))
+def test_from_where_no_node_enters_no_person_may_admit(state: State) -> None:
+    decision = decision_for(at=node(state))
     assert decision == Refuse((f"it is in {state}, and no node enters production from there",))
 
 
@@ -127,40 +133,53 @@ def test_from_where_no_node_enters_nobody_may_admit(state: State) -> None:
     [
         (WELL[1:], "intake was never tested"),
         (WELL[:-1], "cluster_validation was never tested"),
-        ([*WELL, said("thermal", Verdict.WARN, age=0)], "thermal is WARN in run run-thermal-0: because"),
-        ([*WELL, said("thermal", Verdict.INCONCLUSIVE, age=0, level="demo")], "thermal is INCONCLUSIVE"),
-        ([*WELL[1:], said("intake", full=False)], "intake passed without full coverage"),
-        ([*WELL[1:], said("intake", level="short")], "intake passed at level short only, and standard is required"),
-        ([*WELL[1:], said("intake", age=101)], "intake passed last on 2026-05-27 19:00 UTC, longer ago than 100 hours"),
-        ([*WELL[:-1], said("cluster_validation", age=101)], "cluster_validation passed last on"),
+        ([*WELL, stage_verdict("thermal", Verdict.WARN, age=0)], "thermal is WARN in run run-thermal-0: because"),
+        ([*WELL, stage_verdict("thermal", Verdict.INCONCLUSIVE, age=0, level="demo")], "thermal is INCONCLUSIVE"),
+        ([*WELL[1:], stage_verdict("intake", full=False)], "intake passed without full coverage"),
+        (
+            [*WELL[1:], stage_verdict("intake", level="short")],
+            "intake passed at level short only, and standard is required",
+        ),
+        (
+            [*WELL[1:], stage_verdict("intake", age=101)],
+            "intake passed last on 2026-05-27 19:00 UTC, longer ago than 100 hours",
+        ),
+        ([*WELL[:-1], stage_verdict("cluster_validation", age=101)], "cluster_validation passed last on"),
     ],
 )
-def test_what_is_lacking_is_said_and_left_to_a_person(verdicts: list[StageVerdict], reason: str) -> None:
-    decision = ask(verdicts)
+def test_what_is_lacking_is_stated_and_left_to_a_person(verdicts: list[StageVerdict], reason: str) -> None:
+    decision = decision_for(verdicts)
     assert isinstance(decision, NeedsPerson)
     assert len(decision.reasons) == 1
     assert decision.reasons[0].startswith(reason)
 
 
-def test_a_stage_that_passed_since_needs_nobody() -> None:
-    assert ask([*WELL, said("thermal", Verdict.FAIL, age=5)]) == Admit()
-    assert ask([*WELL, said("thermal", age=0, level="short")]) == Admit()
-    assert isinstance(ask([*WELL, said("thermal", Verdict.FAIL, age=0, level="demo"), said("thermal", age=5)]), Refuse)
+def test_a_stage_that_passed_since_needs_no_person() -> None:
+    assert decision_for([*WELL, stage_verdict("thermal", Verdict.FAIL, age=5)]) == Admit()
+    assert decision_for([*WELL, stage_verdict("thermal", age=0, level="short")]) == Admit()
+    assert isinstance(
+        decision_for(
+            [*WELL, stage_verdict("thermal", Verdict.FAIL, age=0, level="demo"), stage_verdict("thermal", age=5)]
+        ),
+        Refuse,
+    )
 
 
 def test_a_waived_fail_is_for_a_person_and_one_whose_waiver_is_over_is_refused() -> None:
-    failed = said("performance", Verdict.FAIL, age=0)
-    borne = [found(waived="by Ada until 2026-07-01: known", said_by=failed)]
-    decision = ask([*WELL, failed], borne, [waiver()])
+    failed = stage_verdict("performance", Verdict.FAIL, age=0)
+    waived_findings = [found(waived="by Ada until 2026-07-01: known", decided_by=failed)]
+    decision = decision_for([*WELL, failed], waived_findings, [waiver()])
     assert isinstance(decision, NeedsPerson)
     assert any("waived by Ada until 2026-07-01" in reason for reason in decision.reasons)
-    assert isinstance(ask([*WELL, failed], [found(said_by=failed)], [waiver(-1)]), Refuse)
-    assert isinstance(ask([*WELL, failed], [*borne, found(said_by=failed)]), Refuse)
+    assert isinstance(decision_for([*WELL, failed], [found(decided_by=failed)], [waiver(-1)]), Refuse)
+    assert isinstance(decision_for([*WELL, failed], [*waived_findings, found(decided_by=failed)]), Refuse)
     another = dataclasses.replace(failed, run_id="another")
-    assert isinstance(ask([*WELL, failed], [found(waived="by Ada", said_by=another)]), Refuse)
+    assert isinstance(decision_for([*WELL, failed], [found(waived="by Ada", decided_by=another)]), Refuse)
 
 
 def test_where_it_stands_counts() -> None:
-    assert ask(at=node(State.PRODUCTION)) == Admit()
-    assert isinstance(ask(at=node(State.QUALIFIED)), NeedsPerson)
-    assert ask(at=node(State.PRODUCTION, shadow=True)) == NeedsPerson(("it was adopted in service and is unverified",))
+    assert decision_for(at=node(State.PRODUCTION)) == Admit()
+    assert isinstance(decision_for(at=node(State.QUALIFIED)), NeedsPerson)
+    assert decision_for(at=node(State.PRODUCTION, shadow=True)) == NeedsPerson(
+        ("it was adopted in service and is unverified",)
+    )

@@ -80,7 +80,7 @@ def test_the_end_of_a_run_is_always_legal_and_leaves_no_node_in_flight(
 
 
 @given(st.sampled_from(State), st.sampled_from(Verdict), st.booleans(), st.integers(0, INCONCLUSIVE_BUDGET - 1))
-def test_a_verdict_that_is_held_withdraws_nobody_and_brings_nobody_in(
+def test_a_verdict_that_is_held_withdraws_no_node_and_admits_none(
     current: State, verdict: Verdict, full: bool, inconclusive: int
 ) -> None:
     end = closing(current, verdict, full, inconclusive)

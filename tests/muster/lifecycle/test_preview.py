@@ -61,9 +61,9 @@ def test_planned_integrity_keeps_to_its_levels() -> None:
         assert sum(probe.timed_s for probe in plan.probes) <= most[level]
 
 
-def test_whatever_enters_or_leaves_production_is_told() -> None:
+def test_whatever_enters_or_leaves_production_is_reported() -> None:
     for before, after in TRANSITIONS:
-        told = " ".join(risks_of_move(before, after))
+        sentences = " ".join(risks_of_move(before, after))
         serving = {State.PRODUCTION, State.REVALIDATION}
-        assert ("without a full-coverage PASS" in told) == (after is State.PRODUCTION and before not in serving)
-        assert ("it leaves production" in told) == (before in serving and after not in serving)
+        assert ("without a full-coverage PASS" in sentences) == (after is State.PRODUCTION and before not in serving)
+        assert ("it leaves production" in sentences) == (before in serving and after not in serving)

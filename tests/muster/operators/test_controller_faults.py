@@ -82,8 +82,8 @@ def test_a_fault_that_refuses_claims_is_mailed_once(monkeypatch: pytest.MonkeyPa
         (Verdict.PASS, True, State.PRODUCTION, 0, Verdict.SKIPPED),
         (Verdict.WARN, True, State.REVALIDATION, 0, Verdict.SKIPPED),
         (Verdict.FAIL, True, State.QUARANTINE, 0, Verdict.FAIL),
-        (Verdict.INCONCLUSIVE, True, State.REVALIDATION, 1, Verdict.INCONCLUSIVE),
-        (Verdict.PASS, False, State.REVALIDATION, 1, Verdict.INCONCLUSIVE),
+        (Verdict.INCONCLUSIVE, True, State.PRODUCTION, 1, Verdict.INCONCLUSIVE),
+        (Verdict.PASS, False, State.PRODUCTION, 1, Verdict.INCONCLUSIVE),
     ],
 )
 def test_a_run_that_the_controller_broke_off_costs_its_node_nothing(
@@ -103,11 +103,14 @@ def test_a_run_that_the_controller_broke_off_costs_its_node_nothing(
 
 
 def test_a_cleared_run_returns_its_node_no_further_than_it_found_it() -> None:
-    """Out of production since its first end, for a cause of the node's own."""
+    """Out of production since its first end, for a warning of the node's own."""
     serving()
     revalidation.claim(*RUN, PARAMS)
+    records.begin_stage(*RUN, "intake")
+    result, raw = fleet.result("intake")
+    records.record_stage(*RUN, result, fleet.judgement("intake", Verdict.WARN), raw)
     for faults in ({}, {"": FAULT}):
-        records.begin_stage(*RUN, "intake")
+        records.begin_stage(*RUN, "burn_in")
         with pytest.raises(AirflowFailException):
             revalidation.conclude(*RUN, faults.copy)
         assert records.get_node(NODE).state is State.REVALIDATION

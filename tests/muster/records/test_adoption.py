@@ -55,7 +55,7 @@ class TestAdoption:
         assert records.get_node("good").state is State.REGISTERED
 
     @pytest.mark.parametrize(("actor", "reason"), [("airflow", "serves"), ("Ada", " ")])
-    def test_nobody_adopts_nothing(self, actor: str, reason: str) -> None:
+    def test_without_a_person_nothing_is_adopted(self, actor: str, reason: str) -> None:
         with pytest.raises(BadInventory, match="needs a named person who adopts it"):
             records.adopt_nodes([], actor, reason, enrol=[("", fleet.new_node())])
         assert records.list_nodes() == []
@@ -127,7 +127,7 @@ class TestShadow:
         lease = fleet.fail()
         assert records.get_run(lease.dag_id, lease.run_id).state_after is State.QUARANTINE
 
-    def test_nobody_ends_the_shadow_of_a_node_that_the_gate_refuses(self) -> None:
+    def test_no_person_ends_the_shadow_of_a_node_that_the_gate_refuses(self) -> None:
         """It failed while it served; without its shadow it would serve like a node that passed."""
         adopted()
         fleet.fail()

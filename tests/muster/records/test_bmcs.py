@@ -24,7 +24,7 @@ class TestBmcs:
         assert records.node_events("gpu-0001")[-1].reason.startswith("description changed: bmc none → ")
         assert records.add_node(fleet.new_node(bmc=BMC)) == "unchanged"
 
-    def test_what_it_told_before_a_job_outlives_the_worker(self) -> None:
+    def test_what_it_reported_before_a_job_outlives_the_worker(self) -> None:
         records.add_node(fleet.new_node())
         lease = fleet.begin()
         job = records.JobRecord(lease.dag_id, lease.run_id, "thermal", "0.0", "running", "", chassis=TOLD)
@@ -33,16 +33,16 @@ class TestBmcs:
         assert found is not None
         assert found.chassis == TOLD
 
-    def test_what_it_told_is_kept_beside_the_result_and_goes_with_it(self) -> None:
+    def test_what_it_reported_is_kept_beside_the_result_and_goes_with_it(self) -> None:
         records.add_node(fleet.new_node())
         lease = fleet.begin()
         parsed, sent = fleet.result()
         records.begin_stage(lease.dag_id, lease.run_id, "intake")
-        told = TOLD.encode()
-        records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), sent, chassis=told)
+        raw_chassis = TOLD.encode()
+        records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), sent, chassis=raw_chassis)
         kept = records.stage_bytes(lease.dag_id, lease.run_id, "intake")
         assert kept is not None
-        assert (kept.result, kept.chassis) == (sent, told)
+        assert (kept.result, kept.chassis) == (sent, raw_chassis)
         later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=400)
         assert records.apply_retention(later).results == 2
         gone = records.stage_bytes(lease.dag_id, lease.run_id, "intake")

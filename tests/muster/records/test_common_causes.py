@@ -31,9 +31,9 @@ def visit(
     parsed, raw = fleet.result("intake", node=name)
     parsed = parsed.model_copy(update={"environment": {"kernel": kernel}})
     records.begin_stage(lease.dag_id, lease.run_id, "intake")
-    said = fleet.judgement("intake", verdict, findings=(found,) if verdict is Verdict.FAIL else ())
-    told = with_common_causes(said, name, parsed.environment)
-    records.record_stage(lease.dag_id, lease.run_id, parsed, told, raw)
+    judgement = fleet.judgement("intake", verdict, findings=(found,) if verdict is Verdict.FAIL else ())
+    marked = with_common_causes(judgement, name, parsed.environment)
+    records.record_stage(lease.dag_id, lease.run_id, parsed, marked, raw)
     records.finish_run(lease.dag_id, lease.run_id, verdict, "gpu3 is slow.")
     records.release_leases(lease.dag_id, lease.run_id, "over")
     return records.get_node(name).state
@@ -59,14 +59,14 @@ class TestAlike:
         assert (cause.rule, dict(cause.labels)) == (COMMON_CAUSE, {"by": "rack", "name": "r1"})
         assert "which is held" in records.node_events("c")[-1].reason
 
-    def test_those_convicted_before_it_came_to_light_are_told(self) -> None:
+    def test_those_failed_before_it_came_to_light_are_reported(self) -> None:
         visit("a"), visit("b")
         visit("elsewhere", rack="r2", kernel="6.8"), visit("corrupt", found=WRONG)
         before = {name: len(records.node_events(name)) for name in ("a", "b", "elsewhere", "corrupt")}
         visit("c", kernel="6.7")
-        told = {name: records.node_events(name)[count:] for name, count in before.items()}
-        assert {name: len(events) for name, events in told.items()} == {"a": 1, "b": 1, "elsewhere": 0, "corrupt": 0}
-        (event,) = told["a"]
+        marked = {name: records.node_events(name)[count:] for name, count in before.items()}
+        assert {name: len(events) for name, events in marked.items()} == {"a": 1, "b": 1, "elsewhere": 0, "corrupt": 0}
+        (event,) = marked["a"]
         assert (event.from_state, event.to_state) == (State.QUARANTINE, State.QUARANTINE)
         assert event.evidence["common_cause"].endswith("/c__new")
         assert all(word in event.reason for word in ("c failed", "gemm_rate", "rack r1"))
@@ -115,18 +115,18 @@ class TestAlike:
 
             session.get(Node, "c").state = State.REVALIDATION  # type: ignore[union-attr]
         parsed, raw = fleet.result("intake", node="c", note="again")
-        said = fleet.judgement("intake", Verdict.FAIL, findings=(fleet.FINDING,))
-        told = with_common_causes(said, "c", parsed.environment)
-        records.record_stage(lease.dag_id, lease.run_id, parsed, told, raw)
+        judgement = fleet.judgement("intake", Verdict.FAIL, findings=(fleet.FINDING,))
+        marked = with_common_causes(judgement, "c", parsed.environment)
+        records.record_stage(lease.dag_id, lease.run_id, parsed, marked, raw)
         records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
         node = records.get_node("c")
         assert (node.state, node.held) == (State.PRODUCTION, f"{fleet.DAG}/c__again")
 
-    def test_what_was_recorded_later_does_not_change_what_was_said_then(self) -> None:
+    def test_what_was_recorded_later_does_not_change_what_was_judged_then(self) -> None:
         visit("a")
         then = datetime.datetime.now(datetime.UTC)
         visit("b")
-        said = dataclasses.replace(fleet.judgement("intake", Verdict.FAIL, findings=(fleet.FINDING,)))
+        judgement = dataclasses.replace(fleet.judgement("intake", Verdict.FAIL, findings=(fleet.FINDING,)))
         records.add_node(fleet.new_node("c", rack="r1"))
-        assert with_common_causes(said, "c", {}, before=then) == said
-        assert with_common_causes(said, "c", {}) != said
+        assert with_common_causes(judgement, "c", {}, before=then) == judgement
+        assert with_common_causes(judgement, "c", {}) != judgement

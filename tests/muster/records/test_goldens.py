@@ -43,29 +43,29 @@ def h100() -> tuple[Sku, dict[str, Any]]:
 def visited(node: str, run: str = "1", *, key: str = KEY, simulated: bool = False, **digests: str) -> Judgement:
     """A visit whose GPUs gave ``digests`` ("right", if not said otherwise), judged and recorded as the task does."""
     sku, healthy = h100()
-    told = [measurement("full_entropy", "golden_key", gpu, key, "text") for gpu in GPUS]
-    told += [
+    measured = [measurement("full_entropy", "golden_key", gpu, key, "text") for gpu in GPUS]
+    measured += [
         measurement("full_entropy", "full_entropy_digest", gpu, digests.get(gpu, "right"), "text", labels={"op": OP})
         for gpu in GPUS
     ]
     identity = {"boot_id": "b", "serials": {"system": node, **{gpu: f"{node}-{gpu}" for gpu in GPUS}}}
     raw = json.dumps(
         {**healthy, "node": node, "identity": identity, "simulated": simulated, "notes": [run],
-         "measurements": healthy["measurements"] + told}
+         "measurements": healthy["measurements"] + measured}
     ).encode()  # fmt: skip
     result = parse_result(raw)
     if node not in {each.name for each in records.list_nodes()}:
         records.add_node(fleet.new_node(node, sku=sku.name, simulated=simulated))
     lease = fleet.begin(node, f"{node}__{run}")
     known = records.goldens_for(result, lease.run_id, simulated=simulated)
-    said = judge(dataclasses.replace(Case.of(result, sku), goldens=known), evaluate=violations)
-    records.record_stage(lease.dag_id, lease.run_id, result, said, raw)
+    judgement = judge(dataclasses.replace(Case.of(result, sku), goldens=known), evaluate=violations)
+    records.record_stage(lease.dag_id, lease.run_id, result, judgement, raw)
     records.release_leases(lease.dag_id, lease.run_id, "over")
-    return said
+    return judgement
 
 
-def findings(said: Judgement) -> list[tuple[str, Severity, Action]]:
-    return [(each.device, each.severity, each.action) for each in said.findings]
+def findings(judgement: Judgement) -> list[tuple[str, Severity, Action]]:
+    return [(each.device, each.severity, each.action) for each in judgement.findings]
 
 
 def only() -> records.GoldenRecord:
@@ -89,13 +89,13 @@ class TestPromotion:
             visited("a", run)
         assert only().nodes == 1
 
-    def test_a_device_that_differs_from_then_on_is_convicted_and_the_golden_cited(self) -> None:
+    def test_a_device_that_differs_from_then_on_fails_and_the_golden_cited(self) -> None:
         for node in ("a", "b", "c"):
             visited(node)
-        said = visited("d", gpu5="wrong")
-        assert said.verdict is Verdict.FAIL
-        assert findings(said) == [("gpu5", Severity.CRITICAL, Action.RMA)]
-        assert said.findings[0].source.startswith(f"golden {ID} of ")
+        judgement = visited("d", gpu5="wrong")
+        assert judgement.verdict is Verdict.FAIL
+        assert findings(judgement) == [("gpu5", Severity.CRITICAL, Action.RMA)]
+        assert judgement.findings[0].source.startswith(f"golden {ID} of ")
         assert only().digest == "right", "and the golden stands"
 
     def test_one_who_dissents_before_holds_it(self) -> None:
@@ -127,13 +127,13 @@ class TestPromotion:
 
     def test_a_suspect_has_no_voice(self) -> None:
         visited("a")
-        convicted = Finding(
+        failing = Finding(
             "exactly", "gemm_mismatches", "gpu5", Severity.CRITICAL, fleet.FINDING.fault_class, Action.RMA,
             "4", "0", "by definition", "gpu5 computes wrong results.",
         )  # fmt: skip
         lease = fleet.begin("a", "a__sdc")
         sent = fleet.result(node="a", serials={gpu: f"a-{gpu}" for gpu in GPUS})
-        records.record_stage(*lease_of(lease), sent[0], fleet.judgement(findings=(convicted,)), sent[1])
+        records.record_stage(*lease_of(lease), sent[0], fleet.judgement(findings=(failing,)), sent[1])
         records.release_leases(*lease_of(lease), "over")
         visited("a", "2", gpu5="wrong")
         for node in ("b", "c"):
@@ -169,7 +169,7 @@ class TestWithdrawal:
             visited(node, "2")
         assert only().digest == "right"
 
-    def test_nobody_in_particular_and_nothing_seen_are_refused(self) -> None:
+    def test_no_named_person_and_no_evidence_are_refused(self) -> None:
         visited("a")
         for person, reason in (("root", "because"), ("Ada", " ")):
             with pytest.raises(IllegalMove, match="named person and a reason"):
@@ -182,13 +182,13 @@ class TestReplay:
     def test_by_what_was_known_then_it_is_the_same_again(self) -> None:
         for node in ("a", "b", "c"):
             visited(node)
-        said = visited("d", gpu5="wrong")
+        judgement = visited("d", gpu5="wrong")
         records.withdraw_golden(ID, "Ada", "because")
         visited("e", "1", **dict.fromkeys(GPUS, "other"))
         (again,) = reevaluate(records.find_run("d__1"))
         assert again.differences == ()
         assert again.outcome is not None
-        assert again.outcome.findings[0].source == said.findings[0].source
+        assert again.outcome.findings[0].source == judgement.findings[0].source
 
     def test_by_the_sku_alone_there_is_no_golden(self) -> None:
         for node in ("a", "b", "c"):

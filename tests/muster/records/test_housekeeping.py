@@ -45,8 +45,8 @@ def a_run() -> None:
     lease = fleet.begin()
     records.begin_stage(lease.dag_id, lease.run_id, "intake")
     parsed, raw = fleet.result()
-    said = fleet.judgement(verdict=Verdict.FAIL, findings=(fleet.FINDING,))
-    records.record_stage(lease.dag_id, lease.run_id, parsed, said, raw, fleet.telemetry(10))
+    judgement = fleet.judgement(verdict=Verdict.FAIL, findings=(fleet.FINDING,))
+    records.record_stage(lease.dag_id, lease.run_id, parsed, judgement, raw, fleet.telemetry(10))
     records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
     records.release_leases(lease.dag_id, lease.run_id, "over")
 

@@ -1,4 +1,4 @@
-"""One run at a time holds a node, whoever races for it, and its token never goes back."""
+"""One run at a time holds a node, however many race for it, and its token never goes back."""
 
 from __future__ import annotations
 

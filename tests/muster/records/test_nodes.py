@@ -154,7 +154,7 @@ class TestMoves:
         assert event.evidence == {"person": "Ada", "reason": "smells of smoke"}
 
     @pytest.mark.parametrize(("actor", "reason"), [("Ada", " "), ("airflow", "why not"), ("", "why not")])
-    def test_nobody_or_no_reason_moves_nothing(self, actor: str, reason: str) -> None:
+    def test_no_person_or_no_reason_moves_nothing(self, actor: str, reason: str) -> None:
         records.add_node(fleet.new_node())
         with pytest.raises(IllegalMove, match="gpu-0001 stays in registered"):
             records.move_node("gpu-0001", State.QUARANTINE, actor, reason)

@@ -86,13 +86,13 @@ def test_what_has_no_serial_is_followed_by_its_name_on_the_same_machine() -> Non
 
 
 @pytest.mark.parametrize(
-    "told",
+    "finding",
     [
         fleet.finding(severity=Severity.WARNING),
         fleet.finding(confidence=HELD),
         fleet.finding(rule=COMMON_CAUSE),
     ],
 )
-def test_what_convicted_nobody_does_not_count(told: Finding) -> None:
-    visit("one", told)
+def test_what_failed_no_part_does_not_count(finding: Finding) -> None:
+    visit("one", finding)
     assert before() == {}

@@ -46,9 +46,9 @@ def measure(
     ]
     parsed, raw = fleet.result(node=node, measurements=figures, serials=serials, simulated=simulated, note=run)
     found = (fleet.FINDING,) if verdict is Verdict.FAIL else ()
-    said = dataclasses.replace(fleet.judgement(verdict=verdict, findings=found), level=level, observations=())
+    judgement = dataclasses.replace(fleet.judgement(verdict=verdict, findings=found), level=level, observations=())
     records.begin_stage(lease.dag_id, lease.run_id, "intake")
-    records.record_stage(lease.dag_id, lease.run_id, parsed, said, raw)
+    records.record_stage(lease.dag_id, lease.run_id, parsed, judgement, raw)
     if ends:
         records.finish_run(lease.dag_id, lease.run_id, verdict, "so it is")
         records.release_leases(lease.dag_id, lease.run_id, "over")
@@ -97,7 +97,7 @@ class TestReadings:
         assert rates("standard") == [("real", 700.0)]
 
     @pytest.mark.parametrize("verdict", [Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.SKIPPED])
-    def test_a_test_that_convicted_or_did_not_end_well_is_no_yardstick(self, verdict: Verdict) -> None:
+    def test_a_test_that_failed_or_did_not_end_well_is_no_yardstick(self, verdict: Verdict) -> None:
         records.add_node(fleet.new_node("a"))
         measure("a", 600.0)
         measure("a", 1.0, "2", verdict=verdict)
@@ -143,7 +143,7 @@ class TestReadings:
 
 class TestSuspicion:
     @pytest.mark.both_dialects
-    def test_nodes_out_of_service_and_nodes_with_a_critical_finding_are_nobody_s_peers(self) -> None:
+    def test_nodes_out_of_service_and_nodes_with_a_critical_finding_are_no_peers(self) -> None:
         for name in ("sound", "quarantined", "accused", "warned", "sim"):
             records.add_node(fleet.new_node(name, simulated=name == "sim"))
             measure(name, 600.0, simulated=name == "sim")
@@ -163,7 +163,7 @@ class TestSuspicion:
             ("peers", Action.RETEST, False),  # the far end of what healthy parts do
         ],
     )
-    def test_one_that_is_unlike_its_own_past_is_nobody_s_peer(self, rule: str, action: Action, suspected: bool) -> None:
+    def test_one_that_is_unlike_its_own_past_is_no_peer(self, rule: str, action: Action, suspected: bool) -> None:
         records.add_node(fleet.new_node("a"))
         lease = fleet.begin("a")
         doubt = fleet.finding(rule=rule, action=action, severity=Severity.WARNING)
@@ -209,7 +209,7 @@ class TestSnapshots:
         assert records.latest_snapshot(SKU, "long", simulated=False) is None
         assert records.latest_snapshot(SKU, "short", simulated=True) is None
 
-    def test_one_that_is_not_there_or_cannot_be_read_is_told(self) -> None:
+    def test_one_that_is_not_there_or_cannot_be_read_is_reported(self) -> None:
         with pytest.raises(UnknownSnapshot, match="no snapshot 'x' of simulated cpu-generic nodes at level short"):
             records.load_snapshot("x", SKU, "short", simulated=True)
         records.keep_snapshot(Stub("x"), SKU, "short", simulated=True)
@@ -223,8 +223,8 @@ class TestSnapshots:
             records.keep_snapshot(Stub(version, NOW + datetime.timedelta(days=day)), SKU, "short", simulated=False)
         lease = fleet.begin("a")
         records.begin_stage(lease.dag_id, lease.run_id, "intake")
-        said = dataclasses.replace(fleet.judgement(), snapshot="cited")
-        records.record_stage(lease.dag_id, lease.run_id, None, said)
+        judgement = dataclasses.replace(fleet.judgement(), snapshot="cited")
+        records.record_stage(lease.dag_id, lease.run_id, None, judgement)
         assert records.run_report(lease.dag_id, lease.run_id).stages[0].judgement.snapshot == "cited"
         assert records.apply_retention(NOW + datetime.timedelta(days=90)).snapshots == 0
         assert records.apply_retention(NOW + datetime.timedelta(days=99), dry_run=True).snapshots == 1
@@ -255,7 +255,7 @@ class TestRevisions:
                 lease.dag_id, lease.run_id, None, dataclasses.replace(fleet.judgement(stage), sku_version=version)
             )
 
-    def test_what_the_files_said_when_a_verdict_was_spoken_is_kept(self) -> None:
+    def test_what_the_files_contained_when_a_verdict_was_given_is_kept(self) -> None:
         sku = load_sku(SKU, settings().sku_folders)
         self.record(sku.revision)
         assert records.load_revision(SKU, sku.revision) == sku
@@ -272,13 +272,13 @@ def test_a_finding_s_measurements_and_confidence_reach_report_and_export(tmp_pat
     records.begin_stage(lease.dag_id, lease.run_id, "intake")
     behind = ("gemm_rate:gemm_rate[dtype=bf16]@gpu3", "gemm_rate:gemm_clock@gpu3")
     found = fleet.finding(confidence=0.75, measurements=behind)
-    said = dataclasses.replace(fleet.judgement(verdict=Verdict.FAIL, findings=(found,)), snapshot="s-1")
-    records.record_stage(lease.dag_id, lease.run_id, None, said)
+    judgement = dataclasses.replace(fleet.judgement(verdict=Verdict.FAIL, findings=(found,)), snapshot="s-1")
+    records.record_stage(lease.dag_id, lease.run_id, None, judgement)
     report = records.run_report(lease.dag_id, lease.run_id)
     (seen,) = report.stages[0].judgement.findings
     assert (seen.confidence, seen.measurements) == (0.75, behind)
-    told = json.loads(report.result_json)["stages"][0]["judgement"]
-    assert (told["snapshot"], told["findings"][0]["measurements"]) == ("s-1", list(behind))
+    stored = json.loads(report.result_json)["stages"][0]["judgement"]
+    assert (stored["snapshot"], stored["findings"][0]["measurements"]) == ("s-1", list(behind))
     records.export_run(lease.dag_id, lease.run_id, tmp_path / "out")
     (row,) = pyarrow.parquet.read_table(tmp_path / "out" / "findings.parquet").to_pylist()
-    assert (row["snapshot"], row["sku_version"], row["measurements"]) == ("s-1", said.sku_version, list(behind))
+    assert (row["snapshot"], row["sku_version"], row["measurements"]) == ("s-1", judgement.sku_version, list(behind))

@@ -1,4 +1,4 @@
-"""PROVISIONAL verdicts spoken again: what they move, what is kept, and what stands in the way."""
+"""PROVISIONAL verdicts re-evaluated: what they move, what is kept, and what stands in the way."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ def provisional(name: str) -> records.RunRecord:
 def again(run: records.RunRecord, verdict: Verdict, stage: str = OPEN) -> records.RunRecord:
     result, _ = fleet.result(stage, node=NODE)
     found = (fleet.finding(),) if verdict is Verdict.FAIL else ()
-    said: Judgement = dataclasses.replace(fleet.judgement(stage, verdict, findings=found), snapshot="abc")
-    return records.record_reevaluation(run, [(result, said)], verdict, f"{verdict} now.")
+    judgement: Judgement = dataclasses.replace(fleet.judgement(stage, verdict, findings=found), snapshot="abc")
+    return records.record_reevaluation(run, [(result, judgement)], verdict, f"{verdict} now.")
 
 
-def test_what_nobody_could_judge_waits_until_a_run_takes_the_node(waiting: records.RunRecord) -> None:
-    (said,) = records.provisional_verdicts()[NODE]
-    assert (said.stage, said.verdict, said.run_id) == (OPEN, Verdict.PROVISIONAL, waiting.run_id)
+def test_what_could_not_be_judged_waits_until_a_run_takes_the_node(waiting: records.RunRecord) -> None:
+    (judgement,) = records.provisional_verdicts()[NODE]
+    assert (judgement.stage, judgement.verdict, judgement.run_id) == (OPEN, Verdict.PROVISIONAL, waiting.run_id)
     fleet.begin(NODE, f"{NODE}__next")
     assert records.provisional_verdicts() == {}
 
 
 @pytest.mark.both_dialects
 def test_a_pass_stands_instead_and_the_node_stays(waiting: records.RunRecord) -> None:
-    before = {said.stage: said for said in records.latest_verdicts(NODE)}[OPEN]
+    before = {judgement.stage: judgement for judgement in records.latest_verdicts(NODE)}[OPEN]
     sent = records.stage_bytes(waiting.dag_id, waiting.run_id, OPEN)
     run = again(waiting, Verdict.PASS)
     assert (run.verdict, run.headline, run.state_after) == (Verdict.PASS, "PASS now.", State.QUALIFIED)
     assert run.ended_at == waiting.ended_at, "it was measured when it was"
-    said = {said.stage: said for said in records.latest_verdicts(NODE)}[OPEN]
-    assert (said.verdict, said.full_coverage, said.snapshot) == (Verdict.PASS, True, "abc")
-    assert said.recorded_at == before.recorded_at
+    judgement = {judgement.stage: judgement for judgement in records.latest_verdicts(NODE)}[OPEN]
+    assert (judgement.verdict, judgement.full_coverage, judgement.snapshot) == (Verdict.PASS, True, "abc")
+    assert judgement.recorded_at == before.recorded_at
     assert records.provisional_verdicts() == {}
     assert records.stage_bytes(waiting.dag_id, waiting.run_id, OPEN) == sent, "what the node sent is still there"
     report = records.run_report(waiting.dag_id, waiting.run_id)
@@ -95,7 +95,7 @@ def test_a_node_that_a_person_moved_stays_where_it_was_put(waiting: records.RunR
     assert records.get_node(NODE).state is State.PRODUCTION
 
 
-def test_only_what_stands_and_is_provisional_is_spoken_again(waiting: records.RunRecord) -> None:
+def test_only_what_stands_and_is_provisional_is_reevaluated(waiting: records.RunRecord) -> None:
     with pytest.raises(IllegalMove):
         again(waiting, Verdict.PASS, "intake")
     later = provisional("later")

@@ -169,7 +169,7 @@ def test_jobs_are_kept_per_generation() -> None:
     assert records.count_jobs(fleet.DAG, "another", ["burn_in"], "collected") == 0
 
 
-def test_what_is_not_there_is_said() -> None:
+def test_what_is_not_there_is_stated() -> None:
     with pytest.raises(UnknownRun, match="muster runs list"):
         records.run_report("dag", "nothing")
     with pytest.raises(UnknownNode, match="nobody"):

@@ -32,8 +32,8 @@ def lease(fleet_db: str) -> records.LeaseRecord:
 
 def record(lease: records.LeaseRecord, stage: str = "intake", **options: object) -> None:
     parsed, raw = fleet.result(stage, serials={"gpu0": "G0"}, simulated=True)
-    said = fleet.judgement(stage, Verdict.FAIL, findings=(fleet.FINDING,))
-    records.record_stage(lease.dag_id, lease.run_id, parsed, said, raw, **options)
+    judgement = fleet.judgement(stage, Verdict.FAIL, findings=(fleet.FINDING,))
+    records.record_stage(lease.dag_id, lease.run_id, parsed, judgement, raw, **options)
 
 
 def count(table: type[MeasurementRow] | type[StageRecord] | type[Artifact]) -> int:

@@ -45,8 +45,8 @@ def run_all(name: str, *found: Finding, node: str = NODE, serials: dict[str, str
         bad = found if stage == "integrity" else ()
         parsed, raw = fleet.result(stage, node=node, serials=PARTS if serials is None else serials, note=name)
         records.begin_stage(lease.dag_id, lease.run_id, stage)
-        said = fleet.judgement(stage, Verdict.FAIL if bad else Verdict.PASS, findings=bad)
-        records.record_stage(lease.dag_id, lease.run_id, parsed, said, raw)
+        judgement = fleet.judgement(stage, Verdict.FAIL if bad else Verdict.PASS, findings=bad)
+        records.record_stage(lease.dag_id, lease.run_id, parsed, judgement, raw)
     records.finish_run(lease.dag_id, lease.run_id, verdict, "so it is")
     records.release_leases(lease.dag_id, lease.run_id, "over")
     return verdict
@@ -84,7 +84,7 @@ def test_what_made_it_a_suspect_stays_open_after_a_clean_test(suspect: str) -> N
     assert "which no clean test ends)." in found.finding.summary
 
 
-def test_it_does_not_pass_the_gate_whoever_asks(suspect: str) -> None:
+def test_it_does_not_pass_the_gate_for_any_person(suspect: str) -> None:
     cluster_passed()
     decision = records.admission_decision(suspect)
     assert isinstance(decision, Refuse)
@@ -221,7 +221,7 @@ def test_one_that_was_taken_out_is_not_waived_for_what_sits_there_now(suspect: s
         records.waive_finding(found.finding.id, until, "Ada", "known")
 
 
-def test_it_is_nobody_s_peer(suspect: str) -> None:
+def test_it_is_no_peer(suspect: str) -> None:
     assert records.excluded_from_peers("cpu-generic", simulated=False) == {suspect}
 
 

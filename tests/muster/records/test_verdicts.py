@@ -36,28 +36,28 @@ SAID = st.builds(
 )
 
 
-@given(st.lists(SAID, max_size=8, unique_by=lambda said: said.recorded_at))
-def test_a_fail_stands_until_something_as_thorough_says_otherwise(said: list[StageVerdict]) -> None:
-    stands = current_of(said)
-    assert set(stands) <= set(said)
-    for each in said:
+@given(st.lists(SAID, max_size=8, unique_by=lambda verdicts: verdicts.recorded_at))
+def test_a_fail_stands_until_something_as_thorough_says_otherwise(verdicts: list[StageVerdict]) -> None:
+    stands = current_of(verdicts)
+    assert set(stands) <= set(verdicts)
+    for each in verdicts:
         ended = any(
             later.recorded_at > each.recorded_at
             and later.stage == each.stage
             and later.verdict not in INCONCLUSIVE
             and thoroughness(later.level) >= thoroughness(each.level)
-            for later in said
+            for later in verdicts
         )
         assert (each in stands) == (not ended)
-    for stage in {each.stage for each in said}:
-        assert max((each for each in said if each.stage == stage), key=lambda each: each.recorded_at) in stands
+    for stage in {each.stage for each in verdicts}:
+        assert max((each for each in verdicts if each.stage == stage), key=lambda each: each.recorded_at) in stands
 
 
-def stage(run_id: str, verdict: Verdict, *, level: str = "short", **said: object) -> None:
+def stage(run_id: str, verdict: Verdict, *, level: str = "short", **verdicts: object) -> None:
     records.begin_run(fleet.DAG, run_id, NODE, level, "because")
     lease = records.acquire_lease(NODE, fleet.DAG, run_id)
     records.begin_stage(fleet.DAG, run_id, "intake")
-    records.record_stage(fleet.DAG, run_id, None, fleet.judgement("intake", verdict, **said))
+    records.record_stage(fleet.DAG, run_id, None, fleet.judgement("intake", verdict, **verdicts))
     records.release_leases(fleet.DAG, run_id, "over")
     assert lease.node == NODE
 
@@ -93,11 +93,11 @@ class TestStanding:
     def test_an_approval_is_a_persons_and_cannot_be_rewritten(self) -> None:
         records.add_node(fleet.new_node())
         link = "http://airflow/dags/x"
-        said = records.record_approval(NODE, "Ada", "admit", "good enough", link=link, dag_id="dag", run_id="run")
-        assert (said.person, said.option, said.reason, said.link, said.run) == (
+        verdicts = records.record_approval(NODE, "Ada", "admit", "good enough", link=link, dag_id="dag", run_id="run")
+        assert (verdicts.person, verdicts.option, verdicts.reason, verdicts.link, verdicts.run) == (
             "Ada", "admit", "good enough", link, "dag/run",
         )  # fmt: skip
-        assert records.approvals(NODE) == [said]
+        assert records.approvals(NODE) == [verdicts]
         assert records.get_node(NODE).state is State.REGISTERED
         for person, reason in (("airflow", "why not"), ("Ada", " ")):
             with pytest.raises(IllegalMove, match="a named person and a reason"):

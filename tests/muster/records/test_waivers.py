@@ -38,8 +38,8 @@ def again(run_id: str, node: str = NODE, **changes: object) -> records.RunRecord
     """A whole run in which the same is found once more, and nothing else."""
     lease = fleet.begin(node, run_id)
     for stage in STAGES:
-        said = {"findings": (fleet.finding(**changes),)} if stage == "performance" else {}
-        fleet.do_stage(lease, stage, Verdict.FAIL if said else Verdict.PASS, **said)
+        fields = {"findings": (fleet.finding(**changes),)} if stage == "performance" else {}
+        fleet.do_stage(lease, stage, Verdict.FAIL if fields else Verdict.PASS, **fields)
     stages = records.run_stages(lease.dag_id, lease.run_id)
     gravest = next((each.verdict for each in stages if each.verdict is not Verdict.PASS), Verdict.PASS)
     closed = records.finish_run(lease.dag_id, lease.run_id, gravest, "so it ended")
@@ -59,10 +59,10 @@ def test_a_waived_finding_warns_and_a_person_still_has_to_open_production() -> N
     closed = again("second")
     assert (closed.verdict, closed.state_after) == (Verdict.WARN, State.QUALIFIED)
     report = records.run_report(closed.dag_id, closed.run_id)
-    told = next(each.judgement for each in report.stages if each.judgement.stage == "performance")
-    assert told.findings[0].severity is Severity.CRITICAL
-    assert told.findings[0].waived == f"by Ada until {waiver.until:%Y-%m-%d}: slow but good enough"
-    assert told.reason.startswith("gemm_rate on gpu3 is 480 TFLOPS, expected ≥ 600 TFLOPS (waived by Ada")
+    judgement = next(each.judgement for each in report.stages if each.judgement.stage == "performance")
+    assert judgement.findings[0].severity is Severity.CRITICAL
+    assert judgement.findings[0].waived == f"by Ada until {waiver.until:%Y-%m-%d}: slow but good enough"
+    assert judgement.reason.startswith("gemm_rate on gpu3 is 480 TFLOPS, expected ≥ 600 TFLOPS (waived by Ada")
     (shown,) = report.waivers
     assert shown.startswith("floor of gemm_rate (dtype bf16) on gpu3 (f-")
     summary = next(each for each in records.run_stages(closed.dag_id, closed.run_id) if each.stage == "performance")
@@ -70,7 +70,7 @@ def test_a_waived_finding_warns_and_a_person_still_has_to_open_production() -> N
     assert [each.finding.waived != "" for each in records.open_findings(NODE) if each.stage == "performance"] == [True]
 
 
-def test_what_was_said_before_stays_said() -> None:
+def test_what_was_judged_before_stays() -> None:
     waiver = records.waive_finding(found(), days(30), "Ada", "known")
     first = records.get_run(fleet.DAG, "gpu-0001__new")
     assert first.verdict is Verdict.FAIL

@@ -114,9 +114,9 @@ def test_a_person_withdraws_it_or_keeps_it() -> None:
     retest("a"), retest("b"), retest("c"), retest("d")
     assert records.move_node("c", State.QUARANTINE, "Ada", "I believe it").held == ""
     assert records.breaker().withdrawn == ("a", "b"), "a person's decision is not the judge's"
-    for nobody, reason in (("muster", "because"), ("Ada", " ")):
+    for actor, reason in (("muster", "because"), ("Ada", " ")):
         with pytest.raises(IllegalMove, match="needs a named person and a reason"):
-            records.keep_in_service("d", nobody, reason)
+            records.keep_in_service("d", actor, reason)
     kept = records.keep_in_service("d", "Ada", "a bad driver, not the GPU")
     assert (kept.state, kept.held) == (State.PRODUCTION, "")
     assert records.node_events("d")[-1].reason == "kept in service: a bad driver, not the GPU"

@@ -28,15 +28,15 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[JobRecord]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """With which login the BMC was asked; it tells of a fan that stands still."""
     logins: list[Any] = []
 
-    def ask(described: Any, stage: str, who: Login | None = None) -> Chassis:
+    def fake_read(described: Any, stage: str, who: Login | None = None) -> Chassis:
         logins.append(who)
         return Chassis((reading("fan_speed", "fan0", 0.0, None, "Fan 1"),), trouble="it is slow")
 
-    monkeypatch.setattr(redfish, "ask", ask)
+    monkeypatch.setattr(redfish, "ask", fake_read)
     return logins
 
 
@@ -51,17 +51,17 @@ def read(login: Any = None) -> str:
     return asyncio.run(watch.read(who))
 
 
-def test_the_worst_is_kept_with_the_job(kept: list[JobRecord], asked: list[Any]) -> None:
+def test_the_worst_is_kept_with_the_job(kept: list[JobRecord], requests: list[Any]) -> None:
     assert read(Login("root", "secret")) == "it is slow"
     (job,) = kept
     assert [each.value for each in Chassis.from_json(job.chassis).readings] == [0.0]
     assert (job.state, job.attempt_key) == (JOB.state, JOB.attempt_key)
-    assert asked == [Login("root", "secret")]
+    assert requests == [Login("root", "secret")]
 
 
-def test_a_login_that_is_missing_is_reported(kept: list[JobRecord], asked: list[Any]) -> None:
+def test_a_login_that_is_missing_is_reported(kept: list[JobRecord], requests: list[Any]) -> None:
     assert "no_such_bmc" in read()
-    assert (kept, asked) == ([], [])
+    assert (kept, requests) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,8 @@ def image_tar(path: Path) -> None:
     """This Python with its standard library and the shared libraries they need, as a root filesystem."""
     stdlib = Path(sysconfig.get_path("stdlib"))
     binaries = [PYTHON, *(stdlib / "lib-dynload").glob("*.so")]
-    told = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True, check=True).stdout
-    libraries = set(re.findall(r"(?:=> |^\s+)(/\S+) \(0x", told, re.MULTILINE))
+    libraries_listed = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True, check=True).stdout
+    libraries = set(re.findall(r"(?:=> |^\s+)(/\S+) \(0x", libraries_listed, re.MULTILINE))
 
     def wanted(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
         name = entry.name.rpartition("/")[2]
@@ -276,7 +276,7 @@ def test_a_container_that_lost_its_client_is_found_by_the_next_job(bench: Bench,
 
 
 def test_a_container_that_cannot_be_removed_is_not_called_stopped(bench: Bench, client: paramiko.SSHClient) -> None:
-    """A runtime that fails (its storage is full, say) leaves the load on the node, and whoever stops it is told."""
+    """A runtime that fails (its storage is full, say) leaves the load on the node; the caller gets the error."""
     bench.start_long()
     storage = Path(bench.podman.env["CONTAINERS_STORAGE_CONF"])
     text = storage.read_text()

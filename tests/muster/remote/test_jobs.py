@@ -157,7 +157,7 @@ def test_death_without_an_exit_status_is_seen(bench: Bench) -> None:
     assert bench.until(jobs.State.GONE).exit_code is None
 
 
-def test_a_reboot_is_told_from_a_death(tmp_path: Path) -> None:
+def test_a_reboot_is_distinguished_from_a_death(tmp_path: Path) -> None:
     boot = tmp_path / "boot_id"
     boot.write_text("first\n")
     agent, sha256 = standin.write(tmp_path / "cache")
@@ -221,7 +221,7 @@ def test_an_exit_status_is_a_small_number_or_nothing(text: str) -> None:
     assert jobs.exit_status(text) is None
 
 
-def test_a_launch_that_cannot_work_is_told_before_anything_is_sent(bench: Bench) -> None:
+def test_a_launch_that_cannot_work_is_reported_before_anything_is_sent(bench: Bench) -> None:
     with pytest.raises(launch.BadLaunch, match="podman needs 'image'"):
         bench.start(launch_as={"kind": "podman"})
 

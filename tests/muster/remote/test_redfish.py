@@ -33,19 +33,19 @@ def static(folder: Path) -> Iterator[str]:
 
 
 def read(url: str, timeout_s: float = 5.0, limit_s: float = 30.0) -> dict[tuple[str, str], Measured]:
-    told = read_chassis(Bmc(url=url), Login(), timeout_s=timeout_s, limit_s=limit_s)
-    return {(each.metric, each.device): each for each in told}
+    readings = read_chassis(Bmc(url=url), Login(), timeout_s=timeout_s, limit_s=limit_s)
+    return {(each.metric, each.device): each for each in readings}
 
 
 def test_openstacks_own_emulator_tells_its_fans_and_its_intake() -> None:
     with bmcs.emulator() as url:
-        told = read(url)
-    assert told["fan_speed", "fan0"].value == 2100.0
-    assert told["fan_speed", "fan1"].value == 2050.0
-    assert told["fan_state", "fan1"].text == "ok"
-    assert told["inlet_temperature", "inlet"].value == 25.0, "the CPU's 41 °C is not the air that comes in"
-    assert {each.labels["source"] for each in told.values()} == {"redfish"}
-    assert {each.unit for each in told.values()} == {"RPM", "text", "°C"}
+        readings = read(url)
+    assert readings["fan_speed", "fan0"].value == 2100.0
+    assert readings["fan_speed", "fan1"].value == 2050.0
+    assert readings["fan_state", "fan1"].text == "ok"
+    assert readings["inlet_temperature", "inlet"].value == 25.0, "the CPU's 41 °C is not the air that comes in"
+    assert {each.labels["source"] for each in readings.values()} == {"redfish"}
+    assert {each.unit for each in readings.values()} == {"RPM", "text", "°C"}
 
 
 def test_the_login_is_used_and_a_wrong_one_is_one_sentence_without_it(tmp_path: Path) -> None:
@@ -62,31 +62,31 @@ def test_the_login_is_used_and_a_wrong_one_is_one_sentence_without_it(tmp_path: 
             read_chassis(bmc, Login(), timeout_s=5)
 
 
-def test_fans_air_and_supplies_are_told_with_unit_device_and_the_vendors_name(folder: Path, static: str) -> None:
+def test_fans_air_and_supplies_are_reported_with_unit_device_and_the_vendors_name(folder: Path, static: str) -> None:
     bmcs.write(
         folder,
         fans=[bmcs.fan("Fan 1"), bmcs.fan("Fan 2", rpm=0, health="Critical")],
         temperatures=[bmcs.air(24), bmcs.air(26.5, "Riser Ambient", "SystemBoard"), bmcs.air(60, "CPU1", "CPU")],
         supplies=[bmcs.supply("PSU 1", 912.5), bmcs.supply("PSU 2", 0, "Critical")],
     )
-    told = read(static)
-    assert {key: each.value if each.text is None else each.text for key, each in told.items()} == {
+    readings = read(static)
+    assert {key: each.value if each.text is None else each.text for key, each in readings.items()} == {
         ("fan_speed", "fan0"): 8000.0, ("fan_state", "fan0"): "ok",
         ("fan_speed", "fan1"): 0.0, ("fan_state", "fan1"): "critical",
         ("inlet_temperature", "inlet"): 26.5,
         ("psu_state", "psu0"): "ok", ("psu_input_power", "psu0"): 912.5,
         ("psu_state", "psu1"): "critical", ("psu_input_power", "psu1"): 0.0,
     }  # fmt: skip
-    assert told["fan_speed", "fan1"].note == "Fan 2"
-    assert told["inlet_temperature", "inlet"].note == "Riser Ambient"
+    assert readings["fan_speed", "fan1"].note == "Fan 2"
+    assert readings["inlet_temperature", "inlet"].note == "Riser Ambient"
 
 
 def test_fans_of_one_name_are_several_and_a_share_of_full_speed_is_no_rpm(folder: Path, static: str) -> None:
     share = {**bmcs.fan("Fan", rpm=40), "ReadingUnits": "Percent"}
     bmcs.write(folder, fans=[share, {**share, "Reading": 41}], temperatures=[])
-    told = read(static)
-    assert (told["fan_duty", "fan0"].value, told["fan_duty", "fan1"].value) == (40.0, 41.0)
-    assert ("fan_speed", "fan0") not in told
+    readings = read(static)
+    assert (readings["fan_duty", "fan0"].value, readings["fan_duty", "fan1"].value) == (40.0, 41.0)
+    assert ("fan_speed", "fan0") not in readings
 
 
 def test_what_the_bmc_has_no_reading_of_is_not_supported_and_never_zero(folder: Path, static: str) -> None:
@@ -96,31 +96,31 @@ def test_what_the_bmc_has_no_reading_of_is_not_supported_and_never_zero(folder: 
         temperatures=[bmcs.air(None)],
         supplies=[bmcs.supply(watts=None), bmcs.supply("PSU 2", state="Absent")],
     )
-    told = read(static)
-    silent = {key for key, each in told.items() if each.value is None and each.text is None}
+    readings = read(static)
+    silent = {key for key, each in readings.items() if each.value is None and each.text is None}
     assert silent == {
         ("fan_speed", "fan0"), ("fan_state", "fan0"), ("inlet_temperature", "inlet"), ("psu_input_power", "psu0"),
         ("psu_state", "psu1"),
     }  # fmt: skip
-    assert all("not supported" in told[key].note for key in silent)
+    assert all("not supported" in readings[key].note for key in silent)
 
 
 def test_a_fan_without_an_id_hides_no_other(folder: Path, static: str) -> None:
     """iLO 4 sends fans without ``MemberId``, and with ``FanName`` for a name."""
     nameless = {"FanName": "Fan 2", "Reading": 30, "ReadingUnits": "Percent", "Status": {"Health": "Critical"}}
     bmcs.write(folder, fans=[bmcs.fan("Fan 1"), nameless, "nonsense"], temperatures=[bmcs.air(24)])
-    told = read(static)
-    assert told["fan_state", "fan1"].text == "critical"
-    assert told["fan_duty", "fan1"].note == "Fan 2"
-    assert told["inlet_temperature", "inlet"].value == 24.0
+    readings = read(static)
+    assert readings["fan_state", "fan1"].text == "critical"
+    assert readings["fan_duty", "fan1"].note == "Fan 2"
+    assert readings["inlet_temperature", "inlet"].value == 24.0
 
 
 def test_newer_bmcs_report_in_subsystems_and_a_chassis_that_is_not_there_costs_nothing(
     folder: Path, static: str
 ) -> None:
     bmcs.write_newer(folder, fan_health="Critical")
-    told = read(static)
-    assert {key: each.value if each.text is None else each.text for key, each in told.items()} == {
+    readings = read(static)
+    assert {key: each.value if each.text is None else each.text for key, each in readings.items()} == {
         ("fan_speed", "fan0"): 9000.0, ("fan_state", "fan0"): "ok",
         ("fan_speed", "fan1"): 9000.0, ("fan_state", "fan1"): "critical",
         ("inlet_temperature", "inlet"): 23.5,
@@ -138,7 +138,7 @@ def test_a_chassis_without_thermal_and_power_is_silent_not_well(folder: Path, st
         read(static)
 
 
-def test_nobody_there_a_stranger_and_one_that_hangs_are_each_one_sentence(folder: Path, static: str) -> None:
+def test_no_server_there_a_stranger_and_one_that_hangs_are_each_one_sentence(folder: Path, static: str) -> None:
     with pytest.raises(BmcSilent, match="could not be read"):
         read(f"http://127.0.0.1:{free_port()}", timeout_s=1)
     with socket.create_server(("127.0.0.1", 0)) as hanging, pytest.raises(BmcSilent, match="could not be read"):

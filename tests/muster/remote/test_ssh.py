@@ -75,7 +75,7 @@ def test_a_key_with_a_passphrase_opens_the_node(server: Sshd) -> None:
         assert ssh.run(client, "true").rc == 0
 
 
-def test_nobody_there(server: Sshd, who: Credentials) -> None:
+def test_no_server_there(server: Sshd, who: Credentials) -> None:
     server.stop()
     with pytest.raises(ssh.Unreachable, match="cannot be reached over SSH"):
         ssh.connect(server.node(), who)
@@ -143,7 +143,7 @@ def test_a_server_that_freezes_before_the_login_does_not_hang(server: Sshd, who:
         ssh.connect(server.node(), who, timeout=1)
 
 
-def test_a_lost_connection_is_told(server: Sshd, client: paramiko.SSHClient) -> None:
+def test_a_lost_connection_is_reported(server: Sshd, client: paramiko.SSHClient) -> None:
     ssh.run(client, "true")
     server.stop()
     with pytest.raises(ssh.Unreachable):

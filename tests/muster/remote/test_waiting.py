@@ -170,7 +170,7 @@ def test_a_key_that_the_controller_loses_is_no_lost_node(
     assert until_over(waiting_for).kind is Kind.UNABLE
 
 
-def test_a_reboot_is_told(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path, boot: Path) -> None:
+def test_a_reboot_is_reported(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path, boot: Path) -> None:
     seen = start(client, server, tmp_path, seconds=60)
 
     def crash() -> None:
@@ -184,7 +184,7 @@ def test_a_reboot_is_told(server: sshd.Sshd, client: paramiko.SSHClient, tmp_pat
     assert over.kind is Kind.REBOOTED
 
 
-def test_a_process_that_vanished_is_told(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
+def test_a_process_that_vanished_is_reported(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
     seen = start(client, server, tmp_path, seconds=1, die=True)
     over = until_over(waiter(server, seen))
     assert (over.kind, over.exit_code) == (Kind.VANISHED, None)
@@ -200,7 +200,9 @@ def test_a_node_that_stays_away_is_lost_only_after_the_deadline(
     assert time.time() > deadline + 1
 
 
-def test_a_job_that_ignores_its_deadline_is_told(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
+def test_a_job_that_ignores_its_deadline_is_reported(
+    server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path
+) -> None:
     seen = start(client, server, tmp_path, seconds=60)
     assert until_over(waiter(server, seen, deadline_at=time.time() + 1)).kind is Kind.OVERDUE
 
@@ -256,11 +258,11 @@ def test_a_cancellation_that_comes_with_an_answer_is_heeded(
 ) -> None:
     """As asyncssh may lose it on Python 3.11: a triggerer that lets go of a job must not go on asking for hours."""
     waits = waiter(server, start(client, server, tmp_path, seconds=60))
-    poll, asked = waits._poll, 0
+    poll, polls = waits._poll, 0
 
     async def deaf(conn: Any) -> Any:
-        nonlocal asked
-        asked += 1
+        nonlocal polls
+        polls += 1
         answer = asyncio.ensure_future(poll(conn))
         while not answer.done():
             with contextlib.suppress(asyncio.CancelledError):
@@ -271,14 +273,14 @@ def test_a_cancellation_that_comes_with_an_answer_is_heeded(
 
     async def cancelled() -> None:
         task = asyncio.ensure_future(waits.until_over())
-        while not asked:
+        while not polls:
             await asyncio.sleep(0.001)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(task, 20)
 
     asyncio.run(cancelled())
-    assert asked == 1
+    assert polls == 1
 
 
 def test_of_a_job_that_prints_without_end_a_bounded_part_is_logged(

@@ -208,7 +208,7 @@ def _row(name: str, state: State) -> records.FleetRow:
 
 def _ask(client: TestClient, node: str, *, answerable: bool = True) -> str:
     """The page with one open question, as Airflow keeps it; the real one is asked in tests/dags/test_fleet_page.py."""
-    asked = approvals.Question(
+    question = approvals.Question(
         approvals.ADMISSION,
         "r",
         "ask",
@@ -220,7 +220,7 @@ def _ask(client: TestClient, node: str, *, answerable: bool = True) -> str:
     )
     app = client.app
     assert isinstance(app, FastAPI)
-    app.dependency_overrides[approvals.pending] = lambda: [asked]
+    app.dependency_overrides[approvals.pending] = lambda: [question]
     return page(client, "/approvals")
 
 

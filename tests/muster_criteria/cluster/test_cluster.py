@@ -1,4 +1,4 @@
-"""The judge of a block: whoever is at fault is named and nobody else, and nobody passes on doubt."""
+"""The judge of a block: the member at fault is named and no other, and no member passes on doubt."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FEW = settings(max_examples=40, deadline=None)
 
 @FEW
 @given(st.integers(2, 9), st.integers(1, 8))
-def test_a_clean_block_convicts_nobody(count: int, gpus: int) -> None:
+def test_a_clean_block_fails_none(count: int, gpus: int) -> None:
     judgement = judge_block(members(block(count, gpus)))
     assert judgement.verdict is Verdict.PASS
     assert judgement.cleared == tuple(sorted(f"n{number}" for number in range(count)))
@@ -34,22 +34,22 @@ def test_a_clean_block_convicts_nobody(count: int, gpus: int) -> None:
 
 @FEW
 @given(st.data(), st.integers(2, 8), st.integers(1, 4), st.booleans())
-def test_one_flipped_rank_is_always_the_one_convicted(data: Any, count: int, gpus: int, erratic: bool) -> None:
+def test_one_flipped_rank_is_always_the_one_that_fails(data: Any, count: int, gpus: int, erratic: bool) -> None:
     sent = block(count, gpus)
     name = data.draw(st.sampled_from(sorted(sent)))
     gpu = data.draw(st.sampled_from(sent[name].gpus))
     sent[name].flip(gpu, data.draw(st.integers(0, 2)), erratic)
     judgement = judge_block(members(sent))
     if count * gpus == 2 and not erratic:
-        # Two that differ, each sure of itself: nobody can tell, and both are held.
+        # Two that differ, each sure of itself: it cannot be decided, and both are held.
         assert judgement.failed == {}
         assert set(judgement.inconclusive) == set(sent)
         return
-    ((convicted, findings),) = judgement.failed.items()
-    assert (convicted, [f.device for f in findings]) == (name, [gpu])
+    ((failed, findings),) = judgement.failed.items()
+    assert (failed, [f.device for f in findings]) == (name, [gpu])
     assert findings[0].fault_class is FaultClass.GPU
     others = set(sent) - {name}
-    # In a pair of single devices the other one is right, but nobody is left to confirm it.
+    # In a pair of single devices the other one is right, but no other is left to confirm it.
     assert set(judgement.cleared) == (others if count * gpus > 2 else set())
 
 
@@ -76,7 +76,7 @@ def test_the_order_of_members_changes_nothing(dice: random.Random, count: int) -
         assert judge_block(given_members) == expected
 
 
-def test_the_odd_one_out_in_model_is_held_since_nobody_confirms_it() -> None:
+def test_the_odd_one_out_in_model_is_held_since_no_other_confirms_it() -> None:
     sent = block(3, gpus=1)
     sent["n2"].keys["gpu0"] = "another library"
     judgement = judge_block(members(sent))
@@ -128,7 +128,7 @@ def test_one_node_cannot_outvote_another_however_many_devices_it_has() -> None:
     assert set(judgement.inconclusive) == set(sent)
 
 
-def test_a_tie_names_nobody() -> None:
+def test_a_tie_names_none() -> None:
     sent = block(4, gpus=1)
     for name in ("n0", "n1"):
         for at in sent[name].digests:
@@ -138,7 +138,7 @@ def test_a_tie_names_nobody() -> None:
     assert set(judgement.inconclusive) == set(sent)
 
 
-def test_more_or_fewer_digests_than_others_clear_nobody() -> None:
+def test_more_or_fewer_digests_than_others_clear_none() -> None:
     sent = block(3, gpus=1)
     sent["n1"].digests["gpu0", "1", "activations", "99"] = "made up"
     del sent["n2"].digests["gpu0", "0", "gradients", "0"]
@@ -148,7 +148,7 @@ def test_more_or_fewer_digests_than_others_clear_nobody() -> None:
     assert "n2" in judgement.inconclusive
 
 
-def test_two_answers_for_one_question_agree_with_nobody() -> None:
+def test_two_answers_for_one_question_agree_with_none() -> None:
     sent = block(3, gpus=1)
     raw = sent["n1"].raw()
     labels = {"step": "0", "kind": "activations", "layer": "0"}
@@ -159,7 +159,7 @@ def test_two_answers_for_one_question_agree_with_nobody() -> None:
     assert set(judgement.failed) == {"n1"}
 
 
-def test_different_weights_after_the_same_sums_convict_the_odd_one() -> None:
+def test_different_weights_after_the_same_sums_fail_the_odd_one() -> None:
     sent = block(3)
     sent["n2"].weights = "other"
     ((name, (finding,)),) = judge_block(members(sent)).failed.items()
@@ -169,7 +169,7 @@ def test_different_weights_after_the_same_sums_convict_the_odd_one() -> None:
     assert set(judge_block(members(pair)).inconclusive) == {"n0", "n1"}
 
 
-def test_a_loss_that_is_no_number_is_explained_by_whoever_corrupts_or_by_nobody() -> None:
+def test_a_loss_that_is_no_number_is_explained_by_the_member_that_corrupts_or_not_at_all() -> None:
     sent = block(3)
     for each in sent.values():
         each.loss = None
@@ -182,7 +182,7 @@ def test_a_loss_that_is_no_number_is_explained_by_whoever_corrupts_or_by_nobody(
 
 @FEW
 @given(st.data(), st.integers(3, 7))
-def test_a_lost_member_is_named_and_nobody_passes(data: Any, count: int) -> None:
+def test_a_lost_member_is_named_and_no_node_passes(data: Any, count: int) -> None:
     sent = block(count)
     lost = data.draw(st.sampled_from(sorted(sent)))
     for each in sent.values():
@@ -224,7 +224,7 @@ def test_a_probe_that_was_skipped_says_why_in_the_verdict() -> None:
 @pytest.mark.parametrize(
     "metric", ["self_mismatches", "step_digest", "step_wait", "collective_mismatches", "block_intact", "loss"]
 )
-def test_nobody_passes_without_having_measured(metric: str) -> None:
+def test_no_node_passes_without_having_measured(metric: str) -> None:
     sent = block(3)
     sent["n1"].dropped.add(metric)
     judgement = judge_block(members(sent))
@@ -232,7 +232,7 @@ def test_nobody_passes_without_having_measured(metric: str) -> None:
     assert judgement.failed == {}
 
 
-def test_a_gpu_that_the_sku_counts_and_nobody_tested_is_missed() -> None:
+def test_a_gpu_that_the_sku_counts_and_no_member_tested_is_missed() -> None:
     sent = block(3, gpus=2)
     judgement = judge_block([each.member(devices=3) for each in sent.values()])
     assert judgement.cleared == ()
@@ -255,13 +255,13 @@ def test_cpu_nodes_may_have_different_numbers_of_cores() -> None:
         healthy.gpus = [gpu.replace("gpu", "cpu") for gpu in healthy.gpus]
         healthy.digests = {(at[0].replace("gpu", "cpu"), *at[1:]): text for at, text in healthy.digests.items()}
         for per_device in ("wrong_in_itself", "keys", "compute"):
-            told = getattr(healthy, per_device)
-            setattr(healthy, per_device, {gpu.replace("gpu", "cpu"): value for gpu, value in told.items()})
+            figures = getattr(healthy, per_device)
+            setattr(healthy, per_device, {gpu.replace("gpu", "cpu"): value for gpu, value in figures.items()})
         sent[each.name] = healthy
     assert judge_block(members(sent)).verdict is Verdict.PASS
 
 
-def test_a_sender_that_spoils_payloads_is_told_from_a_receiver_and_from_a_path() -> None:
+def test_a_sender_that_spoils_payloads_is_distinguished_from_a_receiver_and_from_a_path() -> None:
     bad_sender = block(4)
     for name in ("n0", "n1", "n3"):
         bad_sender[name].mismatches["all_to_all", "n2"] = 7.0
@@ -279,7 +279,7 @@ def test_a_sender_that_spoils_payloads_is_told_from_a_receiver_and_from_a_path()
     assert set(judgement.inconclusive) == {"n2", "n3"}
 
 
-def test_a_wrong_sum_names_nobody_and_passes_nobody() -> None:
+def test_a_wrong_sum_names_none_and_passes_none() -> None:
     sent = block(3)
     sent["n1"].mismatches["all_reduce", ""] = 2.0
     judgement = judge_block(members(sent))
@@ -294,7 +294,7 @@ def test_a_block_is_at_least_two_members_with_names_of_their_own() -> None:
         judge_block([MemberResult("n0", None), MemberResult("n0", None)])
 
 
-def test_a_fault_of_the_judge_passes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_the_judge_passes_none(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*args: Any) -> None:
         raise KeyError("a bug")
 

@@ -1,4 +1,4 @@
-"""The pace of a block: who holds the others up is named, and a difference that is nobody's fault convicts nobody."""
+"""The pace of a block: the member that delays the others is named, and a difference without a fault fails none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.muster_criteria.cluster_results import OPS, Sent, block, members
 
 
 def slow(sent: dict[str, Sent], name: str, gpu: str = "gpu1", factor: float = 1.25) -> None:
-    """A slow GPU, and what it does to everybody: its node waits for nobody, all others for it."""
+    """A slow GPU, and its effect: its node waits for no other, all others wait for it."""
     sent[name].compute[gpu] = factor
     for other in sent.values():
         other.wait = 0.001 if other.name == name else factor - 1.0
@@ -22,13 +22,13 @@ def slow(sent: dict[str, Sent], name: str, gpu: str = "gpu1", factor: float = 1.
 
 @settings(max_examples=40, deadline=None)
 @given(st.data(), st.integers(4, 8))
-def test_one_slow_rank_is_always_the_one_convicted(data: Any, count: int) -> None:
+def test_one_slow_rank_is_always_the_one_that_fails(data: Any, count: int) -> None:
     sent = block(count)
     name = data.draw(st.sampled_from(sorted(sent)))
     slow(sent, name, factor=data.draw(st.floats(1.06, 5.0)))
     judgement = judge_block(members(sent))
-    ((convicted, (finding,)),) = judgement.failed.items()
-    assert (convicted, finding.rule, finding.device) == (name, "straggler", "gpu1")
+    ((failed, (finding,)),) = judgement.failed.items()
+    assert (failed, finding.rule, finding.device) == (name, "straggler", "gpu1")
     assert set(judgement.cleared) == set(sent) - {name}
 
 
@@ -51,7 +51,7 @@ def test_with_fewer_than_three_others_the_slower_one_is_warned_only(count: int) 
     assert (warned.name, warned.verdict, warned.findings[0].confidence) == ("n1", Verdict.WARN, 0.5)
 
 
-def test_a_difference_that_every_step_shows_convicts_nobody() -> None:
+def test_a_difference_that_every_step_shows_fails_none() -> None:
     sent = block(4)
     slow(sent, "n1", factor=1.2)
     for each in sent.values():

@@ -82,7 +82,7 @@ def test_nodes_of_another_rack_are_no_company_but_nodes_of_one_image_are_a_softw
     assert (cause.fault_class, cause.action) == (FaultClass.SOFTWARE, Action.FIX_SOFTWARE)
 
 
-def test_another_symptom_is_not_alike_and_a_fault_of_its_own_convicts_the_node() -> None:
+def test_another_symptom_is_not_alike_and_a_fault_of_its_own_fails_the_node() -> None:
     company = others(2, 0)
     hot = dataclasses.replace(SLOW, rule="ceiling", metric="temperature_max", device="gpu5")
     assert beside_others(judgement(hot), "this", RACK, company) == judgement(hot)

@@ -119,7 +119,7 @@ class TestJudging:
         assert finding.action is Action.RETEST
         assert finding.code == "golden.unconfirmed"
 
-    def test_where_all_gpus_differ_alike_no_gpu_is_convicted(self, case: MakeCase) -> None:
+    def test_where_all_gpus_differ_alike_no_gpu_is_named(self, case: MakeCase) -> None:
         judgement = measured(case, **dict.fromkeys(GPUS, "wrong")).judge(goldens=PROMOTED)
         assert judgement.verdict is Verdict.FAIL
         assert judgement.findings[0].rule == COMMON_CAUSE

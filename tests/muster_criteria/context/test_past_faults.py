@@ -33,5 +33,5 @@ def test_what_is_found_says_so_and_nothing_else_changes(case: MakeCase) -> None:
     assert judgement.verdict is plain.verdict
 
 
-def test_a_past_alone_convicts_nobody(case: MakeCase) -> None:
+def test_a_past_alone_fails_none(case: MakeCase) -> None:
     assert case("thermal").judge(previous_faults={"gpu3": 9}) == case("thermal").judge()

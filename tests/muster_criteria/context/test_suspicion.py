@@ -60,7 +60,7 @@ def test_reruns_of_another_format_say_nothing(case: MakeCase) -> None:
     assert finding(made).variant is Variant.PLAIN
 
 
-def test_only_corruption_that_convicts_a_part_makes_a_suspect(case: MakeCase) -> None:
+def test_only_corruption_that_fails_a_part_makes_a_suspect(case: MakeCase) -> None:
     found = finding(spoilt(case, gpu5=(1, 10)))
     for harmless in (
         {"severity": Severity.WARNING},

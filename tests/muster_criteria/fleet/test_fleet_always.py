@@ -23,7 +23,7 @@ def test_another_unit_is_not_compared(frozen: Frozen) -> None:
     assert set(frozen.sweep(today).verdicts["verdict"]) == {"NONE"}
 
 
-def test_one_node_alone_is_told_what_it_is_told_in_the_fleet(frozen: Frozen) -> None:
+def test_one_node_alone_gets_the_judgement_that_it_gets_in_the_fleet(frozen: Frozen) -> None:
     today = scaled(frozen.today, 0.93, node=NODE, device="gpu3")
     whole, alone = (
         frozen.sweep(today, frozen.history),
@@ -64,7 +64,7 @@ ODD = st.sampled_from([np.nan, np.inf, -np.inf, 0.0, -1.0, 1e300, -1e300, 5e-324
 @settings(max_examples=12, deadline=None)
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @given(odd=ODD, seed=st.integers(0, 2**32), how_many=st.integers(1, 48))
-def test_absurd_numbers_never_raise_and_spare_nobody(frozen: Frozen, odd: float, seed: int, how_many: int) -> None:
+def test_absurd_numbers_never_raise_and_spare_none(frozen: Frozen, odd: float, seed: int, how_many: int) -> None:
     today = scaled(frozen.of_node(), 0.7, device="gpu3", metric="work_0")
     others = np.flatnonzero(~((today["device"] == "gpu3") & (today["metric"] == "work_0")).to_numpy())
     chosen = np.random.default_rng(seed).choice(others, min(how_many, len(others)), replace=False)

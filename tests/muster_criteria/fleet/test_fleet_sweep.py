@@ -16,7 +16,7 @@ from muster_criteria.fleet.snapshot import build_snapshot
 from muster_criteria.fleet.sweep import sweep
 from muster_criteria.fleet.thresholds import Thresholds
 from tests.muster_criteria.fleet_readings import DAY, Fleet, scaled
-from tests.muster_criteria.frozen_fleet import EARLIER, FLEET, NODE, Frozen, at, level, told
+from tests.muster_criteria.frozen_fleet import EARLIER, FLEET, NODE, Frozen, at, level, rules_and_levels
 
 UNCERTAIN = float(np.sqrt(1.0 + np.pi / 2.0 / FLEET.nodes))
 """What the peers' median being of so many widens their thresholds by."""
@@ -39,9 +39,7 @@ def test_a_healthy_fleet_is_not_failed(frozen: Frozen) -> None:
 
 @pytest.mark.parametrize("has_past", [False, True])
 @pytest.mark.parametrize("metric", ["work_0", "clock_0"])
-def test_peers_convict_just_beyond_the_threshold_and_not_just_within(
-    frozen: Frozen, metric: str, has_past: bool
-) -> None:
+def test_peers_fail_just_beyond_the_threshold_and_not_just_within(frozen: Frozen, metric: str, has_past: bool) -> None:
     share = threshold(frozen, "peers", metric, has_past=has_past)
     assert 0.03 <= share < 0.5
     outlier = "retest" if metric == "work_0" else "warn"  # part-to-part variation is the same in a second reading
@@ -49,7 +47,7 @@ def test_peers_convict_just_beyond_the_threshold_and_not_just_within(
         one = scaled(level(frozen), 1.0 - factor, metric=metric, device="gpu3")
         found = frozen.sweep(one, frozen.history if has_past else None)
 
-        assert ("peers", breach) in told(found, device="gpu3", metric=metric)
+        assert ("peers", breach) in rules_and_levels(found, device="gpu3", metric=metric)
 
 
 def test_without_a_past_varied_series_are_judged_more_strictly(frozen: Frozen) -> None:
@@ -61,13 +59,13 @@ def test_without_a_past_varied_series_are_judged_more_strictly(frozen: Frozen) -
     assert stricter == {"work_0": False, "clock_0": True}
 
 
-def test_a_distance_below_three_percent_convicts_nobody_however_odd_it_is(frozen: Frozen) -> None:
+def test_a_distance_below_three_percent_fails_none_however_odd_it_is(frozen: Frozen) -> None:
     """Low-spread parts differ by 0.4 %, so 2.9 % is seven of their standard deviations: still no effect."""
     odd = max(STANDARD.retest_min, 3.5 * 1.4826 * STANDARD.mad_floor * UNCERTAIN)
     for share, breaches in ((odd * 0.99, set()), (odd * 1.01, {"retest"}), (0.03 * 0.999, {"retest"})):
         one = scaled(level(frozen), 1.0 - share, metric="work_0", device="gpu3")
 
-        assert {breach for _, breach in told(frozen.sweep(one))} == breaches
+        assert {breach for _, breach in rules_and_levels(frozen.sweep(one))} == breaches
 
 
 def test_varied_series_have_outliers_only_where_they_are_rare(frozen: Frozen) -> None:
@@ -79,7 +77,7 @@ def test_varied_series_have_outliers_only_where_they_are_rare(frozen: Frozen) ->
     assert odd > 1.1 * STANDARD.retest_z * scale
     for share, told_of in ((odd * 0.98, False), (odd * 1.02, True)):
         one = scaled(level(frozen), 1.0 - share, metric="clock_0", device="gpu3")
-        rules = {rule for rule, _ in told(frozen.sweep(one), device="gpu3", metric="clock_0")}
+        rules = {rule for rule, _ in rules_and_levels(frozen.sweep(one), device="gpu3", metric="clock_0")}
         assert ("siblings" in rules) is told_of
 
 
@@ -100,7 +98,7 @@ def test_a_scale_learned_from_few_is_believed_the_less(frozen: Frozen) -> None:
     assert odd(100_000) == pytest.approx(max(3.5, odd(10_000_000)), rel=1e-3)
 
 
-def test_two_readings_convict_of_which_one_comes_to_three_percent(frozen: Frozen) -> None:
+def test_two_readings_fail_of_which_one_comes_to_three_percent(frozen: Frozen) -> None:
     """Both must be rarer among healthy parts than the budget allows; the effect that counts was measured once.
 
     Where one reading strays further than two, that is: of this quiet fleet one alone of three percent is too much.
@@ -119,7 +117,7 @@ def test_two_readings_convict_of_which_one_comes_to_three_percent(frozen: Frozen
             for number, share in enumerate(shares)
         ]
         found = frozen.sweep(together([as_readings(run) for run in runs]))
-        return {breach for _, breach in told(found, device="gpu3", metric="work_0")}
+        return {breach for _, breach in rules_and_levels(found, device="gpu3", metric="work_0")}
 
     assert "fail" in breaches(0.0291, 0.0301)
     assert "fail" in breaches(0.0301, 0.0291)
@@ -129,16 +127,18 @@ def test_two_readings_convict_of_which_one_comes_to_three_percent(frozen: Frozen
 
 
 def test_better_than_its_peers_is_no_fault(frozen: Frozen) -> None:
-    assert told(frozen.sweep(scaled(level(frozen), 1.2, metric="work_0", device="gpu3"))) <= {("siblings", "retest")}
+    assert rules_and_levels(frozen.sweep(scaled(level(frozen), 1.2, metric="work_0", device="gpu3"))) <= {
+        ("siblings", "retest")
+    }
 
 
-def test_siblings_convict_where_no_peers_of_its_slot_are_known(frozen: Frozen) -> None:
+def test_siblings_fail_where_no_peers_of_its_slot_are_known(frozen: Frozen) -> None:
     one = scaled(level(frozen), 0.88, metric="work_0", device="gpu3")
 
-    assert ("siblings", "fail") in told(frozen.sweep(one), device="gpu3", metric="work_0")
+    assert ("siblings", "fail") in rules_and_levels(frozen.sweep(one), device="gpu3", metric="work_0")
 
 
-def test_a_device_is_convicted_by_its_own_past_though_it_passes_among_its_peers(frozen: Frozen) -> None:
+def test_a_device_fails_by_its_own_past_though_it_passes_among_its_peers(frozen: Frozen) -> None:
     """A fall from a good draw in the variation may end within what peers show."""
     mean = frozen.earlier.groupby(["node", "device"], observed=True)["value"].mean()
     node, device = mean.idxmax()
@@ -146,8 +146,8 @@ def test_a_device_is_convicted_by_its_own_past_though_it_passes_among_its_peers(
     slower = scaled(frozen.today, 1.0 - fall, node=node, device=device, metric="clock_0")
     found = frozen.sweep(slower, frozen.history)
 
-    assert ("drift", "fail") in told(found, node=node, device=device, metric="clock_0")
-    assert ("peers", "fail") not in told(found, node=node, device=device, metric="clock_0")
+    assert ("drift", "fail") in rules_and_levels(found, node=node, device=device, metric="clock_0")
+    assert ("peers", "fail") not in rules_and_levels(found, node=node, device=device, metric="clock_0")
 
 
 def test_without_three_visits_there_is_no_drift(frozen: Frozen) -> None:
@@ -156,10 +156,12 @@ def test_without_three_visits_there_is_no_drift(frozen: Frozen) -> None:
         history = build_history(some, frozen.snapshot, FLEET.comparisons)
         found = frozen.sweep(scaled(frozen.today, 0.9, node=NODE, device="gpu3", metric="work_0"), history)
 
-        assert {rule for rule, _ in told(found, node=NODE, device="gpu3", metric="work_0")} & {"drift"} == rules
+        assert {rule for rule, _ in rules_and_levels(found, node=NODE, device="gpu3", metric="work_0")} & {
+            "drift"
+        } == rules
 
 
-def test_a_slow_slide_is_convicted_by_its_sum_though_no_visit_would(frozen: Frozen) -> None:
+def test_a_slow_slide_fails_by_its_sum_though_no_visit_would(frozen: Frozen) -> None:
     """3.5 % below its first visits, four times running: each is within reach of noise, together they are not."""
     sliding = frozen.earlier
     for day in (DAY - 20, DAY - 10):
@@ -172,8 +174,8 @@ def test_a_slow_slide_is_convicted_by_its_sum_though_no_visit_would(frozen: Froz
 
     found = frozen.sweep(scaled(frozen.today, 0.962, node=NODE, device="gpu3"), history)
 
-    assert ("cusum", "fail") in told(found, node=NODE, device="gpu3", metric="work_0")
-    assert ("cusum", "fail") not in told(frozen.sweep(frozen.today, frozen.history))
+    assert ("cusum", "fail") in rules_and_levels(found, node=NODE, device="gpu3", metric="work_0")
+    assert ("cusum", "fail") not in rules_and_levels(frozen.sweep(frozen.today, frozen.history))
 
 
 @pytest.mark.parametrize("bad", [2, 3, 4])
@@ -189,7 +191,7 @@ def test_bad_siblings_do_not_mask_each_other(frozen: Frozen, bad: int) -> None:
     assert {f"gpu{slot}" for slot in range(bad)} <= set(failed["device"])
 
 
-def test_all_devices_alike_are_a_common_cause_and_conviction_waits(frozen: Frozen) -> None:
+def test_all_devices_alike_are_a_common_cause_and_failure_waits(frozen: Frozen) -> None:
     found = frozen.sweep(scaled(level(frozen), 0.9, metric="work_0"))
 
     assert found.verdicts.loc[NODE, "verdict"] == "FAIL"
@@ -207,7 +209,10 @@ def test_a_rack_that_is_slow_together_is_asked_of_the_facility(frozen: Frozen) -
 
     of_rack = found.causes[(found.causes["by"] == "rack") & (found.causes["metric"] == "work_0")]
     assert of_rack[["name", "devices", "of", "fault"]].to_numpy().tolist() == [["rack-2", 10, 10, "facility"]]
-    assert {rule for rule, breach in told(found, node="node-00020") if breach == "fail"} >= {"peers", "node_drift"}
+    assert {rule for rule, breach in rules_and_levels(found, node="node-00020") if breach == "fail"} >= {
+        "peers",
+        "node_drift",
+    }
 
 
 @pytest.mark.parametrize("without_past", ["gpu0", "gpu5"])
@@ -217,10 +222,10 @@ def test_a_new_part_does_not_take_the_node_its_own_past(frozen: Frozen, without_
     left = History(series[(series["node"] != NODE) | (series["device"] != without_past)].reset_index(drop=True))
     fall = 1.2 * threshold(frozen, "node_drift", "work_0")
     found = frozen.sweep(scaled(level(frozen), 1.0 - fall, metric="work_0"), left)
-    assert ("node_drift", "fail") in told(found)
+    assert ("node_drift", "fail") in rules_and_levels(found)
 
 
-def test_two_readings_convict_where_one_asks_for_a_retest() -> None:
+def test_two_readings_fail_where_one_asks_for_a_retest() -> None:
     """Heavy tails: a single reading 10 % low is not rare enough, two are."""
     fleet = Fleet(nodes=150, metrics=4, seed=3, tails=4.0)
     readings = fleet.visits(*EARLIER, DAY)
@@ -246,7 +251,7 @@ def test_a_fail_is_not_undone_by_repeating_until_it_passes(frozen: Frozen) -> No
     assert frozen.sweep(together([bad, *good])).verdicts.loc[NODE, "verdict"] == "FAIL"
 
 
-def test_with_too_few_devices_a_fleet_convicts_nobody_but_asks_again() -> None:
+def test_with_too_few_devices_a_fleet_fails_none_but_asks_again() -> None:
     small = Fleet(nodes=10, metrics=2)
     readings = small.visits(DAY - 1, DAY)
     snapshot = build_snapshot(readings[readings["at"] < DAY], at(DAY - 1), small.comparisons)
@@ -257,10 +262,10 @@ def test_with_too_few_devices_a_fleet_convicts_nobody_but_asks_again() -> None:
     assert set(found.findings["threshold"]) == {np.inf}
 
 
-def test_seven_peers_judge_nobody() -> None:
-    for nodes, said in ((7, "NONE"), (8, "PASS")):
+def test_seven_peers_judge_none() -> None:
+    for nodes, verdict in ((7, "NONE"), (8, "PASS")):
         few = Fleet(nodes=nodes, metrics=2)
         readings = few.visits(DAY)
         readings = readings[readings["device"] == "gpu0"].reset_index(drop=True)
         snapshot = build_snapshot(readings, at(DAY), few.comparisons)
-        assert set(sweep(readings, snapshot, None, few.comparisons).verdicts["verdict"]) == {said}
+        assert set(sweep(readings, snapshot, None, few.comparisons).verdicts["verdict"]) == {verdict}

@@ -78,9 +78,9 @@ def test_a_metric_among_others_that_are_unlike_it_is_left_to_its_own_sample(draw
 
 def test_one_that_cannot_tell_leaves_the_others_as_they_are() -> None:
     rng = np.random.default_rng(5)
-    told = [(rng.standard_t(4, 8_000), 1.0), (rng.standard_t(4, 8_000), 1.0)]
+    groups = [(rng.standard_t(4, 8_000), 1.0), (rng.standard_t(4, 8_000), 1.0)]
     silent = [(np.full(500, 1.5), 1.0), (np.arange(SAMPLE_MIN - 1.0), 1.0)]
-    both, among = tails_of(told), tails_of([silent[0], told[0], silent[1], told[1]])
+    both, among = tails_of(groups), tails_of([silent[0], groups[0], silent[1], groups[1]])
 
     assert np.array_equal(among[1], both[0])
     assert np.array_equal(among[3], both[1])

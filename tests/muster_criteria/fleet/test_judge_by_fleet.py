@@ -39,7 +39,7 @@ def test_a_healthy_node_passes_and_cites_its_snapshot(case: MakeCase, references
 def test_one_slow_gpu_among_fast_siblings_is_named_though_it_passes_every_limit(
     case: MakeCase, references: References, h100: Sku
 ) -> None:
-    """In a fleet of 60 nodes peers convict for so little only by two readings: the visit's, and a retest's."""
+    """In a fleet of 60 nodes peers fail a device for so little only by two readings: the visit's, and a retest's."""
     spoilt = case("performance")
     for row in spoilt.rows("memory_bandwidth", "gpu3"):
         row["value"] *= 0.955
@@ -128,7 +128,7 @@ def test_in_another_unit_no_peer_judges_it(case: MakeCase, references: Reference
     assert any("memory_bandwidth" in sentence and "gpu3" in sentence for sentence in judgement.coverage.unjudged)
 
 
-def test_all_gpus_alike_fail_the_node_but_convict_none(case: MakeCase, references: References) -> None:
+def test_all_gpus_alike_fail_the_node_but_name_none(case: MakeCase, references: References) -> None:
     spoilt = case("performance")
     for row in spoilt.rows("memory_bandwidth"):
         row["value"] *= 0.93
@@ -156,7 +156,7 @@ def test_bad_siblings_do_not_mask_each_other(case: MakeCase, references: Referen
     assert {f"gpu{slot}" for slot in range(bad)} <= {finding.device for finding in by(judgement.findings, "peers")}
 
 
-def test_a_retest_that_confirms_convicts(case: MakeCase, references: References, h100: Sku) -> None:
+def test_a_retest_that_confirms_fails(case: MakeCase, references: References, h100: Sku) -> None:
     """One such figure is only worth another look, two are rare enough; that there were two runs is told."""
     tails = references.snapshot.tails.copy()
     tails.loc[tails["repeats"] == 2, [name for name in tails if str(name).startswith("q")]] *= 0.5
@@ -186,7 +186,7 @@ def test_a_retest_that_confirms_convicts(case: MakeCase, references: References,
         assert ("2 runs" in of_copy.observed) == (given is not frozen)
 
 
-def test_removing_a_measurement_never_passes_and_never_acquits_another(case: MakeCase, references: References) -> None:
+def test_removing_a_measurement_never_passes_and_never_clears_another(case: MakeCase, references: References) -> None:
     spoilt = case("performance").set("memory_bandwidth", "gpu3", value=2650.0)
     spoilt.drop("gemm_rate", "gpu5")
     assert spoilt.judge(references=references).verdict is Verdict.FAIL

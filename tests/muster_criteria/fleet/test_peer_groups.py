@@ -21,7 +21,7 @@ PEERS = STANDARD.peers_min
 
 
 def test_a_node_with_firmware_of_its_own_is_judged_by_its_sku(case: MakeCase, references: References) -> None:
-    """No measurement may become unjudged, and no fault go unseen, because nobody else has that firmware."""
+    """No measurement may become unjudged, and no fault go unseen, because no other node has that firmware."""
     for share in (1.0, 0.955):
         usual, alone = case("performance"), case("performance")
         for each in (usual, alone):
@@ -69,8 +69,8 @@ def test_readings_of_a_result_know_slot_kind_and_group() -> None:
             self.labels = (("dtype", "bf16"),)
 
     rows = [Row("gpu3", 700.0), Row("node", 1.0), Row("gpu4", None), Row("gpu5", float("nan"))]
-    said = {"driver": "570", "vbios": "96"}
-    found = readings_of(rows, node="n", at=DAY * DAY_S, run="r", sku="h100", environment=said, zone="z")
+    versions = {"driver": "570", "vbios": "96"}
+    found = readings_of(rows, node="n", at=DAY * DAY_S, run="r", sku="h100", environment=versions, zone="z")
 
     assert found[["device", "kind", "slot"]].to_numpy().tolist() == [["gpu3", "gpu", 3], ["node", "node", -1]]
     assert set(found["group"]) == {"h100|vbios=96|driver=570|cuda=|torch=|zone=z"}

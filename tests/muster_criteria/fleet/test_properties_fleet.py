@@ -109,7 +109,7 @@ def test_removing_measurements_never_does_well_and_never_deletes_a_fail(
 def test_delaying_a_result_makes_nothing_of_it_better(
     case: MakeCase, references: References, seed: int, hours: float
 ) -> None:
-    """It is judged by what was measured: an older time neither acquits nor convicts."""
+    """It is judged by what was measured: an older time neither clears nor fails it."""
     dice = random.Random(seed)
     spoilt = noisy(case("performance"), dice, dice.choice([0.002, 0.03]))
     for moment in ("started_at", "ended_at"):

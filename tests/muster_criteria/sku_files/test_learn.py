@@ -128,7 +128,7 @@ def test_what_was_learned_is_in_force_with_its_provenance_and_changes_the_revisi
     assert floors[0].stack == "driver=570.1"
 
 
-def test_floors_learned_on_a_stack_that_nobody_told_are_in_force_and_say_so(tmp_path: Path) -> None:
+def test_floors_learned_on_an_unknown_stack_are_in_force_and_say_so(tmp_path: Path) -> None:
     written(dataclasses.replace(learn(fleet(16), ()), stack=""), tmp_path)
     sku = load_sku("h200-sxm-8", [tmp_path])
     assert {limit.stack for limit in sku.limits if limit.source.startswith("learned")} == {"not stated"}

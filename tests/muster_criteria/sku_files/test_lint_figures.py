@@ -36,22 +36,28 @@ def linted(folder: Path, sku: str, **keys: Any) -> list[str]:
 
 def test_dcgms_h200_memory_floor_is_refused(folder: Path) -> None:
     """2333 stands among figures in MB/s (diag-skus.yaml.in, device 2335), and is 3110 × 0.75 of something else."""
-    said = linted(folder, "h200-sxm-8", metric="memory_bandwidth", labels={"op": "copy"}, unit="MB/s", floor=2333)
-    assert "the unit is MB/s, but probes report memory_bandwidth in GB/s" in said
-    assert any("the floor of 2333 MB/s is 0.058 % of 4010 GB/s, the best known figure" in message for message in said)
+    problems = linted(folder, "h200-sxm-8", metric="memory_bandwidth", labels={"op": "copy"}, unit="MB/s", floor=2333)
+    assert "the unit is MB/s, but probes report memory_bandwidth in GB/s" in problems
+    assert any(
+        "the floor of 2333 MB/s is 0.058 % of 4010 GB/s, the best known figure" in message for message in problems
+    )
 
 
 def test_the_same_floor_moved_to_the_right_unit_is_refused_still(folder: Path) -> None:
-    said = linted(folder, "h200-sxm-8", metric="memory_bandwidth", labels={"op": "copy"}, unit="GB/s", floor=2.333)
-    assert len(said) == 1
-    assert "the floor of 2.333 GB/s is 0.058 % of 4010 GB/s" in said[0]
+    problems = linted(folder, "h200-sxm-8", metric="memory_bandwidth", labels={"op": "copy"}, unit="GB/s", floor=2.333)
+    assert len(problems) == 1
+    assert "the floor of 2.333 GB/s is 0.058 % of 4010 GB/s" in problems[0]
 
 
 def test_a_floor_of_800_for_two_h100_nodes_is_refused(folder: Path) -> None:
     """As shipped in an operator's multi-node suite: no two nodes with 400 GB/s of fabric each can reach it."""
     labels = {"op": "all_reduce", "nodes": "2"}
-    said = linted(folder, "h100-sxm-8", metric="collective_busbw", device="node", labels=labels, unit="GB/s", floor=800)
-    assert any(message.startswith("the floor of 800 GB/s is above the physical peak of 750 GB/s") for message in said)
+    problems = linted(
+        folder, "h100-sxm-8", metric="collective_busbw", device="node", labels=labels, unit="GB/s", floor=800
+    )
+    assert any(
+        message.startswith("the floor of 800 GB/s is above the physical peak of 750 GB/s") for message in problems
+    )
 
 
 ALL_REDUCE: dict[str, Any] = {"metric": "nccl_busbw", "device": "node", "labels": {"op": "all_reduce"}, "unit": "GB/s"}
@@ -74,14 +80,14 @@ ALL_REDUCE: dict[str, Any] = {"metric": "nccl_busbw", "device": "node", "labels"
     ],
 )  # fmt: skip
 def test_each_way_of_being_wrong_is_named(folder: Path, sku: str, keys: dict[str, Any], message: str) -> None:
-    said = linted(folder, sku, **keys)
-    assert any(message.lower() in each.lower() for each in said), said
+    problems = linted(folder, sku, **keys)
+    assert any(message.lower() in each.lower() for each in problems), problems
 
 
 @pytest.mark.parametrize("floor", [398, 596, 794])
 def test_a_floor_between_half_the_best_and_the_best_is_well(folder: Path, floor: float) -> None:
-    said = linted(folder, "h100-sxm-8", metric="gemm_rate", labels={"dtype": "bf16"}, unit="TFLOPS", floor=floor)
-    assert said == []
+    problems = linted(folder, "h100-sxm-8", metric="gemm_rate", labels={"dtype": "bf16"}, unit="TFLOPS", floor=floor)
+    assert problems == []
 
 
 def test_a_figure_above_its_own_peak_is_refused(folder: Path) -> None:
@@ -97,14 +103,14 @@ NO_STACK = (
 
 
 @pytest.mark.parametrize(
-    ("stack", "said"), [("driver 570.124, CUDA 12.8", []), ("not stated", []), (" ", [NO_STACK]), ("", [NO_STACK])]
+    ("stack", "problems"), [("driver 570.124, CUDA 12.8", []), ("not stated", []), (" ", [NO_STACK]), ("", [NO_STACK])]
 )
-def test_a_floor_on_a_rate_names_its_stack(folder: Path, stack: str, said: list[str]) -> None:
-    assert linted(folder, "h100-sxm-8", **BF16, stack=stack) == said
+def test_a_floor_on_a_rate_names_its_stack(folder: Path, stack: str, problems: list[str]) -> None:
+    assert linted(folder, "h100-sxm-8", **BF16, stack=stack) == problems
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "problems"),
     [
         ({**BF16, "floor": None, "ceiling": 700, "breach": "warn"}, [NO_STACK]),
         ({**BF16, "floor": None, "ceiling": 990, "breach": "invalid", "labels": {"dtype": "int8"}}, []),
@@ -115,8 +121,8 @@ def test_a_floor_on_a_rate_names_its_stack(folder: Path, stack: str, said: list[
         ({"metric": "ecc_corrected_delta", "unit": "count", "ceiling": 100}, []),
     ],
 )
-def test_only_measured_rates_are_asked_for_it(folder: Path, keys: dict[str, Any], said: list[str]) -> None:
-    assert linted(folder, "b200-sxm-8", **keys, stack="") == said
+def test_only_measured_rates_are_asked_for_it(folder: Path, keys: dict[str, Any], problems: list[str]) -> None:
+    assert linted(folder, "b200-sxm-8", **keys, stack="") == problems
 
 
 def test_a_best_has_a_stack_and_a_peak_alone_has_none(folder: Path) -> None:

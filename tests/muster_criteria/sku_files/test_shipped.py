@@ -72,8 +72,8 @@ def test_every_judged_need_has_a_limit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_floor_was_derived_from_is_said(name: str) -> None:
-    """A published best is a ceiling: whoever makes a floor of one says by which share, or that it was chosen."""
+def test_what_a_floor_was_derived_from_is_stated(name: str) -> None:
+    """A published best is a ceiling: a floor made of one states its share, or that it was chosen."""
     for limit in shipped(name).all_limits:
         if limit.key in ("floor", "siblings_at_least") and limit.number not in (None, 0.0):
             assert re.match(r"(derived|by definition|chosen here)", limit.source), limit.name

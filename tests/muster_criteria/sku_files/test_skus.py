@@ -213,7 +213,7 @@ def test_a_wrong_programme_is_refused(folder: Path, spoil: Spoil) -> None:
 @pytest.mark.parametrize(
     "text", ["", "- a", "a: [", "sku: !!python/object/apply:os.system [ls]", "\x00", "a: 1\n" * 50_000]
 )
-def test_what_is_no_sku_file_is_said_too(tmp_path: Path, text: str) -> None:
+def test_what_is_no_sku_file_is_stated_too(tmp_path: Path, text: str) -> None:
     (tmp_path / "odd.yaml").write_text(text)
 
     with pytest.raises(SkuError, match=r"odd\.yaml"):
@@ -247,7 +247,7 @@ def test_a_derivation_says_the_units_of_what_it_is_made_of(folder: Path, key: st
     path = folder / "programmes" / "gpu-node.yaml"
     raw = yaml.safe_load(path.read_text())
     derivation = raw["derive"][0]
-    told = dict(derivation)
+    rule = dict(derivation)
 
     del derivation[key]
     path.write_text(yaml.safe_dump(raw, allow_unicode=True))
@@ -257,8 +257,8 @@ def test_a_derivation_says_the_units_of_what_it_is_made_of(folder: Path, key: st
     with pytest.raises(SkuError, match=f"derive.0.{key}"):
         load_sku("h100-sxm-8", [folder])
 
-    raw["derive"][0] = {**told, key: "kHz"}
+    raw["derive"][0] = {**rule, key: "kHz"}
     path.write_text(yaml.safe_dump(raw, allow_unicode=True))
-    metric = told[key.removesuffix("_unit")]
+    metric = rule[key.removesuffix("_unit")]
     (problem,) = lint_sku("h100-sxm-8", [folder])
-    assert problem.message == f"takes {metric} in kHz, but probes report it in {told[key]}"
+    assert problem.message == f"takes {metric} in kHz, but probes report it in {rule[key]}"

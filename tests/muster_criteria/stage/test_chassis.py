@@ -45,7 +45,7 @@ def test_what_the_bmc_only_worries_about_warns(case: MakeCase) -> None:
 
 @pytest.mark.parametrize("sku", SKUS)
 @pytest.mark.parametrize("source", ["redfish", "ipmi"])
-def test_a_hot_inlet_is_inconclusive_and_convicts_nobody(case: MakeCase, sku: str, source: str) -> None:
+def test_a_hot_inlet_is_inconclusive_and_fails_none(case: MakeCase, sku: str, source: str) -> None:
     hot = case("thermal", sku)
     if sku != "cpu-generic":
         hot.set("temperature_max", "gpu3", value=95.0)
@@ -68,17 +68,17 @@ def promised(case: MakeCase) -> Case:
 
 @pytest.mark.parametrize("source", [REDFISH, IPMI])
 def test_a_promised_sensor_may_come_from_either_side(case: MakeCase, source: dict[str, str]) -> None:
-    told = promised(case).add("chassis", "inlet_temperature", "inlet", 24.0, "°C", labels=source)
-    assert told.judge().verdict is Verdict.PASS
+    complete = promised(case).add("chassis", "inlet_temperature", "inlet", 24.0, "°C", labels=source)
+    assert complete.judge().verdict is Verdict.PASS
 
 
-def test_a_promised_sensor_that_nobody_read_is_missing_for_the_true_reason(case: MakeCase) -> None:
+def test_a_promised_sensor_without_a_reading_is_missing_for_the_true_reason(case: MakeCase) -> None:
     silent = promised(case).end("chassis", "skipped", "the BMC at https://b was not to be read: refused").judge()
     assert silent.verdict is Verdict.INCONCLUSIVE
     assert "inlet_temperature on inlet: the probe skipped: the BMC at https://b was not to be read" in silent.reason
 
 
-def test_a_sensor_that_nobody_promised_is_not_missed_but_told(case: MakeCase) -> None:
+def test_a_sensor_that_is_not_promised_is_not_missed_but_reported(case: MakeCase) -> None:
     silent = case("thermal").end("chassis", "skipped", "the BMC at https://b was not to be read").judge()
     assert silent.verdict is Verdict.PASS
     assert any("the BMC at https://b was not to be read" in note for note in silent.notes)

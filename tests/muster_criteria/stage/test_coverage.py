@@ -18,18 +18,18 @@ def missing(judgement: Judgement) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "reason"),
     [
         ("skipped", "the probe skipped: no privilege"),
         ("crashed", "the probe crashed: no privilege"),
         ("timed_out", "the probe timed out: no privilege"),
     ],
 )
-def test_a_probe_that_did_not_complete_is_the_reason(case: MakeCase, status: str, said: str) -> None:
+def test_a_probe_that_did_not_complete_is_the_reason(case: MakeCase, status: str, reason: str) -> None:
     sentences = missing(case("burn_in").end("gpu_burn", status, "no privilege.").judge())
 
-    assert f"burn_rate on gpu3: {said}" in sentences
-    assert f"xid_delta on node: {said}" in sentences
+    assert f"burn_rate on gpu3: {reason}" in sentences
+    assert f"xid_delta on node: {reason}" in sentences
 
 
 def test_a_probe_that_never_ran_is_the_reason(case: MakeCase) -> None:
@@ -58,7 +58,7 @@ def test_a_promised_sensor_that_is_not_there_is_missing(case: MakeCase) -> None:
     assert sentences == ("temperature_max on gpu4: the node has no such sensor",)
 
 
-def test_a_sensor_that_nobody_promised_is_not_missed(case: MakeCase) -> None:
+def test_a_sensor_that_is_not_promised_is_not_missed(case: MakeCase) -> None:
     assert case("thermal", "cpu-generic").judge().verdict is Verdict.PASS
 
 
@@ -163,7 +163,7 @@ def test_a_job_that_ended_early_is_inconclusive_whatever_it_measured(case: MakeC
     assert missing(spoilt.judge()) == (f"the rest of the job, which ended early ({end}): somebody is logged in",)
 
 
-def test_a_partial_result_still_convicts(case: MakeCase) -> None:
+def test_a_partial_result_still_fails(case: MakeCase) -> None:
     spoilt = case("integrity").set("gemm_mismatches", "gpu5", value=1.0, dtype="bf16")
     spoilt.raw |= {"end": "terminated", "partial": True}
 

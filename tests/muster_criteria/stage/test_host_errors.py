@@ -31,9 +31,9 @@ def burnt(spoilt: Case, before: dict[str, float], after: dict[str, float]) -> Ca
     counters = Counters(host)
     host.counts |= after
 
-    def emit(metric: str, device: str, **told: Any) -> None:
+    def emit(metric: str, device: str, **fields: Any) -> None:
         if metric in HOST:
-            spoilt.set(metric, device, value=told["value"])
+            spoilt.set(metric, device, value=fields["value"])
 
     counters.emit_host(Context(host, {}, 1, Path(), emit, lambda sentence: None))
     return spoilt

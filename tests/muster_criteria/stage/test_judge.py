@@ -65,7 +65,7 @@ def test_peers_judge_what_siblings_cannot(case: MakeCase, sku: str, stage: str, 
 
 
 def test_a_node_slow_as_a_whole_never_passes_for_want_of_peers(case: MakeCase, references: References) -> None:
-    """Each of its GPUs at nine tenths in a figure without a limit: nothing to judge it by, and then convicted."""
+    """Each of its GPUs at nine tenths in a figure without a limit: nothing to judge it by, and then a failure."""
     spoilt = case("performance")
     for row in spoilt.rows("peer_bandwidth"):
         row["value"] *= 0.9
@@ -132,7 +132,7 @@ def test_sensors_that_stop_are_not_called_absent(case: MakeCase) -> None:
 
 
 @pytest.mark.parametrize(("found", "words"), [(4.0, "PCIe 4.0 (16 GT/s)"), (6.0, "PCIe 6.0 (64 GT/s)")])
-def test_link_speeds_are_told_by_generation(case: MakeCase, found: float, words: str) -> None:
+def test_link_speeds_are_shown_by_generation(case: MakeCase, found: float, words: str) -> None:
     (finding,) = case("intake").set("pcie_generation_max", "gpu1", value=found).judge().findings
     assert (finding.observed, finding.expected) == (words, "PCIe 5.0 (32 GT/s)")
 
@@ -165,12 +165,12 @@ def test_an_empty_requirement_is_never_a_pass(case: MakeCase) -> None:
     assert judgement.verdict is Verdict.INCONCLUSIVE
 
 
-def test_told_but_never_judged_is_not_a_pass(case: MakeCase) -> None:
+def test_reported_but_never_judged_is_not_a_pass(case: MakeCase) -> None:
     """A stage in which everything is only told, and no rule says anything, has judged nothing."""
     spoilt = case("intake", "cpu-generic").limited()
     use = spoilt.sku.programme.stages["intake"].probes["inventory"]
-    told = use.model_copy(update={"require": tuple(r.model_copy(update={"judged": False}) for r in use.require)})
-    plan = spoilt.sku.programme.stages["intake"].model_copy(update={"probes": {"inventory": told}})
+    unjudged = use.model_copy(update={"require": tuple(r.model_copy(update={"judged": False}) for r in use.require)})
+    plan = spoilt.sku.programme.stages["intake"].model_copy(update={"probes": {"inventory": unjudged}})
     stages = spoilt.sku.programme.stages | {"intake": plan}
     spoilt.sku = spoilt.sku.model_copy(update={"programme": spoilt.sku.programme.model_copy(update={"stages": stages})})
 
@@ -200,7 +200,7 @@ def test_a_stage_or_level_that_there_is_not_never_raises(h100: Sku, stage: str, 
     assert judge(JudgeCase(h100, stage, level)).verdict is Verdict.INCONCLUSIVE
 
 
-def test_evidence_of_the_controller_convicts_without_any_result(h100: Sku) -> None:
+def test_evidence_of_the_controller_fails_without_any_result(h100: Sku) -> None:
     evidence = Evidence("uncommanded_reboot", "The node rebooted by itself under load.", action=Action.INSPECT)
 
     judgement = judge(JudgeCase(h100, "burn_in", "demo", why_missing="the job was gone", evidence=(evidence,)))
@@ -212,7 +212,7 @@ def test_evidence_of_the_controller_convicts_without_any_result(h100: Sku) -> No
     ]
 
 
-def test_evidence_convicts_beside_a_healthy_result(case: MakeCase) -> None:
+def test_evidence_fails_beside_a_healthy_result(case: MakeCase) -> None:
     evidence = [Evidence("lost_under_load_twice", "The node was lost under load twice.")]
 
     assert case("burn_in").judge(evidence=evidence).verdict is Verdict.FAIL
@@ -254,7 +254,7 @@ def test_better_than_physics_measured_something_else(case: MakeCase) -> None:
     assert judgement.findings[0].fault_class is FaultClass.SOFTWARE
 
 
-def test_a_hot_inlet_convicts_nobody(case: MakeCase) -> None:
+def test_a_hot_inlet_fails_none(case: MakeCase) -> None:
     spoilt = case("thermal").set("throttle_time", "gpu2", value=30.0, reason="hw_thermal")
     assert spoilt.judge().verdict is Verdict.FAIL
 
@@ -324,7 +324,7 @@ class TestOverall:
 
 
 def test_importing_the_judge_imports_no_great_expectations() -> None:
-    """Great Expectations takes seconds to import; whoever only reads a SKU does not even need pandas."""
+    """Great Expectations takes seconds to import; reading a SKU does not even need pandas."""
     code = (
         "import sys, muster_criteria.sku_files.skus, muster_criteria.sku_files.programme, muster_criteria.measured\n"
         "assert 'pandas' not in sys.modules\n"

@@ -29,9 +29,9 @@ def test_beyond_its_physical_peak_no_figure_is_a_measurement(
         return [each.summary for each in judgement.findings if (each.metric, each.rule) == (metric, "ceiling")]
 
     assert peaks(inside) == []
-    told = peaks(outside)
-    assert len(told) == 8
-    assert all(f"gpu{slot} measured something else: {metric}" in said for slot, said in enumerate(told))
+    values = peaks(outside)
+    assert len(values) == 8
+    assert all(f"gpu{slot} measured something else: {metric}" in problems for slot, problems in enumerate(values))
 
 
 @pytest.mark.parametrize(
@@ -43,10 +43,10 @@ def test_absurd_links_are_no_measurement_with_and_without_peers(
     for known in (references, None):
         judgement = case("performance").set(metric, "gpu3", value=value, **labels).judge(references=known)
         assert judgement.verdict is Verdict.INCONCLUSIVE
-        said = [
+        problems = [
             each for each in judgement.findings if each.metric == metric and each.fault_class is FaultClass.SOFTWARE
         ]
-        assert {(each.device, each.severity, each.action) for each in said} == {
+        assert {(each.device, each.severity, each.action) for each in problems} == {
             ("gpu3", Severity.WARNING, Action.FIX_SOFTWARE)
         }
 

@@ -199,7 +199,7 @@ def test_beyond_its_peak_nothing_passes_though_all_siblings_agree(seed: int, nam
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(where=WHERE, seed=SEEDS, how_many=st.integers(1, 5))
-def test_removing_what_is_required_never_passes_and_never_acquits(
+def test_removing_what_is_required_never_passes_and_never_clears(
     case: MakeCase, where: tuple[str, str], seed: int, how_many: int
 ) -> None:
     spoilt, dice = case(*where), random.Random(seed)
@@ -249,7 +249,7 @@ def test_the_order_of_rows_changes_nothing(case: MakeCase, where: tuple[str, str
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(where=WHERE, seed=SEEDS)
-def test_saying_it_twice_helps_nobody(case: MakeCase, where: tuple[str, str], seed: int) -> None:
+def test_saying_it_twice_changes_nothing(case: MakeCase, where: tuple[str, str], seed: int) -> None:
     spoilt, dice = case(*where), random.Random(seed)
     row = dice.choice(required_rows(spoilt))
     other = dict(row, **({"text": "other"} if row["value"] is None else {"value": row["value"] + 1.0}))

@@ -31,14 +31,14 @@ def alone(made: Case, probe: str) -> StageResult:
 
 
 def judged(made: Case, references: References, sku: Sku, *repeats: StageResult, **more: Any) -> Judgement:
-    told = [
+    expected = [
         readings_of(repeated_rows(each, sku), node="node-1", at=float(number), run=f"again-{number}", sku=sku.name,
                     environment=each.environment)
         for number, each in enumerate(repeats)
     ]  # fmt: skip
-    if told:
-        references = dataclasses.replace(references, repeats=told[0])
-        more |= {"repeats": told[0], "others": repeats}
+    if expected:
+        references = dataclasses.replace(references, repeats=expected[0])
+        more |= {"repeats": expected[0], "others": repeats}
     return made.judge(references=references, **more)
 
 
@@ -51,7 +51,7 @@ def test_an_outlier_asks_for_the_probe_once_more(case: MakeCase, references: Ref
     }
 
 
-def test_a_second_reading_is_the_last_that_is_asked_for_and_both_are_told(
+def test_a_second_reading_is_the_last_that_is_asked_for_and_both_are_reported(
     case: MakeCase, references: References, h100: Sku
 ) -> None:
     again = alone(case("performance"), "memory_bandwidth")
@@ -60,9 +60,9 @@ def test_a_second_reading_is_the_last_that_is_asked_for_and_both_are_told(
     assert judgement.repeat == ()
     assert {(each.action, each.variant) for each in judgement.findings} == {(Action.NONE, Variant.CLEARED)}
     first = {each.device: each.value for each in judgement.observations if each.labels == (("op", "copy"),)}
-    told = next(each for each in judgement.findings if each.labels == (("op", "copy"),))
-    assert "2 runs: " in told.observed
-    assert f"{first['gpu3']:.0f}"[:3] in told.observed.replace(",", "").split("2 runs: ")[1]
+    expected = next(each for each in judgement.findings if each.labels == (("op", "copy"),))
+    assert "2 runs: " in expected.observed
+    assert f"{first['gpu3']:.0f}"[:3] in expected.observed.replace(",", "").split("2 runs: ")[1]
 
 
 def test_an_outlier_seen_twice_within_the_threshold_stays_a_warning(
@@ -94,9 +94,9 @@ def test_part_to_part_variation_is_not_measured_again(case: MakeCase, references
     for metric in ("gemm_rate", "gemm_clock"):
         slowed(made, 0.085, metric)
     judgement = judged(made.limited(), dataclasses.replace(references, history=None), h100)
-    told = [each for each in judgement.findings if each.metric == "gemm_rate"]
-    assert told
-    for each in told:
+    expected = [each for each in judgement.findings if each.metric == "gemm_rate"]
+    assert expected
+    for each in expected:
         assert each.severity is Severity.WARNING
         assert each.action is Action.INSPECT
         assert each.variant is Variant.RARE

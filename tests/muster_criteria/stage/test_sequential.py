@@ -30,9 +30,11 @@ def runs(*values: float, metric: str = "nccl_busbw", unit: str = "GB/s", **label
     """Readings of other runs, in order."""
 
     def one(number: int, value: float) -> pd.DataFrame:
-        told = Measured(probe="nccl_tests", metric=metric, device="node", unit=unit, value=value,
+        measured = Measured(probe="nccl_tests", metric=metric, device="node", unit=unit, value=value,
                         labels=labels or {"op": "all_reduce", "nvls": "on"})  # fmt: skip
-        return readings_of([told], node="node-1", at=float(number) - 1e3, run=f"run-{number}", sku=SKU, environment={})
+        return readings_of(
+            [measured], node="node-1", at=float(number) - 1e3, run=f"run-{number}", sku=SKU, environment={}
+        )
 
     return together([one(number, value) for number, value in enumerate(values)])
 
@@ -102,9 +104,9 @@ def test_a_corrupted_bit_fails_at_once_whatever_other_runs_say(case: MakeCase) -
 
 def test_no_repeat_undoes_part_to_part_variation(case: MakeCase) -> None:
     slow = case("performance", SKU, "short").set("gemm_rate", "gpu3", value=500.0, dtype="bf16")
-    told = runs(*[740.0] * 30, metric="gemm_rate", unit="TFLOPS", dtype="bf16")
-    told["device"] = pd.Series(["gpu3"] * 30, dtype="category")
-    assert slow.judge(repeats=told).verdict is Verdict.FAIL
+    measured = runs(*[740.0] * 30, metric="gemm_rate", unit="TFLOPS", dtype="bf16")
+    measured["device"] = pd.Series(["gpu3"] * 30, dtype="category")
+    assert slow.judge(repeats=measured).verdict is Verdict.FAIL
 
 
 def test_a_programme_may_not_repeat_what_varies_by_part() -> None:
@@ -127,9 +129,9 @@ def test_a_run_in_another_unit_or_of_another_device_is_no_repeat(case: MakeCase)
 
 def test_the_order_of_devices_and_rows_of_other_runs_changes_nothing(case: MakeCase) -> None:
     other = runs(*[BAD] * 3, op="all_gather")
-    told = runs(BAD, GOOD)
-    assert busbw(case, GOOD).judge(repeats=together([told, other])) == busbw(case, GOOD).judge(
-        repeats=together([other, told])
+    measured = runs(BAD, GOOD)
+    assert busbw(case, GOOD).judge(repeats=together([measured, other])) == busbw(case, GOOD).judge(
+        repeats=together([other, measured])
     )
 
 
@@ -174,12 +176,12 @@ def link(case: MakeCase, value: float | None) -> Case:
 def after(case: MakeCase, last: float | None, *before: float) -> Judgement:
     """The last whole result, judged with those before it."""
     others = [link(case, value).result() for value in before]
-    told = [
+    measured = [
         readings_of(repeated_rows(each, load_sku(SKU)), node="node-1", at=float(number) - 1e3, run=f"run-{number}",
                     sku=SKU, environment={})
         for number, each in enumerate(others)
     ]  # fmt: skip
-    return link(case, last).judge(repeats=together(told), others=others)
+    return link(case, last).judge(repeats=together(measured), others=others)
 
 
 def links(judgement: Judgement) -> list[str]:
@@ -217,9 +219,9 @@ def test_all_runs_are_weighed_and_listed_whichever_result_is_judged(case: MakeCa
 
 def test_a_failure_is_not_forgotten_because_the_next_run_reported_it_in_another_unit(case: MakeCase) -> None:
     others = [link(case, 30.0).result()]
-    told = readings_of(repeated_rows(others[0], load_sku(SKU)), node="node-1", at=0.0, run="run", sku=SKU,
+    measured = readings_of(repeated_rows(others[0], load_sku(SKU)), node="node-1", at=0.0, run="run", sku=SKU,
                        environment={})  # fmt: skip
     again = case("performance", SKU, "short").add("nvbandwidth", "nvbandwidth_rate", "gpu3", 51e3, "MB/s", labels=LINK)
-    judgement = again.judge(repeats=told, others=others)
+    judgement = again.judge(repeats=measured, others=others)
     assert judgement.verdict is Verdict.INCONCLUSIVE
     assert judgement.repeat == ("nvbandwidth",)

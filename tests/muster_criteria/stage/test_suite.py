@@ -28,11 +28,11 @@ def test_great_expectations_agrees_with_the_rules_on_any_margins(data: st.DataOb
         rule.column: data.draw(arrays.arrays(np.float64, rows, elements=MARGINS)) for rule in RULES if rule in rules
     }
     frame = pd.DataFrame(columns)
-    asked = applicable(frame)
+    expectations = applicable(frame)
 
-    found = unexpected_rows(frame, asked)
+    found = unexpected_rows(frame, expectations)
 
-    assert {column: sorted(at) for column, at in found.items()} == violations(frame, asked)
+    assert {column: sorted(at) for column, at in found.items()} == violations(frame, expectations)
 
 
 @pytest.mark.parametrize("stage", ["intake", "burn_in", "integrity", "performance", "thermal"])

@@ -230,7 +230,7 @@ def test_without_a_time_an_error_counts_as_the_stages_own(case: MakeCase) -> Non
     assert spoilt.judge().verdict is Verdict.WARN
 
 
-def test_messages_that_are_counted_but_not_told_are_missing(case: MakeCase) -> None:
+def test_messages_that_are_counted_but_not_listed_are_missing(case: MakeCase) -> None:
     judgement = logged(case("thermal"), 63).set("xid_total", value=3.0).judge()
     assert judgement.verdict is Verdict.INCONCLUSIVE
     assert "XIDs of node: 3 messages are counted, but only 1 are reported" in judgement.reason

@@ -91,9 +91,9 @@ class Block:
         return Plan("job-1", name, "cluster_validation", "demo", 1, 200.0, probes, 5.0, force)
 
     def await_phase(self, name: str, phase: str) -> None:
-        self.await_said(name, f"phase {phase}")
+        self.await_progress(name, f"phase {phase}")
 
-    def await_said(self, name: str, words: str) -> None:
+    def await_progress(self, name: str, words: str) -> None:
         path = self.running[name].job / "progress.jsonl"
         wait_for(lambda: path.exists() and words in path.read_text(), limit_s=60.0)
 

@@ -129,7 +129,7 @@ def test_a_node_lost_while_it_waits_for_the_others_is_named(block: Make) -> None
         two.start(*two.names[:2])
     for two in ways.values():
         for name in two.names[:2]:
-            two.await_said(name, "joined at")
+            two.await_progress(name, "joined at")
     for way, two in ways.items():
         two.strike(two.names[1], way)
     for two in ways.values():
@@ -153,7 +153,7 @@ def test_a_slow_node_is_awaited_in_every_phase_and_not_failed(block: Make) -> No
     three = block("n0", "n1", "n2", calls=calls, limits={"stall_timeout_s": 15.0})
     three.start("n0", "n2")
     for name in ("n0", "n2"):
-        three.await_said(name, "joined at")
+        three.await_progress(name, "joined at")
     three.start("n1")
     three.await_phase("n1", "collectives")
     with three.slowed("n1"):

@@ -41,8 +41,8 @@ def test_every_test_is_run_on_a_capped_file_of_its_own_that_is_removed(run_probe
         assert run.one("fio_rate", "disk:scratch", test=test).value == 2100.0
         assert run.one("fio_iops", test=test).value == 2002.7
         assert run.one("fio_latency_p99", test=test).value == 6.258688
-    (asked,) = tmp_path.glob("*.asked")
-    assert asked.read_text().count("--size=8M") == len(TESTS)
+    (arguments,) = tmp_path.glob("*.asked")
+    assert arguments.read_text().count("--size=8M") == len(TESTS)
     assert not list(tmp_path.glob("*.scratch"))
 
 

@@ -29,7 +29,7 @@
     parent.dispatchEvent(new PopStateEvent("popstate"));
   };
 
-  // The answer is empty (204) while nothing has changed, and nothing is asked while nobody looks.
+  // The answer is empty (204) while nothing has changed, and a hidden page asks nothing.
   const follow = async () => {
     const part = document.querySelector("[data-live]");
     if (!part || document.hidden || part.contains(document.activeElement)) return;

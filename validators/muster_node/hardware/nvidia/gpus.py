@@ -234,10 +234,12 @@ class NvidiaGpus:
         )
         for name, function in texts:
             yield self._text(name, gpu.device.id, function, handle)
-        yield self._said("pci_address", gpu, query("nvmlDeviceGetPciInfo", handle).map(lambda info: str(info.busId)))
+        yield self._text_fact(
+            "pci_address", gpu, query("nvmlDeviceGetPciInfo", handle).map(lambda info: str(info.busId))
+        )
         mode = query("nvmlDeviceGetComputeMode", handle)
-        yield self._said("compute_mode", gpu, mode.map(lambda mode: COMPUTE_MODES.get(mode, "mode %d" % mode)))
-        yield self._said("throttle_reason", gpu, self._throttle(gpu))
+        yield self._text_fact("compute_mode", gpu, mode.map(lambda mode: COMPUTE_MODES.get(mode, "mode %d" % mode)))
+        yield self._text_fact("throttle_reason", gpu, self._throttle(gpu))
         remap = query("nvmlDeviceGetRemappedRows", handle)
         limits = query("nvmlDeviceGetPowerManagementLimitConstraints", handle)
         default = query("nvmlDeviceGetPowerManagementDefaultLimit", handle)
@@ -358,7 +360,7 @@ class NvidiaGpus:
         note = answer.note if usable else answer.note or "NVML gave no number"
         return Fact(name, gpu.device.id, unit, value, labels=labels or {}, note=note)
 
-    def _said(self, name: str, gpu: _Gpu, answer: Answer) -> Fact:
+    def _text_fact(self, name: str, gpu: _Gpu, answer: Answer) -> Fact:
         return Fact(name, gpu.device.id, "text", text=answer.value, note=answer.note)
 
     def _text(self, name: str, device: str, function: str, *arguments: Any) -> Fact:
