@@ -32,7 +32,7 @@ class Hook:
 def taken(monkeypatch) -> list[bytes]:
     sent: list[bytes] = []
     monkeypatch.setattr(upkeep, "SmtpHook", Hook)
-    monkeypatch.setattr(upkeep, "_send", lambda _hook, raw: sent.append(raw))
+    monkeypatch.setattr(upkeep, "_send", lambda _hook, raw, _recipients: sent.append(raw))
     return sent
 
 

@@ -16,6 +16,7 @@ from muster.cli import (
     doctor,
     golden,
     judging,
+    mail,
     node,
     plan,
     run,
@@ -47,6 +48,7 @@ app.command("judge")(judging.judge)
 app.add_typer(judging.app, name="snapshots", help="Peer snapshots: the statistics of similar nodes that verdicts cite.")
 app.command("waive")(waive.waive)
 app.add_typer(waive.app, name="waivers", help="Accepted findings.")
+app.add_typer(mail.app, name="mail", help="Mails that were not sent.")
 app.add_typer(certificate.app, name="certificate", help="Certificates of admission, and the key that signs them.")
 app.add_typer(golden.app, name="golden", help="Goldens: the bits on which the fleet agreed.")
 app.add_typer(admin.sku_app, name="sku", help="Hardware models.")

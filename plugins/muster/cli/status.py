@@ -54,14 +54,14 @@ def status(json: AsJson = False) -> None:
             typer.echo(f"{node.name}: {node.inconclusive} tests in a row were inconclusive, and it serves: "
                        f"`muster node show {node.name}` gives the cause")  # fmt: skip
     if waiting:
-        typer.echo(f"mails: {waiting} wait to be sent; see the log of the DAG housekeeping")
+        typer.echo(f"mails: {waiting} wait to be sent; `muster mail list` gives the reason")
     for lag in lags:
         if lag.last_error:
             typer.echo(lag.sentence)
     for mail in parked:
         run = mail.key.split("/")[1] if "/" in mail.key else mail.key
-        typer.echo(f"mail not sent since {show.when(mail.parked_at)}, refused by the mail server ({mail.last_error}); "
-                   f"its report: `muster runs show {run}`")  # fmt: skip
+        typer.echo(f"mail not sent since {show.when(mail.parked_at)}, refused by the mail server "
+                   f"({mail.last_error}); its report: `muster runs show {run}`; then `muster mail resend {mail.key}`, or `drop`")  # fmt: skip
 
 
 def keep(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -> None:

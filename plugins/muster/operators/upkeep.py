@@ -7,7 +7,7 @@ import email
 import email.policy
 import logging
 import smtplib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from email.message import EmailMessage
 from typing import NamedTuple
 
@@ -41,54 +41,66 @@ class Delivery(NamedTuple):
 def deliver_mail(key: str | None = None) -> Delivery:
     """Send the mails in the outbox that are due, or the mail of ``key`` alone.
 
-    A mail with a temporary refusal waits, longer each time; one with a permanent refusal (5xx) is parked. If the
-    server cannot be reached, the others are left for the next call.
+    A mail with a temporary refusal waits, longer each time; one with a permanent refusal (5xx) is parked. Recipients
+    that the server refuses do not keep the mail from the others. If the server cannot be reached, all mails stay due.
     """
     abandoned = datetime.datetime.now(datetime.UTC) - FRESH
     sent = 0
     for mail in records.outbox_pending(MAILS_AT_ONCE, due=key is None, key=key):
         if key is None and not (mail.attempts or mail.created_at < abandoned):
             continue
+        connected = False
         try:
             # One connection per mail: a refused mail must not break the next ones.
             with SmtpHook(smtp_conn_id=settings().smtp_conn_id) as hook:
-                refusal = _send(hook, records.outbox_message(mail.id))
+                connected = True
+                refusal = _send(hook, records.outbox_message(mail.id), mail.recipients)
         except (AirflowException, OSError) as error:
-            records.outbox_failed(mail.id, str(error)[:500])
+            failed = records.outbox_failed if connected else records.outbox_unreachable
+            failed(mail.id, str(error)[:500])
             log.warning("mail cannot be sent now (%s); it is kept and sent by the housekeeping DAG", error)
             break
         if refusal is None:
             records.outbox_sent(mail.id)
             sent += 1
         else:
-            permanent = _permanent(refusal)
-            records.outbox_failed(mail.id, str(refusal)[:500], park=permanent)
-            then = "it is parked" if permanent else "it is tried again later"
-            log.warning("the mail server refuses mail %s (%s); %s", mail.key, refusal, then)
+            records.outbox_failed(mail.id, refusal.reason, park=refusal.permanent, recipients=refusal.recipients)
+            then = "it is parked" if refusal.permanent else "it is tried again later"
+            log.warning("the mail server refuses mail %s (%s); %s", mail.key, refusal.reason, then)
     parked = [mail for mail in records.outbox_parked() if key is None or mail.key == key]
     for refused in parked if key is None else ():
         log.warning("mail %s is parked, refused by the mail server: %s", refused.key, refused.last_error)
     return Delivery(sent, records.outbox_waiting(key), len(parked))
 
 
-def _send(hook: SmtpHook, raw: bytes) -> smtplib.SMTPException | None:
-    """Send one mail; returns the server's refusal, if any. Raises OSError if the connection breaks."""
+class Refusal(NamedTuple):
+    """Why a mail server refuses a mail; ``permanent``: with 5xx (RFC 5321 4.2.1) for all of ``recipients``.
+
+    ``recipients``: those refused by name; (): the server refused the mail as a whole.
+    """
+
+    reason: str
+    permanent: bool
+    recipients: tuple[str, ...] = ()
+
+
+def _send(hook: SmtpHook, raw: bytes, recipients: Sequence[str]) -> Refusal | None:
+    """Send one mail to ``recipients``, () for all of its header. Raises OSError if the connection breaks."""
     message = email.message_from_bytes(raw, policy=email.policy.SMTP)
     assert isinstance(message, EmailMessage)
     client = hook._smtp_client
     assert isinstance(client, smtplib.SMTP)
     try:
-        client.send_message(message)
+        refused = client.send_message(message, to_addrs=recipients or None)
+    except smtplib.SMTPRecipientsRefused as error:
+        refused = error.recipients
     except smtplib.SMTPException as error:
-        return error
-    return None
-
-
-def _permanent(refusal: smtplib.SMTPException) -> bool:
-    """Whether the server refused the mail permanently (5xx, RFC 5321 4.2.1), for all of its recipients."""
-    if isinstance(refusal, smtplib.SMTPRecipientsRefused):
-        return all(code >= PERMANENT for code, _ in refusal.recipients.values())
-    return isinstance(refusal, smtplib.SMTPResponseException) and refusal.smtp_code >= PERMANENT
+        code = error.smtp_code if isinstance(error, smtplib.SMTPResponseException) else 0
+        return Refusal(str(error)[:500], code >= PERMANENT)
+    if not refused:
+        return None
+    reasons = "; ".join(f"{name}: {code} {text.decode(errors='replace')}" for name, (code, text) in refused.items())
+    return Refusal(reasons[:500], all(code >= PERMANENT for code, _ in refused.values()), tuple(refused))
 
 
 def sweep_leases(is_live: Callable[[str, str], bool]) -> list[str]:

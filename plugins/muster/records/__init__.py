@@ -54,11 +54,14 @@ from muster.records.nodes import (
 from muster.records.notices import notify
 from muster.records.outbox import (
     outbox_add,
+    outbox_drop,
     outbox_failed,
     outbox_message,
     outbox_parked,
     outbox_pending,
+    outbox_resend,
     outbox_sent,
+    outbox_unreachable,
     outbox_waiting,
 )
 from muster.records.output.export import export_run
@@ -251,11 +254,14 @@ __all__ = [
     "notify",
     "open_findings",
     "outbox_add",
+    "outbox_drop",
     "outbox_failed",
     "outbox_message",
     "outbox_parked",
     "outbox_pending",
+    "outbox_resend",
     "outbox_sent",
+    "outbox_unreachable",
     "outbox_waiting",
     "part_history",
     "part_of",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Collection
 
 from sqlalchemy import func, or_, select
 
@@ -29,8 +30,26 @@ def outbox_add(key: str, message: bytes) -> str:
             return "added"
         if row.sent_at is not None:
             return "sent already"
-        row.message, row.retry_at, row.parked_at = message, None, None
+        row.message, row.retry_at, row.parked_at, row.recipients = message, None, None, ""
         return "replaced"
+
+
+def outbox_resend(key: str) -> bool:
+    """Make the mail of ``key`` due now, a parked one too; returns whether there is an unsent mail of that key."""
+    with writing() as session:
+        row = session.scalar(select(Outbox).where(Outbox.key == key, Outbox.sent_at.is_(None)).with_for_update())
+        if row is not None:
+            row.retry_at, row.parked_at = None, None
+        return row is not None
+
+
+def outbox_drop(key: str) -> bool:
+    """Delete the unsent mail of ``key``; returns whether there was one."""
+    with writing() as session:
+        row = session.scalar(select(Outbox).where(Outbox.key == key, Outbox.sent_at.is_(None)).with_for_update())
+        if row is not None:
+            session.delete(row)
+        return row is not None
 
 
 def outbox_pending(limit: int = 100, *, due: bool = False, key: str | None = None) -> list[OutboxMessage]:
@@ -38,14 +57,15 @@ def outbox_pending(limit: int = 100, *, due: bool = False, key: str | None = Non
 
     With ``due`` those alone that may be tried now, with ``key`` the one of that key.
     """
-    columns = (Outbox.id, Outbox.key, Outbox.created_at, Outbox.attempts, Outbox.last_error)
-    query = select(*columns).where(Outbox.sent_at.is_(None), Outbox.parked_at.is_(None))
+    columns = (Outbox.id, Outbox.key, Outbox.created_at, Outbox.attempts, Outbox.last_error, Outbox.retry_at)
+    query = select(*columns, Outbox.recipients).where(Outbox.sent_at.is_(None), Outbox.parked_at.is_(None))
     if key is not None:
         query = query.where(Outbox.key == key)
     if due:
         query = query.where(or_(Outbox.retry_at.is_(None), Outbox.retry_at <= access.now()))
     with reading() as session:
-        return [OutboxMessage(*row) for row in session.execute(query.order_by(Outbox.id).limit(limit))]
+        rows = session.execute(query.order_by(Outbox.id).limit(limit))
+        return [OutboxMessage(*row[:-1], _addresses(row[-1])) for row in rows]
 
 
 def outbox_message(message_id: int) -> bytes:
@@ -56,10 +76,15 @@ def outbox_message(message_id: int) -> bytes:
 
 def outbox_parked(limit: int = 100) -> list[ParkedMail]:
     """The mails that the mail server refused for good, oldest first."""
-    query = select(Outbox.key, Outbox.parked_at, Outbox.last_error).where(Outbox.parked_at.is_not(None))
+    columns = (Outbox.key, Outbox.parked_at, Outbox.last_error, Outbox.recipients)
+    query = select(*columns).where(Outbox.parked_at.is_not(None))
     with reading() as session:
         rows = session.execute(query.order_by(Outbox.id).limit(limit))
-        return [ParkedMail(key, parked_at, error) for key, parked_at, error in rows if parked_at]
+        return [ParkedMail(key, at, error, _addresses(left)) for key, at, error, left in rows if at]
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
 
 
 def outbox_waiting(key: str | None = None) -> int:
@@ -78,10 +103,21 @@ def outbox_sent(message_id: int) -> None:
         row.sent_at, row.attempts, row.last_error = access.now(), row.attempts + 1, ""
 
 
-def outbox_failed(message_id: int, error: str, *, park: bool = False) -> None:
-    """Record that sending failed, and why: the mail waits twice as long as before, or is parked."""
+def outbox_unreachable(message_id: int, error: str) -> None:
+    """Record that the mail server could not be reached: the mail is due at the next delivery again."""
+    with writing() as session:
+        row = session.get_one(Outbox, message_id)
+        row.attempts, row.last_error = row.attempts + 1, error
+
+
+def outbox_failed(message_id: int, error: str, *, park: bool = False, recipients: Collection[str] = ()) -> None:
+    """Record that the server refused the mail, and why: it waits twice as long as before, or is parked.
+
+    ``recipients``: those that were refused, where the others were accepted; only they are tried from now on.
+    """
     with writing() as session:
         row = session.get_one(Outbox, message_id)
         row.retry_at = access.now() + min(RETRY_FIRST * 2 ** min(row.attempts, 10), RETRY_MAX)
         row.parked_at = access.now() if park else None
         row.attempts, row.last_error = row.attempts + 1, error
+        row.recipients = ",".join(sorted(recipients)) or row.recipients

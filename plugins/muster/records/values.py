@@ -230,22 +230,25 @@ class PlacementRecord:
 
 @dataclasses.dataclass(frozen=True)
 class OutboxMessage:
-    """A mail waiting to be sent, without its bytes."""
+    """A mail waiting to be sent, without its bytes. ``recipients``: those left after a refusal of some; (): all."""
 
     id: int
     key: str
     created_at: datetime.datetime
     attempts: int
     last_error: str
+    retry_at: datetime.datetime | None
+    recipients: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class ParkedMail:
-    """A mail that the mail server refused for good, and why."""
+    """A mail that the mail server refused for good, and why. ``recipients``: as in ``OutboxMessage``."""
 
     key: str
     parked_at: datetime.datetime
     last_error: str
+    recipients: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,6 +55,18 @@ def test_mails_that_the_mail_server_refused_are_shown(muster: Muster, sqlite_db:
     assert "muster runs show a__new" in muster("status")[1]
 
 
+def test_an_unsent_mail_is_sent_again_or_dropped(muster: Muster, sqlite_db: str) -> None:
+    for key in ("a", "b"):
+        records.outbox_add(key, b"x")
+        records.outbox_failed(records.outbox_pending()[-1].id, "550 no", park=True, recipients=["gone@example.org"])
+    assert json.loads(muster("mail", "list", "--json")[1])["parked"][0]["recipients"] == ["gone@example.org"]
+    assert muster("mail", "resend", "a")[0] == 0
+    assert [mail.key for mail in records.outbox_pending(due=True)] == ["a"]
+    assert muster("mail", "drop", "b", "c")[0] == 1
+    shown = json.loads(muster("mail", "list", "--json")[1])
+    assert ([each["key"] for each in shown["waiting"]], shown["parked"]) == (["a"], [])
+
+
 def test_node_and_run_show_that_it_is_held(muster: Muster, held: str) -> None:
     assert f"the circuit breaker holds the verdict of {held}" in muster("node", "show", "a")[1]
     assert "verdict held" in muster("node", "list")[1]

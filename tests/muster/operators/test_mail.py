@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 from collections.abc import Iterator
 from email.message import EmailMessage
 from typing import Any
@@ -25,10 +26,19 @@ class Server:
 
     def __init__(self) -> None:
         self.tried: list[str] = []
+        self.unknown: dict[str, str] = {}
+        self.recipients: list[list[str]] = []
+
+    async def handle_RCPT(self, _server: Any, _session: Any, envelope: Any, address: str, _options: Any) -> str:
+        if address in self.unknown:
+            return self.unknown[address]
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
 
     async def handle_DATA(self, _server: Any, _session: Any, envelope: Any) -> str:
         subject = envelope.content.decode().partition("Subject: ")[2].split()[0]
         self.tried.append(subject)
+        self.recipients.append(envelope.rcpt_tos)
         return ANSWERS[subject]
 
 
@@ -45,10 +55,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     controller.stop()
 
 
-def add(*subjects: str) -> None:
+def add(*subjects: str, to: str = "fleet@example.org") -> None:
     for subject in subjects:
         mail = EmailMessage()
-        mail["Subject"], mail["From"], mail["To"] = subject, "muster@example.org", "fleet@example.org"
+        mail["Subject"], mail["From"], mail["To"] = subject, "muster@example.org", to
         records.outbox_add(subject, mail.as_bytes())
 
 
@@ -73,3 +83,36 @@ def test_a_parked_mail_that_is_rendered_again_is_tried_again(server: Server) -> 
     upkeep.deliver_mail()
     assert records.outbox_add("refused", b"Subject: fine\nFrom: m@example.org\nTo: f@example.org\n\n") == "replaced"
     assert upkeep.deliver_mail() == (1, 0, 0)
+
+
+def test_a_recipient_that_is_refused_is_kept_and_the_others_get_the_mail_once(server: Server) -> None:
+    server.unknown = {"gone@example.org": "550 no such user", "full@example.org": "452 mailbox full"}
+    add("fine", to="gone@example.org, fleet@example.org, full@example.org")
+    assert upkeep.deliver_mail() == (0, 1, 0)
+    (waiting,) = records.outbox_pending()
+    assert waiting.recipients == ("full@example.org", "gone@example.org")
+    assert "550" in waiting.last_error
+    server.unknown.pop("full@example.org")
+    records.outbox_resend("fine")
+    assert upkeep.deliver_mail() == (0, 0, 1)
+    (parked,) = records.outbox_parked()
+    assert (parked.recipients, server.recipients) == (
+        ("gone@example.org",),
+        [["fleet@example.org"], ["full@example.org"]],
+    )
+    server.unknown.clear()
+    records.outbox_resend("fine")
+    assert upkeep.deliver_mail() == (1, 0, 0)
+
+
+def test_a_server_that_was_down_gets_all_mails_at_the_next_delivery(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up = json.loads(os.environ["AIRFLOW_CONN_SMTP_DEFAULT"])
+    monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps({**up, "port": free_port()}))
+    add("fine", "fine too")
+    for _ in range(8):
+        assert upkeep.deliver_mail() == (0, 2, 0)
+    assert records.outbox_pending()[0].last_error
+    monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(up))
+    assert upkeep.deliver_mail() == (2, 0, 0)

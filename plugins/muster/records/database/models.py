@@ -375,6 +375,8 @@ class Outbox(Base):
     """Since when it is not tried any more: the mail server refused it for good."""
     attempts: Mapped[int] = mapped_column(default=0)
     last_error: Mapped[str] = mapped_column(default="")
+    recipients: Mapped[str] = mapped_column(default="")
+    """Those that have not got it, with commas, once the mail server refused some; "": all of its header ``To``."""
 
 
 class CertificateRow(Base):

@@ -1,0 +1,63 @@
+"""``muster mail``: the mails that the mail server has not accepted; send one again, or give it up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from muster.cli import show
+from muster.cli.node import AsJson
+from muster.errors import MusterError
+
+app = typer.Typer(no_args_is_help=True)
+
+Keys = Annotated[list[str], typer.Argument(help="Keys of mails, as `muster mail list` gives them.", metavar="KEY…")]
+
+
+@app.command("list")
+def list_(json: AsJson = False) -> None:
+    """List the mails that wait for the mail server or were refused by it."""
+    from muster import records
+
+    waiting, parked = records.outbox_pending(), records.outbox_parked()
+    if json:
+        show.as_json({"waiting": waiting, "parked": parked})
+        return
+    rows = [[each.key, f"tried again {show.when(each.retry_at) if each.retry_at else 'within minutes'}",
+             _names(each.recipients), each.last_error or "not tried yet"] for each in waiting]  # fmt: skip
+    rows += [[each.key, f"refused {show.when(each.parked_at)}", _names(each.recipients), each.last_error]
+             for each in parked]  # fmt: skip
+    show.table(["key", "state", "not received by", "why"], rows, empty="no mail waits, and none was refused")
+
+
+@app.command()
+def resend(keys: Keys, json: AsJson = False) -> None:
+    """Let housekeeping send mails again within minutes, those that the mail server refused too."""
+    from muster import records
+
+    _each(keys, records.outbox_resend, "is sent again within minutes", json)
+
+
+@app.command()
+def drop(keys: Keys, json: AsJson = False) -> None:
+    """Delete mails that were not sent; the reports stay in the records."""
+    from muster import records
+
+    _each(keys, records.outbox_drop, "is deleted", json)
+
+
+def _each(keys: list[str], change: Callable[[str], bool], done: str, json: bool) -> None:
+    changed = [key for key in keys if change(key)]
+    if json:
+        show.as_json({"changed": changed})
+    else:
+        for key in changed:
+            typer.echo(f"{key} {done}")
+    if missing := [key for key in keys if key not in changed]:
+        raise MusterError(f"no unsent mail has the key {', '.join(missing)}: see `muster mail list`")
+
+
+def _names(recipients: tuple[str, ...]) -> str:
+    return ", ".join(recipients) or "any recipient"
