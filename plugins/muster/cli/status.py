@@ -60,8 +60,9 @@ def status(json: AsJson = False) -> None:
             typer.echo(lag.sentence)
     for mail in parked:
         run = mail.key.split("/")[1] if "/" in mail.key else mail.key
-        typer.echo(f"mail not sent since {show.when(mail.parked_at)}, refused by the mail server "
-                   f"({mail.last_error}); its report: `muster runs show {run}`; then `muster mail resend {mail.key}`, or `drop`")  # fmt: skip
+        typer.echo(f"mail not sent since {show.when(mail.parked_at)}, refused by the mail server ({mail.last_error}); "
+                   f"its report: `muster runs show {run}`; then `muster mail resend {mail.key}`, "
+                   f"or `muster mail drop {mail.key}`")  # fmt: skip
 
 
 def keep(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -> None:
