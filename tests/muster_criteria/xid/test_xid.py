@@ -62,6 +62,8 @@ def nvlink(unit: str, fatal: str, info: int, status: int) -> str:
         (95, RESET, Action.RESET),
         (109, RESET, Action.RESET),
         (121, MONITOR, Action.INSPECT),
+        (160, REBOOT, Action.REBOOT),
+        (161, ISOLATE, Action.RMA),
         (4711, MONITOR, Action.INSPECT),
     ],
 )
@@ -78,19 +80,23 @@ def test_where_others_disagree_the_table_says_whose_side_it_takes(policy: XidPol
 
 
 @pytest.mark.parametrize(
-    ("text", "severity"),
+    ("text", "severity", "action"),
     [
-        ("GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", RESET),
-        ("GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", REBOOT),
-        ("GPU recovery action changed from 0x0 (None) to 0x2 (OS Reboot)", REBOOT),
-        ("GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)", RESET),
-        ("GPU recovery action changed from 0x0 (None) to 0x3 (Drain P2P)", MONITOR),
-        ("GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", IGNORE),
-        ("something new", MONITOR),
+        ("GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", RESET, Action.RESET),
+        ("GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", REBOOT, Action.REBOOT),
+        ("GPU recovery action changed from 0x0 (None) to 0x2 (OS Reboot)", REBOOT, Action.REBOOT),
+        ("GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)", RESET, Action.RESET),
+        ("GPU recovery action changed from 0x0 (None) to 0x3 (Drain P2P)", MONITOR, Action.INSPECT),
+        ("GPU recovery action changed from 0x0 (None) to 0x5 (Recover IMEX Domain)", MONITOR, Action.FIX_SOFTWARE),
+        ("GPU recovery action changed from 0x0 (None) to 0x6 (Bus Reset)", RESET, Action.RESET),
+        ("GPU recovery action changed from 0x0 (None) to 0x7 (System Reboot)", REBOOT, Action.REBOOT),
+        ("GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", IGNORE, Action.NONE),
+        ("something new", MONITOR, Action.INSPECT),
     ],
 )
-def test_xid_154_carries_its_own_verdict(policy: XidPolicy, text: str, severity: XidSeverity) -> None:
-    assert response_to(event(154, text), policy).severity is severity
+def test_xid_154_carries_its_own_verdict(policy: XidPolicy, text: str, severity: XidSeverity, action: Action) -> None:
+    response = response_to(event(154, text), policy)
+    assert (response.severity, response.action) == (severity, action)
 
 
 @pytest.mark.parametrize(
