@@ -1,6 +1,7 @@
 """Tests an idle production node again: it returns to production or goes to quarantine.
 
-After an INCONCLUSIVE run it stays out of production until the next run; after the third in a row, a person decides.
+After an INCONCLUSIVE run that found nothing it serves on; after the third in a row, a person is asked for the cause.
+With a finding it stays out of production until the next run.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ import contextlib
 import dataclasses
 import datetime
 import getpass
+import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -47,6 +50,16 @@ class Live:
         (asset,) = [each["id"] for each in known if each["name"] == arrival.ASSET]
         client._request("POST", "/assets/events", json={"asset_id": asset, "partition_key": key, "extra": extra})
 
+    def muster(self, *args: str) -> subprocess.CompletedProcess[str]:
+        """A command of an operator with a login to this Airflow."""
+        login = self.desk.stack.login
+        environment = {
+            "MUSTER_AIRFLOW_URL": login.url, "MUSTER_AIRFLOW_USERNAME": login.username,
+            "MUSTER_AIRFLOW_PASSWORD": login.password,
+        }  # fmt: skip
+        command = [sys.executable, "-c", "from muster.cli import main; main()", *args]
+        return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=60)
+
     def received(self, key: str) -> list[dict[str, Any]]:
         """The runs that have received events under this key; empty while one of them is under way."""
         runs = [run for run in self.desk.runs(NEW_HARDWARE) if run["partition_key"] == key]
@@ -87,7 +100,11 @@ def test_a_person_answers_over_rest(live: Live) -> None:
     live.desk.wait("the question", lambda: [each for each in client.hitl_pending() if NODE in each["subject"]])
     assert records.live_leases() == [], "no run holds the node while a person thinks"
     live.desk.settle()
-    client.hitl_answer(ADMISSION, f"{NODE}-asked", "ask", ["Admit"], {"decision_reason": "seen it myself"})
+    asked, answer = f"{NODE}-asked", ("--option", "Admit", "--reason", "seen it myself")
+    assert asked in [each["run"] for each in json.loads(live.muster("approve", "--json").stdout)]
+    for refused in (("elsewhere", *answer), (asked, "--option", "Scrap"), (asked, "--option", "Admit")):
+        assert live.muster("approve", *refused).returncode == 1
+    assert live.muster("approve", asked, *answer).returncode == 0
     assert live.desk.wait_over(ADMISSION, f"{NODE}-asked") == "success"
     assert client.task_states(ADMISSION, f"{NODE}-asked")["retest"] == "skipped"
     assert records.get_node(NODE).state is State.PRODUCTION

@@ -19,7 +19,7 @@ from muster.admission.slurm_test_job import JOB_PREFIX, PreemptibleTests
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown
 from muster.lifecycle.selection import Idle
 from muster.lifecycle.transitions import State
-from muster.records import PlaceRecord
+from muster.records import NodeRecord, PlaceRecord
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,18 @@ def allocation(node: str) -> Allocation:
     if seen is None:
         raise SchedulerDown(f"whether {node} is in use is unknown: its scheduler does not know it")
     return seen.allocation
+
+
+def in_use(node: NodeRecord) -> str:
+    """Returns why a revalidation must leave the node alone now, "" if it is idle.
+
+    In revalidation, only current allocations count. Raises as ``allocation``.
+    """
+    if node.state is State.PRODUCTION:
+        seen = idle([node.name])[node.name]
+        return "" if seen.idle else seen.why
+    found = allocation(node.name)
+    return found.by if found.allocated else ""
 
 
 def idle(nodes: Collection[str]) -> dict[str, Idle]:

@@ -21,6 +21,7 @@ from muster.cli import (
     plan,
     run,
     scheduler,
+    start,
     status,
     waive,
     xid,
@@ -39,7 +40,11 @@ for _command in (
 ):  # fmt: skip
     node.app.command(_command.__name__)(_command)
 app.command("status")(status.status)
-app.command("qualify")(run.qualify)
+app.command("qualify")(start.qualify)
+app.command("revalidate")(start.revalidate)
+app.command("block")(start.block)
+app.command("admit")(start.admit)
+app.command("approve")(start.approve)
 app.command("plan")(plan.plan)
 app.command("digest")(digest.digest)
 app.add_typer(run.app, name="runs", help="Show runs.")

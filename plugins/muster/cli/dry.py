@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from muster.lifecycle.preview import StagePlan
     from muster.records import NodeRecord
 
+REVALIDATION = "node_revalidation"
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would do and what it risks; change nothing.")]
 
 
@@ -84,8 +86,8 @@ def _rehearse(
 def startable(node: NodeRecord, dag: str, run_id: str, level: str, reason: str, force_reason: str) -> Allocation:
     """Returns whether the node is in use, if the run's ``claim`` would get it now; rolls back what it tried.
 
-    Raises MusterError with the reason if not: the run exists, another run holds the node, it is in use and not forced,
-    its state or its record does not allow a test.
+    Raises MusterError with the reason if not: the run exists, another run holds the node, it is in use and not forced
+    (or not idle: a revalidation cannot be forced), its state or its record does not allow a test.
     """
     from muster import records
     from muster.admission import service
@@ -101,7 +103,10 @@ def startable(node: NodeRecord, dag: str, run_id: str, level: str, reason: str, 
     if any(run.run_id == run_id and run.dag_id == dag for run in records.list_runs(node=node.name)):
         raise MusterError(f"run {run_id} exists already: give another reason for another run")
     allocation = service.allocation(node.name)
-    if allocation.allocated and not force_reason:
+    if dag == REVALIDATION:
+        if why := service.in_use(node):
+            raise MusterError(f"it is left alone: {why}")
+    elif allocation.allocated and not force_reason:
         raise MusterError(f"it is in use: {allocation.by}; only --force with --force-reason tests it anyway")
     with records.rehearsal():
         records.acquire_lease(node.name, dag, run_id)

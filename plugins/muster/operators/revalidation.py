@@ -20,7 +20,6 @@ from muster.integration import runid
 from muster.lifecycle import selection as planning
 from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, SERVING, State
 from muster.operators import claims, qualification
-from muster.records import NodeRecord
 from muster_criteria.sku_files.programme import STAGES
 
 log = logging.getLogger(__name__)
@@ -56,15 +55,6 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
     ]
 
 
-def _in_use(node: NodeRecord) -> str:
-    """Returns why the node cannot be tested now, "" if it is idle. In revalidation, only current allocations count."""
-    if node.state is State.PRODUCTION:
-        idle = service.idle([node.name])[node.name]
-        return "" if idle.idle else idle.why
-    allocation = service.allocation(node.name)
-    return allocation.by if allocation.allocated else ""
-
-
 def claim(dag_id: str, run_id: str, params: Mapping[str, Any], user: str | None = None) -> dict[str, Any]:
     """Take a node out of production for this run. Raises AirflowSkipException if the node is in use by now.
 
@@ -85,7 +75,7 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> d
     if lease is None or (lease.dag_id, lease.run_id) != (dag_id, run_id):
         if node.state not in SERVING:
             raise MusterError(f"{name} is in {node.state}, and only nodes in production are revalidated; qualify it")
-        if why := _in_use(node):
+        if why := service.in_use(node):
             raise AirflowSkipException(f"{name} is not tested: {why}")
     try:
         with claims.held([name], dag_id, run_id) as (lease,):

@@ -18,6 +18,7 @@ from muster.records.database.engine import SCHEMA
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.integration.test_airflow_api import Airflow
+from tests.support import lives
 
 Muster = Callable[..., "tuple[int, str, str]"]
 
@@ -62,6 +63,33 @@ def test_forcing_needs_a_reason_which_names_the_person(
     assert airflow.runs == {}
     assert muster("qualify", "gpu-0001", "--force", "--force-reason", "my own")[0] == 0
     assert airflow.conf["gpu-0001__new-hardware"]["force_reason"] == f"my own (Ada, {acting.os_login()})"
+
+
+def test_a_node_in_service_is_revalidated_and_another_is_not(muster: Muster, airflow: Airflow) -> None:
+    lives.in_production("gpu-0001")
+    status, out, _ = muster("revalidate", "gpu-0001", "--json")
+    assert (status, json.loads(out)["started"]) == (0, {"gpu-0001": "gpu-0001__by-hand"})
+    assert airflow.conf["gpu-0001__by-hand"] == {"node": "gpu-0001", "level": "short", "reason": "by hand"}
+    assert muster("revalidate", "gpu-0002")[0] == 1
+    assert list(airflow.runs) == ["gpu-0001__by-hand"]
+
+
+def test_a_block_is_one_run_of_qualified_nodes(muster: Muster, airflow: Airflow) -> None:
+    fleet.qualify("gpu-0001")
+    assert muster("block", "gpu-0001", "gpu-0002")[0] == 1
+    fleet.qualify("gpu-0002")
+    assert muster("block", "gpu-0001", "gpu-0001")[0] == 1
+    assert muster("block", "gpu-0001", "gpu-0002", "--reason", "new rack")[0] == 0
+    (run,) = airflow.conf.values()
+    assert run == {"nodes": ["gpu-0001", "gpu-0002"], "level": "standard", "reason": "new rack"}
+
+
+def test_a_node_that_the_gate_refuses_is_not_asked_about(muster: Muster, airflow: Airflow) -> None:
+    status, out, _ = muster("admit", "gpu-0001", "--json")
+    assert (status, json.loads(out)["started"]) == (1, {})
+    fleet.qualify("gpu-0001")
+    assert muster("admit", "gpu-0001", "--reason", "spare")[0] == 0
+    assert airflow.conf == {"gpu-0001__spare": {"node": "gpu-0001", "reason": "spare"}}
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class Airflow:
         return self.override(request) or self.answer(request.method, path, body)
 
     def answer(self, method: str, path: str, body: dict[str, object]) -> httpx.Response:
-        if (method, path) == ("POST", DAG_RUNS):
+        if method == "POST" and path.endswith("/dagRuns"):
             run = str(body["dag_run_id"])
             if run in self.runs:
                 return httpx.Response(409, json={"detail": {"reason": "Unique constraint violation"}})
@@ -53,10 +53,10 @@ class Airflow:
             return httpx.Response(
                 200, json={"task_instances": [{"task_id": "burn_in", "state": "deferred"}], "total_entries": 1}
             )
-        if (method, path) == ("GET", DAG_RUNS.removesuffix("/dagRuns")):
+        if method == "GET" and path.rpartition("/")[0] == "/api/v2/dags":
             return httpx.Response(200, json={"is_paused": self.paused})
-        if method == "GET" and path.startswith(DAG_RUNS):
-            run = path.removeprefix(DAG_RUNS + "/")
+        if method == "GET" and "/dagRuns/" in path:
+            run = path.partition("/dagRuns/")[2]
             found = self.runs.get(run)
             return httpx.Response(200, json={"state": found}) if found else httpx.Response(404, json={"detail": "none"})
         if (method, path) == ("POST", "/api/v2/pools"):

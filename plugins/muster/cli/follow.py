@@ -1,0 +1,65 @@
+"""``--watch``: follows DAG runs to their ends and shows each stage's verdict as it comes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import typer
+
+from muster.errors import AirflowUnreachable
+from muster.settings import settings
+
+if TYPE_CHECKING:
+    from muster.integration.airflow_api import AirflowClient
+    from muster.records import RunRecord
+
+UNANSWERED_MAX = 20
+"""So many requests in a row may fail before ``--watch`` gives up."""
+
+_AT_WORK = {
+    "running": "", "deferred": "", "awaiting_input": " (waits for an answer)", "up_for_retry": " (to be tried again)",
+}  # fmt: skip
+"""By a task's state in Airflow, what ``--watch`` shows behind its name."""
+
+
+def follow(airflow: AirflowClient, dag: str, runs: Mapping[str, str], *, quiet: bool = False) -> list[RunRecord]:
+    """Follow the runs ({nodes: run id}) to their ends; returns what was recorded of each node.
+
+    ``quiet``: prints nothing. Raises AirflowUnreachable after ``UNANSWERED_MAX`` requests in a row without an answer.
+    """
+    from muster import records
+    from muster.integration.airflow_api import RUN_OVER
+
+    pending = dict(runs)
+    shown: set[str] = set()
+    failures = 0
+
+    def show_once(line: str) -> None:
+        if line not in shown and not quiet:
+            shown.add(line)
+            typer.echo(line)
+
+    while pending:
+        try:
+            for of, run_id in list(pending.items()):
+                state = airflow.run_state(dag, run_id)
+                states = airflow.task_states(dag, run_id)
+                for run in records.list_runs(run=(dag, run_id)):
+                    for stage in records.run_stages(dag, run_id, node=run.node):
+                        show_once(f"{run.node}: {stage.stage}: {stage.verdict}: {stage.reason}")
+                if at := ", ".join(f"{task}{_AT_WORK[its]}" for task, its in states.items() if its in _AT_WORK):
+                    show_once(f"{of}: {at}")
+                if state is None or state in RUN_OVER:
+                    del pending[of]
+            failures = 0
+        except AirflowUnreachable as error:
+            # The runs go on without us; a busy API server answers again.
+            failures += 1
+            if failures > UNANSWERED_MAX:
+                raise
+            typer.echo(f"muster: {error}; asking again", err=True)
+        if pending:
+            time.sleep(settings().poll_seconds)
+    return [run for run_id in runs.values() for run in records.list_runs(run=(dag, run_id))]
