@@ -47,6 +47,8 @@ def test_no_process_outlives_an_interrupted_run(how: signal.Signals, tmp_path: P
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
+        # A shell starts background processes with SIGINT ignored, and children inherit this.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     _until(lambda: pids.exists() and len(pids.read_text().split()) == 4)
     started = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
