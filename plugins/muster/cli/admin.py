@@ -9,7 +9,8 @@ import typer
 
 from muster.cli import learn, show
 from muster.cli.dry import DryRun, rehearsed
-from muster.cli.node import AsJson
+from muster.cli.messages import messages
+from muster.cli.options import AsJson
 from muster.errors import MusterError
 from muster.settings import settings, shown
 
@@ -19,6 +20,7 @@ sku_app.command("learn")(learn.learn)
 
 
 @db_app.command("upgrade")
+@messages
 def upgrade() -> None:
     """Create the fleet records, or bring them to this version's schema. Repeating it changes nothing."""
     from muster import records
@@ -50,7 +52,7 @@ def sku_list(json: AsJson = False) -> None:
 
 
 @sku_app.command("show")
-def sku_show(name: Annotated[str, typer.Argument(help="The SKU.")]) -> None:
+def sku_show(name: Annotated[str, typer.Argument(help="The SKU.")], json: AsJson = False) -> None:
     """Show a hardware model's file."""
     from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import find_sku
@@ -59,6 +61,9 @@ def sku_show(name: Annotated[str, typer.Argument(help="The SKU.")]) -> None:
         path = find_sku(name, settings().sku_folders)
     except SkuError as error:
         raise MusterError(str(error)) from None
+    if json:
+        show.as_json({"path": str(path), "text": path.read_text(encoding="utf-8")})
+        return
     typer.echo(f"# {path}")
     typer.echo(path.read_text(encoding="utf-8"))
 
@@ -66,12 +71,13 @@ def sku_show(name: Annotated[str, typer.Argument(help="The SKU.")]) -> None:
 @sku_app.command("lint")
 def sku_lint(
     names: Annotated[list[str] | None, typer.Argument(help="SKUs or files; default: all.")] = None,
+    json: AsJson = False,
 ) -> None:
     """Check SKU files: limits, units, sources, contradictions. Ends with status 1 if something is wrong."""
     from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import lint_sku, list_skus
 
-    wrong = 0
+    found: list[str] = []
     listed = names or list_skus(settings().sku_folders)
     for name in listed:
         is_file = name.endswith((".yaml", ".yml")) or "/" in name
@@ -81,12 +87,15 @@ def sku_lint(
             problems = lint_sku(Path(name) if is_file else name, settings().sku_folders)
         except SkuError as error:
             raise MusterError(str(error)) from None
-        wrong += len(problems)
-        for problem in problems:
-            typer.echo(str(problem), err=True)
-    if wrong:
+        found += map(str, problems)
+    if json:
+        show.as_json({"checked": listed, "problems": found})
+    for problem in () if json else found:
+        typer.echo(problem, err=True)
+    if found:
         raise typer.Exit(1)
-    typer.echo(f"{len(listed)} SKU file{'s are' if len(listed) != 1 else ' is'} well")
+    if not json:
+        typer.echo(f"{len(listed)} SKU file{'s are' if len(listed) != 1 else ' is'} well")
 
 
 def show_settings(json: AsJson = False) -> None:
@@ -98,6 +107,7 @@ def show_settings(json: AsJson = False) -> None:
         show.table(["variable", "value", "what it is"], rows, empty="there are no settings")
 
 
+@messages
 def housekeeping(dry_run: DryRun = False) -> None:
     """Free leases of runs that are over, carry out what waits for a scheduler, delete what is no longer kept."""
     from muster import records

@@ -9,7 +9,8 @@ import typer
 
 from muster.cli import show
 from muster.cli.dry import DryRun, rehearsed, risks
-from muster.cli.node import AsJson, AsWho, Name
+from muster.cli.messages import messages
+from muster.cli.options import AsJson, AsWho, Name
 from muster.errors import MusterError
 from muster.lifecycle.transitions import State
 from muster.settings import settings
@@ -17,6 +18,7 @@ from muster.settings import settings
 Reason = Annotated[str, typer.Option(help="Why; it stays in the node's history.")]
 
 
+@messages
 def adopt(
     reason: Reason,
     names: Annotated[list[str] | None, typer.Argument(help="Enrolled nodes that are still registered.")] = None,
@@ -45,6 +47,7 @@ def adopt(
                 risks(name, risks_of_move(State.REGISTERED, State.PRODUCTION, shadow=True))
 
 
+@messages
 def verify(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -> None:
     """End a node's shadow mode on a person's decision, without a test."""
     from muster import records
@@ -55,6 +58,7 @@ def verify(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False)
             risks(name, ["it was never proven, and a FAIL will withdraw it from production"])
 
 
+@messages
 def replace(
     name: Name,
     reason: Reason,
@@ -84,6 +88,7 @@ def replace(
             risks(name, [*risks_of_move(before.state, node.state), "its earlier verdicts no longer count"])
 
 
+@messages
 def reinstalled(
     name: Name,
     reason: Reason,
@@ -104,6 +109,7 @@ def reinstalled(
             risks(name, ["the host that has this key is tested under this name until its serials are read"])
 
 
+@messages
 def confirm(
     name: Name,
     serial: Annotated[str, typer.Argument(help="The serial of the part.")],
@@ -122,6 +128,7 @@ def confirm(
             risks(name, ["what is known of the part, suspicions included, counts for this node from now on"])
 
 
+@messages
 def unfence(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -> None:
     """Let a node accept jobs again after the records were restored: raise their fencing token above the node's."""
     from muster import records

@@ -9,15 +9,15 @@ from typing import Annotated
 import typer
 
 from muster.cli import show
-from muster.cli.node import AsJson, Name
+from muster.cli.options import AsJson, Name
 from muster.errors import BadCertificate, MusterError
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("show")
-def show_(name: Name) -> None:
-    """Print a node's newest certificate as it was signed. Ends with status 1 if it holds no longer."""
+def show_(name: Name, json: AsJson = False) -> None:
+    """Print a node's newest certificate, JSON as it was signed. Ends with status 1 if it holds no longer."""
     from muster import records
 
     found = records.certificate_of(name)
@@ -25,7 +25,8 @@ def show_(name: Name) -> None:
         raise MusterError(f"{name} has no certificate: it gets one when it is admitted")
     typer.echo(found.document)
     if why := found.invalid(datetime.datetime.now(datetime.UTC)):
-        raise MusterError(f"the certificate of {name} holds no longer: {why}")
+        typer.echo(f"muster: the certificate of {name} holds no longer: {why}", err=True)
+        raise typer.Exit(1)
 
 
 @app.command("list")
@@ -67,10 +68,17 @@ def verify(
 
 
 @app.command("key")
-def key(new: Annotated[bool, typer.Option("--new", help="Make a key first; the file must not exist.")] = False) -> None:
+def key(
+    new: Annotated[bool, typer.Option("--new", help="Make a key first; the file must not exist.")] = False,
+    json: AsJson = False,
+) -> None:
     """Print the public key that verifies this controller's certificates."""
     from muster import records
 
     if new:
         records.new_key()
-    typer.echo(records.public_text(records.signing_key(create=False)), nl=False)
+    public = records.public_text(records.signing_key(create=False))
+    if json:
+        show.as_json({"public_key": public})
+    else:
+        typer.echo(public, nl=False)

@@ -9,7 +9,8 @@ import typer
 from muster.cli import show
 from muster.cli.adoption import Reason, given
 from muster.cli.dry import DryRun, rehearsed, risks
-from muster.cli.node import AsJson, AsWho
+from muster.cli.messages import messages
+from muster.cli.options import AsJson, AsWho
 
 if TYPE_CHECKING:
     from muster.records import GoldenRecord
@@ -43,6 +44,7 @@ def list_(
 
 
 @app.command("withdraw")
+@messages
 def withdraw(
     golden: Annotated[str, typer.Argument(help="The golden's id, as `muster golden list` gives it.")],
     reason: Reason,

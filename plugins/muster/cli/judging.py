@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from muster.cli import show
-from muster.cli.node import AsJson
+from muster.cli.options import AsJson
 from muster.cli.run import OfNode
 from muster.errors import MusterError
 

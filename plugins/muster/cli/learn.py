@@ -10,6 +10,7 @@ import typer
 
 from muster.cli import show
 from muster.cli.dry import DryRun
+from muster.cli.messages import messages
 from muster.errors import MusterError
 from muster.settings import settings
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from muster_criteria.sku_files.model import Sku
 
 
+@messages
 def learn(
     name: Annotated[str, typer.Argument(help="The SKU.")],
     level: Annotated[str, typer.Option(help="Learn from measurements of this level.")] = "standard",

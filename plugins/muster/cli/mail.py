@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from muster.cli import show
-from muster.cli.node import AsJson
-from muster.errors import MusterError
+from muster.cli.options import AsJson
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -50,13 +49,15 @@ def drop(keys: Keys, json: AsJson = False) -> None:
 
 def _each(keys: list[str], change: Callable[[str], bool], done: str, json: bool) -> None:
     changed = [key for key in keys if change(key)]
+    missing = [key for key in keys if key not in changed]
     if json:
-        show.as_json({"changed": changed})
+        show.as_json({"changed": changed, "missing": missing})
     else:
         for key in changed:
             typer.echo(f"{key} {done}")
-    if missing := [key for key in keys if key not in changed]:
-        raise MusterError(f"no unsent mail has the key {', '.join(missing)}: see `muster mail list`")
+    if missing:
+        typer.echo(f"muster: no unsent mail has the key {', '.join(missing)}: see `muster mail list`", err=True)
+        raise typer.Exit(1)
 
 
 def _names(recipients: tuple[str, ...]) -> str:

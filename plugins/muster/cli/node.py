@@ -10,6 +10,8 @@ import typer
 
 from muster.cli import show
 from muster.cli.dry import DryRun, rehearsed, risks
+from muster.cli.messages import messages
+from muster.cli.options import AsJson, AsWho, Name
 from muster.errors import MusterError
 from muster.lifecycle.transitions import State
 from muster.settings import settings
@@ -19,12 +21,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="The node's name.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
-AsWho = Annotated[str, typer.Option("--as", help="Who decides; default: MUSTER_PERSON, else your login name.")]
-
 
 @app.command("add")
+@messages
 def add(
     host: Annotated[str, typer.Argument(help="Host name or address.")],
     sku: Annotated[str, typer.Option(help="Its hardware model, one of `muster sku list`.")],
@@ -59,6 +58,7 @@ def add(
 
 
 @app.command("import")
+@messages
 def import_(
     file: Annotated[Path, typer.Argument(help="YAML with a list `nodes`, or CSV with a header line.")],
     dry_run: DryRun = False,
@@ -163,6 +163,7 @@ def history(name: Name, json: AsJson = False) -> None:
 
 
 @app.command("move")
+@messages
 def move(
     name: Name,
     to: Annotated[State, typer.Argument(help="The state to move it to.")],

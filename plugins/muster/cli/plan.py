@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from muster.cli import show
-from muster.cli.node import AsJson
+from muster.cli.options import AsJson
 
 
 def plan(

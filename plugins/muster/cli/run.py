@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from muster.cli import show
-from muster.cli.node import AsJson
+from muster.cli.messages import messages
+from muster.cli.options import AsJson
 
 OfNode = Annotated[str, typer.Option("--node", help="Which node, if the run tests several.")]
 
@@ -77,6 +78,7 @@ def show_(
     show.findings(found for stage in report.stages for found in stage.judgement.findings)
 
 
+@messages
 def export(
     run_id: Annotated[str, typer.Argument(help="The run's id.")],
     to: Annotated[Path, typer.Option(help="The folder to write to: a new or an empty one.")],

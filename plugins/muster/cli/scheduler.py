@@ -9,12 +9,14 @@ import typer
 from muster.cli import show
 from muster.cli.adoption import Reason, given
 from muster.cli.dry import DryRun, rehearsed, risks
-from muster.cli.node import AsJson, AsWho, Name
+from muster.cli.messages import messages
+from muster.cli.options import AsJson, AsWho, Name
 
 if TYPE_CHECKING:
     from muster.records import PlaceRecord
 
 
+@messages
 def scheduler(
     name: Name,
     reason: Reason,

@@ -12,7 +12,7 @@ import typer
 from muster import acting
 from muster.cli import dry, show
 from muster.cli.follow import follow
-from muster.cli.node import AsJson
+from muster.cli.options import AsJson
 from muster.errors import MusterError
 from muster.settings import settings
 

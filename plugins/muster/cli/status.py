@@ -9,7 +9,8 @@ import typer
 from muster.cli import scheduler, show
 from muster.cli.adoption import Reason, given
 from muster.cli.dry import DryRun, rehearsed, risks
-from muster.cli.node import AsJson, AsWho, Name
+from muster.cli.messages import messages
+from muster.cli.options import AsJson, AsWho, Name
 from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, State
 
 
@@ -65,6 +66,7 @@ def status(json: AsJson = False) -> None:
                    f"or `muster mail drop {mail.key}`")  # fmt: skip
 
 
+@messages
 def keep(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -> None:
     """Keep a node in service although a verdict against it is held."""
     from muster import records

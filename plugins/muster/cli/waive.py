@@ -10,12 +10,14 @@ import typer
 from muster.cli import show
 from muster.cli.adoption import Reason, given
 from muster.cli.dry import DryRun, rehearsed, risks
-from muster.cli.node import AsJson, AsWho
+from muster.cli.messages import messages
+from muster.cli.options import AsJson, AsWho
 from muster.errors import MusterError
 
 app = typer.Typer(no_args_is_help=True)
 
 
+@messages
 def waive(
     finding: Annotated[str, typer.Argument(help="The finding's id, as reports and `muster runs show` give it.")],
     until: Annotated[str, typer.Option(help="The day (YYYY-MM-DD, UTC) on which it ends.")],
@@ -64,6 +66,7 @@ def list_(
 
 
 @app.command("revoke")
+@messages
 def revoke(
     waiver: Annotated[int, typer.Argument(help="The waiver's id, as `muster waivers list` gives it.")],
     reason: Reason,

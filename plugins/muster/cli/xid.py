@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from muster.cli import show
-from muster.cli.node import AsJson
+from muster.cli.options import AsJson
 from muster.errors import MusterError
 from muster.settings import settings
 
@@ -28,6 +28,7 @@ Policy = Annotated[str, typer.Option(help="A policy's name, or the path of its f
 def show_(
     code: Annotated[int | None, typer.Argument(help="Only this code.")] = None,
     policy: Policy = DEFAULT,
+    json: AsJson = False,
 ) -> None:
     """Show a policy: for each code its meaning, severity, action and source, and why where others disagree."""
     table = load(policy)
@@ -36,6 +37,9 @@ def show_(
         raise MusterError(
             f"policy {table.cited} has no code {code}: it would be {table.entry('xid', code or 0).severity}"
         )
+    if json:
+        show.as_json({"policy": table.cited, "entries": [entry.model_dump(mode="json") for entry in entries]})
+        return
     rows = [
         [f"{entry.kind.upper()} {number}", entry.severity, entry.action, entry.meaning, entry.why,
          f"{table.sources[entry.source].text} ({table.sources[entry.source].date})"]
