@@ -17,6 +17,11 @@ from typing import Any
 from websockets.sync.client import ClientConnection, connect
 
 SIZES = {"phone": (390, 844), "laptop": (1366, 768), "wall": (2560, 1440)}
+NAVIGATED = "Inspected target navigated or closed"
+
+
+class Navigated(Exception):
+    """The page was replaced by another while a script ran in it."""
 
 
 class Browser:
@@ -37,6 +42,8 @@ class Browser:
             if message.get("method") == "Network.requestWillBeSent":
                 self.requested.append(message["params"]["request"]["url"])
             if message.get("id") == number:
+                if message.get("error", {}).get("message") == NAVIGATED:
+                    raise Navigated
                 assert "error" not in message, message["error"]
                 return dict(message["result"])
 
@@ -55,10 +62,12 @@ class Browser:
         """The first true value of a JavaScript expression, True for an object; one that throws counts as false."""
         end = time.monotonic() + seconds
         while True:
-            value = self.script(
-                f"(() => {{ try {{ const it = {expression}; return typeof it === 'object' ? it !== null : it }}"
-                " catch { return null } })()"
-            )
+            value = None
+            with contextlib.suppress(Navigated):  # the old page went while the expression ran: ask the new one
+                value = self.script(
+                    f"(() => {{ try {{ const it = {expression}; return typeof it === 'object' ? it !== null : it }}"
+                    " catch { return null } })()"
+                )
             if value:
                 return value
             assert time.monotonic() < end, f"never true: {expression}\n{self.script('document.body.innerText')[:2000]}"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 import urllib3
-import yaml
 
 from muster.errors import BadScheduler, SchedulerDown
+from muster_criteria import yaml_file
 from muster_criteria.text import one_line
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ MANAGER = "muster"
 """The field manager of all our changes, by which the API server records what is ours."""
 
 CONFLICTS_MAX = 5
+KUBE_CONFIG_BYTES_MAX = 1_000_000
 PAGE = 500
 _MERGE = "application/merge-patch+json"
 _STRATEGIC = "application/strategic-merge-patch+json"
@@ -166,7 +167,7 @@ def client_of(login: KubernetesLogin, context: str, connection: str) -> ApiClien
             config.load_incluster_config(client_configuration=configuration)
         elif login.kube_config:
             text = login.kube_config
-            parsed = yaml.safe_load(text) if isinstance(text, str) else text
+            parsed = yaml_file.load(text, KUBE_CONFIG_BYTES_MAX) if isinstance(text, str) else text
             config.load_kube_config_from_dict(
                 parsed, context=context or None, client_configuration=configuration, persist_config=False
             )
@@ -180,7 +181,7 @@ def client_of(login: KubernetesLogin, context: str, connection: str) -> ApiClien
                 f"the Airflow connection {connection} names no cluster: set kube_config, kube_config_path or "
                 "in_cluster in its extra"
             )
-    except (config.ConfigException, OSError, ValueError, TypeError, yaml.YAMLError) as error:
+    except (config.ConfigException, OSError, ValueError, TypeError) as error:
         raise BadScheduler(
             f"the Airflow connection {connection} cannot be used with context {context or '(current)'}: {error}"
         ) from None

@@ -18,12 +18,13 @@ from pydantic_core import PydanticCustomError
 from muster.errors import BadInventory, MusterError, at
 from muster.records import HOST_KEY, NODE_NAME, NewNode
 from muster.remote.bmc import BadBmc, parse_bmc
+from muster_criteria import yaml_file
 from muster_criteria.text import one_line
+from muster_criteria.yaml_file import BadYaml
 
 BYTES_MAX = 16 * 1024 * 1024
 """Room for 30,000 nodes with all their settings."""
 QUOTED_MAX = 80
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 SCANS = 32
 """Host keys scanned at a time; few enough not to trigger a firewall."""
@@ -203,12 +204,10 @@ def pin(
 
 def _from_yaml(path: Path, text: str) -> Iterator[tuple[str, Any]]:
     try:
-        root = yaml.compose(text, _LOADER)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = min(mark.line, text.rstrip("\n").count("\n")) + 1 if mark else 1  # the mark may be behind the end
-        what = getattr(error, "problem", None) or str(error)
-        raise BadInventory([f"{path}:{line}: this is not YAML ({what}); correct it there or just above"]) from None
+        root = yaml_file.compose(text, BYTES_MAX)
+    except BadYaml as error:
+        what = f"this is not YAML ({error.problem}); correct it there or just above"
+        raise BadInventory([f"{path}:{error.line or 1}: {what}"]) from None
     listed = _entry(root, "nodes")
     if not isinstance(listed, yaml.SequenceNode):
         raise BadInventory([f"{path}:1: there is no list `nodes`; write `nodes:` and one `- name: …` for each"])

@@ -15,9 +15,11 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
+from muster_criteria import yaml_file
 from muster_criteria.sku_files.figures import NOT_STATED
 from muster_criteria.sku_files.limits import Limit, labelled
 from muster_criteria.written import Written, as_tuple
+from muster_criteria.yaml_file import BadYaml
 
 FOLDER = "learned"
 LEARNED_BYTES_MAX = 500_000
@@ -109,12 +111,10 @@ def read_learned(path: Path, sku: str) -> tuple[bytes, LearnedFile]:
     """A revision with its bytes. Raises BadCalibration."""
     text = path.read_bytes()
     where = f"{FOLDER}/{path.name}"
-    if len(text) > LEARNED_BYTES_MAX:
-        raise BadCalibration(f"{where} is larger than {LEARNED_BYTES_MAX} bytes")
     try:
-        file = LearnedFile.model_validate(yaml.safe_load(text))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise BadCalibration(f"{where} is not YAML") from None
+        file = LearnedFile.model_validate(yaml_file.load(text, LEARNED_BYTES_MAX))
+    except BadYaml as error:
+        raise BadCalibration(f"{where} {error}") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise BadCalibration(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -12,15 +12,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
+from muster_criteria import yaml_file
 from muster_criteria.sku_files.declarations import Declared
 from muster_criteria.sku_files.learned import BadCalibration, newest, read_learned, with_learned
 from muster_criteria.sku_files.lint import problems_of
 from muster_criteria.sku_files.model import Problem, Programme, Sku, SkuError
 from muster_criteria.sku_files.versions import BadVersions, with_versions
 from muster_criteria.xid.policy import BadPolicy, XidPolicy, find_policy, parse_policy
+from muster_criteria.yaml_file import BadYaml
 
 SHIPPED = Path(__file__).resolve().parents[2] / "skus"
 """The SKU files that come with Muster; a fleet's own folders are searched first."""
@@ -31,7 +32,6 @@ FAMILY_KEYS = ("sensors", "inventory", "limits", "versions", "absent")
 YAML_BYTES_MAX = 200_000
 NAME_MAX = 80
 _FILE_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is there
 
 
 def _folders(search: Sequence[Path]) -> list[Path]:
@@ -175,14 +175,10 @@ def _read_policy(named: object, search: Sequence[Path]) -> tuple[bytes, XidPolic
 
 def _read_yaml(path: Path) -> tuple[bytes, dict[str, Any]]:
     text = path.read_bytes()
-    if len(text) > YAML_BYTES_MAX:
-        raise SkuError(f"is larger than {YAML_BYTES_MAX} bytes")
     try:
-        raw = yaml.load(text, Loader=_LOADER)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}" if mark is not None else ""
-        raise SkuError(f"is not YAML{where}: {getattr(error, 'problem', None) or 'cannot be read'}") from None
+        raw = yaml_file.load(text, YAML_BYTES_MAX)
+    except BadYaml as error:
+        raise SkuError(str(error)) from None
     if not isinstance(raw, dict):
         raise SkuError("is not a map of keys to values")
     return text, raw

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from muster_criteria import yaml_file
 from muster_criteria.written import Written, as_tuple
+from muster_criteria.yaml_file import BadYaml
 
 FOLDER = "versions"
 BYTES_MAX = 100_000
@@ -109,12 +110,10 @@ def with_versions(raw: dict[str, Any], sku: str, search: Iterable[Path]) -> tupl
     if path is None:
         return b"", raw
     text, where = path.read_bytes(), f"{FOLDER}/{path.name}"
-    if len(text) > BYTES_MAX:
-        raise BadVersions(f"{where} is larger than {BYTES_MAX} bytes")
     try:
-        file = VersionsFile.model_validate(yaml.safe_load(text))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise BadVersions(f"{where} is not YAML") from None
+        file = VersionsFile.model_validate(yaml_file.load(text, BYTES_MAX))
+    except BadYaml as error:
+        raise BadVersions(f"{where} {error}") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         message = first["msg"].removeprefix("Value error, ")

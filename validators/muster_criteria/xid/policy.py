@@ -11,13 +11,14 @@ import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import yaml
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
+from muster_criteria import yaml_file
 from muster_criteria.model import Action, FaultClass
 from muster_criteria.written import Written, as_tuple
+from muster_criteria.yaml_file import BadYaml
 
 Kind = Literal["xid", "sxid"]
 POLICY_BYTES_MAX = 200_000
@@ -275,15 +276,10 @@ def returning(boots: Sequence[Iterable[XidEvent]], policy: XidPolicy) -> dict[tu
 
 def parse_policy(text: bytes, where: str) -> XidPolicy:
     """Read a policy. Raises BadPolicy, one sentence that names ``where`` and the key, for the first thing wrong."""
-    if len(text) > POLICY_BYTES_MAX:
-        raise BadPolicy(f"{where}: is larger than {POLICY_BYTES_MAX} bytes.")
     try:
-        raw: Any = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        raise BadPolicy(f"{where}: is not YAML{f' at line {mark.line + 1}' if mark else ''}.") from None
-    try:
-        return XidPolicy.model_validate(raw)
+        return XidPolicy.model_validate(yaml_file.load(text, POLICY_BYTES_MAX))
+    except BadYaml as error:
+        raise BadPolicy(f"{where}: {error}.") from None
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False, include_input=False)
         first = problems[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import random
 import tempfile
 from pathlib import Path
@@ -35,7 +36,14 @@ def _draw(rng: random.Random) -> Sample:
         read = mutate.document(rng, read)
     else:
         spoilt = _spoil(rng, read)
-    return Sample((name, yaml.safe_dump(read, sort_keys=False).encode("utf-8", "surrogatepass")), spoilt)
+    return Sample((name, _written(read).encode("utf-8", "surrogatepass")), spoilt)
+
+
+def _written(read: Any) -> str:
+    try:
+        return yaml.safe_dump(read, sort_keys=False)
+    except RecursionError:  # nested lists: PyYAML cannot write them; JSON is YAML too
+        return json.dumps(read, default=str)
 
 
 def _spoil(rng: random.Random, read: dict[str, Any]) -> str:
