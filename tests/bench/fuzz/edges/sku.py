@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 import json
 import random
@@ -21,16 +23,17 @@ BOUNDS = ("at_least", "at_most", "warn_at_least", "warn_at_most")
 
 
 @functools.cache
-def _shipped() -> tuple[tuple[str, str], ...]:
-    return tuple((path.name, path.read_text()) for path in sorted(SHIPPED.glob("*.yaml")))
+def _shipped() -> tuple[tuple[str, str, Any], ...]:
+    texts = [(path.name, path.read_text()) for path in sorted(SHIPPED.glob("*.yaml"))]
+    return tuple((name, text, yaml.safe_load(text)) for name, text in texts)
 
 
 def _draw(rng: random.Random) -> Sample:
-    name, text = rng.choice(_shipped())
+    name, text, values = rng.choice(_shipped())
     draw = rng.random()
     if draw < 0.3:
         return Sample((name, mutate.text(rng, text).encode("utf-8", "surrogatepass")))
-    read: Any = yaml.safe_load(text)
+    read: Any = copy.deepcopy(values)
     spoilt = ""
     if draw < 0.7:
         read = mutate.document(rng, read)
@@ -40,10 +43,11 @@ def _draw(rng: random.Random) -> Sample:
 
 
 def _written(read: Any) -> str:
-    try:
-        return yaml.safe_dump(read, sort_keys=False)
-    except RecursionError:  # nested lists: PyYAML cannot write them; JSON is YAML too
-        return json.dumps(read, default=str)
+    """The document as YAML. libyaml writes no surrogates, PyYAML no deep nesting; JSON is YAML too."""
+    for dumper in (getattr(yaml, "CSafeDumper", yaml.SafeDumper), yaml.SafeDumper):
+        with contextlib.suppress(UnicodeEncodeError, RecursionError):
+            return str(yaml.dump(read, Dumper=dumper, sort_keys=False))
+    return json.dumps(read, default=str)
 
 
 def _spoil(rng: random.Random, read: dict[str, Any]) -> str:
