@@ -18,7 +18,7 @@ UNFOLDING = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     [
         ("a: " + "[" * 100_000, 1, "nested deeper"),
         ("a:\n" + "".join("  " * level + "- \n" for level in range(1, NESTING_MAX + 2)), None, "nested deeper"),
-        (UNFOLDING, 7, "unfold to more than"),
+        (UNFOLDING, 6, "unfold to more than"),
         ("a: &a\n  - *a", 2, "contains itself"),
         ("a: 1\nb: [", 2, "did not find"),
         ("a: *b", 1, "undefined alias"),

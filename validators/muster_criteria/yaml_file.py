@@ -9,8 +9,8 @@ import yaml
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is there
 NESTING_MAX = 50
 """Deepest list or map. Our files need 6; libyaml's loader overflows the C stack at some ten thousand."""
-VALUES_MAX = 5_000_000
-"""Values with each alias unfolded; an inventory of 100,000 nodes has about 2 million."""
+BYTES_PER_VALUE = 4
+"""Fewest bytes of the permitted size a value stands for, each alias unfolded: aliases never hold more than plain text could."""
 
 
 class BadYaml(ValueError):
@@ -35,7 +35,7 @@ def compose(text: bytes | str, bytes_max: int) -> yaml.Node | None:
     if len(text) > bytes_max:
         raise BadYaml(f"it is larger than {bytes_max} bytes")
     try:
-        _check_bounds(text)
+        _check_bounds(text, bytes_max // BYTES_PER_VALUE)
         root: yaml.Node | None = yaml.compose(text, LOADER)
     except UnicodeDecodeError:
         raise BadYaml("it is not UTF-8") from None
@@ -46,7 +46,7 @@ def compose(text: bytes | str, bytes_max: int) -> yaml.Node | None:
     return root
 
 
-def _check_bounds(text: bytes | str) -> None:
+def _check_bounds(text: bytes | str, values_max: int) -> None:
     """Raises BadYaml for a text that is cheap to parse and costly to hold."""
     values = 0
     anchors: dict[str | None, int] = {}
@@ -68,8 +68,8 @@ def _check_bounds(text: bytes | str) -> None:
             values += 1
         if len(open_at) > NESTING_MAX:
             raise BadYaml(f"lists and maps are nested deeper than {NESTING_MAX}", line)
-        if values > VALUES_MAX:
-            raise BadYaml(f"its aliases unfold to more than {VALUES_MAX} values", line)
+        if values > values_max:
+            raise BadYaml(f"its aliases unfold to more than {values_max} values", line)
 
 
 def _bad(error: yaml.YAMLError) -> BadYaml:
