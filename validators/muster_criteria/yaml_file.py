@@ -10,7 +10,7 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, whe
 NESTING_MAX = 50
 """Deepest list or map. Our files need 6; libyaml's loader overflows the C stack at some ten thousand."""
 BYTES_PER_VALUE = 4
-"""Fewest bytes of the permitted size a value stands for, each alias unfolded: aliases never hold more than plain text could."""
+"""Bytes of the permitted size per value, each alias unfolded: aliases hold no more than plain text could."""
 
 
 class BadYaml(ValueError):
