@@ -235,6 +235,11 @@ def test_lint_tells_everything_at_once(folder: Path) -> None:
         load_sku("h100-sxm-8", [folder])
 
 
+def test_a_limit_that_is_copied_a_thousand_times_is_no_half_million_problems(folder: Path) -> None:
+    path = rewrite(folder, lambda raw: raw["limits"].extend([limit_of(raw, "gemm_rate", "floor")] * 1000))
+    assert 1000 <= len(lint_sku(path)) < 1100
+
+
 def test_values_by_level() -> None:
     assert at_level({"demo": 1, "short": 2, "standard": 3, "long": None}, "long") is None
     assert at_level([1, 2], "demo") == [1, 2]
