@@ -45,8 +45,8 @@ class NodeList:
         self._write(name, "")
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
-        """Add our reason, unless there is one. Raises SchedulerDown."""
-        if not self._read().get(name):
+        """Write our reason, unless there is somebody else's. Raises SchedulerDown."""
+        if (self._read().get(name) or OURS).startswith(OURS):
             self._write(name, OURS + reason)
 
     def _read(self) -> dict[str, str]:

@@ -16,14 +16,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from muster import records
+from muster.admission import clusters
+from muster.admission import service as schedulers
 from muster.errors import MusterError, UnknownRun
 from muster.integration.airflow_api import AirflowClient
 from muster.integration.runid import run_id
 from muster.lifecycle.transitions import State
-from muster_demo import fleet, service, watchdog
-from muster_demo.draw import draw_faults, load_answers, save_answers
+from muster_demo import fleet, service, slurm, watchdog
+from muster_demo.draw import draw_faults, load_answers, node_names, save_answers
 from muster_demo.hosts import Hosts, Keys, make_client_keys
-from muster_demo.outcome import read_mails, show_approvals, show_breaker, show_score, show_verdicts
+from muster_demo.jobs import Jobs
+from muster_demo.outcome import read_mails, show_approvals, show_breaker, show_score, show_slurm, show_verdicts
 from muster_demo.pytorch import find_interpreter
 from muster_demo.scoring import Score, score
 from muster_demo.service import ACTOR, Approver, ServiceStory, service_of
@@ -41,6 +44,9 @@ TIME_LIMIT_S = 1800.0
 """Five times what a machine with two idle cores needs."""
 
 MAIL_S = 60.0
+CLUSTER = "slurm"
+"""The demo's Slurm among MUSTER_SCHEDULERS."""
+
 PATIENCE_S = 60.0
 """Seconds that a question waits for the user before the demo answers it; with ``--exit`` it does not wait."""
 
@@ -96,7 +102,7 @@ def run(options: Options) -> int:
                 return Demo(options, place, supervisor, console).run()
             finally:
                 supervisor.stop(patience_s=3.0)
-    except (Busy, DemoFailed, ServiceFailed, MusterError) as error:
+    except (Busy, DemoFailed, ServiceFailed, slurm.SlurmFailed, MusterError) as error:
         console.print(f"[bold red]The demo failed:[/] {escape(str(error))}", soft_wrap=True)
         return 1
 
@@ -117,6 +123,8 @@ class Demo:
         self.console = console
         self.began = time.monotonic()
         self.actor_password = secrets.token_urlsafe(9)
+        self.jobs: Jobs | None = None
+        """Users' jobs; None without Slurm."""
 
     def say(self, sentence: str) -> None:
         """One line with the time elapsed."""
@@ -135,6 +143,7 @@ class Demo:
             raise DemoFailed("no python3 here can import torch: 'make demo' installs it")
         self.say(f"Muster demo, seed {self.options.seed} (--seed {self.options.seed} plants the same faults again)")
         keys = make_client_keys(self.place.root / "keys")
+        self.start_slurm()
         stack = self.start_services(keys)
         members = self.start_fleet(keys)
         self.enrol(members, python)
@@ -153,6 +162,22 @@ class Demo:
             self.linger(stack.login)
         return 0 if result.ok else 1
 
+    def start_slurm(self) -> None:
+        """Start a Slurm with every node of the fleet, where it is installed; without it the demo goes on."""
+        if why := slurm.missing(self.place.slurm):
+            self.say(f"No Slurm in this demo: {escape(why)}")
+            return
+        names = (fleet.host_name(), *node_names())
+        cluster = slurm.Slurm(self.supervisor, self.place.slurm, names, base_environment(self.place.mark))
+        try:
+            cluster.start()
+        except (ServiceFailed, slurm.SlurmFailed) as error:
+            cluster.stop()
+            self.say(f"No Slurm in this demo, since it does not start here: {escape(str(error))}")
+            return
+        self.jobs = Jobs(cluster, self.say)
+        self.say(f"Slurm is up, with {len(names)} nodes (SLURM_CONF={cluster.conf})")
+
     def start_services(self, keys: Keys) -> Stack:
         """Start the mail sink and Airflow; Airflow is not ready yet when this returns."""
         port_file = self.place.root / "mail.port"
@@ -164,7 +189,7 @@ class Demo:
         for username, password in ((login.username, login.password), (ACTOR, self.actor_password)):
             write_password(self.place.airflow, username, password)
         self.supervisor.wait_until("the mail sink", port_file.exists, 30)
-        mine = muster_settings(self.place, login, keys, self.options)
+        mine = muster_settings(self.place, login, keys, self.options) | scheduler_settings(self.jobs)
         os.environ.update(mine)
         environment = {
             **base,
@@ -199,6 +224,15 @@ class Demo:
         records.upgrade()
         added = [records.add_node(fleet.describe(member, python)) for member in members]
         self.say(f"{added.count('added')} nodes enrolled, host keys pinned")
+        if self.jobs is None:
+            return
+        names = [member.name for member in members]
+        clusters.check(CLUSTER, names)
+        for name in names:
+            records.place_on_scheduler(name, CLUSTER, name, ACTOR, "make demo")
+            if trouble := schedulers.carry_out(name):
+                raise DemoFailed(f"{name} cannot be closed in Slurm: {trouble}")
+        self.say("Slurm: every node is closed to users' jobs until Muster admits it")
 
     def trigger(self, members: list[fleet.Member], client: AirflowClient) -> list[Run]:
         """Trigger one qualification for each node, this machine first."""
@@ -225,7 +259,7 @@ class Demo:
         watcher = Watcher([], client, service.cells)
         with Progress(self.console, SERVICE) as progress:
             follow = functools.partial(self.follow, watcher, progress)
-            ServiceStory(watcher, approver, follow, level=LEVEL).run(names)
+            ServiceStory(watcher, approver, follow, level=LEVEL, users=self.jobs).run(names)
 
     def follow(self, watcher: Watcher, progress: Progress, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Show progress until every run is over, doing ``meanwhile`` at each look.
@@ -257,6 +291,9 @@ class Demo:
         show_verdicts(self.console, reports, services)
         show_breaker(self.console, records.breaker(simulated=True))
         show_approvals(self.console, services.values(), ACTOR)
+        in_slurm = self.jobs.seen() if self.jobs else None
+        if self.jobs:
+            show_slurm(self.console, self.jobs.slurm)
         host, *simulated = members
         result = score(
             reports,
@@ -265,6 +302,7 @@ class Demo:
             mails,
             host=host.name,
             simulated=tuple(member.name for member in simulated),
+            slurm=in_slurm,
         )
         show_score(self.console, result)
         self.say(f"Reports: {self.place.mail} (the .html files open in a browser; .eml are the mails as sent)")
@@ -322,6 +360,14 @@ def muster_settings(place: Workdir, login: Login, keys: Keys, options: Options) 
         "MUSTER_REVALIDATION_LEVEL": LEVEL,
         "MUSTER_REVALIDATION_AFTER_HOURS": "0",
     }
+
+
+def scheduler_settings(jobs: Jobs | None) -> dict[str, str]:
+    """The demo's Slurm as a cluster of Muster's settings; {} without it."""
+    if jobs is None:
+        return {}
+    chosen = {"kind": "slurm", "slurm_conf": str(jobs.slurm.conf), "test_partition": slurm.TESTS}
+    return {"MUSTER_SCHEDULERS": json.dumps({CLUSTER: chosen})}
 
 
 def connections(keys: Keys, smtp_port: int) -> dict[str, str]:

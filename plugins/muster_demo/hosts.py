@@ -108,7 +108,6 @@ class Hosts:
             if port is not None and self._lets_us_in(port):
                 return Server(name, port, f"OpenSSH's server ({sshd})")
             self.supervisor.stop([name])
-            del self.supervisor.services[name]
             why = "OpenSSH's server is installed but does not let this user in"
         else:
             why = "OpenSSH's server is not installed"

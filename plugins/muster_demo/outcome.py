@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import email.policy
 import pathlib
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from rich.text import Text
 from muster.lifecycle.breaker import Breaker
 from muster.lifecycle.transitions import is_person
 from muster_demo.scoring import Mail, Score, Service, critical_findings
+from muster_demo.slurm import Slurm
 from muster_demo.table import SERVICE, STYLES, production_cell
 from muster_reports.model import RunReport
 
@@ -94,6 +96,14 @@ def show_approvals(console: Console, services: Iterable[Service], actor: str) ->
     console.print()
     for sentence in admissions(services, actor):
         console.print(Text(sentence), soft_wrap=True)
+
+
+def show_slurm(console: Console, cluster: Slurm) -> None:
+    """Print Slurm's own view of the nodes, and how to ask it."""
+    command = ("sinfo", "--Node", "--partition=users", "--format=%18N %10T %E")
+    console.print()
+    console.print(Text(f"$ SLURM_CONF={cluster.conf} {shlex.join(command)}", "bold"), soft_wrap=True)
+    console.print(Text(cluster.call(*command).rstrip()), soft_wrap=True)
 
 
 def show_score(console: Console, result: Score) -> None:

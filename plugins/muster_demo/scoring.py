@@ -18,6 +18,11 @@ QUALIFIED = "qualified"
 SERVES = "production"
 REMOVED = "quarantine"
 SIMULATED = "simulated"
+OURS = "muster: "
+"""Begins the Reason of every node that Muster drained."""
+
+HEADLINE_LEAST = 40
+"""Characters of a failed node's headline that its Reason holds at least."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +82,19 @@ class Service:
 
 
 @dataclasses.dataclass(frozen=True)
+class InSlurm:
+    """What the demo's Slurm shows at the end, and what its users' jobs met.
+
+    ``ran``: nodes that took a job once they were admitted. ``gave_way``: seconds that a job waited for a node under
+    test, by node. ``closed``: the Reason of each drained node.
+    """
+
+    ran: tuple[str, ...]
+    gave_way: Mapping[str, float]
+    closed: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
 class Mail:
     """What scoring needs of a mail in the sink."""
 
@@ -123,8 +141,12 @@ def score(
     *,
     host: str,
     simulated: Sequence[str],
+    slurm: InSlurm | None = None,
 ) -> Score:
-    """Examine a finished demo: one qualification a node (``host`` and each of ``simulated``), one mail a verdict."""
+    """Examine a finished demo: one qualification a node (``host`` and each of ``simulated``), one mail a verdict.
+
+    ``slurm``: None for a demo without Slurm.
+    """
     faults = {fault.node: fault for fault in planted}
     of_node = {report.node: report for report in reports}
     checks: list[Check] = []
@@ -142,6 +164,8 @@ def score(
         runs = (report, *served.reports)
         checks.append(_check_marking(node, runs, simulated=node in simulated))
         checks.append(_check_mails(node, len(runs) + served.judged_again, mails, simulated=node in simulated))
+        if slurm is not None:
+            checks.append(_check_slurm(report, served, slurm))
     again = [served.node for served in services.values() if served.revalidated]
     checks.append(
         Check(
@@ -151,6 +175,8 @@ def score(
             f"{', '.join(again) or 'there is none that did'}",
         )
     )
+    if slurm is not None:
+        checks.append(_check_gave_way(slurm, services))
     checks.append(
         Check(
             "one_run",
@@ -212,6 +238,31 @@ def _check_never_served(served: Service, where: str) -> Check:
     if served.state == where and not served.entered_by:
         return Check("kept_out", True, expected)
     return Check("kept_out", False, f"{expected}, but {found} is in {served.state}")
+
+
+def _check_slurm(report: RunReport, served: Service, slurm: InSlurm) -> Check:
+    """Slurm obeys the records: users' jobs run where the node serves, and it is closed for our reason elsewhere."""
+    reason = slurm.closed.get(served.node)
+    if served.state == SERVES:
+        expected = f"{served.node} must be open in Slurm and have taken a job"
+        found = f"it is closed: {reason}" if reason else "no job ran on it"
+        held = reason is None and served.node in slurm.ran
+        return Check("slurm", held, expected if held else f"{expected}, but {found}")
+    expected = f"{served.node} must be closed in Slurm for Muster's reason"
+    why = report.headline[:HEADLINE_LEAST] if served.state == REMOVED else ""
+    held = reason is not None and reason.startswith(OURS) and why in reason
+    return Check(
+        "slurm", held, expected if held else f"{expected}, but it is {f'closed: {reason}' if reason else 'open'}"
+    )
+
+
+def _check_gave_way(slurm: InSlurm, services: Mapping[str, Service]) -> Check:
+    expected = "a user's job must take a node back from its test, which costs the node nothing"
+    harmed = [node for node in slurm.gave_way if services[node].state != SERVES]
+    if harmed or not slurm.gave_way:
+        found = f"{harmed[0]} left production" if harmed else "no job did"
+        return Check("gave_way", False, f"{expected}, but {found}")
+    return Check("gave_way", True, expected)
 
 
 def _check_marking(node: str, runs: Sequence[RunReport], *, simulated: bool) -> Check:

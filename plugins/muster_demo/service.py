@@ -7,7 +7,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from muster import records
 from muster.errors import AirflowRefused
@@ -83,12 +83,33 @@ class Approver:
                 raise
 
 
+class Users(Protocol):
+    """Users whose jobs run on nodes in production."""
+
+    def run_on(self, node: str) -> None:
+        """Run a job on an idle node."""
+
+    def take_back(self, node: str) -> None:
+        """Run a job on a node that is being tested."""
+
+
 class ServiceStory:
-    """Takes qualified nodes into service step by step; ``follow`` waits until all runs of the watcher are over."""
+    """Takes qualified nodes into service step by step; ``follow`` waits until all runs of the watcher are over.
+
+    ``users``: None without a scheduler that would run their jobs.
+    """
 
     def __init__(
-        self, watcher: Watcher, approver: Approver, follow: Callable[[Callable[[], None]], None], *, level: str
+        self,
+        watcher: Watcher,
+        approver: Approver,
+        follow: Callable[[Callable[[], None]], None],
+        *,
+        level: str,
+        users: Users | None = None,
     ) -> None:
+        self.users = users
+        self.interrupted: set[str] = set()
         self.watcher = watcher
         self.client = watcher.client
         self.approver = approver
@@ -96,7 +117,10 @@ class ServiceStory:
         self.level = level
 
     def run(self, nodes: Sequence[str]) -> None:
-        """Judge the nodes by each other, validate them together, have questions answered, and revalidate one."""
+        """Judge the nodes by each other, validate them together, have questions answered, and revalidate one.
+
+        Users' jobs, if there are any, run on what is in production, and interrupt a second revalidation.
+        """
         for dag_id in DAGS:
             patiently(functools.partial(self.client.unpause, dag_id))
         # From here on the nodes have each other as peers.
@@ -108,9 +132,25 @@ class ServiceStory:
         self._watch(ADMISSION_DAG)
         self.follow(self.approver.look)
         serving = [node.name for node in records.list_nodes(states=(State.PRODUCTION,)) if node.name in nodes]
-        self._trigger(PICK_DAG, {"level": self.level}, serving)
+        if self.users is None:
+            self._revalidate("now__demo", serving, _nothing)
+            return
+        for node in serving:
+            self.users.run_on(node)
+        self._revalidate("now__demo", serving, _nothing)
+        self._revalidate("again__demo", serving, functools.partial(self._interrupt, self.users))
+
+    def _revalidate(self, run_id: str, serving: Sequence[str], meanwhile: Callable[[], None]) -> None:
+        self._trigger(PICK_DAG, {"level": self.level}, serving, run_id)
         self._watch(REVALIDATION_DAG)
-        self.follow(_nothing)
+        self.follow(meanwhile)
+
+    def _interrupt(self, users: Users) -> None:
+        """Have a user's job take each node back on which a test computes now."""
+        for run in self.watcher.going():
+            if run.node not in self.interrupted and computes(run):
+                self.interrupted.add(run.node)
+                users.take_back(run.node)
 
     def _validate(self, nodes: Sequence[str], reason: str) -> None:
         for number, block in enumerate(blocks(nodes), start=1):
@@ -119,22 +159,31 @@ class ServiceStory:
             self.watcher.runs += [Run(node, True, BLOCK_DAG, run_id) for node in block]
         self.follow(_nothing)
 
-    def _trigger(self, dag_id: str, conf: Mapping[str, object], nodes: Sequence[str]) -> None:
+    def _trigger(
+        self, dag_id: str, conf: Mapping[str, object], nodes: Sequence[str], run_id: str = "now__demo"
+    ) -> None:
         """Run a DAG that concerns all of them, and wait for its end."""
-        run_id = "now__demo"
         trigger_once(self.client, dag_id, run_id, conf)
         self.watcher.runs += [Run(node, True, dag_id, run_id) for node in nodes]
         self.follow(_nothing)
 
     def _watch(self, dag_id: str) -> None:
         """Follow every run of a DAG whose runs concern one node each."""
-        runs = patiently(lambda: self.client.runs(dag_id))
-        self.watcher.runs += [Run(str(run["conf"]["node"]), True, dag_id, str(run["dag_run_id"])) for run in runs]
+        found = patiently(lambda: self.client.runs(dag_id))
+        runs = [Run(str(run["conf"]["node"]), True, dag_id, str(run["dag_run_id"])) for run in found]
+        self.watcher.runs += [run for run in runs if run not in self.watcher.runs]
 
 
 def without_verdict(served: Service) -> bool:
     """Whether the node's latest block gave no verdict on it."""
     return bool(served.validations) and served.validations[-1].verdict in INCONCLUSIVE
+
+
+def computes(run: Run) -> bool:
+    """Whether a revalidation's test has begun on the node."""
+    return run.dag_id == REVALIDATION_DAG and any(
+        records.get_job(run.dag_id, run.run_id, stage) is not None for stage in STAGES
+    )
 
 
 def _nothing() -> None:

@@ -80,7 +80,7 @@ class Supervisor:
 
         This includes what a killed service left: it is still in that service's session.
         """
-        chosen = {name: self.services[name] for name in (self.services if names is None else names)}
+        chosen = {name: self.services.pop(name) for name in list(self.services if names is None else names)}
         alive = [psutil.Process(service.pid) for service in chosen.values() if not service.ended()]
         end_all(alive, patience_s=patience_s)
         for service in chosen.values():
@@ -131,15 +131,23 @@ SERVICE_PORTS = range(20_000, 32_000)
 
 
 def free_port() -> int:
-    """A random TCP port of the loopback interface that is free now. Raises ServiceFailed after 100 that are not."""
-    for port in random.SystemRandom().sample(SERVICE_PORTS, 100):
+    """A random TCP port of the loopback interface that is free now. Raises ServiceFailed as ``free_ports``."""
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """As many different TCP ports. Raises ServiceFailed if so many of 100 more are not free."""
+    found: list[int] = []
+    for port in random.SystemRandom().sample(SERVICE_PORTS, count + 100):
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return port
-    raise ServiceFailed(f"no free port between {SERVICE_PORTS.start} and {SERVICE_PORTS.stop}")
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise ServiceFailed(f"no {count} free ports between {SERVICE_PORTS.start} and {SERVICE_PORTS.stop}")
 
 
 def port_is_open(port: int) -> bool:

@@ -65,25 +65,28 @@ class Watcher:
     def look(self) -> list[Row]:
         """One row for each node, in the order of the runs; a node is done if none of its runs is going on."""
         states = {node.name: node.state.value for node in records.list_nodes()}
-        going = [run for run in self.runs if run not in self.over]
+        going = self.going()
         ended = {dag_id: self._ended(dag_id) for dag_id in {run.dag_id for run in going}}
         self.over |= {run: ended[run.dag_id][run.run_id] for run in going if run.run_id in ended[run.dag_id]}
         # Of each node the latest run is shown.
         latest = {run.node: run for run in self.runs}
-        busy = {run.node for run in self.runs if run not in self.over}
+        busy = {run.node for run in self.going()}
         return [
             Row(node, run.simulated, self.cells(run, run in self.over), states.get(node, ""), node not in busy)
             for node, run in latest.items()
         ]
 
+    def going(self) -> list[Run]:
+        """The runs that were not over at the last look."""
+        return [run for run in self.runs if run not in self.over]
+
     def hanging(self) -> str:
         """The runs that are not over, with their tasks' states, as a sentence."""
         found = []
-        for run in self.runs:
-            if run not in self.over:
-                tasks = self.client.task_states(run.dag_id, run.run_id)
-                at = [f"{task} {state}" for task, state in tasks.items() if state not in ("none", "success", "skipped")]
-                found.append(f"{run.node} ({', '.join(at) or 'no task was started'})")
+        for run in self.going():
+            tasks = self.client.task_states(run.dag_id, run.run_id)
+            at = [f"{task} {state}" for task, state in tasks.items() if state not in ("none", "success", "skipped")]
+            found.append(f"{run.node} ({', '.join(at) or 'no task was started'})")
         return "; ".join(found)
 
     def _ended(self, dag_id: str) -> dict[str, str]:

@@ -42,6 +42,11 @@ class Workdir:
         return self.root / "nodes"
 
     @property
+    def slurm(self) -> pathlib.Path:
+        """Slurm's configuration, state, sockets and logs."""
+        return self.root / "slurm"
+
+    @property
     def mail(self) -> pathlib.Path:
         """The mail sink."""
         return self.root / "mail"

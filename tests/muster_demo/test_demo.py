@@ -13,11 +13,11 @@ from muster_demo.draw import draw_faults, node_names
 from tests.muster_demo.started import Demo
 
 SEED = 1
-MAILS = 7 + 2 + 2 + 1
+MAILS = 7 + 2 + 2 + 2
 """One for each qualification, for each healthy node that is judged again by its peers, for each of them as a member of
-a block, and for the revalidation."""
+a block, for the revalidation, and for the one that a user's job interrupts."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_torch, pytest.mark.early(1)]
+pytestmark = [pytest.mark.slow, pytest.mark.needs_torch, pytest.mark.needs_slurm, pytest.mark.early(1)]
 
 
 @pytest.mark.timeout(1900)
@@ -35,6 +35,8 @@ def test_unattended_it_finds_every_fault_and_takes_everybody_else_into_service(
     assert len(list((directory / "mail").glob("*.eml"))) == MAILS
     for node in set(node_names()) - {fault.node for fault in faults}:
         assert f"{node} entered production by itself" in printed
+        assert f"Slurm: a user's job ran on {node}" in printed
+    assert "its test is given up" in printed
     assert watchdog.marked(str(directory)) == []
     times = _busy_times(directory, monkeypatch)
     host = [time for time in times if time[2]]

@@ -10,7 +10,7 @@ import pytest
 from muster.records import ApprovalRecord
 from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgement, Severity, Verdict
 from muster_demo.draw import FAULT_KINDS, GPUS_PER_NODE, draw_faults, load_answers, node_names, save_answers
-from muster_demo.scoring import Mail, Score, Service, score
+from muster_demo.scoring import InSlurm, Mail, Score, Service, score
 from muster_reports.model import RunReport, StageReport
 
 HOST = "host-here"
@@ -39,7 +39,7 @@ def report(node: str, verdict: Verdict, findings: tuple[Finding, ...] = (), simu
         reason="demo",
         simulated=simulated,
         verdict=verdict,
-        headline="",
+        headline="it is slow" if verdict is Verdict.FAIL else "",
         state_before="registered",
         state_after="quarantine" if verdict is Verdict.FAIL else "qualified",
         started_at=NOW,
@@ -80,6 +80,7 @@ class Fleet:
         self.reports = {HOST: report(HOST, Verdict.PROVISIONAL, simulated=False)}
         self.mails = [mail(HOST, simulated=False)]
         self.services = {HOST: Service(HOST, "qualified")}
+        self.slurm: InSlurm | None = None
         for node in node_names():
             fault = faulty.get(node)
             if fault:
@@ -114,8 +115,17 @@ class Fleet:
 
     def score(self) -> Score:
         return score(
-            list(self.reports.values()), self.services, self.planted, self.mails, host=HOST, simulated=node_names()
-        )
+            list(self.reports.values()), self.services, self.planted, self.mails, host=HOST, simulated=node_names(),
+            slurm=self.slurm,
+        )  # fmt: skip
+
+    def in_slurm(self, **changed: object) -> None:
+        """Have a Slurm in the demo; right, but for what is ``changed``."""
+        serving = [node for node, served in self.services.items() if served.entered_by]
+        closed = {HOST: "muster: registered, not admitted yet"}
+        closed |= {fault.node: "muster: the run found a critical fault: it is slow" for fault in self.planted}
+        right = InSlurm(ran=tuple(serving), gave_way={serving[0]: 1.5}, closed=closed)
+        self.slurm = dataclasses.replace(right, **changed)  # type: ignore[arg-type]
 
     def wrong(self) -> list[str]:
         return [check.code for check in self.score().checks if not check.ok]
@@ -292,6 +302,32 @@ def test_a_lost_or_doubled_or_unmarked_mail_turns_it_red() -> None:
         fleet = Fleet()
         spoil(fleet.mails)
         assert not fleet.score().ok
+
+
+def spoilt_slurms() -> list[tuple[str, dict[str, object]]]:
+    fleet = Fleet()
+    fleet.in_slurm()
+    assert fleet.slurm is not None
+    closed, (healthy, other), faulty = fleet.slurm.closed, fleet.slurm.ran, fleet.of_kind("sdc").node
+    opened = {node: reason for node, reason in closed.items() if node != faulty}
+    return [
+        ("slurm", {"ran": (healthy,)}),
+        ("slurm", {"closed": {**closed, other: "muster: it was tested"}}),
+        ("slurm", {"closed": opened}),
+        ("slurm", {"closed": {**closed, faulty: "bad fan"}}),
+        ("slurm", {"closed": {**closed, faulty: "muster: registered, not admitted yet"}}),
+        ("gave_way", {"gave_way": {}}),
+        ("gave_way", {"gave_way": {faulty: 1.0}}),
+    ]
+
+
+@pytest.mark.parametrize(("code", "changed"), spoilt_slurms())
+def test_a_slurm_that_does_not_obey_turns_it_red(code: str, changed: dict[str, object]) -> None:
+    fleet = Fleet()
+    fleet.in_slurm()
+    assert fleet.score().ok
+    fleet.in_slurm(**changed)
+    assert fleet.wrong() == [code]
 
 
 def test_nothing_checked_is_not_a_success() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,8 @@ class Lives:
         self.requests: list[str] = []
         monkeypatch.setattr(service, "service_of", lambda node: self.served[node])
         monkeypatch.setattr(service.records, "list_nodes", lambda states: [types.SimpleNamespace(name="n1")])
-        self.watcher = types.SimpleNamespace(runs=[], client=self)
+        self.watcher = types.SimpleNamespace(runs=[], client=self, going=lambda: self.watcher.runs)
+        self.met: list[tuple[str, str]] = []
 
     def unpause(self, dag_id: str) -> None:
         assert dag_id in service.DAGS
@@ -121,9 +122,20 @@ class Lives:
         self.requests.append(dag_id)
         return [{"conf": {"node": "n1"}, "dag_run_id": f"n1__{dag_id}"}]
 
-    def tell(self) -> None:
-        approver = types.SimpleNamespace(look=None)
-        ServiceStory(self.watcher, approver, lambda meanwhile: None, level="demo").run(["n1", "n2"])  # type: ignore[arg-type]
+    def run_on(self, node: str) -> None:
+        self.met.append(("ran", node))
+
+    def take_back(self, node: str) -> None:
+        self.met.append(("took back", node))
+
+    def tell(self, users: Lives | None = None) -> None:
+        approver = types.SimpleNamespace(look=lambda: None)
+
+        def follow(meanwhile: Callable[[], None]) -> None:
+            meanwhile()
+            meanwhile()
+
+        ServiceStory(self.watcher, approver, follow, level="demo", users=users).run(["n1", "n2"])  # type: ignore[arg-type]
 
 
 def test_the_story_follows_every_run_that_its_steps_bring_about(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +149,14 @@ def test_the_story_follows_every_run_that_its_steps_bring_about(monkeypatch: pyt
         ("n1", "peer_statistics"), ("n2", "peer_statistics"), ("n1", "cluster_qualification"),
         ("n2", "cluster_qualification"), ("n1", "admission"), ("n1", "idle_revalidation"), ("n1", "node_revalidation"),
     ]  # fmt: skip
+
+
+def test_users_jobs_run_on_what_serves_and_interrupt_one_test_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Lives(monkeypatch, Verdict.PASS)
+    monkeypatch.setattr(service.records, "get_job", lambda *_job: object())
+    story.tell(users=story)
+    assert story.met == [("ran", "n1"), ("took back", "n1")]
+    assert [dag_id for dag_id, _, _ in story.triggered].count("idle_revalidation") == 2
 
 
 @pytest.mark.parametrize("messages", [Verdict.INCONCLUSIVE, Verdict.SKIPPED])

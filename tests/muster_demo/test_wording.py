@@ -14,7 +14,16 @@ from muster_demo import outcome
 from muster_demo.scoring import Service
 from muster_demo.service import ACTOR, ANSWER_REASON
 from muster_demo.services import ServiceFailed, Supervisor
-from tests.muster_demo.test_scoring import HOST, NOT_SERVED, Fleet, approval, finding, report, serving
+from tests.muster_demo.test_scoring import (
+    HOST,
+    NOT_SERVED,
+    Fleet,
+    approval,
+    finding,
+    report,
+    serving,
+    spoilt_slurms,
+)
 
 
 def sentences(fleet: Fleet) -> list[str]:
@@ -27,6 +36,10 @@ def test_what_the_examiner_writes(snapshot: SnapshotAssertion) -> None:
         fleet = Fleet()
         fleet.change(fleet.healthy().node, **fields)
         written[f"not served {number}"] = sentences(fleet)
+    for number, (_, changed) in enumerate(spoilt_slurms()):
+        fleet = Fleet()
+        fleet.in_slurm(**changed)
+        written[f"slurm {number}"] = sentences(fleet)
     fleet = Fleet()
     fleet.put(report(HOST, Verdict.FAIL, (finding("gemm_peak_share", "cpu0"),), simulated=False))
     fleet.put(report(fleet.of_kind("sdc").node, Verdict.PASS))

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from muster_demo import slurm
+
 SBIN = "/usr/sbin:/usr/local/sbin"
 
 
@@ -27,10 +29,6 @@ def _has_postgresql() -> bool:
     return debian or shutil.which("initdb") is not None
 
 
-def _has_slurm() -> bool:
-    return all(shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SBIN}") for name in ("slurmctld", "munged"))
-
-
 def _has_torch() -> bool:
     return importlib.util.find_spec("torch") is not None
 
@@ -40,7 +38,7 @@ SERVICES: dict[str, tuple[str, Callable[[], bool], str]] = {
     "needs_postgresql": ("postgresql", _has_postgresql, "apt-get install postgresql"),
     "needs_redis": ("redis-server", lambda: shutil.which("redis-server") is not None, "apt-get install redis-server"),
     "needs_podman": ("podman", lambda: shutil.which("podman") is not None, "apt-get install podman runc"),
-    "needs_slurm": ("slurm-wlm", _has_slurm, "apt-get install slurm-wlm munge"),
+    "needs_slurm": ("slurm-wlm", lambda: not slurm.missing(Path("/tmp")), "apt-get install slurm-wlm munge"),
     "needs_prometheus": ("prometheus", lambda: shutil.which("promtool") is not None, "apt-get install prometheus"),
     "needs_chromium": ("chromium", lambda: shutil.which("chromium") is not None, "apt-get install chromium"),
     "needs_torch": ("torch", _has_torch, "python -m muster_demo.pytorch --here"),

@@ -109,5 +109,5 @@ class AdmissionBackend(Protocol):
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
         """Close the node to new jobs; running jobs end by themselves. A node that somebody else closed stays as it is.
 
-        Raises LeftAlone if it is apart.
+        One that we closed shows the new reason, in schedulers that show reasons. Raises LeftAlone if it is apart.
         """

@@ -16,7 +16,6 @@ import pydantic
 from muster.admission.backend import VERIFY, Mark, Seen
 from muster.admission.kubernetes_api import MANAGER, Api, KubernetesLogin, client_of
 from muster.errors import LeftAlone, SchedulerDown
-from muster.integration import logins
 from muster.settings import settings
 from muster_criteria.text import one_line
 
@@ -63,6 +62,8 @@ class Kubernetes:
     """One cluster, whose nodes have their names there."""
 
     def __init__(self, chosen: KubernetesSettings) -> None:
+        from muster.integration import logins
+
         extra = logins.extra(chosen.connection, "the cluster's kubeconfig", KubernetesLogin)
         self._chosen = chosen
         self._api = Api(client_of(extra, chosen.context, chosen.connection), settings().scheduler_timeout_s)

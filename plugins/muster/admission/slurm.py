@@ -134,14 +134,14 @@ class Slurm:
                 raise SchedulerDown(f"Slurm confirmed the admission of {name}, and shows it drained")
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
-        """DRAIN with our reason, unless it is closed already. Raises LeftAlone, SchedulerDown."""
+        """DRAIN with our reason, unless somebody else closed it. Raises LeftAlone, SchedulerDown."""
         node = self._node(name)
         seen = self._seen(node)
         if seen.apart:
             raise LeftAlone(f"{name} is not drained in Slurm: it is {seen.apart}")
-        if not seen.open:
-            return
         text = one_line(PREFIX + reason)[:REASON_LENGTH]
+        if not seen.open and (not seen.ours or node.reason == text):
+            return
         today = datetime.datetime.now(datetime.UTC).date()
         self._update(name, "State=DRAIN", f"Reason={text}", *_beside(node, f"withdrawn {today}"))
         if self._seen(self._node(name)).open:

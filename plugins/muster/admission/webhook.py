@@ -25,7 +25,6 @@ from muster import records
 from muster.admission import records_only
 from muster.admission.backend import Mark, Seen
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown
-from muster.integration import logins
 from muster.settings import settings
 from muster_criteria.text import one_line
 
@@ -190,6 +189,8 @@ class Webhook:
             raise SchedulerDown(f"{url} did not answer: {type(error).__name__} {error}") from None
 
     def _secret(self) -> bytes:
+        from muster.integration import logins
+
         text = logins.password(self._chosen.connection, f"the secret of {self._chosen.cluster}")
         try:
             secret = base64.b64decode(text.removeprefix(_SECRET), validate=True)

@@ -65,6 +65,7 @@ def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] =
         closed = records.finish_run(dag_id, run_id, verdict, headline)
     except (UnknownRun, IllegalMove) as error:
         raise AirflowFailException(f"the run cannot be concluded: {error}") from error
+    service.carry_out(run.node)
     log.info("%s: %s (%s → %s)", verdict, headline, closed.state_before, closed.state_after)
     if verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.SKIPPED):
         raise AirflowFailException(f"{verdict}: {headline}")

@@ -71,6 +71,8 @@ def test_the_contract(backend: tuple[AdmissionBackend, str]) -> None:
     for _ in range(2):
         it.withdraw(name, "failed burn_in")
         withdrawn = it.look([name])[name]
+    it.withdraw(name, "failed integrity")  # another reason closes it no further, and is no foreign one
+    assert it.look([name])[name] == withdrawn
     for _ in range(2):
         it.admit(name, MARK)
     assert withdrawn.open is not withdrawn.ours
@@ -91,6 +93,8 @@ class TestSlurm:
         self.cluster.update("n0", "AvailableFeatures=h100")
         self.backend.withdraw("n0", "failed burn_in")
         assert "Reason=muster: failed burn_in" in self.cluster.show("n0")
+        self.backend.withdraw("n0", "failed integrity")
+        assert "Reason=muster: failed integrity" in self.cluster.show("n0")
         self.backend.admit("n0", MARK)
         shown = self.cluster.show("n0")
         assert f"AvailableFeatures=h100,{FEATURE}" in shown

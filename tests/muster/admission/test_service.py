@@ -75,6 +75,19 @@ def test_a_new_node_is_closed_until_it_is_admitted(nodes: Path) -> None:
     assert service.idle([NODE])[NODE].idle
 
 
+def test_a_node_that_fails_before_its_admission_is_closed_for_what_failed(nodes: Path) -> None:
+    placed()
+    service.reconcile()
+    assert line(nodes).endswith("muster: registered, not admitted yet")
+    fleet.fail(NODE)
+    service.carry_out(NODE)
+    failed = line(nodes)
+    assert "gpu3 is slow" in failed
+    for state in (State.TRIAGE, State.REPAIR):
+        move(NODE, state, "Ada", "another word")
+    assert line(nodes) == failed, "what is wrong stays visible"
+
+
 def test_a_change_waits_while_the_scheduler_is_down_and_the_node_is_neither_admitted_nor_idle(nodes: Path) -> None:
     placed()
     service.reconcile()

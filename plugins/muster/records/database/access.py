@@ -80,7 +80,8 @@ def move(session: Session, node: Node, to: State, actor: str, reason: str, evide
     if to not in SERVING:
         valid = (CertificateRow.node == node.name, CertificateRow.revoked == "")
         session.execute(update(CertificateRow).where(*valid).values(revoked=f"the node left service: {reason}"))
-    follow_state(session, node, reason, by_person=bool(evidence.person))
+    quarantined = to is State.QUARANTINE and current is not to
+    follow_state(session, node, reason, by_person=bool(evidence.person), quarantined=quarantined)
     if evidence.run:
         # A run that has ended may still move its node: into production, or back when it lets go.
         dag_id, _, run_id = evidence.run.partition("/")
