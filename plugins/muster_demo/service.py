@@ -181,9 +181,9 @@ def without_verdict(served: Service) -> bool:
 
 def computes(run: Run) -> bool:
     """Whether a revalidation's test has begun on the node."""
-    return run.dag_id == REVALIDATION_DAG and any(
-        records.get_job(run.dag_id, run.run_id, stage) is not None for stage in STAGES
-    )
+    if run.dag_id != REVALIDATION_DAG or not records.list_runs(run=(run.dag_id, run.run_id)):
+        return False
+    return any(records.get_job(run.dag_id, run.run_id, stage) is not None for stage in STAGES)
 
 
 def _nothing() -> None:

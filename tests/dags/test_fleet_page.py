@@ -178,6 +178,20 @@ def test_a_viewer_reads_and_changes_nothing(airflow: Stack) -> None:
     assert records.get_node("gpu-0003").state is State.REGISTERED
 
 
+def test_an_operator_starts_a_test_under_their_login_and_a_viewer_does_not(airflow: Stack) -> None:
+    url = f"{airflow.login.url}{PREFIX}/node/gpu-0002/test"
+    form = {"level": "short", "reason": "new fan", "confirmed": "yes"}
+    statuses = []
+    for username, password in (("viewer", PASSWORD), (airflow.login.username, airflow.login.password)):
+        granted = httpx.post(f"{airflow.login.url}/auth/token", json={"username": username, "password": password})
+        headers = {"Origin": airflow.login.url, "Authorization": f"Bearer {granted.json()['access_token']}"}
+        statuses.append(httpx.post(url, data=form, headers=headers).status_code)
+    assert statuses == [403, 303]
+    started = httpx.get(f"{airflow.login.url}/api/v2/dags/{READY}/dagRuns/gpu-0002__new-fan", headers=headers).json()
+    assert started["conf"] == {"node": "gpu-0002", "level": "short", "reason": "new fan"}
+    assert started["triggering_user_name"] == airflow.login.username
+
+
 def test_an_operator_quarantines_a_node_after_seeing_what_it_means(airflow: Stack, page: browser.Browser) -> None:
     page.go(f"{airflow.login.url}/plugin/fleet")
     page.wait(f"{INSIDE}.querySelector('caption')")

@@ -153,7 +153,7 @@ def test_the_story_follows_every_run_that_its_steps_bring_about(monkeypatch: pyt
 
 def test_users_jobs_run_on_what_serves_and_interrupt_one_test_once(monkeypatch: pytest.MonkeyPatch) -> None:
     story = Lives(monkeypatch, Verdict.PASS)
-    monkeypatch.setattr(service.records, "get_job", lambda *_job: object())
+    monkeypatch.setattr(service, "computes", lambda run: run.dag_id == "node_revalidation")
     story.tell(users=story)
     assert story.met == [("ran", "n1"), ("took back", "n1")]
     assert [dag_id for dag_id, _, _ in story.triggered].count("idle_revalidation") == 2
@@ -232,8 +232,10 @@ def test_coming_back_from_a_revalidation_is_not_entering_anew(fleet: None) -> No
     records.begin_run(*run, NODE, "demo", "idle", required_stages=["intake"])
     records.begin_stage(*run, "intake")
     assert cells(Run(NODE, True, *run), False)["revalidation"] == "running"
+    assert not any(service.computes(Run(NODE, True, run[0], run_id)) for run_id in (run[1], "not claimed yet"))
     records.record_job(records.JobRecord(*run, "burn_in", "1", "running", "/jobs/1"))
     assert cells(Run(NODE, True, *run), False)["revalidation"] == "burn-in"
+    assert service.computes(Run(NODE, True, *run))
     messages = Judgement("intake", "demo", Verdict.PASS, "", Coverage(1, 1, 1), (), (), True, "h100-sxm-8", "1")
     records.record_stage(*run, None, messages)
     records.finish_run(*run, Verdict.PASS, "well")

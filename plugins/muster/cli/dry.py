@@ -13,11 +13,8 @@ from muster.errors import MusterError
 from muster.settings import settings
 
 if TYPE_CHECKING:
-    from muster.admission.backend import Allocation
     from muster.lifecycle.preview import StagePlan
     from muster.records import NodeRecord
-
-REVALIDATION = "node_revalidation"
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would do and what it risks; change nothing.")]
 
@@ -72,6 +69,7 @@ def _rehearse(
     node: NodeRecord, plans: tuple[StagePlan, ...], dag: str, run_id: str, level: str, reason: str, force_reason: str
 ) -> bool:
     """Show the risks. Returns whether the run would get the node, by the checks of ``claim``, rolled back."""
+    from muster.admission.startable import startable
     from muster.lifecycle import preview
 
     try:
@@ -81,37 +79,6 @@ def _rehearse(
         return False
     risks(node.name, preview.risks_of_test(node, plans, allocation))
     return True
-
-
-def startable(node: NodeRecord, dag: str, run_id: str, level: str, reason: str, force_reason: str) -> Allocation:
-    """Returns whether the node is in use, if the run's ``claim`` would get it now; rolls back what it tried.
-
-    Raises MusterError with the reason if not: the run exists, another run holds the node, it is in use and not forced
-    (or not idle: a revalidation cannot be forced), its state or its record does not allow a test.
-    """
-    from muster import records
-    from muster.admission import service
-    from muster.remote.launch import parse_launch
-    from muster_criteria.sku_files.model import SkuError
-    from muster_criteria.sku_files.skus import load_sku
-
-    try:
-        load_sku(node.sku, settings().sku_folders)
-    except SkuError as error:
-        raise MusterError(str(error)) from None
-    parse_launch(node.launch)
-    if any(run.run_id == run_id and run.dag_id == dag for run in records.list_runs(node=node.name)):
-        raise MusterError(f"run {run_id} exists already: give another reason for another run")
-    allocation = service.allocation(node.name)
-    if dag == REVALIDATION:
-        if why := service.in_use(node):
-            raise MusterError(f"it is left alone: {why}")
-    elif allocation.allocated and not force_reason:
-        raise MusterError(f"it is in use: {allocation.by}; only --force with --force-reason tests it anyway")
-    with records.rehearsal():
-        records.acquire_lease(node.name, dag, run_id)
-        records.begin_run(dag, run_id, node.name, level, reason, force_reason or None)
-    return allocation
 
 
 def _show_plans(plans: tuple[StagePlan, ...]) -> None:

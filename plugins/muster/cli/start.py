@@ -14,12 +14,13 @@ from muster.cli import dry, show
 from muster.cli.follow import follow
 from muster.cli.options import AsJson
 from muster.errors import MusterError
+from muster.integration.runid import QUALIFICATION, REVALIDATION, run_id
 from muster.settings import settings
 
 if TYPE_CHECKING:
     from muster.records import NodeRecord
 
-QUALIFICATION, BLOCK, ADMISSION = "node_qualification", "cluster_qualification", "admission"
+BLOCK, ADMISSION = "cluster_qualification", "admission"
 LEVELS = ("demo", "short", "standard", "long")
 WELL = ("PASS", "WARN", "PROVISIONAL")
 
@@ -72,7 +73,7 @@ def revalidate(
     for node in known.values():
         if node.state not in SERVING:
             raise MusterError(f"{node.name} is in {node.state}: only nodes in production are revalidated; qualify it")
-    _start([_test(dry.REVALIDATION, [node], level, reason) for node in known.values()], watch, json)
+    _start([_test(REVALIDATION, [node], level, reason) for node in known.values()], watch, json)
 
 
 def block(
@@ -99,8 +100,6 @@ def block(
 
 def admit(nodes: Nodes, reason: Why = "by hand", json: AsJson = False) -> None:
     """Ask about nodes that do not enter production by themselves; `muster approve` answers."""
-    from muster.integration.runid import run_id
-
     wanted = []
     for node in _known(nodes, LEVELS[0]).values():
         conf = {"node": node.name, "reason": reason}
@@ -170,8 +169,6 @@ def _forced(force: bool, why: str) -> str:
 
 
 def _test(dag: str, nodes: Sequence[NodeRecord], level: str, reason: str, force_reason: str = "") -> _Wanted:
-    from muster.integration.runid import run_id
-
     several = len(nodes) > 1
     run = run_id(f"{nodes[0].name}+{len(nodes) - 1}" if several else nodes[0].name, reason)
     conf: dict[str, Any] = {"level": level, "reason": reason}
@@ -182,8 +179,10 @@ def _test(dag: str, nodes: Sequence[NodeRecord], level: str, reason: str, force_
         conf["pool"] = nodes[0].pool
 
     def check() -> None:
+        from muster.admission.startable import startable
+
         for node in nodes:
-            dry.startable(node, dag, run, level, reason, force_reason)
+            startable(node, dag, run, level, reason, force_reason)
 
     return _Wanted(dag, ", ".join(node.name for node in nodes), run, conf, check)
 

@@ -6,6 +6,9 @@ import hashlib
 import re
 import unicodedata
 
+QUALIFICATION, REVALIDATION = "node_qualification", "node_revalidation"
+"""The DAGs whose runs test one node."""
+
 SLUG_CHARS = 60
 """Longer reasons are cut and get a hash, to stay readable and within Airflow's limit of 250 characters."""
 

@@ -58,6 +58,7 @@ class Change:
         self.node, self.what, self.reason = name, what, reason.strip()
         self.state, self.finding, self.until = state, finding, until
         self.person = user.get_name()
+        self.path = f"/node/{urllib.parse.quote(name)}"
         self.fields = {"what": what, "reason": self.reason, "state": state, "finding": finding, "until": until}
 
     def preview(self) -> tuple[str, list[str]]:

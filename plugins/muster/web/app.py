@@ -18,7 +18,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from muster import records
 from muster.errors import MusterError, UnknownNode, UnknownRun
-from muster.web import PREFIX, actions, approvals, fleet, plots
+from muster.web import PREFIX, actions, approvals, fleet, plots, starts
+from muster_criteria.sku_files.programme import LEVELS
 from muster_criteria.text import one_line
 from muster_reports import advice, page, text
 
@@ -40,6 +41,8 @@ def create_app() -> FastAPI:
     app.get("/node/{name}", response_class=HTMLResponse)(node)
     guarded = [Depends(actions.decide), Depends(actions.from_this_page)]
     app.post("/node/{name}", response_class=HTMLResponse, dependencies=guarded)(change)
+    guarded = [Depends(each) for each in (starts.start, actions.from_this_page, starts.audited)]
+    app.post("/node/{name}/test", response_class=HTMLResponse, dependencies=guarded)(start_test)
     app.get("/approvals", response_class=HTMLResponse)(questions)
     guarded = [Depends(each) for each in (approvals.respond, actions.from_this_page, approvals.audited)]
     app.post("/approvals/{dag_id}/{dag_run_id}/{task_id}", response_class=HTMLResponse, dependencies=guarded)(answer)
@@ -63,7 +66,11 @@ def live(request: Request, filters: Annotated[fleet.Filters, Depends(fleet.Filte
 
 
 def node(
-    request: Request, name: str, may_decide: Annotated[bool, Depends(actions.may_decide)], metric: str = ""
+    request: Request,
+    name: str,
+    may_decide: Annotated[bool, Depends(actions.may_decide)],
+    may_start: Annotated[bool, Depends(starts.may_start)],
+    metric: str = "",
 ) -> Response:
     """One node: its verdict, what to do, findings, figures, history and parts."""
     try:
@@ -77,7 +84,7 @@ def node(
     observed = [each for stage in last.stages for each in stage.judgement.observations] if last else []
     return _render(
         request, "node.html.j2",
-        node=found, runs=runs, last=last, ended=ended, may_decide=may_decide,
+        node=found, runs=runs, last=last, ended=ended, may_decide=may_decide, may_start=may_start,
         steps=advice.next_steps(last) if last else (),
         findings=records.open_findings(name),
         moves=actions.moves(found),
@@ -100,6 +107,19 @@ def change(
     confirmed: Annotated[str, Form()] = "",
 ) -> Response:
     """Show what a change would do; made once it is confirmed, and the node's page is shown again."""
+    return _confirm(request, asked, confirmed)
+
+
+def start_test(
+    request: Request,
+    asked: Annotated[starts.Start, Depends(starts.Start)],
+    confirmed: Annotated[str, Form()] = "",
+) -> Response:
+    """Show what a test would run and risk; started once it is confirmed, and the node's page is shown again."""
+    return _confirm(request, asked, confirmed)
+
+
+def _confirm(request: Request, asked: actions.Change | starts.Start, confirmed: str) -> Response:
     try:
         if confirmed:
             asked.apply()
@@ -233,6 +253,7 @@ def _environment() -> Environment:
         "SYMBOL": fleet.SYMBOL,
         "GROUPS": fleet.GROUPS,
         "PAGE": fleet.PAGE,
+        "LEVELS": LEVELS,
     }
     return made
 

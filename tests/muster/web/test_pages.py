@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 
 from muster import records
 from muster.lifecycle.transitions import State
-from muster.web import actions, approvals
+from muster.web import actions, approvals, starts
 from muster.web import app as web
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
@@ -27,9 +27,10 @@ HOSTILE = "<script>alert(1)</script>\x1b[2J‮"
 @pytest.fixture
 def client(fleet_db: str) -> Iterator[TestClient]:
     app = web.create_app()
-    for guard in (web.read, actions.decide):
+    for guard in (web.read, actions.decide, starts.start, starts.audited):
         app.dependency_overrides[guard] = lambda: None
-    app.dependency_overrides[actions.may_decide] = lambda: True
+    for may in (actions.may_decide, starts.may_start):
+        app.dependency_overrides[may] = lambda: True
     app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="ada", role="user")
     with TestClient(app, headers={"Origin": "http://testserver"}) as made:
         yield made
@@ -51,7 +52,7 @@ def test_no_route_is_without_airflows_login() -> None:
         assert web.read in guards
         if route.methods != {"GET"}:
             assert actions.from_this_page in guards
-            assert {actions.decide, approvals.respond} & set(guards)
+            assert {actions.decide, approvals.respond, starts.start} & set(guards)
 
 
 def test_an_empty_fleet_says_how_to_begin(client: TestClient) -> None:
@@ -194,6 +195,21 @@ def test_what_cannot_be_done_changes_nothing(client: TestClient, form: dict[str,
     assert records.fleet_version() == before
 
 
+def test_a_test_is_previewed_with_its_time_and_risks_and_refused_where_it_would_not_get_the_node(
+    client: TestClient,
+) -> None:
+    records.add_node(fleet.new_node("n1"))
+    form = {"level": "short", "reason": "new fan"}
+    text = client.post("/node/n1/test", data=form).text
+    for expected in ("n1__new-fan", "node_qualification", "under load", "a FAIL puts it into quarantine"):
+        assert expected in text, expected
+    for wrong in ({"level": "short"}, {"level": "heroic", "reason": "x"}):
+        assert client.post("/node/n1/test", data=wrong).status_code == 400
+    fleet.begin("n1")
+    refused = client.post("/node/n1/test", data={**form, "confirmed": "yes"})
+    assert (refused.status_code, "Nothing was changed" in refused.text) == (400, True)
+
+
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", ""])
 def test_a_form_of_another_site_is_refused(client: TestClient, origin: str) -> None:
     records.add_node(fleet.new_node("n1"))
@@ -240,5 +256,6 @@ def test_without_the_permission_the_node_page_has_no_forms(client: TestClient) -
     assert 'method="post"' in page(client, "/node/n1")
     app = client.app
     assert isinstance(app, FastAPI)
-    app.dependency_overrides[actions.may_decide] = lambda: False
+    for may in (actions.may_decide, starts.may_start):
+        app.dependency_overrides[may] = lambda: False
     assert 'method="post"' not in page(client, "/node/n1")

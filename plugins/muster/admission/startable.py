@@ -1,0 +1,39 @@
+"""Whether a run that tests a node would get it now; the command line and the Fleet page ask before they start one."""
+
+from __future__ import annotations
+
+from muster import records
+from muster.admission import service
+from muster.admission.backend import Allocation
+from muster.errors import MusterError
+from muster.integration.runid import REVALIDATION
+from muster.records import NodeRecord
+from muster.remote.launch import parse_launch
+from muster.settings import settings
+from muster_criteria.sku_files.model import SkuError
+from muster_criteria.sku_files.skus import load_sku
+
+
+def startable(node: NodeRecord, dag: str, run_id: str, level: str, reason: str, force_reason: str) -> Allocation:
+    """Returns whether the node is in use, if the run's ``claim`` would get it now; rolls back what it tried.
+
+    Raises MusterError with the reason if not: the run exists, another run holds the node, it is in use and not forced
+    (or not idle: a revalidation cannot be forced), its state or its record does not allow a test.
+    """
+    try:
+        load_sku(node.sku, settings().sku_folders)
+    except SkuError as error:
+        raise MusterError(str(error)) from None
+    parse_launch(node.launch)
+    if any(run.run_id == run_id and run.dag_id == dag for run in records.list_runs(node=node.name)):
+        raise MusterError(f"run {run_id} exists already: give another reason for another run")
+    allocation = service.allocation(node.name)
+    if dag == REVALIDATION:
+        if why := service.in_use(node):
+            raise MusterError(f"it is left alone: {why}")
+    elif allocation.allocated and not force_reason:
+        raise MusterError(f"it is in use: {allocation.by}; only --force with --force-reason tests it anyway")
+    with records.rehearsal():
+        records.acquire_lease(node.name, dag, run_id)
+        records.begin_run(dag, run_id, node.name, level, reason, force_reason or None)
+    return allocation

@@ -1,0 +1,83 @@
+"""Starts the test of a node from its page: previewed first, then a DAG run under the viewer's login in Airflow."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import quote
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.api_fastapi.core_api.datamodels.dag_run import TriggerDAGRunPostBody
+from airflow.api_fastapi.core_api.routes.public.dag_run import trigger_dag_run
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from airflow.api_fastapi.logging.decorators import action_logging
+from airflow.models.dagbag import DBDagBag
+from fastapi import Form, HTTPException, Request
+
+from muster import records
+from muster.admission.startable import startable
+from muster.errors import MusterError
+from muster.integration.runid import QUALIFICATION, REVALIDATION, run_id
+from muster.lifecycle import preview
+from muster.lifecycle.transitions import SERVING
+from muster.settings import settings
+from muster.web.access import allowed
+from muster_criteria.sku_files.programme import LEVELS
+from muster_criteria.sku_files.skus import load_sku
+
+start = requires_access_dag("POST", DagAccessEntity.RUN, QUALIFICATION)
+"""Who may start runs of this DAG, may test a node; of a node that serves, those of ``REVALIDATION``."""
+audited = action_logging("trigger_dag_run")
+
+
+def may_start(user: GetUserDep) -> bool:
+    """Whether the viewer may start a test."""
+    return allowed(user, "POST", DagAccessEntity.RUN, QUALIFICATION)
+
+
+class Start:
+    """One test, as the form describes it: ``preview`` says what it would do and risks, ``apply`` starts its run."""
+
+    def __init__(
+        self,
+        name: str,
+        user: GetUserDep,
+        session: SessionDep,
+        request: Request,
+        level: Annotated[str, Form(max_length=20)],
+        reason: Annotated[str, Form(max_length=500)] = "",
+    ) -> None:
+        self.node, self.level, self.reason = name, level, reason.strip()
+        self.person = user.get_name()
+        self.path = f"/node/{quote(name)}/test"
+        self.fields = {"level": level, "reason": self.reason}
+        self._user, self._session, self._request = user, session, request
+
+    def preview(self) -> tuple[str, list[str]]:
+        """Returns (what would run and how long, its risks). Raises MusterError if it would not get the node."""
+        node, dag_id, run = self._wanted()
+        allocation = startable(node, dag_id, run, self.level, self.reason, "")
+        plans = preview.stage_plans(load_sku(node.sku, settings().sku_folders), self.level)
+        needed = preview.time_needed(plans, records.typical_duration_s(node.sku, self.level), 1, 1)
+        sentence = f"Run {run} of {dag_id} at level {self.level}: {needed}"
+        return sentence, list(preview.risks_of_test(node, plans, allocation))
+
+    def apply(self) -> None:
+        """Start the run. Raises MusterError, HTTPException if Airflow refuses it."""
+        node, dag_id, run = self._wanted()
+        startable(node, dag_id, run, self.level, self.reason, "")
+        if not allowed(self._user, "POST", DagAccessEntity.RUN, dag_id):
+            raise HTTPException(403, f"your login may not start runs of {dag_id}")
+        conf = {"node": node.name, "level": self.level, "reason": self.reason}
+        conf |= {"pool": node.pool} if node.pool else {}
+        body = TriggerDAGRunPostBody(dag_run_id=run, logical_date=None, conf=conf, note=f"{node.name}: {self.reason}")
+        trigger_dag_run(dag_id, body, DBDagBag(), self._user, self._session, self._request)
+
+    def _wanted(self) -> tuple[records.NodeRecord, str, str]:
+        if not self.reason:
+            raise MusterError("give a reason: it stays in the node's history and names the run")
+        if self.level not in LEVELS:
+            raise MusterError(f"there is no level {self.level!r}: choose one of {', '.join(LEVELS)}")
+        node = records.get_node(self.node)
+        dag_id = REVALIDATION if node.state in SERVING else QUALIFICATION
+        return node, dag_id, run_id(node.name, self.reason)
