@@ -164,10 +164,10 @@ class Demo:
 
     def start_slurm(self) -> None:
         """Start a Slurm with every node of the fleet, where it is installed; without it the demo goes on."""
-        if why := slurm.missing(self.place.slurm):
+        names = (fleet.host_name(), *node_names())
+        if why := slurm.missing(self.place.slurm, names):
             self.say(f"No Slurm in this demo: {escape(why)}")
             return
-        names = (fleet.host_name(), *node_names())
         cluster = slurm.Slurm(self.supervisor, self.place.slurm, names, base_environment(self.place.mark))
         try:
             cluster.start()

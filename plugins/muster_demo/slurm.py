@@ -22,8 +22,8 @@ USERS, TESTS = "users", "muster"
 
 STARTS_WITHIN_S = 60.0
 COMMAND_S = 30.0
-SOCKET_PATH_MAX = 100
-"""Bytes of the path of munged's socket; unix(7) permits 108 with the terminating zero."""
+SOCKET_PATH_MAX = 107
+"""Bytes of the path of a socket (unix(7)). The longest is a job step's, in the folder of its node."""
 
 _PATH = "/usr/sbin:/usr/local/sbin:/usr/bin"
 _GONE = ("UNKNOWN", "NOT_RESPONDING", "DOWN", "*")
@@ -38,7 +38,7 @@ AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 CredType=cred/munge
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool-%n
+SlurmdSpoolDir={folder}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
@@ -109,7 +109,7 @@ class Slurm:
 
     def start(self) -> None:
         """Start munged, slurmctld and the nodes, and wait until every node answers. Raises ServiceFailed."""
-        for sub in ("state", *(f"spool-{name}" for name in self.names)):
+        for sub in ("state", *self.names):
             (self.folder / sub).mkdir(parents=True)
         self.conf.write_text(self._conf_text())
         self._start_munged()
@@ -174,14 +174,15 @@ class Slurm:
         self.supervisor.wait_until(what, ready, STARTS_WITHIN_S)
 
 
-def missing(folder: Path) -> str:
-    """Returns why no Slurm can run in ``folder`` on this machine, "" if one can."""
+def missing(folder: Path, names: Sequence[str] = ()) -> str:
+    """Returns why no Slurm of nodes ``names`` can run in ``folder`` on this machine, "" if one can."""
     path = f"{os.environ.get('PATH', '')}:{_PATH}"
     absent = [program for program in PROGRAMS if shutil.which(program, path=path) is None]
     if absent:
         return f"there is no {', '.join(absent)} on this machine (apt-get install slurm-wlm munge)"
-    if len(os.fsencode(folder / "munge.socket")) > SOCKET_PATH_MAX:
-        return f"{folder} is too long a path for the socket of munged"
+    longest = max((*names, "munge"), key=len)
+    if len(os.fsencode(folder / longest / f"{longest}_99999.4294967291")) > SOCKET_PATH_MAX:
+        return f"{folder} is too long a path for the sockets of slurmd"
     return ""
 
 

@@ -19,6 +19,7 @@ from muster.api import app as api
 from muster.lifecycle.transitions import State
 from muster.web import PREFIX, approvals
 from muster.web import app as web
+from muster_criteria.model import Verdict
 from muster_demo.stack import Stack, write_password
 from tests.dags import conftest
 from tests.muster import fleet
@@ -28,6 +29,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs_chromium, pytest.mark.timeout(
 READY = "node_qualification"
 AXE = Path(str(importlib.resources.files("axe_core_python"))) / "axe.min.js"
 PASSWORD = "for-this-test"
+BLOCK = "cluster_qualification"
+SHOWN = {
+    "fleet": "/",
+    "node": "/node/gpu-0007?curve=intake%3A+temperature+%28%C2%B0C%29",
+    "block": f"/run?dag_id={BLOCK}&run_id=block-1",
+    "compare": "/compare?left=gpu-0001&right=gpu-0007",
+}
+"""Pages that are looked at in each size and theme."""
 SHOTS = "FLEET_SHOTS"
 """A folder that keeps the pictures of each page, size and theme."""
 
@@ -42,6 +51,8 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             records.add_node(fleet.new_node(f"gpu-{number:04d}", rack=f"r{number % 3}"))
         fleet.qualify("gpu-0001")
         fleet.fail("gpu-0007")
+        for name, verdict in (("gpu-0008", Verdict.PASS), ("gpu-0009", Verdict.FAIL)):
+            in_a_block(name, verdict)
         users = {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "operator:admin,viewer:viewer"}
         metrics = {"MUSTER_METRICS_TOKEN": PASSWORD}
         (folder / "airflow").mkdir()
@@ -68,6 +79,16 @@ def page(airflow: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[b
         made.script("document.querySelector('button[type=submit]').click()")
         made.wait("!location.pathname.includes('/auth/')")
         yield made
+
+
+def in_a_block(name: str, verdict: Verdict) -> None:
+    fleet.qualify(name)
+    stage = "cluster_validation"
+    lease = records.acquire_lease(name, BLOCK, "block-1")
+    records.begin_run(BLOCK, "block-1", name, "short", "new rack", required_stages=[stage])
+    fleet.do_stage(lease, stage, verdict, findings=(fleet.FINDING,) if verdict is Verdict.FAIL else ())
+    records.finish_run(BLOCK, "block-1", verdict, f"The block: {verdict}.", node=name)
+    records.release_leases(BLOCK, "block-1", "over")
 
 
 INSIDE = "document.querySelector('iframe').contentDocument"
@@ -147,12 +168,12 @@ def test_filters_live_in_the_address_and_back_leads_back(airflow: Stack, page: b
     listed = f"{INSIDE}.querySelector('caption').innerText"
     page.wait(f"{listed} === '12 of 12 nodes'")
     page.script(f"{INSIDE}.querySelector('a[href*=\"state=qualified\"]').click()")
-    page.wait(f"{listed} === '1 of 12 nodes'")
+    page.wait(f"{listed} === '2 of 12 nodes'")
     assert "state=qualified" in page.script(f"{INSIDE}.location.search")
     page.script("history.back()")
     page.wait(f"{listed} === '12 of 12 nodes'")
     page.script("history.forward()")
-    page.wait(f"{listed} === '1 of 12 nodes'")
+    page.wait(f"{listed} === '2 of 12 nodes'")
 
 
 def test_a_link_to_a_run_opens_airflows_own_page(airflow: Stack, page: browser.Browser) -> None:
@@ -253,7 +274,7 @@ def test_nothing_is_asked_of_another_host(airflow: Stack, page: browser.Browser)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("path", ["/", "/node/gpu-0007"])
+@pytest.mark.parametrize("path", SHOWN.values(), ids=SHOWN)
 def test_axe_finds_nothing_serious(airflow: Stack, page: browser.Browser, path: str, theme: str) -> None:
     page.go(f"{airflow.login.url}{PREFIX}{path}")
     page.script(f"localStorage.setItem('theme', '{theme}')")
@@ -262,8 +283,9 @@ def test_axe_finds_nothing_serious(airflow: Stack, page: browser.Browser, path: 
 
 @pytest.mark.parametrize("size", browser.SIZES)
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("path", ["/", "/node/gpu-0007"])
+@pytest.mark.parametrize("path", SHOWN.values(), ids=SHOWN)
 def test_no_page_is_wider_than_its_window(
     airflow: Stack, page: browser.Browser, path: str, theme: str, size: str, tmp_path: Path
 ) -> None:
-    shoot(page, f"{airflow.login.url}{PREFIX}{path}", "node" if "node" in path else "fleet", size, theme, tmp_path)
+    name = next(name for name, shown in SHOWN.items() if shown == path)
+    shoot(page, f"{airflow.login.url}{PREFIX}{path}", name, size, theme, tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,12 +14,13 @@ from tests.muster_demo.started import Demo
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
-    """Starts a demo; whatever a failing test leaves of it is ended."""
+def start() -> Iterator[Callable[..., Demo]]:
+    """Starts a demo; whatever a failing test leaves of it is ended. Slurm's sockets need a short path."""
     demos: list[Demo] = []
+    folder = Path(tempfile.mkdtemp(prefix="muster-"))
 
     def begin(*arguments: str) -> Demo:
-        demos.append(Demo(tmp_path / "demo", *arguments))
+        demos.append(Demo(folder / "demo", *arguments))
         return demos[-1]
 
     yield begin
@@ -25,4 +28,5 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
         if demo.process.poll() is None:
             watchdog.end_all(demo.family(), patience_s=0)
             demo.process.wait(10)
-    watchdog.end_all(watchdog.marked(str(tmp_path / "demo")), patience_s=0)
+    watchdog.end_all(watchdog.marked(str(folder / "demo")), patience_s=0)
+    shutil.rmtree(folder)

@@ -18,10 +18,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from muster import records
 from muster.errors import MusterError, UnknownNode, UnknownRun
-from muster.web import PREFIX, actions, approvals, fleet, plots, starts
+from muster.web import PREFIX, actions, approvals, block, compare, fleet, plots, starts
 from muster_criteria.sku_files.programme import LEVELS
 from muster_criteria.text import one_line
 from muster_reports import advice, page, text
+from muster_reports.model import RunReport
 
 MEDIA = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'self'; form-action 'self'; base-uri 'none'"
@@ -47,6 +48,7 @@ def create_app() -> FastAPI:
     guarded = [Depends(each) for each in (approvals.respond, actions.from_this_page, approvals.audited)]
     app.post("/approvals/{dag_id}/{dag_run_id}/{task_id}", response_class=HTMLResponse, dependencies=guarded)(answer)
     app.get("/run", response_class=HTMLResponse)(run)
+    app.get("/compare", response_class=HTMLResponse)(comparison)
     app.get("/report", response_class=HTMLResponse)(report)
     app.get("/static/{name}")(static)
     app.add_exception_handler(MusterError, _sentence)
@@ -71,8 +73,9 @@ def node(
     may_decide: Annotated[bool, Depends(actions.may_decide)],
     may_start: Annotated[bool, Depends(starts.may_start)],
     metric: str = "",
+    curve: str = "",
 ) -> Response:
-    """One node: its verdict, what to do, findings, figures, history and parts."""
+    """One node: its verdict, what to do, findings, figures, telemetry, history and parts."""
     try:
         found = records.get_node(name)
     except UnknownNode as error:
@@ -82,6 +85,7 @@ def node(
     last = records.run_report(ended.dag_id, ended.run_id, node=name) if ended else None
     certificate = records.certificate_of(name)
     observed = [each for stage in last.stages for each in stage.judgement.observations] if last else []
+    curves = fleet.curves_of(last) if last else {}
     return _render(
         request, "node.html.j2",
         node=found, runs=runs, last=last, ended=ended, may_decide=may_decide, may_start=may_start,
@@ -97,6 +101,7 @@ def node(
         strips=plots.strips(observed),
         metrics=sorted({each.metric for each in observed if each.value is not None}),
         metric=metric,
+        curves=sorted(curves), curve=curve, drawn=plots.curves(curves.get(curve, ())),
         life=plots.life(records.metric_points(name, metric)) if metric else None,
     )  # fmt: skip
 
@@ -143,11 +148,35 @@ def answer(request: Request, done: Annotated[None, Depends(approvals.answer)]) -
 
 
 def run(request: Request, dag_id: str, run_id: str) -> Response:
-    """The page of the node that a DAG run tests, or its members if it tests several."""
+    """The page of the node that a DAG run tests, or of the block if it tests several."""
     members = records.list_runs(run=(dag_id, run_id))
     if len(members) == 1:
         return RedirectResponse(f"{_base(request)}{PREFIX}/node/{members[0].node}", status_code=303)
-    return _render(request, "run.html.j2", dag_id=dag_id, run_id=run_id, members=members)
+    ended = [each.node for each in members if each.ended_at]
+    found = block.of_reports([records.run_report(dag_id, run_id, node=node) for node in ended])
+    at_work = [each.node for each in members if not each.ended_at]
+    return _render(request, "block.html.j2", dag_id=dag_id, run_id=run_id, at_work=at_work, block=found)
+
+
+def comparison(request: Request, left: str, right: str) -> Response:
+    """Two runs side by side; each is a node, which means its last ended run, or NODE/DAG/RUN."""
+    try:
+        reports = [_report_of(each) for each in (left, right)]
+    except (UnknownNode, UnknownRun) as error:
+        raise HTTPException(404, str(error)) from error
+    return _render(request, "compare.html.j2", reports=reports, found=compare.compare(*reports))
+
+
+def _report_of(what: str) -> RunReport:
+    node, _, run = what.strip().partition("/")
+    dag_id, _, run_id = run.partition("/")
+    if not run:
+        records.get_node(node)
+        ended = next((each for each in records.list_runs(node=node, limit=RUNS_MAX) if each.ended_at), None)
+        if ended is None:
+            raise UnknownRun(f"no run of {node} has ended yet")
+        dag_id, run_id = ended.dag_id, ended.run_id
+    return records.run_report(dag_id, run_id, node=node)
 
 
 def report(request: Request, dag_id: str, run_id: str, node: str = "") -> Response:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from muster.lifecycle.transitions import IN_FLIGHT, INCONCLUSIVE_BUDGET, State
 from muster.records import FleetRow, RunRecord
+from muster_reports.model import RunReport, Series
 
 PAGE = 100
 """Rows of a table's page."""
@@ -177,4 +178,13 @@ def progress(
         usual = typical.get((run.sku, run.level))
         left = None if usual is None else max(0.0, usual - (now - run.started_at).total_seconds())
         found.append(Progress(run, states.get(run.node), left))
+    return found
+
+
+def curves_of(report: RunReport) -> dict[str, list[Series]]:
+    """The telemetry of a run, by "stage: series (unit)"."""
+    found: dict[str, list[Series]] = collections.defaultdict(list)
+    for stage in report.stages:
+        for each in stage.telemetry:
+            found[f"{stage.judgement.stage}: {each.series} ({each.unit})"].append(each)
     return found

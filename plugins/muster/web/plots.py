@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from muster.records import Point
 from muster_criteria.model import Observation
+from muster_reports.model import Series
 
 WIDTH = 560
 """Width of a plot in its own units; the page scales it."""
@@ -62,17 +63,26 @@ class Life:
     limits: tuple[tuple[float, str], ...]
 
 
-def strips(observations: Iterable[Observation]) -> list[Strip]:
-    """A strip for each metric (and labels) with a number, those with failed devices first, then by name."""
+def strips(observations: Iterable[Observation], *, judged_only: bool = True) -> list[Strip]:
+    """A strip for each metric (and labels) with a number, those with failed devices first, then by name.
+
+    ``judged_only``: leave out what has no limit.
+    """
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Observation]] = collections.defaultdict(list)
     for each in observations:
-        if each.value is not None and (each.floor is not None or each.ceiling is not None):
+        judged = each.floor is not None or each.ceiling is not None
+        if each.value is not None and (judged or not judged_only):
             groups[each.metric, each.labels].append(each)
-    drawn = [_strip(metric, labels, rows) for (metric, labels), rows in groups.items()]
+    drawn = [_strip(rows) for rows in groups.values()]
     return sorted(drawn, key=lambda strip: (not strip.failed, strip.metric))
 
 
-def _strip(metric: str, labels: tuple[tuple[str, str], ...], rows: Sequence[Observation]) -> Strip:
+def named(each: Observation) -> str:
+    """The metric with the values of its labels: "gemm_rate (bf16)"."""
+    return f"{each.metric} ({', '.join(text for _, text in each.labels)})" if each.labels else each.metric
+
+
+def _strip(rows: Sequence[Observation]) -> Strip:
     unit = rows[0].unit
     values = [row.value for row in rows if row.value is not None]
     bounds = {("at least", row.floor) for row in rows if row.floor is not None}
@@ -83,10 +93,9 @@ def _strip(metric: str, labels: tuple[tuple[str, str], ...], rows: Sequence[Obse
         for row in rows
         if row.value is not None
     )
-    named = f"{metric} ({', '.join(text for _, text in labels)})" if labels else metric
     limits = tuple((scale.at(limit), f"{word} {number(limit)} {unit}") for word, limit in sorted(bounds))
     failed = tuple(row.device for row in rows if not row.ok)
-    return Strip(named, unit, number(scale.low), number(scale.high), dots, limits, failed)
+    return Strip(named(rows[0]), unit, number(scale.low), number(scale.high), dots, limits, failed)
 
 
 def life(points: Sequence[Point]) -> Life | None:
@@ -115,6 +124,30 @@ def life(points: Sequence[Point]) -> Life | None:
         latest.unit, number(up.low), number(up.high), f"{points[0].at:%Y-%m-%d}", f"{latest.at:%Y-%m-%d}",
         tuple(lines), max(0, len(series) - SERIES_MAX),
         tuple((LIFE_HEIGHT - up.at(limit), f"{word} {number(limit)} {latest.unit}") for word, limit in sorted(bounds)),
+    )  # fmt: skip
+
+
+def curves(series: Sequence[Series]) -> Life | None:
+    """One telemetry series of a stage, a line a device; None without two points."""
+    drawn = [each for each in series if len(each.values) > 1]
+    if not drawn:
+        return None
+    across = _Scale([second for each in drawn for second in each.seconds], WIDTH)
+    up = _Scale([value for each in drawn for value in each.values], LIFE_HEIGHT)
+    lines = [
+        Line(
+            each.device,
+            "M" + " ".join(
+                f"{across.at(second):.1f},{LIFE_HEIGHT - up.at(value):.1f}"
+                for second, value in zip(each.seconds, each.values, strict=True)
+            ),
+            f"{each.device}: {number(min(each.values))} to {number(max(each.values))} {each.unit}",
+        )
+        for each in drawn[:SERIES_MAX]
+    ]  # fmt: skip
+    return Life(
+        drawn[0].unit, number(up.low), number(up.high), "0 s", f"{number(across.high)} s", tuple(lines),
+        max(0, len(drawn) - SERIES_MAX), (),
     )  # fmt: skip
 
 

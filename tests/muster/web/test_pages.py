@@ -142,6 +142,36 @@ def test_the_page_of_a_run_leads_to_its_node(client: TestClient) -> None:
     assert "gpu3 is slow." in page(client, f"/report?dag_id={fleet.DAG}&run_id={run}&node=n1")
 
 
+def test_two_runs_are_compared_by_node_or_by_run(client: TestClient) -> None:
+    for name in ("n1", "n2"):
+        records.add_node(fleet.new_node(name))
+    fleet.qualify("n1")
+    run = fleet.fail("n2", "", fleet.finding(summary=HOSTILE)).run_id
+    text = page(client, f"/compare?left=n1&right=n2/{fleet.DAG}/{run}")
+    assert "gemm_rate" in text
+    assert "Found here alone" in text
+    assert "<script>" not in text.replace('<script src="', "")
+    for unknown in ("n3", "n1/dag/run", "n1/dag"):
+        assert client.get("/compare", params={"left": "n1", "right": unknown}).status_code == 404
+    records.add_node(fleet.new_node("n4"))
+    assert client.get("/compare?left=n4&right=n1").status_code == 404
+
+
+def test_the_page_of_a_block_names_its_members(client: TestClient) -> None:
+    for name in ("n1", "n2"):
+        records.add_node(fleet.new_node(name))
+        fleet.qualify(name)
+        lease = records.acquire_lease(name, "cluster_qualification", "block")
+        records.begin_run("cluster_qualification", "block", name, "short", "x", required_stages=["cluster_validation"])
+        fleet.do_stage(lease, "cluster_validation")
+    path = "/run?dag_id=cluster_qualification&run_id=block"
+    assert "Still running on" in page(client, path)
+    records.finish_run("cluster_qualification", "block", Verdict.PASS, "n1 is well.", node="n1")
+    text = page(client, path)
+    assert "n1 is well." in text
+    assert "n2" in text[text.index("Still running on") : text.index("Members")]
+
+
 def test_a_change_is_previewed_then_recorded_under_the_login(client: TestClient) -> None:
     records.add_node(fleet.new_node("n1"))
     fleet.qualify("n1")

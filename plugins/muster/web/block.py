@@ -1,0 +1,74 @@
+"""A block as values: what each member was found to be, and every figure of all members side by side. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from muster.web import plots
+from muster_criteria.model import Finding, Observation, Severity, Verdict
+from muster_reports.model import RunReport
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """One member: its verdict in one sentence, and the findings on it."""
+
+    node: str
+    simulated: bool
+    verdict: Verdict
+    headline: str
+    findings: tuple[Finding, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Proof:
+    """A text that members measured, such as the transport that a collective used. ``of``: (text, members)."""
+
+    metric: str
+    of: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """``notes`` concern all members; ``strips`` and ``proofs`` name each value's member."""
+
+    members: tuple[Member, ...]
+    notes: tuple[str, ...]
+    strips: Sequence[plots.Strip]
+    proofs: Sequence[Proof]
+
+
+def of_reports(reports: Sequence[RunReport]) -> Block:
+    """The block of its members' reports, those with the gravest findings first."""
+    members = sorted(
+        map(_member, reports), key=lambda each: (not _accused(each), each.verdict is Verdict.PASS, each.node)
+    )
+    observed = [
+        dataclasses.replace(each, device=f"{report.node} {each.device}".removesuffix(" node"))
+        for report in reports
+        for stage in report.stages
+        for each in stage.judgement.observations
+    ]
+    notes = dict.fromkeys(note for report in reports for stage in report.stages for note in stage.judgement.notes)
+    return Block(tuple(members), tuple(notes), plots.strips(observed, judged_only=False), _proofs(observed))
+
+
+def _member(report: RunReport) -> Member:
+    findings = tuple(each for stage in report.stages for each in stage.judgement.findings)
+    return Member(report.node, report.simulated, report.verdict, report.headline, findings)
+
+
+def _accused(member: Member) -> bool:
+    return any(each.severity is Severity.CRITICAL for each in member.findings)
+
+
+def _proofs(observed: Iterable[Observation]) -> list[Proof]:
+    found: dict[str, dict[str, list[str]]] = {}
+    for each in observed:
+        if each.text is not None:
+            found.setdefault(plots.named(each), {}).setdefault(each.text, []).append(each.device)
+    return [
+        Proof(metric, tuple((text, tuple(devices)) for text, devices in of.items()))
+        for metric, of in sorted(found.items())
+    ]

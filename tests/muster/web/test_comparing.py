@@ -1,0 +1,78 @@
+"""Figures of several nodes or runs side by side: the page of a block, two runs compared, telemetry. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+from muster.web import block, compare, fleet, plots
+from muster_criteria.model import Coverage, Finding, Judgement, Observation, Verdict
+from muster_reports.model import RunReport, Series, StageReport
+from tests.muster.fleet import FINDING
+
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+def observed(metric: str, device: str, value: float | None, text: str | None = None, **more: object) -> Observation:
+    plain = Observation("probe", metric, device, "GB/s", value, text, (), 1, None, None, None, "", True, "")
+    return dataclasses.replace(plain, **more)  # type: ignore[arg-type]
+
+
+def report(
+    node: str,
+    *rows: Observation,
+    findings: tuple[Finding, ...] = (),
+    telemetry: tuple[Series, ...] = (),
+    environment: tuple[tuple[str, str], ...] = (),
+) -> RunReport:
+    verdict = Verdict.FAIL if findings else Verdict.PASS
+    judgement = Judgement(
+        "performance", "short", verdict, "", Coverage(1, 1, 1), findings, rows, False, "h100-sxm-8", "1", ("a note",)
+    )
+    return RunReport(
+        node, "h100-sxm-8", f"{node}__x", "cluster_qualification", "x", False, verdict, "", "qualified", "qualified",
+        NOW, NOW, (), environment, (StageReport(judgement, NOW, 1.0, (), telemetry),),
+    )  # fmt: skip
+
+
+def test_a_block_shows_the_accused_first_each_members_figures_and_what_they_proved() -> None:
+    found = block.of_reports([
+        report("a", observed("busbw", "node", 400.0), observed("transport", "node", None, "IB")),
+        report("b", observed("busbw", "node", 90.0), observed("transport", "node", None, "TCP"), findings=(FINDING,)),
+        report("c", observed("busbw", "node", 401.0), observed("transport", "node", None, "IB")),
+    ])  # fmt: skip
+    assert [each.node for each in found.members] == ["b", "a", "c"]
+    (strip,) = found.strips
+    assert [dot.title for dot in strip.dots] == ["a: 400 GB/s", "b: 90 GB/s", "c: 401 GB/s"]
+    assert found.proofs == [block.Proof("transport", (("IB", ("a", "c")), ("TCP", ("b",))))]
+    assert found.notes == ("a note",)
+
+
+def test_two_runs_differ_most_where_the_change_is_greatest_and_a_limit_shows_whether_it_is_for_the_worse() -> None:
+    left = report(
+        "a", observed("rate", "gpu0", 100.0, floor=90.0), observed("rate", "gpu1", 102.0, floor=90.0),
+        observed("heat", "gpu0", 60.0, ceiling=80.0), observed("alone", "gpu0", 1.0), observed("same", "gpu0", 0.0),
+        environment=(("driver", "570"), ("kernel", "6.1")),
+    )  # fmt: skip
+    right = report(
+        "a", observed("rate", "gpu0", 50.0, floor=90.0), observed("rate", "gpu1", 51.0, floor=90.0),
+        observed("heat", "gpu0", 54.0, ceiling=80.0), observed("same", "gpu0", 0.0),
+        findings=(FINDING,), environment=(("driver", "575"), ("kernel", "6.1")),
+    )  # fmt: skip
+    found = compare.compare(left, right)
+    assert [(row.metric, row.change, row.better) for row in found.rows] == [
+        ("rate", -0.5, False), ("heat", -0.1, True), ("same", 0.0, None), ("alone", None, None),
+    ]  # fmt: skip
+    assert (found.only_left, found.only_right) == ((), (FINDING.summary,))
+    assert found.versions == (("driver", "570", "575"),)
+
+
+def test_telemetry_is_one_line_a_device() -> None:
+    lines = tuple(Series("temperature", f"gpu{n}", "°C", (0.0, 1.0, 2.0), (40.0, 60.0 + n, 50.0)) for n in range(2))
+    named = fleet.curves_of(report("a", telemetry=lines))
+    (curves,) = named.values()
+    drawn = plots.curves(curves)
+    assert drawn is not None
+    assert [line.last for line in drawn.lines] == ["gpu0: 40 to 60 °C", "gpu1: 40 to 61 °C"]
+    assert (drawn.low, drawn.high, drawn.end) == ("40", "61", "2 s")
+    assert plots.curves([Series("power", "gpu0", "W", (0.0,), (1.0,))]) is None
