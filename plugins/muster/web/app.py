@@ -139,7 +139,9 @@ def _confirm(request: Request, asked: actions.Change | starts.Start, confirmed: 
 
 def questions(request: Request, pending: Annotated[list[approvals.Question], Depends(approvals.pending)]) -> Response:
     """All that waits for a person, with the evidence beside each question."""
-    return _render(request, "approvals.html.j2", questions=[(each, approvals.evidence(each)) for each in pending])
+    shown = pending[: approvals.QUESTIONS_MAX]
+    asked = [(each, approvals.evidence(each)) for each in shown]
+    return _render(request, "approvals.html.j2", questions=asked, more=len(pending) > len(shown))
 
 
 def answer(request: Request, done: Annotated[None, Depends(approvals.answer)]) -> Response:

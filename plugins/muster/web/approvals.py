@@ -63,7 +63,7 @@ class Evidence:
 
 
 def pending(session: SessionDep, user: GetUserDep) -> list[Question]:
-    """The open questions of DAGs that the viewer may read, the oldest first."""
+    """The open questions of DAGs that the viewer may read, the oldest first; at most one more than the page shows."""
     # Airflow's filter of readable DAGs reads the state of Airflow's own application, which a mounted one has not.
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET") & {ADMISSION, HELD}
     query = (
@@ -72,7 +72,7 @@ def pending(session: SessionDep, user: GetUserDep) -> list[Question]:
         .where(HITLDetail.responded_at.is_(None), TaskInstance.dag_id.in_(readable))
         .where(TaskInstance.state.in_(WAITS))
         .order_by(HITLDetail.created_at)
-        .limit(QUESTIONS_MAX)
+        .limit(QUESTIONS_MAX + 1)
     )
     answerable = {dag_id: allowed(user, "PUT", DagAccessEntity.HITL_DETAIL, dag_id) for dag_id in (ADMISSION, HELD)}
     return [

@@ -27,7 +27,7 @@ HOSTILE = "<script>alert(1)</script>\x1b[2J‮"
 @pytest.fixture
 def client(fleet_db: str) -> Iterator[TestClient]:
     app = web.create_app()
-    for guard in (web.read, actions.decide, starts.start, starts.audited):
+    for guard in (web.read, actions.decide, starts.start, starts.audited, approvals.respond, approvals.audited):
         app.dependency_overrides[guard] = lambda: None
     for may in (actions.may_decide, starts.may_start):
         app.dependency_overrides[may] = lambda: True
@@ -279,6 +279,21 @@ def test_a_question_stands_beside_its_evidence(client: TestClient) -> None:
     assert "<script>" not in text
     assert "<form" not in _ask(client, "n1", answerable=False)
     assert "/node/n2" not in _ask(client, "n2"), "a node that was removed has no evidence"
+
+
+def test_an_answer_needs_a_reason_and_the_pages_own_form(client: TestClient) -> None:
+    path = "/approvals/admission/r/ask"
+    assert client.post(path, data={"option": "Admit", "reason": " "}).status_code == 400
+    form = {"option": "Admit", "reason": "seen it"}
+    for origin in ("http://evil.example", "null", ""):
+        assert client.post(path, data=form, headers={"Origin": origin}).status_code == 403
+    assert client.post("/approvals/node_qualification/r/ask", data=form).status_code == 422
+
+
+def test_questions_that_are_not_shown_are_counted(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "More questions wait" not in _ask(client, "n1")
+    monkeypatch.setattr(approvals, "QUESTIONS_MAX", 0)
+    assert "More questions wait" in _ask(client, "n1")
 
 
 def test_without_the_permission_the_node_page_has_no_forms(client: TestClient) -> None:
