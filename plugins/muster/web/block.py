@@ -31,11 +31,14 @@ class Proof:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """``notes`` concern all members; ``strips`` and ``proofs`` name each value's member."""
+    """``notes`` concern all members; ``strips`` and ``proofs`` name each value's member. ``alike``: metrics whose
+    values are the same on all of them, with that value.
+    """
 
     members: tuple[Member, ...]
     notes: tuple[str, ...]
     strips: Sequence[plots.Strip]
+    alike: Sequence[str]
     proofs: Sequence[Proof]
 
 
@@ -51,7 +54,10 @@ def of_reports(reports: Sequence[RunReport]) -> Block:
         for each in stage.judgement.observations
     ]
     notes = dict.fromkeys(note for report in reports for stage in report.stages for note in stage.judgement.notes)
-    return Block(tuple(members), tuple(notes), plots.strips(observed, judged_only=False), _proofs(observed))
+    strips = plots.strips(observed, judged_only=False)
+    alike = [f"{each.metric}: {each.low} {each.unit}" for each in strips if not each.most and not each.failed]
+    differing = [each for each in strips if each.most or each.failed]
+    return Block(tuple(members), tuple(notes), differing, alike, _proofs(observed))
 
 
 def _member(report: RunReport) -> Member:

@@ -11,6 +11,8 @@ from muster_criteria.model import Observation
 from muster_reports.model import RunReport
 
 ROWS_MAX = 200
+OWN, SERIALS = ("boot_id", "hostname"), "serials "
+"""What differs between any two boots, and between any two nodes: no difference worth a line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +48,12 @@ def compare(left: RunReport, right: RunReport) -> Comparison:
     rows = [_row(key, ours.get(key, []), theirs.get(key, [])) for key in {**ours, **theirs}]
     rows.sort(key=lambda row: (row.change is None, -abs(row.change or 0.0), row.stage, row.metric))
     a, b = _findings(left), _findings(right)
+    apart = left.node != right.node
     known, other = dict((*left.identity, *left.environment)), dict((*right.identity, *right.environment))
     versions = tuple(
         (name, known.get(name, ""), other.get(name, ""))
         for name in {**known, **other}
-        if known.get(name, "") != other.get(name, "")
+        if known.get(name, "") != other.get(name, "") and not (name in OWN or (apart and name.startswith(SERIALS)))
     )
     only_left, only_right = (each for each in a if each not in b), (each for each in b if each not in a)
     left_out = max(0, len(rows) - ROWS_MAX)

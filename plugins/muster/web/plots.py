@@ -38,6 +38,9 @@ class Strip:
     limits: tuple[tuple[float, str], ...]
     failed: tuple[str, ...]
     """Devices out of limits."""
+    least: str
+    most: str
+    """The devices with the least and the greatest value; both empty where all values are alike."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +98,10 @@ def _strip(rows: Sequence[Observation]) -> Strip:
     )
     limits = tuple((scale.at(limit), f"{word} {number(limit)} {unit}") for word, limit in sorted(bounds))
     failed = tuple(row.device for row in rows if not row.ok)
-    return Strip(named(rows[0]), unit, number(scale.low), number(scale.high), dots, limits, failed)
+    ranked = sorted((row.value, row.device) for row in rows if row.value is not None)
+    least, most = ranked[0], ranked[-1]
+    ends = ("", "") if least[0] == most[0] else (least[1], most[1])
+    return Strip(named(rows[0]), unit, number(scale.low), number(scale.high), dots, limits, failed, *ends)
 
 
 def life(points: Sequence[Point]) -> Life | None:

@@ -37,14 +37,16 @@ def report(
 
 def test_a_block_shows_the_accused_first_each_members_figures_and_what_they_proved() -> None:
     found = block.of_reports([
-        report("a", observed("busbw", "node", 400.0), observed("transport", "node", None, "IB")),
+        report("a", observed("busbw", "node", 400.0), observed("ranks", "node", 8.0), observed("transport", "node", None, "IB")),
         report("b", observed("busbw", "node", 90.0), observed("transport", "node", None, "TCP"), findings=(FINDING,)),
         report("c", observed("busbw", "node", 401.0), observed("transport", "node", None, "IB")),
     ])  # fmt: skip
     assert [each.node for each in found.members] == ["b", "a", "c"]
     (strip,) = found.strips
+    assert (strip.least, strip.most) == ("b", "c")
     assert [dot.title for dot in strip.dots] == ["a: 400 GB/s", "b: 90 GB/s", "c: 401 GB/s"]
     assert found.proofs == [block.Proof("transport", (("IB", ("a", "c")), ("TCP", ("b",))))]
+    assert found.alike == ["ranks: 8 GB/s"]
     assert found.notes == ("a note",)
 
 
@@ -52,19 +54,22 @@ def test_two_runs_differ_most_where_the_change_is_greatest_and_a_limit_shows_whe
     left = report(
         "a", observed("rate", "gpu0", 100.0, floor=90.0), observed("rate", "gpu1", 102.0, floor=90.0),
         observed("heat", "gpu0", 60.0, ceiling=80.0), observed("alone", "gpu0", 1.0), observed("same", "gpu0", 0.0),
-        environment=(("driver", "570"), ("kernel", "6.1")),
+        environment=(("driver", "570"), ("kernel", "6.1"), ("boot_id", "x"), ("serials gpu0", "S1")),
     )  # fmt: skip
     right = report(
         "a", observed("rate", "gpu0", 50.0, floor=90.0), observed("rate", "gpu1", 51.0, floor=90.0),
         observed("heat", "gpu0", 54.0, ceiling=80.0), observed("same", "gpu0", 0.0),
-        findings=(FINDING,), environment=(("driver", "575"), ("kernel", "6.1")),
+        findings=(FINDING,),
+        environment=(("driver", "575"), ("kernel", "6.1"), ("boot_id", "y"), ("serials gpu0", "S2")),
     )  # fmt: skip
     found = compare.compare(left, right)
     assert [(row.metric, row.change, row.better) for row in found.rows] == [
         ("rate", -0.5, False), ("heat", -0.1, True), ("same", 0.0, None), ("alone", None, None),
     ]  # fmt: skip
     assert (found.only_left, found.only_right) == ((), (FINDING.summary,))
-    assert found.versions == (("driver", "570", "575"),)
+    assert found.versions == (("driver", "570", "575"), ("serials gpu0", "S1", "S2"))
+    other = dataclasses.replace(right, node="b")
+    assert compare.compare(left, other).versions == (("driver", "570", "575"),), "two nodes always have other serials"
 
 
 def test_telemetry_is_one_line_a_device() -> None:
