@@ -36,8 +36,9 @@ def report(
 
 
 def test_a_block_shows_the_accused_first_each_members_figures_and_what_they_proved() -> None:
+    ranks = observed("ranks", "node", 8.0)
     found = block.of_reports([
-        report("a", observed("busbw", "node", 400.0), observed("ranks", "node", 8.0), observed("transport", "node", None, "IB")),
+        report("a", observed("busbw", "node", 400.0), observed("transport", "node", None, "IB"), ranks),
         report("b", observed("busbw", "node", 90.0), observed("transport", "node", None, "TCP"), findings=(FINDING,)),
         report("c", observed("busbw", "node", 401.0), observed("transport", "node", None, "IB")),
     ])  # fmt: skip
