@@ -1,4 +1,4 @@
-"""Blackout windows, in which no idle test starts: "Mon-Fri 08:00-18:00; Sun 00:00-24:00", in UTC. Pure."""
+"""Windows of the week, as "Mon-Fri 08:00-18:00; Sun 00:00-24:00" in UTC: no idle test starts, a mail waits. Pure."""
 
 from __future__ import annotations
 
@@ -17,6 +17,23 @@ def closed(windows: str, now: datetime.datetime) -> str:
         if now.weekday() in days and start <= minute < end:
             return f"no test starts in the blackout window {window} UTC"
     return ""
+
+
+def closed_until(windows: str, now: datetime.datetime) -> datetime.datetime | None:
+    """Returns the end of the windows that hold ``now``, those that follow without a gap included; None outside of all.
+
+    Raises ValueError as ``closed``.
+    """
+    each = [_parsed(window) for window in filter(None, (part.strip() for part in windows.split(";")))]
+    moment = now
+    for _ in range(14 * len(each)):
+        minute = moment.hour * 60 + moment.minute
+        ends = [end for days, start, end in each if moment.weekday() in days and start <= minute < end]
+        if not ends:
+            break
+        midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+        moment = midnight + datetime.timedelta(minutes=max(ends))
+    return moment if moment != now else None
 
 
 def _parsed(window: str) -> tuple[set[int], int, int]:

@@ -51,6 +51,9 @@ class Settings(BaseSettings):
         default=pydantic.SecretStr(""), description="a token for Airflow's API, instead of login and password"
     )
     mail_to: str = pydantic.Field(default="", description="recipients of the reports, comma separated; empty: no mail")
+    mail_rules: list[dict[str, Any]] = pydantic.Field(
+        default=[], description="who else gets which reports, as a JSON list (docs/operating.md, who gets what)"
+    )
     mail_from: str = pydantic.Field(default="muster@localhost", description="sender of the reports")
     smtp_conn_id: str = pydantic.Field(default="smtp_default", description="Airflow connection of the mail server")
     poll_seconds: float = pydantic.Field(default=5.0, gt=0, description="seconds between two looks at a running job")

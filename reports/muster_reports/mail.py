@@ -127,10 +127,16 @@ def build_message(
     return message
 
 
-def build_notice(key: str, sentence: str, sender: str, recipients: Sequence[str]) -> EmailMessage:
-    """The message of one sentence about no run; ``key`` makes its Message-ID. Raises ValueError, as build_message."""
+def build_notice(
+    key: str, sentence: str, sender: str, recipients: Sequence[str], lines: Sequence[str] = ()
+) -> EmailMessage:
+    """The message of one sentence, and a list if there are ``lines``; ``key`` makes its Message-ID.
+
+    Raises ValueError, as build_message.
+    """
     message = _envelope(f"[Muster] {clean(sentence, SUBJECT_MAX - 9)}", f"notice.{_digest(key)}", sender, recipients)
-    message.set_content(wrap(clean(sentence, 2000), 78) + "\n", cte="quoted-printable")
+    listed = "".join(f"\n- {clean(line, 400)}" for line in lines)
+    message.set_content(f"{wrap(clean(sentence, 2000), 78)}\n{listed}\n", cte="quoted-printable")
     return message
 
 

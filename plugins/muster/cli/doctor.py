@@ -291,7 +291,14 @@ def _pool_fix(name: str, current: Settings) -> str:
 
 def mail(current: Settings) -> Check:
     """Reports have a recipient, and the mail server of the SMTP connection answers."""
-    if not current.mail_recipients:
+    from muster.operators import mail_rules
+
+    try:
+        rules = mail_rules.read(current.mail_rules)
+    except BadSettings as error:
+        return Check(Mark.MISSING, "mail", str(error), "export MUSTER_MAIL_RULES='[…]'")
+    people = dict.fromkeys([*current.mail_recipients, *(address for rule in rules for address in rule.to)])
+    if not people:
         return Check(Mark.ADVICE, "mail", "MUSTER_MAIL_TO is empty: no report is mailed", "export MUSTER_MAIL_TO=…")
     name = current.smtp_conn_id
     fix = (
@@ -306,7 +313,7 @@ def mail(current: Settings) -> Check:
     except (OSError, smtplib.SMTPException) as error:
         where = f"{found.host}:{found.port or 'default port'}"
         return Check(Mark.ADVICE, "mail", f"{where} does not answer: {error}; mails wait until it does", fix)
-    return Check(Mark.OK, "mail", f"{found.host} answers; reports go to {', '.join(current.mail_recipients)}")
+    return Check(Mark.OK, "mail", f"{found.host} answers; reports go to {', '.join(people)}")
 
 
 def _greet(server: connections.Connection) -> None:

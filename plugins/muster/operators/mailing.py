@@ -3,55 +3,131 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import logging
+from collections.abc import Sequence
+
+from airflow.sdk.module_loading import import_string
 
 from muster import records
+from muster.operators import mail_rules
 from muster.settings import settings
+from muster_reports import mail, text
+from muster_reports.model import RunReport
 
 log = logging.getLogger(__name__)
 DIGEST_PERIOD = datetime.timedelta(days=7)
+FLOOD_MAX = 2000
+"""Runs that the list of an hour looks at, the latest."""
 
 
 def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
-    """Render the report of the run (of ``node`` if the run tests several) and mail it. An SMTP error is not raised.
+    """Render the report of the run (of ``node`` if the run tests several) and mail it to MUSTER_MAIL_TO, and by rules.
 
-    Returns the delivery status as text. Raises UnknownRun.
+    An SMTP error is not raised.
+
+    Returns the delivery status as text. Raises UnknownRun, BadSettings.
     """
     from muster.operators import archive, upkeep
-    from muster_reports import mail
 
     current = settings()
     report = records.run_report(dag_id, run_id, run_url=current.run_page(dag_id, run_id), node=node)
     rendered = mail.render(report, archive.keep(report))
     log.info("%s", rendered.subject)
-    if not current.mail_recipients:
-        log.warning("no report is mailed: MUSTER_MAIL_TO is empty")
-        return "not mailed: no recipients"
-    message = mail.build_message(rendered, current.mail_from, current.mail_recipients)
     key = f"{dag_id}/{run_id}/{rendered.report_id}"
-    records.outbox_add(key, message.as_bytes())
-    delivery = upkeep.deliver_mail(key)
-    return f"{delivery.sent} sent, {delivery.waiting} waiting, {delivery.parked} refused"
+    keys = []
+    if current.mail_recipients:
+        message = mail.build_message(rendered, current.mail_from, current.mail_recipients)
+        records.outbox_add(key, message.as_bytes())
+        keys.append(key)
+    chosen = mail_rules.read(current.mail_rules)
+    labels = records.get_node(report.node).labels if chosen else {}
+    facts = (report.verdict, report.state_after, labels)
+    for rule, recipients in mail_rules.recipients(chosen, current.mail_recipients, *facts):
+        if recipients:
+            keys += _mail_by_rule(rule, recipients, rendered, key)
+        if rule.notifier:
+            _notify(rule, report)
+    if not keys:
+        log.warning("no report is mailed: neither MUSTER_MAIL_TO nor a rule of MUSTER_MAIL_RULES names a recipient")
+        return "not mailed: no recipients"
+    found = [upkeep.deliver_mail(each) for each in keys]
+    sent, waiting, parked = (sum(counts) for counts in zip(*found, strict=True))
+    return f"{sent} sent, {waiting} waiting, {parked} refused"
+
+
+def _mail_by_rule(rule: mail_rules.Rule, recipients: Sequence[str], rendered: mail.Rendered, key: str) -> list[str]:
+    """Queue the report, or the list of the hour if the hour has its fill. Returns the key of what may be sent now."""
+    now = _now()
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    mine = f"rule/{rule.name}/"
+    sender, due = settings().mail_from, rule.due(now)
+    if rule.an_hour and records.outbox_added(mine, hour, mine + key) >= rule.an_hour:
+        end = hour + datetime.timedelta(hours=1)
+        lines = _of_the_hour(rule, hour)
+        about = f"flood/{rule.name}/{hour:%Y-%m-%dT%H}"
+        sentence = (
+            f"{len(lines)} tests ended from {hour:%H:%M} to {end:%H:%M} UTC that concern you, and you get "
+            f"{text.plural(rule.an_hour, 'report')} an hour (rule {rule.name})"
+        )
+        notice = mail.build_notice(about, sentence, sender, recipients, lines)
+        records.outbox_add(about, notice.as_bytes(), rule.due(end) or end)
+        return []
+    message = mail.build_message(rendered, sender, recipients)
+    records.outbox_add(mine + key, message.as_bytes(), due)
+    return [] if due else [mine + key]
+
+
+def _of_the_hour(rule: mail_rules.Rule, hour: datetime.datetime) -> list[str]:
+    labels = {node.name: node.labels for node in records.list_nodes()}
+    ended = [run for run in records.list_runs(limit=FLOOD_MAX) if run.ended_at and run.ended_at >= hour]
+    return [
+        f"{'[simulated] ' if run.simulated else ''}{run.node}: {run.verdict}: {run.headline}"
+        for run in ended[::-1]
+        if rule.matches(run.verdict or "", run.state_after or "", labels.get(run.node, {}))
+    ]
+
+
+def _notify(rule: mail_rules.Rule, report: RunReport) -> None:
+    """Notify through a class of Airflow's notifiers. What it raises is logged: the mail comes first."""
+    known = {
+        "node": report.node, "verdict": str(report.verdict), "state": report.state_after, "headline": report.headline,
+        "link": report.run_url, "simulated": report.simulated,
+    }  # fmt: skip
+    try:
+        import_string(rule.notifier)(**rule.arguments)(known)
+    except Exception:
+        log.exception("rule %s: %s did not notify about %s", rule.name, rule.notifier, report.node)
 
 
 def send_digests() -> list[str]:
-    """Mail the digests of the last seven days, each once a day however often this is called; returns their subjects."""
+    """Mail the digests of the last seven days, each once a day however often this is called; returns their subjects.
+
+    MUSTER_MAIL_TO gets the whole fleet's, the addresses of a rule with ``digest`` that of its labels.
+    Raises BadSettings.
+    """
     from muster.operators import upkeep
-    from muster_reports import mail
     from muster_reports.digest import render
 
-    current, until = settings(), datetime.datetime.now(datetime.UTC)
-    if not current.mail_recipients:
-        log.warning("no digest is mailed: MUSTER_MAIL_TO is empty")
-        return []
+    current, until = settings(), _now()
+    wanted: list[tuple[str, dict[str, str], Sequence[str]]] = [("", {}, current.mail_recipients)]
+    wanted += [(rule.name, rule.labels, rule.to) for rule in mail_rules.read(current.mail_rules) if rule.digest]
+    if not any(recipients for _, _, recipients in wanted):
+        log.warning("no digest is mailed: neither MUSTER_MAIL_TO nor a rule of MUSTER_MAIL_RULES wants one")
     subjects = []
-    for simulated in (False, True):
-        facts = records.fleet_facts(until - DIGEST_PERIOD, until, simulated=simulated)
-        if not facts.nodes:
+    for (name, labels, recipients), simulated in itertools.product(wanted, (False, True)):
+        facts = records.fleet_facts(until - DIGEST_PERIOD, until, simulated=simulated, labels=labels)
+        if not facts.nodes or not recipients:
             continue
-        rendered = render.render(facts, "", simulated=simulated)
-        message = mail.build_message(rendered, current.mail_from, current.mail_recipients)
-        records.outbox_add(rendered.report_id, message.as_bytes())
-        upkeep.deliver_mail(rendered.report_id)
+        whose = ", ".join(f"{label}={value}" for label, value in labels.items())
+        rendered = render.render(facts, whose, simulated=simulated)
+        key = f"{name}/{rendered.report_id}" if name else rendered.report_id
+        message = mail.build_message(rendered, current.mail_from, recipients)
+        records.outbox_add(key, message.as_bytes())
+        upkeep.deliver_mail(key)
         subjects.append(rendered.subject)
     return subjects
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

@@ -54,6 +54,7 @@ from muster.records.nodes import (
 from muster.records.notices import notify
 from muster.records.outbox import (
     outbox_add,
+    outbox_added,
     outbox_drop,
     outbox_failed,
     outbox_message,
@@ -254,6 +255,7 @@ __all__ = [
     "notify",
     "open_findings",
     "outbox_add",
+    "outbox_added",
     "outbox_drop",
     "outbox_failed",
     "outbox_message",

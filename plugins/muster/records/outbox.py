@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Collection
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import ColumnElement, func, or_, select
 
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
@@ -18,19 +18,21 @@ RETRY_FIRST = datetime.timedelta(minutes=4)
 RETRY_MAX = datetime.timedelta(hours=6)
 
 
-def outbox_add(key: str, message: bytes) -> str:
+def outbox_add(key: str, message: bytes, due: datetime.datetime | None = None) -> str:
     """Put a mail in the outbox: "added", or "replaced" if one of that key was still waiting, or "sent already".
 
     ``key`` names what the mail is about ("node_qualification/gpu-0001__new"), so that a retry does not mail twice.
+    ``due``: it is not sent before.
     """
     with writing() as session:
         row = session.scalar(select(Outbox).where(Outbox.key == key).with_for_update())
         if row is None:
-            session.add(Outbox(key=key, message=message, created_at=access.now(), attempts=0, last_error=""))
+            made = Outbox(key=key, message=message, created_at=access.now(), attempts=0, last_error="", retry_at=due)
+            session.add(made)
             return "added"
         if row.sent_at is not None:
             return "sent already"
-        row.message, row.retry_at, row.parked_at, row.recipients = message, None, None, ""
+        row.message, row.retry_at, row.parked_at, row.recipients = message, due, None, ""
         return "replaced"
 
 
@@ -83,17 +85,29 @@ def outbox_parked(limit: int = 100) -> list[ParkedMail]:
         return [ParkedMail(key, at, error, _addresses(left)) for key, at, error, left in rows if at]
 
 
+def tried() -> ColumnElement[bool]:
+    """Whether a mail was due already: it was tried, or is not held until a later time."""
+    return or_(Outbox.attempts > 0, Outbox.retry_at.is_(None), Outbox.retry_at <= access.now())
+
+
 def _addresses(text: str) -> tuple[str, ...]:
     return tuple(text.split(",")) if text else ()
 
 
 def outbox_waiting(key: str | None = None) -> int:
-    """How many mails wait to be sent, of all or of ``key``."""
-    waiting = select(func.count()).where(Outbox.sent_at.is_(None), Outbox.parked_at.is_(None))
+    """How many mails wait to be sent, of all or of ``key``, without those whose quiet hours are not over."""
+    waiting = select(func.count()).where(Outbox.sent_at.is_(None), Outbox.parked_at.is_(None), tried())
     if key is not None:
         waiting = waiting.where(Outbox.key == key)
     with reading() as session:
         return session.scalar(waiting) or 0
+
+
+def outbox_added(prefix: str, since: datetime.datetime, other_than: str) -> int:
+    """How many mails whose keys begin with ``prefix`` were added since then, without the one of key ``other_than``."""
+    mine = (Outbox.key.startswith(prefix, autoescape=True), Outbox.created_at >= since, Outbox.key != other_than)
+    with reading() as session:
+        return session.scalar(select(func.count()).select_from(Outbox).where(*mine)) or 0
 
 
 def outbox_sent(message_id: int) -> None:

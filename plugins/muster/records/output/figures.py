@@ -17,6 +17,7 @@ from muster.records.database.engine import reading
 from muster.records.database.models import CertificateRow, FindingRow, Lease, Node, Outbox, Run, SchedulerPlace
 from muster.records.database.models import StageRecord as Stage
 from muster.records.database.wanted import ADMITTED
+from muster.records.outbox import tried
 from muster.records.withdrawals import breaker_now
 from muster_criteria.model import Verdict
 
@@ -94,7 +95,7 @@ def fleet_figures() -> FleetFigures:
         kinds = {node.simulated for node in nodes} or {False}
         mails = session.execute(
             select(func.count(), func.count(Outbox.parked_at), func.min(_if_null(Outbox.parked_at, Outbox.created_at)))
-            .where(unsent)
+            .where(unsent, tried())
         ).one()  # fmt: skip
         return FleetFigures(
             now,

@@ -1,0 +1,175 @@
+"""Who gets which report, when, and through what."""
+
+from __future__ import annotations
+
+import datetime
+import email
+import email.policy
+import json
+from typing import Any
+
+import pytest
+from aiosmtpd.controller import Controller
+
+from muster import records
+from muster.errors import BadSettings
+from muster.operators import mail_rules, mailing
+from muster_demo.services import free_port
+from tests.muster import fleet
+
+pytestmark = pytest.mark.usefixtures("fleet_db")
+
+MONDAY = datetime.datetime(2026, 11, 23, 23, 30, tzinfo=datetime.UTC)
+NOTIFIER = "airflow.providers.smtp.notifications.smtp.SmtpNotifier"
+
+
+@pytest.fixture(autouse=True)
+def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No mail leaves the outbox."""
+    monkeypatch.setattr("muster.operators.upkeep.deliver_mail", lambda key=None: (0, records.outbox_waiting(key), 0))
+    monkeypatch.delenv("MUSTER_MAIL_TO", raising=False)
+
+
+def use(patch: pytest.MonkeyPatch, *rules: dict[str, Any]) -> None:
+    patch.setenv("MUSTER_MAIL_RULES", json.dumps(rules))
+
+
+class Clock:
+    """The time of mails and of the outbox."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = MONDAY
+        for what in ("muster.operators.mailing._now", "muster.records.database.access.now"):
+            patch.setattr(what, lambda: self.now)
+
+
+def queued() -> list[tuple[str, str, str]]:
+    """(recipients, subject, text) of each mail in the outbox."""
+    found = []
+    for each in records.outbox_pending():
+        message = email.message_from_bytes(records.outbox_message(each.id), policy=email.policy.default)
+        body = message.get_body(("plain",))
+        assert body is not None
+        found.append((str(message["To"]), str(message["Subject"]), str(body.get_content())))
+    return found
+
+
+def report_of(node: str, *, well: bool = False, **labels: str) -> None:
+    records.add_node(fleet.new_node(node, labels=labels))
+    run = (fleet.qualify if well else fleet.fail)(node).run_id
+    mailing.send_report(fleet.DAG, run)
+
+
+def test_verdicts_states_and_labels_choose_and_nobody_gets_a_report_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", "all@x.org")
+    use(
+        monkeypatch,
+        {"name": "fails", "to": ["oncall@x.org", "all@x.org"], "verdicts": ["FAIL"]},
+        {"name": "team", "to": ["team@x.org", "oncall@x.org"], "labels": {"team": "a"}},
+        {"name": "ready", "to": ["users@x.org"], "states": ["qualified"]},
+    )
+    report_of("n1", team="a")
+    report_of("n2", team="b")
+    report_of("n3", team="a", well=True)
+    got = [(to, subject.split(":")[0]) for to, subject, _ in queued()]
+    assert [to for to, _ in got] == [
+        "all@x.org", "oncall@x.org", "team@x.org", "all@x.org", "oncall@x.org", "all@x.org", "team@x.org, oncall@x.org",
+        "users@x.org",
+    ]  # fmt: skip
+
+
+def test_quiet_hours_hold_a_mail_until_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet = "Mon-Sun 22:00-24:00; Mon-Sun 00:00-07:00"
+    use(monkeypatch, {"name": "day", "to": ["day@x.org"], "quiet": quiet}, {"name": "night", "to": ["night@x.org"]})
+    clock = Clock(monkeypatch)
+    report_of("n1")
+    assert records.outbox_waiting() == 1, "a mail that is held is not late"
+    assert [each.key.split("/")[1] for each in records.outbox_pending(due=True)] == ["night"]
+    clock.now += datetime.timedelta(hours=7, minutes=29)
+    assert len(records.outbox_pending(due=True)) == 1
+    clock.now += datetime.timedelta(minutes=1)
+    assert len(records.outbox_pending(due=True)) == 2
+
+
+def test_a_flood_becomes_one_list_at_the_end_of_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, {"name": "team", "to": ["team@x.org"], "an_hour": 2})
+    clock = Clock(monkeypatch)
+    for number in range(5):
+        report_of(f"n{number}")
+    mailing.send_report(fleet.DAG, "n0__new")  # a task that is repeated
+    mails = queued()
+    assert len(mails) == 3
+    assert [f"n{number}: FAIL: gpu3 is slow." in mails[-1][2] for number in range(5)] == [True] * 5
+    assert len(records.outbox_pending(due=True)) == 2
+    clock.now += datetime.timedelta(minutes=30)
+    assert len(records.outbox_pending(due=True)) == 3
+    report_of("n9")
+    assert len(queued()) == 4, "the next hour has its own mails"
+
+
+class Sink:
+    """A mail server: what Airflow's own notifier sends arrives here."""
+
+    def __init__(self) -> None:
+        self.subjects: list[str] = []
+
+    async def handle_DATA(self, _server: Any, _session: Any, envelope: Any) -> str:
+        self.subjects.append(str(email.message_from_bytes(envelope.content, policy=email.policy.default)["Subject"]))
+        return "250 OK"
+
+
+def test_a_notifier_of_airflow_knows_the_verdict_and_holds_up_no_mail(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, port = Sink(), free_port()
+    for name, at in (("CHAT", port), ("DOWN", free_port())):
+        server = {"conn_type": "smtp", "host": "127.0.0.1", "port": at}
+        extra = {"disable_ssl": True, "disable_tls": True, "retry_limit": 0, "timeout": 5}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(server | {"extra": extra}))
+    told = {"to": "chat@x.org", "from_email": "m@x.org", "html_content": "."}
+    subject = {"subject": "{{ node }} {{ verdict }} {{ state }}: {{ headline }}"}
+    use(
+        monkeypatch,
+        {"name": "down", "notifier": NOTIFIER, "arguments": told | {"smtp_conn_id": "down"}, "to": ["a@x.org"]},
+        {"name": "unknown", "notifier": "no.such.Notifier"},
+        {"name": "chat", "notifier": NOTIFIER, "arguments": told | subject | {"smtp_conn_id": "chat"},
+         "verdicts": ["FAIL"]},
+    )  # fmt: skip
+    controller = Controller(sink, hostname="127.0.0.1", port=port)
+    controller.start()
+    try:
+        report_of("n1")
+        report_of("n2", well=True)
+    finally:
+        controller.stop()
+    assert sink.subjects == ["n1 FAIL quarantine: gpu3 is slow."]
+    assert len(queued()) == 2
+
+
+def test_a_rule_brings_the_digest_of_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", "all@x.org")
+    use(monkeypatch, {"name": "team", "to": ["team@x.org"], "labels": {"team": "a"}, "digest": True})
+    for name, team in (("n1", "a"), ("n2", "b")):
+        records.add_node(fleet.new_node(name, labels={"team": team}))
+    assert len(mailing.send_digests()) == 2
+    (everything, first, _), (ours, second, _) = queued()
+    assert (everything, ours) == ("all@x.org", "team@x.org")
+    assert "the fleet" in first
+    assert "team=a" in second
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": "x"},
+        {"name": "X Y", "to": ["a@x.org"]},
+        {"name": "x", "to": ["a@x.org"], "verdicts": ["BAD"]},
+        {"name": "x", "to": ["a@x.org"], "states": ["heaven"]},
+        {"name": "x", "to": ["a@x.org"], "quiet": "at night"},
+        {"name": "x", "to": ["a@x.org"], "colour": "red"},
+        {"name": "x", "notifier": "a.b", "an_hour": 3},
+        {"name": "taken", "to": ["a@x.org"]},
+    ],
+)
+def test_a_rule_that_cannot_be_used_is_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadSettings, match="MUSTER_MAIL_RULES") as refused:
+        mail_rules.read([{"name": "taken", "to": ["a@x.org"]}, wrong])
+    assert "\n" not in str(refused.value)
