@@ -19,6 +19,7 @@ from muster.cli import (
     mail,
     node,
     plan,
+    removal,
     run,
     scheduler,
     start,
@@ -36,7 +37,7 @@ app = typer.Typer(
 app.add_typer(node.app, name="node", help="Enrol, check, show and move nodes.")
 for _command in (
     adoption.adopt, adoption.verify, adoption.replace, adoption.reinstalled, adoption.confirm, adoption.unfence,
-    adoption.part, status.keep, scheduler.scheduler, scheduler.schedulers,
+    adoption.part, removal.remove, status.keep, scheduler.scheduler, scheduler.schedulers,
 ):  # fmt: skip
     node.app.command(_command.__name__)(_command)
 app.command("status")(status.status)

@@ -20,6 +20,7 @@ import paramiko
 
 from muster.remote import launch as launching
 from muster.remote import scripts, ssh
+from muster_node.agent.jobdir import safe_name
 from muster_node.contract import RESULT_BYTES_MAX
 
 TELEMETRY_BYTES_MAX = 64 * 1024 * 1024
@@ -243,3 +244,14 @@ def remove(client: paramiko.SSHClient, work: str, key: str) -> None:
     answer = ssh.run(client, ["rm", "-rf", "--", folder])
     if answer.rc != 0:
         raise ssh.RemoteError(f"the job's folder {folder} cannot be removed: {answer.complaint}")
+
+
+def clean(client: paramiko.SSHClient, work_dir: str, node: str) -> str:
+    """Delete Muster's files on a node. Returns what was left and why, "" if nothing was. Raises RemoteError."""
+    answer = ssh.run(client, ssh.shell(scripts.CLEAN, work_dir, safe_name(node)), timeout=120)
+    if answer.rc != 0:
+        raise ssh.RemoteError(f"Muster's files cannot be deleted: {answer.complaint}")
+    found = fields(answer.text)
+    if "shared" in found:
+        return f"{found['shared']} is shared with other machines: only this node's part of it was deleted"
+    return f"{found['left']} stays: it holds files that are not Muster's" if "left" in found else ""

@@ -25,8 +25,11 @@ elif alive "$j"; then state=running
 else state=gone; fi
 """
 
+WORK = "case $1 in '') w=$HOME/.muster;; '~') w=$HOME;; '~/'*) w=$HOME/${1#'~/'};; /*) w=$1;; *) w=$HOME/$1;; esac"
+"""The work folder of $1, as enrolled."""
+
 LOOK = f"""
-case $1 in '') w=$HOME/.muster;; '~') w=$HOME;; '~/'*) w=$HOME/${{1#'~/'}};; /*) w=$1;; *) w=$HOME/$1;; esac
+{WORK}
 j=$w/jobs/$2; a=$w/agents/$3.pyz
 {BOOT_ID}
 {ALIVE}{STATE}
@@ -114,3 +117,12 @@ find "$1/jobs" -mindepth 1 -maxdepth 1 -type d -mtime +7 ! -name "$2" -exec rm -
 exit 0
 """
 """$1 work folder, $2 the key to spare. Prints the keys that were running. Only for the holder of the node's lease."""
+
+CLEAN = f"""
+{WORK}
+[ -d "$w" ] || exit 0
+if [ -d "$w/nodes/$2" ]; then rm -rf -- "$w/nodes/$2"; printf 'shared %s\\n' "$w"; exit; fi
+rm -rf -- "$w/jobs" "$w/agents" && rm -f -- "$w/fence" "$w/fence.lock" "$w/running" || exit 1
+rmdir -- "$w" 2>/dev/null || printf 'left %s\\n' "$w"
+"""
+"""Delete what Muster made. $1 work folder, $2 the node's name: where machines share the folder, its own part alone."""

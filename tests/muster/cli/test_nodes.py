@@ -169,3 +169,27 @@ def test_one_node_is_shown_with_its_parts_and_runs(muster: Muster) -> None:
     assert json.loads(muster("node", "show", "gpu-0001", "--json")[1])["runs"][0]["verdict"] == "PASS"
     assert muster("node", "history", "gpu-0001")[1].count("\n") == 6
     assert muster("node", "show", "gpu-0009")[2].startswith("muster: no node 'gpu-0009' is enrolled")
+
+
+@pytest.mark.needs_sshd
+def test_a_node_that_leaves_is_retired_and_left_clean(
+    muster: Muster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sshd.running(tmp_path / "node") as server:
+        node = server.node("here")
+        extra = {"key_file": str(server.key_file)}
+        login = {"conn_type": "ssh", "login": node.user, "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_MUSTER_SSH", json.dumps(login))
+        new = fleet.new_node("here", host=node.host, port=node.port, host_key=node.host_key, work_dir=node.work_dir)
+        records.add_node(new)
+        Path(node.work_dir, "jobs").mkdir(parents=True)
+        leave = ("node", "remove", "here", "--reason", "sold", "--clean", "--as", "Ada")
+        assert muster(*leave, "--dry-run")[0] == 0
+        assert Path(node.work_dir).exists()
+        lease = fleet.begin("here")
+        assert muster(*leave)[0] == 1
+        assert (records.get_node("here").state, Path(node.work_dir).exists()) == (State.REGISTERED, True)
+        records.release_leases(lease.dag_id, lease.run_id, "over")
+        assert muster(*leave)[0] == 0
+        assert (records.get_node("here").state, Path(node.work_dir).exists()) == (State.RETIRED, False)
+        assert muster(*leave)[0] == 0, "repeated, it changes nothing"

@@ -238,3 +238,25 @@ def _wait_for(path: Path) -> None:
         assert time.monotonic() < end
         time.sleep(0.05)
     time.sleep(0.2)  # the stand-in sets its signal handler right after
+
+
+def test_what_muster_put_on_a_node_is_deleted_and_nothing_else(server: sshd.Sshd, client: paramiko.SSHClient) -> None:
+    work = Path(server.home) / "muster"
+    for folder in ("jobs/j1", "agents"):
+        (work / folder).mkdir(parents=True)
+    for name in ("fence", "fence.lock", "running", "notes.txt"):
+        (work / name).write_text("1")
+    assert "stays" in jobs.clean(client, str(work), "n1")
+    assert [each.name for each in work.iterdir()] == ["notes.txt"]
+    (work / "notes.txt").unlink()
+    assert jobs.clean(client, "muster", "n1") == ""
+    assert not work.exists()
+    assert jobs.clean(client, "muster", "n1") == "", "it is gone already"
+
+
+def test_where_machines_share_a_folder_the_others_jobs_stay(server: sshd.Sshd, client: paramiko.SSHClient) -> None:
+    work = Path(server.home) / "muster"
+    for folder in ("jobs/of-another", "nodes/n1", "nodes/n2"):
+        (work / folder).mkdir(parents=True)
+    assert "shared" in jobs.clean(client, str(work), "n1")
+    assert {str(each.relative_to(work)) for each in work.rglob("*")} == {"jobs", "jobs/of-another", "nodes", "nodes/n2"}
