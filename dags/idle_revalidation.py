@@ -17,7 +17,6 @@ from muster.settings import settings
 PARAMS = {
     "level": forms.level(
         settings().revalidation_level,
-        description="How thoroughly idle nodes are tested: **demo** seconds, **short** minutes.",
     ),
 }
 

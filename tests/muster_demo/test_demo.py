@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,6 +38,10 @@ def test_unattended_it_finds_every_fault_and_takes_everybody_else_into_service(
         assert f"{node} entered production by itself" in printed
         assert f"Slurm: a user's job ran on {node}" in printed
     assert "its test is given up" in printed
+    with sqlite3.connect(directory / "airflow" / "airflow.db") as airflow:
+        notes = [str(note) for (note,) in airflow.execute("SELECT content FROM dag_run_note")]
+    for fault in faults:
+        assert any(note.startswith(f"[simulated] {fault.node}: FAIL: ") for note in notes), notes
     assert watchdog.marked(str(directory)) == []
     times = _busy_times(directory, monkeypatch)
     host = [time for time in times if time[2]]

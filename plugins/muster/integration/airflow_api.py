@@ -49,7 +49,7 @@ class AirflowClient:
         self._client = httpx.Client(base_url=self._url, timeout=timeout_s, transport=transport)
 
     @classmethod
-    def from_settings(cls) -> Self:
+    def from_settings(cls, timeout_s: float = 30.0) -> Self:
         """Returns a client for MUSTER_AIRFLOW_URL with the login of _USERNAME and _PASSWORD, or _TOKEN."""
         current = settings()
         return cls(
@@ -57,6 +57,7 @@ class AirflowClient:
             current.airflow_username,
             current.airflow_password.get_secret_value(),
             current.airflow_token.get_secret_value(),
+            timeout_s=timeout_s,
         )
 
     def __enter__(self) -> Self:
@@ -82,6 +83,11 @@ class AirflowClient:
                 "or clear that run in Airflow to repeat it"
             )
         return str(response.json()["state"])
+
+    def set_note(self, dag_id: str, run_id: str, note: str) -> None:
+        """Replace the run's note."""
+        mask = {"update_mask": "note"}
+        self._request("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", json={"note": note}, params=mask)
 
     def run_state(self, dag_id: str, run_id: str) -> str | None:
         """Returns queued, running, success or failed; None if there is no such run."""

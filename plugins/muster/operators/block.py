@@ -266,8 +266,9 @@ def conclude(outcome: Mapping[str, Mapping[str, str]] | None) -> str:
 
 def report(dag_id: str, run_id: str, members: Sequence[str]) -> dict[str, str]:
     """Mail a report for each member. Returns {member: delivery status}."""
-    from muster.operators import mailing
+    from muster.operators import mailing, run_note
 
+    run_note.annotate(dag_id, run_id)
     return {name: mailing.send_report(dag_id, run_id, node=name) for name in members}
 
 

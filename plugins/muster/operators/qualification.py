@@ -15,7 +15,7 @@ from muster import acting, records
 from muster.admission import service
 from muster.errors import IllegalMove, MusterError, UnknownRun
 from muster.integration import closing, logins
-from muster.operators import claims, mailing
+from muster.operators import claims, mailing, run_note
 from muster.remote import attempt as remote
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files import programme
@@ -73,7 +73,8 @@ def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] =
 
 
 def report(dag_id: str, run_id: str) -> str:
-    """Render and mail the run's report. Returns the delivery status. An SMTP error is not raised."""
+    """Note the verdict on the run, render and mail its report. Returns the delivery status; raises no SMTP error."""
+    run_note.annotate(dag_id, run_id)
     return mailing.send_report(dag_id, run_id)
 
 
