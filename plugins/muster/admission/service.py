@@ -13,13 +13,16 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 
 from muster import records
-from muster.admission.backend import Allocation, Mark, Seen
+from muster.admission.backend import AdmissionBackend, Allocation, Mark, Seen
 from muster.admission.clusters import backend_of, preemptible_tests
+from muster.admission.slurm import Slurm
 from muster.admission.slurm_test_job import JOB_PREFIX, PreemptibleTests
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown
 from muster.lifecycle.selection import Idle
 from muster.lifecycle.transitions import State
 from muster.records import NodeRecord, PlaceRecord
+from muster_criteria.context.suspicion import METRICS as CORRUPTION
+from muster_criteria.model import Severity
 
 log = logging.getLogger(__name__)
 
@@ -192,9 +195,24 @@ def _carry_out(change: PlaceRecord) -> str:
             backend.admit(change.name, mark_of(change.node), change.wanted_at)
         else:
             backend.withdraw(change.name, change.why, change.wanted_at)
+            _end_corrupted_jobs(change, backend)
     except MusterError as error:
         return str(error)
     return ""
+
+
+def _end_corrupted_jobs(change: PlaceRecord, backend: AdmissionBackend) -> None:
+    """End users' jobs on a node in quarantine for corrupted data, where the cluster's settings want it; name each."""
+    if not (isinstance(backend, Slurm) and backend.ends_corrupted_jobs and change.state is State.QUARANTINE):
+        return
+    found = [each.finding for each in records.open_findings(change.node)]
+    if not any(each.metric in CORRUPTION and each.severity is Severity.CRITICAL for each in found):
+        return
+    for job in backend.end_jobs(change.name):
+        sentence = f"job {job} was ended on it, since it corrupts data (end_corrupted_jobs of {change.cluster})"
+        records.note_ended_job(change.node, sentence)
+        simulated = "[simulated] " if records.get_node(change.node).simulated else ""
+        records.notify(f"ended job {job}/{change.node}", f"{simulated}{change.node}: {sentence}")
 
 
 def mark_of(node: str) -> Mark:

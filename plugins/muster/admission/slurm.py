@@ -11,7 +11,7 @@ import datetime
 import os
 import pwd
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pydantic
 
@@ -65,6 +65,7 @@ class SlurmSettings(pydantic.BaseModel):
 
     ``user``: under which Slurm records our drains; empty: root with sudo, else the user who runs the commands.
     ``test_partition``: where tests of idle nodes run as jobs, with ``test_gres`` ("gpu:8"); empty: they drain the node.
+    ``end_corrupted_jobs``: cancel users' jobs on a node once a test has found that it corrupts data.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -76,6 +77,7 @@ class SlurmSettings(pydantic.BaseModel):
     user: str = ""
     test_partition: str = ""
     test_gres: str = ""
+    end_corrupted_jobs: bool = False
 
 
 class _Node(pydantic.BaseModel):
@@ -92,6 +94,14 @@ class _Node(pydantic.BaseModel):
     alloc_cpus: int = 0
 
 
+class _Job(NamedTuple):
+    """A line of squeue."""
+
+    number: str
+    user: str
+    name: str
+
+
 class Slurm:
     """One cluster, whose nodes have the names of slurm.conf."""
 
@@ -102,6 +112,7 @@ class Slurm:
         login = chosen.login
         address = NodeAddress(login.host, login.host, login.port, login.user, login.host_key) if login else None
         self._runner = Runner(settings().scheduler_timeout_s, variables, address)
+        self.ends_corrupted_jobs = chosen.end_corrupted_jobs
         partition = chosen.test_partition
         self.test_jobs = PreemptibleTests(self._runner, partition, chosen.test_gres) if partition else None
 
@@ -147,6 +158,15 @@ class Slurm:
         if self._seen(self._node(name)).open:
             raise SchedulerDown(f"Slurm confirmed the drain of {name}, and shows it open")
 
+    def end_jobs(self, name: str) -> list[str]:
+        """Cancel all jobs on the node but our test; returns each as "12 (train) of alice". Raises SchedulerDown."""
+        ended = []
+        for job in self._listed(name):
+            if not self._is_test(job):
+                self._runner.run(*self._sudo, "scancel", job.number)
+                ended.append(one_line(f"{job.number} ({job.name}) of {job.user}")[:REASON_LENGTH])
+        return ended
+
     def _node(self, name: str) -> _Node:
         try:
             return self._nodes([name])[name]
@@ -185,12 +205,19 @@ class Slurm:
         )
 
     def _jobs(self, name: str) -> str:
-        raw = self._runner.run("squeue", "--noheader", "--nodelist", name, "--format", "%i of %u|%j")
-        jobs = [line.partition("|")[::2] for line in raw.decode("utf-8", "replace").split("\n")[:-1]]
-        if jobs and all(job.startswith(JOB_PREFIX) and each.endswith(f" of {self._me()}") for each, job in jobs):
+        jobs = self._listed(name)
+        if jobs and all(map(self._is_test, jobs)):
             return ""  # our own test is no allocation
-        lines = one_line(", ".join(each for each, _ in jobs))[:REASON_LENGTH]
+        lines = one_line(", ".join(f"{job.number} of {job.user}" for job in jobs))[:REASON_LENGTH]
         return f"Slurm job {lines}" if lines else "a Slurm job that ends now"
+
+    def _listed(self, name: str) -> list[_Job]:
+        raw = self._runner.run("squeue", "--noheader", "--nodelist", name, "--format", "%i|%u|%j")
+        lines = raw.decode("utf-8", "replace").split("\n")[:-1]
+        return [_Job(*[*line.split("|", 2), "", ""][:3]) for line in lines]
+
+    def _is_test(self, job: _Job) -> bool:
+        return job.name.startswith(JOB_PREFIX) and job.user == self._me()
 
     def _me(self) -> str:
         if self._runner.login is None:

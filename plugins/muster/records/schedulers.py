@@ -167,6 +167,13 @@ def note_test_job(node: str, job: str, *, preempted: bool = False) -> None:
         row.test_job, row.preempted = job, preempted
 
 
+def note_ended_job(node: str, sentence: str) -> None:
+    """Remark in the node's history that a user's job was ended, which ``sentence`` names."""
+    with writing() as session:
+        state = State(access.node_row(session, node).state)
+        access.write_event(session, node, state, state, "muster", sentence, {})
+
+
 def drain_again(node: str, seen: str) -> None:
     """Queue the withdrawal of a node in quarantine that its scheduler shows open, and ask a person about it."""
     with writing() as session:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import subprocess
 import time
@@ -36,7 +37,7 @@ def until(true: Callable[[], object], limit_s: float = 30.0) -> None:
         time.sleep(0.1)
 
 
-def use(patch: pytest.MonkeyPatch, cluster: Slurm, **more: str) -> None:
+def use(patch: pytest.MonkeyPatch, cluster: Slurm, **more: object) -> None:
     chosen = {"kind": "slurm", "slurm_conf": str(cluster.conf), "test_partition": "muster", **more}
     patch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": chosen}))
 
@@ -137,6 +138,31 @@ def test_a_fail_drains_and_kills_no_job_of_a_user(slurm: Slurm) -> None:
     assert records.get_node(NODE).state is State.QUARANTINE
     assert "DRAIN" in slurm.show(NAME)
     assert state_of(slurm, job) == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "metric"), [(True, "gemm_mismatches"), (False, "gemm_mismatches"), (True, "gemm_rate")]
+)
+def test_corrupted_data_ends_a_users_job_only_where_the_settings_want_it(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch, wanted: bool, metric: str
+) -> None:
+    use(monkeypatch, slurm, end_corrupted_jobs=wanted)
+    revalidation.claim(*RUN, PARAMS)
+    records.begin_stage(*RUN, "intake")
+    result, raw = fleet.result("intake")
+    found = fleet.judgement("intake", Verdict.FAIL, findings=(fleet.finding(metric=metric),))
+    records.record_stage(*RUN, result, found, raw)
+    job = submit(slurm, "--job-name=train|x")
+    beside = ("--nodelist=n1", "--output=/dev/null", "--chdir=/tmp", "--wrap=sleep 60")
+    elsewhere = slurm.call("sbatch", "--parsable", *beside).strip()
+    until(lambda: state_of(slurm, job) == state_of(slurm, elsewhere) == "RUNNING")
+    with pytest.raises(AirflowFailException):
+        revalidation.conclude(*RUN)
+    ends = wanted and metric == "gemm_mismatches"
+    until(lambda: (state_of(slurm, job) != "RUNNING") is ends)
+    assert state_of(slurm, elsewhere) == "RUNNING"
+    history = [event.reason for event in records.node_events(NODE)]
+    assert any(f"job {job} (train|x) of {getpass.getuser()}" in line for line in history) is ends
 
 
 def test_the_job_of_a_controller_that_was_killed_is_ended_by_housekeeping(slurm: Slurm) -> None:
