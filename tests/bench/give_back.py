@@ -33,7 +33,8 @@ BAR_S = 5.0
 NODE = "n0"
 LIMIT_S = 60.0
 MOMENT_S = (0.5, 4.0)
-"""The user's job is submitted so long after the stage began."""
+INTAKE_MOMENT_S = (0.0, 0.1)
+"""The user's job is submitted so long after the stage began; intake is over after half a second."""
 
 
 def plan_of(stage: str, key: str, fence: int, seed: int) -> Plan:
@@ -72,7 +73,7 @@ def trial(
         jobs.start(client, seen, key, text, launch, agent.sha256, tests.step(JOB_PREFIX + key))
         progress = Path(jobs.paths(seen.work, key).folder) / "progress.jsonl"
         _until(progress.exists, f"the stage {stage} did not begin")
-        time.sleep(draw.uniform(*MOMENT_S))
+        time.sleep(draw.uniform(*(INTAKE_MOMENT_S if stage == "intake" else MOMENT_S)))
         ran = jobs.look(client, node.work_dir, key, "").state is jobs.State.RUNNING
         begun = folder / f"begun-{number}"
         script = f"--wrap=echo $(date +%s.%N) $SLURMD_NODENAME >{begun}.part; mv {begun}.part {begun}; sleep 60"

@@ -176,6 +176,16 @@ def test_filters_live_in_the_address_and_back_leads_back(airflow: Stack, page: b
     page.wait(f"{listed} === '2 of 12 nodes'")
 
 
+def test_a_table_is_copied_as_csv(airflow: Stack, page: browser.Browser) -> None:
+    page.go(f"{airflow.login.url}{PREFIX}/node/gpu-0007")
+    page.wait("document.querySelector('.csv button')")
+    page.script("URL.createObjectURL = (blob) => { blob.text().then((text) => { window.saved = text; }); return '#'; }")
+    page.script("document.querySelectorAll('.csv')[0].querySelectorAll('button')[1].click()")
+    header, row = page.wait("window.saved").splitlines()
+    assert header.startswith('"id","severity","device"')
+    assert fleet.FINDING.summary in row
+
+
 def test_a_link_to_a_run_opens_airflows_own_page(airflow: Stack, page: browser.Browser) -> None:
     page.go(f"{airflow.login.url}/plugin/fleet")
     page.wait(f"{INSIDE}.querySelector('caption')")

@@ -39,6 +39,7 @@ def create_app() -> FastAPI:
     app = FastAPI(title="Muster", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(read)])
     app.get("/", response_class=HTMLResponse)(overview)
     app.get("/live", response_class=HTMLResponse)(live)
+    app.get("/nodes.csv")(nodes_csv)
     app.get("/node/{name}", response_class=HTMLResponse)(node)
     guarded = [Depends(actions.decide), Depends(actions.from_this_page)]
     app.post("/node/{name}", response_class=HTMLResponse, dependencies=guarded)(change)
@@ -58,6 +59,15 @@ def create_app() -> FastAPI:
 def overview(request: Request, filters: Annotated[fleet.Filters, Depends(fleet.Filters)]) -> Response:
     """What needs a person, counts, the map, runs under way, and the nodes that the filters leave."""
     return _render(request, "overview.html.j2", **_overview(filters))
+
+
+def nodes_csv(filters: Annotated[fleet.Filters, Depends(fleet.Filters)]) -> Response:
+    """All nodes that the filters leave, as CSV."""
+    rows, _ = _fleet()
+    found = records.nodes_with(filters.q) if filters.q else set()
+    body = fleet.csv_of(fleet.chosen(rows, filters, found))
+    headers = {"Content-Disposition": 'attachment; filename="nodes.csv"', "X-Content-Type-Options": "nosniff"}
+    return Response(body, media_type="text/csv; charset=utf-8", headers=headers)
 
 
 def live(request: Request, filters: Annotated[fleet.Filters, Depends(fleet.Filters)], version: str = "") -> Response:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import collections
+import csv
 import dataclasses
 import datetime
+import io
 import urllib.parse
 from collections.abc import Collection, Mapping, Sequence
 
 from muster.lifecycle.transitions import IN_FLIGHT, INCONCLUSIVE_BUDGET, State
 from muster.records import FleetRow, RunRecord
+from muster_criteria.text import one_line
 from muster_reports.model import RunReport, Series
 
 PAGE = 100
@@ -188,3 +191,21 @@ def curves_of(report: RunReport) -> dict[str, list[Series]]:
         for each in stage.telemetry:
             found[f"{stage.judgement.stage}: {each.series} ({each.unit})"].append(each)
     return found
+
+
+CSV_COLUMNS = ("node", "state", "state_since", "sku", "rack", "simulated", "verdict", "ended_at", "headline")
+
+
+def csv_of(rows: Sequence[FleetRow]) -> str:
+    """The rows as CSV (RFC 4180), times in UTC. A cell that a spreadsheet would run as a formula begins with "'"."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(CSV_COLUMNS)
+    for row in rows:
+        writer.writerow(_cell(getattr(row, column)) for column in CSV_COLUMNS)
+    return text.getvalue()
+
+
+def _cell(value: object) -> str:
+    text = value.isoformat() if isinstance(value, datetime.datetime) else one_line(str("" if value is None else value))
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import datetime
+import io
 from collections.abc import Iterator
 
 import pytest
@@ -74,6 +76,19 @@ def test_sick_nodes_stand_first_with_their_reason(client: TestClient) -> None:
 
 
 @pytest.mark.both_dialects
+def test_the_nodes_that_the_filters_leave_are_one_csv_without_formulas(client: TestClient) -> None:
+    for name, rack in (("a", "=1+1"), ("b", 'r"1,\n2'), ("c", HOSTILE)):
+        records.add_node(fleet.new_node(name, rack=rack))
+    fleet.fail("b")
+    answer = client.get("/nodes.csv")
+    assert answer.headers["content-type"].startswith("text/csv")
+    header, *rows = csv.reader(io.StringIO(answer.text))
+    table = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+    assert (table["a"]["rack"], table["b"]["rack"], table["b"]["verdict"]) == ("'=1+1", 'r"1, 2', "FAIL")
+    assert "\x1b" not in answer.text
+    assert [row[0] for row in csv.reader(io.StringIO(client.get("/nodes.csv?state=quarantine").text))] == ["node", "b"]
+
+
 def test_search_finds_serials_findings_xids_racks_and_names(client: TestClient) -> None:
     for name in ("x1", "x2", "x3", "y4"):
         records.add_node(fleet.new_node(name, rack="rack-9" if name == "y4" else "r1"))

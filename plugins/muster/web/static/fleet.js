@@ -29,6 +29,39 @@
     parent.dispatchEvent(new PopStateEvent("popstate"));
   };
 
+  // A table's rows as CSV. A spreadsheet would run a cell that begins like a formula.
+  const cell = (each) => {
+    const time = each.querySelector("time[datetime]");
+    const text = (time ? time.dateTime : each.innerText).trim().replace(/\s+/g, " ");
+    const plain = /^[=+\-@]/.test(text) && isNaN(text) ? "'" + text : text;
+    return '"' + plain.replaceAll('"', '""') + '"';
+  };
+  const csv = (table) => [...table.rows].map((row) => [...row.cells].map(cell).join(",")).join("\r\n") + "\r\n";
+  const offer = (root) => {
+    for (const table of root.querySelectorAll("table")) {
+      if (table.nextElementSibling?.className === "csv") continue;
+      const line = document.createElement("p");
+      line.className = "csv";
+      const button = (name, act) => {
+        const made = document.createElement("button");
+        made.type = "button";
+        made.textContent = name;
+        made.addEventListener("click", act);
+        line.append(made);
+      };
+      button("copy", (event) => navigator.clipboard.writeText(csv(table)).then(
+        () => { event.target.textContent = "copied"; }, () => { event.target.textContent = "cannot copy here"; }));
+      button("CSV", () => {
+        const link = document.createElement("a");
+        link.href = URL.createObjectURL(new Blob([csv(table)], { type: "text/csv" }));
+        link.download = document.title.replace(/\W+/g, "-") + ".csv";
+        link.click();
+        setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+      });
+      table.after(line);
+    }
+  };
+
   // The answer is empty (204) while nothing has changed, and a hidden page asks nothing.
   const follow = async () => {
     const part = document.querySelector("[data-live]");
@@ -37,12 +70,13 @@
     if (answer.status === 200) {
       const parsed = new DOMParser().parseFromString(await answer.text(), "text/html");
       const fresh = parsed.querySelector("[data-live]");
-      if (fresh) { part.replaceWith(fresh); localTimes(fresh); }
+      if (fresh) { part.replaceWith(fresh); localTimes(fresh); offer(fresh); }
     }
   };
 
   addEventListener("DOMContentLoaded", () => {
     localTimes(document);
+    offer(document);
     document.addEventListener("click", open);
     setInterval(() => follow().catch(() => {}), 10000);
     for (const form of document.querySelectorAll("form[data-filter]")) {
