@@ -73,6 +73,8 @@ class Change:
             risks.append("the finding no longer fails a test until then, however bad it gets")
         if self.what == "keep":
             risks.append("its findings stay open, and no decision about them is requested again")
+        if self.what == "verify":
+            risks.append("it was never proven, and a FAIL will withdraw it from production")
         return sentence, risks
 
     def apply(self) -> str:
@@ -113,9 +115,13 @@ class Change:
         kept = records.keep_in_service(self.node, self.person, self.reason)
         return f"{kept.name} stays in {kept.state}"
 
+    def _verify(self, dry_run: bool) -> str:
+        return f"{self.node}: {records.verify_node(self.node, self.person, self.reason)}"
+
 
 CHANGES: dict[str, Callable[[Change, bool], str]] = {
     "move": Change._move,
     "waive": Change._waive,
     "keep": Change._keep,
+    "verify": Change._verify,
 }

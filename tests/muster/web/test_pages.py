@@ -202,6 +202,16 @@ def test_a_change_is_previewed_then_recorded_under_the_login(client: TestClient)
     )  # fmt: skip
 
 
+def test_shadow_mode_is_ended_from_the_page(client: TestClient) -> None:
+    records.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node("n1"))])
+    assert "shadow mode" in page(client, "/node/n1")
+    form = {"what": "verify", "reason": "seen it serve"}
+    assert "a FAIL will withdraw it" in client.post("/node/n1", data=form).text
+    assert records.get_node("n1").shadow
+    assert client.post("/node/n1", data={**form, "confirmed": "1"}, follow_redirects=False).status_code == 303
+    assert not records.get_node("n1").shadow
+
+
 def test_a_finding_is_waived_from_the_page(client: TestClient) -> None:
     records.add_node(fleet.new_node("n1"))
     fleet.fail("n1")
