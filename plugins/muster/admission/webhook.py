@@ -120,11 +120,11 @@ class Webhook:
         self._confirm(name, "admission", is_open=True)
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
-        """Send the withdrawal, unless the node is closed already. Raises LeftAlone, SchedulerDown."""
+        """Send the withdrawal, unless somebody else closed the node. Raises LeftAlone, SchedulerDown."""
         seen = self._node(name)
         if seen is not None and seen.apart:
             raise LeftAlone(f"{name} is not closed in {self._chosen.cluster}: it is {seen.apart}")
-        if seen is not None and not seen.open:
+        if seen is not None and not seen.open and not seen.ours:
             return
         self._send("node.withdraw", name, {"reason": one_line(reason)}, wanted_at)
         self._confirm(name, "withdrawal", is_open=False)

@@ -106,6 +106,13 @@ class TestWithState:
         beside.withdraw("n0", "failed burn_in")
         assert beside.look(["n0"])["n0"].ours
 
+    def test_a_node_that_is_closed_already_gets_the_new_reason(
+        self, beside: AdmissionBackend, receiver: Receiver
+    ) -> None:
+        for reason in ("registered, not admitted yet", "failed integrity"):
+            beside.withdraw("n0", reason)
+        assert "failed integrity" in str(receiver.nodes["n0"]["reason"])
+
     @pytest.mark.parametrize("apart", ["", "powered down"])
     def test_what_somebody_else_closed_stays(self, beside: AdmissionBackend, receiver: Receiver, apart: str) -> None:
         receiver.nodes["n0"].update(open=False, closed_by="alice", reason="fan", apart=apart)
