@@ -40,7 +40,7 @@ class Receiver:
         node = self.nodes[data["node"]]
         if message["type"] == "node.admit":
             node.update(open=True, closed_by="", reason="")
-        elif node["open"]:
+        elif node["open"] or node["closed_by"] == "muster":
             node.update(open=False, closed_by="muster", reason=data["reason"])
 
 
