@@ -27,7 +27,6 @@ import sqlalchemy
 from muster import records
 from muster.web import PREFIX
 from muster_demo.stack import Stack
-from tests.muster.api.test_metrics import grow
 from tests.support import browser, live_airflow, postgresql
 
 BARS = {"first_paint_ms": 1000.0, "filter_ms": 200.0, "server_p95_ms": 300.0, "live_core_percent": 5.0}
@@ -95,6 +94,8 @@ def followed(client: httpx.Client, stack: Stack) -> float:
 
 def measure(nodes: int, seed: int) -> dict[str, float]:
     """All figures, by their keys."""
+    from tests.muster.api.test_metrics import grow  # loads Airflow, which needs a home of its own before
+
     with tempfile.TemporaryDirectory(prefix="fleet-page-") as name, postgresql.running() as server:
         folder = Path(name)
         os.environ["MUSTER_HOME"] = str(folder / "muster")
