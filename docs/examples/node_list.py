@@ -30,6 +30,9 @@ class NodeListSettings(pydantic.BaseModel):
 class NodeList:
     """The list of nodes in one file."""
 
+    tests = None
+    end_jobs = None
+
     def __init__(self, chosen: NodeListSettings) -> None:
         self._path = chosen.path
 

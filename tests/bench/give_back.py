@@ -19,8 +19,9 @@ from pathlib import Path
 
 import psutil
 
+from muster.admission.backend import TEST_PREFIX
 from muster.admission.runner import Runner
-from muster.admission.slurm_test_job import JOB_PREFIX, PreemptibleTests
+from muster.admission.slurm_test_job import SlurmTests
 from muster.remote import jobs, ssh
 from muster.remote.login import Credentials
 from muster.remote.zipapp import build_agent
@@ -61,16 +62,16 @@ def trial(
     cluster: slurm.Slurm, server: sshd.Sshd, folder: Path, number: int, stage: str, draw: random.Random
 ) -> tuple[float, list[str], bool]:
     """Returns (seconds, what the test left behind, whether the node side ran at the submission)."""
-    tests = PreemptibleTests(Runner(20.0, (("SLURM_CONF", str(cluster.conf)),)), "muster")
+    tests = SlurmTests(Runner(20.0, (("SLURM_CONF", str(cluster.conf)),)), "muster")
     node, key = server.node(NODE), f"{number + 1:016x}"
-    tests.begin(NODE, JOB_PREFIX + key)
+    tests.begin(NODE, TEST_PREFIX + key)
     agent = build_agent(folder / "agents")
     with ssh.connect(node, Credentials(key_file=str(server.key_file)), timeout=10) as client:
         seen = jobs.look(client, node.work_dir, key, agent.sha256)
         jobs.send_agent(client, seen, agent.path, agent.sha256)
         launch = {"kind": "python", "python": sys.executable}
         text = plan_of(stage, key, number + 1, draw.randrange(2**31)).to_json()
-        jobs.start(client, seen, key, text, launch, agent.sha256, tests.step(JOB_PREFIX + key))
+        jobs.start(client, seen, key, text, launch, agent.sha256, tests.step(TEST_PREFIX + key))
         progress = Path(jobs.paths(seen.work, key).folder) / "progress.jsonl"
         _until(progress.exists, f"the stage {stage} did not begin")
         time.sleep(draw.uniform(*(INTAKE_MOMENT_S if stage == "intake" else MOMENT_S)))

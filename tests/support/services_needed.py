@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from muster_demo import slurm
+from tests.support import kubernetes_server
 
 SBIN = "/usr/sbin:/usr/local/sbin"
 
@@ -39,6 +40,11 @@ SERVICES: dict[str, tuple[str, Callable[[], bool], str]] = {
     "needs_redis": ("redis-server", lambda: shutil.which("redis-server") is not None, "apt-get install redis-server"),
     "needs_podman": ("podman", lambda: shutil.which("podman") is not None, "apt-get install podman runc"),
     "needs_slurm": ("slurm-wlm", lambda: not slurm.missing(Path("/tmp")), "apt-get install slurm-wlm munge"),
+    "needs_kubernetes": (
+        "kube-apiserver",
+        lambda: not kubernetes_server.missing(),
+        f"tests/support/kubernetes_server.sh {kubernetes_server.FOLDER}",
+    ),
     "needs_prometheus": ("prometheus", lambda: shutil.which("promtool") is not None, "apt-get install prometheus"),
     "needs_chromium": ("chromium", lambda: shutil.which("chromium") is not None, "apt-get install chromium"),
     "needs_torch": ("torch", _has_torch, "python -m muster_demo.pytorch --here"),

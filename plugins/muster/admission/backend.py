@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from muster.lifecycle.selection import Idle
 
 VERIFY = "muster:verify"
 """In a person's reason for a drain: test the node next, and open it if it passes."""
+
+TEST_PREFIX = "muster-test-"
+"""Begins the names of our test jobs."""
+
+START_S = 20.0
+"""A test that does not start on an idle node within so many seconds waits behind a job of a user: it is cancelled."""
+
+LIMIT_MINUTES = 24 * 60
+"""A scheduler ends a test job after so long."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,13 +98,44 @@ class Seen:
         return Idle(True)
 
 
+class PreemptibleTests(Protocol):
+    """Tests of idle nodes as jobs of their scheduler, each of which gives its node back to any job of a user.
+
+    ``job``: the test's name, which begins with TEST_PREFIX. Each method raises SchedulerDown.
+    """
+
+    def check(self) -> None:
+        """Raise BadScheduler unless every job of a user takes a node back from ours."""
+
+    def begin(self, node: str, job: str) -> None:
+        """Submit the job, unless it is there, and wait until it runs. Raises LeftAlone, BadScheduler."""
+
+    def step(self, job: str) -> tuple[str, ...] | None:
+        """Returns the words before a command that make it part of the running job on its node; None if it is over."""
+
+    def end(self, job: str) -> None:
+        """Cancel the job, if it is there."""
+
+
 class AdmissionBackend(Protocol):
     """A scheduler, which knows nodes by names of its own.
+
 
     Every method ends within its deadlines and is idempotent: repeated, it changes nothing. Each raises SchedulerDown if
     the scheduler does not answer, refuses, or did not do what it confirmed. ``wanted_at`` names a change: it is the
     same for every repetition, and later for each later change of the node.
     """
+
+    @property
+    def tests(self) -> PreemptibleTests | None:
+        """How idle nodes are tested without closing them; None if a test closes its node."""
+
+    @property
+    def end_jobs(self) -> Callable[[str], list[str]] | None:
+        """Ends the users' jobs on a node, by name, and returns a description of each.
+
+        None unless the cluster's settings want it (``end_corrupted_jobs``).
+        """
 
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """Returns the nodes as the scheduler shows them, by name, without those that it does not know."""

@@ -11,7 +11,6 @@ from muster.admission.backend import AdmissionBackend
 from muster.admission.kubernetes import Kubernetes, KubernetesSettings
 from muster.admission.records_only import RecordsOnly
 from muster.admission.slurm import Slurm, SlurmSettings
-from muster.admission.slurm_test_job import PreemptibleTests
 from muster.admission.webhook import Webhook, WebhookSettings
 from muster.errors import BadScheduler, BadSettings
 from muster.settings import settings
@@ -53,10 +52,5 @@ def check(cluster: str, names: Collection[str]) -> None:
     for name in names:
         if name not in seen:
             raise BadScheduler(f"{cluster} does not know a node {name!r}: give the name that its scheduler uses")
-    if tests := preemptible_tests(backend):
-        tests.check()
-
-
-def preemptible_tests(backend: AdmissionBackend) -> PreemptibleTests | None:
-    """Returns how the cluster runs tests as jobs that users' jobs preempt; None if a test drains its node."""
-    return backend.test_jobs if isinstance(backend, Slurm) else None
+    if backend.tests:
+        backend.tests.check()

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 import pydantic
 
-from muster.admission.backend import VERIFY, Mark, Seen
+from muster.admission.backend import TEST_PREFIX, VERIFY, Mark, Seen
 from muster.admission.kubernetes_api import MANAGER, Api, KubernetesLogin, client_of
+from muster.admission.kubernetes_test_pod import PodTests
 from muster.errors import LeftAlone, SchedulerDown
 from muster.settings import settings
 from muster_criteria.text import one_line
@@ -47,6 +48,9 @@ class KubernetesSettings(pydantic.BaseModel):
 
     ``closing_taints``: keys of taints by which others close a node to all jobs; further taints only select jobs.
     ``system_namespaces``: their pods are no users' jobs, and neither are those of daemon sets.
+    ``test_image``: of the pods that hold idle nodes while they are tested, in ``test_namespace``, of
+    ``test_priority_class``; empty: tests close the node. ``end_corrupted_jobs``: delete users' pods on a node once a
+    test has found that it corrupts data.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -56,6 +60,10 @@ class KubernetesSettings(pydantic.BaseModel):
     context: str = ""
     closing_taints: tuple[str, ...] = ()
     system_namespaces: tuple[str, ...] = ("kube-system",)
+    test_image: str = ""
+    test_namespace: str = "muster"
+    test_priority_class: str = "muster-idle-tests"
+    end_corrupted_jobs: bool = False
 
 
 class Kubernetes:
@@ -67,6 +75,9 @@ class Kubernetes:
         extra = logins.extra(chosen.connection, "the cluster's kubeconfig", KubernetesLogin)
         self._chosen = chosen
         self._api = Api(client_of(extra, chosen.context, chosen.connection), settings().scheduler_timeout_s)
+        pods = PodTests(self._api, chosen.test_image, chosen.test_namespace, chosen.test_priority_class)
+        self.tests = pods if chosen.test_image else None
+        self.end_jobs = self._end_jobs if chosen.end_corrupted_jobs else None
 
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """As the API server shows nodes and pods. Raises SchedulerDown."""
@@ -124,6 +135,18 @@ class Kubernetes:
         if self._seen(node).open:
             raise SchedulerDown(f"Kubernetes confirmed the withdrawal of {name}, and shows it open")
 
+    def _end_jobs(self, name: str) -> list[str]:
+        """Delete the users' pods on the node; returns each as "team/train-0 of Job train". Raises SchedulerDown."""
+        self._api.begin()
+        ended = []
+        for pod in self._api.pods(name):
+            metadata = pod["metadata"]
+            if self._is_of_a_user(metadata) and not metadata.get("deletionTimestamp"):
+                self._api.delete_pod(metadata["namespace"], metadata["name"])
+                owners = [f" of {each['kind']} {each['name']}" for each in metadata.get("ownerReferences") or []]
+                ended.append(one_line(f"{metadata['namespace']}/{metadata['name']}{''.join(owners[:1])}"))
+        return ended
+
     def _node(self, name: str) -> dict[str, Any]:
         node = self._api.node(name)
         if node is None:
@@ -179,12 +202,19 @@ class Kubernetes:
         found: dict[str, list[str]] = defaultdict(list)
         for pod in pods:
             metadata = pod["metadata"]
-            if metadata["namespace"] not in self._chosen.system_namespaces and not _of_the_node(metadata):
+            if self._is_of_a_user(metadata):
                 found[pod.get("spec", {}).get("nodeName", "")].append(f"{metadata['namespace']}/{metadata['name']}")
         return {node: f"pod {', '.join(sorted(names)[:5])}" for node, names in found.items()}
 
+    def _is_of_a_user(self, metadata: Mapping[str, Any]) -> bool:
+        namespace = metadata["namespace"]
+        if namespace in self._chosen.system_namespaces or _of_the_node(metadata):
+            return False
+        ours = namespace == self._chosen.test_namespace and metadata["name"].startswith(TEST_PREFIX)
+        return not (self.tests and ours)
 
-def _of_the_node(metadata: dict[str, Any]) -> bool:
+
+def _of_the_node(metadata: Mapping[str, Any]) -> bool:
     """Whether a pod belongs to the node itself: of a daemon set, or from a file on the node."""
     owners = {owner.get("kind") for owner in metadata.get("ownerReferences") or []}
     return bool(owners & {"DaemonSet", "Node"}) or "kubernetes.io/config.mirror" in (metadata.get("annotations") or {})

@@ -5,6 +5,7 @@ Nodes are raw JSON, so that no field of a newer version is lost. No watch is use
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -42,16 +43,17 @@ class KubernetesLogin(pydantic.BaseModel):
 
 
 class Changed(Exception):
-    """The node was changed between its reading and our change (409): read again."""
+    """The object was changed between its reading and our change, or exists already (409)."""
 
 
 class Api:
     """One API server. ``timeout_s``: for one answer; one method of the backend may take three times that."""
 
     def __init__(self, client: ApiClient, timeout_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
-        from kubernetes.client import CoreV1Api
+        from kubernetes.client import CoreV1Api, SchedulingV1Api
 
         self._core = CoreV1Api(client)
+        self._scheduling = SchedulingV1Api(client)
         self._timeout_s = timeout_s
         self._sleep = sleep
         self.begin()
@@ -73,6 +75,24 @@ class Api:
         """Yields the pods that have not ended, of one node or of all. Raises SchedulerDown."""
         fields = ["status.phase!=Succeeded", "status.phase!=Failed", *([f"spec.nodeName={node}"] if node else [])]
         yield from self._pages(self._core.list_pod_for_all_namespaces, field_selector=",".join(fields))
+
+    def pod(self, namespace: str, name: str) -> dict[str, Any] | None:
+        """Returns the pod, None if there is none of that name. Raises SchedulerDown."""
+        found: dict[str, Any] | None = self._ask(self._core.read_namespaced_pod, name, namespace, absent=True)
+        return found
+
+    def create_pod(self, namespace: str, pod: Mapping[str, Any]) -> None:
+        """Create the pod, unless there is one of its name. Raises SchedulerDown."""
+        with contextlib.suppress(Changed):
+            self._ask(self._core.create_namespaced_pod, namespace, pod, field_manager=MANAGER)
+
+    def delete_pod(self, namespace: str, name: str) -> None:
+        """Delete the pod, if it is there, with its own grace period. Raises SchedulerDown."""
+        self._ask(self._core.delete_namespaced_pod, name, namespace, absent=True)
+
+    def priority_classes(self) -> Iterator[dict[str, Any]]:
+        """Yields every priority class. Raises SchedulerDown."""
+        yield from self._pages(self._scheduling.list_priority_class)
 
     def change(self, name: str, decide: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
         """Patch the node with what ``decide`` returns for its present state; {}: nothing.

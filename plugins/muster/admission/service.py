@@ -13,10 +13,8 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 
 from muster import records
-from muster.admission.backend import AdmissionBackend, Allocation, Mark, Seen
-from muster.admission.clusters import backend_of, preemptible_tests
-from muster.admission.slurm import Slurm
-from muster.admission.slurm_test_job import JOB_PREFIX, PreemptibleTests
+from muster.admission.backend import TEST_PREFIX, AdmissionBackend, Allocation, Mark, PreemptibleTests, Seen
+from muster.admission.clusters import backend_of
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown
 from muster.lifecycle.selection import Idle
 from muster.lifecycle.transitions import State
@@ -110,7 +108,7 @@ def take_for_test(node: str, run: str, why: str) -> None:
     if seen.idle.idle is False:
         raise LeftAlone(f"{node} is not tested, since it is in use: {seen.idle.why}")
     # Stored first: a job that is submitted by a process that dies is then found, and ended.
-    job = JOB_PREFIX + hashlib.sha256(f"{run} {node}".encode()).hexdigest()[:16]
+    job = TEST_PREFIX + hashlib.sha256(f"{run} {node}".encode()).hexdigest()[:16]
     records.note_test_job(node, job)
     tests.begin(place.name, job)
 
@@ -123,7 +121,8 @@ def step_of_test(node: str) -> tuple[str, ...]:
     place, tests = _tests_of(node)
     if place is None or tests is None or not place.test_job:
         return ()
-    if words := tests.step(place.test_job):
+    words = tests.step(place.test_job)
+    if words is not None:
         return words
     records.note_test_job(node, place.test_job, preempted=True)
     raise Preempted(f"the test of {node} was preempted: {place.cluster} took the node back for another job")
@@ -156,7 +155,7 @@ def end_test(node: str) -> None:
 
 def _tests_of(node: str) -> tuple[PlaceRecord | None, PreemptibleTests | None]:
     place = records.scheduler_place(node)
-    return place, preemptible_tests(backend_of(place.cluster)) if place else None
+    return place, backend_of(place.cluster).tests if place else None
 
 
 def withdraw_for_test(node: str, why: str) -> None:
@@ -203,7 +202,7 @@ def _carry_out(change: PlaceRecord) -> str:
 
 def _end_corrupted_jobs(change: PlaceRecord, backend: AdmissionBackend) -> None:
     """End users' jobs on a node in quarantine for corrupted data, where the cluster's settings want it; name each."""
-    if not (isinstance(backend, Slurm) and backend.ends_corrupted_jobs and change.state is State.QUARANTINE):
+    if backend.end_jobs is None or change.state is not State.QUARANTINE:
         return
     found = [each.finding for each in records.open_findings(change.node)]
     if not any(each.metric in CORRUPTION and each.severity is Severity.CRITICAL for each in found):

@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple
 
 import pydantic
 
-from muster.admission.backend import Mark, Seen
+from muster.admission.backend import TEST_PREFIX, Mark, Seen
 from muster.admission.runner import Runner
-from muster.admission.slurm_test_job import JOB_PREFIX, PreemptibleTests
+from muster.admission.slurm_test_job import SlurmTests
 from muster.errors import LeftAlone, SchedulerDown
 from muster.remote.ssh import NodeAddress
 from muster.settings import settings
@@ -112,9 +112,9 @@ class Slurm:
         login = chosen.login
         address = NodeAddress(login.host, login.host, login.port, login.user, login.host_key) if login else None
         self._runner = Runner(settings().scheduler_timeout_s, variables, address)
-        self.ends_corrupted_jobs = chosen.end_corrupted_jobs
+        self.end_jobs = self._end_jobs if chosen.end_corrupted_jobs else None
         partition = chosen.test_partition
-        self.test_jobs = PreemptibleTests(self._runner, partition, chosen.test_gres) if partition else None
+        self.tests = SlurmTests(self._runner, partition, chosen.test_gres) if partition else None
 
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """As ``sinfo`` shows the nodes; jobs are named if one node is asked for. Raises SchedulerDown."""
@@ -158,7 +158,7 @@ class Slurm:
         if self._seen(self._node(name)).open:
             raise SchedulerDown(f"Slurm confirmed the drain of {name}, and shows it open")
 
-    def end_jobs(self, name: str) -> list[str]:
+    def _end_jobs(self, name: str) -> list[str]:
         """Cancel all jobs on the node but our test; returns each as "12 (train) of alice". Raises SchedulerDown."""
         ended = []
         for job in self._listed(name):
@@ -217,7 +217,7 @@ class Slurm:
         return [_Job(*[*line.split("|", 2), "", ""][:3]) for line in lines]
 
     def _is_test(self, job: _Job) -> bool:
-        return job.name.startswith(JOB_PREFIX) and job.user == self._me()
+        return job.name.startswith(TEST_PREFIX) and job.user == self._me()
 
     def _me(self) -> str:
         if self._runner.login is None:

@@ -10,22 +10,16 @@ import dataclasses
 import re
 import time
 
+from muster.admission.backend import LIMIT_MINUTES, START_S
 from muster.admission.runner import Runner
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown
-
-JOB_PREFIX = "muster-test-"
-START_S = 20.0
-"""A test that does not start on an idle node within so many seconds waits behind a job of a user: it is cancelled."""
-
-LIMIT_MINUTES = 24 * 60
-"""Slurm ends a test job after so long."""
 
 _WAITS = frozenset({"PENDING", "CONFIGURING"})
 _FIELD = re.compile(r"(\w+)\s*=\s*(\S+)")
 
 
 @dataclasses.dataclass(frozen=True)
-class PreemptibleTests:
+class SlurmTests:
     """Test jobs in ``partition``. ``gres``: what an exclusive job does not give its steps by itself ("gpu:8")."""
 
     runner: Runner
@@ -74,11 +68,11 @@ class PreemptibleTests:
                 raise LeftAlone(f"{node} is not tested: Slurm did not start the test on it, so jobs of users need it")
             time.sleep(0.2)
 
-    def step(self, job: str) -> tuple[str, ...]:
-        """Returns the words that run a command as a step of the job, on its node; () if the job does not run."""
+    def step(self, job: str) -> tuple[str, ...] | None:
+        """Returns the words that run a command as a step of the job, on its node; None if the job does not run."""
         number, state = self._find(job)
         if state != "RUNNING":
-            return ()
+            return None
         variables = [f"{name}={value}" for name, value in self.runner.variables]
         options = ("--overlap", "--ntasks=1", "--mem=0", *self._gres(), "--input=none", "--output=none")
         return (*(("env", *variables) if variables else ()), "srun", f"--jobid={number}", *options)

@@ -90,6 +90,9 @@ class _State(pydantic.BaseModel):
 class Webhook:
     """One receiver. Where it offers no state, a node is as its last confirmed change left it."""
 
+    tests = None
+    end_jobs = None
+
     def __init__(self, chosen: WebhookSettings) -> None:
         self._chosen = chosen
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support import slurm
+from tests.support import kubernetes_server, slurm
 from tests.support.kubernetes import Cluster
 from tests.support.kubernetes import running as running_kubernetes
 from tests.support.receiver import SECRET, Receiver, running
@@ -60,3 +60,25 @@ def kubernetes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
         monkeypatch.setenv("AIRFLOW_CONN_KUBE", json.dumps({"conn_type": "kubernetes", "extra": extra}))
         monkeypatch.setenv("MUSTER_SCHEDULER_TIMEOUT_S", "1")
         yield server
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[kubernetes_server.Cluster]:
+    with kubernetes_server.running() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def delta(
+    control_plane: kubernetes_server.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[kubernetes_server.Cluster]:
+    """The real API server as ``delta`` of the settings, under the account that docs/examples makes for Muster."""
+    extra = {"kube_config": control_plane.kube_config(kubernetes_server.MUSTER)}
+    chosen = {"kind": "kubernetes", "connection": "delta", "test_image": "busybox"}
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"delta": chosen}))
+    monkeypatch.setenv("AIRFLOW_CONN_DELTA", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+    monkeypatch.setenv("MUSTER_SCHEDULER_TIMEOUT_S", "10")
+    control_plane.reset()
+    yield control_plane
+    control_plane.reset()
+    control_plane.enter = []

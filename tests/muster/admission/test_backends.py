@@ -25,15 +25,20 @@ from tests.support.slurm import Slurm
 
 SLURM = pytest.param("slurm", marks=[pytest.mark.slow, pytest.mark.needs_slurm])
 OVER_SSH = pytest.param("slurm over SSH", marks=[*SLURM.marks, pytest.mark.needs_sshd])
+KUBERNETES = pytest.param("delta", marks=[pytest.mark.slow, pytest.mark.needs_kubernetes])
 MARK = Mark("PASS", datetime.date(2026, 11, 23), "c-1")
 
 
-@pytest.fixture(params=["records only", "worked example", "webhook", "kubernetes", SLURM, OVER_SSH])
+@pytest.fixture(params=["records only", "worked example", "webhook", "kubernetes", KUBERNETES, SLURM, OVER_SSH])
 def backend(request: pytest.FixtureRequest, fleet_db: str) -> Iterator[tuple[AdmissionBackend, str]]:
     """A backend and the name in it of a node that it may allocate."""
     if request.param == "slurm":
         request.getfixturevalue("alpha")
         yield backend_of("alpha"), "n0"
+        return
+    if request.param == "delta":
+        request.getfixturevalue("delta")
+        yield backend_of("delta"), "n0"
         return
     if request.param == "slurm over SSH":
         cluster: Slurm = request.getfixturevalue("alpha")

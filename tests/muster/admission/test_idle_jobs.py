@@ -1,29 +1,39 @@
-"""A test of an idle node as a job of a real Slurm: users' jobs preempt it, and none of them is ended by us."""
+"""A test of an idle node as a job of a real Slurm, or a pod of a real Kubernetes: users' jobs preempt it.
+
+None of the users' jobs is ended by us unless the settings want it.
+"""
 
 from __future__ import annotations
 
 import getpass
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import records
 from muster.admission import clusters, service
+from muster.admission.backend import TEST_PREFIX
 from muster.admission.clusters import backend_of
-from muster.admission.slurm_test_job import JOB_PREFIX
-from muster.errors import BadScheduler, Preempted
+from muster.admission.kubernetes_test_pod import resources_left
+from muster.errors import BadScheduler, LeftAlone, Preempted
 from muster.lifecycle.transitions import STAGES, State
 from muster.operators import qualification, revalidation
+from muster.remote import launch
 from muster_criteria.model import Verdict
 from tests.muster import fleet
+from tests.support import kubernetes_server
 from tests.support.slurm import Slurm
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_slurm, pytest.mark.usefixtures("sqlite_db")]
+pytestmark = pytest.mark.usefixtures("sqlite_db")
+SLURM = [pytest.mark.slow, pytest.mark.needs_slurm]
+KUBERNETES = [pytest.mark.slow, pytest.mark.needs_kubernetes]
 
 NODE, NAME = "gpu-0001", "n0"
 RUN = ("node_revalidation", "hourly")
@@ -37,31 +47,110 @@ def until(true: Callable[[], object], limit_s: float = 30.0) -> None:
         time.sleep(0.1)
 
 
-def use(patch: pytest.MonkeyPatch, cluster: Slurm, **more: object) -> None:
-    chosen = {"kind": "slurm", "slurm_conf": str(cluster.conf), "test_partition": "muster", **more}
-    patch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": chosen}))
+class Scheduler(Protocol):
+    """A real scheduler. ``submit``: a job of a user that needs the whole node; ``ours``: our test jobs."""
+
+    name: str
+
+    def use(self, **settings: object) -> None: ...
+    def submit(self, node: str = NAME) -> str: ...
+    def runs(self, job: str) -> bool: ...
+    def shown(self, job: str) -> str: ...
+    def ours(self) -> list[str]: ...
+    def closed(self) -> bool: ...
 
 
-@pytest.fixture
-def slurm(alpha: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slurm]:
-    """A node in production, open in Slurm."""
-    use(monkeypatch, alpha)
-    monkeypatch.setattr("muster.operators.claims.controller_ready", lambda: None)  # of SSH and keys, tested elsewhere
+class OnSlurm:
+    name = "alpha"
+
+    def __init__(self, cluster: Slurm, patch: pytest.MonkeyPatch) -> None:
+        self.cluster, self.patch = cluster, patch
+        self.use()
+
+    def use(self, **settings: object) -> None:
+        chosen = {"kind": "slurm", "slurm_conf": str(self.cluster.conf), "test_partition": "muster", **settings}
+        self.patch.setenv("MUSTER_SCHEDULERS", json.dumps({self.name: chosen}))
+
+    def submit(self, node: str = NAME) -> str:
+        wanted = ("sbatch", "--parsable", "--exclusive", f"--nodelist={node}", "--output=/dev/null", "--chdir=/tmp")
+        return self.cluster.call(*wanted, "--job-name=train|x", "--wrap=sleep 60").strip()
+
+    def runs(self, job: str) -> bool:
+        shown = self.cluster.call("squeue", "--noheader", "--jobs", job, "--format=%T", check=False)
+        return shown.strip() == "RUNNING"
+
+    def shown(self, job: str) -> str:
+        return f"{job} (train|x) of {getpass.getuser()}"
+
+    def ours(self) -> list[str]:
+        shown = self.cluster.call("squeue", "--noheader", "--format=%j").split()
+        return [name for name in shown if name.startswith(TEST_PREFIX)]
+
+    def closed(self) -> bool:
+        return "DRAIN" in self.cluster.show(NAME)
+
+
+class OnKubernetes:
+    name = "delta"
+
+    def __init__(self, cluster: kubernetes_server.Cluster, patch: pytest.MonkeyPatch) -> None:
+        self.cluster, self.patch, self.count = cluster, patch, 0
+        self.use()
+
+    def use(self, **settings: object) -> None:
+        chosen = {"kind": "kubernetes", "connection": "delta", "test_image": "busybox", **settings}
+        self.patch.setenv("MUSTER_SCHEDULERS", json.dumps({self.name: chosen}))
+
+    def submit(self, node: str = NAME) -> str:
+        self.count += 1
+        name = f"train-{self.count}"
+        self.cluster.submit(name, node)
+        return name
+
+    def runs(self, job: str) -> bool:
+        return self.cluster.phase(job) == "Running"
+
+    def shown(self, job: str) -> str:
+        return f"default/{job}"
+
+    def ours(self) -> list[str]:
+        return [pod.metadata.name for pod in self.cluster.core.list_namespaced_pod("muster").items]
+
+    def closed(self) -> bool:
+        return bool(self.cluster.node(NAME).spec.unschedulable)
+
+
+def serve(scheduler: Scheduler, patch: pytest.MonkeyPatch) -> None:
+    """A node in production, open in its scheduler."""
+    patch.setattr("muster.operators.claims.controller_ready", lambda: None)  # of SSH and keys, tested elsewhere
     records.add_node(fleet.new_node(NODE))
     fleet.qualify(NODE)
     records.move_node(NODE, State.PRODUCTION, "Ada", "needed now")
-    records.place_on_scheduler(NODE, "alpha", NAME, "Ada", "rack 1")
+    records.place_on_scheduler(NODE, scheduler.name, NAME, "Ada", "rack 1")
     service.carry_out(NODE)
     until(lambda: service.idle([NODE])[NODE].idle)
-    yield alpha
+
+
+@pytest.fixture
+def on_slurm(alpha: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[OnSlurm]:
+    scheduler = OnSlurm(alpha, monkeypatch)
+    serve(scheduler, monkeypatch)
+    yield scheduler
     alpha.call("scancel", "--user=root", check=False)
     until(lambda: not alpha.call("squeue", "--noheader"))
 
 
-def submit(cluster: Slurm, *options: str) -> str:
-    """A job of a user that needs the node, for a minute; returns its id."""
-    wanted = ("sbatch", "--parsable", "--exclusive", f"--nodelist={NAME}", "--output=/dev/null", "--chdir=/tmp")
-    return cluster.call(*wanted, *options, "--wrap=sleep 60").strip()
+@pytest.fixture
+def on_kubernetes(delta: kubernetes_server.Cluster, monkeypatch: pytest.MonkeyPatch) -> OnKubernetes:
+    scheduler = OnKubernetes(delta, monkeypatch)
+    serve(scheduler, monkeypatch)
+    return scheduler
+
+
+@pytest.fixture(params=[pytest.param("on_slurm", marks=SLURM), pytest.param("on_kubernetes", marks=KUBERNETES)])
+def scheduler(request: pytest.FixtureRequest) -> Scheduler:
+    found: Scheduler = request.getfixturevalue(request.param)
+    return found
 
 
 def lease() -> records.LeaseRecord:
@@ -70,38 +159,29 @@ def lease() -> records.LeaseRecord:
     return found
 
 
-def state_of(cluster: Slurm, job: str) -> str:
-    return cluster.call("squeue", "--noheader", "--jobs", job, "--format=%T", check=False).strip()
-
-
-def ours(cluster: Slurm) -> list[str]:
-    shown = cluster.call("squeue", "--noheader", "--format=%j").split()
-    return [name for name in shown if name.startswith(JOB_PREFIX)]
-
-
-def test_a_test_and_its_pass_leave_the_node_in_service(slurm: Slurm) -> None:
+def test_a_test_and_its_pass_leave_the_node_in_service(scheduler: Scheduler) -> None:
     for _ in range(2):  # a claim that is repeated finds its job
         revalidation.claim(*RUN, PARAMS)
-    assert len(ours(slurm)) == 1
-    assert not backend_of("alpha").look([NAME])[NAME].used_by
+    assert len(scheduler.ours()) == 1
+    assert not backend_of(scheduler.name).look([NAME])[NAME].used_by
     for stage in STAGES:
         fleet.do_stage(lease(), stage)
-        assert "DRAIN" not in slurm.show(NAME)
+        assert not scheduler.closed()
     revalidation.conclude(*RUN)
     qualification.release(*RUN)
     place = records.scheduler_place(NODE)
     assert place is not None
     assert place.admitted
     assert records.get_node(NODE).state is State.PRODUCTION
-    assert "DRAIN" not in slurm.show(NAME)
-    until(lambda: not ours(slurm))
+    assert not scheduler.closed()
+    until(lambda: not scheduler.ours())
 
 
 @pytest.mark.parametrize("phase", ["before", "claimed", "in a stage", "after a stage"])
-def test_a_job_that_arrives_at_each_phase_gets_the_node_and_costs_it_nothing(slurm: Slurm, phase: str) -> None:
-    job = submit(slurm) if phase == "before" else ""
+def test_a_job_that_arrives_at_each_phase_gets_the_node_and_costs_it_nothing(scheduler: Scheduler, phase: str) -> None:
+    job = scheduler.submit() if phase == "before" else ""
     if phase == "before":
-        until(lambda: state_of(slurm, job) == "RUNNING")
+        until(lambda: scheduler.runs(job))
         with pytest.raises(AirflowSkipException):
             revalidation.claim(*RUN, PARAMS)
     else:
@@ -111,8 +191,8 @@ def test_a_job_that_arrives_at_each_phase_gets_the_node_and_costs_it_nothing(slu
         if phase == "after a stage":
             result, raw = fleet.result("intake")
             records.record_stage(*RUN, result, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
-        job = submit(slurm)
-        until(lambda: state_of(slurm, job) == "RUNNING")
+        job = scheduler.submit()
+        until(lambda: scheduler.runs(job))
         with pytest.raises(Preempted):
             service.step_of_test(NODE)
         with pytest.raises(AirflowFailException):
@@ -122,80 +202,158 @@ def test_a_job_that_arrives_at_each_phase_gets_the_node_and_costs_it_nothing(slu
     node, place = records.get_node(NODE), records.scheduler_place(NODE)
     assert place is not None
     assert (node.state, node.inconclusive, place.admitted, place.test_job) == (State.PRODUCTION, 0, True, "")
-    assert (state_of(slurm, job), ours(slurm)) == ("RUNNING", [])
-    assert "DRAIN" not in slurm.show(NAME)
+    assert scheduler.runs(job)
+    until(lambda: not scheduler.ours())
+    assert not scheduler.closed()
 
 
-def test_a_fail_drains_and_kills_no_job_of_a_user(slurm: Slurm) -> None:
+def test_a_fail_drains_and_kills_no_job_of_a_user(scheduler: Scheduler) -> None:
     revalidation.claim(*RUN, PARAMS)
     records.begin_stage(*RUN, "intake")
     result, raw = fleet.result("intake")
     records.record_stage(*RUN, result, fleet.judgement("intake", Verdict.FAIL), raw)
-    job = submit(slurm)
-    until(lambda: state_of(slurm, job) == "RUNNING")
+    job = scheduler.submit()
+    until(lambda: scheduler.runs(job))
     with pytest.raises(AirflowFailException):
         revalidation.conclude(*RUN)
     assert records.get_node(NODE).state is State.QUARANTINE
-    assert "DRAIN" in slurm.show(NAME)
-    assert state_of(slurm, job) == "RUNNING"
+    assert scheduler.closed()
+    assert scheduler.runs(job)
 
 
 @pytest.mark.parametrize(
     ("wanted", "metric"), [(True, "gemm_mismatches"), (False, "gemm_mismatches"), (True, "gemm_rate")]
 )
 def test_corrupted_data_ends_a_users_job_only_where_the_settings_want_it(
-    slurm: Slurm, monkeypatch: pytest.MonkeyPatch, wanted: bool, metric: str
+    scheduler: Scheduler, wanted: bool, metric: str
 ) -> None:
-    use(monkeypatch, slurm, end_corrupted_jobs=wanted)
+    scheduler.use(end_corrupted_jobs=wanted)
     revalidation.claim(*RUN, PARAMS)
     records.begin_stage(*RUN, "intake")
     result, raw = fleet.result("intake")
     found = fleet.judgement("intake", Verdict.FAIL, findings=(fleet.finding(metric=metric),))
     records.record_stage(*RUN, result, found, raw)
-    job = submit(slurm, "--job-name=train|x")
-    beside = ("--nodelist=n1", "--output=/dev/null", "--chdir=/tmp", "--wrap=sleep 60")
-    elsewhere = slurm.call("sbatch", "--parsable", *beside).strip()
-    until(lambda: state_of(slurm, job) == state_of(slurm, elsewhere) == "RUNNING")
+    job = scheduler.submit()
+    elsewhere = scheduler.submit("n1")
+    until(lambda: scheduler.runs(job) and scheduler.runs(elsewhere))
     with pytest.raises(AirflowFailException):
         revalidation.conclude(*RUN)
     ends = wanted and metric == "gemm_mismatches"
-    until(lambda: (state_of(slurm, job) != "RUNNING") is ends)
-    assert state_of(slurm, elsewhere) == "RUNNING"
+    until(lambda: scheduler.runs(job) is not ends)
+    assert scheduler.runs(elsewhere)
     history = [event.reason for event in records.node_events(NODE)]
-    assert any(f"job {job} (train|x) of {getpass.getuser()}" in line for line in history) is ends
+    assert any(f"job {scheduler.shown(job)}" in line for line in history) is ends
 
 
-def test_the_job_of_a_controller_that_was_killed_is_ended_by_housekeeping(slurm: Slurm) -> None:
+def test_the_job_of_a_controller_that_was_killed_is_ended_by_housekeeping(scheduler: Scheduler) -> None:
     """Its lease is freed when its run is over; before that the test goes on."""
     revalidation.claim(*RUN, PARAMS)
     records.begin_stage(*RUN, "intake")
     service.reconcile()
-    assert len(ours(slurm)) == 1
+    assert len(scheduler.ours()) == 1
     records.release_leases(*RUN, "its run is gone")
     service.reconcile()
-    until(lambda: not ours(slurm))
+    until(lambda: not scheduler.ours())
     place = records.scheduler_place(NODE)
     assert place is not None
     assert not place.test_job
 
 
-def test_a_step_runs_on_the_node_and_gets_sigterm_at_once(slurm: Slurm, tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.needs_slurm
+def test_a_step_runs_on_the_node_and_gets_sigterm_at_once(on_slurm: OnSlurm, tmp_path: Path) -> None:
     revalidation.claim(*RUN, PARAMS)
     words = service.step_of_test(NODE)
     trap = f'trap "touch {tmp_path}/end; exit" TERM'
     script = f"{trap}; echo $SLURMD_NODENAME >{tmp_path}/begun; while :; do sleep 0.1; done"
-    step = subprocess.Popen([*words, "sh", "-c", script], env=slurm.env)
+    step = subprocess.Popen([*words, "sh", "-c", script], env=on_slurm.cluster.env)
     until((tmp_path / "begun").exists)
     assert (tmp_path / "begun").read_text().strip() == NAME
-    submit(slurm)
+    on_slurm.submit()
     until((tmp_path / "end").exists, 10.0)
     step.wait(10)
 
 
+@pytest.mark.slow
+@pytest.mark.needs_slurm
 @pytest.mark.parametrize("chosen", ["users", "nowhere"])
 def test_a_partition_that_is_not_preemptible_is_refused(
     alpha: Slurm, monkeypatch: pytest.MonkeyPatch, chosen: str
 ) -> None:
-    use(monkeypatch, alpha, test_partition=chosen)
+    OnSlurm(alpha, monkeypatch).use(test_partition=chosen)
     with pytest.raises(BadScheduler):
         clusters.check("alpha", [NAME])
+
+
+@pytest.mark.slow
+@pytest.mark.needs_kubernetes
+@pytest.mark.parametrize("chosen", ["system-node-critical", "nowhere"])
+def test_a_priority_class_that_is_not_the_lowest_is_refused(on_kubernetes: OnKubernetes, chosen: str) -> None:
+    on_kubernetes.use(test_priority_class=chosen)
+    with pytest.raises(BadScheduler):
+        clusters.check("delta", [NAME])
+
+
+@pytest.mark.slow
+@pytest.mark.needs_kubernetes
+@pytest.mark.parametrize("ends", ["at SIGTERM", "never"])
+def test_the_node_side_ends_with_its_pod(on_kubernetes: OnKubernetes, tmp_path: Path, ends: str) -> None:
+    """The node's processes have a process namespace here; kubelet kills the pod after five seconds."""
+    host = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sleep", "600"])
+    children = Path(f"/proc/{host.pid}/task/{host.pid}/children")
+    until(lambda: children.read_text().strip())
+    on_kubernetes.cluster.enter = ["nsenter", "--pid", "--mount", f"--target={children.read_text().strip()}"]
+    agent = tmp_path / "agents" / f"{'0f' * 32}.pyz"
+    agent.parent.mkdir()
+    handler = "lambda *_: sys.exit(7)" if ends == "at SIGTERM" else "signal.SIG_IGN"
+    begun = tmp_path / "begun"
+    agent.write_text(
+        f"import signal, sys, time, pathlib\nsignal.signal(signal.SIGTERM, {handler})\n"
+        f"pathlib.Path({str(begun)!r}).touch()\ntime.sleep(600)\n"
+    )
+    try:
+        revalidation.claim(*RUN, PARAMS)
+        assert service.step_of_test(NODE) == ()
+        words = launch.command_for({"python": sys.executable}, str(agent), ["run", f"{tmp_path}/jobs/1/plan.json"])
+        node_side = subprocess.Popen([*on_kubernetes.cluster.enter, *words])
+        until(begun.exists)
+        job = on_kubernetes.submit()
+        assert node_side.wait(10) == (7 if ends == "at SIGTERM" else -9)
+        until(lambda: on_kubernetes.runs(job), 10.0)
+        with pytest.raises(Preempted):
+            service.step_of_test(NODE)
+    finally:
+        host.kill()
+        host.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.needs_kubernetes
+def test_a_node_whose_gpus_a_pod_took_meanwhile_is_left_alone(
+    on_kubernetes: OnKubernetes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pod begins between the look and the test's own pod, which then waits, and is deleted."""
+    tests = backend_of("delta").tests
+    assert tests is not None
+    job = on_kubernetes.submit()
+    until(lambda: on_kubernetes.runs(job))
+    monkeypatch.setattr("muster.admission.kubernetes_test_pod.START_S", 1.0)
+    monkeypatch.setattr("muster.admission.kubernetes_test_pod.resources_left", lambda *_: {"nvidia.com/gpu": "8"})
+    with pytest.raises(LeftAlone, match=r"nvidia\.com/gpu"):
+        tests.begin(NAME, f"{TEST_PREFIX}1")
+    until(lambda: not on_kubernetes.ours())
+    assert on_kubernetes.runs(job)
+
+
+def test_what_the_pods_on_a_node_leave_of_it() -> None:
+    def container(cpu: str, **more: Any) -> dict[str, Any]:
+        return {"resources": {"requests": {"cpu": cpu}}, **more}
+
+    allocatable = {"cpu": "8", "memory": "1Gi", "nvidia.com/gpu": "8", "hugepages-2Mi": "0", "pods": "110"}
+    daemon = {
+        "initContainers": [container("1500m"), container("500m", restartPolicy="Always")],
+        "containers": [container("250m"), {"resources": {"requests": {"memory": "24M"}}}],
+        "overhead": {"cpu": "50m"},
+    }
+    left = resources_left({"status": {"allocatable": allocatable}}, [{"spec": daemon}, {"spec": {"containers": [{}]}}])
+    assert left == {"cpu": "5.950", "memory": str(2**30 - 24_000_000), "nvidia.com/gpu": "8"}

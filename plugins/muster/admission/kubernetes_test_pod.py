@@ -1,0 +1,205 @@
+"""A test as a pod of Kubernetes: of lowest priority, with all that the node has left, so users' pods preempt it.
+
+The pod only holds the node: the node side runs on the host, over SSH, as everywhere. When the pod is deleted, kubelet
+sends SIGTERM to its container, which sees the host's processes and passes the signal on to the node side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from decimal import ROUND_DOWN, Decimal
+from typing import Any
+
+from muster.admission.backend import LIMIT_MINUTES, START_S
+from muster.admission.kubernetes_api import Api
+from muster.errors import BadScheduler, LeftAlone, SchedulerDown
+from muster_criteria.text import one_line
+
+PULL_S = 180.0
+"""A pod that was placed on its node may take so many seconds more to load its image."""
+
+GRACE_S = 5
+"""Kubelet kills the container after so long. The node side ends within 2 s, and is killed after 3 s."""
+
+EXAMPLE = "docs/examples/kubernetes_idle_tests.yaml"
+
+# The pattern does not match the text of itself, so the shell that runs the script is not signalled.
+_HOLD = """
+node_side='agents/[0-9a-f]{64}[.]pyz.? run '
+give_back() {
+  pkill -TERM -f "$node_side"
+  n=0; while pgrep -f "$node_side" >/dev/null && [ $n -lt 30 ]; do sleep 0.1; n=$((n + 1)); done
+  pkill -KILL -f "$node_side"
+  kill "$!"
+  exit 0
+}
+trap give_back TERM INT
+while :; do sleep 3600 & wait "$!"; done
+"""
+
+_NOT_REQUESTED = ("pods", "ephemeral-storage", "attachable-volumes-")
+
+
+@dataclasses.dataclass(frozen=True)
+class PodTests:
+    """Test pods in ``namespace``, of ``image``, which has sh, sleep, pgrep and pkill (busybox has)."""
+
+    api: Api
+    image: str
+    namespace: str
+    priority_class: str
+
+    def check(self) -> None:
+        """Raise BadScheduler unless every pod of another priority class takes a node back from ours; SchedulerDown."""
+        self.api.begin()
+        values = {each["metadata"]["name"]: int(each["value"]) for each in self.api.priority_classes()}
+        if self.priority_class not in values:
+            raise BadScheduler(f"there is no PriorityClass {self.priority_class} for idle tests; see {EXAMPLE}")
+        ours = values.pop(self.priority_class)
+        # Pods without a class have priority 0, or that of the global default, which is among these.
+        beside = min([*values.items(), ("of pods without a class", 0)], key=lambda item: item[1])
+        if beside[1] <= ours:
+            raise BadScheduler(
+                f"PriorityClass {self.priority_class} is not preemptible by every pod: its value {ours} is not below "
+                f"{beside[1]} ({beside[0]}); give it the lowest value of all ({EXAMPLE})"
+            )
+
+    def begin(self, node: str, job: str) -> None:
+        """Create the pod, unless it is there, and wait until it runs. Raises LeftAlone, BadScheduler, SchedulerDown."""
+        self.check()
+        if self._find(job) is None:
+            found = self.api.node(node)
+            if found is None:
+                raise SchedulerDown(f"Kubernetes does not know the node {node}; see `kubectl get nodes`")
+            self.api.create_pod(self.namespace, self._pod(job, found, self.api.pods(node)))
+        submitted = time.monotonic()
+        while not _runs(pod := self._find(job)):
+            waits = pod is not None and pod.get("status", {}).get("phase") == "Pending" and not _ends(pod)
+            placed = bool((pod or {}).get("spec", {}).get("nodeName"))
+            if not waits or time.monotonic() - submitted > (PULL_S if placed else START_S):
+                self.end(job)
+                why = _why_it_waits(pod or {})
+                if waits and placed:
+                    raise SchedulerDown(f"the test pod {self.namespace}/{job} does not start on {node}: {why}")
+                raise LeftAlone(f"{node} is not tested: Kubernetes did not start the test on it: {why}")
+            time.sleep(0.2)
+
+    def step(self, job: str) -> tuple[str, ...] | None:
+        """Returns () while the pod runs, since the node side needs no words of it; None if it is over."""
+        return () if _runs(self._find(job)) else None
+
+    def end(self, job: str) -> None:
+        """Delete the pod, if it is there."""
+        self.api.begin()
+        self.api.delete_pod(self.namespace, job)
+
+    def _find(self, job: str) -> dict[str, Any] | None:
+        self.api.begin()
+        return self.api.pod(self.namespace, job)
+
+    def _pod(self, job: str, node: Mapping[str, Any], beside: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """Returns the pod for a node. ``beside``: the pods that are on it."""
+        name = node["metadata"]["name"]
+        this_node = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [this_node]}}
+        # The taints that select users' pods, as of GPU nodes; one that closes the node later is not tolerated.
+        tolerations = [
+            {"key": taint["key"], "operator": "Exists", "effect": taint["effect"]}
+            for taint in node.get("spec", {}).get("taints") or []
+        ]
+        rest = resources_left(node, beside)
+        container = {
+            "name": "hold",
+            "image": self.image,
+            "command": ["sh", "-c", _HOLD],
+            "resources": {"requests": rest, "limits": rest},
+            "securityContext": {
+                "runAsUser": 0,
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"], "add": ["KILL"]},
+            },
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": job, "labels": {"app.kubernetes.io/managed-by": "muster"}},
+            "spec": {
+                "priorityClassName": self.priority_class,
+                "affinity": {"nodeAffinity": required},
+                "tolerations": tolerations,
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": GRACE_S,
+                "activeDeadlineSeconds": LIMIT_MINUTES * 60,
+                "hostPID": True,
+                "automountServiceAccountToken": False,
+                "enableServiceLinks": False,
+                "containers": [container],
+            },
+        }
+
+
+def resources_left(node: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Returns what the pods on a node leave of each allocatable resource, as quantities, without what is used up.
+
+    As the scheduler counts: the containers' requests together, or the largest init container's if that is more, and
+    the overhead. Raises SchedulerDown for a quantity that cannot be read.
+    """
+    from kubernetes.utils.quantity import parse_quantity
+
+    def read(quantity: Any) -> Decimal:
+        try:
+            return Decimal(parse_quantity(quantity))
+        except ValueError as error:
+            raise SchedulerDown(f"Kubernetes shows a quantity that cannot be read: {one_line(str(error))}") from None
+
+    used: dict[str, Decimal] = defaultdict(Decimal)
+    for pod in pods:
+        for name, amount in _requests(pod["spec"], read).items():
+            used[name] += amount
+    left = {}
+    for name, quantity in (node.get("status", {}).get("allocatable") or {}).items():
+        if name.startswith(_NOT_REQUESTED):
+            continue
+        rest = (read(quantity) - used[name]).quantize(Decimal("0.001" if name == "cpu" else "1"), ROUND_DOWN)
+        if rest > 0:
+            left[name] = str(rest)
+    return left
+
+
+def _requests(spec: Mapping[str, Any], read: Callable[[Any], Decimal]) -> dict[str, Decimal]:
+    def of(container: Mapping[str, Any]) -> dict[str, Decimal]:
+        requests = container.get("resources", {}).get("requests") or {}
+        return {name: read(quantity) for name, quantity in requests.items()}
+
+    total: dict[str, Decimal] = defaultdict(Decimal)
+    for container in spec.get("containers") or []:
+        for name, amount in of(container).items():
+            total[name] += amount
+    for container in spec.get("initContainers") or []:
+        for name, amount in of(container).items():
+            # One that is restarted goes on beside the others (a sidecar); any other ends before they start.
+            sidecar = container.get("restartPolicy") == "Always"
+            total[name] = total[name] + amount if sidecar else max(total[name], amount)
+    for name, quantity in (spec.get("overhead") or {}).items():
+        total[name] += read(quantity)
+    return total
+
+
+def _ends(pod: Mapping[str, Any]) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _runs(pod: Mapping[str, Any] | None) -> bool:
+    return pod is not None and pod.get("status", {}).get("phase") == "Running" and not _ends(pod)
+
+
+def _why_it_waits(pod: Mapping[str, Any]) -> str:
+    status = pod.get("status", {})
+    states = [each.get("state", {}).get("waiting") or {} for each in status.get("containerStatuses") or []]
+    shown = [*states, *(each for each in status.get("conditions") or [] if each.get("status") == "False")]
+    found: Mapping[str, Any] = next((each for each in shown if each.get("message") or each.get("reason")), {})
+    return one_line(str(found.get("message") or found.get("reason") or "jobs of users need it"))[:300]
