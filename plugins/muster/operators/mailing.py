@@ -7,13 +7,10 @@ import itertools
 import logging
 from collections.abc import Sequence
 
-from airflow.sdk.module_loading import import_string
-
 from muster import records
-from muster.operators import mail_rules
+from muster.operators import mail_rules, notifying
 from muster.settings import settings
 from muster_reports import mail, text
-from muster_reports.model import RunReport
 
 log = logging.getLogger(__name__)
 DIGEST_PERIOD = datetime.timedelta(days=7)
@@ -47,7 +44,7 @@ def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
         if recipients:
             keys += _mail_by_rule(rule, recipients, rendered, key)
         if rule.notifier:
-            _notify(rule, report)
+            keys.append(notifying.queue(rule, report, key))
     if not keys:
         log.warning("no report is mailed: neither MUSTER_MAIL_TO nor a rule of MUSTER_MAIL_RULES names a recipient")
         return "not mailed: no recipients"
@@ -86,18 +83,6 @@ def _of_the_hour(rule: mail_rules.Rule, hour: datetime.datetime) -> list[str]:
         for run in ended[::-1]
         if rule.matches(run.verdict or "", run.state_after or "", labels.get(run.node, {}))
     ]
-
-
-def _notify(rule: mail_rules.Rule, report: RunReport) -> None:
-    """Notify through a class of Airflow's notifiers. What it raises is logged: the mail comes first."""
-    known = {
-        "node": report.node, "verdict": str(report.verdict), "state": report.state_after, "headline": report.headline,
-        "link": report.run_url, "simulated": report.simulated,
-    }  # fmt: skip
-    try:
-        import_string(rule.notifier)(**rule.arguments)(known)
-    except Exception:
-        log.exception("rule %s: %s did not notify about %s", rule.name, rule.notifier, report.node)
 
 
 def send_digests() -> list[str]:

@@ -18,7 +18,7 @@ from muster import records
 from muster.admission import service
 from muster.audit import stream
 from muster.integration import closing
-from muster.operators import archive
+from muster.operators import archive, notifying
 from muster.records import Purged
 from muster.settings import settings
 
@@ -39,38 +39,52 @@ class Delivery(NamedTuple):
 
 
 def deliver_mail(key: str | None = None) -> Delivery:
-    """Send the mails in the outbox that are due, or the mail of ``key`` alone.
+    """Send what is due in the outbox, mails and notifications, or that of ``key`` alone.
 
-    A mail with a temporary refusal waits, longer each time; one with a permanent refusal (5xx) is parked. Recipients
+    What is refused for now waits, longer each time; a mail with a permanent refusal (5xx) is parked. Recipients
     that the server refuses do not keep the mail from the others. If the server cannot be reached, all mails stay due.
     """
     abandoned = datetime.datetime.now(datetime.UTC) - FRESH
+    pending = [
+        each
+        for each in records.outbox_pending(MAILS_AT_ONCE, due=key is None, key=key)
+        if key is not None or each.attempts or each.created_at < abandoned
+    ]
+    notifications = [each for each in pending if each.key.startswith(notifying.PREFIX)]
     sent = 0
-    for mail in records.outbox_pending(MAILS_AT_ONCE, due=key is None, key=key):
-        if key is None and not (mail.attempts or mail.created_at < abandoned):
+    for each in notifications:
+        failure = notifying.send(each.key, records.outbox_message(each.id))
+        sent += _settle(each, None if failure is None else Refusal(failure, permanent=False))
+    for each in pending:
+        if each in notifications:
             continue
         connected = False
         try:
             # One connection per mail: a refused mail must not break the next ones.
             with SmtpHook(smtp_conn_id=settings().smtp_conn_id) as hook:
                 connected = True
-                refusal = _send(hook, records.outbox_message(mail.id), mail.recipients)
+                refusal = _send(hook, records.outbox_message(each.id), each.recipients)
         except (AirflowException, OSError) as error:
             failed = records.outbox_failed if connected else records.outbox_unreachable
-            failed(mail.id, str(error)[:500])
+            failed(each.id, str(error)[:500])
             log.warning("mail cannot be sent now (%s); it is kept and sent by the housekeeping DAG", error)
             break
-        if refusal is None:
-            records.outbox_sent(mail.id)
-            sent += 1
-        else:
-            records.outbox_failed(mail.id, refusal.reason, park=refusal.permanent, recipients=refusal.recipients)
-            then = "it is parked" if refusal.permanent else "it is tried again later"
-            log.warning("the mail server refuses mail %s (%s); %s", mail.key, refusal.reason, then)
+        sent += _settle(each, refusal)
     parked = [mail for mail in records.outbox_parked() if key is None or mail.key == key]
     for refused in parked if key is None else ():
         log.warning("mail %s is parked, refused by the mail server: %s", refused.key, refused.last_error)
     return Delivery(sent, records.outbox_waiting(key), len(parked))
+
+
+def _settle(tried: records.OutboxMessage, refusal: Refusal | None) -> bool:
+    """Record how the attempt ended; returns whether it was accepted."""
+    if refusal is None:
+        records.outbox_sent(tried.id)
+        return True
+    records.outbox_failed(tried.id, refusal.reason, park=refusal.permanent, recipients=refusal.recipients)
+    then = "it is parked" if refusal.permanent else "it is tried again later"
+    log.warning("%s was not accepted (%s); %s", tried.key, refusal.reason, then)
+    return False
 
 
 class Refusal(NamedTuple):

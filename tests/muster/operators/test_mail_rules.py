@@ -6,6 +6,7 @@ import datetime
 import email
 import email.policy
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from aiosmtpd.controller import Controller
 
 from muster import records
 from muster.errors import BadSettings
-from muster.operators import mail_rules, mailing
+from muster.operators import mail_rules, mailing, upkeep
 from muster_demo.services import free_port
 from tests.muster import fleet
 
@@ -23,8 +24,14 @@ MONDAY = datetime.datetime(2026, 11, 23, 23, 30, tzinfo=datetime.UTC)
 NOTIFIER = "airflow.providers.smtp.notifications.smtp.SmtpNotifier"
 
 
+@pytest.fixture
+def deliver() -> Callable[..., upkeep.Delivery]:
+    """The real delivery, which ``no_server`` takes away."""
+    return upkeep.deliver_mail
+
+
 @pytest.fixture(autouse=True)
-def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_server(deliver: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """No mail leaves the outbox."""
     monkeypatch.setattr("muster.operators.upkeep.deliver_mail", lambda key=None: (0, records.outbox_waiting(key), 0))
     monkeypatch.delenv("MUSTER_MAIL_TO", raising=False)
@@ -118,30 +125,76 @@ class Sink:
         return "250 OK"
 
 
-def test_a_notifier_of_airflow_knows_the_verdict_and_holds_up_no_mail(monkeypatch: pytest.MonkeyPatch) -> None:
+def connection(patch: pytest.MonkeyPatch, name: str, port: int) -> None:
+    server = {"conn_type": "smtp", "host": "127.0.0.1", "port": port}
+    extra = {"disable_ssl": True, "disable_tls": True, "retry_limit": 0, "timeout": 5}
+    patch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(server | {"extra": extra}))
+
+
+def chat(name: str, **more: object) -> dict[str, Any]:
+    """A rule that notifies through Airflow's own notifier for mails, by the connection ``name``."""
+    arguments = {
+        "to": "chat@x.org", "from_email": "m@x.org", "html_content": ".", "smtp_conn_id": name,
+        "subject": "{{ node }} {{ verdict }} {{ state }}: {{ headline }}",
+    }  # fmt: skip
+    return {"name": name, "notifier": NOTIFIER, "arguments": arguments} | more
+
+
+def test_a_notifier_of_airflow_knows_the_verdict_and_holds_up_no_mail(
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
+) -> None:
     sink, port = Sink(), free_port()
-    for name, at in (("CHAT", port), ("DOWN", free_port())):
-        server = {"conn_type": "smtp", "host": "127.0.0.1", "port": at}
-        extra = {"disable_ssl": True, "disable_tls": True, "retry_limit": 0, "timeout": 5}
-        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(server | {"extra": extra}))
-    told = {"to": "chat@x.org", "from_email": "m@x.org", "html_content": "."}
-    subject = {"subject": "{{ node }} {{ verdict }} {{ state }}: {{ headline }}"}
-    use(
-        monkeypatch,
-        {"name": "down", "notifier": NOTIFIER, "arguments": told | {"smtp_conn_id": "down"}, "to": ["a@x.org"]},
-        {"name": "unknown", "notifier": "no.such.Notifier"},
-        {"name": "chat", "notifier": NOTIFIER, "arguments": told | subject | {"smtp_conn_id": "chat"},
-         "verdicts": ["FAIL"]},
-    )  # fmt: skip
+    connection(monkeypatch, "chat", port)
+    connection(monkeypatch, "down", free_port())
+    rules = [chat("down", to=["a@x.org"]), {"name": "unknown", "notifier": "no.such.Notifier"},
+             chat("chat", verdicts=["FAIL"])]  # fmt: skip
+    use(monkeypatch, *rules)
+    monkeypatch.setattr(upkeep, "deliver_mail", deliver)
     controller = Controller(sink, hostname="127.0.0.1", port=port)
     controller.start()
     try:
+        connection(monkeypatch, "smtp_default", port)
         report_of("n1")
         report_of("n2", well=True)
     finally:
         controller.stop()
+    assert "n1 FAIL quarantine: gpu3 is slow." in sink.subjects
+    assert len(sink.subjects) == 3, "one notification, and the two mails behind the notifier that is down"
+    waiting = [each.key for each in records.outbox_pending()]
+    assert [key.split("/")[:2] for key in waiting] == [["notify", "down"], ["notify", "unknown"]] * 2
+
+
+def test_a_notification_that_failed_is_sent_by_the_next_delivery_once(
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
+) -> None:
+    sink, port = Sink(), free_port()
+    connection(monkeypatch, "chat", port)
+    use(monkeypatch, chat("chat"))
+    clock = Clock(monkeypatch)
+    report_of("n1")
+    (key,) = [each.key for each in records.outbox_pending()]
+    assert deliver(key) == (0, 1, 0)
+    clock.now += datetime.timedelta(minutes=5)
+    controller = Controller(sink, hostname="127.0.0.1", port=port)
+    controller.start()
+    try:
+        assert deliver() == (1, 0, 0)
+        assert deliver() == (0, 0, 0)
+    finally:
+        controller.stop()
     assert sink.subjects == ["n1 FAIL quarantine: gpu3 is slow."]
-    assert len(queued()) == 2
+
+
+def test_a_notification_whose_rule_is_gone_waits_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
+) -> None:
+    use(monkeypatch, chat("chat"))
+    report_of("n1")
+    (key,) = [each.key for each in records.outbox_pending()]
+    use(monkeypatch, {"name": "chat", "to": ["a@x.org"]})
+    assert deliver(key) == (0, 1, 0)
+    (waiting,) = records.outbox_pending()
+    assert f"muster mail drop {key}" in waiting.last_error
 
 
 def test_a_rule_brings_the_digest_of_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
