@@ -10,7 +10,7 @@ from sqlalchemy import update
 from muster import records
 from muster.operators import upkeep
 from muster.records.database.engine import writing
-from muster.records.database.models import Outbox
+from muster.records.database.outgoing import Outbox
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 

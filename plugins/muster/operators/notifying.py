@@ -1,4 +1,4 @@
-"""Notifications by a rule's class of Airflow's notifiers (Slack, PagerDuty, …), which wait in the outbox as mails do."""
+"""Notifications by a rule's class of Airflow's notifiers (Slack, PagerDuty, …); they wait in the outbox as mails do."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ from sqlalchemy import func, select, text, update
 
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
-from muster.records.database.models import AuditCursor, Event
+from muster.records.database.models import Event
+from muster.records.database.outgoing import AuditCursor
 from muster.settings import settings
 
 LOCK_TIMEOUT_MS = 5000

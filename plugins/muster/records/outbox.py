@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, func, or_, select
 
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
-from muster.records.database.models import Outbox
+from muster.records.database.outgoing import Outbox
 from muster.records.values import OutboxMessage, ParkedMail
 
 RETRY_FIRST = datetime.timedelta(minutes=4)

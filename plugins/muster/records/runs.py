@@ -16,7 +16,8 @@ from muster.lifecycle.transitions import STAGES, Evidence, State
 from muster.records import certificates, common_causes, withdrawals
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
-from muster.records.database.models import Job, Node, Run, SchedulerPlace, StageRecord
+from muster.records.database.models import Job, Node, Run, StageRecord
+from muster.records.database.outgoing import SchedulerPlace
 from muster.records.database.wanted import follow_state
 from muster.records.fleet.suspects import free_of_suspects
 from muster.records.values import JobRecord, NodeRecord, RunRecord, StageSummary

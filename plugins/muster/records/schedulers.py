@@ -16,7 +16,8 @@ from muster.errors import BadScheduler, IllegalMove
 from muster.lifecycle.transitions import State, is_person
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
-from muster.records.database.models import Node, SchedulerPlace
+from muster.records.database.models import Node
+from muster.records.database.outgoing import SchedulerPlace
 from muster.records.database.wanted import ADMITTED as ADMITTED
 from muster.records.database.wanted import WITHDRAWN as WITHDRAWN
 from muster.records.database.wanted import follow_state, of_state, want

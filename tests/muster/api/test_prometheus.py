@@ -23,7 +23,8 @@ from starlette.routing import Mount
 from muster import records
 from muster.api import app
 from muster.records.database.engine import writing
-from muster.records.database.models import Node, SchedulerPlace
+from muster.records.database.models import Node
+from muster.records.database.outgoing import SchedulerPlace
 from tests.muster import fleet
 from tests.support import airflow_home, run_end
 

@@ -12,7 +12,8 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from muster.records.database import digests as digests  # its tables belong to the same metadata
+from muster.records.database import digests as digests  # their tables belong to the same metadata
+from muster.records.database import outgoing as outgoing
 from muster.records.database.base import Base as Base  # imported from here, its metadata holds all tables
 from muster.records.database.base import BigId
 
@@ -213,9 +214,10 @@ class MeasurementRow(Base):
     """One measured figure of a stage, beside the limits it was judged by (``judged`` is its place in the judgement)."""
 
     __tablename__ = "measurements"
+    __table_args__ = (Index("ix_measurements_stage_metric", "stage", "metric"),)
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    stage: Mapped[int] = mapped_column(ForeignKey("stages.id", ondelete="CASCADE"), index=True)
+    stage: Mapped[int] = mapped_column(ForeignKey("stages.id", ondelete="CASCADE"))
     probe: Mapped[str]
     metric: Mapped[str]
     device: Mapped[str]
@@ -301,20 +303,6 @@ class Event(Base):
     evidence: Mapped[dict[str, Any]]
 
 
-class AuditCursor(Base):
-    """How far a receiver of the audit stream has got. ``event``: id of the last event that it accepted.
-
-    ``last_error``: why the next ones were not accepted, since ``failing_since``; "" and None while all is well.
-    """
-
-    __tablename__ = "audit_cursors"
-
-    sink: Mapped[str] = mapped_column(primary_key=True)
-    event: Mapped[int] = mapped_column(BigInteger, default=0)
-    failing_since: Mapped[datetime.datetime | None]
-    last_error: Mapped[str] = mapped_column(default="")
-
-
 class PeerSnapshot(Base):
     """What the healthy devices of one SKU, real or simulated, were like at one level; never changed afterwards."""
 
@@ -355,30 +343,6 @@ class Artifact(Base):
     data: Mapped[bytes] = mapped_column(deferred=True)
 
 
-class Outbox(Base):
-    """A mail to be sent: one per key, whatever is retried."""
-
-    __tablename__ = "outbox"
-    __table_args__ = (
-        Index("ix_outbox_unsent", "id",
-              sqlite_where=text("sent_at IS NULL"), postgresql_where=text("sent_at IS NULL")),
-    )  # fmt: skip
-
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    key: Mapped[str] = mapped_column(unique=True)
-    message: Mapped[bytes]
-    created_at: Mapped[datetime.datetime]
-    sent_at: Mapped[datetime.datetime | None]
-    retry_at: Mapped[datetime.datetime | None]
-    """Not tried again before."""
-    parked_at: Mapped[datetime.datetime | None]
-    """Since when it is not tried any more: the mail server refused it for good."""
-    attempts: Mapped[int] = mapped_column(default=0)
-    last_error: Mapped[str] = mapped_column(default="")
-    recipients: Mapped[str] = mapped_column(default="")
-    """Those that have not got it, with commas, once the mail server refused some; "": all of its header ``To``."""
-
-
 class CertificateRow(Base):
     """A certificate of admission. ``certified``: the serials, driver and firmware in it; ``revoked``: why, or ""."""
 
@@ -393,34 +357,3 @@ class CertificateRow(Base):
     certified: Mapped[dict[str, Any]]
     revoked: Mapped[str] = mapped_column(default="")
     document: Mapped[str] = mapped_column(deferred=True)
-
-
-class SchedulerPlace(Base):
-    """A node's place in a scheduler, what the records want there, and what has been confirmed there.
-
-    ``cluster`` and ``name``: the configured backend, and the node's name in it. ``wanted``: "admitted", "withdrawn", or
-    "" (left alone: in shadow mode). While it differs from ``done``, the change waits. ``claimed_until``: one process at
-    a time carries it out. ``difference``: what the scheduler shows instead. ``question``: what a person has to look at.
-    ``verify``: a person's drain that requests a test. ``test_job``: the name of the job as which the node is tested, ""
-    without; ``preempted``: its scheduler ended that job before we did.
-    """
-
-    __tablename__ = "scheduler_places"
-    __table_args__ = (UniqueConstraint("cluster", "name"),)
-
-    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), primary_key=True)
-    cluster: Mapped[str]
-    name: Mapped[str]
-    wanted: Mapped[str]
-    why: Mapped[str]
-    wanted_at: Mapped[datetime.datetime]
-    done: Mapped[str] = mapped_column(default="")
-    done_at: Mapped[datetime.datetime | None]
-    claimed_until: Mapped[datetime.datetime | None]
-    attempts: Mapped[int] = mapped_column(default=0)
-    last_error: Mapped[str] = mapped_column(default="")
-    difference: Mapped[str] = mapped_column(default="")
-    question: Mapped[str] = mapped_column(default="")
-    verify: Mapped[str] = mapped_column(default="")
-    test_job: Mapped[str] = mapped_column(default="")
-    preempted: Mapped[bool] = mapped_column(default=False)

@@ -17,13 +17,13 @@ from muster.records.database.models import (
     Lease,
     MeasurementRow,
     Node,
-    Outbox,
     Part,
     PeerSnapshot,
     Placement,
     Run,
     StageRecord,
 )
+from muster.records.database.outgoing import Outbox
 from muster.records.values import Purged
 from muster.settings import settings
 

@@ -8,7 +8,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.lifecycle.transitions import State
-from muster.records.database.models import Lease, Node, SchedulerPlace
+from muster.records.database.models import Lease, Node
+from muster.records.database.outgoing import SchedulerPlace
 
 ADMITTED, WITHDRAWN, LEFT_ALONE = "admitted", "withdrawn", ""
 

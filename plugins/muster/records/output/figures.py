@@ -14,8 +14,9 @@ from muster.lifecycle.breaker import Breaker
 from muster.records.audit import AuditLag, audit_lags
 from muster.records.database import access
 from muster.records.database.engine import reading
-from muster.records.database.models import CertificateRow, FindingRow, Lease, Node, Outbox, Run, SchedulerPlace
+from muster.records.database.models import CertificateRow, FindingRow, Lease, Node, Run
 from muster.records.database.models import StageRecord as Stage
+from muster.records.database.outgoing import Outbox, SchedulerPlace
 from muster.records.database.wanted import ADMITTED
 from muster.records.outbox import tried
 from muster.records.withdrawals import breaker_now
