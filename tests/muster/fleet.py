@@ -82,6 +82,18 @@ def judgement(
     )  # fmt: skip
 
 
+def judged(measurements: Sequence[Measurement], *, floor: float) -> Judgement:
+    """A passing judgement that compared each of the measurements with ``floor``."""
+    seen = tuple(
+        Observation(
+            each.probe, each.metric, each.device, each.unit, each.value, None, tuple(each.labels.items()), 1, None,
+            floor, None, "measured 2026", (each.value or 0.0) >= floor,
+        )
+        for each in measurements
+    )  # fmt: skip
+    return dataclasses.replace(judgement(), observations=seen)
+
+
 FINDING = Finding(
     rule="floor", metric="gemm_rate", device="gpu3", severity=Severity.CRITICAL, fault_class=FaultClass.GPU,
     action=Action.RMA, observed="480 TFLOPS", expected="≥ 600 TFLOPS", source="measured 2026",

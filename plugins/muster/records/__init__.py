@@ -68,6 +68,7 @@ from muster.records.outbox import (
 from muster.records.output.export import export_run
 from muster.records.output.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread, fleet_figures
 from muster.records.output.ledger import fleet_facts
+from muster.records.output.node_metrics import NodeFigure, judged_metrics, node_figures
 from muster.records.output.overview import (
     FleetRow,
     Move,
@@ -166,6 +167,7 @@ __all__ = [
     "LeaseRecord",
     "Move",
     "NewNode",
+    "NodeFigure",
     "NodeFigures",
     "NodeRecord",
     "OpenFinding",
@@ -226,6 +228,7 @@ __all__ = [
     "get_run",
     "goldens_for",
     "hold_out",
+    "judged_metrics",
     "keep_in_service",
     "keep_snapshot",
     "key_path",
@@ -248,6 +251,7 @@ __all__ = [
     "neighbours",
     "new_key",
     "node_events",
+    "node_figures",
     "node_parts",
     "node_readings",
     "nodes_with",

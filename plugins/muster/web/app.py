@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from muster import records
 from muster.errors import MusterError, UnknownNode, UnknownRun
-from muster.web import PREFIX, actions, approvals, block, compare, fleet, plots, starts
+from muster.web import PREFIX, actions, approvals, block, compare, fleet, plots, rack_map, shading, starts
 from muster_criteria.sku_files.programme import LEVELS
 from muster_criteria.text import one_line
 from muster_reports import advice, page, text
@@ -227,11 +227,16 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
     kinds = {(run.sku, run.level) for run in runs}
     typical = {kind: records.typical_duration_s(*kind) for kind in kinds}
     waiting = fleet.attention(chosen)
+    colours = rack_map.by_state(chosen)
+    if filters.colour:
+        colours = rack_map.by_metric(chosen, shading.figures(filters.colour))
     return {
         "filters": filters, "version": version, "total": len(rows), "rows": chosen[begin : begin + fleet.PAGE],
         "shown": len(chosen), "begin": begin, "waiting": waiting[: fleet.ATTENTION_MAX],
         "waiting_more": max(0, len(waiting) - fleet.ATTENTION_MAX),
-        "counts": fleet.counts(chosen), "verdicts": fleet.verdict_counts(chosen), "racks": fleet.rack_map(chosen),
+        "counts": fleet.counts(chosen), "verdicts": fleet.verdict_counts(chosen),
+        "pods": rack_map.pods(rack_map.racks(chosen, colours)), "colours": colours,
+        "metrics": [(rack_map.key(*each), plots.words(*each)) for each in shading.metrics()],
         "running": fleet.progress(runs, {row.node: row.state for row in rows}, typical, _now()),
         "moves": records.moves_since(_now() - SINCE, MOVES_MAX),
         "skus": sorted({row.sku for row in rows}), "notices": _notices(rows),

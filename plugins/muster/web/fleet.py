@@ -35,10 +35,6 @@ TODO = {
     State.RMA: "replace it when the part is there",
 }
 """States that a person ends, in the order of urgency."""
-CELL, GAP = 9, 2
-"""Pixels of a node in the map, and between two."""
-COLUMNS = 16
-"""Nodes in a row of the map."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +46,8 @@ class Filters:
     sku: str = ""
     rack: str = ""
     q: str = ""
+    colour: str = ""
+    """What the map shows: "" the states, else a metric as ``shading.key`` writes it."""
     page: int = 1
 
     def url(self, **changes: object) -> str:
@@ -61,7 +59,7 @@ class Filters:
     @property
     def narrowed(self) -> bool:
         """Whether any filter is set."""
-        return dataclasses.replace(self, page=1) != Filters()
+        return dataclasses.replace(self, page=1, colour="") != Filters()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,18 +71,6 @@ class Attention:
     since: datetime.datetime | None
     why: str
     todo: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Rack:
-    """One rack of the map: for each group an SVG path of squares."""
-
-    name: str
-    nodes: int
-    out: int
-    paths: tuple[tuple[str, str], ...]
-    width: int
-    height: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,32 +127,6 @@ def counts(rows: Sequence[FleetRow]) -> list[tuple[str, State, int]]:
 def verdict_counts(rows: Sequence[FleetRow]) -> list[tuple[str, int]]:
     """(verdict of the last run, nodes), most frequent first; "none" without a run."""
     return collections.Counter(str(row.verdict or "none") for row in rows).most_common()
-
-
-def rack_map(rows: Sequence[FleetRow]) -> list[Rack]:
-    """Racks by name, nodes without one last; a square a node in the order of names."""
-    racks: dict[str, list[FleetRow]] = collections.defaultdict(list)
-    for row in rows:
-        racks[row.rack].append(row)
-    return [_rack(name, members) for name, members in sorted(racks.items(), key=lambda each: (not each[0], each[0]))]
-
-
-def _rack(name: str, members: Sequence[FleetRow]) -> Rack:
-    paths: dict[str, list[str]] = collections.defaultdict(list)
-    for place, row in enumerate(members):
-        x, y = place % COLUMNS * (CELL + GAP), place // COLUMNS * (CELL + GAP)
-        paths[GROUP_OF[row.state]].append(f"M{x} {y}h{CELL}v{CELL}h-{CELL}z")
-    height = -(-len(members) // COLUMNS) * (CELL + GAP)
-    out = sum(GROUP_OF[row.state] == "out" for row in members)
-    width = min(len(members), COLUMNS) * (CELL + GAP)
-    return Rack(
-        name,
-        len(members),
-        out,
-        tuple((group, "".join(paths[group])) for group in GROUPS if paths[group]),
-        width,
-        height,
-    )
 
 
 def progress(

@@ -81,8 +81,13 @@ def strips(observations: Iterable[Observation], *, judged_only: bool = True) -> 
 
 
 def named(each: Observation) -> str:
+    """The metric of an observation, as ``words`` writes it."""
+    return words(each.metric, each.labels)
+
+
+def words(metric: str, labels: Sequence[tuple[str, str]]) -> str:
     """The metric with the values of its labels: "gemm_rate (bf16)"."""
-    return f"{each.metric} ({', '.join(text for _, text in each.labels)})" if each.labels else each.metric
+    return f"{metric} ({', '.join(text for _, text in labels)})" if labels else metric
 
 
 def _strip(rows: Sequence[Observation]) -> Strip:

@@ -44,6 +44,9 @@ class FleetRow:
     """When the node came into its state."""
     inconclusive: int = 0
     """Inconclusive runs in a row."""
+    pod: str = ""
+    slot: str = ""
+    """Where it stands, by the labels ``pod`` and ``slot``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +105,7 @@ def fleet_rows() -> list[FleetRow]:
         select(
             Node.name, Node.state, Node.sku, Node.rack, Node.simulated, Node.held, Node.contact_at, Run.dag_id,
             Run.run_id, Run.verdict, Run.headline, Run.ended_at, func.coalesce(moved.c.at, Node.added_at),
-            Node.inconclusive,
+            Node.inconclusive, Node.labels,
         )
         .outerjoin(last, last.c.node == Node.name)
         .outerjoin(Run, Run.id == last.c.id)
@@ -114,9 +117,10 @@ def fleet_rows() -> list[FleetRow]:
             FleetRow(
                 name, State(state), sku, rack, simulated, held, contact, dag_id or "", run_id or "",
                 Verdict(verdict) if verdict else None, headline or "", ended, since, inconclusive,
+                str(labels.get("pod", "")), str(labels.get("slot", "")),
             )
             for name, state, sku, rack, simulated, held, contact, dag_id, run_id, verdict, headline, ended, since,
-            inconclusive in session.execute(query)
+            inconclusive, labels in session.execute(query)
         ]  # fmt: skip
 
 

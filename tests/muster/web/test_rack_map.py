@@ -1,0 +1,87 @@
+"""The map: where nodes stand, and what colours them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from muster import records
+from muster.lifecycle.transitions import State
+from muster.records import FleetRow, NodeFigure
+from muster.web import rack_map
+from muster_node.contract import Measurement
+from tests.muster import fleet
+
+
+def row(name: str, *, rack: str = "r1", pod: str = "", slot: str = "", state: State = State.PRODUCTION) -> FleetRow:
+    return FleetRow(name, state, "h100-sxm-8", rack, False, "", None, "", "", None, "", None, None, 0, pod, slot)
+
+
+def figure(value: float, *, floored: bool = True, ok: bool = True) -> NodeFigure:
+    return NodeFigure(value, "TFLOPS", floored, ok)
+
+
+def test_nodes_stand_by_pod_rack_and_slot_and_what_has_no_place_comes_last() -> None:
+    rows = [
+        row("a", rack="r10", pod="p2", slot="2"), row("b", rack="r9", pod="p2"), row("d", rack=""),
+        row("c", rack="r10", pod="p2", slot="1"), row("e", rack="r1", pod="p10"),
+    ]  # fmt: skip
+    found = rack_map.pods(rack_map.racks(rows, rack_map.by_state(rows)))
+    assert [(pod, [(rack.name, [cell.node for cell in rack.cells]) for rack in racks]) for pod, racks in found] == [
+        ("p2", [("r9", ["b"]), ("r10", ["c", "a"])]), ("p10", [("r1", ["e"])]), ("", [("", ["d"])]),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("floored", [True, False])
+def test_the_worst_fifth_is_the_strongest_whichever_way_the_limit_lies(floored: bool) -> None:
+    rows = [row(f"n{number}") for number in range(12)]
+    figures = {f"n{number}": figure(float(number), floored=floored) for number in range(10)}
+    figures["n0"] = dataclasses.replace(figures["n0"], ok=False)
+    colours = rack_map.by_metric(rows, figures)
+    worst, best = ("n1", "n9") if floored else ("n9", "n1")
+    assert (colours.classes[worst], colours.classes[best]) == ("shade5", "shade1")
+    assert (colours.classes["n0"], colours.classes["n11"]) == ("bad", "unmeasured")
+    assert [group for group, _ in colours.legend][:1] + [group for group, _ in colours.legend][-1:] == [
+        "bad", "unmeasured",
+    ]  # fmt: skip
+
+
+def test_a_large_map_draws_a_path_a_class_with_a_square_for_each_node() -> None:
+    rows = [row(f"n{number}", state=State.QUARANTINE if number < 3 else State.PRODUCTION) for number in range(500)]
+    (rack,) = rack_map.racks(rows, rack_map.by_state(rows))
+    assert rack.cells == ()
+    assert {group: path.count("z") for group, path in rack.paths} == {"out": 3, "serving": 497}
+    assert rack.out == 3
+
+
+@pytest.mark.parametrize("labels", [(), (("dtype", "bf16"),), (("a&b", "c=d?é"), ("e", ""))])
+def test_a_metric_and_its_labels_survive_the_address(labels: tuple[tuple[str, str], ...]) -> None:
+    assert rack_map.read_key(rack_map.key("gemm_rate", labels)) == ("gemm_rate", {k: v for k, v in labels if v})
+
+
+def test_a_slot_of_many_digits_is_sorted_too() -> None:
+    rows = [row("a", slot="9" * 5000), row("b", slot="1")]
+    (rack,) = rack_map.racks(rows, rack_map.by_state(rows))
+    assert [cell.node for cell in rack.cells] == ["b", "a"]
+
+
+@pytest.mark.both_dialects
+@pytest.mark.usefixtures("fleet_db")
+def test_the_figure_of_a_node_is_its_worst_device_in_its_last_conclusive_stage() -> None:
+    for name in ("a", "b", "never"):
+        records.add_node(fleet.new_node(name))
+    for name, values in (("a", (700.0, 640.0)), ("b", (500.0, 710.0))):
+        lease = fleet.begin(name)
+        figures = [
+            Measurement("gemm_rate", "gemm_rate", f"gpu{slot}", "TFLOPS", value, None, {"dtype": dtype})
+            for slot, value in enumerate(values)
+            for dtype in ("bf16", "fp8")
+        ]
+        parsed, raw = fleet.result(node=name, measurements=figures)
+        records.begin_stage(lease.dag_id, lease.run_id, "intake", node=name)
+        records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judged(figures, floor=600.0), raw, node=name)
+    found = records.node_figures("gemm_rate", {"dtype": "bf16"})
+    assert found == {"a": NodeFigure(640.0, "TFLOPS", True, True), "b": NodeFigure(500.0, "TFLOPS", True, False)}
+    assert records.node_figures("gemm_rate", {"dtype": "int8"}) == {}
+    assert records.judged_metrics() == [("gemm_rate", (("dtype", "bf16"),)), ("gemm_rate", (("dtype", "fp8"),))]
