@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from airflow.cli.cli_parser import get_parser
 
 from muster.cli.app import app
 from muster.settings import Settings
@@ -24,13 +25,14 @@ INLINE = re.compile(r"`(muster [^`\n]+)`")
 page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 
 
-def commands(text: str) -> Iterator[str]:
-    """Every ``muster …`` command line, from code blocks and from backticks."""
+def commands(text: str, program: str = "muster") -> Iterator[str]:
+    """Every command line of ``program`` in code blocks, and Muster's own in backticks too."""
     for block in FENCE.findall(text):
         for line in block.replace("\\\n", " ").splitlines():
-            if line.strip().startswith("muster "):
+            if line.strip().startswith(f"{program} "):
                 yield line.strip().partition(" # ")[0]
-    yield from INLINE.findall(FENCE.sub("", text))
+    if program == "muster":
+        yield from INLINE.findall(FENCE.sub("", text))
 
 
 @page
@@ -53,6 +55,15 @@ def test_every_command_shown_parses(page: Path) -> None:
         options |= {"--help"}
         given = [word.partition("=")[0] for word in words if word.startswith("--")]
         assert set(given) <= options, line
+
+
+@page
+def test_airflow_knows_each_of_its_commands_shown(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in commands(page.read_text(), "airflow"):
+        try:
+            get_parser().parse_args(shlex.split(line)[1:])
+        except SystemExit:
+            pytest.fail(f"{line}: {capsys.readouterr().err}")
 
 
 def test_every_command_is_explained() -> None:
