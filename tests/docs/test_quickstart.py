@@ -1,4 +1,4 @@
-"""docs/quickstart.md works as written: its commands, run in order by bash, lead to a verdict on a host reached by SSH."""
+"""docs/quickstart.md works as written: its commands, run in order by bash, lead to a verdict on a host."""
 
 from __future__ import annotations
 

@@ -53,10 +53,8 @@ class Breaker:
         """The breaker's state in one sentence."""
         hours = f"{self.window.total_seconds() / 3600:g} hours"
         if self.allowed is None:
-            return (
-                f"it does not act in a fleet of {self.fleet} nodes in service, only from {self.least} on, "
-                "since one broken node of a few would open it"
-            )
+            # One broken node of a few would open it.
+            return f"it acts in fleets of {self.least} nodes in service or more, and {self.fleet} are in service"
         counted = f"{len(self.withdrawn)} of {self.fleet} nodes were withdrawn from production in the last {hours}"
         if self.open:
             return f"{counted}, and at most {self.allowed} may be"
@@ -64,8 +62,8 @@ class Breaker:
 
     @property
     def state(self) -> str:
-        """ "open", "closed", or "on" in a fleet too small for it to act."""
-        return "on" if self.allowed is None else "open" if self.open else "closed"
+        """ "open", "closed", or "inactive" in a fleet too small for it to act."""
+        return "inactive" if self.allowed is None else "open" if self.open else "closed"
 
     @property
     def why(self) -> str:

@@ -35,7 +35,7 @@ def test_the_fleet_stands_on_one_screen(muster: Muster, held: str) -> None:
     assert "production\t1" in out
     assert "registered\t1" in out
     assert "circuit breaker: open: 0 of 1 nodes were withdrawn from production in the last 24 hours" in out
-    assert "circuit breaker (simulated nodes): on: it does not act in a fleet of" in out
+    assert "circuit breaker (simulated nodes): inactive: " in out
     assert f"a: the verdict of {held} is held; `muster node move a quarantine" in out
     shown = json.loads(muster("status", "--json")[1])
     assert shown["nodes"]["production"] == 1

@@ -48,8 +48,8 @@ def test_the_absolute_number_counts_in_a_large_fleet() -> None:
 
 def test_a_small_fleet_has_none() -> None:
     assert not stands(19, 19).open
-    assert "it does not act in a fleet of 19 nodes in service, only from 20 on" in stands(19, 19).sentence
-    assert [stands(19, 19).state, stands(3, 20).state, stands(4, 20).state] == ["on", "closed", "open"]
+    assert not stands(19, 19).open
+    assert [stands(19, 19).state, stands(3, 20).state, stands(4, 20).state] == ["inactive", "closed", "open"]
     assert stands(20, 20).open
 
 

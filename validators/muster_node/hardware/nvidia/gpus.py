@@ -21,31 +21,12 @@ from muster_node.hardware.nvidia.events import EventSet
 from muster_node.hardware.nvidia.links import Links, fabric_facts
 from muster_node.hardware.nvidia.nvml import CALL_LIMIT_S, Answer, Nvml
 from muster_node.hardware.nvidia.settings import COMPUTE_MODES, restore_setting
+from muster_node.hardware.nvidia.throttling import HARMFUL_FIRST, throttle_fields
 from muster_node.hardware.seam import NOT_SUPPORTED, Compute, Device, Fact, Sample
 from muster_node.probe import Skip
 
 _GIB = 2.0**30
 _NS = 1e-9
-_HARMFUL_FIRST = (
-    ("hw_thermal", "nvmlClocksEventReasonHwThermalSlowdown"),
-    ("hw_power_brake", "nvmlClocksEventReasonHwPowerBrakeSlowdown"),
-    ("hw_slowdown", "nvmlClocksEventReasonHwSlowdown"),
-    ("sw_thermal", "nvmlClocksEventReasonSwThermalSlowdown"),
-    ("sw_power_cap", "nvmlClocksEventReasonSwPowerCap"),
-)
-_POWER_CAP_FIELD = 74
-_THERMAL_FIELDS = (("sw_thermal", 0), ("hw_thermal", 1), ("hw_power_brake", 2))
-_THERMAL_FIELDS_SINCE = (((580, 126), 269), ((575, 0), 251))
-"""Driver and first of three consecutive field ids, newest first: nvml.h of 575.51 to 580.65 has them at 251, where
-older and newer drivers have power smoothing; that of 580.126 and later has them at 269. Before 575 there are none."""
-
-
-def throttle_fields(driver: str) -> Dict[str, Optional[int]]:
-    """NVML field ids of the cumulative nanoseconds in each throttle state, by reason; None where a driver has none."""
-    version = tuple(int(part) if part.isdigit() else 0 for part in driver.split(".")[:2])
-    first = next((base for since, base in _THERMAL_FIELDS_SINCE if version >= since), None)
-    thermal = {reason: None if first is None else first + offset for reason, offset in _THERMAL_FIELDS}
-    return {"sw_power_cap": _POWER_CAP_FIELD, **thermal}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -351,8 +332,8 @@ class NvidiaGpus:
         return self._query("nvmlDeviceGetCurrentClocksEventReasons", gpu.handle).map(self._most_harmful)
 
     def _most_harmful(self, reasons: int) -> str:
-        held = (name for name, constant in _HARMFUL_FIRST if reasons & self._constant(constant, 0))
-        return next(held, "none")
+        present = (name for name, constant in HARMFUL_FIRST if reasons & self._constant(constant, 0))
+        return next(present, "none")
 
     def _number(self, name: str, gpu: _Gpu, unit: str, answer: Answer, labels: Optional[Dict[str, str]] = None) -> Fact:
         usable = _usable(answer)

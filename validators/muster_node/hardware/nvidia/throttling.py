@@ -1,0 +1,27 @@
+"""Why an NVIDIA GPU holds its clocks down: NVML's reasons, and the fields that count the time in each."""
+
+from __future__ import annotations
+
+from typing import Dict, Optional
+
+HARMFUL_FIRST = (
+    ("hw_thermal", "nvmlClocksEventReasonHwThermalSlowdown"),
+    ("hw_power_brake", "nvmlClocksEventReasonHwPowerBrakeSlowdown"),
+    ("hw_slowdown", "nvmlClocksEventReasonHwSlowdown"),
+    ("sw_thermal", "nvmlClocksEventReasonSwThermalSlowdown"),
+    ("sw_power_cap", "nvmlClocksEventReasonSwPowerCap"),
+)
+"""Reasons that hold a clock down with the name of NVML's bit for each, the most harmful first."""
+_POWER_CAP_FIELD = 74
+_THERMAL_FIELDS = (("sw_thermal", 0), ("hw_thermal", 1), ("hw_power_brake", 2))
+_THERMAL_FIELDS_SINCE = (((580, 126), 269), ((575, 0), 251))
+"""Driver and first of three consecutive field ids, newest first: nvml.h of 575.51 to 580.65 has them at 251, where
+older and newer drivers have power smoothing; that of 580.126 and later has them at 269. Before 575 there are none."""
+
+
+def throttle_fields(driver: str) -> Dict[str, Optional[int]]:
+    """NVML field ids of the cumulative nanoseconds in each throttle state, by reason; None where a driver has none."""
+    version = tuple(int(part) if part.isdigit() else 0 for part in driver.split(".")[:2])
+    first = next((base for since, base in _THERMAL_FIELDS_SINCE if version >= since), None)
+    thermal = {reason: None if first is None else first + offset for reason, offset in _THERMAL_FIELDS}
+    return {"sw_power_cap": _POWER_CAP_FIELD, **thermal}
