@@ -24,6 +24,7 @@ _SPACES = re.compile(r"\s+")
 _UNSHOWABLE = frozenset({"Cc", "Cf", "Cs", "Cn", "Co"})
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})")
 _DEVICE = re.compile(r"\b[cg]pu\d{1,4}\b")
+LISTED_MAX = 6
 _NUMERIC_UNITS_LEFT_OUT = frozenset({"count", "text", "bool"})
 
 
@@ -108,9 +109,9 @@ def moment(when: datetime.datetime | None) -> str:
     return aware.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def plural(count: int, noun: str, plural_noun: str | None = None) -> str:
+def plural(count: int, noun: str) -> str:
     """The count with its noun: "1 figure", "3 figures"."""
-    return f"{count:,} {noun if count == 1 else plural_noun or noun + 's'}"
+    return f"{count:,} {noun if count == 1 else noun + 's'}"
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
@@ -118,8 +119,8 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part)
 
 
-def device_list(devices: Iterable[str], limit: int = 6) -> str:
-    """Devices in natural order, neighbours joined, the tail counted ("gpu0–gpu3, gpu6 and 2 more")."""
+def device_list(devices: Iterable[str]) -> str:
+    """Devices in natural order, neighbours joined, after ``LISTED_MAX`` a count ("gpu0–gpu3, gpu6 and 2 more")."""
     runs: list[list[str]] = []
     for device in sorted(set(devices), key=natural):
         if runs and _follows(runs[-1][-1], device):
@@ -128,8 +129,8 @@ def device_list(devices: Iterable[str], limit: int = 6) -> str:
             runs.append([device])
     # Two neighbours read better as two names than as a range.
     parts = [part for run in runs for part in ([f"{run[0]}–{run[-1]}"] if len(run) > 2 else run)]
-    if len(parts) > limit:
-        return f"{', '.join(parts[:limit])} and {len(parts) - limit} more"
+    if len(parts) > LISTED_MAX:
+        return f"{', '.join(parts[:LISTED_MAX])} and {len(parts) - LISTED_MAX} more"
     return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else "none"
 
 
@@ -152,7 +153,6 @@ def label_text(labels: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{key}={value}" for key, value in labels)
 
 
-def wrap(text: str, width: int = 78, first: str = "", rest: str | None = None) -> str:
-    """``text`` filled to ``width`` columns; ``first`` opens the first line, ``rest`` (spaces if None) the others."""
-    rest = " " * len(first) if rest is None else rest
-    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False) or first
+def wrap(text: str, width: int) -> str:
+    """``text`` filled to ``width`` columns."""
+    return textwrap.fill(text, width, break_on_hyphens=False)

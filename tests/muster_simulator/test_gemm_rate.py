@@ -13,9 +13,10 @@ from muster_node.hardware.seam import Hardware
 from muster_node.probe import Context, resolve_params
 from muster_node.probes.gemm_rate import SEARCHED, GemmRate
 from muster_node.workloads.products import Products
-from muster_simulator import create_machine, open_simulated
+from muster_simulator import SimulatedHardware, create_machine
 from muster_simulator.compute import SimulatedCompute
 from tests.muster_simulator.test_probes import measure
+from tests.muster_simulator.winding import WoundClock
 from tests.support.injector import OneDevice
 
 pytestmark = pytest.mark.needs_torch
@@ -26,8 +27,9 @@ SHORT = {"dtypes": ["bf16"], "seconds": 0.3, "warmup_s": 0.1, "alone_s": 0.1, "s
 
 
 def _machine(tmp_path: Path, *faults: dict[str, Any]) -> Hardware:
+    """Under its own clock, each host second between two blocks would heat the GPUs for 150 simulated seconds."""
     create_machine(tmp_path / "node", seed=4, faults=faults)
-    return open_simulated(tmp_path / "node")
+    return SimulatedHardware(tmp_path / "node", WoundClock())
 
 
 def test_every_gpu_reports_all_that_belongs_to_a_rate(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from muster_node.hardware.seam import Clock, Device
@@ -9,10 +10,11 @@ from muster_simulator import SimulatedHardware
 
 
 class WoundClock(Clock):
-    """A clock that moves only in ``sleep``."""
+    """A clock that moves only in ``sleep``, which threads of GPUs call at once."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
+        self._lock = threading.Lock()
 
     def now(self) -> float:
         return self.seconds
@@ -21,7 +23,8 @@ class WoundClock(Clock):
         return self.seconds
 
     def sleep(self, seconds: float) -> None:
-        self.seconds += seconds
+        with self._lock:
+            self.seconds += seconds
 
 
 def soak(hardware: SimulatedHardware, seconds: float, devices: list[Device] | None = None) -> None:

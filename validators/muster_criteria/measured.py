@@ -14,7 +14,6 @@ from pydantic_core import from_json
 
 from muster_criteria.text import clean_text
 
-RESULT_SCHEMA = "muster.result/1"
 RESULT_BYTES_MAX = 5 * 1024 * 1024
 
 

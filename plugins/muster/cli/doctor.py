@@ -79,7 +79,7 @@ def examine() -> Iterator[Check]:
         yield Check(Mark.MISSING, "settings", str(error), "see `muster settings`")
         return
     yield home(current.home)
-    yield database(current)
+    yield database()
     yield from fences()
     yield skus(current)
     yield agent(current.home)
@@ -105,7 +105,7 @@ _HOME = "export MUSTER_HOME=/a/folder/of/this/user"
 _DATABASE = "export MUSTER_DATABASE_URL=postgresql://USER:PASSWORD@HOST/muster"
 
 
-def database(current: Settings) -> Check:
+def database() -> Check:
     """The fleet records are reachable, at this version's schema, and on PostgreSQL for more than a demo."""
     from muster import records
 

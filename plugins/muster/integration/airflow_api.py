@@ -107,12 +107,11 @@ class AirflowClient:
             states[name] = task["state"] or "none"
         return states
 
-    def ensure_pool(self, name: str, slots: int, include_deferred: bool = True, description: str = "") -> None:
-        """Create the pool or set its slots. ``include_deferred``: a deferred burn-in holds its slot."""
-        body = {"name": name, "slots": slots, "include_deferred": include_deferred, "description": description}
-        if self._request("POST", "/pools", json=body, expected=(200, 201, 409)).status_code == 409:
-            change = {"pool": name, "slots": slots, "include_deferred": include_deferred, "description": description}
-            mask = ["slots", "include_deferred", "description"]
+    def ensure_pool(self, name: str, slots: int) -> None:
+        """Create the pool or set its slots; a deferred burn-in holds its slot."""
+        pool = {"slots": slots, "include_deferred": True, "description": ""}
+        if self._request("POST", "/pools", json={"name": name, **pool}, expected=(200, 201, 409)).status_code == 409:
+            change, mask = {"pool": name, **pool}, list(pool)
             self._request("PATCH", f"/pools/{name}", json=change, params={"update_mask": mask})
 
     def pools(self) -> dict[str, Pool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -131,11 +131,6 @@ def get_lease(node: str) -> LeaseRecord | None:
     with reading() as session:
         row = access.live_lease(session, node)
         return access.to_lease(row) if row else None
-
-
-def release_leases_of(over: Iterable[tuple[str, str]], reason: str) -> list[str]:
-    """Free the leases of runs (dag_id, run_id) that are known to be over; returns the nodes."""
-    return [node for dag_id, run_id in over for node in release_leases(dag_id, run_id, reason)]
 
 
 def _free(session: Session, name: str, dag_id: str, run_id: str, reason: str) -> None:

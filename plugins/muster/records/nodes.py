@@ -95,12 +95,6 @@ def touch_contact(name: str, at: datetime.datetime | None = None) -> None:
         row.contact_at = max(moment, row.contact_at) if row.contact_at else moment
 
 
-def last_contact(name: str) -> datetime.datetime | None:
-    """When the node last answered. Raises UnknownNode."""
-    with reading() as session:
-        return access.node_row(session, name).contact_at
-
-
 def node_events(name: str, limit: int | None = None) -> list[EventRecord]:
     """The node's history, oldest first (the last ``limit`` of it). Raises UnknownNode."""
     with reading() as session:

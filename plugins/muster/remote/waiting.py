@@ -42,8 +42,6 @@ LOG_TOTAL_BYTES = 4 * 1024**2
 
 CONNECTION_ERRORS = (OSError, asyncssh.Error, TimeoutError, ControllerFault)
 
-Notify = Callable[[str], Awaitable[None]]
-
 
 @dataclasses.dataclass(frozen=True)
 class Wait:

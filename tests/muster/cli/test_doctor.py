@@ -121,11 +121,11 @@ def test_records_without_tables_are_missing_and_a_large_fleet_on_sqlite_is_advic
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUSTER_DATABASE_URL", f"sqlite:///{tmp_path / 'empty.db'}")
-    assert doctor.database(Settings()).mark is Mark.MISSING
+    assert doctor.database().mark is Mark.MISSING
     records.upgrade()
     for number in range(doctor.SQLITE_NODES_MAX + 1):
         records.add_node(fleet.new_node(f"n{number}", host=f"10.0.0.{number}"))
-    assert doctor.database(Settings()).mark is Mark.ADVICE
+    assert doctor.database().mark is Mark.ADVICE
 
 
 def test_a_pool_that_ignores_deferred_tasks_bounds_nothing(sqlite_db: str) -> None:

@@ -173,7 +173,7 @@ class TestLeases:
         records.add_node(fleet.new_node())
         lease = fleet.begin()
         records.begin_stage(lease.dag_id, lease.run_id, "intake")
-        records.release_leases_of([(lease.dag_id, lease.run_id)], "swept")
+        records.release_leases(lease.dag_id, lease.run_id, "marked failed")
         with pytest.raises(LeaseLost):
             records.begin_stage(lease.dag_id, lease.run_id, "burn_in")
         parsed, raw = fleet.result()

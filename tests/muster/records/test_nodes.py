@@ -92,12 +92,12 @@ class TestEnrolment:
 
     def test_contact_is_noted_and_never_goes_back(self) -> None:
         records.add_node(fleet.new_node())
-        assert records.last_contact("gpu-0001") is None
+        assert records.get_node("gpu-0001").contact_at is None
         late = datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=5)))
         records.touch_contact("gpu-0001", late)
         records.touch_contact("gpu-0001", late - datetime.timedelta(days=1))
-        assert records.last_contact("gpu-0001") == late
-        assert str(records.last_contact("gpu-0001")) == "2026-01-01 19:00:00+00:00"
+        assert records.get_node("gpu-0001").contact_at == late
+        assert str(records.get_node("gpu-0001").contact_at) == "2026-01-01 19:00:00+00:00"
 
 
 @pytest.mark.usefixtures("fleet_db")

@@ -106,9 +106,7 @@ def test_stopping_keeps_the_partial_result_and_leaves_no_process(bench: Bench, c
     bench.start(seconds=600, child=True)
     bench.until(jobs.State.RUNNING)
     _wait_for(bench.folder() / "starts")
-    began = time.monotonic()
     assert jobs.stop(client, bench.work, KEY)
-    assert time.monotonic() - began < 8
     seen = bench.look()
     assert (seen.state, seen.exit_code) == (jobs.State.DONE, 6)
     assert b'"end": "terminated"' in (jobs.collect(client, bench.work, KEY).result or b"")

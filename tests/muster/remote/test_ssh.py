@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import paramiko
@@ -84,11 +83,8 @@ def test_no_server_there(server: Sshd, who: Credentials) -> None:
 
 
 def test_a_silent_port_does_not_hang(who: Credentials) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as deaf:
-        began = time.monotonic()
-        with pytest.raises(ssh.Unreachable):
-            ssh.scan_host_key("127.0.0.1", deaf.getsockname()[1], timeout=1)
-        assert time.monotonic() - began < 10
+    with socket.create_server(("127.0.0.1", 0)) as deaf, pytest.raises(ssh.Unreachable):
+        ssh.scan_host_key("127.0.0.1", deaf.getsockname()[1], timeout=1)
 
 
 def test_run_feeds_stdin_and_tells_the_exit_status(client: paramiko.SSHClient) -> None:
@@ -105,10 +101,8 @@ def test_output_is_capped_while_it_is_read(client: paramiko.SSHClient) -> None:
 
 
 def test_a_command_that_hangs_is_given_up(client: paramiko.SSHClient) -> None:
-    began = time.monotonic()
     with pytest.raises(ssh.CommandTimedOut):
-        ssh.run(client, "sleep 60", timeout=1)
-    assert time.monotonic() - began < 10
+        ssh.run(client, "sleep 600", timeout=1)
 
 
 @pytest.mark.parametrize("opened", [False, True], ids=["before the channel is open", "before the command is confirmed"])

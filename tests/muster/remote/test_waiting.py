@@ -245,9 +245,7 @@ def test_stopping_leaves_no_process(server: sshd.Sshd, client: paramiko.SSHClien
     while not (folder / "starts").exists():
         time.sleep(0.05)
     time.sleep(0.2)
-    began = time.monotonic()
     assert asyncio.run(waiter(server, seen).stop())
-    assert time.monotonic() - began < 8
     group = (folder / "pid").read_text()
     left = subprocess.run(["ps", "-o", "stat=", "-g", group], capture_output=True, text=True, check=False).stdout
     assert [line for line in left.splitlines() if not line.startswith("Z")] == []

@@ -18,6 +18,7 @@ from muster_node.probe import resolve_params
 from muster_node.probes.cluster_collectives import ClusterCollectives
 from muster_node.probes.cluster_training import ClusterTraining
 from tests.muster_criteria.cluster_results import TRAINING, Sent, block, members, row
+from tests.muster_criteria.cluster_verdicts import cleared, inconclusive, verdicts
 
 FEW = settings(max_examples=40, deadline=None)
 
@@ -26,9 +27,9 @@ FEW = settings(max_examples=40, deadline=None)
 @given(st.integers(2, 9), st.integers(1, 8))
 def test_a_clean_block_fails_none(count: int, gpus: int) -> None:
     judgement = judge_block(members(block(count, gpus)))
-    assert judgement.verdict is Verdict.PASS
-    assert judgement.cleared == tuple(sorted(f"n{number}" for number in range(count)))
-    assert judgement.failed == judgement.inconclusive == {}
+    assert verdicts(judgement) == {Verdict.PASS}
+    assert cleared(judgement) == tuple(sorted(f"n{number}" for number in range(count)))
+    assert judgement.failed == inconclusive(judgement) == {}
     assert judgement.missing == judgement.notes == ()
 
 
@@ -43,14 +44,14 @@ def test_one_flipped_rank_is_always_the_one_that_fails(data: Any, count: int, gp
     if count * gpus == 2 and not erratic:
         # Two that differ, each sure of itself: it cannot be decided, and both are held.
         assert judgement.failed == {}
-        assert set(judgement.inconclusive) == set(sent)
+        assert set(inconclusive(judgement)) == set(sent)
         return
     ((failed, findings),) = judgement.failed.items()
     assert (failed, [f.device for f in findings]) == (name, [gpu])
     assert findings[0].fault_class is FaultClass.GPU
     others = set(sent) - {name}
     # In a pair of single devices the other one is right, but no other is left to confirm it.
-    assert set(judgement.cleared) == (others if count * gpus > 2 else set())
+    assert set(cleared(judgement)) == (others if count * gpus > 2 else set())
 
 
 @FEW
@@ -81,8 +82,8 @@ def test_the_odd_one_out_in_model_is_held_since_no_other_confirms_it() -> None:
     sent["n2"].keys["gpu0"] = "another library"
     judgement = judge_block(members(sent))
     assert judgement.failed == {}
-    assert judgement.cleared == ("n0", "n1")
-    assert "no other comparable device confirms the digests of gpu0" in judgement.inconclusive["n2"]
+    assert cleared(judgement) == ("n0", "n1")
+    assert "no other comparable device confirms the digests of gpu0" in inconclusive(judgement)["n2"]
 
 
 def test_a_whole_node_that_differs_is_held_for_its_software() -> None:
@@ -91,9 +92,9 @@ def test_a_whole_node_that_differs_is_held_for_its_software() -> None:
         sent["n1"].flip(gpu)
     judgement = judge_block(members(sent))
     assert judgement.failed == {}
-    assert "software, host or power before its devices" in judgement.inconclusive["n1"]
+    assert "software, host or power before its devices" in inconclusive(judgement)["n1"]
     assert {f.fault_class for m in judgement.members for f in m.findings} == {FaultClass.SOFTWARE}
-    assert judgement.cleared == ("n0", "n2")
+    assert cleared(judgement) == ("n0", "n2")
 
 
 def test_all_different_is_a_common_cause() -> None:
@@ -102,7 +103,7 @@ def test_all_different_is_a_common_cause() -> None:
         each.flip()
     judgement = judge_block(members(sent))
     assert judgement.failed == {}
-    assert set(judgement.inconclusive) == set(sent)
+    assert set(inconclusive(judgement)) == set(sent)
     assert "all 3 devices differ from each other: suspect a common cause" in judgement.notes[0]
 
 
@@ -113,7 +114,7 @@ def test_most_of_a_block_disagreeing_with_itself_is_a_common_cause() -> None:
     judgement = judge_block(members(sent))
     assert judgement.failed == {}
     assert "suspect software" in judgement.notes[0]
-    assert set(judgement.inconclusive) == set(sent)
+    assert set(inconclusive(judgement)) == set(sent)
 
 
 def test_one_node_cannot_outvote_another_however_many_devices_it_has() -> None:
@@ -125,7 +126,7 @@ def test_one_node_cannot_outvote_another_however_many_devices_it_has() -> None:
     sent["n1"].digests = {at: text for at, text in sent["n1"].digests.items() if at[0] != "gpu2"}
     judgement = judge_block(members(sent))
     assert judgement.failed == {}
-    assert set(judgement.inconclusive) == set(sent)
+    assert set(inconclusive(judgement)) == set(sent)
 
 
 def test_a_tie_names_none() -> None:
@@ -135,7 +136,7 @@ def test_a_tie_names_none() -> None:
             sent[name].digests[at] += " other"
     judgement = judge_block(members(sent))
     assert judgement.failed == {}
-    assert set(judgement.inconclusive) == set(sent)
+    assert set(inconclusive(judgement)) == set(sent)
 
 
 def test_more_or_fewer_digests_than_others_clear_none() -> None:
@@ -144,8 +145,8 @@ def test_more_or_fewer_digests_than_others_clear_none() -> None:
     del sent["n2"].digests["gpu0", "0", "gradients", "0"]
     judgement = judge_block(members(sent))
     assert judgement.failed == {}
-    assert "n1" in judgement.inconclusive
-    assert "n2" in judgement.inconclusive
+    assert "n1" in inconclusive(judgement)
+    assert "n2" in inconclusive(judgement)
 
 
 def test_two_answers_for_one_question_agree_with_none() -> None:
@@ -166,18 +167,18 @@ def test_different_weights_after_the_same_sums_fail_the_odd_one() -> None:
     assert (name, finding.rule) == ("n2", "same_weights")
     pair = block(2)
     pair["n1"].weights = "other"
-    assert set(judge_block(members(pair)).inconclusive) == {"n0", "n1"}
+    assert set(inconclusive(judge_block(members(pair)))) == {"n0", "n1"}
 
 
 def test_a_loss_that_is_no_number_is_explained_by_the_member_that_corrupts_or_not_at_all() -> None:
     sent = block(3)
     for each in sent.values():
         each.loss = None
-    assert set(judge_block(members(sent)).inconclusive) == set(sent)
+    assert set(inconclusive(judge_block(members(sent)))) == set(sent)
     sent["n1"].flip("gpu1", erratic=True)
     judgement = judge_block(members(sent))
     assert set(judgement.failed) == {"n1"}
-    assert judgement.cleared == ("n0", "n2")
+    assert cleared(judgement) == ("n0", "n2")
 
 
 @FEW
@@ -190,10 +191,10 @@ def test_a_lost_member_is_named_and_no_node_passes(data: Any, count: int) -> Non
     results = [each.member() for name, each in sent.items() if name != lost]
     judgement = judge_block([*results, MemberResult(lost, None, "its agent left no result")])
     assert judgement.missing == (lost,)
-    assert judgement.cleared == ()
-    assert set(judgement.inconclusive) == set(sent)
-    assert "its process ended in phase training" in judgement.inconclusive[lost]
-    assert "its agent left no result" in judgement.inconclusive[lost]
+    assert cleared(judgement) == ()
+    assert set(inconclusive(judgement)) == set(sent)
+    assert "its process ended in phase training" in inconclusive(judgement)[lost]
+    assert "its agent left no result" in inconclusive(judgement)[lost]
 
 
 def test_who_was_lost_does_not_get_others_named_by_blaming_them() -> None:
@@ -212,13 +213,13 @@ def test_a_pair_that_lost_each_other_are_both_suspects() -> None:
     sent["n1"].lose("n0")
     judgement = judge_block(members(sent))
     assert judgement.missing == ()
-    assert all("lost each other" in why for why in judgement.inconclusive.values())
+    assert all("lost each other" in why for why in inconclusive(judgement).values())
 
 
 def test_a_probe_that_was_skipped_says_why_in_the_verdict() -> None:
     sent = block(3)
     sent["n1"].status[TRAINING] = "skipped"
-    assert "cluster_training skipped" in judge_block(members(sent)).inconclusive["n1"]
+    assert "cluster_training skipped" in inconclusive(judge_block(members(sent)))["n1"]
 
 
 @pytest.mark.parametrize(
@@ -228,15 +229,15 @@ def test_no_node_passes_without_having_measured(metric: str) -> None:
     sent = block(3)
     sent["n1"].dropped.add(metric)
     judgement = judge_block(members(sent))
-    assert "n1" not in judgement.cleared
+    assert "n1" not in cleared(judgement)
     assert judgement.failed == {}
 
 
 def test_a_gpu_that_the_sku_counts_and_no_member_tested_is_missed() -> None:
     sent = block(3, gpus=2)
     judgement = judge_block([each.member(devices=3) for each in sent.values()])
-    assert judgement.cleared == ()
-    assert all("on each of 3 devices: 2 reported it" in why for why in judgement.inconclusive.values())
+    assert cleared(judgement) == ()
+    assert all("on each of 3 devices: 2 reported it" in why for why in inconclusive(judgement).values())
 
 
 def test_a_member_that_tested_fewer_devices_than_its_peers_is_held() -> None:
@@ -244,8 +245,8 @@ def test_a_member_that_tested_fewer_devices_than_its_peers_is_held() -> None:
     sent["n1"].gpus.remove("gpu1")
     sent["n1"].digests = {at: text for at, text in sent["n1"].digests.items() if at[0] != "gpu1"}
     judgement = judge_block(members(sent))
-    assert judgement.cleared == ("n0", "n2")
-    assert "n1" in judgement.inconclusive
+    assert cleared(judgement) == ("n0", "n2")
+    assert "n1" in inconclusive(judgement)
 
 
 def test_cpu_nodes_may_have_different_numbers_of_cores() -> None:
@@ -258,7 +259,7 @@ def test_cpu_nodes_may_have_different_numbers_of_cores() -> None:
             figures = getattr(healthy, per_device)
             setattr(healthy, per_device, {gpu.replace("gpu", "cpu"): value for gpu, value in figures.items()})
         sent[each.name] = healthy
-    assert judge_block(members(sent)).verdict is Verdict.PASS
+    assert verdicts(judge_block(members(sent))) == {Verdict.PASS}
 
 
 def test_a_sender_that_spoils_payloads_is_distinguished_from_a_receiver_and_from_a_path() -> None:
@@ -271,12 +272,12 @@ def test_a_sender_that_spoils_payloads_is_distinguished_from_a_receiver_and_from
     for sent in (bad_sender, bad_receiver):
         judgement = judge_block(members(sent))
         assert set(judgement.failed) == {"n2"}
-        assert judgement.cleared == ("n0", "n1", "n3")
+        assert cleared(judgement) == ("n0", "n1", "n3")
     path = block(4)
     path["n3"].mismatches["send_recv", "n2"] = 1.0
     judgement = judge_block(members(path))
     assert judgement.failed == {}
-    assert set(judgement.inconclusive) == {"n2", "n3"}
+    assert set(inconclusive(judgement)) == {"n2", "n3"}
 
 
 def test_a_wrong_sum_names_none_and_passes_none() -> None:
@@ -284,7 +285,7 @@ def test_a_wrong_sum_names_none_and_passes_none() -> None:
     sent["n1"].mismatches["all_reduce", ""] = 2.0
     judgement = judge_block(members(sent))
     assert judgement.failed == {}
-    assert set(judgement.inconclusive) == set(sent)
+    assert set(inconclusive(judgement)) == set(sent)
 
 
 def test_a_block_is_at_least_two_members_with_names_of_their_own() -> None:
@@ -300,8 +301,8 @@ def test_a_fault_of_the_judge_passes_none(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr("muster_criteria.cluster.judge.judge_pace", fails)
     judgement = judge_block(members(block(3)))
-    assert judgement.cleared == ()
-    assert all("the judge failed with an error" in why for why in judgement.inconclusive.values())
+    assert cleared(judgement) == ()
+    assert all("the judge failed with an error" in why for why in inconclusive(judgement).values())
 
 
 def test_the_verdict_can_be_recorded_as_that_of_a_stage() -> None:

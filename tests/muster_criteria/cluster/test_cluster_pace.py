@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from muster_criteria.cluster.judge import judge_block
 from muster_criteria.model import Verdict
 from tests.muster_criteria.cluster_results import OPS, Sent, block, members
+from tests.muster_criteria.cluster_verdicts import cleared, verdicts
 
 
 def slow(sent: dict[str, Sent], name: str, gpu: str = "gpu1", factor: float = 1.25) -> None:
@@ -29,7 +30,7 @@ def test_one_slow_rank_is_always_the_one_that_fails(data: Any, count: int) -> No
     judgement = judge_block(members(sent))
     ((failed, (finding,)),) = judgement.failed.items()
     assert (failed, finding.rule, finding.device) == (name, "straggler", "gpu1")
-    assert set(judgement.cleared) == set(sent) - {name}
+    assert set(cleared(judgement)) == set(sent) - {name}
 
 
 def test_slow_without_anybody_waiting_for_it_only_warns() -> None:
@@ -56,25 +57,25 @@ def test_a_difference_that_every_step_shows_fails_none() -> None:
     slow(sent, "n1", factor=1.2)
     for each in sent.values():
         each.spread = 0.3
-    assert judge_block(members(sent)).verdict is Verdict.PASS
+    assert verdicts(judge_block(members(sent))) == {Verdict.PASS}
 
 
 def test_small_differences_warn_from_where_healthy_nodes_end() -> None:
-    verdicts = []
+    found = []
     for factor in (1.035, 1.045, 1.055):
         sent = block(4)
         slow(sent, "n1", factor=factor)
-        verdicts.append(judge_block(members(sent)).verdict)
-    assert verdicts == [Verdict.PASS, Verdict.WARN, Verdict.FAIL]
+        found.append(verdicts(judge_block(members(sent))))
+    assert found == [{Verdict.PASS}, {Verdict.PASS, Verdict.WARN}, {Verdict.PASS, Verdict.FAIL}]
 
 
 def test_a_single_device_may_differ_more_than_a_whole_node() -> None:
-    verdicts = []
+    found = []
     for factor in (1.04, 1.08, 1.12):
         sent = block(4, gpus=1)
         slow(sent, "n1", "gpu0", factor)
-        verdicts.append(judge_block(members(sent)).verdict)
-    assert verdicts == [Verdict.PASS, Verdict.WARN, Verdict.FAIL]
+        found.append(verdicts(judge_block(members(sent))))
+    assert found == [{Verdict.PASS}, {Verdict.PASS, Verdict.WARN}, {Verdict.PASS, Verdict.FAIL}]
 
 
 def test_different_models_are_not_compared() -> None:
@@ -83,7 +84,7 @@ def test_different_models_are_not_compared() -> None:
         sent[name].keys = dict.fromkeys(sent[name].gpus, "NVIDIA H200; PyTorch 2.13")
         sent[name].digests = {at: text + " on H200" for at, text in sent[name].digests.items()}
         sent[name].compute = dict.fromkeys(sent[name].gpus, 0.7)
-    assert judge_block(members(sent)).verdict is Verdict.PASS
+    assert verdicts(judge_block(members(sent))) == {Verdict.PASS}
 
 
 def test_who_comes_late_to_most_collectives_is_warned_of() -> None:
@@ -93,7 +94,7 @@ def test_who_comes_late_to_most_collectives_is_warned_of() -> None:
     (member,) = [member for member in judgement.members if member.verdict is not Verdict.PASS]
     assert (member.name, member.verdict, member.findings[0].rule) == ("n2", Verdict.WARN, "late")
     sent["n2"].lags["all_reduce"] = sent["n2"].lags["all_gather"] = sent["n2"].lags["send_recv"] = 0.0
-    assert judge_block(members(sent)).verdict is Verdict.PASS
+    assert verdicts(judge_block(members(sent))) == {Verdict.PASS}
 
 
 def test_one_member_that_reports_false_times_gets_no_other_failed() -> None:

@@ -199,22 +199,6 @@ def test_all_devices_alike_are_a_common_cause_and_failure_waits(frozen: Frozen) 
     assert set(found.causes["fault"]) == {"software"}
 
 
-def test_a_rack_that_is_slow_together_is_asked_of_the_facility(frozen: Frozen) -> None:
-    racks = {f"node-{number:05d}": f"rack-{number // 10}" for number in range(FLEET.nodes)}
-    fall = 1.2 * threshold(frozen, "node_drift", "work_0")
-    today = frozen.today
-    for node in [name for name, rack in racks.items() if rack == "rack-2"]:
-        today = scaled(today, 1.0 - fall, node=node, metric="work_0")
-    found = frozen.sweep(today, frozen.history, groupings={"rack": racks})
-
-    of_rack = found.causes[(found.causes["by"] == "rack") & (found.causes["metric"] == "work_0")]
-    assert of_rack[["name", "devices", "of", "fault"]].to_numpy().tolist() == [["rack-2", 10, 10, "facility"]]
-    assert {rule for rule, breach in rules_and_levels(found, node="node-00020") if breach == "fail"} >= {
-        "peers",
-        "node_drift",
-    }
-
-
 @pytest.mark.parametrize("without_past", ["gpu0", "gpu5"])
 def test_a_new_part_does_not_take_the_node_its_own_past(frozen: Frozen, without_past: str) -> None:
     assert frozen.history is not None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster_criteria.measured import RESULT_BYTES_MAX, RESULT_SCHEMA, BadResult, StageResult, parse_result
+from muster_criteria.measured import RESULT_BYTES_MAX, BadResult, StageResult, parse_result
 from muster_criteria.text import TEXT_MAX
 from muster_node import contract
 from tests.muster_criteria.nodes import MakeCase
@@ -37,7 +37,6 @@ def spoilt_measurement(case: MakeCase, **keys: Any) -> bytes:
 
 def test_the_contract_is_the_node_sides_own() -> None:
     """Both sides of the wire are written down once each; this is what keeps them equal."""
-    assert contract.RESULT_SCHEMA == RESULT_SCHEMA
     assert contract.RESULT_BYTES_MAX == RESULT_BYTES_MAX
     written = contract.Result(
         job_id="j",
@@ -63,6 +62,7 @@ def test_the_contract_is_the_node_sides_own() -> None:
 
     read = parse_result(written.to_json().encode())
 
+    assert read.schema_ == contract.RESULT_SCHEMA
     assert (read.end, read.partial, read.simulated, read.guard.busy) == ("deadline", True, True, True)
     assert read.measurements[0].value == 1.0
     assert read.telemetry_file is not None

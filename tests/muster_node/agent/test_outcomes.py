@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,10 +145,8 @@ def test_a_grandchild_that_escaped_is_killed(node: Node, tmp_path: Path, hang: b
 
 
 def test_a_stubborn_probe_is_killed_at_its_time_limit(node: Node) -> None:
-    started = time.monotonic()
     done = node.run(plan(call("stubborn", 0.5)))
     assert done.outcome("stubborn").status == "timed_out"
-    assert time.monotonic() - started < 6
 
 
 def test_a_reader_that_does_not_read_blocks_nothing(node: Node) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -40,9 +39,7 @@ def test_without_changes_there_are_no_notes(node: Node, limit: Path) -> None:
 def test_settings_are_restored_when_the_job_is_ended(node: Node, limit: Path) -> None:
     running = node.start(plan(call("meddles", 60.0, hang=True)))
     running.wait_for_progress("has set a limit")
-    started = time.monotonic()
     done = running.end(signal.SIGTERM)
-    assert time.monotonic() - started < 5
     assert (done.result.end, limit.read_text()) == ("terminated", "700")
     assert WHAT + "restored" in done.result.notes
 

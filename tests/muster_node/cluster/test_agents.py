@@ -12,6 +12,7 @@ import pytest
 
 from muster_criteria.cluster.judge import ClusterJudgement, MemberResult, judge_block
 from muster_criteria.model import Verdict
+from tests.muster_criteria.cluster_verdicts import cleared, inconclusive
 from tests.muster_node.agent.harness import Ended
 from tests.muster_node.cluster.blocks import Block
 
@@ -54,7 +55,7 @@ def test_a_flip_and_a_slow_gpu_are_each_pinned_and_the_others_pass(block: Make) 
     judgement = judged(ends)
     found = {name: [(f.rule, f.device) for f in findings] for name, findings in judgement.failed.items()}
     assert found == {"n1": [("repeats_itself", "gpu2")], "n2": [("straggler", "gpu0")]}
-    assert judgement.cleared == ("n0", "n3")
+    assert cleared(judgement) == ("n0", "n3")
     weights = {row.text for end in ends.values() for row in end.result.measurements if row.metric == "weights_digest"}
     assert len(weights) == 1
 
@@ -64,7 +65,7 @@ def test_a_pair_of_real_cpus_confirm_each_other(block: Make) -> None:
     pair.start()
     ends = pair.end()
     judgement = judged(ends)
-    assert judgement.failed == judgement.inconclusive == {}
+    assert judgement.failed == inconclusive(judgement) == {}
     # Two processes share these cores with whatever else runs: one may be slower, which warns, and must do no more.
     assert {member.verdict for member in judgement.members} <= {Verdict.PASS, Verdict.WARN}
     assert not any(end.result.simulated for end in ends.values())
@@ -116,8 +117,8 @@ def test_a_lost_node_is_named_by_all_others_which_end_cleanly(block: Make, phase
     judgement = judged(ends, victim)
     assert judgement.missing == (victim,)
     assert judgement.failed == {}
-    assert judgement.cleared == ()
-    assert phase in judgement.inconclusive[victim]
+    assert cleared(judgement) == ()
+    assert phase in inconclusive(judgement)[victim]
 
 
 def test_a_node_lost_while_it_waits_for_the_others_is_named(block: Make) -> None:
@@ -141,7 +142,7 @@ def test_a_node_lost_while_it_waits_for_the_others_is_named(block: Make) -> None
         assert "join" in missing[victim]
         judgement = judged(ends, victim, absent)
         assert judgement.failed == {}
-        assert judgement.cleared == ()
+        assert cleared(judgement) == ()
 
 
 def test_a_slow_node_is_awaited_in_every_phase_and_not_failed(block: Make) -> None:
@@ -164,7 +165,7 @@ def test_a_slow_node_is_awaited_in_every_phase_and_not_failed(block: Make) -> No
     ends = three.end()
     judgement = judged(ends)
     assert judgement.missing == ()
-    assert judgement.failed == judgement.inconclusive == {}
+    assert judgement.failed == inconclusive(judgement) == {}
     assert [end.rc for end in ends.values()] == [0, 0, 0]
     lags = {name: measured(end, "join_lag") for name, end in ends.items()}
     assert max(lags, key=lambda name: lags[name]) == "n1"
@@ -183,7 +184,7 @@ def test_a_node_that_is_never_started_is_named(block: Make) -> None:
     ends = three.end()
     judgement = judged(ends, "n1")
     assert judgement.missing == ("n1",)
-    assert "did not come up within 8 s" in judgement.inconclusive["n1"]
+    assert "did not come up within 8 s" in inconclusive(judgement)["n1"]
 
 
 def test_a_busy_node_is_named_with_its_reason(block: Make) -> None:
@@ -195,4 +196,4 @@ def test_a_busy_node_is_named_with_its_reason(block: Make) -> None:
     assert ends["n1"].result.end == "busy"
     judgement = judged(ends)
     assert judgement.missing == ("n1",)
-    assert "4711 python" in judgement.inconclusive["n1"]
+    assert "4711 python" in inconclusive(judgement)["n1"]

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 from muster_criteria.cluster.digests import judge_digests
 from muster_criteria.cluster.model import (
-    GRAVITY,
     STAGE,
     TRAINING,
     BlockFindings,
@@ -30,7 +29,7 @@ from muster_criteria.stage.coverage import Tally
 from muster_criteria.stage.findings import in_order
 from muster_criteria.stage.verdict import verdict_of
 
-__all__ = ["GRAVITY", "STAGE", "ClusterJudgement", "MemberResult", "MemberVerdict", "judge_block"]
+__all__ = ["STAGE", "ClusterJudgement", "MemberResult", "MemberVerdict", "judge_block"]
 
 log = logging.getLogger(__name__)
 

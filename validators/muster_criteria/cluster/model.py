@@ -16,8 +16,6 @@ STAGE = "cluster_validation"
 COLLECTIVES, TRAINING = "cluster_collectives", "cluster_training"
 """The probes whose measurements are judged here."""
 
-GRAVITY = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.WARN, Verdict.PASS)
-
 
 @dataclasses.dataclass(frozen=True)
 class MemberResult:
@@ -72,12 +70,6 @@ class ClusterJudgement:
     notes: tuple[str, ...] = ()
 
     @property
-    def verdict(self) -> Verdict:
-        """The gravest verdict of any member; INCONCLUSIVE for a block without members."""
-        found = {member.verdict for member in self.members}
-        return next((verdict for verdict in GRAVITY if verdict in found), Verdict.INCONCLUSIVE)
-
-    @property
     def failed(self) -> dict[str, tuple[Finding, ...]]:
         """Critical findings by member; each names its device."""
         critical = {
@@ -87,19 +79,9 @@ class ClusterJudgement:
         return {name: findings for name, findings in critical.items() if findings}
 
     @property
-    def cleared(self) -> tuple[str, ...]:
-        """Members that passed."""
-        return tuple(member.name for member in self.members if member.verdict is Verdict.PASS)
-
-    @property
     def missing(self) -> tuple[str, ...]:
         """Members that did not join, or were lost to the others."""
         return tuple(member.name for member in self.members if member.missing)
-
-    @property
-    def inconclusive(self) -> dict[str, str]:
-        """Reasons of INCONCLUSIVE verdicts, by member."""
-        return {member.name: member.reason for member in self.members if member.verdict is Verdict.INCONCLUSIVE}
 
 
 @dataclasses.dataclass

@@ -88,7 +88,7 @@ def _judge_one(name: str, pace: Pace, others: list[Pace], block: BlockFindings) 
             metric="step_compute",
             device=device,
             severity=Severity.CRITICAL if fails else Severity.WARNING,
-            fault_class=_fault(device, pace),
+            fault_class=_fault(device),
             action=Action.INSPECT if fails else Action.RETEST,
             observed=observed,
             expected=f"{at_most} ({100 * limit:g} % above the median of {len(others)} others)",
@@ -106,7 +106,7 @@ def _culprit(pace: Pace, others: list[Pace], limit: float) -> str:
     return slowest if usual > 0 and pace.devices[slowest] / usual - 1.0 > limit else "node"
 
 
-def _fault(device: str, pace: Pace) -> FaultClass:
+def _fault(device: str) -> FaultClass:
     kinds = {"gpu": FaultClass.GPU, "cpu": FaultClass.CPU}
     return kinds.get(device.rstrip("0123456789"), FaultClass.NODE)
 

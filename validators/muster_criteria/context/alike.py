@@ -11,14 +11,19 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
-from muster_criteria.fleet.causes import BLAME, GROUP_SHARE, NODES_MIN, REMEDY
-from muster_criteria.model import COMMON_CAUSE, HELD, XID, FaultClass, Finding, Judgement, Severity, subject
+from muster_criteria.model import COMMON_CAUSE, HELD, XID, Action, FaultClass, Finding, Judgement, Severity, subject
 from muster_criteria.stage.fleet_findings import FAILED
 from muster_criteria.stage.rules import KINDS
 from muster_criteria.words import listed
 
 IMAGE = ("kernel", "driver", "cuda", "torch")
 """The parts of a result's environment that identify an image: kernel, driver and libraries."""
+GROUP_SHARE = 0.5
+"""From this share of a group's tested nodes on, the cause is the group's."""
+NODES_MIN = 3
+
+BLAME = {"rack": FaultClass.FACILITY, "image": FaultClass.SOFTWARE}
+REMEDY = {FaultClass.FACILITY: Action.ASK_FACILITY, FaultClass.SOFTWARE: Action.FIX_SOFTWARE}
 GROUPED = "by"
 """The label of a common cause among nodes; one within a node has none."""
 
@@ -50,7 +55,7 @@ def symptom(finding: Finding) -> str:
 def beside_others(judgement: Judgement, node: str, groups: Mapping[str, str], others: Iterable[Neighbour]) -> Judgement:
     """The judgement, with a common cause for each symptom that this node shares with others of its rack or image.
 
-    As in a sweep, the others must make it three nodes, and half of those of the group that were tested.
+    With this node they must be ``NODES_MIN`` nodes, and ``GROUP_SHARE`` of those of the group that were tested.
     """
     known = [each for each in others if each.node != node]
     symptoms = {name for finding in judgement.findings if (name := symptom(finding))}
@@ -81,7 +86,7 @@ def _cause(
     count, tested = len(alike) + 1, len(of) + 1
     if count < NODES_MIN or count < GROUP_SHARE * tested:
         return None
-    fault = BLAME.get(by, FaultClass.SOFTWARE)
+    fault = BLAME[by]
     return Finding(
         rule=COMMON_CAUSE,
         metric=name,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from muster_criteria.fleet.budget import STANDARD, Budget
+from muster_criteria.fleet.budget import STANDARD
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.distances import Distances, distances
 from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, SeriesKey, keyed, mapping
@@ -146,12 +146,10 @@ def _codes(names: pd.Series, numbers: dict[str, int]) -> Codes:
     return mapping([str(name) for name in category.categories], numbers)[category.codes.to_numpy()]
 
 
-def build_history(
-    readings: pd.DataFrame, snapshot: Snapshot, comparisons: Sequence[Comparison], budget: Budget = STANDARD
-) -> History:
+def build_history(readings: pd.DataFrame, snapshot: Snapshot, comparisons: Sequence[Comparison]) -> History:
     """The history that these earlier readings make: all visits before the one to be judged; repeats count once."""
     fleet = keyed(readings, comparisons, by_day=True)
-    measured = distances(fleet, snapshot.lookup, snapshot.slope_of, budget.siblings_min)
+    measured = distances(fleet, snapshot.lookup, snapshot.slope_of, STANDARD.siblings_min)
     devices, levels = device_timeline(measured), level_timeline(measured)
     return History(
         pd.concat(
@@ -161,11 +159,11 @@ def build_history(
     )
 
 
-def device_timeline(measured: Distances, values: Numbers | None = None) -> Timeline:
-    """Timelines of each (node, device, series): relative to siblings, or of these ``values``."""
+def device_timeline(measured: Distances) -> Timeline:
+    """Timelines of each (node, device, series): relative to siblings."""
     of = measured.readings
     owner = (of.node * len(of.devices) + of.device) * len(of.catalogue) + of.series
-    return timeline(owner, of.day, measured.relative if values is None else values)
+    return timeline(owner, of.day, measured.relative)
 
 
 def level_timeline(measured: Distances) -> Timeline:

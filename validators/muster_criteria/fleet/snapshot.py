@@ -19,7 +19,7 @@ import pandas as pd
 
 from muster_criteria.fleet import cells as cells_module
 from muster_criteria.fleet import explained
-from muster_criteria.fleet.budget import STANDARD, Budget
+from muster_criteria.fleet.budget import STANDARD
 from muster_criteria.fleet.cells import Cells
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.explained import Slopes
@@ -106,7 +106,6 @@ def build_snapshot(
     comparisons: Sequence[Comparison],
     *,
     exclude: Collection[str] = frozenset(),
-    budget: Budget = STANDARD,
 ) -> Snapshot:
     """The snapshot of these readings (see ``readings.COLUMNS``) as of ``at`` (with zone).
 
@@ -116,7 +115,7 @@ def build_snapshot(
     """
     made_at = at.astimezone(datetime.UTC)
     kept = (readings["at"] <= made_at.timestamp() / 86400.0) & ~readings["node"].isin(list(exclude))
-    learned = learn(readings[kept].reset_index(drop=True), comparisons, budget)
+    learned = learn(readings[kept].reset_index(drop=True), comparisons, STANDARD)
     snapshot = Snapshot(
         version="",
         made_at=made_at,

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from muster_criteria.fleet.absolute import absolute
-from muster_criteria.fleet.budget import NODE_RULES, STANDARD, Budget, repeat_informs
+from muster_criteria.fleet.budget import NODE_RULES, STANDARD, repeat_informs
 from muster_criteria.fleet.causes import cause_of_each, common_causes
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.distances import Distances
@@ -59,23 +59,21 @@ def sweep(
     snapshot: Snapshot,
     history: History | None,
     comparisons: Sequence[Comparison],
-    budget: Budget = STANDARD,
     *,
     skus: Mapping[str, Sku] | None = None,
     stage: str = "",
-    groupings: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Sweep:
     """Judges today's readings (see ``readings.as_readings``) of any number of nodes. Never raises on what was measured.
 
     Two or more runs of one visit in ``today`` are repeats: one reading beyond the single threshold fails a device, and
     so do two beyond the (lower) threshold of two. ``skus``: by name, whose floors, ceilings and exact numbers apply
-    too. ``groupings``: {"rack": {node: rack}, "image": {node: image}}, by which common causes are looked for.
+    too.
     """
-    found = [_by_fleet(block, comparisons, snapshot, history, budget) for block in _blocks(today)]
+    found = [_by_fleet(block, comparisons, snapshot, history) for block in _blocks(today)]
     parts = [part for parts, _ in found for part in parts]
     findings = _without_invalid(pd.concat([*parts, _absolute(today, skus or {}, stage)], ignore_index=True))
-    causes = common_causes(findings, _present(today), groupings)
-    findings["held"] = cause_of_each(findings, causes, groupings)
+    causes = common_causes(findings, _present(today))
+    findings["held"] = cause_of_each(findings, causes)
     findings = findings.sort_values(["node", "device", "metric", "labels", "rule", "expected"], kind="stable")
     findings = findings.reset_index(drop=True)
     judged = {node for _, nodes in found for node in nodes}
@@ -103,10 +101,9 @@ def _by_fleet(
     comparisons: Sequence[Comparison],
     snapshot: Snapshot,
     history: History | None,
-    budget: Budget,
 ) -> tuple[list[pd.DataFrame], set[str]]:
     """Findings by siblings, peers and history, and the nodes that these could judge."""
-    measured, results = judge_readings(today, comparisons, snapshot, history, budget, at_least=budget.retest_min)
+    measured, results = judge_readings(today, comparisons, snapshot, history, STANDARD, at_least=STANDARD.retest_min)
     of = measured.readings
     judged = np.unique(of.node[np.isfinite(measured.peers) | np.isfinite(measured.siblings)])
     runs = today["run"].cat.categories

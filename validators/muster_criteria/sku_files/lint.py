@@ -15,9 +15,9 @@ from muster_criteria.sku_files.model import LEVELS, STAGES, Problem, Requirement
 CEILINGS = ("ceiling", "at_most")
 
 
-def problems_of(sku: Sku, declared: Mapping[str, Declared] | None = None) -> list[Problem]:
-    """Yields contradictions within a SKU, and names that ``declared`` (default: the shipped probes) does not have."""
-    probes = declared_probes() if declared is None else declared
+def problems_of(sku: Sku) -> list[Problem]:
+    """Returns contradictions within a SKU, and names that the shipped probes do not have."""
+    probes = declared_probes()
     return [
         *_misplaced(sku),
         *_contradictions(sku),

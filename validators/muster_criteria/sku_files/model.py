@@ -70,9 +70,6 @@ class Sensor(Requirement):
     probe: str
 
 
-PerLevel = dict[Level, Any]
-
-
 class ProbeUse(Written):
     """How a stage uses one probe. A value that depends on the level is a map with an entry for each of ``LEVELS``.
 

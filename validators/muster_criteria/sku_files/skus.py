@@ -8,14 +8,13 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from muster_criteria import yaml_file
-from muster_criteria.sku_files.declarations import Declared
 from muster_criteria.sku_files.learned import BadCalibration, newest, read_learned, with_learned
 from muster_criteria.sku_files.lint import problems_of
 from muster_criteria.sku_files.model import Problem, Programme, Sku, SkuError
@@ -65,16 +64,11 @@ def load_sku(name: str, search: Sequence[Path] = ()) -> Sku:
     return sku
 
 
-def lint_sku(
-    sku: str | Path, search: Sequence[Path] = (), declared: Mapping[str, Declared] | None = None
-) -> list[Problem]:
-    """Everything that is wrong with a SKU, given by name or as a file. Raises SkuError if there is no such SKU.
-
-    ``declared``: the probes there are (default: those shipped).
-    """
+def lint_sku(sku: str | Path, search: Sequence[Path] = ()) -> list[Problem]:
+    """Everything that is wrong with a SKU, given by name or as a file. Raises SkuError if there is no such SKU."""
     path = sku if isinstance(sku, Path) else find_sku(sku, search)
     read, problems = read_sku(path, (*search, path.parent))
-    return problems if read is None else problems_of(read, declared)
+    return problems if read is None else problems_of(read)
 
 
 def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[Problem]]:

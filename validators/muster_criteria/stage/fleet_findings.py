@@ -10,7 +10,7 @@ import pandas as pd
 
 from muster_criteria.devices import kind_of
 from muster_criteria.fleet.budget import NODE_RULES, varies_by_part
-from muster_criteria.fleet.causes import DEVICE_SHARE, DEVICES_MIN
+from muster_criteria.fleet.causes import DEVICE_SHARE, is_common
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.model import COMMON_CAUSE, HELD, Action, FaultClass, Finding, Severity, Variant, subject
 from muster_criteria.sku_files.limits import labelled
@@ -147,7 +147,7 @@ def with_common_causes(findings: Iterable[Finding], devices: Mapping[str, int]) 
     common = {
         (kind, metric): sorted(alike)
         for (kind, metric), alike in failing.items()
-        if len(alike) >= DEVICES_MIN and len(alike) >= DEVICE_SHARE * devices.get(kind, 0)
+        if is_common(len(alike), devices.get(kind, 0))
     }
     causes = [_cause(kind, metric, alike, given) for (kind, metric), alike in sorted(common.items())]
     kept = [

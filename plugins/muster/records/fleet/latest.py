@@ -76,7 +76,7 @@ def latest_stages(sku: str, stage: str, level: str, *, simulated: bool) -> Itera
                 )  # fmt: skip
 
 
-def conclusive_stages(sku: str = "") -> list[tuple[str, str, str, bool]]:
+def conclusive_stages() -> list[tuple[str, str, str, bool]]:
     """(SKU, stage, level, whether simulated) of everything that any node has a conclusive verdict on, in order."""
     query = (
         select(Node.sku, StageRecord.stage, StageRecord.level, Node.simulated)
@@ -86,7 +86,5 @@ def conclusive_stages(sku: str = "") -> list[tuple[str, str, str, bool]]:
         .distinct()
         .order_by(Node.sku, StageRecord.level, StageRecord.stage, Node.simulated)
     )
-    if sku:
-        query = query.where(Node.sku == sku)
     with reading() as session:
         return [(row[0], row[1], row[2], row[3]) for row in session.execute(query)]
