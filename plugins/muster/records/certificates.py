@@ -118,11 +118,12 @@ def check_signing_key() -> None:
         signing_key(create=False)
 
 
-def issue(session: Session, node: Node, actor: str, evidence: Evidence) -> None:
+def issue(session: Session, node: Node, actor: str, evidence: Evidence, *, whole: bool = False) -> None:
     """Issue the certificate of an admission, in the transaction that makes it; none for a node in shadow mode.
 
-    A node that returns from a test with nothing new keeps its certificate as it is, and so does one of whose stages
-    some passed with another driver or firmware than it has now. Raises ControllerFault.
+    A node that returns from a test with nothing new keeps its certificate as it is, unless the test was ``whole`` and
+    warns only of what a person accepted. So does one of whose stages some passed with another driver or firmware than
+    it has now. Raises ControllerFault.
     """
     if State(node.state) is not State.PRODUCTION or node.shadow:
         return
@@ -133,8 +134,8 @@ def issue(session: Session, node: Node, actor: str, evidence: Evidence) -> None:
         for _, run in latest.values()
         for name, version in environment.items()
     )
-    keeps = evidence.held or evidence.nothing_new or (not evidence.person and changed)
-    if keeps and _newest(session, node):
+    nothing_new = evidence.nothing_new and not (whole and evidence.verdict is Verdict.WARN)
+    if evidence.held or nothing_new or (changed and not evidence.person):
         return
     now = access.now()
     days = datetime.timedelta(days=settings().certificate_days)
