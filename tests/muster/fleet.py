@@ -71,12 +71,13 @@ def judgement(
     coverage: Coverage | None = None,
     findings: tuple[Finding, ...] = (),
     simulated: bool = False,
+    level: str = "short",
 ) -> Judgement:
     seen = Observation(
         "gemm_rate", "gemm_rate", "gpu0", "TFLOPS", 612.5, None, (), 1, None, 600.0, None, "measured 2026", True
     )
     return Judgement(
-        stage=stage, level="short", verdict=verdict, reason=f"{stage}: {verdict}",
+        stage=stage, level=level, verdict=verdict, reason=f"{stage}: {verdict}",
         coverage=coverage or Coverage(1, 1, 1), findings=findings, observations=(seen,), simulated=simulated,
         sku="cpu-generic", sku_version="1+abc",
     )  # fmt: skip
@@ -114,10 +115,10 @@ def finding(**changes: object) -> Finding:
     return dataclasses.replace(FINDING, **changes)
 
 
-def begin(node: str = "gpu-0001", run_id: str = "", **options: object) -> records.LeaseRecord:
+def begin(node: str = "gpu-0001", run_id: str = "", *, level: str = "short", **options: object) -> records.LeaseRecord:
     """A run of an enrolled node, begun and holding it."""
     run_id = run_id or f"{node}__new"
-    records.begin_run(DAG, run_id, node, "short", "new", **options)
+    records.begin_run(DAG, run_id, node, level, "new", **options)
     return records.acquire_lease(node, DAG, run_id)
 
 
@@ -135,12 +136,17 @@ def do_stage(
 
 
 def qualify(
-    node: str = "gpu-0001", run_id: str = "", environment: Mapping[str, str] | None = None
+    node: str = "gpu-0001",
+    run_id: str = "",
+    environment: Mapping[str, str] | None = None,
+    *,
+    level: str = "short",
+    stages: Sequence[str] = STAGES,
 ) -> records.LeaseRecord:
-    """The whole of a passing run; the lease is freed."""
-    lease = begin(node, run_id)
-    for stage in STAGES:
-        do_stage(lease, stage, environment=environment)
+    """The whole of a passing run, or of one that tests only ``stages``; the lease is freed."""
+    lease = begin(node, run_id, level=level, required_stages=stages)
+    for stage in stages:
+        do_stage(lease, stage, environment=environment, level=level)
     records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
     records.release_leases(lease.dag_id, lease.run_id, "over")
     return lease

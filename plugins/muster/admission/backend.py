@@ -95,7 +95,7 @@ class Seen:
             return Idle(False, self.used_by or f"it is {self.apart}")
         if not self.open and not self.verify:
             return Idle(False, f"it is closed: {self.foreign or 'by Muster'}")
-        return Idle(True)
+        return Idle(True, requested=self.foreign, since=self.foreign_since) if self.verify else Idle(True)
 
 
 class PreemptibleTests(Protocol):

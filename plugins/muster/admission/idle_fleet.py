@@ -38,23 +38,26 @@ def known(nodes: Sequence[NodeRecord], now: datetime.datetime) -> Mapping[str, A
     limits, and the circuit breaker. A node whose test a person requested in its scheduler, of which something grave was
     reported since its last whole test, or whose certificate holds no longer, takes the whole test before the others.
     """
-    passed_all = {
-        node: min(passed.values()) for node, passed in records.stage_passes().items() if len(passed) >= len(STAGES)
-    }
-    reports = records.reported(now - SIGNS_FOR)
-    requested = {
-        node: each.urgent
-        for node, each in reports.items()
-        if each.urgent_at and (node not in passed_all or passed_all[node] < each.urgent_at)
-    }
-    requested |= {node: f"its certificate holds no longer: {why}" for node, why in records.uncertified().items()}
-    requested |= {place.node: f"requested: {place.verify}" for place in records.scheduler_places() if place.verify}
-    passes = {node: passed for node, passed in records.stage_passes().items() if node not in requested}
+    passes = records.stage_passes()
+    idle = service.idle([node.name for node in nodes if node.state is State.PRODUCTION])
     signs = dict(records.signs(now - SIGNS_FOR))
-    for node, each in reports.items():
+    due: dict[str, tuple[str, datetime.datetime | None]] = {}  # why a test is requested, and since when
+    for node, each in records.reported(now - SIGNS_FOR).items():
         sign = signs.get(node, Signs())
         signs[node] = dataclasses.replace(sign, xids=sign.xids + each.xids)
-    signs |= {node: dataclasses.replace(signs.get(node, Signs()), requested=why) for node, why in requested.items()}
+        passed = passes.get(node, {})
+        if each.urgent_at and (len(passed) < len(STAGES) or min(passed.values()) < each.urgent_at):
+            due[node] = each.urgent, each.urgent_at
+    due |= {node: (f"its certificate holds no longer: {why}", None) for node, why in records.uncertified().items()}
+    due |= {node: (f"requested: {each.requested}", each.since) for node, each in idle.items() if each.requested}
+    tests = records.last_tests()
+    for node in due.keys() | tests.keys():
+        why, since = due.get(node, ("", None))
+        test = tests.get(node)
+        # A test that began before the request does not answer it.
+        tried = test.ended if test and test.began and (since is None or test.began > since) else None
+        sign = signs.get(node, Signs())
+        signs[node] = dataclasses.replace(sign, requested=why, tried=tried, skipped=test.skipped if test else 0)
     for node, change in records.version_changes().items():
         sign = signs.get(node, Signs())
         signs[node] = dataclasses.replace(sign, change=change.versions, proven=change.passed)
@@ -62,7 +65,7 @@ def known(nodes: Sequence[NodeRecord], now: datetime.datetime) -> Mapping[str, A
     return {
         "nodes": nodes,
         "now": now,
-        "idle": service.idle([node.name for node in nodes if node.state is State.PRODUCTION]),
+        "idle": idle,
         "passes": passes,
         "limits": limits(now),
         "signs": signs,

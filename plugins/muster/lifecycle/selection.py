@@ -1,9 +1,9 @@
 """Selects the idle production nodes to test now, and which stages of the test. Pure.
 
-Nodes that never passed each stage, or not for ``Limits.whole_after``, come first and take the whole test. Then come
-those whose last test was inconclusive, until a person is asked, and those whose best stages end the most expected harm
-in a minute (``muster.lifecycle.hazard``). A node is not tested if the backend does not know it, a run holds it, the
-circuit breaker bars it, or a limit is reached.
+Nodes whose test is requested, then those that never passed each stage, or not for ``Limits.whole_after``, come first
+and take the whole test. Then come those whose last tests were inconclusive or preempted, a few times, and those whose
+best stages end the most expected harm in a minute (``muster.lifecycle.hazard``). A node is not tested if the backend
+does not know it, a run holds it, the circuit breaker bars it, or a limit is reached.
 """
 
 from __future__ import annotations
@@ -40,24 +40,32 @@ STEP = datetime.timedelta(minutes=5)
 
 @dataclasses.dataclass(frozen=True)
 class Idle:
-    """Whether a node is in service and unused; ``why``: the reason if not."""
+    """Whether a node is in service and unused; ``why``: the reason if not.
+
+    ``requested``: by whom and why a test of it is requested in its scheduler, and ``since`` when, where known.
+    """
 
     idle: bool
     why: str = ""
+    requested: str = ""
+    since: datetime.datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Signs:
     """What happened to a node in the last 30 days: XIDs, repairs, and failed nodes of its rack other than itself.
 
-    ``requested``: why the whole test is due at once, "" if it is not. ``change``: the driver and firmware that are new
-    on it; ``proven``: how many other nodes passed each test with them.
+    ``requested``: why the whole test is due at once, "" if it is not; ``tried``: when the last test since then ended,
+    with whatever verdict but SKIPPED. ``skipped``: how many tests in a row ended SKIPPED, as preempted ones do.
+    ``change``: the driver and firmware that are new on it; ``proven``: how many other nodes passed each test with them.
     """
 
     xids: int = 0
     repairs: int = 0
     neighbours: int = 0
     requested: str = ""
+    tried: datetime.datetime | None = None
+    skipped: int = 0
     change: str = ""
     proven: int = 0
 
@@ -65,7 +73,8 @@ class Signs:
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """``share`` (0 to 1) of the nodes in service may be tested at a time, and at least one. ``minutes``: how long an
-    idle node is likely to stay free. ``after``: a node that passed a stage later than this is fresh. ``whole_after``:
+    idle node is likely to stay free. ``after``: a node that passed a stage later than this is fresh, and one
+    whose test is requested rests for this long after each try. ``whole_after``:
     each node takes the whole test this often. ``node_kw``: a node's power under load; ``domain_kw``: what the load of
     all tests may draw from each power domain. ``closed``: why no test starts now, "" if one may.
     """
@@ -120,7 +129,8 @@ def choose(
     production, or "". Nodes in revalidation or held by a run count as tested.
     """
     fleet = [node for node in nodes if node.state in SERVING]
-    ready, passed_over = _sorted_out(fleet, now, idle, passes, limits, leased, barred)
+    signs = signs or {}
+    ready, passed_over = _sorted_out(fleet, now, idle, passes, signs, limits, leased, barred)
     if limits.closed:
         return Choice((), passed_over | {node.name: limits.closed for node in ready})
     tested = [node for node in fleet if node.state is State.REVALIDATION or node.name in leased]
@@ -128,7 +138,6 @@ def choose(
     drawn: dict[str, float] = collections.defaultdict(float)
     for node in tested:
         drawn[node.labels.get(DOMAIN, "")] += limits.node_kw
-    signs = signs or {}
     canaries = collections.Counter(signs.get(node.name, _NONE).change for node in tested)
     chosen: list[Planned] = []
     for node, planned in _ranked(ready, now, passes, signs, limits):
@@ -169,12 +178,13 @@ def forecast(
     no test starts at a time, or "". Power domains are left to ``choose``.
     """
     fleet = [node for node in nodes if node.state in SERVING]
-    ready, passed_over = _sorted_out(fleet, now, idle, passes, limits, (), barred)
+    signs = signs or {}
+    ready, passed_over = _sorted_out(fleet, now, idle, passes, signs, limits, (), barred)
     free = [now] * at_once(len(fleet), limits)
     end = now + datetime.timedelta(hours=hours)
     tests: list[tuple[datetime.datetime, Planned]] = []
     later = ""
-    for node, planned in _ranked(ready, now, passes, signs or {}, limits):
+    for node, planned in _ranked(ready, now, passes, signs, limits):
         while free and free[0] < end and closed_at(free[0]):
             heapq.heapreplace(free, free[0] + STEP)
         if free[0] >= end:
@@ -196,6 +206,7 @@ def _sorted_out(
     now: datetime.datetime,
     idle: Mapping[str, Idle],
     passes: Passes,
+    signs: Mapping[str, Signs],
     limits: Limits,
     leased: Collection[str],
     barred: Callable[[NodeRecord], str],
@@ -204,7 +215,7 @@ def _sorted_out(
     passed_over: dict[str, str] = {}
     ready: list[NodeRecord] = []
     for node in fleet:
-        why = _why_not(node, now, idle, passes, limits, leased) or barred(node)
+        why = _why_not(node, now, idle, passes, signs, limits, leased) or barred(node)
         if why:
             passed_over[node.name] = why
         else:
@@ -265,21 +276,23 @@ def _ranked(
         name, suspicion = ready[at].name, float(worth.suspicion[at])
         last = "never passed a whole test" if never[at] else f"whole test {oldest[at] / 24.0:.1f} days ago"
         last = f"{last}, which is overdue" if overdue[at] else last
-        last = f"its last test was inconclusive; {last}" if again[at] else last
+        ended = "was inconclusive" if ready[at].inconclusive else "was not made"
+        last = f"its last test {ended}; {last}" if again[at] else last
         why = _why(suspicion, last, signs.get(name, _NONE))
         return Planned(name, hazard.subsets()[chosen], float(hazard.minutes_of()[chosen]), suspicion, why)
 
     # Names last, so that equal nodes have one order.
-    again = np.array([_again(node) for node in ready])
+    again = np.array([_again(node, signs) for node in ready])
     names = np.array([node.name for node in ready])
     order = np.lexsort((names, -np.where(overdue, oldest, worth.score), ~again, ~overdue, ~requested))
     for at in order.tolist():
         yield ready[at], functools.partial(planned, at)
 
 
-def _again(node: NodeRecord) -> bool:
-    """Whether the node's last test was inconclusive, and no person has been asked about it yet."""
-    return 0 < node.inconclusive < INCONCLUSIVE_BUDGET
+def _again(node: NodeRecord, signs: Mapping[str, Signs]) -> bool:
+    """Whether the node's last test was inconclusive or not made, and that has not happened too often in a row."""
+    skipped = signs.get(node.name, _NONE).skipped
+    return 0 < node.inconclusive < INCONCLUSIVE_BUDGET or 0 < skipped < INCONCLUSIVE_BUDGET
 
 
 def _why(suspicion: float, last: str, sign: Signs) -> str:
@@ -296,6 +309,7 @@ def _why_not(
     now: datetime.datetime,
     idle: Mapping[str, Idle],
     passes: Passes,
+    signs: Mapping[str, Signs],
     limits: Limits,
     leased: Collection[str],
 ) -> str:
@@ -308,7 +322,14 @@ def _why_not(
         return "the backend does not know whether it is idle"
     if not state.idle:
         return state.why or "it is in use"
+    if _again(node, signs):
+        return ""
+    sign = signs.get(node.name, _NONE)
+    if sign.requested:
+        if sign.tried is not None and now - sign.tried < limits.after:
+            return f"its last test ended on {sign.tried:%Y-%m-%d %H:%M} UTC, too short a time ago; {sign.requested}"
+        return ""
     latest = max(passes.get(node.name, {}).values(), default=None)
-    if latest is not None and now - latest < limits.after and not _again(node):
+    if latest is not None and now - latest < limits.after:
         return f"it passed on {latest:%Y-%m-%d %H:%M} UTC, which is fresh enough"
     return ""

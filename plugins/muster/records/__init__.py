@@ -29,7 +29,7 @@ from muster.records.fleet.past_faults import previous_faults
 from muster.records.fleet.peers import keep_snapshot, last_change, latest_snapshot, list_snapshots, load_snapshot
 from muster.records.fleet.revisions import load_revision
 from muster.records.fleet.running import running_versions
-from muster.records.fleet.signs import signs
+from muster.records.fleet.signs import last_tests, signs
 from muster.records.fleet.xids import XidRecord, by_boot, part_of, recorded_xids
 from muster.records.leases import (
     acquire_lease,
@@ -231,6 +231,7 @@ __all__ = [
     "keep_snapshot",
     "key_path",
     "last_change",
+    "last_tests",
     "latest_snapshot",
     "latest_stages",
     "latest_verdicts",

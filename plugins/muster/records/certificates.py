@@ -12,7 +12,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from muster.lifecycle import certificate
-from muster.lifecycle.transitions import SERVING, Evidence, State
+from muster.lifecycle.current import INCONCLUSIVE
+from muster.lifecycle.transitions import SERVING, STAGES, Evidence, State
 from muster.records.database import access
 from muster.records.database.engine import reading
 from muster.records.database.models import CertificateRow, MeasurementRow, Node, Run, StageRecord
@@ -20,11 +21,17 @@ from muster.records.parts import current_serials
 from muster.records.signing import key_path, signing_key
 from muster.records.verdicts import current_verdicts
 from muster.settings import settings
+from muster_criteria.model import Verdict
+
+_PASSED = (Verdict.PASS, Verdict.WARN)
+"""Verdicts of a stage that passed: a warning is in production only where a person accepted it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CertificateRecord:
-    """A certificate of a node. ``tested_since``: when the first run began that it rests on; ``revoked``: why, or ""."""
+    """A certificate of a node. ``tested_since``: when the first run began that it rests on, None if some stage did not
+    pass; ``revoked``: why, or "".
+    """
 
     id: str
     node: str
@@ -111,21 +118,28 @@ def check_signing_key() -> None:
         signing_key(create=False)
 
 
-def issue(session: Session, node: Node, actor: str, evidence: Evidence) -> None:
+def issue(session: Session, node: Node, actor: str, evidence: Evidence, *, whole: bool = False) -> None:
     """Issue the certificate of an admission, in the transaction that makes it; none for a node in shadow mode.
 
-    A node that returns from a test with nothing new keeps its certificate as it is, and so does one of whose stages
-    some passed with another driver or firmware than it has now. Raises ControllerFault.
+    A node that returns from a test with nothing new keeps its certificate as it is, unless the test was ``whole`` and
+    warns only of what a person accepted. So does one of whose stages some passed with another driver or firmware than
+    it has now. Raises ControllerFault.
     """
     if State(node.state) is not State.PRODUCTION or node.shadow:
         return
-    keeps = evidence.held or evidence.nothing_new or (not evidence.person and _passed_before_change(session, node))
-    if keeps and _newest(session, node):
+    latest = _latest(session, node)
+    environment = _environment(session, node)
+    changed = any(
+        run.environment.get(name, version) != version
+        for _, run in latest.values()
+        for name, version in environment.items()
+    )
+    nothing_new = evidence.nothing_new and not (whole and evidence.verdict is Verdict.WARN)
+    if evidence.held or nothing_new or (changed and not evidence.person):
         return
     now = access.now()
     days = datetime.timedelta(days=settings().certificate_days)
     stages = _stages(session, node)
-    environment = _environment(session, node)
     by_test = evidence.verdict and not evidence.person
     content: dict[str, Any] = {
         "id": secrets.token_hex(8),
@@ -142,11 +156,11 @@ def issue(session: Session, node: Node, actor: str, evidence: Evidence) -> None:
         "simulated": node.simulated,
         "verdict": str(evidence.verdict) if by_test else "admitted by a person",
     }
-    tested = [each["run_started_at"] for each in stages]
+    passed = [run.started_at for stage, run in latest.values() if stage.verdict in _PASSED]
     session.add(
         CertificateRow(
             id=content["id"], node=node.name, issued_at=now, expires_at=now + days, verdict=content["verdict"],
-            tested_since=datetime.datetime.fromisoformat(max(tested)) if tested else None,
+            tested_since=min(passed) if len(passed) == len(STAGES) else None,
             certified={"serials": content["serials"], "environment": environment},
             document=certificate.sign(content, _key(session)),
         )
@@ -197,12 +211,18 @@ def _stages(session: Session, node: Node) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _passed_before_change(session: Session, node: Node) -> bool:
-    """Whether a current verdict is from a run with another driver or firmware than the node reported last."""
-    ids = [stage for stage, _ in current_verdicts(session, node)]
-    runs = session.scalars(select(Run).join(StageRecord, StageRecord.run == Run.id).where(StageRecord.id.in_(ids)))
-    present = _environment(session, node)
-    return any(run.environment.get(name, version) != version for run in runs for name, version in present.items())
+def _latest(session: Session, node: Node) -> dict[str, tuple[StageRecord, Run]]:
+    """The newest conclusive verdict of each stage of the node itself, at whatever level: a revalidation is shorter than
+    the qualification, whose verdicts stay current beside it.
+    """
+    query = (
+        select(StageRecord, Run)
+        .join(Run, StageRecord.run == Run.id)
+        .where(Run.node == node.name, Run.started_at >= node.machine_since, StageRecord.current)
+        .where(StageRecord.stage.in_(STAGES), StageRecord.verdict.not_in([str(each) for each in INCONCLUSIVE]))
+        .order_by(StageRecord.recorded_at, StageRecord.id)
+    )
+    return {stage.stage: (stage, run) for stage, run in session.execute(query)}
 
 
 def _measurements(session: Session, node: Node) -> str:

@@ -250,7 +250,7 @@ def close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
     for state in end.path:
         access.move(session, node, state, "muster", f"{end.reason}: {run.headline}", evidence)
     if State.PRODUCTION in end.path and verdict is not Verdict.INCONCLUSIVE:
-        certificates.issue(session, node, "muster", evidence)
+        certificates.issue(session, node, "muster", evidence, whole=set(STAGES) <= set(run.required_stages))
     node.inconclusive = end.inconclusive
     serves = end.held and State(node.state) in lifecycle.SERVING
     run.held, node.held = end.held, evidence.run if serves and evidence.run else ""

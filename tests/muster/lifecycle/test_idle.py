@@ -111,6 +111,27 @@ def test_a_test_that_is_requested_is_whole_and_comes_before_the_overdue() -> Non
     assert (first.node, first.stages) == ("b", STAGES)
 
 
+@pytest.mark.parametrize(("tried", "chosen"), [(None, ["b", "a"]), (5, ["b", "a"]), (1, ["a"])])
+def test_a_requested_test_rests_after_each_try_too(tried: int | None, chosen: list[str]) -> None:
+    """Whatever keeps a node from passing, it does not take the only place again and again; its passes do not count."""
+    sign = Signs(requested="it is requested", tried=None if tried is None else NOW - tried * HOUR)
+    limits = Limits(1.0, after=4 * HOUR)
+    fleet = [node("a"), node("b")]
+    found = choose(fleet, NOW, dict.fromkeys("ab", IDLE), {"b": passed(1)}, limits, signs={"b": sign}).chosen
+    assert [each.node for each in found] == chosen
+
+
+@pytest.mark.parametrize(("skipped", "first"), [(0, "a"), (1, "b"), (2, "b"), (3, "a")])
+def test_a_node_whose_test_was_preempted_comes_sooner_a_few_times(skipped: int, first: str) -> None:
+    """What passed before the preemption does not make it fresh; a node that is always taken back blocks no other."""
+    passes = {"a": passed(50), "b": passed(50) | {"intake": NOW}}
+    limits = Limits(1.0, after=4 * HOUR)
+    signs = {"b": Signs(skipped=skipped)}
+    found = choose([node("a"), node("b")], NOW, dict.fromkeys("ab", IDLE), passes, limits, signs=signs).chosen
+    assert found[0].node == first
+    assert len(found) == 1 + (first == "b")
+
+
 @pytest.mark.parametrize(
     ("proven", "in_test", "chosen"), [(0, 0, 2), (0, 1, 1), (0, 2, 0), (1, 0, 1), (1, 1, 0), (2, 0, 4), (2, 3, 1)]
 )

@@ -12,7 +12,7 @@ from muster import records
 from muster.admission.entry import move
 from muster.admission.idle_fleet import known
 from muster.errors import ControllerFault
-from muster.lifecycle.transitions import STAGES, State
+from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
 from muster.records import certificates
 from muster_criteria.model import Verdict
 from tests.muster import fleet
@@ -141,19 +141,48 @@ def test_a_new_driver_is_a_change_until_a_whole_test_passes_with_it(monkeypatch:
 
 @pytest.mark.parametrize(("stages", "certified"), [(("intake",), False), (STAGES, True)])
 def test_what_passed_with_the_old_driver_certifies_nothing_of_the_new_one(
-    stages: tuple[str, ...], certified: bool, monkeypatch: pytest.MonkeyPatch
+    stages: tuple[str, ...], certified: bool
 ) -> None:
-    monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
+    """A revalidation is shorter than the qualification, and of no block, and certifies the new driver all the same."""
     records.add_node(fleet.new_node())
-    fleet.qualify(environment={"driver": "580.1"})
+    fleet.qualify(environment={"driver": "580.1"}, level="standard")
+    block = fleet.begin(run_id="block", required_stages=CLUSTER_STAGES)
+    fleet.do_stage(block, *CLUSTER_STAGES, environment={"driver": "580.1"})
+    records.release_leases(block.dag_id, block.run_id, "over")
     move(NODE, State.PRODUCTION, "Ada", "needed now")
-    lease = fleet.begin(run_id="idle", required_stages=stages)
-    for stage in stages:
-        fleet.do_stage(lease, stage, environment={"driver": "590.1"})
-    records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
-    records.release_leases(lease.dag_id, lease.run_id, "over")
+    fleet.qualify(run_id="idle", environment={"driver": "590.1"}, stages=stages)
     assert records.get_node(NODE).state is State.PRODUCTION
     assert (NODE not in records.uncertified()) is certified
+    assert (NODE not in records.version_changes()) is certified
     if not certified:
         sign = known([records.get_node(NODE)], datetime.datetime.now(datetime.UTC))["signs"][NODE]
         assert (sign.change, bool(sign.requested)) == ("driver 590.1", True)
+
+
+def test_a_certificate_rests_on_the_oldest_of_the_latest_passes() -> None:
+    """A test of some stages is no test of the node since then: what waits for one, as muster:verify, waits on."""
+    first = in_production()
+    fleet.qualify(run_id="some", stages=("intake", "thermal"))
+    some = records.certificate_of(NODE)
+    fleet.qualify(run_id="all")
+    every = records.certificate_of(NODE)
+    assert first.tested_since
+    assert some
+    assert every
+    assert some.id != first.id
+    assert some.tested_since == first.tested_since
+    assert every.tested_since
+    assert every.tested_since > first.tested_since
+
+
+def test_without_a_pass_of_each_stage_it_rests_on_no_test() -> None:
+    records.add_node(fleet.new_node())
+    lease = fleet.begin()
+    for stage in STAGES:
+        fleet.do_stage(lease, stage, Verdict.PROVISIONAL if stage == "thermal" else Verdict.PASS)
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "It is unknown.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
+    found = records.certificate_of(NODE)
+    assert found
+    assert found.tested_since is None

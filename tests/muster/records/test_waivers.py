@@ -195,3 +195,29 @@ def test_what_was_waived_when_a_person_admitted_the_node_does_not_end_its_servic
     closed = test("again", found, **{name: value for name, value in also.items() if name == "coverage"})
     assert first.state_after is (State.PRODUCTION if adopted else State.QUALIFIED)
     assert (closed.verdict, closed.state_after) == (Verdict.WARN, state)
+
+
+@pytest.mark.parametrize(("stages", "certified"), [(STAGES, True), (("intake", "performance"), False)])
+def test_a_whole_test_that_warns_of_nothing_but_that_issues_the_next_certificate(
+    stages: tuple[str, ...], certified: bool
+) -> None:
+    """Else its certificate would expire for good, and its test be requested again and again."""
+    records.add_node(fleet.new_node())
+    slow = {"verdict": Verdict.WARN, "findings": (fleet.finding(severity=Severity.WARNING),)}
+    before = None
+    for run_id, tested in (("first", STAGES), ("again", stages)):
+        lease = fleet.begin(NODE, run_id, required_stages=tested)
+        for stage in tested:
+            fleet.do_stage(lease, stage, **slow if stage == "performance" else {})
+        records.finish_run(lease.dag_id, lease.run_id, Verdict.WARN, "it is slow")
+        records.release_leases(lease.dag_id, lease.run_id, "over")
+        if before is None:
+            (known,) = records.open_findings(NODE)
+            records.waive_finding(known.finding.id, days(30), "Ada", "slow but good enough")
+            records.move_node(NODE, State.PRODUCTION, "Ada", "needed now")
+            before = records.certificate_of(NODE)
+    after = records.certificate_of(NODE)
+    assert before
+    assert after
+    assert records.get_node(NODE).state is State.PRODUCTION
+    assert (after.id != before.id) is certified

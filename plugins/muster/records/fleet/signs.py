@@ -1,16 +1,17 @@
-"""What happened to nodes lately that makes a hidden defect likelier: XIDs, repairs, failed neighbours."""
+"""What happened to nodes lately: XIDs, repairs and failed neighbours, which make a hidden defect likelier; tests."""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import datetime
 from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session
 
 from muster.lifecycle.selection import Signs
-from muster.lifecycle.transitions import State
+from muster.lifecycle.transitions import SERVING, State
 from muster.records.database.engine import reading
 from muster.records.database.models import Event, MeasurementRow, Node, Run, StageRecord
 from muster_criteria.model import Verdict
@@ -47,6 +48,39 @@ def signs(since: datetime.datetime) -> dict[str, Signs]:
         name: Signs(seen.get(name, 0), repaired.get(name, 0), beside.get(name, 0))
         for name in {*seen, *repaired, *(name for name, count in beside.items() if count)}
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class Tried:
+    """When the node's last test began and ended, tests that ended SKIPPED apart, and how many of these came since."""
+
+    began: datetime.datetime | None
+    ended: datetime.datetime | None
+    skipped: int = 0
+
+
+def last_tests() -> dict[str, Tried]:
+    """{node: its last tests on the present machine}; those that ended SKIPPED count if they began in service."""
+    ended = (
+        select(Run.node, func.max(Run.started_at).label("began"), func.max(Run.ended_at).label("ended"))
+        .join(Node, Node.name == Run.node)
+        .where(Run.ended_at.is_not(None), Run.verdict != str(Verdict.SKIPPED), Run.started_at >= Node.machine_since)
+        .group_by(Run.node)
+    )
+    last = ended.subquery()
+    skipped = (
+        select(Run.node, func.count(Run.id))
+        .join(Node, Node.name == Run.node)
+        .outerjoin(last, last.c.node == Run.node)
+        .where(Run.verdict == str(Verdict.SKIPPED), Run.state_before.in_([str(state) for state in SERVING]))
+        .where(Run.started_at >= Node.machine_since, or_(last.c.ended.is_(None), Run.ended_at > last.c.ended))
+        .group_by(Run.node)
+    )
+    with reading() as session:
+        found = {row.node: Tried(row.began, row.ended) for row in session.execute(ended)}
+        for node, count in _pairs(session, skipped).items():
+            found[node] = dataclasses.replace(found.get(node, Tried(None, None)), skipped=count)
+    return found
 
 
 def _pairs(session: Session, query: Select[str, Any]) -> dict[str, Any]:

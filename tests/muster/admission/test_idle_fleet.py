@@ -1,0 +1,85 @@
+"""What is known of idle nodes: a requested test is due at once, and rests after each try."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+
+from muster import records
+from muster.admission import clusters
+from muster.admission.entry import move
+from muster.admission.idle_fleet import known
+from muster.lifecycle.selection import Signs
+from muster.lifecycle.transitions import STAGES, State
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+from tests.support.node_list import NodeList, NodeListSettings
+
+pytestmark = pytest.mark.usefixtures("fleet_db")
+
+NODE = "gpu-0001"
+
+
+@pytest.fixture(autouse=True)
+def serving(fleet_db: str) -> None:
+    records.add_node(fleet.new_node())
+    fleet.qualify()
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
+
+
+def now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def sign() -> Signs:
+    return known([records.get_node(NODE)], now())["signs"].get(NODE, Signs())
+
+
+def retest(run_id: str, verdict: Verdict, *, stages: tuple[str, ...] = STAGES) -> None:
+    lease = fleet.begin(run_id=run_id, required_stages=stages)
+    for stage in stages:
+        fleet.do_stage(lease, stage, Verdict.PASS if verdict is Verdict.SKIPPED else verdict)
+    records.finish_run(lease.dag_id, lease.run_id, verdict, "So it ended.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+
+
+def test_an_urgent_report_is_not_answered_by_an_earlier_test_and_rests_after_a_later_one() -> None:
+    records.report(NODE, "x-1", "xid", "XID 79", urgent=True)
+    assert (sign().requested, sign().tried) == ("XID 79", None)
+    retest("later", Verdict.INCONCLUSIVE)
+    assert sign().requested == "XID 79"
+    tried = sign().tried
+    assert tried
+    retest("preempted", Verdict.SKIPPED, stages=("intake",))
+    assert sign().tried == tried
+
+
+def test_skipped_tests_are_counted_until_another_test() -> None:
+    assert sign().skipped == 0
+    retest("one", Verdict.SKIPPED, stages=("intake",))
+    retest("two", Verdict.SKIPPED, stages=("intake",))
+    assert sign().skipped == 2
+    retest("whole", Verdict.PASS)
+    assert sign().skipped == 0
+
+
+def test_a_drain_that_requests_a_test_is_seen_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only after the next housekeeping, and no longer than it stands."""
+    path = tmp_path / "nodes"
+    path.write_text("r1n1\n")
+    monkeypatch.setitem(clusters.KINDS, "node_list", (NodeListSettings, NodeList))
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": {"kind": "node_list", "path": str(path)}}))
+    records.add_node(fleet.new_node("gpu-0002"))
+    records.place_on_scheduler("gpu-0002", "alpha", "r1n1", "Ada", "rack 1")
+    fleet.qualify("gpu-0002")
+    move("gpu-0002", State.PRODUCTION, "Ada", "needed now")
+    requested = []
+    for reason in ("ECC? muster:verify", ""):
+        path.write_text(f"r1n1 # {reason}\n" if reason else "r1n1\n")
+        found = known([records.get_node("gpu-0002")], now())
+        requested.append(found["signs"].get("gpu-0002", Signs()).requested)
+    assert "muster:verify" in requested[0]
+    assert requested[1] == ""
