@@ -275,7 +275,8 @@ def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
         return
     if shown.open and place.state in BROKEN:
         why = "somebody opened it, or its scheduler lost the drain"
-        records.drain_again(place.node, why)
+        if not records.drain_again(place.node, why):
+            return
         simulated = "[simulated] " if records.get_node(place.node).simulated else ""
         records.notify(
             f"drained again/{place.node}",
@@ -284,8 +285,9 @@ def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
         )
         carry_out(place.node)
     elif shown.open and place.admitted and not shown.marked:
-        # What `scontrol reconfigure` lost is set again; this opens and closes nothing.
-        backend_of(place.cluster).admit(place.name, mark_of(place.node), place.wanted_at)
+        # What `scontrol reconfigure` lost is set again, by the queue: the node may have been withdrawn meanwhile.
+        records.mark_again(place.node)
+        carry_out(place.node)
 
 
 def difference_of(place: PlaceRecord, seen: Seen | None) -> str:

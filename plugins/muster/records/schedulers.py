@@ -175,15 +175,28 @@ def note_ended_job(node: str, sentence: str) -> None:
         access.write_event(session, node, state, state, "muster", sentence, {})
 
 
-def drain_again(node: str, seen: str) -> None:
-    """Queue the withdrawal of a node in quarantine that its scheduler shows open, and ask a person about it."""
+def drain_again(node: str, seen: str) -> bool:
+    """Queue the withdrawal of a node in quarantine that its scheduler shows open, and ask a person about it.
+
+    Returns False, and changes nothing, if another end is wanted by now.
+    """
     with writing() as session:
         row = access.node_row(session, node, lock=True)
         place = session.get_one(SchedulerPlace, node, with_for_update=True)
+        if place.wanted != WITHDRAWN:
+            return False
         place.done, place.wanted_at = "", access.now()
         place.question = f"{node} is in {row.state} and was found open in {place.cluster}: {seen}"
         state = State(row.state)
         access.write_event(session, node, state, state, "muster", f"drained again: {seen}", {})
+        return True
+
+
+def mark_again(node: str) -> None:
+    """Queue the confirmed admission of a node once more; nothing if another end is wanted by now, or it still waits."""
+    confirmed = (SchedulerPlace.wanted == ADMITTED, SchedulerPlace.done == ADMITTED)
+    with writing() as session:
+        session.execute(update(SchedulerPlace).where(SchedulerPlace.node == node, *confirmed).values(done=""))
 
 
 def _record(session: Session, node: str) -> PlaceRecord | None:

@@ -6,11 +6,13 @@ The scheduler is the worked example of docs/extending.md, whose list is a file: 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,9 +28,10 @@ from hypothesis.stateful import (
 
 from muster import records
 from muster.admission import clusters, service
+from muster.admission.backend import Seen
 from muster.admission.entry import admit, move
 from muster.cli.check import of_controller
-from muster.errors import BadScheduler, IllegalMove, MusterError
+from muster.errors import BadScheduler, IllegalMove, MusterError, SchedulerDown
 from muster.lifecycle.transitions import State
 from muster.records import schedulers
 from tests.muster import fleet
@@ -145,6 +148,74 @@ def test_a_node_in_quarantine_that_somebody_opened_is_closed_again_and_a_person_
     place = records.scheduler_place(NODE)
     assert place
     assert not place.question
+
+
+def marks_lost(patch: pytest.MonkeyPatch, meanwhile: Callable[[], object] = lambda: None, **shown: Any) -> None:
+    """The next look shows the nodes without marks; ``meanwhile`` happens directly after it."""
+    real = NodeList.look
+
+    def look(self: NodeList, names: Collection[str]) -> dict[str, Seen]:
+        patch.setattr(NodeList, "look", real)
+        seen = {name: dataclasses.replace(each, marked=False, **shown) for name, each in real(self, names).items()}
+        meanwhile()
+        return seen
+
+    patch.setattr(NodeList, "look", look)
+
+
+def test_housekeeping_opens_no_node_that_was_quarantined_while_it_looked(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_production()
+    marks_lost(monkeypatch, lambda: move(NODE, State.QUARANTINE, "Ada", "noise"))
+    service.reconcile()
+    assert line(nodes).endswith("muster: noise")
+
+
+def test_housekeeping_asks_about_no_node_that_returned_to_service_while_it_looked(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_production()
+    move(NODE, State.QUARANTINE, "Ada", "noise")
+    nodes.write_text(f"{THERE}\n")
+
+    def repaired() -> None:
+        for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+            move(NODE, state, "Ada", "repaired")
+        fleet.qualify(NODE, "again")
+        move(NODE, State.PRODUCTION, "Ada", "needed now")
+
+    marks_lost(monkeypatch, repaired)
+    service.reconcile()
+    place = records.scheduler_place(NODE)
+    assert place
+    assert (line(nodes), place.question) == (THERE, "")
+
+
+def test_lost_marks_that_cannot_be_set_now_wait_and_stop_nothing_else(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_production()
+    placed("gpu-0002", "r1n2")
+    fleet.qualify("gpu-0002")
+    move("gpu-0002", State.QUARANTINE, "Ada", "noise")
+    nodes.write_text(f"{THERE}\nr1n2\n")
+
+    def refuse(*_: object) -> None:
+        raise SchedulerDown("it does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NodeList, "admit", refuse)
+        marks_lost(patch)
+        service.reconcile()
+    place = records.scheduler_place(NODE)
+    assert place
+    assert (place.waits, place.last_error) == (True, "it does not answer")
+    assert line(nodes, "r1n2").endswith("muster: noise")
+    service.reconcile()
+    place = records.scheduler_place(NODE)
+    assert place
+    assert place.admitted
 
 
 def test_any_other_difference_is_shown_and_not_corrected(nodes: Path) -> None:
