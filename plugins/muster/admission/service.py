@@ -141,11 +141,11 @@ def preempted(node: str) -> bool:
 
 def end_test(node: str) -> None:
     """End the node's test job, if it has one; repeated by ``reconcile`` until the scheduler has confirmed it."""
-    place, tests = _tests_of(node)
+    place = records.scheduler_place(node)
     if place is None or not place.test_job:
         return
     try:
-        if tests is not None:
+        if tests := backend_of(place.cluster).tests:
             tests.end(place.test_job)
     except MusterError as error:
         log.warning("the test job of %s is ended later: %s", node, error)

@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 
 from muster import records
 from muster.admission import clusters, service
-from muster.admission.backend import Seen
+from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.entry import admit, move
 from muster.cli.check import of_controller
 from muster.errors import BadScheduler, IllegalMove, MusterError, SchedulerDown
@@ -281,6 +281,20 @@ def test_a_change_that_is_superseded_while_it_is_carried_out_is_followed(
     records.hold_out(NODE, "revalidation r1")
     assert service.carry_out(NODE) == ""
     assert line(nodes) == THERE
+
+
+def test_the_test_job_of_a_cluster_that_left_the_settings_does_not_stop_the_others(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed()
+    records.add_node(fleet.new_node("gpu-0002"))
+    records.place_on_scheduler("gpu-0002", "beta", "r1n2", "Ada", "rack 1")
+    records.note_test_job("gpu-0002", f"{TEST_PREFIX}1")
+    service.reconcile()
+    assert "muster: registered" in line(nodes)
+    place = records.scheduler_place("gpu-0002")
+    assert place
+    assert place.test_job, "it is ended once the cluster is back"
 
 
 def test_bad_places_are_one_sentence_and_change_nothing(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
