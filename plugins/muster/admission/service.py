@@ -8,6 +8,7 @@ idle.
 from __future__ import annotations
 
 import collections
+import datetime
 import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
@@ -29,6 +30,8 @@ ROUNDS = 3
 
 BROKEN = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA})
 """States of nodes that are drained again if their scheduler shows them open."""
+
+_OTHER = "it is admitted, and {} shows it without Muster's marks and newer than its last test: perhaps another machine"
 
 
 def allocation(node: str) -> Allocation:
@@ -265,7 +268,9 @@ def _differences(places: Iterable[PlaceRecord], down: Collection[str]) -> Iterab
 
 def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
     shown = seen.get(place.name)
-    difference = difference_of(place, shown)
+    lost_marks = shown is not None and shown.open and place.admitted and not shown.marked
+    other = lost_marks and not _tested_since(place.node, shown.created if shown else None)
+    difference = difference_of(place, shown) or (_OTHER.format(place.cluster) if other else "")
     verify = shown.foreign if shown is not None and shown.verify else ""
     if (place.difference, place.verify) != (difference, verify):
         records.note_difference(place.node, difference, verify)
@@ -284,10 +289,16 @@ def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
             f"See who opened it, and `muster node move` if it is healthy",
         )
         carry_out(place.node)
-    elif shown.open and place.admitted and not shown.marked:
+    elif lost_marks and not other:
         # What `scontrol reconfigure` lost is set again, by the queue: the node may have been withdrawn meanwhile.
         records.mark_again(place.node)
         carry_out(place.node)
+
+
+def _tested_since(node: str, created: datetime.datetime | None) -> bool:
+    """Whether the node's certificate rests on tests that began after its scheduler got the node, where that counts."""
+    found = records.certificate_of(node)
+    return created is None or bool(found and found.tested_since and found.tested_since > created)
 
 
 def difference_of(place: PlaceRecord, seen: Seen | None) -> str:
