@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -33,7 +34,9 @@ from muster.admission.entry import admit, move
 from muster.cli.check import of_controller
 from muster.errors import BadScheduler, IllegalMove, MusterError, SchedulerDown
 from muster.lifecycle.transitions import State
+from muster.operators import qualification, revalidation
 from muster.records import schedulers
+from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.support.node_list import NodeList, NodeListSettings
 
@@ -295,6 +298,58 @@ def test_the_test_job_of_a_cluster_that_left_the_settings_does_not_stop_the_othe
     place = records.scheduler_place("gpu-0002")
     assert place
     assert place.test_job, "it is ended once the cluster is back"
+
+
+class Jobs:
+    """Test jobs of the list: each runs from its begin to its end. ``ended``: in order."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, str] = {}
+        self.ended: list[str] = []
+        self.down = False
+
+    def check(self) -> None: ...
+
+    def begin(self, node: str, job: str) -> None:
+        assert node not in self.running.values()
+        self.running[job] = node
+
+    def step(self, job: str) -> tuple[str, ...] | None:
+        return ("step", job) if job in self.running else None
+
+    def end(self, job: str) -> None:
+        if self.down:
+            raise SchedulerDown("it does not answer")
+        self.ended += [job] if self.running.pop(job, "") else []
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> Jobs:
+    """Idle nodes of the list are tested as jobs."""
+    found = Jobs()
+    monkeypatch.setattr(NodeList, "tests", found)
+    return found
+
+
+def revalidate(run: str = "r1") -> records.LeaseRecord:
+    lease = records.acquire_lease(NODE, "node_revalidation", run)
+    service.take_for_test(NODE, f"node_revalidation {run}", "revalidation")
+    records.begin_run("node_revalidation", run, NODE, "short", "idle")
+    return lease
+
+
+def test_a_node_that_its_test_job_leaves_in_revalidation_is_closed_when_the_run_is_over(
+    nodes: Path, jobs: Jobs
+) -> None:
+    in_production()
+    lease = revalidate()
+    assert jobs.running
+    fleet.do_stage(lease, "intake", Verdict.INCONCLUSIVE, findings=(fleet.finding(),))
+    with pytest.raises(AirflowFailException):
+        revalidation.conclude("node_revalidation", "r1")
+    assert (records.get_node(NODE).state, line(nodes)) == (State.REVALIDATION, THERE)
+    qualification.release("node_revalidation", "r1")
+    assert "muster:" in line(nodes)
 
 
 def test_bad_places_are_one_sentence_and_change_nothing(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
