@@ -103,7 +103,10 @@ def take_for_test(node: str, run: str, why: str) -> None:
 
     A closed node is tested closed. Raises MusterError as ``withdraw_for_test`` does, BadScheduler.
     """
+    job = TEST_PREFIX + hashlib.sha256(f"{run} {node}".encode()).hexdigest()[:16]
     place, tests = _tests_of(node)
+    if place is not None and place.test_job not in ("", job) and (trouble := end_test(node)):
+        raise SchedulerDown(f"{node} is not tested, since its last test job could not be ended: {trouble}")
     seen = look([node]).get(node) if tests else None
     if place is None or tests is None or seen is None or not seen.open:
         withdraw_for_test(node, why)
@@ -111,7 +114,6 @@ def take_for_test(node: str, run: str, why: str) -> None:
     if seen.idle.idle is False:
         raise LeftAlone(f"{node} is not tested, since it is in use: {seen.idle.why}")
     # Stored first: a job that is submitted by a process that dies is then found, and ended.
-    job = TEST_PREFIX + hashlib.sha256(f"{run} {node}".encode()).hexdigest()[:16]
     records.note_test_job(node, job)
     tests.begin(place.name, job)
 
@@ -142,18 +144,22 @@ def preempted(node: str) -> bool:
     return False
 
 
-def end_test(node: str) -> None:
-    """End the node's test job, if it has one; repeated by ``reconcile`` until the scheduler has confirmed it."""
+def end_test(node: str) -> str:
+    """End the node's test job, if it has one; repeated by ``reconcile`` until the scheduler has confirmed it.
+
+    Returns why it may run on, "" if it does not.
+    """
     place = records.scheduler_place(node)
     if place is None or not place.test_job:
-        return
+        return ""
     try:
         if tests := backend_of(place.cluster).tests:
             tests.end(place.test_job)
     except MusterError as error:
         log.warning("the test job of %s is ended later: %s", node, error)
-        return
+        return str(error)
     records.note_test_job(node, "")
+    return ""
 
 
 def _tests_of(node: str) -> tuple[PlaceRecord | None, PreemptibleTests | None]:
@@ -169,8 +175,12 @@ def withdraw_for_test(node: str, why: str) -> None:
     records.hold_out(node, why)
     if trouble := carry_out(node):
         raise SchedulerDown(f"{node} is not tested, since it could not be withdrawn: {trouble}")
-    seen = look([node]).get(node)
-    if seen is not None and seen.used_by and records.scheduler_place(node):
+    seen, place = look([node]).get(node), records.scheduler_place(node)
+    if place and place.wanted != records.WITHDRAWN and not (seen and seen.foreign):
+        raise LeftAlone(
+            f"{node} is not tested, since it is in shadow mode: Muster does not close it in {place.cluster}"
+        )
+    if seen is not None and seen.used_by and place:
         # A job began between the look and the drain: it ends by itself, and the node is tested another time.
         raise LeftAlone(f"{node} is not tested, since it is in use: {seen.used_by}")
 

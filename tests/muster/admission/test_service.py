@@ -32,7 +32,7 @@ from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.entry import admit, move
 from muster.cli.check import of_controller
-from muster.errors import BadScheduler, IllegalMove, MusterError, SchedulerDown
+from muster.errors import BadScheduler, IllegalMove, LeftAlone, MusterError, SchedulerDown
 from muster.lifecycle.transitions import State
 from muster.operators import qualification, revalidation
 from muster.records import schedulers
@@ -311,8 +311,8 @@ class Jobs:
     def check(self) -> None: ...
 
     def begin(self, node: str, job: str) -> None:
-        assert node not in self.running.values()
         self.running[job] = node
+        assert list(self.running.values()).count(node) == 1
 
     def step(self, job: str) -> tuple[str, ...] | None:
         return ("step", job) if job in self.running else None
@@ -350,6 +350,55 @@ def test_a_node_that_its_test_job_leaves_in_revalidation_is_closed_when_the_run_
     assert (records.get_node(NODE).state, line(nodes)) == (State.REVALIDATION, THERE)
     qualification.release("node_revalidation", "r1")
     assert "muster:" in line(nodes)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_node_in_shadow_mode_is_tested_only_while_another_keeps_it_closed(nodes: Path, closed: bool) -> None:
+    """Muster closes none of these."""
+    records.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node())])
+    records.place_on_scheduler(NODE, "alpha", THERE, "Ada", "rack 1")
+    if closed:
+        nodes.write_text(f"{THERE} # alice: muster:verify\n")
+    before = nodes.read_text()
+    with contextlib.nullcontext() if closed else pytest.raises(LeftAlone):
+        service.withdraw_for_test(NODE, "revalidation r1")
+    assert nodes.read_text() == before
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_a_test_job_that_was_left_is_ended_before_another_begins(nodes: Path, jobs: Jobs, down: bool) -> None:
+    in_production()
+    revalidate()
+    (left,) = jobs.running
+    records.release_leases("node_revalidation", "r1", "its process died")
+    jobs.down = down
+    if down:
+        with pytest.raises(SchedulerDown):
+            revalidate("r2")
+        assert jobs.running == {left: THERE}
+        return
+    revalidate("r2")
+    revalidate("r2")
+    assert jobs.ended == [left]
+    assert service.step_of_test(NODE)[1] in jobs.running
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_place_stays_while_a_run_tests_its_node(nodes: Path, held: bool) -> None:
+    placed()
+    if held:
+        fleet.begin(NODE)
+    else:
+        fleet.qualify()
+        move(NODE, State.PRODUCTION, "Ada", "needed now")
+        lease = fleet.begin(NODE, "again")
+        fleet.do_stage(lease, "intake")
+        records.release_leases(lease.dag_id, lease.run_id, "over")
+        assert records.get_node(NODE).state is State.REVALIDATION
+    for cluster, there in (("alpha", "r1n2"), ("", "")):
+        with pytest.raises(IllegalMove):
+            records.place_on_scheduler(NODE, cluster, there, "Ada", "rack 2")
+    assert [place.name for place in records.scheduler_places()] == [THERE]
 
 
 def test_bad_places_are_one_sentence_and_change_nothing(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
