@@ -52,13 +52,19 @@ class Cluster:
         rules = next(roles)["rules"]
         self.granted = {(verb, what) for rule in rules for what in rule["resources"] for verb in rule["verbs"]}
         for name in ("n0", "n1"):
-            ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is ready"}
-            self.store({
-                "apiVersion": "v1", "kind": "Node",
-                "metadata": {"name": name, "labels": {"nvidia.com/gpu.present": "true"}, "annotations": {}},
-                "spec": {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]},
-                "status": {"conditions": [ready]},
-            })  # fmt: skip
+            self.create(name)
+
+    def create(self, name: str) -> None:
+        """A new object, as of a machine that joins under the name."""
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is ready"}
+        created = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
+        metadata = {"name": name, "creationTimestamp": created, "labels": {"nvidia.com/gpu.present": "true"}}
+        self.store({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {**metadata, "annotations": {}},
+            "spec": {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]},
+            "status": {"conditions": [ready]},
+        })  # fmt: skip
 
     @property
     def kube_config(self) -> dict[str, Any]:

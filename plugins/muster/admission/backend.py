@@ -55,7 +55,8 @@ class Seen:
     ``open``: users' jobs may begin on it. ``ours``: Muster alone closed it. ``foreign``: who else closed it
     and why. ``foreign_since``: since when, where known. ``apart``: why it is neither changed nor tested now (reserved,
     planned, rebooting, powered down, not responding, down). ``used_by``: the users' jobs on it. ``unsure``: why it may
-    be in use all the same. ``marked``: an open node shows what ``admit`` set beside it.
+    be in use all the same. ``marked``: an open node shows what ``admit`` set beside it. ``created``: since when the
+    scheduler has the node, where another machine that joins under its name is a new node to it.
     """
 
     open: bool
@@ -66,6 +67,7 @@ class Seen:
     used_by: str = ""
     unsure: str = ""
     marked: bool = True
+    created: datetime.datetime | None = None
 
     @property
     def verify(self) -> bool:

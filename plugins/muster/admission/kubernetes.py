@@ -195,6 +195,7 @@ class Kubernetes:
             used_by=(used or {}).get(metadata["name"], ""),
             unsure="Kubernetes may start a pod on it at any moment" if is_open else "",
             marked=admitted and _condition(node, CONDITION).get("status") == "True",
+            created=pydantic.TypeAdapter(datetime.datetime).validate_python(metadata["creationTimestamp"]),
         )
 
     def _used_by(self, pods: Iterable[dict[str, Any]]) -> dict[str, str]:

@@ -8,6 +8,7 @@ idle.
 from __future__ import annotations
 
 import collections
+import datetime
 import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
@@ -29,6 +30,8 @@ ROUNDS = 3
 
 BROKEN = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA})
 """States of nodes that are drained again if their scheduler shows them open."""
+
+_OTHER = "it is admitted, and {} shows it without Muster's marks and newer than its last test: perhaps another machine"
 
 
 def allocation(node: str) -> Allocation:
@@ -100,7 +103,10 @@ def take_for_test(node: str, run: str, why: str) -> None:
 
     A closed node is tested closed. Raises MusterError as ``withdraw_for_test`` does, BadScheduler.
     """
+    job = TEST_PREFIX + hashlib.sha256(f"{run} {node}".encode()).hexdigest()[:16]
     place, tests = _tests_of(node)
+    if place is not None and place.test_job not in ("", job) and (trouble := end_test(node)):
+        raise SchedulerDown(f"{node} is not tested, since its last test job could not be ended: {trouble}")
     seen = look([node]).get(node) if tests else None
     if place is None or tests is None or seen is None or not seen.open:
         withdraw_for_test(node, why)
@@ -108,7 +114,6 @@ def take_for_test(node: str, run: str, why: str) -> None:
     if seen.idle.idle is False:
         raise LeftAlone(f"{node} is not tested, since it is in use: {seen.idle.why}")
     # Stored first: a job that is submitted by a process that dies is then found, and ended.
-    job = TEST_PREFIX + hashlib.sha256(f"{run} {node}".encode()).hexdigest()[:16]
     records.note_test_job(node, job)
     tests.begin(place.name, job)
 
@@ -139,18 +144,22 @@ def preempted(node: str) -> bool:
     return False
 
 
-def end_test(node: str) -> None:
-    """End the node's test job, if it has one; repeated by ``reconcile`` until the scheduler has confirmed it."""
-    place, tests = _tests_of(node)
+def end_test(node: str) -> str:
+    """End the node's test job, if it has one; repeated by ``reconcile`` until the scheduler has confirmed it.
+
+    Returns why it may run on, "" if it does not.
+    """
+    place = records.scheduler_place(node)
     if place is None or not place.test_job:
-        return
+        return ""
     try:
-        if tests is not None:
+        if tests := backend_of(place.cluster).tests:
             tests.end(place.test_job)
     except MusterError as error:
         log.warning("the test job of %s is ended later: %s", node, error)
-        return
+        return str(error)
     records.note_test_job(node, "")
+    return ""
 
 
 def _tests_of(node: str) -> tuple[PlaceRecord | None, PreemptibleTests | None]:
@@ -166,8 +175,12 @@ def withdraw_for_test(node: str, why: str) -> None:
     records.hold_out(node, why)
     if trouble := carry_out(node):
         raise SchedulerDown(f"{node} is not tested, since it could not be withdrawn: {trouble}")
-    seen = look([node]).get(node)
-    if seen is not None and seen.used_by and records.scheduler_place(node):
+    seen, place = look([node]).get(node), records.scheduler_place(node)
+    if place and place.wanted != records.WITHDRAWN and not (seen and seen.foreign):
+        raise LeftAlone(
+            f"{node} is not tested, since it is in shadow mode: Muster does not close it in {place.cluster}"
+        )
+    if seen is not None and seen.used_by and place:
         # A job began between the look and the drain: it ends by itself, and the node is tested another time.
         raise LeftAlone(f"{node} is not tested, since it is in use: {seen.used_by}")
 
@@ -265,7 +278,9 @@ def _differences(places: Iterable[PlaceRecord], down: Collection[str]) -> Iterab
 
 def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
     shown = seen.get(place.name)
-    difference = difference_of(place, shown)
+    lost_marks = shown is not None and shown.open and place.admitted and not shown.marked
+    other = lost_marks and not _tested_since(place.node, shown.created if shown else None)
+    difference = difference_of(place, shown) or (_OTHER.format(place.cluster) if other else "")
     verify = shown.foreign if shown is not None and shown.verify else ""
     if (place.difference, place.verify) != (difference, verify):
         records.note_difference(place.node, difference, verify)
@@ -275,7 +290,8 @@ def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
         return
     if shown.open and place.state in BROKEN:
         why = "somebody opened it, or its scheduler lost the drain"
-        records.drain_again(place.node, why)
+        if not records.drain_again(place.node, why):
+            return
         simulated = "[simulated] " if records.get_node(place.node).simulated else ""
         records.notify(
             f"drained again/{place.node}",
@@ -283,9 +299,16 @@ def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
             f"See who opened it, and `muster node move` if it is healthy",
         )
         carry_out(place.node)
-    elif shown.open and place.admitted and not shown.marked:
-        # What `scontrol reconfigure` lost is set again; this opens and closes nothing.
-        backend_of(place.cluster).admit(place.name, mark_of(place.node), place.wanted_at)
+    elif lost_marks and not other:
+        # What `scontrol reconfigure` lost is set again, by the queue: the node may have been withdrawn meanwhile.
+        records.mark_again(place.node)
+        carry_out(place.node)
+
+
+def _tested_since(node: str, created: datetime.datetime | None) -> bool:
+    """Whether the node's certificate rests on tests that began after its scheduler got the node, where that counts."""
+    found = records.certificate_of(node)
+    return created is None or bool(found and found.tested_since and found.tested_since > created)
 
 
 def difference_of(place: PlaceRecord, seen: Seen | None) -> str:

@@ -79,7 +79,7 @@ def report(dag_id: str, run_id: str) -> str:
 
 
 def release(dag_id: str, run_id: str) -> list[str]:
-    """Stop this run's jobs on the node and release the node."""
+    """Stop this run's jobs on the node, release the node, and carry out what that queues in its scheduler."""
     try:
         remote.stop_leftovers(dag_id, run_id, programme.STAGES, logins.connect)
     except MusterError as error:
@@ -88,5 +88,6 @@ def release(dag_id: str, run_id: str) -> list[str]:
     freed = closing.release(dag_id, run_id, "the run is over")
     for node in freed:
         service.end_test(node)
+        service.carry_out(node)  # a node whose test job kept it open is closed now, unless it passed
     log.info("released %s", ", ".join(freed) or "nothing: the node was released before")
     return freed

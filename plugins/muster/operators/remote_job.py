@@ -100,7 +100,8 @@ class RemoteJobOperator(BaseOperator):
             try:
                 with log_in(attempt.node) as client:
                     agent = build_agent(settings().home / "agents")
-                    attempt, seen = remote.begin(attempt, client, agent, service.step_of_test(attempt.node.name))
+                    step = functools.partial(service.step_of_test, attempt.node.name)
+                    attempt, seen = remote.begin(attempt, client, agent, step)
             except ssh.RemoteError as error:
                 self._starting = None
                 last = self._is_last(context)

@@ -13,7 +13,7 @@ from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
 from muster.errors import BadScheduler, IllegalMove
-from muster.lifecycle.transitions import State, is_person
+from muster.lifecycle.transitions import SERVING, State, is_person
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Node
@@ -60,8 +60,8 @@ class PlaceRecord:
 def place_on_scheduler(node: str, cluster: str, name: str, person: str, reason: str) -> PlaceRecord | None:
     """Give the node a place in a cluster under its name there, or, with cluster "", none. Queues what its state wants.
 
-    Raises IllegalMove without a person and a reason, or if a node in service would change its cluster; BadScheduler if
-    another node has that name there; UnknownNode.
+    Raises IllegalMove without a person and a reason, or if a node in service or in a test would change its place;
+    BadScheduler if another node has that name there; UnknownNode.
     """
     if not is_person(person) or not reason.strip():
         raise IllegalMove(f"{node} keeps its scheduler: another needs a named person and a reason")
@@ -69,7 +69,12 @@ def place_on_scheduler(node: str, cluster: str, name: str, person: str, reason: 
         row = access.node_row(session, node, lock=True)
         place = session.get(SchedulerPlace, node, with_for_update=True)
         before = f"{place.cluster}/{place.name}" if place else "no scheduler"
-        if place is not None and of_state(row) != WITHDRAWN:
+        lease = access.live_lease(session, node)
+        if place is not None and lease is not None:
+            raise IllegalMove(
+                f"{node} is tested in {before}, by run {lease.run_id} of {lease.dag_id}: wait for its end"
+            )
+        if place is not None and State(row.state) in SERVING:
             raise IllegalMove(
                 f"{node} is in service in {before}: move it out first, `muster node move {node} registered --reason …`"
             )
@@ -110,7 +115,10 @@ def scheduler_places(*, waiting: bool = False) -> list[PlaceRecord]:
 
 
 def hold_out(node: str, why: str) -> None:
-    """Queue the withdrawal of a node in production that a run is about to test; its release takes it back."""
+    """Queue the withdrawal of a node in production that a run is about to test; its release takes it back.
+
+    Nothing for a node in shadow mode.
+    """
     with writing() as session:
         row = access.node_row(session, node, lock=True)
         if not row.shadow:
@@ -175,15 +183,28 @@ def note_ended_job(node: str, sentence: str) -> None:
         access.write_event(session, node, state, state, "muster", sentence, {})
 
 
-def drain_again(node: str, seen: str) -> None:
-    """Queue the withdrawal of a node in quarantine that its scheduler shows open, and ask a person about it."""
+def drain_again(node: str, seen: str) -> bool:
+    """Queue the withdrawal of a node in quarantine that its scheduler shows open, and ask a person about it.
+
+    Returns False, and changes nothing, if another end is wanted by now.
+    """
     with writing() as session:
         row = access.node_row(session, node, lock=True)
         place = session.get_one(SchedulerPlace, node, with_for_update=True)
+        if place.wanted != WITHDRAWN:
+            return False
         place.done, place.wanted_at = "", access.now()
         place.question = f"{node} is in {row.state} and was found open in {place.cluster}: {seen}"
         state = State(row.state)
         access.write_event(session, node, state, state, "muster", f"drained again: {seen}", {})
+        return True
+
+
+def mark_again(node: str) -> None:
+    """Queue the confirmed admission of a node once more; nothing if another end is wanted by now, or it still waits."""
+    confirmed = (SchedulerPlace.wanted == ADMITTED, SchedulerPlace.done == ADMITTED)
+    with writing() as session:
+        session.execute(update(SchedulerPlace).where(SchedulerPlace.node == node, *confirmed).values(done=""))
 
 
 def _record(session: Session, node: str) -> PlaceRecord | None:

@@ -19,7 +19,7 @@ from typing import TypeVar
 import paramiko
 
 from muster import records
-from muster.errors import LeaseLost
+from muster.errors import LeaseLost, MusterError
 from muster.records import JobRecord, NodeRecord, RunRecord
 from muster.remote import jobs, launch, outcome, redfish, ssh
 from muster.remote.attempt_key import AttemptKey
@@ -131,23 +131,26 @@ def seed(job_key: str) -> int:
 
 
 def begin(
-    attempt: Attempt, client: paramiko.SSHClient, agent: AgentFile, step: Sequence[str] = ()
+    attempt: Attempt, client: paramiko.SSHClient, agent: AgentFile, step: Callable[[], Sequence[str]] = tuple
 ) -> tuple[Attempt, jobs.Look]:
     """Start the attempt's job unless the node has it already. Returns the attempt and the node's state before.
 
-    First sends the agent if needed, stops every other job on the node, and reads its BMC. ``step``: the words that
-    run it as part of a job of the node's scheduler. Raises RemoteError.
+    First sends the agent if needed, stops every other job on the node, and reads its BMC. ``step``: returns the words
+    that run it as part of a job of the node's scheduler; raises Preempted, SchedulerDown. Raises RemoteError.
     """
     node, key = attempt.node, attempt.job_key
     seen = jobs.look(client, node.work_dir, key, agent.sha256)
     if seen.state is not jobs.State.ABSENT:
         log.info("the job of this attempt is on the node (%s): not started again", seen.state)
+        if seen.state is jobs.State.RUNNING:
+            _stop_if_taken_back(step, attempt, client, seen)
         return attempt, seen
     if jobs.send_agent(client, seen, agent.path, agent.sha256):
         log.info("sent the node side %s", agent.sha256)
     for other in jobs.stop_others(client, seen.work, key):
         log.warning("stopped job %s, which belonged to an attempt or a run that is over", other)
     before = redfish.ask(node.bmc, attempt.task.stage)
+    words = step()
     job = dataclasses.replace(
         attempt.job,
         state=outcome.RUNNING,
@@ -157,9 +160,24 @@ def begin(
         chassis=before.to_json() if before else "",
     )
     records.record_job(job)
-    jobs.start(client, seen, key, attempt.plan.to_json(), node.launch, agent.sha256, step)
+    jobs.start(client, seen, key, attempt.plan.to_json(), node.launch, agent.sha256, words)
     log.info("started job %s on %s: %s", key, node.name, ", ".join(call.probe for call in attempt.plan.probes))
-    return dataclasses.replace(attempt, job=job), seen
+    attempt = dataclasses.replace(attempt, job=job)
+    # A scheduler that takes the node back stops what runs then: a job that begins directly afterwards would go on.
+    _stop_if_taken_back(step, attempt, client, seen)
+    return attempt, seen
+
+
+def _stop_if_taken_back(
+    step: Callable[[], Sequence[str]], attempt: Attempt, client: paramiko.SSHClient, seen: jobs.Look
+) -> None:
+    """Stop the attempt's job unless the node's scheduler confirms that the node is the test's. Raises as ``step``."""
+    try:
+        step()
+    except MusterError:
+        jobs.stop(client, seen.work, attempt.job_key, attempt.node.launch)
+        records.record_job(dataclasses.replace(attempt.job, state=outcome.STOPPED))
+        raise
 
 
 def wait(attempt: Attempt, seen: jobs.Look, grace_s: float) -> Wait:

@@ -10,10 +10,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from muster import records
+from muster.admission import service
 from muster.admission.backend import AdmissionBackend, Mark, Seen
 from muster.admission.clusters import backend_of
+from muster.admission.entry import move
 from muster.admission.kubernetes import BESIDE, CONDITION, LABEL, REQUEST, TAINT
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown
+from muster.lifecycle.transitions import State
+from tests.muster import fleet
 from tests.support.kubernetes import Cluster
 
 MARK = Mark("PASS", datetime.date(2026, 11, 23), "c-1")
@@ -183,6 +188,22 @@ def test_a_list_that_breaks_off_is_no_shorter_list(backend: AdmissionBackend, ku
     kubernetes.mood = ["", "", mood]
     with pytest.raises(SchedulerDown):
         backend.look(["n0", "n1"])
+
+
+def test_a_node_that_is_created_anew_gets_no_mark_of_an_earlier_test(kubernetes: Cluster, fleet_db: str) -> None:
+    node = fleet.new_node().name
+    records.add_node(fleet.new_node())
+    records.place_on_scheduler(node, "kube", "n0", "Ada", "rack 1")
+    fleet.qualify(node)
+    move(node, State.PRODUCTION, "Ada", "needed now")
+    kubernetes.create("n0")
+    for _ in range(2):
+        assert len(service.reconcile()) == 1
+    assert (LABEL in kubernetes.nodes["n0"]["metadata"]["labels"], condition(kubernetes)) == (False, {})
+    assert service.idle([node])[node].idle, "so that it is tested"
+    fleet.qualify(node, "again")
+    assert service.reconcile() == []
+    assert condition(kubernetes)["status"] == "True"
 
 
 def test_the_example_of_a_readiness_rule_waits_for_our_condition() -> None:

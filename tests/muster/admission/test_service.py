@@ -6,13 +6,16 @@ The scheduler is the worked example of docs/extending.md, whose list is a file: 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -26,11 +29,14 @@ from hypothesis.stateful import (
 
 from muster import records
 from muster.admission import clusters, service
+from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.entry import admit, move
 from muster.cli.check import of_controller
-from muster.errors import BadScheduler, IllegalMove, MusterError
+from muster.errors import BadScheduler, IllegalMove, LeftAlone, MusterError, SchedulerDown
 from muster.lifecycle.transitions import State
+from muster.operators import qualification, revalidation
 from muster.records import schedulers
+from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.support.node_list import NodeList, NodeListSettings
 
@@ -147,6 +153,74 @@ def test_a_node_in_quarantine_that_somebody_opened_is_closed_again_and_a_person_
     assert not place.question
 
 
+def marks_lost(patch: pytest.MonkeyPatch, meanwhile: Callable[[], object] = lambda: None, **shown: Any) -> None:
+    """The next look shows the nodes without marks; ``meanwhile`` happens directly after it."""
+    real = NodeList.look
+
+    def look(self: NodeList, names: Collection[str]) -> dict[str, Seen]:
+        patch.setattr(NodeList, "look", real)
+        seen = {name: dataclasses.replace(each, marked=False, **shown) for name, each in real(self, names).items()}
+        meanwhile()
+        return seen
+
+    patch.setattr(NodeList, "look", look)
+
+
+def test_housekeeping_opens_no_node_that_was_quarantined_while_it_looked(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_production()
+    marks_lost(monkeypatch, lambda: move(NODE, State.QUARANTINE, "Ada", "noise"))
+    service.reconcile()
+    assert line(nodes).endswith("muster: noise")
+
+
+def test_housekeeping_asks_about_no_node_that_returned_to_service_while_it_looked(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_production()
+    move(NODE, State.QUARANTINE, "Ada", "noise")
+    nodes.write_text(f"{THERE}\n")
+
+    def repaired() -> None:
+        for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+            move(NODE, state, "Ada", "repaired")
+        fleet.qualify(NODE, "again")
+        move(NODE, State.PRODUCTION, "Ada", "needed now")
+
+    marks_lost(monkeypatch, repaired)
+    service.reconcile()
+    place = records.scheduler_place(NODE)
+    assert place
+    assert (line(nodes), place.question) == (THERE, "")
+
+
+def test_lost_marks_that_cannot_be_set_now_wait_and_stop_nothing_else(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_production()
+    placed("gpu-0002", "r1n2")
+    fleet.qualify("gpu-0002")
+    move("gpu-0002", State.QUARANTINE, "Ada", "noise")
+    nodes.write_text(f"{THERE}\nr1n2\n")
+
+    def refuse(*_: object) -> None:
+        raise SchedulerDown("it does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NodeList, "admit", refuse)
+        marks_lost(patch)
+        service.reconcile()
+    place = records.scheduler_place(NODE)
+    assert place
+    assert (place.waits, place.last_error) == (True, "it does not answer")
+    assert line(nodes, "r1n2").endswith("muster: noise")
+    service.reconcile()
+    place = records.scheduler_place(NODE)
+    assert place
+    assert place.admitted
+
+
 def test_any_other_difference_is_shown_and_not_corrected(nodes: Path) -> None:
     placed()
     service.reconcile()
@@ -210,6 +284,121 @@ def test_a_change_that_is_superseded_while_it_is_carried_out_is_followed(
     records.hold_out(NODE, "revalidation r1")
     assert service.carry_out(NODE) == ""
     assert line(nodes) == THERE
+
+
+def test_the_test_job_of_a_cluster_that_left_the_settings_does_not_stop_the_others(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed()
+    records.add_node(fleet.new_node("gpu-0002"))
+    records.place_on_scheduler("gpu-0002", "beta", "r1n2", "Ada", "rack 1")
+    records.note_test_job("gpu-0002", f"{TEST_PREFIX}1")
+    service.reconcile()
+    assert "muster: registered" in line(nodes)
+    place = records.scheduler_place("gpu-0002")
+    assert place
+    assert place.test_job, "it is ended once the cluster is back"
+
+
+class Jobs:
+    """Test jobs of the list: each runs from its begin to its end. ``ended``: in order."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, str] = {}
+        self.ended: list[str] = []
+        self.down = False
+
+    def check(self) -> None: ...
+
+    def begin(self, node: str, job: str) -> None:
+        self.running[job] = node
+        assert list(self.running.values()).count(node) == 1
+
+    def step(self, job: str) -> tuple[str, ...] | None:
+        return ("step", job) if job in self.running else None
+
+    def end(self, job: str) -> None:
+        if self.down:
+            raise SchedulerDown("it does not answer")
+        self.ended += [job] if self.running.pop(job, "") else []
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> Jobs:
+    """Idle nodes of the list are tested as jobs."""
+    found = Jobs()
+    monkeypatch.setattr(NodeList, "tests", found)
+    return found
+
+
+def revalidate(run: str = "r1") -> records.LeaseRecord:
+    lease = records.acquire_lease(NODE, "node_revalidation", run)
+    service.take_for_test(NODE, f"node_revalidation {run}", "revalidation")
+    records.begin_run("node_revalidation", run, NODE, "short", "idle")
+    return lease
+
+
+def test_a_node_that_its_test_job_leaves_in_revalidation_is_closed_when_the_run_is_over(
+    nodes: Path, jobs: Jobs
+) -> None:
+    in_production()
+    lease = revalidate()
+    assert jobs.running
+    fleet.do_stage(lease, "intake", Verdict.INCONCLUSIVE, findings=(fleet.finding(),))
+    with pytest.raises(AirflowFailException):
+        revalidation.conclude("node_revalidation", "r1")
+    assert (records.get_node(NODE).state, line(nodes)) == (State.REVALIDATION, THERE)
+    qualification.release("node_revalidation", "r1")
+    assert "muster:" in line(nodes)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_node_in_shadow_mode_is_tested_only_while_another_keeps_it_closed(nodes: Path, closed: bool) -> None:
+    """Muster closes none of these."""
+    records.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node())])
+    records.place_on_scheduler(NODE, "alpha", THERE, "Ada", "rack 1")
+    if closed:
+        nodes.write_text(f"{THERE} # alice: muster:verify\n")
+    before = nodes.read_text()
+    with contextlib.nullcontext() if closed else pytest.raises(LeftAlone):
+        service.withdraw_for_test(NODE, "revalidation r1")
+    assert nodes.read_text() == before
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_a_test_job_that_was_left_is_ended_before_another_begins(nodes: Path, jobs: Jobs, down: bool) -> None:
+    in_production()
+    revalidate()
+    (left,) = jobs.running
+    records.release_leases("node_revalidation", "r1", "its process died")
+    jobs.down = down
+    if down:
+        with pytest.raises(SchedulerDown):
+            revalidate("r2")
+        assert jobs.running == {left: THERE}
+        return
+    revalidate("r2")
+    revalidate("r2")
+    assert jobs.ended == [left]
+    assert service.step_of_test(NODE)[1] in jobs.running
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_place_stays_while_a_run_tests_its_node(nodes: Path, held: bool) -> None:
+    placed()
+    if held:
+        fleet.begin(NODE)
+    else:
+        fleet.qualify()
+        move(NODE, State.PRODUCTION, "Ada", "needed now")
+        lease = fleet.begin(NODE, "again")
+        fleet.do_stage(lease, "intake")
+        records.release_leases(lease.dag_id, lease.run_id, "over")
+        assert records.get_node(NODE).state is State.REVALIDATION
+    for cluster, there in (("alpha", "r1n2"), ("", "")):
+        with pytest.raises(IllegalMove):
+            records.place_on_scheduler(NODE, cluster, there, "Ada", "rack 2")
+    assert [place.name for place in records.scheduler_places()] == [THERE]
 
 
 def test_bad_places_are_one_sentence_and_change_nothing(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import muster.remote
 from muster import records
-from muster.errors import LeaseLost
+from muster.errors import LeaseLost, Preempted
 from muster.lifecycle.transitions import STAGES
 from muster.remote import attempt as remote
 from muster.remote import jobs, outcome, ssh
@@ -54,10 +54,10 @@ class Bench:
         sku = load_sku(run.sku, ())
         return remote.claim(TASK, run, sku, lambda _attempt, _job: Programme((), 60.0), begin=begin)
 
-    def begin(self) -> tuple[Attempt, jobs.Look]:
+    def begin(self, step: Callable[[], tuple[str, ...]] = tuple) -> tuple[Attempt, jobs.Look]:
         attempt = self.claim()
         with self.connect() as client:
-            return remote.begin(attempt, client, self.agent)
+            return remote.begin(attempt, client, self.agent, step)
 
     def until_done(self, attempt: Attempt) -> Attempt:
         with self.connect() as client:
@@ -122,6 +122,28 @@ def test_a_retry_finds_the_job_that_a_dead_worker_left(bench: Bench) -> None:
     assert bench.ended == []
     wait = remote.wait(again, seen, grace_s=5.0)
     assert (wait.job_key, wait.deadline_at) == (again.job_key, again.job.started_at.timestamp() + 60.0)
+
+
+@pytest.mark.parametrize("begun", ["", "directly before", "by a worker that died"])
+def test_no_job_runs_on_a_node_that_its_scheduler_took_back(bench: Bench, begun: str) -> None:
+    standin.behave(bench.server.home, intake={"seconds": 600})
+    if begun == "by a worker that died":
+        bench.begin()
+    answers: list[tuple[str, ...]] = [()] if begun == "directly before" else []
+
+    def step() -> tuple[str, ...]:
+        if not answers:
+            raise Preempted("its scheduler took the node back")
+        return answers.pop()
+
+    with pytest.raises(Preempted):
+        bench.begin(step)
+    attempt = bench.claim(begin=False)
+    with bench.connect() as client:
+        seen = jobs.look(client, attempt.node.work_dir, attempt.job_key, "")
+    assert (seen.state is jobs.State.ABSENT) is (begun == "")
+    assert seen.state is not jobs.State.RUNNING
+    assert attempt.job.state == (outcome.STOPPED if begun else outcome.SUBMITTED)
 
 
 def test_only_the_holder_of_the_lease_may_begin(bench: Bench) -> None:
