@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from muster.lifecycle.selection import Idle
@@ -133,8 +133,8 @@ class AdmissionBackend(Protocol):
         """How idle nodes are tested without closing them; None if a test closes its node."""
 
     @property
-    def end_jobs(self) -> Callable[[str], list[str]] | None:
-        """Ends the users' jobs on a node, by name, and returns a description of each.
+    def end_jobs(self) -> Callable[[str], Iterable[str]] | None:
+        """Ends the users' jobs on a node, by name, and yields a description of each once it has ended that one.
 
         None unless the cluster's settings want it (``end_corrupted_jobs``).
         """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import pydantic
@@ -135,17 +135,15 @@ class Kubernetes:
         if self._seen(node).open:
             raise SchedulerDown(f"Kubernetes confirmed the withdrawal of {name}, and shows it open")
 
-    def _end_jobs(self, name: str) -> list[str]:
-        """Delete the users' pods on the node; returns each as "team/train-0 of Job train". Raises SchedulerDown."""
+    def _end_jobs(self, name: str) -> Iterator[str]:
+        """Delete the users' pods on the node; yields each, once deleted, as "team/train-0 of Job train"."""
         self._api.begin()
-        ended = []
         for pod in self._api.pods(name):
             metadata = pod["metadata"]
             if self._is_of_a_user(metadata) and not metadata.get("deletionTimestamp"):
                 self._api.delete_pod(metadata["namespace"], metadata["name"])
                 owners = [f" of {each['kind']} {each['name']}" for each in metadata.get("ownerReferences") or []]
-                ended.append(one_line(f"{metadata['namespace']}/{metadata['name']}{''.join(owners[:1])}"))
-        return ended
+                yield one_line(f"{metadata['namespace']}/{metadata['name']}{''.join(owners[:1])}")
 
     def _node(self, name: str) -> dict[str, Any]:
         node = self._api.node(name)

@@ -8,9 +8,11 @@ slurmctld is down.
 from __future__ import annotations
 
 import datetime
+import functools
 import os
 import pwd
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import pydantic
@@ -31,6 +33,7 @@ FEATURE = "muster"
 
 REASON_LENGTH = 200
 _DRAIN = "DRAIN"
+_JOB = re.compile(r"(\d+)\|(\S+)")
 
 _APART = {
     "RESERVED": "reserved",
@@ -95,11 +98,8 @@ class _Node(pydantic.BaseModel):
 
 
 class _Job(NamedTuple):
-    """A line of squeue."""
-
     number: str
     user: str
-    name: str
 
 
 class Slurm:
@@ -126,11 +126,9 @@ class Slurm:
 
         Raises LeftAlone, SchedulerDown.
         """
+        self._our_user()  # asked before the look, so that nothing lies between the look and the change
         node = self._node(name)
-        seen = self._seen(node)
-        drained = _DRAIN in _words(node)
-        if why := seen.stays_closed(mark):
-            raise LeftAlone(f"{name} stays closed in Slurm: {why}")
+        seen = self._refuse(node, mark)
         if seen.apart:
             return  # nothing of ours keeps it closed, and it is shown as apart, not as admitted
         beside = _beside(node, mark.text)
@@ -138,7 +136,9 @@ class Slurm:
             beside.append(f"AvailableFeatures={','.join(filter(None, (node.features, FEATURE)))}")
         if beside:
             self._update(name, *beside)
-        if drained:
+            node = self._node(name)
+            self._refuse(node, mark)  # somebody may have drained it since: each command may be a login of its own
+        if _DRAIN in _words(node):
             self._update(name, "State=UNDRAIN")
             # Slurm shows the node as not responding until it has answered again, a second later.
             if _DRAIN in _words(self._node(name)):
@@ -146,6 +146,7 @@ class Slurm:
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
         """DRAIN with our reason, unless somebody else closed it. Raises LeftAlone, SchedulerDown."""
+        self._our_user()  # as above
         node = self._node(name)
         seen = self._seen(node)
         if seen.apart:
@@ -158,14 +159,19 @@ class Slurm:
         if self._seen(self._node(name)).open:
             raise SchedulerDown(f"Slurm confirmed the drain of {name}, and shows it open")
 
-    def _end_jobs(self, name: str) -> list[str]:
-        """Cancel all jobs on the node but our test; returns each as "12 (train) of alice". Raises SchedulerDown."""
-        ended = []
+    def _end_jobs(self, name: str) -> Iterator[str]:
+        """Cancel all jobs on the node but our test; yields each, once ended, as "12 (train) of alice"."""
         for job in self._listed(name):
-            if not self._is_test(job):
+            shown = self._name_of(job)
+            if not self._is_test(job, shown):
                 self._runner.run(*self._sudo, "scancel", job.number)
-                ended.append(one_line(f"{job.number} ({job.name}) of {job.user}")[:REASON_LENGTH])
-        return ended
+                yield one_line(f"{job.number} ({shown}) of {job.user}")[:REASON_LENGTH]
+
+    def _refuse(self, node: _Node, mark: Mark) -> Seen:
+        seen = self._seen(node)
+        if why := seen.stays_closed(mark):
+            raise LeftAlone(f"{node.name} stays closed in Slurm: {why}")
+        return seen
 
     def _node(self, name: str) -> _Node:
         try:
@@ -191,7 +197,7 @@ class Slurm:
         apart = next((text for begin, text in _APART.items() if any(word.startswith(begin) for word in words)), "")
         drained = _DRAIN in words
         ours = drained and node.reason.startswith(PREFIX) and node.reason_set_by_user == self._our_user()
-        used = node.alloc_cpus or node.state in ("allocated", "mixed") or "COMPLETING" in words
+        used = "jobs in Slurm" if node.alloc_cpus or {"ALLOCATED", "MIXED", "COMPLETING"} & {*words} else ""
         is_open = not drained and not apart
         return Seen(
             open=is_open,
@@ -199,30 +205,40 @@ class Slurm:
             foreign=f"drained by {node.reason_set_by_user}: {node.reason}" if drained and not ours else "",
             foreign_since=_moment(node.reason_changed_at) if drained and not ours else None,
             apart=apart,
-            used_by=(self._jobs(node.name) if named else "jobs in Slurm") if used else "",
+            used_by=self._jobs(node.name, bool(used)) if named else used,
             unsure="Slurm may start a job on it at any moment" if is_open else "",
             marked=FEATURE in node.features.split(","),
         )
 
-    def _jobs(self, name: str) -> str:
-        jobs = self._listed(name)
-        if jobs and all(map(self._is_test, jobs)):
+    def _jobs(self, name: str, used: bool) -> str:
+        """Returns the users' jobs on the node, also suspended ones, which leave it idle in ``sinfo``."""
+        listed = self._listed(name)
+        jobs = [job for job in listed if job.user != self._me() or not self._is_test(job, self._name_of(job))]
+        if listed and not jobs:
             return ""  # our own test is no allocation
         lines = one_line(", ".join(f"{job.number} of {job.user}" for job in jobs))[:REASON_LENGTH]
-        return f"Slurm job {lines}" if lines else "a Slurm job that ends now"
+        return f"Slurm job {lines}" if lines else "a Slurm job that ends now" if used else ""
 
     def _listed(self, name: str) -> list[_Job]:
-        raw = self._runner.run("squeue", "--noheader", "--nodelist", name, "--format", "%i|%u|%j")
-        lines = raw.decode("utf-8", "replace").split("\n")[:-1]
-        return [_Job(*[*line.split("|", 2), "", ""][:3]) for line in lines]
+        raw = self._runner.run("squeue", "--noheader", "--nodelist", name, "--format", "%A|%u")
+        jobs = []
+        for line in raw.decode("utf-8", "replace").splitlines():
+            found = _JOB.fullmatch(line)
+            if found is None:
+                raise SchedulerDown(f"squeue wrote what Muster cannot read: {line[:40]!r}")
+            jobs.append(_Job(*found.groups()))
+        return jobs
 
-    def _is_test(self, job: _Job) -> bool:
-        return job.name.startswith(TEST_PREFIX) and job.user == self._me()
+    def _name_of(self, job: _Job) -> str:
+        """Asked for alone: a user chooses the name, which may hold whole lines of a list."""
+        raw = self._runner.run("squeue", "--noheader", "--jobs", job.number, "--format", "%j")
+        return raw.decode("utf-8", "replace").removesuffix("\n")
+
+    def _is_test(self, job: _Job, name: str) -> bool:
+        return job.user == self._me() and name.startswith(TEST_PREFIX)
 
     def _me(self) -> str:
-        if self._runner.login is None:
-            return pwd.getpwuid(os.geteuid()).pw_name
-        return self._runner.run("id", "-un").decode().strip()
+        return _user_of(self._runner)
 
     def _our_user(self) -> str:
         self._user = self._user or self._me()
@@ -230,6 +246,14 @@ class Slurm:
 
     def _update(self, name: str, *changes: str) -> None:
         self._runner.run(*self._sudo, "scontrol", "update", f"NodeName={name}", *changes)
+
+
+@functools.cache
+def _user_of(runner: Runner) -> str:
+    """Returns who runs the commands. Raises SchedulerDown."""
+    if runner.login is None:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    return runner.run("id", "-un").decode().strip()
 
 
 def _words(node: _Node) -> list[str]:

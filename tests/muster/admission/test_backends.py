@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import getpass
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -179,6 +180,48 @@ class TestSlurm:
         assert "R" in self.cluster.call("squeue", "-h", "-j", job, "-o", "%t")
         self.backend.admit("n1", MARK)
         until(lambda: self.seen("n1").open)
+
+    def test_a_line_in_a_jobs_name_is_no_job(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        chosen = {"kind": "slurm", "slurm_conf": str(self.cluster.conf), "end_corrupted_jobs": True}
+        monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": chosen}))
+        submit = ("sbatch", "--parsable", "-o", "/dev/null", "--chdir=/", "--wrap", "sleep 60")
+        other = self.cluster.call(*submit, "-w", "n2").strip()
+        job = self.cluster.call(*submit, "-w", "n1", f"--job-name=a\n{other}|root|x").strip()
+        until(lambda: bool(self.seen("n1").used_by) and bool(self.seen("n2").used_by))
+        user = getpass.getuser()
+        assert self.seen("n1").used_by == f"Slurm job {job} of {user}"
+        end_jobs = backend_of("alpha").end_jobs
+        assert end_jobs
+        assert list(end_jobs("n1")) == [f"{job} (a {other}|root|x) of {user}"]
+        assert self.cluster.call("squeue", "-h", "-j", other, "-o", "%t").strip() == "R"
+
+    def test_a_node_whose_job_is_suspended_is_not_idle(self) -> None:
+        job = self.cluster.call("sbatch", "--parsable", "-w", "n1", "-o", "/dev/null", "--wrap", "sleep 60").strip()
+        until(lambda: bool(self.seen("n1").used_by))
+        self.cluster.call("scontrol", "suspend", job)
+        until(lambda: "idle" in self.cluster.call("sinfo", "-h", "-n", "n1", "-o", "%T"))
+        assert f"job {job} of " in self.seen("n1").used_by
+        self.cluster.call("scancel", job)
+
+    @pytest.mark.parametrize("moment", ["the user is looked up", "the certificate is shown"])
+    def test_a_drain_between_our_look_and_our_change_stays(self, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Over SSH each command is a login of its own, so seconds may lie between them."""
+        self.backend.withdraw("n0", "failed burn_in")
+        method = "_our_user" if moment == "the user is looked up" else "_update"
+        ordinary, calls = getattr(self.backend, method), []
+
+        def slow(*args: str) -> object:
+            found = ordinary(*args)
+            if not calls:
+                self.cluster.update("n0", "State=DRAIN", "Reason=bad fan")
+            calls.append(args)
+            return found
+
+        monkeypatch.setattr(self.backend, method, slow)
+        with pytest.raises(LeftAlone):
+            self.backend.admit("n0", MARK)
+        assert "Reason=bad fan" in self.cluster.show("n0")
+        assert "DRAIN" in self.cluster.show("n0")
 
     @pytest.mark.parametrize("tested", ["before", "after"])
     def test_a_person_who_asks_for_a_test_gets_the_node_opened_by_a_later_pass_alone(self, tested: str) -> None:

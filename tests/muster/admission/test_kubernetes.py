@@ -15,7 +15,7 @@ from muster.admission import service
 from muster.admission.backend import AdmissionBackend, Mark, Seen
 from muster.admission.clusters import backend_of
 from muster.admission.entry import move
-from muster.admission.kubernetes import BESIDE, CONDITION, LABEL, REQUEST, TAINT
+from muster.admission.kubernetes import BESIDE, CONDITION, LABEL, REQUEST, TAINT, Kubernetes
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown
 from muster.lifecycle.transitions import State
 from tests.muster import fleet
@@ -150,6 +150,28 @@ def test_users_pods_are_jobs_and_those_of_the_node_are_not(backend: AdmissionBac
     backend.admit("n0", MARK)
     kubernetes.pods[-1]["status"]["phase"] = "Succeeded"
     assert seen(backend).idle.idle
+
+
+def test_a_pod_that_was_deleted_is_named_though_the_next_cannot_be_deleted(
+    kubernetes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = {"kind": "kubernetes", "connection": "kube", "context": "muster", "end_corrupted_jobs": True}
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"kube": chosen}))
+    backend = backend_of("kube")
+    assert isinstance(backend, Kubernetes)
+
+    def delete(namespace: str, name: str) -> None:
+        if name != "train-0":
+            raise SchedulerDown("no answer")
+
+    monkeypatch.setattr(backend._api, "delete_pod", delete)
+    for name in ("train-0", "train-1"):
+        kubernetes.pod(name, "n0")
+    assert backend.end_jobs
+    ended = iter(backend.end_jobs("n0"))
+    assert next(ended) == "team/train-0"
+    with pytest.raises(SchedulerDown):
+        next(ended)
 
 
 @pytest.mark.parametrize("mood", ["another writes first", "429"])
