@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 
 from muster import records
-from muster.operators import mail_rules, notifying
+from muster.operators import mail_rules
 from muster.settings import settings
 from muster_reports import mail, text
 
@@ -32,7 +32,7 @@ def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
     rendered = mail.render(report, archive.keep(report))
     log.info("%s", rendered.subject)
     key = f"{dag_id}/{run_id}/{rendered.report_id}"
-    keys = []
+    keys, notifications = [], []
     if current.mail_recipients:
         message = mail.build_message(rendered, current.mail_from, current.mail_recipients)
         records.outbox_add(key, message.as_bytes())
@@ -44,11 +44,15 @@ def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
         if recipients:
             keys += _mail_by_rule(rule, recipients, rendered, key)
         if rule.notifier:
-            keys.append(notifying.queue(rule, report, key))
-    if not keys:
+            known = {
+                "node": report.node, "verdict": str(report.verdict), "state": report.state_after,
+                "headline": report.headline, "link": report.run_url, "simulated": report.simulated,
+            }  # fmt: skip
+            notifications.append(records.outbox_notify(rule.name, key, known))
+    if not keys and not notifications:
         log.warning("no report is mailed: neither MUSTER_MAIL_TO nor a rule of MUSTER_MAIL_RULES names a recipient")
         return "not mailed: no recipients"
-    found = [upkeep.deliver_mail(each) for each in keys]
+    found = [upkeep.deliver_mail(each) for each in keys + notifications]
     sent, waiting, parked = (sum(counts) for counts in zip(*found, strict=True))
     return f"{sent} sent, {waiting} waiting, {parked} refused"
 

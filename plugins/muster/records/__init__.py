@@ -53,11 +53,13 @@ from muster.records.nodes import (
 )
 from muster.records.notices import notify
 from muster.records.outbox import (
+    NOTIFICATION,
     outbox_add,
     outbox_added,
     outbox_drop,
     outbox_failed,
     outbox_message,
+    outbox_notify,
     outbox_parked,
     outbox_pending,
     outbox_resend,
@@ -261,6 +263,7 @@ __all__ = [
     "outbox_drop",
     "outbox_failed",
     "outbox_message",
+    "outbox_notify",
     "outbox_parked",
     "outbox_pending",
     "outbox_resend",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import email
+import email.message
 import email.policy
 import json
 from collections.abc import Callable
@@ -46,8 +47,8 @@ class Clock:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = MONDAY
-        for what in ("muster.operators.mailing._now", "muster.records.database.access.now"):
-            patch.setattr(what, lambda: self.now)
+        for what in ("operators.mailing._now", "operators.upkeep._now", "records.database.access.now"):
+            patch.setattr(f"muster.{what}", lambda: self.now)
 
 
 def queued() -> list[tuple[str, str, str]]:
@@ -195,6 +196,71 @@ def test_a_notification_whose_rule_is_gone_waits_and_says_so(
     assert deliver(key) == (0, 1, 0)
     (waiting,) = records.outbox_pending()
     assert f"muster mail drop {key}" in waiting.last_error
+
+
+def failing(patch: pytest.MonkeyPatch, *rules: str) -> list[str]:
+    """Rules whose notifiers fail at once; returns the nodes of the attempts, as they come."""
+    tried: list[str] = []
+
+    class Fails:
+        def __init__(self, **_: object) -> None: ...
+
+        def __call__(self, known: dict[str, Any]) -> None:
+            tried.append(known["node"])
+            raise OSError("down")
+
+    patch.setattr("muster.operators.notifying.import_string", lambda _path: Fails)
+    use(patch, *({"name": rule, "notifier": "a.Fails"} for rule in rules))
+    return tried
+
+
+def test_a_notifier_that_is_down_is_tried_once_in_a_delivery_and_after_the_mails(
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
+) -> None:
+    sink, port = Sink(), free_port()
+    connection(monkeypatch, "smtp_default", port)
+    tried = failing(monkeypatch, "chat", "pager")
+    clock = Clock(monkeypatch)
+    for number in range(3):
+        report_of(f"n{number}")
+    monkeypatch.setattr(upkeep, "MAILS_AT_ONCE", 3)
+    report = email.message.EmailMessage()
+    report["Subject"], report["From"], report["To"] = "a mail", "m@x.org", "all@x.org"
+    records.outbox_add("behind them", report.as_bytes())
+    clock.now += datetime.timedelta(minutes=5)
+    monkeypatch.setattr(upkeep, "FRESH", datetime.timedelta(0))
+    controller = Controller(sink, hostname="127.0.0.1", port=port)
+    controller.start()
+    try:
+        deliver()
+    finally:
+        controller.stop()
+    assert (sink.subjects, tried) == (["a mail"], ["n0", "n0"])
+    deliver()
+    assert tried == ["n0", "n0", "n1", "n1"], "the next delivery goes on with the others"
+
+
+def test_rules_that_cannot_be_read_hold_up_no_mail(
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
+) -> None:
+    failing(monkeypatch, "chat")
+    report_of("n1")
+    use(monkeypatch, {"name": "X Y"})
+    assert deliver(records.outbox_pending()[0].key) == (0, 1, 0)
+    assert "MUSTER_MAIL_RULES" in records.outbox_pending()[0].last_error
+
+
+def test_a_notification_is_given_up_after_a_day(
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
+) -> None:
+    clock = Clock(monkeypatch)
+    failing(monkeypatch, "chat")
+    report_of("n1")
+    (key,) = [each.key for each in records.outbox_pending()]
+    clock.now += datetime.timedelta(hours=23)
+    assert deliver(key) == (0, 1, 0)
+    clock.now += datetime.timedelta(hours=2)
+    assert deliver(key) == (0, 0, 1)
 
 
 def test_a_rule_brings_the_digest_of_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:

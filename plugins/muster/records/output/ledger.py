@@ -35,7 +35,7 @@ def fleet_facts(
             .group_by(Event.node)
         )
         delivered = {
-            name: at for name, at in session.execute(entered).tuples() if name in nodes and since <= at < until
+            name: at for name, at in session.execute(entered) if name in nodes and since <= at < until
         }
         events = select(Event).where(Event.at >= since, Event.at < until, Event.from_state != Event.to_state)
         moves = [
