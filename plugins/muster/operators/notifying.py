@@ -10,7 +10,7 @@ from airflow.sdk.module_loading import import_string
 
 from muster import records
 from muster.errors import BadSettings
-from muster.operators import mail_rules
+from muster.lifecycle import mail_rules
 from muster.settings import settings
 
 
@@ -27,10 +27,10 @@ def rule_of(key: str) -> str:
 
 
 def send(key: str, message: bytes, now: datetime.datetime) -> Failure | None:
-    """Send one notification of the outbox by the rule that its key names. Returns why it was not sent, None if it was."""
+    """Send a notification of the outbox by the rule that its key names; returns why it was not sent, None if it was."""
     content = json.loads(message)
     failure = _failure(key, content["known"])
-    return failure and Failure(failure[:500], now >= datetime.datetime.fromisoformat(content["last"]))
+    return None if failure is None else Failure(failure[:500], now >= datetime.datetime.fromisoformat(content["last"]))
 
 
 def _failure(key: str, known: dict[str, object]) -> str | None:

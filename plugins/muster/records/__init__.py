@@ -151,6 +151,7 @@ __all__ = [
     "GIVE_BACK_S",
     "HOST_KEY",
     "NODE_NAME",
+    "NOTIFICATION",
     "VISITS",
     "WITHDRAWN",
     "ZONE",

@@ -15,7 +15,8 @@ from aiosmtpd.controller import Controller
 
 from muster import records
 from muster.errors import BadSettings
-from muster.operators import mail_rules, mailing, upkeep
+from muster.lifecycle import mail_rules
+from muster.operators import mailing, upkeep
 from muster_demo.services import free_port
 from tests.muster import fleet
 
@@ -113,6 +114,54 @@ def test_a_flood_becomes_one_list_at_the_end_of_the_hour(monkeypatch: pytest.Mon
     assert len(records.outbox_pending(due=True)) == 3
     report_of("n9")
     assert len(queued()) == 4, "the next hour has its own mails"
+
+
+def test_quiet_hours_and_the_hours_fill_hold_notifications_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = {"name": "chat", "notifier": "a.b", "an_hour": 2, "quiet": "Mon-Sun 22:00-24:00"}
+    use(monkeypatch, chat)
+    clock = Clock(monkeypatch)
+    for number in range(4):
+        report_of(f"n{number}")
+    midnight = MONDAY.replace(hour=0, minute=0) + datetime.timedelta(days=1)
+    assert [each.retry_at for each in records.outbox_pending()] == [midnight] * 3
+    last = json.loads(records.outbox_message(records.outbox_pending()[-1].id))["known"]
+    assert (last["node"], "n3" in last["headline"]) == ("", True)
+    clock.now = midnight
+    assert len(records.outbox_pending(due=True)) == 3
+
+
+@pytest.mark.parametrize(
+    ("everything", "rules", "expected"),
+    [
+        ("all@x.org", [{"name": "a", "to": ["a@x.org"]}], ["all@x.org"]),
+        ("all@x.org", [{"name": "a", "to": ["a@x.org", "all@x.org"], "notices": True}], ["all@x.org", "a@x.org"]),
+        ("", [{"name": "a", "to": ["a@x.org"]}, {"name": "c", "notifier": "a.b"}], ["a@x.org", "c"]),
+        (
+            "",
+            [{"name": "a", "to": ["a@x.org"]}, {"name": "t", "to": ["t@x.org"], "labels": {"team": "t"}}],
+            ["a@x.org"],
+        ),
+        ("", [{"name": "t", "to": ["t@x.org"], "labels": {"team": "t"}}], ["t@x.org"]),
+        ("", [{"name": "a", "to": ["a@x.org"]}, {"name": "b", "to": ["b@x.org"], "notices": True}], ["b@x.org"]),
+        ("all@x.org", [{"name": "X Y"}], ["all@x.org"]),
+    ],
+)
+def test_a_notice_reaches_somebody_wherever_the_recipients_are_named(
+    monkeypatch: pytest.MonkeyPatch, everything: str, rules: list[dict[str, Any]], expected: list[str]
+) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", everything)
+    use(monkeypatch, *rules)
+    records.notify("ended job 7/n1", "job 7 was ended on n1")
+    records.notify("ended job 7/n1", "job 7 was ended on n1")
+    found = []
+    for each in records.outbox_pending():
+        raw = records.outbox_message(each.id)
+        if each.key.startswith("notify/"):
+            found.append(each.key.split("/")[1])
+            assert json.loads(raw)["known"]["headline"] == "job 7 was ended on n1"
+        else:
+            found.append(str(email.message_from_bytes(raw, policy=email.policy.default)["To"]))
+    assert found == expected
 
 
 class Sink:
@@ -284,7 +333,7 @@ def test_a_rule_brings_the_digest_of_its_nodes(monkeypatch: pytest.MonkeyPatch) 
         {"name": "x", "to": ["a@x.org"], "states": ["heaven"]},
         {"name": "x", "to": ["a@x.org"], "quiet": "at night"},
         {"name": "x", "to": ["a@x.org"], "colour": "red"},
-        {"name": "x", "notifier": "a.b", "an_hour": 3},
+        {"name": "x", "notifier": "a.b", "digest": True},
         {"name": "taken", "to": ["a@x.org"]},
     ],
 )
