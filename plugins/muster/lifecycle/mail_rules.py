@@ -19,8 +19,8 @@ class Rule(pydantic.BaseModel):
     and is of a node with all of ``labels``; what is empty matches everything.
 
     It is mailed to ``to``: in the UTC windows of ``quiet`` at their end, and ``an_hour`` mails an hour at most (0: any
-    number), after which the hour's reports come as one list; both hold for ``notifier`` too. ``notifier``: the path of a
-    class of Airflow's notifiers, made with ``arguments``, whose templates know ``node``, ``verdict``, ``state``,
+    number), after which the hour's reports come as one list; both hold for ``notifier`` too. ``notifier``: the path of
+    a class of Airflow's notifiers, made with ``arguments``, whose templates know ``node``, ``verdict``, ``state``,
     ``headline``, ``link`` and ``simulated``. ``digest``: the addresses get the digest of the nodes with ``labels`` too.
     ``notices``: the rule gets what belongs to no report, such as a user's job that was ended.
     """
