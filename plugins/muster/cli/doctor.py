@@ -291,7 +291,7 @@ def _pool_fix(name: str, current: Settings) -> str:
 
 def mail(current: Settings) -> Check:
     """Reports have a recipient, and the mail server of the SMTP connection answers."""
-    from muster.operators import mail_rules
+    from muster.lifecycle import mail_rules
 
     try:
         rules = mail_rules.read(current.mail_rules)

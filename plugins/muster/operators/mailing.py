@@ -8,14 +8,17 @@ import logging
 from collections.abc import Sequence
 
 from muster import records
-from muster.operators import mail_rules, notifying
+from muster.lifecycle import mail_rules
 from muster.settings import settings
 from muster_reports import mail, text
+from muster_reports.model import RunReport
 
 log = logging.getLogger(__name__)
 DIGEST_PERIOD = datetime.timedelta(days=7)
 FLOOD_MAX = 2000
 """Runs that the list of an hour looks at, the latest."""
+LISTED = 20
+"""Lines of that list in a notification: chats and pagers cut long texts."""
 
 
 def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
@@ -32,7 +35,7 @@ def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
     rendered = mail.render(report, archive.keep(report))
     log.info("%s", rendered.subject)
     key = f"{dag_id}/{run_id}/{rendered.report_id}"
-    keys = []
+    keys, notifications = [], []
     if current.mail_recipients:
         message = mail.build_message(rendered, current.mail_from, current.mail_recipients)
         records.outbox_add(key, message.as_bytes())
@@ -44,45 +47,65 @@ def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
         if recipients:
             keys += _mail_by_rule(rule, recipients, rendered, key)
         if rule.notifier:
-            keys.append(notifying.queue(rule, report, key))
-    if not keys:
+            notifications += _notify_by_rule(rule, report, key)
+    if not keys and not notifications:
         log.warning("no report is mailed: neither MUSTER_MAIL_TO nor a rule of MUSTER_MAIL_RULES names a recipient")
         return "not mailed: no recipients"
-    found = [upkeep.deliver_mail(each) for each in keys]
+    found = [upkeep.deliver_mail(each) for each in keys + notifications]
     sent, waiting, parked = (sum(counts) for counts in zip(*found, strict=True))
     return f"{sent} sent, {waiting} waiting, {parked} refused"
 
 
 def _mail_by_rule(rule: mail_rules.Rule, recipients: Sequence[str], rendered: mail.Rendered, key: str) -> list[str]:
     """Queue the report, or the list of the hour if the hour has its fill. Returns the key of what may be sent now."""
-    now = _now()
-    hour = now.replace(minute=0, second=0, microsecond=0)
-    mine = f"rule/{rule.name}/"
-    sender, due = settings().mail_from, rule.due(now)
-    if rule.an_hour and records.outbox_added(mine, hour, mine + key) >= rule.an_hour:
-        end = hour + datetime.timedelta(hours=1)
-        lines = _of_the_hour(rule, hour)
-        about = f"flood/{rule.name}/{hour:%Y-%m-%dT%H}"
-        sentence = (
-            f"{len(lines)} tests ended from {hour:%H:%M} to {end:%H:%M} UTC that concern you, and you get "
-            f"{text.plural(rule.an_hour, 'report')} an hour (rule {rule.name})"
-        )
-        notice = mail.build_notice(about, sentence, sender, recipients, lines)
-        records.outbox_add(about, notice.as_bytes(), rule.due(end) or end)
+    mine, due, sender = f"rule/{rule.name}/", rule.due(_now()), settings().mail_from
+    if _filled(rule, mine, key):
+        sentence, lines, end = _of_the_hour(rule)
+        about = f"flood/{rule.name}/{_hour():%Y-%m-%dT%H}"
+        records.outbox_add(about, mail.build_notice(about, sentence, sender, recipients, lines).as_bytes(), end)
         return []
-    message = mail.build_message(rendered, sender, recipients)
-    records.outbox_add(mine + key, message.as_bytes(), due)
+    records.outbox_add(mine + key, mail.build_message(rendered, sender, recipients).as_bytes(), due)
     return [] if due else [mine + key]
 
 
-def _of_the_hour(rule: mail_rules.Rule, hour: datetime.datetime) -> list[str]:
+def _notify_by_rule(rule: mail_rules.Rule, report: RunReport, key: str) -> list[str]:
+    """As _mail_by_rule, for the rule's notifier, which gets the list of the hour as its headline."""
+    due = rule.due(_now())
+    if _filled(rule, f"{records.NOTIFICATION}{rule.name}/", key):
+        sentence, lines, end = _of_the_hour(rule)
+        known = {"node": "", "verdict": "", "state": "", "link": "", "simulated": report.simulated}
+        known["headline"] = "\n- ".join([sentence, *lines[:LISTED]])
+        records.outbox_notify(rule.name, f"flood/{_hour():%Y-%m-%dT%H}", known, end)
+        return []
+    known = {
+        "node": report.node, "verdict": str(report.verdict), "state": report.state_after,
+        "headline": report.headline, "link": report.run_url, "simulated": report.simulated,
+    }  # fmt: skip
+    added = records.outbox_notify(rule.name, key, known, due)
+    return [] if due else [added]
+
+
+def _filled(rule: mail_rules.Rule, mine: str, key: str) -> bool:
+    """Whether the hour has its fill of what the outbox keeps under ``mine``, without the report of ``key``."""
+    return bool(rule.an_hour) and records.outbox_added(mine, _hour(), mine + key) >= rule.an_hour
+
+
+def _of_the_hour(rule: mail_rules.Rule) -> tuple[str, list[str], datetime.datetime]:
+    """The sentence and the lines about the tests of this hour, and when to send them."""
+    hour = _hour()
+    end = hour + datetime.timedelta(hours=1)
     labels = {node.name: node.labels for node in records.list_nodes()}
     ended = [run for run in records.list_runs(limit=FLOOD_MAX) if run.ended_at and run.ended_at >= hour]
-    return [
+    lines = [
         f"{'[simulated] ' if run.simulated else ''}{run.node}: {run.verdict}: {run.headline}"
         for run in ended[::-1]
         if rule.matches(run.verdict or "", run.state_after or "", labels.get(run.node, {}))
     ]
+    sentence = (
+        f"{len(lines)} tests ended from {hour:%H:%M} to {end:%H:%M} UTC that concern you, and you get "
+        f"{text.plural(rule.an_hour, 'report')} an hour (rule {rule.name})"
+    )
+    return sentence, lines, rule.due(end) or end
 
 
 def send_digests() -> list[str]:
@@ -112,6 +135,10 @@ def send_digests() -> list[str]:
         upkeep.deliver_mail(key)
         subjects.append(rendered.subject)
     return subjects
+
+
+def _hour() -> datetime.datetime:
+    return _now().replace(minute=0, second=0, microsecond=0)
 
 
 def _now() -> datetime.datetime:

@@ -2,41 +2,47 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+from typing import NamedTuple
 
 from airflow.sdk.module_loading import import_string
 
 from muster import records
-from muster.operators import mail_rules
+from muster.errors import BadSettings
+from muster.lifecycle import mail_rules
 from muster.settings import settings
-from muster_reports.model import RunReport
-
-PREFIX = "notify/"
-"""Begins the key of each notification in the outbox."""
 
 
-def queue(rule: mail_rules.Rule, report: RunReport, report_key: str) -> str:
-    """Put the notification of ``rule`` about ``report`` in the outbox, once; returns its key."""
-    known = {
-        "node": report.node, "verdict": str(report.verdict), "state": report.state_after, "headline": report.headline,
-        "link": report.run_url, "simulated": report.simulated,
-    }  # fmt: skip
-    key = f"{PREFIX}{rule.name}/{report_key}"
-    records.outbox_add(key, json.dumps(known).encode())
-    return key
+class Failure(NamedTuple):
+    """Why a notification was not sent; ``last``: it is not tried again."""
+
+    reason: str
+    last: bool
 
 
-def send(key: str, message: bytes) -> str | None:
-    """Send one notification of the outbox by the rule that its key names. Returns why it was not sent, None if it was.
+def rule_of(key: str) -> str:
+    """The name of the rule of a notification."""
+    return key.removeprefix(records.NOTIFICATION).partition("/")[0]
 
-    Raises BadSettings if the rules cannot be read.
-    """
-    name = key.removeprefix(PREFIX).partition("/")[0]
-    rule = next((each for each in mail_rules.read(settings().mail_rules) if each.name == name), None)
+
+def send(key: str, message: bytes, now: datetime.datetime) -> Failure | None:
+    """Send a notification of the outbox by the rule that its key names; returns why it was not sent, None if it was."""
+    content = json.loads(message)
+    failure = _failure(key, content["known"])
+    return None if failure is None else Failure(failure[:500], now >= datetime.datetime.fromisoformat(content["last"]))
+
+
+def _failure(key: str, known: dict[str, object]) -> str | None:
+    name = rule_of(key)
+    try:
+        rule = next((each for each in mail_rules.read(settings().mail_rules) if each.name == name), None)
+    except BadSettings as error:
+        return str(error)
     if rule is None or not rule.notifier:
         return f"MUSTER_MAIL_RULES has no rule {name} with a notifier any more: give one, or `muster mail drop {key}`"
     try:
-        import_string(rule.notifier)(**rule.arguments)(json.loads(message))
+        import_string(rule.notifier)(**rule.arguments)(known)
     except Exception as error:  # a provider's notifier may raise anything; the next delivery tries again
-        return f"{rule.notifier}: {type(error).__name__}: {error}"[:500]
+        return f"{rule.notifier}: {type(error).__name__}: {error}"
     return None

@@ -39,25 +39,34 @@ class Delivery(NamedTuple):
 
 
 def deliver_mail(key: str | None = None) -> Delivery:
-    """Send what is due in the outbox, mails and notifications, or that of ``key`` alone.
+    """Send what is due in the outbox, mails first, then notifications, or that of ``key`` alone.
 
-    What is refused for now waits, longer each time; a mail with a permanent refusal (5xx) is parked. Recipients
-    that the server refuses do not keep the mail from the others. If the server cannot be reached, all mails stay due.
+    What is refused for now waits, longer each time; a mail with a permanent refusal (5xx) is parked, as is a
+    notification that failed for a day. Recipients that the server refuses do not keep the mail from the others. If the
+    server cannot be reached, all mails stay due.
     """
-    abandoned = datetime.datetime.now(datetime.UTC) - FRESH
+    now = _now()
     pending = [
         each
         for each in records.outbox_pending(MAILS_AT_ONCE, due=key is None, key=key)
-        if key is not None or each.attempts or each.created_at < abandoned
+        if key is not None or each.attempts or each.created_at < now - FRESH
     ]
-    notifications = [each for each in pending if each.key.startswith(notifying.PREFIX)]
+    notifications = [each for each in pending if each.key.startswith(records.NOTIFICATION)]
+    sent = _send_mails([each for each in pending if each not in notifications]) + _notify(notifications, now)
+    parked = [mail for mail in records.outbox_parked() if key is None or mail.key == key]
+    for refused in parked if key is None else ():
+        log.warning("%s is parked and not tried again: %s", refused.key, refused.last_error)
+    return Delivery(sent, records.outbox_waiting(key), len(parked))
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def _send_mails(pending: Sequence[records.OutboxMessage]) -> int:
+    """Returns how many were accepted; ends at once if the server cannot be reached."""
     sent = 0
-    for each in notifications:
-        failure = notifying.send(each.key, records.outbox_message(each.id))
-        sent += _settle(each, None if failure is None else Refusal(failure, permanent=False))
     for each in pending:
-        if each in notifications:
-            continue
         connected = False
         try:
             # One connection per mail: a refused mail must not break the next ones.
@@ -70,10 +79,22 @@ def deliver_mail(key: str | None = None) -> Delivery:
             log.warning("mail cannot be sent now (%s); it is kept and sent by the housekeeping DAG", error)
             break
         sent += _settle(each, refusal)
-    parked = [mail for mail in records.outbox_parked() if key is None or mail.key == key]
-    for refused in parked if key is None else ():
-        log.warning("mail %s is parked, refused by the mail server: %s", refused.key, refused.last_error)
-    return Delivery(sent, records.outbox_waiting(key), len(parked))
+    return sent
+
+
+def _notify(pending: Sequence[records.OutboxMessage], now: datetime.datetime) -> int:
+    """Returns how many were sent. A rule that failed is left alone: each attempt may take half a minute."""
+    sent = 0
+    down: set[str] = set()
+    for each in pending:
+        rule = notifying.rule_of(each.key)
+        if rule in down:
+            continue
+        failure = notifying.send(each.key, records.outbox_message(each.id), now)
+        if failure is not None:
+            down.add(rule)
+        sent += _settle(each, failure and Refusal(failure.reason, permanent=failure.last))
+    return sent
 
 
 def _settle(tried: records.OutboxMessage, refusal: Refusal | None) -> bool:

@@ -51,11 +51,13 @@ from muster.records.nodes import (
 )
 from muster.records.notices import notify
 from muster.records.outbox import (
+    NOTIFICATION,
     outbox_add,
     outbox_added,
     outbox_drop,
     outbox_failed,
     outbox_message,
+    outbox_notify,
     outbox_parked,
     outbox_pending,
     outbox_resend,
@@ -149,6 +151,7 @@ __all__ = [
     "GIVE_BACK_S",
     "HOST_KEY",
     "NODE_NAME",
+    "NOTIFICATION",
     "VISITS",
     "WITHDRAWN",
     "ZONE",
@@ -265,6 +268,7 @@ __all__ = [
     "outbox_drop",
     "outbox_failed",
     "outbox_message",
+    "outbox_notify",
     "outbox_parked",
     "outbox_pending",
     "outbox_resend",

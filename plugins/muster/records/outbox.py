@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
 
 from sqlalchemy import ColumnElement, func, or_, select
 
@@ -16,6 +17,11 @@ RETRY_FIRST = datetime.timedelta(minutes=4)
 """Less than the five minutes between two deliveries of the housekeeping DAG."""
 
 RETRY_MAX = datetime.timedelta(hours=6)
+
+NOTIFICATION = "notify/"
+"""Begins the key of each notification in the outbox; the rest are mails."""
+NOTIFICATION_AGE = datetime.timedelta(hours=24)
+"""How long one is tried: an alarm of yesterday is no news."""
 
 
 def outbox_add(key: str, message: bytes, due: datetime.datetime | None = None) -> str:
@@ -34,6 +40,17 @@ def outbox_add(key: str, message: bytes, due: datetime.datetime | None = None) -
             return "sent already"
         row.message, row.retry_at, row.parked_at, row.recipients = message, due, None, ""
         return "replaced"
+
+
+def outbox_notify(rule: str, about: str, known: Mapping[str, object], due: datetime.datetime | None = None) -> str:
+    """Put in the outbox what the notifier of ``rule`` sends ``about`` something, once; returns its key.
+
+    ``known``: what its templates know. ``due``: it is not sent before.
+    """
+    key = f"{NOTIFICATION}{rule}/{about}"
+    last = (due or access.now()) + NOTIFICATION_AGE
+    outbox_add(key, json.dumps({"known": known, "last": last.isoformat()}).encode(), due)
+    return key
 
 
 def outbox_resend(key: str) -> bool:
@@ -55,7 +72,7 @@ def outbox_drop(key: str) -> bool:
 
 
 def outbox_pending(limit: int = 100, *, due: bool = False, key: str | None = None) -> list[OutboxMessage]:
-    """The mails that wait to be sent, oldest first, without their bytes: a hundred whole mails are 600 MB.
+    """What waits to be sent, mails before notifications, oldest first, without bytes: a hundred mails are 600 MB.
 
     With ``due`` those alone that may be tried now, with ``key`` the one of that key.
     """
@@ -66,7 +83,7 @@ def outbox_pending(limit: int = 100, *, due: bool = False, key: str | None = Non
     if due:
         query = query.where(or_(Outbox.retry_at.is_(None), Outbox.retry_at <= access.now()))
     with reading() as session:
-        rows = session.execute(query.order_by(Outbox.id).limit(limit))
+        rows = session.execute(query.order_by(Outbox.key.startswith(NOTIFICATION), Outbox.id).limit(limit))
         return [OutboxMessage(*row[:-1], _addresses(row[-1])) for row in rows]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import email
+import email.message
 import email.policy
 import json
 from collections.abc import Callable
@@ -14,7 +15,8 @@ from aiosmtpd.controller import Controller
 
 from muster import records
 from muster.errors import BadSettings
-from muster.operators import mail_rules, mailing, upkeep
+from muster.lifecycle import mail_rules
+from muster.operators import mailing, upkeep
 from muster_demo.services import free_port
 from tests.muster import fleet
 
@@ -46,8 +48,8 @@ class Clock:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = MONDAY
-        for what in ("muster.operators.mailing._now", "muster.records.database.access.now"):
-            patch.setattr(what, lambda: self.now)
+        for what in ("operators.mailing._now", "operators.upkeep._now", "records.database.access.now"):
+            patch.setattr(f"muster.{what}", lambda: self.now)
 
 
 def queued() -> list[tuple[str, str, str]]:
@@ -112,6 +114,54 @@ def test_a_flood_becomes_one_list_at_the_end_of_the_hour(monkeypatch: pytest.Mon
     assert len(records.outbox_pending(due=True)) == 3
     report_of("n9")
     assert len(queued()) == 4, "the next hour has its own mails"
+
+
+def test_quiet_hours_and_the_hours_fill_hold_notifications_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = {"name": "chat", "notifier": "a.b", "an_hour": 2, "quiet": "Mon-Sun 22:00-24:00"}
+    use(monkeypatch, chat)
+    clock = Clock(monkeypatch)
+    for number in range(4):
+        report_of(f"n{number}")
+    midnight = MONDAY.replace(hour=0, minute=0) + datetime.timedelta(days=1)
+    assert [each.retry_at for each in records.outbox_pending()] == [midnight] * 3
+    last = json.loads(records.outbox_message(records.outbox_pending()[-1].id))["known"]
+    assert (last["node"], "n3" in last["headline"]) == ("", True)
+    clock.now = midnight
+    assert len(records.outbox_pending(due=True)) == 3
+
+
+@pytest.mark.parametrize(
+    ("everything", "rules", "expected"),
+    [
+        ("all@x.org", [{"name": "a", "to": ["a@x.org"]}], ["all@x.org"]),
+        ("all@x.org", [{"name": "a", "to": ["a@x.org", "all@x.org"], "notices": True}], ["all@x.org", "a@x.org"]),
+        ("", [{"name": "a", "to": ["a@x.org"]}, {"name": "c", "notifier": "a.b"}], ["a@x.org", "c"]),
+        (
+            "",
+            [{"name": "a", "to": ["a@x.org"]}, {"name": "t", "to": ["t@x.org"], "labels": {"team": "t"}}],
+            ["a@x.org"],
+        ),
+        ("", [{"name": "t", "to": ["t@x.org"], "labels": {"team": "t"}}], ["t@x.org"]),
+        ("", [{"name": "a", "to": ["a@x.org"]}, {"name": "b", "to": ["b@x.org"], "notices": True}], ["b@x.org"]),
+        ("all@x.org", [{"name": "X Y"}], ["all@x.org"]),
+    ],
+)
+def test_a_notice_reaches_somebody_wherever_the_recipients_are_named(
+    monkeypatch: pytest.MonkeyPatch, everything: str, rules: list[dict[str, Any]], expected: list[str]
+) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", everything)
+    use(monkeypatch, *rules)
+    records.notify("ended job 7/n1", "job 7 was ended on n1")
+    records.notify("ended job 7/n1", "job 7 was ended on n1")
+    found = []
+    for each in records.outbox_pending():
+        raw = records.outbox_message(each.id)
+        if each.key.startswith("notify/"):
+            found.append(each.key.split("/")[1])
+            assert json.loads(raw)["known"]["headline"] == "job 7 was ended on n1"
+        else:
+            found.append(str(email.message_from_bytes(raw, policy=email.policy.default)["To"]))
+    assert found == expected
 
 
 class Sink:
@@ -197,6 +247,71 @@ def test_a_notification_whose_rule_is_gone_waits_and_says_so(
     assert f"muster mail drop {key}" in waiting.last_error
 
 
+def failing(patch: pytest.MonkeyPatch, *rules: str) -> list[str]:
+    """Rules whose notifiers fail at once; returns the nodes of the attempts, as they come."""
+    tried: list[str] = []
+
+    class Fails:
+        def __init__(self, **_: object) -> None: ...
+
+        def __call__(self, known: dict[str, Any]) -> None:
+            tried.append(known["node"])
+            raise OSError("down")
+
+    patch.setattr("muster.operators.notifying.import_string", lambda _path: Fails)
+    use(patch, *({"name": rule, "notifier": "a.Fails"} for rule in rules))
+    return tried
+
+
+def test_a_notifier_that_is_down_is_tried_once_in_a_delivery_and_after_the_mails(
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
+) -> None:
+    sink, port = Sink(), free_port()
+    connection(monkeypatch, "smtp_default", port)
+    tried = failing(monkeypatch, "chat", "pager")
+    clock = Clock(monkeypatch)
+    for number in range(3):
+        report_of(f"n{number}")
+    monkeypatch.setattr(upkeep, "MAILS_AT_ONCE", 3)
+    report = email.message.EmailMessage()
+    report["Subject"], report["From"], report["To"] = "a mail", "m@x.org", "all@x.org"
+    records.outbox_add("behind them", report.as_bytes())
+    clock.now += datetime.timedelta(minutes=5)
+    monkeypatch.setattr(upkeep, "FRESH", datetime.timedelta(0))
+    controller = Controller(sink, hostname="127.0.0.1", port=port)
+    controller.start()
+    try:
+        deliver()
+    finally:
+        controller.stop()
+    assert (sink.subjects, tried) == (["a mail"], ["n0", "n0"])
+    deliver()
+    assert tried == ["n0", "n0", "n1", "n1"], "the next delivery goes on with the others"
+
+
+def test_rules_that_cannot_be_read_hold_up_no_mail(
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
+) -> None:
+    failing(monkeypatch, "chat")
+    report_of("n1")
+    use(monkeypatch, {"name": "X Y"})
+    assert deliver(records.outbox_pending()[0].key) == (0, 1, 0)
+    assert "MUSTER_MAIL_RULES" in records.outbox_pending()[0].last_error
+
+
+def test_a_notification_is_given_up_after_a_day(
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
+) -> None:
+    clock = Clock(monkeypatch)
+    failing(monkeypatch, "chat")
+    report_of("n1")
+    (key,) = [each.key for each in records.outbox_pending()]
+    clock.now += datetime.timedelta(hours=23)
+    assert deliver(key) == (0, 1, 0)
+    clock.now += datetime.timedelta(hours=2)
+    assert deliver(key) == (0, 0, 1)
+
+
 def test_a_rule_brings_the_digest_of_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_MAIL_TO", "all@x.org")
     use(monkeypatch, {"name": "team", "to": ["team@x.org"], "labels": {"team": "a"}, "digest": True})
@@ -218,7 +333,7 @@ def test_a_rule_brings_the_digest_of_its_nodes(monkeypatch: pytest.MonkeyPatch) 
         {"name": "x", "to": ["a@x.org"], "states": ["heaven"]},
         {"name": "x", "to": ["a@x.org"], "quiet": "at night"},
         {"name": "x", "to": ["a@x.org"], "colour": "red"},
-        {"name": "x", "notifier": "a.b", "an_hour": 3},
+        {"name": "x", "notifier": "a.b", "digest": True},
         {"name": "taken", "to": ["a@x.org"]},
     ],
 )

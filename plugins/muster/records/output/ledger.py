@@ -34,9 +34,7 @@ def fleet_facts(
             .where(Event.to_state == "production", Event.from_state != "production")
             .group_by(Event.node)
         )
-        delivered = {
-            name: at for name, at in session.execute(entered).tuples() if name in nodes and since <= at < until
-        }
+        delivered = {name: at for name, at in session.execute(entered) if name in nodes and since <= at < until}
         events = select(Event).where(Event.at >= since, Event.at < until, Event.from_state != Event.to_state)
         moves = [
             facts.Move(row.node, row.at, row.from_state, row.to_state, row.reason)

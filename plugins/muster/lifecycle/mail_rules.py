@@ -19,9 +19,10 @@ class Rule(pydantic.BaseModel):
     and is of a node with all of ``labels``; what is empty matches everything.
 
     It is mailed to ``to``: in the UTC windows of ``quiet`` at their end, and ``an_hour`` mails an hour at most (0: any
-    number), after which the hour's reports come as one list. ``notifier``: the path of a class of Airflow's notifiers,
-    made with ``arguments``, whose templates know ``node``, ``verdict``, ``state``, ``headline``, ``link`` and
-    ``simulated``. ``digest``: the addresses get the digest of the nodes with ``labels`` too.
+    number), after which the hour's reports come as one list; both hold for ``notifier`` too. ``notifier``: the path of
+    a class of Airflow's notifiers, made with ``arguments``, whose templates know ``node``, ``verdict``, ``state``,
+    ``headline``, ``link`` and ``simulated``. ``digest``: the addresses get the digest of the nodes with ``labels`` too.
+    ``notices``: the rule gets what belongs to no report, such as a user's job that was ended.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -36,14 +37,15 @@ class Rule(pydantic.BaseModel):
     quiet: str = ""
     an_hour: int = pydantic.Field(default=0, ge=0)
     digest: bool = False
+    notices: bool = False
 
     @pydantic.model_validator(mode="after")
     def _usable(self) -> Rule:
         closed(self.quiet, datetime.datetime.now(datetime.UTC))
         if not self.to and not self.notifier:
             raise ValueError(f"rule {self.name} reaches nobody: give to or notifier")
-        if not self.to and (self.quiet or self.an_hour or self.digest):
-            raise ValueError(f"rule {self.name}: quiet, an_hour and digest are for mails: give to")
+        if not self.to and self.digest:
+            raise ValueError(f"rule {self.name}: a digest is a mail: give to")
         return self
 
     def matches(self, verdict: str, state: str, labels: Mapping[str, str]) -> bool:
@@ -55,7 +57,7 @@ class Rule(pydantic.BaseModel):
         )
 
     def due(self, now: datetime.datetime) -> datetime.datetime | None:
-        """When a mail of ``now`` may be sent; None: at once."""
+        """When a mail or a notification of ``now`` may be sent; None: at once."""
         return closed_until(self.quiet, now)
 
 
@@ -79,14 +81,27 @@ def read(chosen: Sequence[Mapping[str, Any]]) -> list[Rule]:
 def recipients(
     rules: Sequence[Rule], everything: Sequence[str], verdict: str, state: str, labels: Mapping[str, str]
 ) -> list[tuple[Rule, tuple[str, ...]]]:
-    """The rules that such a report matches, each with those of its addresses that do not get it already.
+    """The rules that such a report matches, each with those of its addresses that do not get it already."""
+    return _once([rule for rule in rules if rule.matches(verdict, state, labels)], everything)
 
-    An address gets a report once: as one of ``everything``, else by the first rule.
+
+def of_notices(rules: Sequence[Rule], everything: Sequence[str]) -> list[tuple[Rule, tuple[str, ...]]]:
+    """The rules that get notices, as ``recipients`` does.
+
+    Where none asks for them and ``everything`` is empty, it is all rules without labels, or else all: a notice that
+    reaches no one is lost.
     """
+    chosen = [rule for rule in rules if rule.notices]
+    if not chosen and not everything:
+        chosen = [rule for rule in rules if not rule.labels] or list(rules)
+    return _once(chosen, everything)
+
+
+def _once(rules: Sequence[Rule], everything: Sequence[str]) -> list[tuple[Rule, tuple[str, ...]]]:
+    """An address gets a mail once: as one of ``everything``, else by the first rule."""
     seen = set(everything)
     found = []
     for rule in rules:
-        if rule.matches(verdict, state, labels):
-            found.append((rule, tuple(each for each in dict.fromkeys(rule.to) if each not in seen)))
-            seen |= set(rule.to)
+        found.append((rule, tuple(each for each in dict.fromkeys(rule.to) if each not in seen)))
+        seen |= set(rule.to)
     return found
