@@ -187,6 +187,19 @@ def test_a_table_is_copied_as_csv(airflow: Stack, page: browser.Browser) -> None
     assert fleet.FINDING.summary in row
 
 
+@pytest.mark.parametrize(("answer", "why"), [("Response.error()", "does not answer"), ("{status: 401}", "Log in")])
+def test_a_page_that_is_no_longer_renewed_says_so(airflow: Stack, page: browser.Browser, answer: str, why: str) -> None:
+    page.go(f"{airflow.login.url}{PREFIX}/")
+    page.wait("document.querySelector('.csv button')")
+    page.script("document.querySelector('.csv button').focus()")
+    stale = "document.getElementById('stale')"
+    assert page.script(f"{stale}.hidden")
+    page.script(f"window.asked = window.fetch; window.fetch = async () => ({answer})")
+    page.wait(f"!{stale}.hidden && {stale}.innerText.includes({why!r})", 60)
+    page.script("window.fetch = window.asked")
+    page.wait(f"{stale}.hidden", 60)
+
+
 def test_a_link_to_a_run_opens_airflows_own_page(airflow: Stack, page: browser.Browser) -> None:
     page.go(f"{airflow.login.url}/plugin/fleet")
     page.wait(f"{INSIDE}.querySelector('caption')")
