@@ -122,12 +122,13 @@ def test_without_a_login_nothing_is_served(airflow: Stack) -> None:
         for route in web.create_app().routes
         for method in vars(route)["methods"]
     ]
-    closed = [("GET", path) for path in ("/docs", "/redoc", "/openapi.json", "/static/fleet.js", "/nothing")]
-    for method, path in [*routes, *closed]:
-        answer = httpx.request(method, f"{airflow.login.url}{PREFIX}{path}", params={"dag_id": "d", "run_id": "r"})
-        assert answer.status_code in (401, 404), path
-        assert answer.status_code == 401 or "detail" in answer.json(), path
-        assert "gpu-" not in answer.text, path
+    closed = [("GET", path) for path in ("/docs", "/redoc", "/openapi.json", "/nothing")]
+    assert len(routes) >= 10
+    for expected, asked in ((401, [*routes, ("GET", "/static/fleet.js")]), (404, closed)):
+        for method, path in asked:
+            answer = httpx.request(method, f"{airflow.login.url}{PREFIX}{path}", params={"dag_id": "d", "run_id": "r"})
+            assert answer.status_code == expected, (method, path)
+            assert "gpu-" not in answer.text, path
 
 
 def test_programs_read_by_airflows_tokens_and_metrics_by_their_own(airflow: Stack) -> None:
@@ -184,6 +185,19 @@ def test_a_table_is_copied_as_csv(airflow: Stack, page: browser.Browser) -> None
     header, row = page.wait("window.saved").splitlines()
     assert header.startswith('"id","severity","device"')
     assert fleet.FINDING.summary in row
+
+
+@pytest.mark.parametrize(("answer", "why"), [("Response.error()", "does not answer"), ("{status: 401}", "Log in")])
+def test_a_page_that_is_no_longer_renewed_says_so(airflow: Stack, page: browser.Browser, answer: str, why: str) -> None:
+    page.go(f"{airflow.login.url}{PREFIX}/")
+    page.wait("document.querySelector('.csv button')")
+    page.script("document.querySelector('.csv button').focus()")
+    stale = "document.getElementById('stale')"
+    assert page.script(f"{stale}.hidden")
+    page.script(f"window.asked = window.fetch; window.fetch = async () => ({answer})")
+    page.wait(f"!{stale}.hidden && {stale}.innerText.includes({why!r})", 60)
+    page.script("window.fetch = window.asked")
+    page.wait(f"{stale}.hidden", 60)
 
 
 def test_a_link_to_a_run_opens_airflows_own_page(airflow: Stack, page: browser.Browser) -> None:
@@ -278,7 +292,10 @@ def test_a_question_is_answered_beside_its_evidence_and_by_no_viewer(
 
 
 def test_nothing_is_asked_of_another_host(airflow: Stack, page: browser.Browser) -> None:
-    page.go(f"{airflow.login.url}{PREFIX}/node/gpu-0007")
+    page.requested.clear()
+    for path in SHOWN.values():
+        page.go(f"{airflow.login.url}{PREFIX}{path}")
+    assert len(page.requested) >= len(SHOWN)
     hosts = {urllib.parse.urlsplit(url).netloc for url in page.requested if url.startswith("http")}
     assert hosts == {urllib.parse.urlsplit(airflow.login.url).netloc}
 

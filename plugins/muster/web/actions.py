@@ -10,6 +10,7 @@ from typing import Annotated
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from airflow.configuration import conf
 from fastapi import Form, HTTPException, Request
 
 from muster import acting, records
@@ -31,9 +32,14 @@ def may_decide(user: GetUserDep) -> bool:
 
 
 def from_this_page(request: Request) -> None:
-    """Refuse what another site's page sends: browsers name the page's origin with each form. Raises HTTPException."""
-    origin = request.headers.get("origin", "")
-    if urllib.parse.urlsplit(origin).netloc != request.headers.get("host", ""):
+    """Refuse what another site's page sends: browsers name the page's origin with each form. Raises HTTPException.
+
+    Behind a proxy that passes another Host on, the page's origin is the address that Airflow is configured with.
+    """
+    origin = urllib.parse.urlsplit(request.headers.get("origin", ""))
+    public = urllib.parse.urlsplit(conf.get("api", "base_url", fallback=""))
+    ours = origin.netloc == request.headers.get("host", "") or origin[:2] == public[:2]
+    if not origin.netloc or not ours:
         raise HTTPException(403, "this form was not sent by the Fleet page: open the node's page and try again")
 
 
@@ -108,6 +114,8 @@ class Change:
             day = datetime.datetime.strptime(self.until, "%Y-%m-%d").replace(tzinfo=datetime.UTC)
         except ValueError:
             raise MusterError("name the last day of the waiver as YYYY-MM-DD") from None
+        if self.finding not in {each.finding.id for each in records.open_findings(self.node)}:
+            raise MusterError(f"{self.node} has no open finding {self.finding!r}")
         waiver = records.waive_finding(self.finding, day + datetime.timedelta(days=1), self.person, self.reason)
         return f"{waiver.rule} of {waiver.metric} is waived {waiver}; test the node again"
 

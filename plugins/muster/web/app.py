@@ -12,9 +12,12 @@ from urllib.parse import quote
 
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import requires_access_view
-from fastapi import Depends, FastAPI, Form, HTTPException, Request
+from fastapi import Depends, FastAPI, Form, Request
+from fastapi.exception_handlers import http_exception_handler, request_validation_exception_handler
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.exceptions import HTTPException
 
 from muster import records
 from muster.errors import MusterError, UnknownNode, UnknownRun
@@ -52,7 +55,12 @@ def create_app() -> FastAPI:
     app.get("/compare", response_class=HTMLResponse)(comparison)
     app.get("/report", response_class=HTMLResponse)(report)
     app.get("/static/{name}")(static)
+    # A preview's address may be opened again: the browser's reload and bookmarks ask for it without the form.
+    app.get("/node/{name}/test")(node_again)
+    app.get("/approvals/{dag_id}/{dag_run_id}/{task_id}")(questions_again)
     app.add_exception_handler(MusterError, _sentence)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(RequestValidationError, _not_understood)
     return app
 
 
@@ -145,6 +153,16 @@ def _confirm(request: Request, asked: actions.Change | starts.Start, confirmed: 
         body.status_code = 400
         return body
     return _render(request, "change.html.j2", change=asked, error="", sentence=sentence, risks=risks)
+
+
+def node_again(request: Request, name: str) -> Response:
+    """The node's page, for who opens the address of a preview."""
+    return RedirectResponse(f"{_base(request)}{PREFIX}/node/{quote(name)}", status_code=303)
+
+
+def questions_again(request: Request) -> Response:
+    """The open questions, for who opens the address of an answer."""
+    return RedirectResponse(f"{_base(request)}{PREFIX}/approvals", status_code=303)
 
 
 def questions(request: Request, pending: Annotated[list[approvals.Question], Depends(approvals.pending)]) -> Response:
@@ -310,7 +328,36 @@ def _printable(value: object) -> object:
 
 
 def _sentence(request: Request, error: Exception) -> Response:
+    if _wants_page(request):
+        return _trouble(request, 503, str(error))
     return Response(f"{error}\n", status_code=503, media_type="text/plain")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if _wants_page(request):
+        sentence = "log in to Airflow, then open this page again" if error.status_code == 401 else str(error.detail)
+        return _trouble(request, error.status_code, sentence)
+    return await http_exception_handler(request, error)
+
+
+async def _not_understood(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    if _wants_page(request):
+        wrong = [f"{each['loc'][-1]}: {each['msg']}" for each in error.errors()]
+        return _trouble(request, 422, "; ".join(wrong))
+    return await request_validation_exception_handler(request, error)
+
+
+def _wants_page(request: Request) -> bool:
+    return "text/html" in request.headers.get("accept", "")
+
+
+def _trouble(request: Request, status: int, sentence: str) -> Response:
+    """A page with the sentence: inside Airflow's frame JSON would be all that a person sees."""
+    body = _render(request, "trouble.html.j2", sentence=sentence)
+    body.status_code = status
+    return body
 
 
 def _now() -> datetime.datetime:

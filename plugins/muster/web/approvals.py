@@ -24,6 +24,7 @@ from muster import records
 from muster.errors import UnknownNode
 from muster.integration.airflow_api import REASON
 from muster.lifecycle.gate import Admit
+from muster.lifecycle.transitions import is_person
 from muster.web import plots
 from muster.web.access import allowed
 from muster_reports.model import RunReport
@@ -116,5 +117,7 @@ def answer(
     """Answer under the viewer's login, as Airflow's own page does. Raises HTTPException."""
     if not reason.strip():
         raise HTTPException(400, "give a reason: it stays in the node's history")
+    if not is_person(user.get_name()):
+        raise HTTPException(400, f"the login {user.get_name()!r} names no person: log in under your own name to answer")
     payload = UpdateHITLDetailPayload(chosen_options=[option], params_input={REASON: reason.strip()})
     update_hitl_detail(dag_id, dag_run_id, task_id, payload, user, session)

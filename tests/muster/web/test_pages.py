@@ -228,6 +228,16 @@ def test_a_finding_is_waived_from_the_page(client: TestClient) -> None:
     assert (waiver.person, waiver.until.isoformat()[:10]) == ("ada", "2999-01-02")
 
 
+def test_a_finding_of_another_node_is_not_waived(client: TestClient) -> None:
+    for name in ("n1", "n2"):
+        records.add_node(fleet.new_node(name))
+    fleet.fail("n2")
+    (found,) = records.open_findings("n2")
+    form = {"what": "waive", "finding": found.finding.id, "until": "2999-01-01", "reason": "x", "confirmed": "1"}
+    assert client.post("/node/n1", data=form).status_code == 400
+    assert not records.list_waivers(node="n2")
+
+
 @pytest.mark.parametrize(
     "form",
     [
@@ -263,6 +273,19 @@ def test_a_test_is_previewed_with_its_time_and_risks_and_refused_where_it_would_
     fleet.begin("n1")
     refused = client.post("/node/n1/test", data={**form, "confirmed": "yes"})
     assert (refused.status_code, "Nothing was changed" in refused.text) == (400, True)
+
+
+def test_behind_a_proxy_the_configured_address_is_the_pages_origin(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records.add_node(fleet.new_node("n1"))
+    form = {"what": "move", "state": "quarantine", "reason": "x"}
+    origin = {"Origin": "https://fleet.example"}
+    assert client.post("/node/n1", data=form, headers=origin).status_code == 403
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://fleet.example/airflow")
+    assert client.post("/node/n1", data=form, headers=origin).status_code == 200
+    for other in ("http://fleet.example", "https://evil.example", "", "null"):
+        assert client.post("/node/n1", data=form, headers={"Origin": other, "Host": ""}).status_code == 403
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", ""])
@@ -313,6 +336,56 @@ def test_an_answer_needs_a_reason_and_the_pages_own_form(client: TestClient) -> 
     for origin in ("http://evil.example", "null", ""):
         assert client.post(path, data=form, headers={"Origin": origin}).status_code == 403
     assert client.post("/approvals/node_qualification/r/ask", data=form).status_code == 422
+
+
+@pytest.mark.parametrize("login", ["admin", "root", ""])
+def test_a_login_that_names_no_person_answers_nothing(client: TestClient, login: str) -> None:
+    app = client.app
+    assert isinstance(app, FastAPI)
+    app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username=login, role="user")
+    answer = client.post("/approvals/admission/r/ask", data={"option": "Admit", "reason": "seen it"})
+    assert answer.status_code == 400
+    assert "names no person" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/node/unknown", 404),
+        ("GET", "/nothing", 404),
+        ("GET", "/?page=x", 422),
+        ("GET", "/compare", 422),
+        ("POST", "/node/n1", 422),
+        ("POST", "/approvals/admission/r/ask", 422),
+        ("POST", "/compare", 405),
+    ],
+)
+def test_what_goes_wrong_is_a_page_for_browsers_and_json_for_programs(
+    client: TestClient, method: str, path: str, status: int
+) -> None:
+    page_ = client.request(method, path, headers={"Accept": "text/html,*/*;q=0.8"})
+    assert (page_.status_code, page_.headers["content-type"]) == (status, "text/html; charset=utf-8")
+    assert "Content-Security-Policy" in page_.headers
+    plain = client.request(method, path)
+    assert (plain.status_code, plain.headers["content-type"]) == (status, "application/json")
+
+
+def test_the_address_of_a_preview_opens_the_page_it_came_from(client: TestClient) -> None:
+    for path, there in (("/node/n1/test", "/muster/node/n1"), ("/approvals/admission/r/ask", "/muster/approvals")):
+        answer = client.get(path, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (303, there)
+
+
+def test_a_chosen_metric_and_a_chosen_curve_stand_side_by_side(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    lease = fleet.begin("n1")
+    records.begin_stage(lease.dag_id, lease.run_id, "intake", node="n1")
+    parsed, raw = fleet.result(node="n1")
+    records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw, fleet.telemetry(10), node="n1")
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
+    text = page(client, "/node/n1?metric=gemm_rate&curve=x")
+    assert '<input type="hidden" name="curve" value="x">' in text
+    assert '<input type="hidden" name="metric" value="gemm_rate">' in text
 
 
 def test_questions_that_are_not_shown_are_counted(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,23 +62,57 @@
     }
   };
 
+  // The focus stays on the same link, or on the button at the same place, when a part is replaced.
+  const refocus = (old, fresh) => {
+    const focused = document.activeElement;
+    if (!old.contains(focused)) return null;
+    const address = focused.getAttribute("href");
+    const buttons = (root) => [...root.querySelectorAll("button")];
+    return () => (address === null ? buttons(fresh)[buttons(old).indexOf(focused)]
+      : [...fresh.querySelectorAll("a[href]")].find((each) => each.getAttribute("href") === address)
+    )?.focus({ preventScroll: true });
+  };
+
+  // What is shown is old: the page says so, since nothing else on it does.
+  let renewed = new Date(), failures = 0;
+  const stale = (sentence) => {
+    const line = document.getElementById("stale");
+    line.hidden = !sentence;
+    if (line.textContent !== sentence) line.textContent = sentence;
+  };
+  const failed = (status) => {
+    failures += 1;
+    const since = renewed.toLocaleTimeString(undefined, { timeStyle: "short" });
+    if (status === 401) stale(`Not renewed since ${since}: your login has ended. Log in to Airflow again and reload the page.`);
+    else if (failures > 1) stale(`Not renewed since ${since}: Airflow does not answer.`);
+  };
+
   // The answer is empty (204) while nothing has changed, and a hidden page asks nothing.
   const follow = async () => {
     const part = document.querySelector("[data-live]");
-    if (!part || document.hidden || part.contains(document.activeElement)) return;
-    const answer = await fetch(part.dataset.live + encodeURIComponent(part.dataset.version), { credentials: "same-origin" });
+    if (!part || document.hidden || (part.contains(document.activeElement) && document.activeElement.matches("input, select"))) return;
+    const address = part.dataset.live + encodeURIComponent(part.dataset.version);
+    const answer = await fetch(address, { credentials: "same-origin", signal: AbortSignal.timeout(30000) });
     if (answer.status === 200) {
       const parsed = new DOMParser().parseFromString(await answer.text(), "text/html");
       const fresh = parsed.querySelector("[data-live]");
-      if (fresh) { part.replaceWith(fresh); localTimes(fresh); offer(fresh); }
-    }
+      if (!fresh) return failed(200);
+      localTimes(fresh);
+      offer(fresh);
+      const focus = refocus(part, fresh);
+      part.replaceWith(fresh);
+      focus?.();
+    } else if (answer.status !== 204) return failed(answer.status);
+    renewed = new Date();
+    failures = 0;
+    stale("");
   };
 
   addEventListener("DOMContentLoaded", () => {
     localTimes(document);
     offer(document);
     document.addEventListener("click", open);
-    setInterval(() => follow().catch(() => {}), 10000);
+    setInterval(() => follow().catch(() => failed(0)), 10000);
     for (const form of document.querySelectorAll("form[data-filter]")) {
       form.addEventListener("change", () => form.requestSubmit());
     }
