@@ -35,7 +35,7 @@ with DAG(
         )
 
     received: Any = receive()
-    # Should two runs have come this far with one delivery, Airflow itself starts the second one's no more.
+    # If two runs reach this task with one delivery, Airflow refuses the second run of the same id.
     TriggerDagRunOperator(
         task_id="qualify",
         trigger_dag_id="node_qualification",

@@ -58,8 +58,8 @@ with DAG(
         """Release the node."""
         return qualification.release(dag_run.dag_id, dag_run.run_id)
 
-    # A stage runs once the one before it has succeeded or failed, and is skipped if that was skipped. Whether a failure
-    # ends the run, the stage itself looks up: only a blocking stage's FAIL and a lasting INCONCLUSIVE do.
+    # A stage runs once the one before it has succeeded or failed, and is skipped if that was skipped. The
+    # stage itself decides whether a failure ends the run: a blocking stage's FAIL and a lasting INCONCLUSIVE do.
     then = TriggerRule.ONE_DONE
     intake = MusterStageOperator(task_id="intake", stage="intake")
     burn_in = MusterStageOperator(task_id="burn_in", stage="burn_in", trigger_rule=then)

@@ -30,7 +30,7 @@ with DAG(
         """Make a snapshot for every model and level whose nodes were tested or moved since the last one."""
         return statistics.recompute()
 
-    # Where the statistics of one model fail, those of the others are new all the same.
+    # If the statistics of one model fail, those of the others are still new.
     @task(retries=2, retry_delay=datetime.timedelta(seconds=30), trigger_rule="all_done")
     def reevaluate_provisional() -> dict[str, str]:
         """Re-evaluate PROVISIONAL verdicts by the newest snapshot; runs with a new verdict are mailed."""

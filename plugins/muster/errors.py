@@ -57,6 +57,10 @@ class IllegalMove(MusterError):
     """The lifecycle has no such transition, or what it needs is not there."""
 
 
+class NeedsPerson(IllegalMove):
+    """A decision came without a named person or without a reason; nothing was changed."""
+
+
 class UnknownRun(MusterError):
     """No run of that id is recorded."""
 

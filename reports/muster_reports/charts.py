@@ -14,8 +14,9 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from muster_criteria.devices import natural
 from muster_reports.model import RunReport, Series, StageReport
-from muster_reports.text import clean, natural, number
+from muster_reports.text import clean, number
 from muster_reports.view import devices_at_fault
 
 if TYPE_CHECKING:

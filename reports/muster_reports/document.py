@@ -28,7 +28,7 @@ COLOUR = {
 SEVERITY_COLOUR = {Severity.CRITICAL: "#b42318", Severity.WARNING: "#8a5300", Severity.INFO: "#4b5563"}
 
 HTML_BYTES_MAX = 90_000
-"""Of the HTML part as it is sent. Gmail cuts at 102 KB and hides the rest behind a link."""
+"""Largest size in bytes of the HTML part as it is sent. Gmail cuts at 102 KB and hides the rest behind a link."""
 
 MAIL_LIMITS = (
     Limits(rows=40, full=8, items=8, first_screen=4, chars=400),

@@ -15,6 +15,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from muster_criteria.devices import natural
+
 Value = TypeVar("Value")
 
 # CSI (colours, cursor moves), OSC (titles, links) and two-byte escapes of ECMA-48, which a terminal would obey.
@@ -112,11 +114,6 @@ def moment(when: datetime.datetime | None) -> str:
 def plural(count: int, noun: str) -> str:
     """The count with its noun: "1 figure", "3 figures"."""
     return f"{count:,} {noun if count == 1 else noun + 's'}"
-
-
-def natural(name: str) -> tuple[tuple[int, str], ...]:
-    """Sort key under which gpu2 comes before gpu10."""
-    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part)
 
 
 def device_list(devices: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
+from muster_criteria.devices import natural
 from muster_criteria.model import COMMON_CAUSE, Finding, Judgement, Observation, Severity, Verdict
 from muster_reports.advice import ADVICE, PART, least_sure, next_steps, serials_of
 from muster_reports.firstscreen import Caution, cautions, covered, judged_by
@@ -23,7 +24,6 @@ from muster_reports.text import (
     figure,
     label_text,
     moment,
-    natural,
     plural,
     span,
 )

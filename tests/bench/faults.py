@@ -121,14 +121,14 @@ class Case:
 class Outcome:
     """The verdict on one node. ``found``: for each fault the finding that names it, "" if none does.
 
-    ``convicted``: whether one of these is critical; ``wrongly_named``: devices without a fault that a critical finding
+    ``failed``: whether one of these is critical; ``wrongly_named``: devices without a fault that a critical finding
     names; ``headline``: the verdict's own headline.
     """
 
     case: Case
     verdict: Verdict
     found: tuple[str, ...]
-    convicted: tuple[bool, ...]
+    failed: tuple[bool, ...]
     wrongly_named: tuple[str, ...]
     headline: str
 
@@ -182,7 +182,7 @@ def examine(case: Case) -> Outcome:
         case=case,
         verdict=verdict,
         found=tuple(_found(fault, findings) for fault in case.faults),
-        convicted=tuple(_convicted(fault, findings) for fault in case.faults),
+        failed=tuple(_failed(fault, findings) for fault in case.faults),
         wrongly_named=tuple(sorted(_wrongly_named(case.faults, findings))),
         headline=headline,
     )
@@ -193,14 +193,14 @@ def _found(fault: Fault, findings: Iterable[Finding]) -> str:
     return ", ".join(dict.fromkeys(f"{finding.metric} ({finding.rule})" for finding in naming))
 
 
-def _convicted(fault: Fault, findings: Iterable[Finding]) -> bool:
+def _failed(fault: Fault, findings: Iterable[Finding]) -> bool:
     return any(finding.severity is Severity.CRITICAL and fault.names(finding) for finding in findings)
 
 
 def _wrongly_named(faults: Iterable[Fault], findings: Iterable[Finding]) -> set[str]:
     """Devices without a fault that a critical finding names; a node's own findings tell of all its devices."""
-    guilty = {fault.device for fault in faults} | {"node"}
-    return {finding.device for finding in findings if finding.severity is Severity.CRITICAL} - guilty
+    faulty = {fault.device for fault in faults} | {"node"}
+    return {finding.device for finding in findings if finding.severity is Severity.CRITICAL} - faulty
 
 
 def rows(outcome: Outcome) -> list[str]:
@@ -209,12 +209,12 @@ def rows(outcome: Outcome) -> list[str]:
     if not outcome.case.faults:
         return [f"{'(healthy)':<18}{model:<13}{outcome.verdict:<14}{outcome.headline if _failed(outcome) else ''}"]
     lines = []
-    for fault, by, convicted in zip(outcome.case.faults, outcome.found, outcome.convicted, strict=True):
+    for fault, by, failed in zip(outcome.case.faults, outcome.found, outcome.failed, strict=True):
         beside = " + ".join(f"{each.kind} on {each.device}" for each in outcome.case.faults if each is not fault)
         right = "wrong: " + ", ".join(outcome.wrongly_named) if outcome.wrongly_named else fault.device
         why = f"   ({outcome.headline})" if outcome.verdict is Verdict.INCONCLUSIVE else ""
         finding = f"{by or 'NOT FOUND'}{f'   beside {beside}' if beside else ''}{why}"
-        how = "convicted" if convicted else "warned" if by else "NO"
+        how = "failed" if failed else "warned" if by else "NO"
         lines.append(f"{fault.kind:<18}{model:<13}{outcome.verdict:<14}{how:<11}{right:<12}{finding}")
     return lines
 
@@ -232,12 +232,12 @@ def answer(outcomes: Sequence[Outcome], seconds: float) -> dict[str, Any]:
     ]
     well = [outcome for outcome in outcomes if not outcome.case.faults]
     found = sum(bool(by) for _, _, by in planted)
-    convicted = sum(sum(outcome.convicted) for outcome in outcomes)
+    failed = sum(sum(outcome.failed) for outcome in outcomes)
     return {
         "found": found,
         "planted": len(planted),
-        "convicted": convicted,
-        "only_warned": found - convicted,
+        "convicted": failed,
+        "only_warned": found - failed,
         "right_device": sum(bool(by) and not outcome.wrongly_named for outcome, _, by in planted),
         "healthy_failed": sum(_failed(outcome) for outcome in well),
         "healthy": len(well),
@@ -263,7 +263,7 @@ def bench(cases: Sequence[Case], jobs: int) -> int:
     verdicts = collections.Counter(outcome.verdict for outcome in outcomes if not outcome.case.faults)
     print("healthy nodes: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
     figures = answer(outcomes, time.monotonic() - began)
-    print("{found} of {planted} found: {convicted} convicted, {only_warned} only warned of".format_map(figures))
+    print("{found} of {planted} found: {convicted} failed, {only_warned} only warned of".format_map(figures))
     print(json.dumps(figures))
     return 0 if perfect(figures) else 1
 

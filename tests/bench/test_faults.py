@@ -14,7 +14,7 @@ from tests.bench.faults import (
     Case,
     Fault,
     Outcome,
-    _convicted,
+    _failed,
     _found,
     _wrongly_named,
     answer,
@@ -47,8 +47,8 @@ def _finding(metric: str, device: str, severity: Severity = Severity.CRITICAL, *
 def _outcome(
     found: str = "gemm_rate_per_clock (floor)", wrongly_named: tuple[str, ...] = (), warned: bool = False
 ) -> Outcome:
-    convicted = bool(found) and not warned
-    return Outcome(Case("h100-sxm-8", 1, (SLOW,)), Verdict.FAIL, (found,), (convicted,), wrongly_named, "")
+    failed = bool(found) and not warned
+    return Outcome(Case("h100-sxm-8", 1, (SLOW,)), Verdict.FAIL, (found,), (failed,), wrongly_named, "")
 
 
 def test_every_kind_of_defect_must_be_found_by_something() -> None:
@@ -102,12 +102,12 @@ def test_the_bench_is_content_with_nothing_less_than_all(
 
 def test_a_warning_counts_as_found_and_is_distinguished_from_a_failure() -> None:
     warning, elsewhere = _finding("burn_rate_per_clock", "gpu3", Severity.WARNING), _finding("ecc_mode", "gpu3")
-    assert not _convicted(SLOW, [warning, elsewhere])
-    assert _convicted(SLOW, [warning, _finding("gemm_rate_per_clock", "gpu3")])
+    assert not _failed(SLOW, [warning, elsewhere])
+    assert _failed(SLOW, [warning, _finding("gemm_rate_per_clock", "gpu3")])
     figures = answer([_outcome(), _outcome(warned=True), _outcome(warned=True), _outcome(found=""), HEALTHY], 1.0)
     assert (figures["found"], figures["convicted"], figures["only_warned"]) == (3, 1, 2)
     assert "warned" in rows(_outcome(warned=True))[0]
-    assert "convicted" in rows(_outcome())[0]
+    assert "failed" in rows(_outcome())[0]
 
 
 def test_why_nothing_can_be_concluded_is_reported_in_the_table() -> None:

@@ -71,7 +71,7 @@ class Nodes:
         return [process for process in psutil.process_iter() if _works_in(process, work)]
 
     def progress(self, name: str) -> str:
-        """What the rank on a node has last said of its progress."""
+        """The last progress line of the rank on a node."""
         logs = [file.read_text() for file in (self.servers[name].home / "muster" / "jobs").glob("*/progress.jsonl")]
         return "".join(logs)
 

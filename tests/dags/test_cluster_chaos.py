@@ -46,8 +46,8 @@ class Strike:
     def __init__(self, block: Nodes, phase: str, number: int) -> None:
         self.block, self.phase, self.number = block, phase, number
         self.victim = ""
-        self.struck_at = 0.0
-        self.struck: list[psutil.Process] = []
+        self.killed_at = 0.0
+        self.victims: list[psutil.Process] = []
         self.over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -61,7 +61,7 @@ class Strike:
         self.over.set()
         if self._thread.ident:
             self._thread.join()
-        for process in self.struck:
+        for process in self.victims:
             with contextlib.suppress(psutil.Error):
                 process.kill()
 
@@ -70,13 +70,13 @@ class Strike:
             if self.over.wait(0.1):
                 return
         time.sleep(0.5)
-        self.struck_at = time.monotonic()
-        self.struck = [process for process in self.block.jobs(self.victim) if not _is_warden(process)]
-        for process in self.struck:
+        self.killed_at = time.monotonic()
+        self.victims = [process for process in self.block.jobs(self.victim) if not _is_watchdog(process)]
+        for process in self.victims:
             process.send_signal(self.number)
 
 
-def _is_warden(process: psutil.Process) -> bool:
+def _is_watchdog(process: psutil.Process) -> bool:
     """A fork of the agent, in a session of its own."""
     parent = process.parent()
     return os.getsid(process.pid) == process.pid and parent is not None and process.cmdline() == parent.cmdline()
@@ -103,7 +103,7 @@ def test_a_lost_rank_is_named_the_other_ends_and_no_node_is_held(
     states, run_id = validate()
     running = nodes.jobs("n1") + nodes.jobs("n2")
     strike.end()
-    assert strike.struck_at, "it was in that phase"
+    assert strike.killed_at, "it was in that phase"
     assert running == [], "nothing of the run is left on the nodes"
     lost = strike.victim
     (left,) = set(NAMES) - {lost}
@@ -123,7 +123,7 @@ def test_a_slow_rank_fails_and_the_others_pass(
     meeting: Meeting,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Who waits for whom is told by the real network and scheduler, here of a machine that runs four ranks and other
+    # Who waits for whom depends on the real network and scheduler, here of a machine that runs four ranks and other
     # tests on a few cores: steps and a fault that stand out from those.
     steps = {TRAINING: {"step_s": 3.0, "steps": 3}}
     monkeypatch.setattr(member, "cluster_calls", functools.partial(cluster_plan.cluster_calls, overrides=steps))

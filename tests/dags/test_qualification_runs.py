@@ -31,7 +31,7 @@ STAGES = ["intake", "burn_in", "integrity", "performance", "thermal"]
 
 
 class Decree:
-    """The verdict on stages that the stand-in completed; PASS where nothing else is said."""
+    """The verdict on stages that the stand-in completed; PASS by default."""
 
     def __init__(self) -> None:
         self.verdicts: dict[str, Verdict] = {}

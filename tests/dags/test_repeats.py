@@ -1,4 +1,4 @@
-"""A noisy test in whole runs of the DAG: it is asked for again, alone, and both runs are weighed, told and replayed.
+"""A noisy test in whole runs of the DAG: it is repeated alone, and both runs are weighed, reported and replayed.
 
 The node side is a stand-in that claims what the test lets it claim; stages before are passed by decree.
 """

@@ -1,9 +1,9 @@
 """The Helm values: every name in them is one that the chart, Airflow or Muster knows, and the tested ones are there.
 
-The chart's schema is not ours to ship, and 650 kB: ``CHART`` says of the parts that the values use what
+The chart's schema has 650 kB and is not shipped: ``CHART`` declares, for the parts that the values use, what
 ``chart/values.schema.json`` of github.com/apache/airflow declares (read at commit 002e553, with ``values.yaml`` at
-commit d6ba481). Whoever has the chart checks the whole: ``helm template`` refuses values against its schema, and so
-does this test if AIRFLOW_CHART_SCHEMA names that file.
+commit d6ba481). With the chart, ``helm template`` checks the values against the whole schema, and so does this
+test if AIRFLOW_CHART_SCHEMA names that file.
 """
 
 from __future__ import annotations
@@ -69,6 +69,14 @@ def test_the_chart_knows_every_value(values: dict[str, Any]) -> None:
     jsonschema.validate(values, CHART)
     if schema := os.environ.get("AIRFLOW_CHART_SCHEMA"):
         jsonschema.validate(values, json.loads(Path(schema).read_text()))
+
+
+def test_a_value_that_the_chart_does_not_know_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**values, "replicas": 2}, CHART)
+    workers = {**values["workers"], "replica": 2}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**values, "workers": workers}, CHART)
 
 
 def test_airflow_knows_every_option(values: dict[str, Any]) -> None:

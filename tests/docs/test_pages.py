@@ -95,3 +95,11 @@ def test_the_readme_is_short() -> None:
 def test_the_glossary_is_short() -> None:
     glossary = (ROOT / "docs" / "verdicts.md").read_text().partition("## Glossary")[2]
     assert 1 < len(re.findall(r"^\| (?!term|-)", glossary, re.M)) <= 40
+
+
+def test_the_way_of_one_measurement_names_each_file_once() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    way = text.split("## The way of one measurement\n")[1].split("\n## ")[0]
+    named = PATH.findall(way)
+    assert sorted(named) == sorted(set(named))
+    assert all(name.endswith(".py") for name in named)

@@ -42,7 +42,7 @@ def _upgrade(url: str) -> None:
 
 @pytest.fixture
 def muster_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A controller's home of this test's own; records, if not said otherwise, are SQLite in it."""
+    """A controller's home of this test's own; records are SQLite in it by default."""
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MUSTER_SSH_USER", "muster")
     monkeypatch.delenv("MUSTER_DATABASE_URL", raising=False)

@@ -131,8 +131,8 @@ def do_stage(
 ) -> None:
     parsed, raw = result(stage, node=lease.node, environment=environment)
     records.begin_stage(lease.dag_id, lease.run_id, stage, node=lease.node)
-    said_of = judgement(stage, verdict, **fields)
-    records.record_stage(lease.dag_id, lease.run_id, parsed, said_of, raw, node=lease.node)
+    judged = judgement(stage, verdict, **fields)
+    records.record_stage(lease.dag_id, lease.run_id, parsed, judged, raw, node=lease.node)
 
 
 def qualify(

@@ -1,4 +1,4 @@
-"""What a BMC told joined to a node's result: the worse of two readings, the true reason for silence, nothing lost."""
+"""A BMC's readings joined to a node's result: the worse of two readings, the reason for a missing one, nothing lost."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ def cluster() -> Iterator[slurm.Slurm]:
 @pytest.mark.slow
 @pytest.mark.needs_slurm
 def test_a_users_job_runs_and_takes_a_node_back_from_a_test(cluster: slurm.Slurm) -> None:
-    said: list[str] = []
-    users = Jobs(cluster, said.append)
+    messages: list[str] = []
+    users = Jobs(cluster, messages.append)
     users.run_on("n0")
     cluster.update("n1", "State=DRAIN", "Reason=muster: failed | burn_in")
     cluster.call(
@@ -36,7 +36,7 @@ def test_a_users_job_runs_and_takes_a_node_back_from_a_test(cluster: slurm.Slurm
     found = users.seen()
     assert (found.ran, list(found.gave_way)) == (("n0",), ["n0"])
     assert found.closed == {"n1": "muster: failed | burn_in"}
-    assert "the user's after" in said[-1]
+    assert "the user's after" in messages[-1]
 
 
 def test_what_keeps_slurm_out_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,9 +118,9 @@ def test_each_node_has_a_host_key_of_its_own(nodes) -> None:
 
 
 def test_other_keys_and_passwords_are_refused(nodes, folder) -> None:
-    make_key(folder / "stranger")
+    make_key(folder / "foreign")
     with pytest.raises(paramiko.AuthenticationException):
-        connect(nodes["sim-1"], Keys(folder / "stranger", folder / "nothing"))
+        connect(nodes["sim-1"], Keys(folder / "foreign", folder / "nothing"))
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
     with pytest.raises(paramiko.AuthenticationException), client:

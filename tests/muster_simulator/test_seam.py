@@ -28,8 +28,8 @@ def _imports(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", SIMULATED, ids=lambda path: path.name)
 def test_the_model_knows_neither_judge_nor_probes(path: Path) -> None:
-    strangers = ("muster_criteria", "muster.", "muster_reports", "muster_node.probes")
-    assert not [name for name in _imports(path) if name.startswith(strangers)]
+    foreign = ("muster_criteria", "muster.", "muster_reports", "muster_node.probes")
+    assert not [name for name in _imports(path) if name.startswith(foreign)]
 
 
 @pytest.mark.parametrize("path", CRITERIA, ids=lambda path: path.name)

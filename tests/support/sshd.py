@@ -43,7 +43,7 @@ class Sshd:
         self.home = folder / "home"
         self.home.mkdir(parents=True)
         self._process: subprocess.Popen[bytes] | None = None
-        for name in ("host", "login", "stranger"):
+        for name in ("host", "login", "foreign"):
             subprocess.run(
                 ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(folder / name)], check=True
             )

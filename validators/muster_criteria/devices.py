@@ -13,8 +13,6 @@ def kind_of(device: str) -> str:
     return device.partition(":")[0].rstrip("0123456789")
 
 
-def natural(device: str) -> tuple[str, int, str]:
-    """Sort key that puts gpu2 before gpu10."""
-    kind = kind_of(device)
-    number = re.match(r"\d+", device[len(kind) :])
-    return (kind, int(number.group()) if number else -1, device)
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """Sort key under which gpu2 comes before gpu10."""
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part)

@@ -1,7 +1,7 @@
 """A node's result as the controller accepts it: pydantic models beside the node's own classes.
 
-Nothing from a node is trusted: the size is capped before parsing, counts, lengths and device numbers while parsing,
-names are restricted, numbers are finite, and free text loses control, bidirectional and invisible characters.
+Nothing from a node is trusted. The size is limited before parsing; counts, lengths and device numbers are limited while
+parsing. Names are restricted, numbers are finite, and free text loses control, bidirectional and invisible characters.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ KERNEL_EDGE = 96
 KERNEL_ELEMENTS = 65536
 """Largest physical length of a one-dimensional buffer."""
 NEVER_C = 200.0
-"""°C that no part reaches, since its slowdown comes first."""
+"""A temperature in °C that no part reaches, since its slowdown begins below it."""
 SPARE_ROWS = 8
 """Spare rows of a fresh memory bank: this simulation's own choice."""
 _CLAMP = 2.5

@@ -47,7 +47,7 @@ def verify(
     key: Annotated[Path, typer.Option(help="The public key: what `muster certificate key` printed.")],
     json: AsJson = False,
 ) -> None:
-    """Check a certificate's signature and expiry by the public key alone. Whether it was revoked, only records know."""
+    """Check a certificate's signature and expiry by the public key. Only records show whether it was revoked."""
     from muster import records
     from muster.lifecycle import certificate
 

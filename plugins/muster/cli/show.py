@@ -40,7 +40,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: st
         typer.echo(empty)
         return
     if not sys.stdout.isatty():
-        # A pipe has no width: whole cells, parted by tabs, are what the next program can use.
+        # A pipe has no width, and a program reads whole cells, separated by tabs.
         for row in [list(columns), *listed]:
             typer.echo("\t".join(row))
         return

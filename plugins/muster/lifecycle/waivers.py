@@ -6,8 +6,6 @@ import dataclasses
 import datetime
 from collections.abc import Iterable, Sequence
 
-from muster.errors import BadWaiver
-from muster.lifecycle.transitions import is_person
 from muster_criteria.context import waivers
 from muster_criteria.context.waivers import Machine, Waiver
 from muster_criteria.model import Finding, Judgement
@@ -28,9 +26,3 @@ def mark(findings: Iterable[Finding], valid: Sequence[Waiver], machine: Machine)
         )
         for finding in findings
     ]
-
-
-def check_decision(person: str, reason: str) -> None:
-    """Raise BadWaiver unless a named person gives a reason."""
-    if not is_person(person) or not reason.strip():
-        raise BadWaiver("a waiver needs a named person and a reason: --as NAME --reason 'why'")

@@ -52,8 +52,8 @@ def testable(name: str, level: str) -> NodeRecord:
 def controller_ready() -> None:
     """Raise ControllerFault unless certificates can be signed, the SSH key parsed, and the node side packed.
 
-    Called before a run takes a node: no node leaves service for a test that the controller cannot make. That the
-    records can be written, the lease proves. No run reports such a fault, so it is mailed, once a day.
+    Called before a run takes a node: no node leaves service for a test that the controller cannot make. Writing the
+    lease proves that the records can be written. No run reports such a fault, so it is mailed, once a day.
     """
     try:
         records.check_signing_key()

@@ -1,7 +1,7 @@
 """Reports about nodes in service, as asset events: an XID, a crashed job, the return from a long absence.
 
-A report changes no state: it is noted in the node's history, and the planner of idle tests takes it up. What the GPU
-driver's errors demand, the policy of the node's SKU decides.
+A report changes no state: it is noted in the node's history, and the planner of idle tests takes it up. The XID policy
+of the node's SKU decides what an error of the GPU driver requires.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Serials that a node reports while the records have the part in another node: a person decides where it is.
 
-A serial is the node's own word. If it moved parts by itself, a node that reports another's serials would take them out
-of that node, and what it corrupts would make them suspects.
+A serial is what the node reports, without proof. If a report alone moved parts, a node that reports another's serials
+would take parts out of that node, and its own faults would make them suspects.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from muster.errors import BadNode, IllegalMove
-from muster.lifecycle.transitions import State, is_person
+from muster.errors import BadNode
+from muster.lifecycle.decisions import check_decision
+from muster.lifecycle.transitions import State
 from muster.records.database import access
 from muster.records.database.digests import SuspectRow
 from muster.records.database.engine import reading, writing
@@ -57,11 +58,10 @@ def unsure_slots(session: Session, node: str, result: StageResult | None) -> fro
 def confirm_part(node: str, serial: str, person: str, reason: str) -> list[PlacementRecord]:
     """Move the part to the slot in which ``node`` reported it last, on a person's decision; returns its places.
 
-    What made that slot a suspect while the part was contested follows the part from now on. Raises IllegalMove without
+    What made that slot a suspect while the part was contested follows the part from now on. Raises NeedsPerson without
     a named person and a reason, BadNode if the node's last run with serials did not report it, UnknownNode.
     """
-    if not is_person(person) or not reason.strip():
-        raise IllegalMove(f"{serial} is not moved: that needs a named person and a reason")
+    check_decision(person, reason, f"{serial} is not moved")
     with writing() as session:
         row = access.node_row(session, node, lock=True)
         runs = _runs_with_serials(session, row)

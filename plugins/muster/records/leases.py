@@ -7,8 +7,9 @@ from collections.abc import Collection
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from muster.errors import BadNode, IllegalMove, LeaseHeld
-from muster.lifecycle.transitions import IN_FLIGHT, Evidence, State, is_person
+from muster.errors import BadNode, LeaseHeld
+from muster.lifecycle.decisions import check_decision
+from muster.lifecycle.transitions import IN_FLIGHT, Evidence, State
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Job, Lease, Node, Run, StageRecord
@@ -67,10 +68,9 @@ def _next_token(last: int) -> int:
 def raise_fence(node: str, seen: int, person: str, reason: str) -> int:
     """Make the node's next token higher than ``seen``, the highest that it has seen; returns the last token until then.
 
-    Raises IllegalMove without a named person and a reason, BadNode for a token that no controller gives, UnknownNode.
+    Raises NeedsPerson without a named person and a reason, BadNode for a token that no controller gives, UnknownNode.
     """
-    if not is_person(person) or not reason.strip():
-        raise IllegalMove(f"the fence of {node} stays: that needs a named person and a reason")
+    check_decision(person, reason, f"the fence of {node} stays")
     if not seen < TOKEN_MAX:
         raise BadNode(
             f"{node} has the fencing token {seen}, which no controller gave: delete the file `fence` in its work "

@@ -70,8 +70,9 @@ def move_node(name: str, to: State, actor: str, reason: str, evidence: Evidence 
     """Move a node in one transaction with its event; returns the moved node.
 
     Without ``evidence`` it is ``actor``'s own decision, for ``reason``. What the evidence claims about a run (that it
-    holds the node, its verdict, its coverage) is replaced by what is recorded. Into production the gate is asked: what
-    it refuses, no one moves there, and without a person only what it admits. Raises IllegalMove, UnknownNode.
+    holds the node, its verdict, its coverage) is replaced by what is recorded. A move into production needs
+    the gate: a node that it refuses does not enter, and one that it does not admit enters by a person's decision only.
+    Raises IllegalMove, UnknownNode.
     """
     with writing() as session:
         row = access.node_row(session, name, lock=True)

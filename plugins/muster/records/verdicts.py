@@ -7,9 +7,9 @@ import datetime
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from muster.errors import IllegalMove
 from muster.lifecycle.current import current_of
-from muster.lifecycle.transitions import State, is_person
+from muster.lifecycle.decisions import check_decision
+from muster.lifecycle.transitions import State
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Event, FindingRow, Node, Run, StageRecord
@@ -75,10 +75,9 @@ def record_approval(
 ) -> ApprovalRecord:
     """Store a person's decision about the node as an event; it moves nothing (see ``move_node``).
 
-    Raises IllegalMove without a named person and a reason, UnknownNode.
+    Raises NeedsPerson without a named person and a reason, UnknownNode.
     """
-    if not is_person(person) or not reason.strip():
-        raise IllegalMove(f"nothing is approved for {node}: that needs a named person and a reason")
+    check_decision(person, reason, f"nothing is approved for {node}")
     with writing() as session:
         state = State(access.node_row(session, node).state)
         run, reason = f"{dag_id}/{run_id}" if run_id else "", reason.strip()

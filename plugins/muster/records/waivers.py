@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from muster.errors import BadWaiver, UnknownFinding
 from muster.lifecycle import waivers as lifecycle
+from muster.lifecycle.decisions import check_decision
 from muster.lifecycle.transitions import State
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
@@ -25,10 +26,10 @@ def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason
     """Waive a finding until a moment: from the next test on, it alone does not fail its stage.
 
     The waiver follows the part that has the finding. Recorded verdicts stay unchanged.
-    Raises UnknownFinding, and BadWaiver if it is over already, no named person gives a reason, or the part or machine
-    that it was found on is no longer there.
+    Raises UnknownFinding, NeedsPerson without a named person and a reason, and BadWaiver if it is over already or the
+    part or machine that it was found on is no longer there.
     """
-    lifecycle.check_decision(person, reason)
+    check_decision(person, reason, f"{finding_id} is not waived")
     moment = access.now()
     if until <= moment:
         raise BadWaiver(f"a waiver until {until:%Y-%m-%d %H:%M} UTC would be over already: give a later date")
@@ -80,8 +81,8 @@ def _where_now(
 
 
 def revoke_waiver(waiver_id: int, person: str, reason: str) -> Waiver:
-    """End a waiver before its time. Raises BadWaiver if there is none of that id, or it is revoked already."""
-    lifecycle.check_decision(person, reason)
+    """End a waiver before its time. Raises NeedsPerson, and BadWaiver if none of that id is valid."""
+    check_decision(person, reason, f"waiver {waiver_id} is not revoked")
     with writing() as session:
         row = session.get(WaiverRow, waiver_id, with_for_update=True)
         if row is None or row.revoked_at is not None:

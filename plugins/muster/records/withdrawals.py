@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 from muster.errors import IllegalMove
 from muster.lifecycle import breaker as planning
 from muster.lifecycle.breaker import Breaker, Limits
-from muster.lifecycle.transitions import SERVING, State, is_person
+from muster.lifecycle.decisions import check_decision
+from muster.lifecycle.transitions import SERVING, State
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Event, Node
@@ -47,10 +48,9 @@ def breaker_now(session: Session, *, simulated: bool, deciding: bool = False) ->
 def keep_in_service(name: str, person: str, reason: str) -> NodeRecord:
     """Keep a node in service whose verdict is held: removes the mark, keeps the finding.
 
-    Raises IllegalMove if no verdict is held, or without a named person and a reason; UnknownNode.
+    Raises IllegalMove if no verdict is held, NeedsPerson without a named person and a reason, UnknownNode.
     """
-    if not is_person(person) or not reason.strip():
-        raise IllegalMove(f"{name} is not kept: that needs a named person and a reason")
+    check_decision(person, reason, f"{name} is not kept")
     with writing() as session:
         row = access.node_row(session, name, lock=True)
         if not row.held:

@@ -1,4 +1,4 @@
-"""``python -m tests.bench.accuracy --seed S``: how good the judge is, against issue 5's bars.
+"""``python -m tests.bench.accuracy --seed S``: how good the judge is, against its bars.
 
 Everything is simulated. Prints tables in Markdown and, as its last line, the figures as JSON. Ends with status 1, and a
 sentence for each, where bars are missed.

@@ -1,4 +1,4 @@
-"""What issue 5 demands of the judge, and what of it was missed.
+"""What the judge has to reach, and what of it was missed.
 
 Thermal faults fall under the bar for later visits only: the spread of thermal resistance between healthy parts is wider
 than the clock variation's, and no bar is set for it at the first visit.

@@ -7,7 +7,7 @@ All of them make the discrete checks (missing, width, counts, throttling) that e
 * a fixed share of the device's own earlier mean.
 
 The first and the last are tuned metric by metric, which makes them stronger than one share for all would. None of them
-may fail a node for less than 3 %, as Muster may not: that is policy (issue 5), not power.
+may fail a node for less than 3 %, as Muster may not: that is policy, not power.
 """
 
 from __future__ import annotations

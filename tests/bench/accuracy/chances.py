@@ -40,8 +40,8 @@ class ByStage(MusterJudge):
 
     stages: Flags
 
-    def _accuse(self, found: Verdicts, findings: pd.DataFrame) -> None:
-        super()._accuse(found, findings)
+    def _mark_failed(self, found: Verdicts, findings: pd.DataFrame) -> None:
+        super()._mark_failed(found, findings)
         stage = findings["probe"].map(STAGE_OF).map({name: place for place, name in enumerate(STAGES)})
         self.stages[findings["number"].to_numpy(), stage.to_numpy(dtype=np.int64)] = True
 

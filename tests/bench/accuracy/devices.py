@@ -2,7 +2,7 @@
 
 Spreads and where they come from:
 
-* clock at power: 1.75 % in all (issue 5), which is the voltage curve's own (normal, 1.5 %) and leakage's, skewed to the
+* clock at power: 1.75 % in all, which is the voltage curve's own (normal, 1.5 %) and leakage's, skewed to the
   slow side: the range of eight such draws is 5 %, the spread within one healthy node that stas00/ml-engineering
   publishes. Not Student-t(4): of that width one healthy node in 400 would have a GPU 12 % slow, and no test could hold
   both a recall at 12 % and one false fail in 1,000.

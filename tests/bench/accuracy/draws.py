@@ -12,7 +12,7 @@ Array = npt.NDArray[np.float64]
 Shape = tuple[int, ...]
 
 TAIL = 4.0
-"""Degrees of freedom of everything that has heavy tails (issue 5: Student-t(4))."""
+"""Degrees of freedom of everything that has heavy tails: Student-t(4)."""
 
 BLOCKS = 5
 """Timed blocks behind a figure, at the least: the rate probes take the median of five or more."""

@@ -49,8 +49,8 @@ class Fault:
     def hit(self, slots: Slots) -> npt.NDArray[np.bool_]:
         """Nodes × GPUs: which GPUs the fault alters, when it strikes slot ``slots[i]`` of node i."""
         gpus = np.arange(GPUS)
-        struck = slots[:, None]
-        return np.asarray(gpus // 2 == struck // 2 if self.pair else gpus == struck)
+        slots_hit = slots[:, None]
+        return np.asarray(gpus // 2 == slots_hit // 2 if self.pair else gpus == slots_hit)
 
     def inflict(self, devices: Devices, slots: Slots, severity: Severity) -> Devices:
         """The same nodes with this fault in each of them."""

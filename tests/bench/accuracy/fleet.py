@@ -96,8 +96,8 @@ def draw_trials(
     sound = [build(rng, count) for _, count in sizes]
     slots = [rng.integers(0, GPUS, count) for _, count in sizes]
     hits = [
-        cell.fault.hit(struck) if cell.fault else np.zeros((len(struck), GPUS), dtype=np.bool_)
-        for (cell, _), struck in zip(sizes, slots, strict=True)
+        cell.fault.hit(hit_slots) if cell.fault else np.zeros((len(hit_slots), GPUS), dtype=np.bool_)
+        for (cell, _), hit_slots in zip(sizes, slots, strict=True)
     ]
 
     def devices_at(share: float) -> Devices:
@@ -105,10 +105,10 @@ def draw_trials(
         cells = zip(sizes, sound, slots, strict=True)
         return Devices.joined(
             [
-                cell.fault.inflict(devices, struck, cell.fault.part_of(cell.severity, share))
+                cell.fault.inflict(devices, hit_slots, cell.fault.part_of(cell.severity, share))
                 if share and cell.fault and cell.severity
                 else devices
-                for (cell, _), devices, struck in cells
+                for (cell, _), devices, hit_slots in cells
             ]
         )
 

@@ -97,7 +97,7 @@ class MusterJudge:
             number=judged.findings["node"].str[1:].to_numpy(dtype=np.int64),
             probe=judged.findings["metric"].str.removesuffix("_level").map(self._probe_of),
         )
-        self._accuse(found, findings[(findings["breach"] == "fail") & (findings["held"] == "")])
+        self._mark_failed(found, findings[(findings["breach"] == "fail") & (findings["held"] == "")])
         outliers = findings["breach"].isin(("retest", "invalid")) & findings["probe"].isin(self._retested)
         outliers &= findings["number"].isin(nodes[verdict == "RETEST"])
         again = findings.loc[outliers, ["number", "probe"]].drop_duplicates()
@@ -106,7 +106,7 @@ class MusterJudge:
         found.suspected[findings.loc[unlike | (findings["breach"] == "fail"), "number"].to_numpy()] = True
         return again
 
-    def _accuse(self, found: Verdicts, findings: pd.DataFrame) -> None:
+    def _mark_failed(self, found: Verdicts, findings: pd.DataFrame) -> None:
         """Which GPUs are named, and after how many minutes: a second reading follows the stage it is of."""
         node = findings["number"].to_numpy()
         slot = findings["device"].str.extract(r"^gpu(\d)$")[0].to_numpy(dtype=np.float64)

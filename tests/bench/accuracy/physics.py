@@ -4,7 +4,7 @@ Dynamic power grows with the clock to the power 2.5, leakage doubles every 30 °
 this generator's choice of something plausible, such that 7 °C of inlet cost about 1.5 % of clock. Limits of temperature
 are 700 W Hopper's: 87 °C in operation, 89 °C slowdown (NVML and DCGM thresholds).
 
-Run-to-run noise is 0.3–0.5 % of a figure (issue 5): 0.5 % in rates under load, 0.3 % in rates by clock and in copies.
+Run-to-run noise is 0.3–0.5 % of a figure: 0.5 % in rates under load, 0.3 % in rates by clock and in copies.
 """
 
 from __future__ import annotations

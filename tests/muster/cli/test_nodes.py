@@ -1,4 +1,4 @@
-"""``muster node``: what a person types, what is said back, and that a refusal changes nothing."""
+"""``muster node``: arguments, output, and that a refusal changes nothing."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def stored(boot: str, *events: Measurement, serial: str = "") -> tuple[StageResu
 
 
 def record(boot: str, *events: Measurement, serial: str = "") -> None:
-    """One run of gpu-0001 in one boot that told these errors."""
+    """One run of gpu-0001 in one boot with these errors."""
     lease = records.acquire_lease("gpu-0001", fleet.DAG, f"gpu-0001__{boot}")
     records.begin_run(fleet.DAG, lease.run_id, "gpu-0001", "short", "for a test")
     parsed, raw = stored(boot, *events, serial=serial)
@@ -117,7 +117,7 @@ def escalating(tmp_path: Path) -> Callable[..., str]:
     return _made
 
 
-def told_otherwise(muster: Muster, *args: str) -> list[tuple[str, list[str], list[str], list[int]]]:
+def changed_responses(muster: Muster, *args: str) -> list[tuple[str, list[str], list[str], list[int]]]:
     status, out, err = muster("xid", "compare", *args, "--json")
     assert status == 0, err
     return [(each["run"][-3:], each["before"], each["after"], each["boots"]) for each in json.loads(out)]
@@ -131,7 +131,7 @@ def test_a_policy_that_differs_only_in_its_escalation_is_seen_from_that_boot_on(
     for boot in ("b-1", "b-2", "b-3"):
         record(boot, xid(119), xid(119, n=1), xid(63, n=2))
     isolated = ["ISOLATE", "inspect"]
-    decided = [each for each in told_otherwise(muster, "nvidia-xid", "--all") if each[1][0] != "IGNORE"]
+    decided = [each for each in changed_responses(muster, "nvidia-xid", "--all") if each[1][0] != "IGNORE"]
     usual = decided[0][1]
     assert (
         decided
@@ -142,13 +142,13 @@ def test_a_policy_that_differs_only_in_its_escalation_is_seen_from_that_boot_on(
     assert usual[0] in ("REBOOT", "RESET")
 
     sooner = escalating(boots=2)
-    assert told_otherwise(muster, sooner) == [("b-2", usual, isolated, [0, 2])] * 2
+    assert changed_responses(muster, sooner) == [("b-2", usual, isolated, [0, 2])] * 2
     _, out, _ = muster("xid", "compare", sooner)
     assert f"XID 119\t{usual[0]} ({usual[1]})\tISOLATE (inspect, back in 2 boots)" in out
     assert "9 errors: 2 would be treated differently, 2 of them as more severe" in out
-    assert told_otherwise(muster, escalating(boots=4)) == [("b-3", isolated, usual, [3, 0])] * 2
-    assert told_otherwise(muster, escalating(action="rma")) == [("b-3", isolated, ["ISOLATE", "rma"], [3, 3])] * 2
-    assert told_otherwise(muster, escalating(boots=3)) == []
+    assert changed_responses(muster, escalating(boots=4)) == [("b-3", isolated, usual, [3, 0])] * 2
+    assert changed_responses(muster, escalating(action="rma")) == [("b-3", isolated, ["ISOLATE", "rma"], [3, 3])] * 2
+    assert changed_responses(muster, escalating(boots=3)) == []
 
 
 @pytest.mark.usefixtures("node")
@@ -157,8 +157,8 @@ def test_what_came_before_the_time_asked_for_still_counts(muster: Muster, escala
     between = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%S.%f}"
     record("b-2", xid(119))
 
-    assert len(told_otherwise(muster, "nvidia-xid", "--all")) == 2
-    (later,) = told_otherwise(muster, escalating(boots=2), "--since", between)
+    assert len(changed_responses(muster, "nvidia-xid", "--all")) == 2
+    (later,) = changed_responses(muster, escalating(boots=2), "--since", between)
     assert (later[0], later[2][0], later[3]) == ("b-2", "ISOLATE", [0, 2])
 
 
@@ -170,7 +170,7 @@ def test_another_gpu_in_the_slot_does_not_escalate(
     record("b-1", xid(119), serial=serials[0])
     record("b-2", xid(119), serial=serials[1])
 
-    assert bool(told_otherwise(muster, escalating(boots=2))) == escalates
+    assert bool(changed_responses(muster, escalating(boots=2))) == escalates
 
 
 @pytest.mark.usefixtures("node")
@@ -206,9 +206,9 @@ def test_a_ruling_graver_than_the_escalation_stands(muster: Muster, escalating: 
     for boot in ("b-1", "b-2"):
         record(boot, xid(119))
 
-    usual = told_otherwise(muster, "nvidia-xid", "--all")[1][1]
-    assert told_otherwise(muster, escalating(boots=2, severity="MONITOR")) == []
-    (changed,) = told_otherwise(muster, escalating(boots=2, severity=usual[0], action="rma"))
+    usual = changed_responses(muster, "nvidia-xid", "--all")[1][1]
+    assert changed_responses(muster, escalating(boots=2, severity="MONITOR")) == []
+    (changed,) = changed_responses(muster, escalating(boots=2, severity=usual[0], action="rma"))
     assert changed[2] == [usual[0], "rma"]
 
 

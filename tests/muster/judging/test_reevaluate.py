@@ -76,14 +76,14 @@ def judged(template: Path, sqlite_db: str, muster_home: Path, sku: Sku) -> str:
 
 
 def passed(sku: Sku) -> Judgement:
-    """What is said of a visit that only has to be in the records."""
+    """The judgement of a visit that only has to be in the records."""
     return Judgement(STAGE, LEVEL, Verdict.PASS, "by decree", Coverage(1, 1, 1), (), (), False, sku.name, sku.revision)
 
 
 def visited(
     node: str, sku: Sku, run: str, slow: dict[str, float] | None = None, *, verdict_of: Judgement | None = None
 ) -> Judgement:
-    """One more visit, judged by the records (unless it is ``said``) and recorded, as the stage's task does."""
+    """One more visit, judged by the records (unless ``verdict_of`` is given) and recorded, as the stage's task does."""
     result, raw = measured(sku, f"{node} {run}", node, slow or {})
     lease = fleet.begin(node, f"{node}__{run}")
     if verdict_of is None:

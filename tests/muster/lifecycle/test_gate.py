@@ -81,7 +81,7 @@ def test_nothing_but_everything_passes_by_itself(
     dropped: set[str], odd: list[StageVerdict], severities: list[tuple[Severity, str]], waivers: list[float],
     state: State, shadow: bool,
 ) -> None:  # fmt: skip
-    """The conditions of admission, said the other way round, and each of them necessary and together sufficient."""
+    """The conditions of admission, written the other way round, and each of them necessary and together sufficient."""
     verdicts = [each for each in WELL if each.stage not in dropped] + odd
     findings = [found(severity, waived) for severity, waived in severities]
     decision = decision_for(verdicts, findings, [waiver(until) for until in waivers], node(state, shadow=shadow))

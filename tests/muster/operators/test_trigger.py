@@ -74,10 +74,10 @@ def test_another_triggerer_takes_over_and_no_credentials_travel(server: sshd.Ssh
 
 
 def test_the_connection_is_no_second_source_of_trust(server: sshd.Sshd, tmp_path: Path) -> None:
-    stranger = server.key_text("stranger")
+    foreign = server.key_text("foreign")
     with pytest.raises(ssh.WrongHostKey):
-        logins.connect(server.node(host_key=stranger))
-    assert fire(trigger(server, start(server, tmp_path), stranger))["kind"] == "refused"
+        logins.connect(server.node(host_key=foreign))
+    assert fire(trigger(server, start(server, tmp_path), foreign))["kind"] == "refused"
 
 
 def test_without_a_connection_the_settings_name_the_login(
@@ -145,5 +145,5 @@ def test_a_bmc_login_comes_from_its_connection(monkeypatch: pytest.MonkeyPatch) 
     )
     assert asyncio.run(logins.bmc_login(Bmc(url="https://bmc", connection="my_bmc"))) == Login("root", "secret")
     with pytest.raises(BadBmc):
-        asyncio.run(logins.bmc_login(Bmc(url="https://a-stranger", connection="my_bmc")))
+        asyncio.run(logins.bmc_login(Bmc(url="https://foreign", connection="my_bmc")))
     assert asyncio.run(logins.bmc_login(Bmc(url="http://bmc"))) == Login()

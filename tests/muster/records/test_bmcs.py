@@ -1,4 +1,4 @@
-"""A node's BMC in the records: described without secrets, what it told kept as long as what the node sent."""
+"""A node's BMC in the records: described without secrets, its readings kept as long as the node's result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster_criteria.chassis import Chassis
 from tests.muster import fleet
 
 BMC = {"url": "https://10.0.1.1", "connection": "bmc"}
-TOLD = Chassis(trouble="the BMC does not answer").to_json()
+READINGS = Chassis(trouble="the BMC does not answer").to_json()
 
 
 @pytest.mark.usefixtures("fleet_db")
@@ -27,18 +27,18 @@ class TestBmcs:
     def test_what_it_reported_before_a_job_outlives_the_worker(self) -> None:
         records.add_node(fleet.new_node())
         lease = fleet.begin()
-        job = records.JobRecord(lease.dag_id, lease.run_id, "thermal", "0.0", "running", "", chassis=TOLD)
+        job = records.JobRecord(lease.dag_id, lease.run_id, "thermal", "0.0", "running", "", chassis=READINGS)
         records.record_job(job)
         found = records.get_job(lease.dag_id, lease.run_id, "thermal")
         assert found is not None
-        assert found.chassis == TOLD
+        assert found.chassis == READINGS
 
     def test_what_it_reported_is_kept_beside_the_result_and_goes_with_it(self) -> None:
         records.add_node(fleet.new_node())
         lease = fleet.begin()
         parsed, sent = fleet.result()
         records.begin_stage(lease.dag_id, lease.run_id, "intake")
-        raw_chassis = TOLD.encode()
+        raw_chassis = READINGS.encode()
         records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), sent, chassis=raw_chassis)
         kept = records.stage_bytes(lease.dag_id, lease.run_id, "intake")
         assert kept is not None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from muster import acting, records
-from muster.errors import IllegalMove, UnknownGolden
+from muster.errors import NeedsPerson, UnknownGolden
 from muster.judging.case import NO_PEERS
 from muster.judging.reevaluate import reevaluate
 from muster.lifecycle.transitions import State
@@ -41,7 +41,7 @@ def h100() -> tuple[Sku, dict[str, Any]]:
 
 
 def visited(node: str, run: str = "1", *, key: str = KEY, simulated: bool = False, **digests: str) -> Judgement:
-    """A visit whose GPUs gave ``digests`` ("right", if not said otherwise), judged and recorded as the task does."""
+    """A visit whose GPUs gave ``digests`` ("right", by default), judged and recorded as the task does."""
     sku, healthy = h100()
     measured = [measurement("full_entropy", "golden_key", gpu, key, "text") for gpu in GPUS]
     measured += [
@@ -172,7 +172,7 @@ class TestWithdrawal:
     def test_no_named_person_and_no_evidence_are_refused(self) -> None:
         visited("a")
         for person, reason in (("root", "because"), ("Ada", " ")):
-            with pytest.raises(IllegalMove, match="named person and a reason"):
+            with pytest.raises(NeedsPerson):
                 records.withdraw_golden(ID, person, reason)
         with pytest.raises(UnknownGolden, match="there is no golden 'g-0'"):
             records.withdraw_golden("g-0", "Ada", "because")

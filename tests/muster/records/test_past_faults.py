@@ -1,4 +1,4 @@
-"""Earlier convictions follow the part by its serial, in whatever node and slot; one's own run does not count."""
+"""Earlier failures follow the part by its serial to any node and slot; the present run does not count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept so that a verdict can be replayed: readings of sound machines, peer snapshots, what SKU files said."""
+"""What is kept so that a verdict can be replayed: readings of sound machines, peer snapshots, SKU revisions."""
 
 from __future__ import annotations
 

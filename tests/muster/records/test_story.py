@@ -97,7 +97,7 @@ class Story(RuleBasedStateMachine):
         """With any verdict whatever, even one that the stages do not bear out."""
         before = records.get_node(NODE).state
         try:
-            records.finish_run(fleet.DAG, run, verdict, "so it is said")
+            records.finish_run(fleet.DAG, run, verdict, "by claim")
         except MusterError:
             return
         self.verdicts[run] = verdict
@@ -140,9 +140,9 @@ class Story(RuleBasedStateMachine):
     ) -> None:
         """A program asks for a move and claims whatever it likes."""
         before = records.get_node(NODE).state
-        claimed = Evidence(f"{fleet.DAG}/{run}", run_over, verdict, full, budget, "muster", "it said so")
+        claimed = Evidence(f"{fleet.DAG}/{run}", run_over, verdict, full, budget, "muster", "claimed")
         try:
-            records.move_node(NODE, to, "muster", "it said so", claimed)
+            records.move_node(NODE, to, "muster", "claimed", claimed)
         except MusterError:
             return
         self.note_entry(before, run=run)

@@ -201,7 +201,7 @@ def test_a_part_is_confirmed_only_where_it_was_reported_and_by_a_person(serial: 
     assert {each.node for each in records.part_history("BAD") if each.until is None} == {NODE}
 
 
-def test_it_can_be_borne_with_where_it_sits_now(suspect: str) -> None:
+def test_it_can_be_waived_where_it_sits_now(suspect: str) -> None:
     run_all("with another", serials={**PARTS, "gpu3": "NEW"})
     records.add_node(fleet.new_node("gpu-0002"))
     run_all("with the old part", node="gpu-0002", serials={"system": "OTHER", "gpu6": "BAD"})

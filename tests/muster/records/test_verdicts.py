@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from muster import records
-from muster.errors import DifferentMachine, IllegalMove, LeaseHeld, UnknownNode, UnknownRun
+from muster.errors import DifferentMachine, LeaseHeld, NeedsPerson, UnknownNode, UnknownRun
 from muster.lifecycle.current import INCONCLUSIVE, current_of, thoroughness
 from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
 from muster.records import StageVerdict
@@ -23,7 +23,7 @@ from tests.muster import fleet
 NODE = "gpu-0001"
 BLOCK = ("gpu-0001", "gpu-0002", "gpu-0003")
 
-SAID = st.builds(
+RECORDED = st.builds(
     StageVerdict,
     stage=st.sampled_from(["integrity", "thermal"]),
     level=st.sampled_from(LEVELS),
@@ -36,7 +36,7 @@ SAID = st.builds(
 )
 
 
-@given(st.lists(SAID, max_size=8, unique_by=lambda verdicts: verdicts.recorded_at))
+@given(st.lists(RECORDED, max_size=8, unique_by=lambda verdicts: verdicts.recorded_at))
 def test_a_fail_stands_until_something_as_thorough_says_otherwise(verdicts: list[StageVerdict]) -> None:
     stands = current_of(verdicts)
     assert set(stands) <= set(verdicts)
@@ -100,7 +100,7 @@ class TestStanding:
         assert records.approvals(NODE) == [verdicts]
         assert records.get_node(NODE).state is State.REGISTERED
         for person, reason in (("airflow", "why not"), ("Ada", " ")):
-            with pytest.raises(IllegalMove, match="a named person and a reason"):
+            with pytest.raises(NeedsPerson):
                 records.record_approval(NODE, person, "admit", reason)
         with pytest.raises(DBAPIError, match="append-only"), writing() as session:
             session.execute(text("DELETE FROM events"))

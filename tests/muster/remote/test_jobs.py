@@ -122,20 +122,20 @@ def test_stopping_a_job_that_is_over_does_nothing(bench: Bench, client: paramiko
     assert bench.look().exit_code == 0
 
 
-def test_a_stranger_under_a_recycled_pid_is_left_alone(bench: Bench, client: paramiko.SSHClient) -> None:
+def test_a_foreign_process_under_a_recycled_pid_is_left_alone(bench: Bench, client: paramiko.SSHClient) -> None:
     bench.start(seconds=600, die=False)
     bench.until(jobs.State.RUNNING)
     jobs.stop(client, bench.work, KEY)
-    stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    foreign = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
         (bench.folder() / "exit_code").unlink()
-        (bench.folder() / "pid").write_text(str(stranger.pid))
+        (bench.folder() / "pid").write_text(str(foreign.pid))
         assert bench.look().state is jobs.State.GONE
         jobs.stop(client, bench.work, KEY)
-        assert stranger.poll() is None
+        assert foreign.poll() is None
     finally:
-        stranger.kill()
-        stranger.wait()
+        foreign.kill()
+        foreign.wait()
 
 
 def test_the_lease_holder_stops_other_jobs_but_not_its_own(bench: Bench, client: paramiko.SSHClient) -> None:

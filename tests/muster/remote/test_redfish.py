@@ -1,4 +1,4 @@
-"""A BMC asked through Redfish: OpenStack's emulators, started for real; a silence is said, and is never well."""
+"""A BMC asked through Redfish: OpenStack's emulators; a missing answer is reported, never healthy."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_chassis_without_thermal_and_power_is_silent_not_well(folder: Path, st
         read(static)
 
 
-def test_no_server_there_a_stranger_and_one_that_hangs_are_each_one_sentence(folder: Path, static: str) -> None:
+def test_no_server_a_foreign_server_and_one_that_hangs_are_each_one_sentence(folder: Path, static: str) -> None:
     with pytest.raises(BmcSilent, match="could not be read"):
         read(f"http://127.0.0.1:{free_port()}", timeout_s=1)
     with socket.create_server(("127.0.0.1", 0)) as hanging, pytest.raises(BmcSilent, match="could not be read"):

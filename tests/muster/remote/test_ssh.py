@@ -35,13 +35,13 @@ def test_another_host_key_is_refused_even_if_known_hosts_has_it(
     (tmp_path / ".ssh/known_hosts").write_text(f"[127.0.0.1]:{server.port} {server.key_text()}\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ssh.WrongHostKey, match="another host key than the one pinned"):
-        ssh.connect(server.node(host_key=server.key_text("stranger")), who)
+        ssh.connect(server.node(host_key=server.key_text("foreign")), who)
 
 
 def test_a_refused_login_says_so(server: Sshd) -> None:
-    stranger = Credentials(key_file=str(server.folder / "stranger"))
+    foreign = Credentials(key_file=str(server.folder / "foreign"))
     with pytest.raises(ssh.LoginRefused, match=r"this-node \(127.0.0.1:\d+\) refused the login"):
-        ssh.connect(server.node(), stranger)
+        ssh.connect(server.node(), foreign)
 
 
 @pytest.mark.parametrize("broken", ["missing", "unreadable", "no key", "passphrase", "no key given", "proxy"])

@@ -209,8 +209,8 @@ def test_a_job_that_ignores_its_deadline_is_reported(
 
 def test_another_host_key_ends_the_waiting(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
     seen = start(client, server, tmp_path, seconds=1)
-    stranger = NodeAddress.of(server.node(host_key=server.key_text("stranger")))
-    assert until_over(waiter(server, seen, node=stranger)).kind is Kind.REFUSED
+    foreign = NodeAddress.of(server.node(host_key=server.key_text("foreign")))
+    assert until_over(waiter(server, seen, node=foreign)).kind is Kind.REFUSED
 
 
 def test_a_login_that_stays_refused_is_no_lost_node(

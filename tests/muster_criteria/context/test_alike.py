@@ -108,7 +108,7 @@ def test_what_is_waived_or_only_warns_has_no_symptom() -> None:
     assert symptom(dataclasses.replace(SLOW, waived="by ann")) == ""
     assert symptom(dataclasses.replace(SLOW, severity=Severity.WARNING)) == ""
     reboot = dataclasses.replace(SLOW, rule="uncommanded_reboot", metric="evidence", device="node")
-    assert symptom(reboot) == "evidence uncommanded_reboot", "what the controller saw is told apart by what it was"
+    assert symptom(reboot) == "evidence uncommanded_reboot", "evidence of the controller is distinguished by its kind"
 
 
 def test_devices_alike_within_a_node_are_no_group_and_hold_nothing_by_themselves() -> None:

@@ -1,4 +1,4 @@
-"""Earlier convictions of a part stand in the frame, are told with what is found on it, and decide nothing."""
+"""Earlier failures of a part are in the frame and in its findings, and decide nothing."""
 
 from __future__ import annotations
 

@@ -75,10 +75,10 @@ def test_varied_series_have_outliers_only_where_they_are_rare(frozen: Frozen) ->
     limits = Thresholds(frozen.snapshot, STANDARD, ["sku"], catalogue)
     odd, scale = limits.outlier("siblings")[0, series], limits.scale("siblings")[0, series]
     assert odd > 1.1 * STANDARD.retest_z * scale
-    for share, told_of in ((odd * 0.98, False), (odd * 1.02, True)):
+    for share, reported in ((odd * 0.98, False), (odd * 1.02, True)):
         one = scaled(level(frozen), 1.0 - share, metric="clock_0", device="gpu3")
         rules = {rule for rule, _ in rules_and_levels(frozen.sweep(one), device="gpu3", metric="clock_0")}
-        assert ("siblings" in rules) is told_of
+        assert ("siblings" in rules) is reported
 
 
 def test_a_scale_learned_from_few_is_believed_the_less(frozen: Frozen) -> None:

@@ -157,7 +157,7 @@ def test_bad_siblings_do_not_mask_each_other(case: MakeCase, references: Referen
 
 
 def test_a_retest_that_confirms_fails(case: MakeCase, references: References, h100: Sku) -> None:
-    """One such figure is only worth another look, two are rare enough; that there were two runs is told."""
+    """One such figure asks for a retest, two are rare enough; the finding names the number of runs."""
     tails = references.snapshot.tails.copy()
     tails.loc[tails["repeats"] == 2, [name for name in tails if str(name).startswith("q")]] *= 0.5
     frozen = dataclasses.replace(

@@ -166,7 +166,7 @@ def test_an_empty_requirement_is_never_a_pass(case: MakeCase) -> None:
 
 
 def test_reported_but_never_judged_is_not_a_pass(case: MakeCase) -> None:
-    """A stage in which everything is only told, and no rule says anything, has judged nothing."""
+    """A stage in which every figure is only reported, and no rule applies, has judged nothing."""
     spoilt = case("intake", "cpu-generic").limited()
     use = spoilt.sku.programme.stages["intake"].probes["inventory"]
     unjudged = use.model_copy(update={"require": tuple(r.model_copy(update={"judged": False}) for r in use.require)})

@@ -13,7 +13,7 @@ from muster_criteria.model import Action, FaultClass, Finding, Severity
 from muster_criteria.words import listed
 
 PARTNERS_MIN = 2
-"""With fewer partners, the partner may be the cause."""
+"""Fewest partners with wrong payloads that make a member the cause; with fewer, the partner may be the cause."""
 
 
 def judge_payloads(members: Mapping[str, Measurements], block: BlockFindings) -> None:

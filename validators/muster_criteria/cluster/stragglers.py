@@ -12,9 +12,9 @@ from muster_criteria.words import figure
 
 FEW_CONFIDENCE = 0.5
 OTHERS_MIN = 3
-"""With fewer others to compare, the report of one alone moves their median by half of what it is off."""
+"""Fewest others for full confidence: with fewer, a wrong report of one moves their median by half of its error."""
 LATE_S = 0.010
-"""Below this a host's scheduler alone makes a rank late."""
+"""Smallest lateness that counts, in seconds; a host's scheduler alone causes less."""
 
 
 @dataclasses.dataclass(frozen=True)

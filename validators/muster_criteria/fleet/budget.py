@@ -22,11 +22,11 @@ import math
 from muster_criteria.fleet.comparisons import Spread
 
 NODE_RULES = ("node_peers", "node_drift")
-"""Rules about the node's own level: all its devices alike, which is no device's fault."""
+"""Rules that compare the common level of all devices of a node; a finding blames no single device."""
 OWN_PAST = ("drift", "node_drift")
-"""Rules that compare a device, or a node, with its own earlier visits: only noise is in what they compare."""
+"""Rules that compare a device, or a node, with its own earlier visits; only noise separates these figures."""
 COMPARED = ("peers", "siblings")
-"""Rules that compare a part with others: part-to-part variation is in what they compare."""
+"""Rules that compare a part with others; part-to-part variation separates these figures, too."""
 
 SHARES: dict[str, dict[Spread, tuple[float, float]]] = {
     "peers": {"low": (0.05, 0.31), "varied": (0.20, 0.01)},
@@ -44,7 +44,7 @@ SHARES_WITHOUT_PAST: dict[str, dict[Spread, tuple[float, float]]] = {
     **dict.fromkeys(ABOUT_PAST, _NOTHING),
     "peers": {**SHARES["peers"], "varied": (0.47, 0.01)},
 }
-"""The same for a device that has not the visits behind it that its own past needs."""
+"""The same for a device that has too few visits for the rules about its own past."""
 
 
 def varies_by_part(rule: str, spread: Spread) -> bool:

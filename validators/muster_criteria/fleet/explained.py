@@ -26,7 +26,7 @@ Slopes = Mapping[tuple[str, str, str], float]
 _WITHIN = 3.5
 """Robust z (Iglewicz and Hoaglin) beyond which a device is left out: it does not show how healthy ones behave."""
 _DEVICES_MIN = 200
-"""As few as this make a slope: what its error adds is then a fourteenth of the spread that is left."""
+"""Fewest devices for a slope; its error then adds a fourteenth of the remaining spread."""
 
 
 def slopes_of(frame: pd.DataFrame) -> Slopes:

@@ -26,7 +26,7 @@ OWNER = ("node", "device", "kind", "metric", "labels", "unit")
 NODE_LEVEL = ""
 """The ``device`` of rows about the node's own level."""
 FIRST_VISITS = 3
-"""Of the visits kept, how many make the reference of a CUSUM."""
+"""Number of the oldest kept visits that are the reference of a CUSUM."""
 VISIT_COLUMNS = tuple(f"v{number}" for number in range(VISITS_MAX))
 
 

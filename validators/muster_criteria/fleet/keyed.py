@@ -26,7 +26,7 @@ Name = TypeVar("Name", str, SeriesKey)
 INDEX_UNIT = "1"
 LOW_INDEX_WEIGHT = 0.1
 MEMBER_WEIGHT, INDEX_WEIGHT, GIVEN_WEIGHT, ALONE_WEIGHT = 0.1, 1.0, 12.0, 4.5
-"""Of series that vary from part to part."""
+"""Weights of series that vary from part to part."""
 
 
 @dataclasses.dataclass(frozen=True)

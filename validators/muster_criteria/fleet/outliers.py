@@ -174,7 +174,7 @@ def _scales(sample: _Sample, of: Keyed, budget: Budget) -> Iterator[tuple[object
 
 
 def _tails(sample: _Sample, of: Keyed, budget: Budget) -> Iterator[tuple[object, ...]]:
-    """Of each metric, beside the others of its kind of device and its spread; then of each kind of device."""
+    """Tails of each metric, estimated with the others of its kind of device and spread; then of each kind of device."""
     scale = np.full((max(len(of.skus), 1), max(len(of.catalogue), 1)), np.nan)
     skus = {name: at for at, name in enumerate(of.skus)}
     numbers = {each.key: at for at, each in enumerate(of.catalogue)}

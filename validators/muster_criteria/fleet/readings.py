@@ -6,13 +6,14 @@ Repeated names are categories, so that the five million rows of 10,000 eight-GPU
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from muster_criteria.devices import kind_of, natural
+from muster_criteria.devices import kind_of
 from muster_criteria.rows import Labels
 
 NAMES = ("node", "device", "kind", "group", "sku", "metric", "labels", "unit", "run")
@@ -52,7 +53,8 @@ def day_of(at: datetime.datetime | float) -> float:
 
 def slot_of(device: str) -> int:
     """3 of "gpu3"; −1 of a device without a number ("node", "nic:mlx5_0")."""
-    return natural(device)[1]
+    number = re.match(r"\d+", device[len(kind_of(device)) :])
+    return int(number.group()) if number else -1
 
 
 def readings_of(

@@ -39,9 +39,9 @@ PROBABILITIES: Numbers = np.array(
 GAUSSIAN: Numbers = np.array([NormalDist().inv_cdf(1.0 - p) for p in PROBABILITIES])
 
 CAUTION = 0.6
-"""Share of a probability that is taken for it where the sample is expected to show less than one such value.
+"""Factor by which a probability is reduced where fewer than one value of the sample is expected to be that rare.
 
-What is allowed there is an upper bound, and a tail is an estimate: of Student-t(4) samples of 8,000, 1.2 times as many
+The budget is an upper bound, and a tail is an estimate: of Student-t(4) samples of 8,000, 1.2 times as many
 lie beyond the predicted distance of 1e-5 as predicted.
 """
 SHAPE_MIN, SHAPE_MAX = -0.1, 0.8
@@ -51,18 +51,19 @@ _UNLIKELY = 0.02
 _WINDOW = 0.03
 """Share of the values that a tail is fitted to.
 
-Where noise with a short tail lies over a true spread with a long one, the long one shows only far out. Of the milder of
-two readings with 0.3 % noise over Student-t(4) of 0.2 %, by samples of 40,000 of four metrics together, 1.8 times as
-many lie beyond the predicted distance of 5e-6 as predicted. With half of it 1.1 times as many do, but predictions
-differ by half more from fleet to fleet. Other tails are predicted as well by either.
+Where noise with a short tail is added to a true spread with a long tail, the long tail shows only far out. Of the
+milder of two readings with 0.3 % noise over Student-t(4) of 0.2 %, by samples of 40,000 of four metrics together, 1.8
+times as many lie beyond the predicted distance of 5e-6 as predicted. With half of it 1.1 times as many do, but
+predictions differ by half more from fleet to fleet. Other tails are predicted as well by either.
 """
 _EXCESSES_MIN = 100
 _POINTS = 400
 _SHAPES: Numbers = np.round(np.arange(SHAPE_MIN, SHAPE_MAX + 0.01, 0.025), 3)
 _SCALES: Numbers = np.geomspace(0.35, 2.2, 48)
-"""In means of the excesses."""
+"""Scales that are tried, in units of the excesses' mean."""
 _DISTANCES: Numbers = np.geomspace(1e-3, 1e8, 800)
-"""In means of the excesses, up to what the heaviest shape reaches at the rarest probability."""
+"""Distances that are tabulated, in units of the excesses' mean, up to that of the heaviest shape at the rarest
+probability."""
 
 
 def tails_of(samples: Sequence[tuple[Numbers, float]]) -> list[Numbers | None]:

@@ -17,8 +17,8 @@ from muster_criteria.fleet.snapshot import Snapshot
 from muster_criteria.fleet.tails import PROBABILITIES, threshold
 
 MAD_EFFICIENCY = 0.37
-"""Of the MAD as an estimate of a Gaussian's scale (P. Rousseeuw and C. Croux, Alternatives to the Median Absolute
-Deviation, 1993)."""
+"""Efficiency of the MAD as an estimate of a Gaussian's scale (P. Rousseeuw and C. Croux, Alternatives to the Median
+Absolute Deviation, 1993)."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ VISITS_MAX = 8
 _BLOCK = 500_000
 """Rows processed at a time."""
 _FAR = 1e30
-"""Nothing measured is further from its reference; beyond, numbers of 32 bits overflow."""
+"""Largest distance from a reference, to which others are cut: larger ones overflow numbers of 32 bits."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import pandas as pd
 from muster_criteria.fleet.keyed import Codes, Keyed
 
 AGREE = 3
-"""So many nodes must give as many figures of a metric before one of them may; as many as agree on a golden."""
+"""Number of nodes whose number of figures limits that of each node; also the number that must agree on a golden."""
 
 
 def within_weight(fleet: Keyed) -> Keyed:

@@ -40,7 +40,7 @@ def _misplaced(sku: Sku) -> Iterator[Problem]:
         for index, limit in enumerate(getattr(sku, section)):
             if limit.key not in allowed:
                 message = f"{limit.key} does not belong in {section} (there: {', '.join(allowed)})"
-                yield Problem(sku.file, f"{section}.{index} ({limit.name})", message)
+                yield Problem(sku.file, f"{section}.{index} ({limit.name})", "wrong-section", message)
 
 
 def _contradictions(sku: Sku) -> Iterator[Problem]:
@@ -51,19 +51,20 @@ def _contradictions(sku: Sku) -> Iterator[Problem]:
     for entries in of_metric.values():
         for place, (key, one) in enumerate(entries, start=1):
             clashes = (found for _, other in itertools.islice(entries, place, None) if (found := _clashes(one, other)))
-            yield from (Problem(sku.file, key, clash) for clash in next(clashes, ()))
+            yield from (Problem(sku.file, key, code, clash) for code, clash in next(clashes, ()))
 
 
-def _clashes(one: Limit, other: Limit) -> list[str]:
+def _clashes(one: Limit, other: Limit) -> list[tuple[str, str]]:
     if not _overlap(one, other):
         return []
     found = []
     if one.key == other.key and one.breach == other.breach:
-        found.append(f"is given twice for breach {one.breach}")
+        found.append(("given-twice", f"is given twice for breach {one.breach}"))
     for low, high in ((one, other), (other, one)):
         if low.key in FLOORS and high.key in CEILINGS and _above(low, high):
             what = "physical peak" if high.breach == "invalid" else "ceiling"
-            found.append(f"the floor of {low.number:g} {low.unit} is above the {what} of {high.number:g} {high.unit}")
+            clash = f"the floor of {low.number:g} {low.unit} is above the {what} of {high.number:g} {high.unit}"
+            found.append(("floor-above-ceiling", clash))
     return found
 
 
@@ -84,19 +85,22 @@ def _unknown_metrics(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Probl
     for key, limit in itertools.chain(_entries(sku), peaks):
         if limit.key == "spread_at_most":
             if limit.unit != "%":
-                yield Problem(sku.file, key, f"the unit is {limit.unit}, but a spread is judged in %")
+                yield Problem(sku.file, key, "wrong-unit", f"the unit is {limit.unit}, but a spread is judged in %")
             continue
         units = {probe.unit(limit.metric, limit.device) for probe in probes.values() if limit.metric in probe.units}
         if not units:
-            yield Problem(sku.file, key, f"no probe measures {limit.metric}")
+            yield Problem(sku.file, key, "unknown-metric", f"no probe measures {limit.metric}")
         elif limit.unit not in units:
             known = " or ".join(sorted(units))
-            yield Problem(sku.file, key, f"the unit is {limit.unit}, but probes report {limit.metric} in {known}")
+            message = f"the unit is {limit.unit}, but probes report {limit.metric} in {known}"
+            yield Problem(sku.file, key, "wrong-unit", message)
         for stage in set(limit.stages) - set(STAGES):
-            yield Problem(sku.file, key, f"there is no stage {stage} (there are {', '.join(STAGES)})")
+            message = f"there is no stage {stage} (there are {', '.join(STAGES)})"
+            yield Problem(sku.file, key, "unknown-stage", message)
         value = getattr(limit, limit.key)
         if isinstance(value, Times) and not any(value.metric in probe.units for probe in probes.values()):
-            yield Problem(sku.file, key, f"no probe measures {value.metric}, which it refers to")
+            message = f"no probe measures {value.metric}, which it refers to"
+            yield Problem(sku.file, key, "unknown-metric", message)
 
 
 def _programme_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
@@ -107,19 +111,22 @@ def _programme_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Pr
             probe = probes.get(name)
             if probe is None:
                 known = ", ".join(sorted(probes)) or "none"
-                yield Problem(file, key, f"there is no such probe (known are {known})")
+                yield Problem(file, key, "unknown-probe", f"there is no such probe (known are {known})")
                 continue
             for param in sorted(set(use.params) - probe.params):
                 known = ", ".join(sorted(probe.params)) or "none"
-                yield Problem(file, key, f"the probe has no parameter {param} (it has {known})")
+                message = f"the probe has no parameter {param} (it has {known})"
+                yield Problem(file, key, "unknown-parameter", message)
             if use.sequential:
                 yield from _not_noise(sku, file, key, probe)
             for wanted in use.require:
                 if wanted.metric not in probe.units:
-                    yield Problem(file, key, f"requires {wanted.metric}, which the probe does not measure")
+                    message = f"requires {wanted.metric}, which the probe does not measure"
+                    yield Problem(file, key, "unknown-metric", message)
         for level in LEVELS:
             if not any(level in use.levels and _required_at(use.require, level) for use in plan.probes.values()):
-                yield Problem(file, f"stages.{stage}", f"requires nothing at level {level}, so it could never pass")
+                message = f"requires nothing at level {level}, so it could never pass"
+                yield Problem(file, f"stages.{stage}", "nothing-required", message)
 
 
 def _derivation_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
@@ -130,17 +137,20 @@ def _derivation_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[P
         for metric, unit in ((each.of, each.of_unit), (each.per, each.per_unit)):
             units = {probe.unit(metric, each.device) for probe in probes.values() if metric in probe.units}
             if not units:
-                yield Problem(file, key, f"no probe measures {metric}, which it is made of")
+                message = f"no probe measures {metric}, which it is made of"
+                yield Problem(file, key, "unknown-metric", message)
             elif unit not in units:
                 known = " or ".join(sorted(units))
-                yield Problem(file, key, f"takes {metric} in {unit}, but probes report it in {known}")
+                message = f"takes {metric} in {unit}, but probes report it in {known}"
+                yield Problem(file, key, "wrong-unit", message)
 
 
 def _not_noise(sku: Sku, file: str, key: str, probe: Declared) -> Iterator[Problem]:
     """A test may be repeated against noise only: part-to-part variation is the same in every repeat."""
     varied = {each.metric for each in sku.programme.compare if each.spread == "varied"}
     for metric in sorted(varied & set(probe.units)):
-        yield Problem(file, key, f"is sequential, but its {metric} varies from part to part, which no repeat changes")
+        message = f"is sequential, but its {metric} varies from part to part, which no repeat changes"
+        yield Problem(file, key, "sequential-varied", message)
 
 
 def _required_at(require: Sequence[Requirement], level: str) -> bool:
@@ -152,6 +162,7 @@ def _unmet_sensors(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem
         key = f"sensors.{index} ({sensor.metric})"
         plan = sku.programme.stages.get(sensor.stage)
         if plan is None or sensor.probe not in plan.probes:
-            yield Problem(sku.file, key, f"the programme does not run {sensor.probe} in stage {sensor.stage}")
+            message = f"the programme does not run {sensor.probe} in stage {sensor.stage}"
+            yield Problem(sku.file, key, "sensor-not-run", message)
         elif sensor.probe in probes and sensor.metric not in probes[sensor.probe].units:
-            yield Problem(sku.file, key, f"probe {sensor.probe} does not read {sensor.metric}")
+            yield Problem(sku.file, key, "unknown-metric", f"probe {sensor.probe} does not read {sensor.metric}")

@@ -29,8 +29,8 @@ def figure_problems(sku: Sku) -> Iterator[Problem]:
     """Floors that contradict the SKU's figures, numbers taken from another model, and rates without a stack."""
     for section, limit, key in _limits(sku):
         if limit.key in FLOORS and limit.number is not None and limit.unit in SCALE and section == "limits":
-            for message in _against_figures(sku, limit, limit.number):
-                yield Problem(sku.file, key, message)
+            for code, message in _against_figures(sku, limit, limit.number):
+                yield Problem(sku.file, key, code, message)
         if limit.number is not None:
             yield from _borrowed(sku, key, limit.source)
         if section == "limits" and _is_measured(limit):
@@ -48,22 +48,30 @@ def _limits(sku: Sku) -> Iterator[tuple[str, Limit, str]]:
             yield section, limit, f"{section}.{index} ({limit.name})"
 
 
-def _against_figures(sku: Sku, limit: Limit, number: float) -> Iterator[str]:
+def _against_figures(sku: Sku, limit: Limit, number: float) -> Iterator[tuple[str, str]]:
+    """Yields (code, message)."""
     figures = [figure for figure in sku.figures if _alike(figure, limit)]
     floor, lead = in_base_units(number, limit.unit), f"the floor of {number:g} {limit.unit}"
     for figure in figures:
         if figure.peak is not None and floor > in_base_units(figure.peak, figure.unit):
-            yield f"{lead} is above the physical peak of {figure.peak:g} {figure.unit} ({figure.source})"
+            yield (
+                "floor-above-peak",
+                f"{lead} is above the physical peak of {figure.peak:g} {figure.unit} ({figure.source})",
+            )
         elif figure.best is not None:
             best = in_base_units(figure.best, figure.unit)
             known = f"{figure.best:g} {figure.unit}, the best known figure ({figure.source})"
             if floor > best:
-                yield f"{lead} is above {known}"
+                yield "floor-above-best", f"{lead} is above {known}"
             elif floor < LEAST_SHARE * best:
-                yield f"{lead} is {100 * floor / best:.2g} % of {known}: less than half a device would pass it"
+                share = f"{100 * floor / best:.2g} %"
+                yield "floor-too-low", f"{lead} is {share} of {known}: less than half a device would pass it"
     ceilings = (other for other in sku.limits if other.breach == "invalid" and other.key == "ceiling")
     if not figures and not any(_same(other, limit) for other in ceilings):
-        yield f"{lead} has no best known figure and no physical peak to be checked by: give one under figures"
+        yield (
+            "no-figure",
+            f"{lead} has no best known figure and no physical peak to be checked by: give one under figures",
+        )
 
 
 def _alike(figure: Figure, limit: Limit) -> bool:
@@ -85,7 +93,7 @@ def _borrowed(sku: Sku, key: str, source: str) -> Iterator[Problem]:
     named = set(_MODEL.findall(source))
     if sku.names and named and not named & set(sku.names):
         models, own = ", ".join(sorted(named)), " or ".join(sku.names)
-        yield Problem(sku.file, key, f"is borrowed: its source speaks of {models}, not of {own}")
+        yield Problem(sku.file, key, "borrowed", f"is borrowed: its source speaks of {models}, not of {own}")
 
 
 def _is_measured(limit: Limit) -> bool:
@@ -96,4 +104,4 @@ def _is_measured(limit: Limit) -> bool:
 def _without_stack(sku: Sku, key: str, stack: str) -> Iterator[Problem]:
     if not stack.strip():
         wanted = f'driver, CUDA and libraries as its source states them, or "{NOT_STATED}"'
-        yield Problem(sku.file, key, f"is a measured rate without a stack: give {wanted}")
+        yield Problem(sku.file, key, "no-stack", f"is a measured rate without a stack: give {wanted}")

@@ -28,10 +28,11 @@ class SkuError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong in a SKU file: where (file, key), and a sentence."""
+    """One thing that is wrong in a SKU file: where (file, key), which problem (``code``), and a sentence."""
 
     file: str
     key: str
+    code: str
     message: str
 
     def __str__(self) -> str:

@@ -76,18 +76,22 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
     try:
         text, raw = _read_yaml(path)
     except SkuError as error:
-        return None, [Problem(path.name, "file", str(error))]
+        return None, [Problem(path.name, "file", "unreadable", str(error))]
     named = raw.get("programme")
     if not isinstance(named, str):
-        return None, [Problem(path.name, "programme", "names no programme (such as gpu-node)")]
+        return None, [Problem(path.name, "programme", "no-programme", "names no programme (such as gpu-node)")]
     programme_path = _find(search, "programmes", named)
     if programme_path is None:
-        return None, [Problem(path.name, "programme", f"there is no programme {named[:NAME_MAX]!r} in programmes/")]
+        return None, [
+            Problem(
+                path.name, "programme", "no-programme", f"there is no programme {named[:NAME_MAX]!r} in programmes/"
+            )
+        ]
     try:
         programme_text, programme_raw = _read_yaml(programme_path)
         programme = Programme.model_validate(programme_raw)
     except SkuError as error:
-        return None, [Problem(f"programmes/{programme_path.name}", "file", str(error))]
+        return None, [Problem(f"programmes/{programme_path.name}", "file", "unreadable", str(error))]
     except ValidationError as error:
         return None, _problems(f"programmes/{programme_path.name}", error)
     try:
@@ -96,13 +100,13 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
         learned_text, raw = _with_learned(raw, path, search)
         versions_text, raw = with_versions(raw, path.stem, search)
     except BadPolicy as error:
-        return None, [Problem(path.name, "xid_policy", str(error)[:-1])]
+        return None, [Problem(path.name, "xid_policy", "bad-policy", str(error)[:-1])]
     except SkuError as error:
-        return None, [Problem(path.name, "includes", str(error))]
+        return None, [Problem(path.name, "includes", "bad-family", str(error))]
     except BadCalibration as error:
-        return None, [Problem(path.name, "learned", str(error))]
+        return None, [Problem(path.name, "learned", "bad-calibration", str(error))]
     except BadVersions as error:
-        return None, [Problem(path.name, "versions", str(error))]
+        return None, [Problem(path.name, "versions", "bad-versions", str(error))]
     read = text + programme_text + policy_text + family_text + learned_text + versions_text
     digest = hashlib.sha256(read).hexdigest()
     try:
@@ -112,7 +116,7 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
     except ValidationError as error:
         return None, _problems(path.name, error)
     if sku.name != path.stem:
-        return None, [Problem(path.name, "sku", f"is {sku.name}, but the file is named {path.stem}")]
+        return None, [Problem(path.name, "sku", "wrong-name", f"is {sku.name}, but the file is named {path.stem}")]
     return sku, []
 
 
@@ -189,7 +193,8 @@ def _problems(file: str, error: ValidationError) -> list[Problem]:
             else "is missing",
             "extra_forbidden": "is not a key that is known here",
         }.get(item["type"], item["msg"].removeprefix("Value error, "))
-        found.append(Problem(file, key, message[0].lower() + message[1:]))
+        code = {"missing": "missing-key", "extra_forbidden": "unknown-key"}.get(item["type"], "bad-value")
+        found.append(Problem(file, key, code, message[0].lower() + message[1:]))
     return found
 
 

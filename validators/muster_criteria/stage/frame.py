@@ -31,7 +31,7 @@ from muster_criteria.stage.rules import RULES, Rule
 Numbers = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.intp]
 NONE_BEFORE: Mapping[str, int] = types.MappingProxyType({})
-"""No part ever failed."""
+"""Earlier failures by part, for a fleet in which no part failed."""
 
 
 def build_frame(

@@ -23,7 +23,7 @@ RATE_MOST = 2.0
 LEAST = 0.1
 """Share of the usual below which what is better low (°C/W) is no measurement. Chosen here: sick parts may halve it."""
 SIBLINGS_MIN = 3
-"""From so many siblings on, their median outvotes one that measured something else."""
+"""Fewest siblings whose median is a reference: one of them that measured something else does not move it."""
 
 
 def usual_of(frame: pd.DataFrame, peers_median: Numbers) -> Numbers:

@@ -19,8 +19,8 @@ from muster_criteria.words import listed
 from muster_criteria.xid.policy import Response, XidEvent, XidPolicy, XidSeverity, response_to, returning
 
 EVENT, TOTAL, BEGAN, PLACE = "xid", "xid_total", "kernel_log_time", "pci_address"
-"""The metrics of one message, of their number, of how far the kernel's log had come when the stage began, and of where
-each GPU is."""
+"""Metrics: one driver message, the number of messages, the time in the kernel's log when the stage began, and the PCI
+address of each GPU."""
 
 NO_GPU = "node"
 """The device of a message about a GPU that no longer answered when the log was read."""

@@ -20,7 +20,7 @@ from muster_node.agent import orphans
 from muster_node.agent.jobdir import atomic_write
 
 TERM_WAIT_S = 3.5
-"""An agent promises to end within 2 s of SIGTERM; after that it is killed."""
+"""Seconds after SIGTERM until an agent is killed; it ends within 2 s by itself."""
 
 KILL_WAIT_S = 2.0
 
@@ -165,7 +165,7 @@ class Fence:
             holder = _read_running(fd)
             waited_s = time.monotonic() - started
             who = "job %s (token %s, pid %s)" % (holder.get("job_id"), holder.get("token"), holder.get("pid"))
-            # Between taking the lock and signing it the holder has no name yet: it gets the time to write it.
+            # The holder takes the lock before it writes its name: an empty file means that it needs more time.
             if holder and int(holder.get("token", -1)) >= token:
                 raise Occupied("refused: %s already works on this node" % who)
             if holder and termed != holder.get("pid"):

@@ -190,7 +190,7 @@ class JobDir:
 
 
 class Console:
-    """Standard output that never blocks the agent: a reader that has stopped reading costs lines, not the run."""
+    """Standard output that never blocks the agent: if its reader stops, lines are dropped and the run goes on."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

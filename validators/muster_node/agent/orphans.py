@@ -1,8 +1,9 @@
 """Processes that must not outlive the job: finding them, ending them, and the watchdog that does so if the agent dies.
 
-Three nets, because each has a hole. The kernel kills a probe's process when the agent dies (parent-death signal), but
-not what that process started. The agent is its descendants' subreaper, so orphans come back to it, but not if it is
-gone. Every process carries the run's marker in its environment, which the watchdog looks for when the agent is gone.
+Three mechanisms, because each misses some processes. The kernel kills a probe's process when the agent dies
+(parent-death signal), but not what that process started. The agent is its descendants' subreaper, so orphans become its
+children, but not after it has died. Every process carries the run's marker in its environment, which the watchdog looks
+for when the agent is gone.
 """
 
 from __future__ import annotations

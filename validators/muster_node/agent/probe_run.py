@@ -230,8 +230,8 @@ def _judge(end: ChildEnd, listener: Listener, log: CappedLog, timeout_s: float, 
         status, reason = listener.end
         if status != contract.CRASHED:
             return status, reason
-        struck = "the kernel killed a process for want of memory meanwhile" if oom else ""
-        return status, _with_log(process.describe([reason, struck]), log)
+        killed = "the kernel killed a process for want of memory meanwhile" if oom else ""
+        return status, _with_log(process.describe([reason, killed]), log)
     if end.returncode < 0:
         return contract.CRASHED, _with_log(_killed(-end.returncode, oom), log)
     last = log.last_line()

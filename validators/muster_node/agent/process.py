@@ -215,11 +215,11 @@ def _drain(sinks: Dict[int, Callable[[bytes], None]]) -> None:
 
 
 def _finish(process: "subprocess.Popen[bytes]", grace_s: float, kill_wait_s: float) -> bool:
-    """Ends the child and its group, politely first. False if it cannot be killed."""
+    """Ends the child and its group, by SIGTERM, then by SIGKILL. Returns False if it cannot be killed."""
     if process.poll() is None:
         _signal_group(process.pid, signal.SIGTERM)
         _gone(process, grace_s)
-    # Also where the leader is gone: the rest of its group must not outlive it.
+    # Also if the leader has ended: the rest of its group must not outlive it.
     _signal_group(process.pid, signal.SIGKILL)
     return _gone(process, kill_wait_s)
 

@@ -50,7 +50,7 @@ def _size(entry: Any) -> int:
 
 
 def _fit(groups: Dict[str, List[T]], room: int) -> Tuple[List[T], List[str]]:
-    """As many entries of each group as an even share of ``room`` bytes holds; small groups leave theirs to others."""
+    """The entries of each group that fit into an even share of ``room`` bytes; what small groups leave, others use."""
     sizes = {name: sum(_size(entry) for entry in entries) for name, entries in groups.items()}
     shares: Dict[str, int] = {}
     left, waiting = max(room, 0), sorted(groups, key=lambda name: sizes[name])

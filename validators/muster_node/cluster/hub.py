@@ -28,7 +28,7 @@ END_PHASE = "over"
 _TICK_S = 0.05
 _LINGER_S = 2.0
 _GRACE_S = 0.5
-"""After one member is found lost, so long is listened for others that were lost at the same moment."""
+"""Seconds during which the hub waits, after the first lost member, for others that were lost at the same moment."""
 
 _HELLO_S = 5.0
 _UNKNOWN_PEERS_MAX = 64
@@ -113,7 +113,7 @@ class Hub(threading.Thread):
         ]
         select.select([self._listener] + [link.socket for link in links if link.socket.fileno() >= 0], [], [], _TICK_S)
         self._read_all()
-        now = self._read_at  # not later: if this process is suspended here, its peers' messages are not read yet
+        now = self._read_at  # not later: if this process is suspended here, later messages are still unread
         if now - self._beat_at >= self._block.heartbeat_s:
             self._beat_at = now
             self._broadcast("beat")
@@ -148,7 +148,7 @@ class Hub(threading.Thread):
         peer.link.close()
         self._note_standstill()
         if (self._still_s and self._block.master in self._lost) or self._read_at - self._still_at < _GRACE_S:
-            # The others ended meanwhile, rightly: to them this node was the one that was lost.
+            # The others ended correctly in the meantime: to them, this node was the lost one.
             self._mark_lost(self._block.master, "it stood still for %.1f s in phase %s" % (self._still_s, peer.phase))
         else:
             self._mark_lost(peer.name, "its process ended in phase %s: %s" % (peer.phase, gone))

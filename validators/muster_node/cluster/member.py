@@ -160,7 +160,7 @@ class Member:
         return ExitStatus("join", missing=((self._block.master, sentence),))
 
     def _connect(self, waited_s: float) -> Link:
-        # The master's own way to its hub must not depend on how the network brings its address back to it.
+        # The master reaches its own hub even if the network does not route its own address back to it.
         address = "127.0.0.1" if self._block.rank == 0 else self._block.master_addr
         connection = socket.create_connection((address, self._block.master_port), timeout=_CONNECT_S)
         link = Link(connection)

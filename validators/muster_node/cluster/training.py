@@ -31,7 +31,7 @@ class Trial:
 
 
 def same_batch(torch: Any, model: Transformer, seed: int, step: int, group: PeerGroup) -> Trial:
-    """Runs the step's micro-batch twice from the same weights; before any all-reduce, so what is wrong is this one's.
+    """Runs the step's micro-batch twice from the same weights, before any all-reduce: a mismatch is this device's own.
 
     Every rank and device has the same batch, so every digest has to be the same everywhere, and twice here.
     """

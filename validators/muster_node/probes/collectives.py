@@ -91,7 +91,7 @@ class Collectives(Probe):
 def _or_why_not(
     context: Context, labels: Dict[str, str], measure: Callable[[], List["_Measured"]]
 ) -> List["_Measured"]:
-    """What ``measure`` returns; where a rank raised, nothing, and entries that name its device.
+    """What ``measure`` returns; if a rank raised, an empty list, after emitting entries that name its device.
 
     A collective has no figure without each of its ranks.
     """

@@ -35,7 +35,7 @@ from muster_node.workloads.pulses import PARAMS as PULSE_PARAMS
 from muster_node.workloads.rerun import DOC as RERUN_DOC
 from muster_node.workloads.rerun import Rerun, peers_of, report_reruns
 
-_MOST_PRODUCTS = 4096  # of one set of operands: more of a tiny product would only put fresh operands off
+_MOST_PRODUCTS = 4096  # of one set of operands: with more, a tiny product would seldom get fresh operands
 _Found = Dict[str, List[Finding]]  # by device
 _COLD, _SOAKED, _AS_FOUND = "cold", "soaked", "as found"
 
@@ -58,7 +58,7 @@ class ExactGemm(Probe):
         "soak_s": Param(0.0, "load on all devices before they are tested together: cold alone, soaked together"),
         "pulse_s": Param(0.0, "how long to pulse with each format in phase, then as long in anti-phase; 0: not at all"),
         "pulse_ms": PULSE_PARAMS["pulse_ms"],
-        # Chosen here: a GPU that is warmer than this when idle is waited for until it becomes no cooler.
+        # Chosen here. For a GPU that is warmer than this when idle, the wait ends when it becomes no cooler.
         "cool_c": Param(45.0, "before devices are tested alone, wait until no GPU is hotter than this, in °C"),
         "cool_limit_s": COOL_PARAMS["cool_limit_s"],
         "reruns": Param(10, "how often a product that was wrong is computed again"),
@@ -194,7 +194,7 @@ def _report_pulses(context: Context, devices: List[Device], dtype: str, pattern:
 
 
 def _report_wrong(context: Context, devices: List[Device], found: Dict[str, _Found]) -> None:
-    """Reports mismatches found before the test failed; a test that failed clears no device."""
+    """Reports mismatches found before the test ended with an error; such a test clears no device."""
     for dtype, findings in found.items():
         for device in devices:
             if any(finding.mismatches for finding in findings[device.id]):

@@ -16,9 +16,9 @@ STEADY_C = 1.0
 """°C about the settled mean within which a temperature counts as steady: sensors report whole degrees."""
 FEWEST_READINGS = 10
 LEAST_FALL_C = 5.0
-"""A fall of less than this is too few steps of a sensor in whole degrees."""
+"""Smallest fall, in °C, that is fitted; a smaller one is too few steps of a sensor in whole degrees."""
 CONSTANTS_WATCHED = 2.0
-"""So many time constants must have been watched: before that, where the fall would end is a guess."""
+"""Time constants that must have passed; before that, the temperature at which the fall ends is uncertain."""
 _NEIGHBOURS = 2
 _GRID = 60
 _REFINEMENTS = 2

@@ -28,7 +28,7 @@ METRICS = {
 """What a probe declares that loads the host beside GPUs."""
 
 Burns = Optional["Future[List[HostBurn]]"]
-"""What comes of a load beside the GPUs; None where there was none."""
+"""The future result of a load beside the GPUs; None without such a load."""
 
 
 @dataclasses.dataclass(frozen=True)

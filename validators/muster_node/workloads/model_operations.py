@@ -15,10 +15,10 @@ from muster_node.workloads.common import FORMATS, right_operand, seed_of
 from muster_node.workloads.transformer import Shape, Transformer
 
 Operation = Callable[[], List[Any]]
-"""Runs once and gives all that it computed."""
+"""A function that runs once and returns all that it computed."""
 
 VERSION = 2
-"""Of the operations here and of their digest: to be raised whenever either changes, since other digests come then."""
+"""Version of the operations here and of their digest; it is raised when either changes, since digests change then."""
 
 # m, n, k of projections and of both halves of a feed-forward block at 4096 tokens of an 8-billion-parameter model.
 GEMM_SHAPES = {
@@ -122,7 +122,7 @@ class Operations:
 def golden_key(torch: Any, compute: Compute, facts: Dict[str, str], seed: int) -> str:
     """The golden key: everything that may change healthy devices' bits. Only digests of equal keys are comparable.
 
-    Its own digest comes first: where the rest is cut off on its way, keys that differ still differ.
+    Its own digest comes first, so that keys still differ if the rest is cut off.
     """
     parts = {**facts, "operations": str(VERSION)}
     if compute.torch_device.type == "cuda":

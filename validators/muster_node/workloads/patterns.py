@@ -19,9 +19,9 @@ PERIOD_BYTES = {"cpu": MIB // 8, "gpu": 16 * MIB}  # half a core's second-level 
 PATTERNS = ("walking_ones", "walking_zeros", "own_address", "moving_inversions", "random", "block_move")
 EXAMPLES = 4
 _ALL = 2**64 - 1
-_WALK = 64  # after so many words a walking bit is where it was
-_ROWS_MIN = 4  # a buffer smaller than a period still has rows to move
-_MOVES = 128  # blocks that are moved at least, where there are so many rows: one of them needs a place meanwhile
+_WALK = 64  # words, the period of a walking bit
+_ROWS_MIN = 4  # rows of a buffer smaller than a period, so that blocks can be moved
+_MOVES = 128  # fewest blocks that are moved, if there are as many rows: one of them is buffered meanwhile
 _SHIFT = 2  # words by which rows of random words differ: no power of two times a period, which address lines select
 
 Words = Callable[[Any], Any]

@@ -8,9 +8,9 @@ from muster_node.hardware.seam import Compute, Timing
 from muster_node.workloads.common import FORMATS, MIB, right_operand
 
 BLOCK_S = {"cpu": 0.02, "gpu": 0.05}
-"""So long a block is far above the clock's resolution and the cost of synchronising."""
+"""Seconds of a block: far more than the clock's resolution and the cost of synchronising."""
 BUSY_BLOCK_S = 0.1
-"""So long a block keeps a GPU busy between two synchronisations, and so short a one shows a dip."""
+"""Seconds of a block that keeps a GPU busy between two synchronisations, and is short enough to show a dip."""
 _FLUSHES = 8
 _TINY_S = 1e-9
 

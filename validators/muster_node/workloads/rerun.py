@@ -13,7 +13,7 @@ from muster_node.probe import Context
 
 PEERS = 2
 DOC = "repeats of a mismatch that were wrong on the device that label `on` names"
-"""Of the metric that a probe declares for them."""
+"""The description of the metric that a probe declares for reruns."""
 
 
 @dataclasses.dataclass

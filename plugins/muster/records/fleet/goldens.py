@@ -11,8 +11,9 @@ from sqlalchemy import ColumnElement, func, insert, or_, select, text
 from sqlalchemy.orm import Session
 
 from muster import acting
-from muster.errors import IllegalMove, UnknownGolden
-from muster.lifecycle.transitions import State, is_person
+from muster.errors import UnknownGolden
+from muster.lifecycle.decisions import check_decision
+from muster.lifecycle.transitions import State
 from muster.records.database import access
 from muster.records.database.digests import DigestRow, GoldenRow
 from muster.records.database.engine import reading, writing
@@ -107,10 +108,9 @@ def list_goldens(*, withdrawn: bool = False) -> list[GoldenRecord]:
 def withdraw_golden(identity: str, person: str, reason: str) -> GoldenRecord:
     """End a golden, or discard the digests of a key without one; devices then have to agree again.
 
-    Verdicts that cite it stay. Raises UnknownGolden, and IllegalMove without a named person and a reason.
+    Verdicts that cite it stay. Raises UnknownGolden, and NeedsPerson without a named person and a reason.
     """
-    if not is_person(person) or not reason.strip():
-        raise IllegalMove(f"{identity} is not withdrawn: that needs a named person and a reason")
+    check_decision(person, reason, f"{identity} is not withdrawn")
     with writing() as session:
         row = next(iter(_current(session, {identity}, None)), None)
         if row is None:

@@ -36,8 +36,8 @@ ZONE = "cooling_zone"
 """A node's label: nodes with the same value share cooling air. Nodes without it share one zone."""
 
 VISITS = 5
-"""The latest visits of each node that peer statistics are made of: the last one for what is usual, and all for how far
-a device strays from itself, which takes three visits for its past and two readings beside."""
+"""Number of each node's latest visits in peer statistics. The last visit gives the usual values; all visits give how
+far a device differs from its own past, for which three visits of the past and two later readings are needed."""
 
 BATCH = 500
 """Stages whose measurements are fetched at a time."""

@@ -36,17 +36,18 @@ DEVICES = 16
 """Devices per series that a chart can still show; of more, the outliers are kept."""
 
 TRACKS = 2048
-"""Series that are read: as many as a node keeps (``muster_node.agent.telemetry.SERIES_MAX``)."""
+"""Largest number of series that are read; the same as ``muster_node.agent.telemetry.SERIES_MAX``."""
 
 BYTES = 1280 * 1024**2
-"""A node's file is read no further than this, unpacked: a 48-hour run of eight GPUs has 0.9 GB."""
+"""Largest number of unpacked bytes that are read of a node's file; a 48-hour run of eight GPUs has 0.9 GB."""
 
 SPARE_BYTES, PACKED_TIMES = 64 * 1024**2, 100
-"""Nor further than this and so many times its packed size: real files unpack to 10 times of it, bombs to 1,000."""
+"""Unpacked bytes are also limited to ``SPARE_BYTES`` plus ``PACKED_TIMES`` times the packed size: real files unpack to
+10 times their size, decompression bombs to 1,000 times."""
 
 LINE_BYTES = 1024
 NUMBER_MAX = 1e18
-"""Of sums of larger numbers some overflow."""
+"""Largest absolute value that is read; sums of larger values may overflow."""
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,79}")
 
