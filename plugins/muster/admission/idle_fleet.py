@@ -18,6 +18,9 @@ from muster_criteria.sku_files.programme import STAGES
 
 SIGNS_FOR = datetime.timedelta(days=30)
 
+REFUSED_FOR = datetime.timedelta(hours=1)
+"""How long a node is passed over whose test was refused before it began: else it takes the place of others for ever."""
+
 
 def limits(now: datetime.datetime) -> Limits:
     """Returns the limits of the settings, as they are at ``now``."""
@@ -34,9 +37,10 @@ def limits(now: datetime.datetime) -> Limits:
 
 
 def known(nodes: Sequence[NodeRecord], now: datetime.datetime) -> Mapping[str, Any]:
-    """Returns what ``selection.choose`` and ``selection.forecast`` both take: nodes, their idleness, passes and signs,
-    limits, and the circuit breaker. A node whose test a person requested in its scheduler, of which something grave was
-    reported since its last whole test, or whose certificate holds no longer, takes the whole test before the others.
+    """Returns what ``selection.choose`` and ``selection.forecast`` both take: nodes, which of them runs hold, their
+    idleness, passes and signs, limits, and the circuit breaker. A node whose test a person requested in its scheduler,
+    of which something grave was reported since its last whole test, or whose certificate holds no longer, takes the
+    whole test before the others.
     """
     passes = records.stage_passes()
     idle = service.idle([node.name for node in nodes if node.state is State.PRODUCTION])
@@ -58,6 +62,8 @@ def known(nodes: Sequence[NodeRecord], now: datetime.datetime) -> Mapping[str, A
         tried = test.ended if test and test.began and (since is None or test.began > since) else None
         sign = signs.get(node, Signs())
         signs[node] = dataclasses.replace(sign, requested=why, tried=tried, skipped=test.skipped if test else 0)
+    for node, why in records.refusals(now - REFUSED_FOR).items():
+        signs[node] = dataclasses.replace(signs.get(node, Signs()), refused=why)
     for node, change in records.version_changes().items():
         sign = signs.get(node, Signs())
         signs[node] = dataclasses.replace(sign, change=change.versions, proven=change.passed)
@@ -66,6 +72,7 @@ def known(nodes: Sequence[NodeRecord], now: datetime.datetime) -> Mapping[str, A
         "nodes": nodes,
         "now": now,
         "idle": idle,
+        "leased": {lease.node for lease in records.live_leases()},
         "passes": passes,
         "limits": limits(now),
         "signs": signs,

@@ -1,9 +1,10 @@
 """Selects the idle production nodes to test now, and which stages of the test. Pure.
 
-Nodes whose test is requested, then those that never passed each stage, or not for ``Limits.whole_after``, come first
-and take the whole test. Then come those whose last tests were inconclusive or preempted, a few times, and those whose
-best stages end the most expected harm in a minute (``muster.lifecycle.hazard``). A node is not tested if the backend
-does not know it, a run holds it, the circuit breaker bars it, or a limit is reached.
+Nodes that wait in revalidation, those whose test is requested, and those that never passed each stage, or not for
+``Limits.whole_after``, come first, in this order, and take the whole test. Then come those whose last tests were
+inconclusive or preempted, a few times, and those whose best stages end the most expected harm in a minute
+(``muster.lifecycle.hazard``). A node is not tested if the backend does not know it, a run holds it, its test was
+refused just now, the circuit breaker bars it, or a limit is reached.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class Signs:
 
     ``requested``: why the whole test is due at once, "" if it is not; ``tried``: when the last test since then ended,
     with whatever verdict but SKIPPED. ``skipped``: how many tests in a row ended SKIPPED, as preempted ones do.
+    ``refused``: why a test of it was refused within the last hour, before it began, "" if none was.
     ``change``: the driver and firmware that are new on it; ``proven``: how many other nodes passed each test with them.
     """
 
@@ -66,6 +68,7 @@ class Signs:
     requested: str = ""
     tried: datetime.datetime | None = None
     skipped: int = 0
+    refused: str = ""
     change: str = ""
     proven: int = 0
 
@@ -123,41 +126,45 @@ def choose(
     leased: Collection[str] = (),
     barred: Callable[[NodeRecord], str] = nothing_bars,
 ) -> Choice:
-    """Returns the nodes to test now.
+    """Returns the nodes to test now. First come those that wait in revalidation, out of production until they pass.
 
     ``idle``: by node, from the backend (missing: not idle). ``barred``: returns why the circuit breaker keeps a node in
-    production, or "". Nodes in revalidation or held by a run count as tested.
+    production, or "". Nodes in revalidation or held by a run count as tested; ``leased`` nodes of every state draw
+    power, as new ones do in their burn-in.
     """
+    nodes = list(nodes)
     fleet = [node for node in nodes if node.state in SERVING]
     signs = signs or {}
     ready, passed_over = _sorted_out(fleet, now, idle, passes, signs, limits, leased, barred)
     if limits.closed:
         return Choice((), passed_over | {node.name: limits.closed for node in ready})
-    tested = [node for node in fleet if node.state is State.REVALIDATION or node.name in leased]
-    room = max(0, at_once(len(fleet), limits) - len(tested))
+    limit = at_once(len(fleet), limits)
+    held = [node for node in fleet if node.name in leased]
+    out = [node for node in fleet if node.name in leased or node.state is State.REVALIDATION]
     drawn: dict[str, float] = collections.defaultdict(float)
-    for node in tested:
-        drawn[node.labels.get(DOMAIN, "")] += limits.node_kw
-    canaries = collections.Counter(signs.get(node.name, _NONE).change for node in tested)
+    for node in nodes:
+        drawn[node.labels.get(DOMAIN, "")] += limits.node_kw * (node.name in leased)
+    canaries = collections.Counter(signs.get(node.name, _NONE).change for node in out)
+    waiting: list[Planned] = []
     chosen: list[Planned] = []
     for node, planned in _ranked(ready, now, passes, signs, limits):
         sign = signs.get(node.name, _NONE)
         domain = node.labels.get(DOMAIN, "")
-        if len(chosen) >= room:
-            passed_over[node.name] = (
-                f"{len(tested) + len(chosen)} of {len(fleet)} nodes are being tested, which is the limit"
-            )
+        waits = node.state is State.REVALIDATION
+        tested = len(held) + len(waiting) if waits else len(out) + len(chosen)
+        if tested >= limit:
+            passed_over[node.name] = f"{tested} of {len(fleet)} nodes are being tested, which is the limit"
         elif drawn[domain] + limits.node_kw > limits.domain_kw.get(domain, math.inf):
             passed_over[node.name] = (
                 f"power domain {domain} has none left of its {limits.domain_kw[domain]:g} kW for tests"
             )
-        elif sign.change and sign.proven < CANARIES <= sign.proven + canaries[sign.change]:
+        elif not waits and sign.change and sign.proven < CANARIES <= sign.proven + canaries[sign.change]:
             passed_over[node.name] = f"it waits until {CANARIES} other nodes with {sign.change} have passed"
         else:
-            canaries[sign.change] += 1
+            canaries[sign.change] += not waits
             drawn[domain] += limits.node_kw
-            chosen.append(planned())
-    return Choice(tuple(chosen), passed_over)
+            (waiting if waits else chosen).append(planned())
+    return Choice((*waiting, *chosen), passed_over)
 
 
 def forecast(
@@ -168,6 +175,7 @@ def forecast(
     limits: Limits,
     *,
     signs: Mapping[str, Signs] | None = None,
+    leased: Collection[str] = (),
     barred: Callable[[NodeRecord], str] = nothing_bars,
     closed_at: Callable[[datetime.datetime], str] = lambda at: "",
     hours: float = 24.0,
@@ -179,7 +187,7 @@ def forecast(
     """
     fleet = [node for node in nodes if node.state in SERVING]
     signs = signs or {}
-    ready, passed_over = _sorted_out(fleet, now, idle, passes, signs, limits, (), barred)
+    ready, passed_over = _sorted_out(fleet, now, idle, passes, signs, limits, leased, barred)
     free = [now] * at_once(len(fleet), limits)
     end = now + datetime.timedelta(hours=hours)
     tests: list[tuple[datetime.datetime, Planned]] = []
@@ -215,7 +223,10 @@ def _sorted_out(
     passed_over: dict[str, str] = {}
     ready: list[NodeRecord] = []
     for node in fleet:
-        why = _why_not(node, now, idle, passes, signs, limits, leased) or barred(node)
+        # The breaker keeps nodes in production; one that waits in revalidation has left it.
+        why = _why_not(node, now, idle, passes, signs, limits, leased) or (
+            barred(node) if node.state is State.PRODUCTION else ""
+        )
         if why:
             passed_over[node.name] = why
         else:
@@ -269,7 +280,8 @@ def _ranked(
     oldest = facts.hours_since.max(axis=1)
     requested = np.array([bool(signs.get(node.name, _NONE).requested) for node in ready])
     never = np.array([len(passes.get(node.name, {})) < len(STAGES) for node in ready])
-    overdue = requested | never | (oldest >= limits.whole_after.total_seconds() / 3600.0)
+    waiting = np.array([node.state is State.REVALIDATION for node in ready])
+    overdue = waiting | requested | never | (oldest >= limits.whole_after.total_seconds() / 3600.0)
 
     def planned(at: int) -> Planned:
         chosen = 0 if overdue[at] else int(worth.stages[at])
@@ -279,12 +291,13 @@ def _ranked(
         ended = "was inconclusive" if ready[at].inconclusive else "was not made"
         last = f"its last test {ended}; {last}" if again[at] else last
         why = _why(suspicion, last, signs.get(name, _NONE))
+        why = "it waits in revalidation, out of production until it passes" if waiting[at] else why
         return Planned(name, hazard.subsets()[chosen], float(hazard.minutes_of()[chosen]), suspicion, why)
 
     # Names last, so that equal nodes have one order.
     again = np.array([_again(node, signs) for node in ready])
     names = np.array([node.name for node in ready])
-    order = np.lexsort((names, -np.where(overdue, oldest, worth.score), ~again, ~overdue, ~requested))
+    order = np.lexsort((names, -np.where(overdue, oldest, worth.score), ~again, ~overdue, ~requested, ~waiting))
     for at in order.tolist():
         yield ready[at], functools.partial(planned, at)
 
@@ -315,8 +328,11 @@ def _why_not(
 ) -> str:
     if node.name in leased:
         return "a run holds it"
+    sign = signs.get(node.name, _NONE)
+    if sign.refused:
+        return sign.refused
     if node.state is State.REVALIDATION:
-        return "it is being revalidated"
+        return ""
     state = idle.get(node.name)
     if state is None:
         return "the backend does not know whether it is idle"
@@ -324,7 +340,6 @@ def _why_not(
         return state.why or "it is in use"
     if _again(node, signs):
         return ""
-    sign = signs.get(node.name, _NONE)
     if sign.requested:
         if sign.tried is not None and now - sign.tried < limits.after:
             return f"its last test ended on {sign.tried:%Y-%m-%d %H:%M} UTC, too short a time ago; {sign.requested}"

@@ -5,9 +5,10 @@ Each is a plain function of run ids and parameters; the DAG files make tasks of 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
@@ -15,11 +16,12 @@ from airflow.sdk.exceptions import AirflowSkipException
 from muster import acting, records
 from muster.admission import service
 from muster.admission.idle_fleet import known
-from muster.errors import LeaseHeld, LeftAlone, MusterError, UnknownRun
+from muster.errors import ControllerFault, LeaseHeld, LeftAlone, MusterError, UnknownNode, UnknownRun
 from muster.integration import runid
 from muster.lifecycle import selection as planning
 from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, SERVING, State
 from muster.operators import claims, qualification
+from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.programme import STAGES
 
 log = logging.getLogger(__name__)
@@ -32,24 +34,28 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
     """
     claims.controller_ready()
     now = datetime.datetime.now(datetime.UTC)
-    leased = {lease.node for lease in records.live_leases()}
-    nodes = records.list_nodes(states=(State.PRODUCTION, State.REVALIDATION))
-    choice = planning.choose(**known(nodes, now), leased=leased)
-    waiting = [node.name for node in nodes if node.state is State.REVALIDATION and node.name not in leased]
-    if waiting:
-        log.info("out of production until they pass, tested again now: %s", ", ".join(waiting))
+    nodes = {node.name: node for node in records.list_nodes()}
+    choice = planning.choose(**known(list(nodes.values()), now))
     for planned in choice.chosen:
         log.info("%s is tested in %s: %s", planned.node, ", ".join(planned.stages), planned.why)
-    for name in choice.passed_over.keys() - set(waiting):
-        log.info("%s is not tested now: %s", name, choice.passed_over[name])
-    pools = {node.name: node.pool for node in nodes}
-    tests: list[tuple[str, str, str, Sequence[str]]]
-    tests = [(name, "waiting", "it was waiting", STAGES) for name in waiting]
-    tests += [(each.node, "idle", f"it was idle; {each.why}", each.stages) for each in choice.chosen]
+    for name, why in choice.passed_over.items():
+        log.info("%s is not tested now: %s", name, why)
+    tests: list[tuple[str, str, str, Sequence[str]]] = [
+        (each.node, "waiting", "it was waiting", each.stages)
+        if nodes[each.node].state is State.REVALIDATION
+        else (each.node, "idle", f"it was idle; {each.why}", each.stages)
+        for each in choice.chosen
+    ]
     return [
         {
             "trigger_run_id": runid.run_id(name, f"{reason} in {run_id}"),
-            "conf": {"node": name, "level": level, "reason": why, "pool": pools[name] or None, "stages": list(stages)},
+            "conf": {
+                "node": name,
+                "level": level,
+                "reason": why,
+                "pool": nodes[name].pool or None,
+                "stages": list(stages),
+            },
         }
         for name, reason, why, stages in tests
     ]
@@ -61,8 +67,20 @@ def claim(dag_id: str, run_id: str, params: Mapping[str, Any], user: str | None 
     ``user``: the user of Airflow who started the run, in its pages or over REST. Raises AirflowFailException if a
     person has to resolve something first, ControllerFault.
     """
-    with claims.failing_at_once():
+    with claims.failing_at_once(), _refusal_noted(str(params["node"])):
         return _claim(dag_id, run_id, params, acting.airflow_login(user or ""))
+
+
+@contextlib.contextmanager
+def _refusal_noted(name: str) -> Iterator[None]:
+    """Note a refusal that would come again with the next run, so that other nodes come first for a while."""
+    try:
+        yield
+    except (ControllerFault, UnknownNode):
+        raise
+    except (MusterError, SkuError) as error:
+        records.note_refusal(name, str(error))
+        raise
 
 
 def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> dict[str, Any]:
@@ -83,6 +101,8 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> d
             service.take_for_test(name, f"{dag_id} {run_id}", f"revalidation {run_id}")
             records.begin_run(dag_id, run_id, name, level, reason, started_by=login, required_stages=_stages(params))
     except (LeaseHeld, LeftAlone) as error:
+        if isinstance(error, LeftAlone):
+            records.note_refusal(name, str(error))
         _end_own_test(name)
         service.carry_out(name)
         raise AirflowSkipException(f"{name} is not tested: {error}") from error

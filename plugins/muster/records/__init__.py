@@ -29,7 +29,7 @@ from muster.records.fleet.past_faults import previous_faults
 from muster.records.fleet.peers import keep_snapshot, last_change, latest_snapshot, list_snapshots, load_snapshot
 from muster.records.fleet.revisions import load_revision
 from muster.records.fleet.running import running_versions
-from muster.records.fleet.signs import last_tests, signs
+from muster.records.fleet.signs import last_tests, note_refusal, refusals, signs
 from muster.records.fleet.xids import XidRecord, by_boot, part_of, recorded_xids
 from muster.records.leases import (
     acquire_lease,
@@ -260,6 +260,7 @@ __all__ = [
     "nodes_with",
     "note_difference",
     "note_ended_job",
+    "note_refusal",
     "note_test_job",
     "notify",
     "open_findings",
@@ -291,6 +292,7 @@ __all__ = [
     "record_stage",
     "record_unanswered",
     "recorded_xids",
+    "refusals",
     "rehearsal",
     "rekey_node",
     "release_leases",

@@ -8,8 +8,9 @@ from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove
 from muster.lifecycle import gate
-from muster.lifecycle.gate import Admit, Decision, Refuse
-from muster.lifecycle.transitions import Evidence
+from muster.lifecycle.gate import Admit, Decision, NeedsPerson, Refuse
+from muster.lifecycle.transitions import Evidence, State
+from muster.records import certificates
 from muster.records.database import access
 from muster.records.database.engine import reading
 from muster.records.database.models import Node
@@ -28,7 +29,7 @@ def admission_decision(node: str) -> Decision:
 def decide(session: Session, row: Node) -> Decision:
     """``admission_decision`` within the caller's transaction."""
     now, machine, chosen = access.now(), machine_of(session, row), settings()
-    return gate.decide(
+    decision = gate.decide(
         access.to_node(row),
         [verdict for _, verdict in current_verdicts(session, row)],
         findings_now(session, row),
@@ -36,6 +37,10 @@ def decide(session: Session, row: Node) -> Decision:
         limits=gate.Limits(datetime.timedelta(hours=chosen.admission_max_age_hours), chosen.admission_level),
         now=now,
     )
+    enters = isinstance(decision, Admit) and row.state != State.PRODUCTION
+    if enters and certificates.passed_before_change(session, row):
+        return NeedsPerson(("some of its stages passed with another driver or firmware than it has now",))
+    return decision
 
 
 def check(node: str, decision: Decision, evidence: Evidence) -> None:

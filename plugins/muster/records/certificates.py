@@ -127,19 +127,13 @@ def issue(session: Session, node: Node, actor: str, evidence: Evidence, *, whole
     """
     if State(node.state) is not State.PRODUCTION or node.shadow:
         return
-    latest = _latest(session, node)
-    environment = _environment(session, node)
-    changed = any(
-        run.environment.get(name, version) != version
-        for _, run in latest.values()
-        for name, version in environment.items()
-    )
     nothing_new = evidence.nothing_new and not (whole and evidence.verdict is Verdict.WARN)
-    if evidence.held or nothing_new or (changed and not evidence.person):
+    if evidence.held or nothing_new or (not evidence.person and passed_before_change(session, node)):
         return
     now = access.now()
     days = datetime.timedelta(days=settings().certificate_days)
     stages = _stages(session, node)
+    environment = _environment(session, node)
     by_test = evidence.verdict and not evidence.person
     content: dict[str, Any] = {
         "id": secrets.token_hex(8),
@@ -156,7 +150,7 @@ def issue(session: Session, node: Node, actor: str, evidence: Evidence, *, whole
         "simulated": node.simulated,
         "verdict": str(evidence.verdict) if by_test else "admitted by a person",
     }
-    passed = [run.started_at for stage, run in latest.values() if stage.verdict in _PASSED]
+    passed = [run.started_at for stage, run in _latest(session, node).values() if stage.verdict in _PASSED]
     session.add(
         CertificateRow(
             id=content["id"], node=node.name, issued_at=now, expires_at=now + days, verdict=content["verdict"],
@@ -209,6 +203,16 @@ def _stages(session: Session, node: Node) -> list[dict[str, Any]]:
         }
         for stage, run in session.execute(query.order_by(StageRecord.id))
     ]  # fmt: skip
+
+
+def passed_before_change(session: Session, node: Node) -> bool:
+    """Whether a stage of the node passed last with another driver or firmware than the node reported last."""
+    present = _environment(session, node)
+    return any(
+        run.environment.get(name, version) != version
+        for _, run in _latest(session, node).values()
+        for name, version in present.items()
+    )
 
 
 def _latest(session: Session, node: Node) -> dict[str, tuple[StageRecord, Run]]:

@@ -23,11 +23,11 @@ def short_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
 
 
-def qualified(stage: str = "", verdict: Verdict = Verdict.PASS) -> None:
+def qualified(stage: str = "", verdict: Verdict = Verdict.PASS, driver: str = "580.1") -> None:
     records.add_node(fleet.new_node())
     lease = fleet.begin()
     for each in ("intake", "burn_in", "integrity", "performance", "thermal"):
-        fleet.do_stage(lease, each, verdict if each == stage else Verdict.PASS)
+        fleet.do_stage(lease, each, verdict if each == stage else Verdict.PASS, environment={"driver": driver})
     records.finish_run(lease.dag_id, lease.run_id, verdict, "so it ended")
     records.release_leases(lease.dag_id, lease.run_id, "over")
 
@@ -38,7 +38,7 @@ def validated(verdict: Verdict = Verdict.PASS) -> None:
     records.begin_run("cluster", "run", NODE, "short", "block 7", required_stages=CLUSTER_STAGES)
     lease = records.get_lease(NODE)
     assert lease is not None
-    fleet.do_stage(lease, *CLUSTER_STAGES, verdict)
+    fleet.do_stage(lease, *CLUSTER_STAGES, verdict, environment={"driver": "580.1"})
     records.finish_run("cluster", "run", verdict, "so it ended", node=NODE)
 
 
@@ -51,6 +51,17 @@ def test_a_node_that_passed_everything_enters_and_twice_is_harmless() -> None:
     assert records.get_node(NODE).state is State.PRODUCTION
     event = records.node_events(NODE)[-1]
     assert (event.actor, event.evidence["verdict"], event.evidence["full_coverage"]) == ("muster", "PASS", True)
+
+
+def test_what_passed_with_another_driver_enters_by_a_person_only() -> None:
+    """No certificate could attest it by the tests alone, and without one nothing enters."""
+    qualified(driver="570.1")
+    validated()
+    assert isinstance(admit(NODE, "cluster", "run"), NeedsPerson)
+    with pytest.raises(IllegalMove):
+        records.move_node(NODE, State.PRODUCTION, "muster", "the block passed", Evidence(run="cluster/run"))
+    admit_by(NODE, "Ada", "the driver is known")
+    assert records.uncertified() == {}
 
 
 def test_simulated_results_of_a_real_node_open_nothing() -> None:

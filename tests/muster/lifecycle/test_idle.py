@@ -58,7 +58,8 @@ def test_which_nodes_are_chosen(
     limits = Limits(share, minutes, after * HOUR)
     choice = choose(nodes, NOW, idle, passes, limits, signs=signs, leased=leased, barred=lambda each: each.rack)
     service = [each for each in nodes if each.state in (State.PRODUCTION, State.REVALIDATION)]
-    out = [each for each in service if each.name in leased or each.state is State.REVALIDATION]
+    held = [each for each in service if each.name in leased]
+    waiting = [each.name for each in service if each.name not in leased and each.state is State.REVALIDATION]
 
     def may(each: NodeRecord) -> bool:
         last = max(passes[each.name].values(), default=None)
@@ -68,16 +69,21 @@ def test_which_nodes_are_chosen(
         )  # fmt: skip
 
     eligible = {each.name for each in service if may(each)}
-    chosen = [each.node for each in choice.chosen]
+    picked = [each.node for each in choice.chosen]
+    chosen = [name for name in picked if name not in waiting]
     assert set(chosen) <= eligible
-    # Bounded, and not idle itself: a node that may be tested is, up to the share.
-    assert len(chosen) == min(len(eligible), max(0, max(1, int(len(service) * share)) - len(out)))
-    assert set(chosen) | set(choice.passed_over) == {each.name for each in service}
-    assert not set(chosen) & set(choice.passed_over)
+    # Bounded, and not idle itself: a node that may be tested is, up to the share; those that wait come first.
+    room = max(0, max(1, int(len(service) * share)) - len(held))
+    assert set(picked) - set(chosen) <= set(waiting)
+    assert len(picked) - len(chosen) == min(len(waiting), room)
+    assert picked[len(picked) - len(chosen) :] == chosen
+    assert len(chosen) == min(len(eligible), max(0, room - len(waiting)))
+    assert set(picked) | set(choice.passed_over) == {each.name for each in service}
+    assert not set(picked) & set(choice.passed_over)
     assert all(choice.passed_over.values())
     overdue = [not passes[name] or passes[name]["intake"] <= NOW - limits.whole_after for name in chosen]
     assert overdue == sorted(overdue, reverse=True), "whole tests that are overdue come first"
-    for each, late in zip(choice.chosen, overdue, strict=True):
+    for each, late in zip(choice.chosen, [True] * (len(picked) - len(chosen)) + overdue, strict=True):
         assert (each.stages == STAGES) if late else (each.minutes <= minutes)
         assert each.stages[0] == "intake"
         assert 0.0 <= each.suspicion <= 1.0
@@ -91,7 +97,9 @@ def test_one_at_a_time_in_a_small_fleet_and_never_none_for_ever() -> None:
     assert [each.node for each in choice.chosen] == ["b"]
     assert choice.passed_over == {"a": "1 of 2 nodes are being tested, which is the limit"}
     assert choose(nodes, NOW, idle, {}, few, leased={"a"}).chosen == ()
-    assert choose([node("a", State.REVALIDATION), node("b")], NOW, idle, {}, few).chosen == ()
+    (waiting,) = choose([node("a", State.REVALIDATION), node("b")], NOW, idle, {}, few).chosen
+    assert (waiting.node, waiting.stages) == ("a", STAGES)
+    assert choose([node("a", State.REVALIDATION), node("b")], NOW, idle, {}, few, leased={"a"}).chosen == ()
 
 
 @pytest.mark.parametrize("worse", [Signs(xids=1), Signs(repairs=1), Signs(neighbours=1)])
@@ -141,7 +149,8 @@ def test_new_firmware_is_tested_on_canaries_first(proven: int, in_test: int, cho
     nodes.append(node("other"))
     new = Signs(requested="its certificate holds no longer", change="driver 590.1", proven=proven)
     signs = {f"n{at}": new for at in range(4)}
-    choice = choose(nodes, NOW, dict.fromkeys((each.name for each in nodes), IDLE), {}, ALL, signs=signs)
+    idle, tested = dict.fromkeys((each.name for each in nodes), IDLE), {f"n{at}" for at in range(in_test)}
+    choice = choose(nodes, NOW, idle, {}, ALL, signs=signs, leased=tested)
     picked = [each.node for each in choice.chosen]
     assert len([name for name in picked if name != "other"]) == chosen
     assert "other" in picked
@@ -156,6 +165,28 @@ def test_power_and_blackouts_are_limits() -> None:
     assert "pdu-1" in choice.passed_over["b"]
     shut = choose(nodes, NOW, idle, {}, dataclasses.replace(limits, closed="no test now"))
     assert (shut.chosen, set(shut.passed_over.values())) == ((), {"no test now"})
+
+
+@pytest.mark.parametrize("busy", [State.REVALIDATION, State.BURN_IN])
+def test_every_test_draws_power_and_no_limit_spares_a_node_that_waits(busy: State) -> None:
+    """A new node under load draws as much as one in service, and blackouts hold for what waits in revalidation too."""
+    nodes = [node("a", busy, domain="pdu-1"), node("b", State.REVALIDATION, domain="pdu-1"), node("c")]
+    limits = Limits(share=1.0, node_kw=10.0, domain_kw={"pdu-1": 15.0})
+    choice = choose(nodes, NOW, {}, {}, limits, leased={"a"})
+    assert choice.chosen == ()
+    assert "pdu-1" in choice.passed_over["b"]
+    shut = choose(nodes[1:], NOW, {}, {}, dataclasses.replace(limits, closed="no test now"))
+    assert (shut.chosen, shut.passed_over["b"]) == ((), "no test now")
+
+
+def test_a_node_whose_test_was_refused_leaves_its_place_to_another() -> None:
+    signs = {"b": Signs(requested="it is requested", refused="not tested: its SKU is unknown")}
+    for state in (State.PRODUCTION, State.REVALIDATION):
+        fleet = [node(f"n{at}") for at in range(2 if state is State.PRODUCTION else 40)] + [node("b", state)]
+        idle = {each.name: IDLE for each in fleet}
+        choice = choose(fleet, NOW, idle, {}, Limits(share=0.05), signs=signs)
+        assert len(choice.chosen) == 1
+        assert choice.passed_over["b"] == signs["b"].refused
 
 
 def test_a_stage_that_just_passed_is_not_the_one_to_run() -> None:

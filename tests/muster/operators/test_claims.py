@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster import records
+from muster.admission import service
+from muster.errors import LeftAlone, MusterError, SchedulerDown
 from muster.lifecycle.transitions import State
 from muster.operators import admission, held, qualification, revalidation
 from tests.muster import fleet
@@ -40,6 +44,30 @@ def test_a_run_outside_its_nodes_pool_is_refused(
         with pytest.raises(AirflowFailException, match="rack-7"):
             claim("node_qualification", "run", params)
     assert [lease.node for lease in records.live_leases()] == ([NODE] if taken else [])
+
+
+@pytest.mark.parametrize(
+    ("refused", "noted"), [(LeftAlone("a job waits for it"), True), (SchedulerDown("no answer"), True), (None, False)]
+)
+def test_a_test_that_is_refused_before_it_begins_is_not_picked_again_at_once(
+    refused: MusterError | None, noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a node that no test can take would keep the place of the others."""
+    monkeypatch.setenv("MUSTER_REVALIDATION_AFTER_HOURS", "0")
+    records.add_node(fleet.new_node(NODE))
+    serving()
+
+    def take(*_: str) -> None:
+        if refused:
+            raise refused
+
+    monkeypatch.setattr(service, "take_for_test", take)
+    params = {"node": NODE, "level": "demo", "reason": "x"}
+    with pytest.raises(AirflowException) if refused else contextlib.nullcontext():
+        revalidation.claim("node_revalidation", "run", params)
+    records.release_leases("node_revalidation", "run", "over")
+    assert bool(records.refusals(datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1))) is noted
+    assert (revalidation.pick("later", "demo") == []) is noted
 
 
 def test_a_retest_is_started_in_the_nodes_pool() -> None:

@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from muster.lifecycle.selection import Signs
 from muster.lifecycle.transitions import SERVING, State
-from muster.records.database.engine import reading
+from muster.records.database import access
+from muster.records.database.engine import reading, writing
 from muster.records.database.models import Event, MeasurementRow, Node, Run, StageRecord
 from muster_criteria.model import Verdict
 from muster_criteria.xid.judge import EVENT
@@ -50,6 +51,10 @@ def signs(since: datetime.datetime) -> dict[str, Signs]:
     }
 
 
+REFUSED = "claim"
+"""The actor of the remark in a node's history that a test of it was refused before it began."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Tried:
     """When the node's last test began and ended, tests that ended SKIPPED apart, and how many of these came since."""
@@ -81,6 +86,20 @@ def last_tests() -> dict[str, Tried]:
         for node, count in _pairs(session, skipped).items():
             found[node] = dataclasses.replace(found.get(node, Tried(None, None)), skipped=count)
     return found
+
+
+def note_refusal(node: str, why: str) -> None:
+    """Note that a test of the node in service was refused before it began. Raises UnknownNode."""
+    with writing() as session:
+        state = State(access.node_row(session, node).state)
+        access.write_event(session, node, state, state, REFUSED, f"not tested: {why}", {})
+
+
+def refusals(since: datetime.datetime) -> dict[str, str]:
+    """{node: why its last test was refused} of the nodes of which one was since then."""
+    query = select(Event.node, Event.reason).where(Event.actor == REFUSED, Event.at >= since).order_by(Event.id)
+    with reading() as session:
+        return _pairs(session, query)
 
 
 def _pairs(session: Session, query: Select[str, Any]) -> dict[str, Any]:
