@@ -90,7 +90,8 @@ class Cluster:
         return "Ending" if pod.metadata.deletion_timestamp else str(pod.status.phase)
 
     def reset(self) -> None:
-        """Every node open and unmarked, no pod left."""
+        """Every node open and unmarked, no pod and no event of one left."""
+        self.core.delete_collection_namespaced_event("muster")
         for pod in self.core.list_pod_for_all_namespaces().items:
             with contextlib.suppress(ApiException):
                 self.core.delete_namespaced_pod(pod.metadata.name, pod.metadata.namespace)

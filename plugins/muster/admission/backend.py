@@ -111,7 +111,10 @@ class PreemptibleTests(Protocol):
         """Submit the job, unless it is there, and wait until it runs. Raises LeftAlone, BadScheduler."""
 
     def step(self, job: str) -> tuple[str, ...] | None:
-        """Returns the words before a command that make it part of the running job on its node; None if it is over."""
+        """Returns the words before a command that make it part of the running job on its node.
+
+        None if a job of a user took the node. Raises JobEnded if it ended for another reason.
+        """
 
     def end(self, job: str) -> None:
         """Cancel the job, if it is there."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from muster.admission.backend import LIMIT_MINUTES, START_S
 from muster.admission.kubernetes_api import Api
-from muster.errors import BadScheduler, LeftAlone, SchedulerDown
+from muster.errors import BadScheduler, JobEnded, LeftAlone, SchedulerDown
 from muster_criteria.text import one_line
 
 PULL_S = 180.0
@@ -23,6 +23,9 @@ PULL_S = 180.0
 
 GRACE_S = 5
 """Kubelet kills the container after so long. The node side ends within 2 s, and is killed after 3 s."""
+
+EVENT_S = 3.0
+"""The scheduler deletes a pod that it preempts, and tells why in an event that is stored a moment later."""
 
 EXAMPLE = "docs/examples/kubernetes_idle_tests.yaml"
 
@@ -88,8 +91,21 @@ class PodTests:
             time.sleep(0.2)
 
     def step(self, job: str) -> tuple[str, ...] | None:
-        """Returns () while the pod runs, since the node side needs no words of it; None if it is over."""
-        return () if _runs(self._find(job)) else None
+        """Returns () while the pod runs, since the node side needs no words of it; None if it was preempted.
+
+        Raises JobEnded, SchedulerDown.
+        """
+        ended = time.monotonic()
+        while not _runs(pod := self._find(job)):
+            if _preempted(pod) or any(self.api.events(self.namespace, job, "Preempted")):
+                return None
+            if time.monotonic() - ended > EVENT_S:
+                shown = one_line(str((pod or {}).get("status", {}).get("reason") or "it was deleted"))
+                raise JobEnded(
+                    f"the test pod {self.namespace}/{job} ended, and no pod of a user took its node: {shown}"
+                )
+            time.sleep(0.2)
+        return ()
 
     def end(self, job: str) -> None:
         """Delete the pod, if it is there."""
@@ -195,6 +211,13 @@ def _ends(pod: Mapping[str, Any]) -> bool:
 
 def _runs(pod: Mapping[str, Any] | None) -> bool:
     return pod is not None and pod.get("status", {}).get("phase") == "Running" and not _ends(pod)
+
+
+def _preempted(pod: Mapping[str, Any] | None) -> bool:
+    """Whether a pod that still ends shows that it was preempted: Kubernetes 1.26 and later."""
+    conditions = (pod or {}).get("status", {}).get("conditions") or []
+    return any((each.get("type"), each.get("reason")) == ("DisruptionTarget", "PreemptionByScheduler")
+               for each in conditions)  # fmt: skip
 
 
 def _why_it_waits(pod: Mapping[str, Any]) -> str:

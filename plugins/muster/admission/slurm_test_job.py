@@ -12,9 +12,12 @@ import time
 
 from muster.admission.backend import LIMIT_MINUTES, START_S
 from muster.admission.runner import Runner
-from muster.errors import BadScheduler, LeftAlone, SchedulerDown
+from muster.errors import BadScheduler, JobEnded, LeftAlone, SchedulerDown
 
 _WAITS = frozenset({"PENDING", "CONFIGURING"})
+_ENDED_BY_SLURM = frozenset({"PREEMPTED", "COMPLETING"})
+"""A job whose processes still end is completing, whatever ended it."""
+
 _FIELD = re.compile(r"(\w+)\s*=\s*(\S+)")
 
 
@@ -69,10 +72,16 @@ class SlurmTests:
             time.sleep(0.2)
 
     def step(self, job: str) -> tuple[str, ...] | None:
-        """Returns the words that run a command as a step of the job, on its node; None if the job does not run."""
+        """Returns the words that run a command as a step of the job, on its node; None if Slurm preempted the job.
+
+        Raises JobEnded, SchedulerDown.
+        """
         number, state = self._find(job)
         if state != "RUNNING":
-            return None
+            number, state = self._find(job, "--states=all")
+            if state in _ENDED_BY_SLURM and self._preempted(number):
+                return None
+            raise JobEnded(f"the test job {job} ended, and no job of a user took its node: {state or 'forgotten'}")
         variables = [f"{name}={value}" for name, value in self.runner.variables]
         options = ("--overlap", "--ntasks=1", "--mem=0", *self._gres(), "--input=none", "--output=none")
         return (*(("env", *variables) if variables else ()), "srun", f"--jobid={number}", *options)
@@ -83,12 +92,24 @@ class SlurmTests:
         if number:
             self.runner.run("scancel", "--me", number)
 
-    def _find(self, job: str) -> tuple[str, str]:
-        raw = self.runner.run("squeue", "--noheader", "--me", "--name", job, "--format", "%i %T")
-        number, _, state = raw.decode("utf-8", "replace").strip().partition("\n")[0].partition(" ")
-        if number and not number.isdigit():
-            raise SchedulerDown(f"squeue wrote what Muster cannot read: {number[:40]!r}")
-        return number, state
+    def _find(self, job: str, *options: str) -> tuple[str, str]:
+        """Returns number and state of the newest job of that name, "" twice if there is none."""
+        raw = self.runner.run("squeue", "--noheader", "--me", "--name", job, "--format=%i %T", *options)
+        found = [line.partition(" ") for line in raw.decode("utf-8", "replace").splitlines()]
+        for number, _, _ in found:
+            if not number.isdecimal():
+                raise SchedulerDown(f"squeue wrote what Muster cannot read: {number[:40]!r}")
+        number, _, state = max(found, key=lambda parts: int(parts[0]), default=("", "", ""))
+        return number, state.strip()
+
+    def _preempted(self, number: str) -> bool:
+        """Whether a job of a user took the node, which is not down and answers (its state has no ``*``)."""
+        shown = _fields(self.runner.run("scontrol", "--oneliner", "show", "job", number))
+        if shown.get("PreemptTime", "None") == "None":
+            return False
+        asked = ("sinfo", "--all", "--noheader", f"--nodes={shown.get('NodeList', '')}", "--format=%T")
+        state = self.runner.run(*asked).decode().lower()
+        return not state.startswith(("down", "fail", "error", "unknown")) and "*" not in state
 
     def _gres(self) -> tuple[str, ...]:
         return (f"--gres={self.gres}",) if self.gres else ()
