@@ -104,8 +104,8 @@ class PreemptibleTests(Protocol):
     ``job``: the test's name, which begins with TEST_PREFIX. Each method raises SchedulerDown.
     """
 
-    def check(self) -> None:
-        """Raise BadScheduler unless every job of a user takes a node back from ours."""
+    def check(self, nodes: Collection[str]) -> None:
+        """Raise BadScheduler unless every job of a user takes any of the nodes back from ours, at once."""
 
     def begin(self, node: str, job: str) -> None:
         """Submit the job, unless it is there, and wait until it runs. Raises LeftAlone, BadScheduler."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from decimal import ROUND_DOWN, Decimal
 from typing import Any
 
@@ -55,10 +55,11 @@ class PodTests:
     namespace: str
     priority_class: str
 
-    def check(self) -> None:
+    def check(self, nodes: Collection[str]) -> None:
         """Raise BadScheduler unless every pod of another priority class takes a node back from ours; SchedulerDown."""
         self.api.begin()
-        values = {each["metadata"]["name"]: int(each["value"]) for each in self.api.priority_classes()}
+        classes = {each["metadata"]["name"]: each for each in self.api.priority_classes()}
+        values = {name: int(each["value"]) for name, each in classes.items()}
         if self.priority_class not in values:
             raise BadScheduler(f"there is no PriorityClass {self.priority_class} for idle tests; see {EXAMPLE}")
         ours = values.pop(self.priority_class)
@@ -69,10 +70,16 @@ class PodTests:
                 f"PriorityClass {self.priority_class} is not preemptible by every pod: its value {ours} is not below "
                 f"{beside[1]} ({beside[0]}); give it the lowest value of all ({EXAMPLE})"
             )
+        patient = [name for name in values if classes[name].get("preemptionPolicy") == "Never"]
+        if patient:
+            raise BadScheduler(
+                f"pods of PriorityClass {patient[0]} would wait for idle tests: its preemptionPolicy is Never; remove "
+                "test_image from the cluster's settings, so that a test closes its node, or change the class"
+            )
 
     def begin(self, node: str, job: str) -> None:
         """Create the pod, unless it is there, and wait until it runs. Raises LeftAlone, BadScheduler, SchedulerDown."""
-        self.check()
+        self.check([node])
         if self._find(job) is None:
             found = self.api.node(node)
             if found is None:

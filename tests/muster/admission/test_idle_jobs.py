@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from kubernetes import client as kubernetes_client
 
 from muster import records
 from muster.admission import clusters, service
@@ -343,6 +344,20 @@ def test_a_priority_class_that_is_not_the_lowest_is_refused(on_kubernetes: OnKub
     on_kubernetes.use(test_priority_class=chosen)
     with pytest.raises(BadScheduler):
         clusters.check("delta", [NAME])
+
+
+@pytest.mark.slow
+@pytest.mark.needs_kubernetes
+def test_a_class_of_users_that_does_not_preempt_is_refused(on_kubernetes: OnKubernetes) -> None:
+    scheduling = kubernetes_client.SchedulingV1Api(on_kubernetes.cluster.api)
+    clusters.check("delta", [NAME])
+    about = {"metadata": {"name": "patient"}, "value": 1000, "preemptionPolicy": "Never"}
+    scheduling.create_priority_class(about)
+    try:
+        with pytest.raises(BadScheduler):
+            clusters.check("delta", [NAME])
+    finally:
+        scheduling.delete_priority_class("patient")
 
 
 @pytest.mark.slow
