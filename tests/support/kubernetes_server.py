@@ -29,6 +29,7 @@ from kubernetes import client, config, utils
 from kubernetes.client.exceptions import ApiException
 
 from muster_demo.services import Supervisor, free_ports
+from tests.support.waiting import until
 
 FOLDER = Path(os.environ.get("MUSTER_TEST_KUBERNETES") or Path.home() / ".cache" / "muster-tests" / "kubernetes")
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
@@ -42,14 +43,6 @@ def missing() -> bool:
     return shutil.which("etcd") is None or not all(
         (FOLDER / f"kube-{name}").exists() for name in ("apiserver", "scheduler")
     )
-
-
-def until(true: Callable[[], object], limit_s: float = 60.0) -> None:
-    """Wait until ``true`` returns something true."""
-    end = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 class Cluster:

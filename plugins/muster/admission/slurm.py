@@ -122,9 +122,11 @@ class Slurm:
     """One cluster, whose nodes have the names of slurm.conf."""
 
     def __init__(self, chosen: SlurmSettings) -> None:
-        self._sudo = ("sudo", "-n") if chosen.sudo else ()
-        self._user = chosen.user or ("root" if chosen.sudo else "")
         variables = (("SLURM_CONF", chosen.slurm_conf),) if chosen.slurm_conf else ()
+        # Where sudoers does not keep the variable, sudo then fails, and reaches no cluster of another slurm.conf.
+        kept = ("--preserve-env=SLURM_CONF",) if variables else ()
+        self._sudo = ("sudo", "-n", *kept) if chosen.sudo else ()
+        self._user = chosen.user or ("root" if chosen.sudo else "")
         login = chosen.login
         address = NodeAddress(login.host, login.host, login.port, login.user, login.host_key) if login else None
         self._runner = Runner(settings().scheduler_timeout_s, variables, address)

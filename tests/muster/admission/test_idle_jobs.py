@@ -9,8 +9,7 @@ import getpass
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +30,7 @@ from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.support import kubernetes_server
 from tests.support.slurm import Slurm
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 SLURM = [pytest.mark.slow, pytest.mark.needs_slurm]
@@ -39,13 +39,6 @@ KUBERNETES = [pytest.mark.slow, pytest.mark.needs_kubernetes]
 NODE, NAME = "gpu-0001", "n0"
 RUN = ("node_revalidation", "hourly")
 PARAMS = {"node": NODE, "level": "demo", "reason": "idle"}
-
-
-def until(true: Callable[[], object], limit_s: float = 30.0) -> None:
-    end = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 class Scheduler(Protocol):

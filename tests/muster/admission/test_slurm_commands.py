@@ -155,3 +155,17 @@ def test_where_sinfo_writes_no_nodes_scontrol_does(commands: Commands) -> None:
 def test_a_state_that_cannot_be_read_is_one_error(commands: Commands, state: Any) -> None:
     with pytest.raises(SchedulerDown):
         commands(sinfo=write(json.dumps({"nodes": [node(state=state)]}))).look(["n0", "n1"])
+
+
+@pytest.mark.parametrize("conf", ["/etc/slurm/alpha.conf", ""])
+def test_a_command_under_sudo_reaches_the_cluster_of_the_settings_or_none(
+    commands: Commands, tmp_path: Path, conf: str
+) -> None:
+    """Without the line in sudoers that keeps SLURM_CONF, sudo refuses the command instead of dropping the variable."""
+    settings = {"sudo": True, "slurm_conf": conf, "end_corrupted_jobs": True}
+    backend = commands(settings, squeue=SQUEUE, sudo="true")
+    assert backend.end_jobs is not None
+    assert len(list(backend.end_jobs("n0"))) == 2
+    asked = [line for line in (tmp_path / "calls").read_text().splitlines() if line.startswith("sudo")]
+    assert len(asked) == 2
+    assert all(("--preserve-env=SLURM_CONF" in line) is bool(conf) for line in asked)
