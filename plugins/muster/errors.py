@@ -113,6 +113,10 @@ class Preempted(MusterError):
     """The test was a job of the scheduler, which took the node back for a user's job."""
 
 
+class JobEnded(MusterError):
+    """The test was a job of the scheduler, and it ended for another reason than a user's job: the node, or a person."""
+
+
 class AirflowUnreachable(MusterError):
     """Airflow's API server does not answer."""
 

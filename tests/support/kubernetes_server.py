@@ -29,6 +29,7 @@ from kubernetes import client, config, utils
 from kubernetes.client.exceptions import ApiException
 
 from muster_demo.services import Supervisor, free_ports
+from tests.support.waiting import until
 
 FOLDER = Path(os.environ.get("MUSTER_TEST_KUBERNETES") or Path.home() / ".cache" / "muster-tests" / "kubernetes")
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
@@ -42,14 +43,6 @@ def missing() -> bool:
     return shutil.which("etcd") is None or not all(
         (FOLDER / f"kube-{name}").exists() for name in ("apiserver", "scheduler")
     )
-
-
-def until(true: Callable[[], object], limit_s: float = 60.0) -> None:
-    """Wait until ``true`` returns something true."""
-    end = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 class Cluster:
@@ -90,7 +83,8 @@ class Cluster:
         return "Ending" if pod.metadata.deletion_timestamp else str(pod.status.phase)
 
     def reset(self) -> None:
-        """Every node open and unmarked, no pod left."""
+        """Every node open and unmarked, no pod and no event of one left."""
+        self.core.delete_collection_namespaced_event("muster")
         for pod in self.core.list_pod_for_all_namespaces().items:
             with contextlib.suppress(ApiException):
                 self.core.delete_namespaced_pod(pod.metadata.name, pod.metadata.namespace)

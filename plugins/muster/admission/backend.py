@@ -106,14 +106,17 @@ class PreemptibleTests(Protocol):
     ``job``: the test's name, which begins with TEST_PREFIX. Each method raises SchedulerDown.
     """
 
-    def check(self) -> None:
-        """Raise BadScheduler unless every job of a user takes a node back from ours."""
+    def check(self, nodes: Collection[str]) -> None:
+        """Raise BadScheduler unless every job of a user takes any of the nodes back from ours, at once."""
 
     def begin(self, node: str, job: str) -> None:
         """Submit the job, unless it is there, and wait until it runs. Raises LeftAlone, BadScheduler."""
 
     def step(self, job: str) -> tuple[str, ...] | None:
-        """Returns the words before a command that make it part of the running job on its node; None if it is over."""
+        """Returns the words before a command that make it part of the running job on its node.
+
+        None if a job of a user took the node. Raises JobEnded if it ended for another reason.
+        """
 
     def end(self, job: str) -> None:
         """Cancel the job, if it is there."""

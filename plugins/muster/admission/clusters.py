@@ -53,4 +53,4 @@ def check(cluster: str, names: Collection[str]) -> None:
         if name not in seen:
             raise BadScheduler(f"{cluster} does not know a node {name!r}: give the name that its scheduler uses")
     if backend.tests:
-        backend.tests.check()
+        backend.tests.check(names)

@@ -102,24 +102,27 @@ class Kubernetes:
         self._refuse(name, node, mark)
         if self._seen(node).apart:
             return
-        self._qualify(node, True, mark.verdict, mark.text)
 
         def decide(now: dict[str, Any]) -> Mapping[str, Any]:
             self._refuse(name, now, mark)  # somebody may have closed it since
             return _opened(now, mark.text)
 
         self._api.change(name, decide)
-        after = self._seen(self._node(name))
+        node = self._node(name)
+        after = self._seen(node)
         if not after.open and not after.apart:
             raise SchedulerDown(f"Kubernetes confirmed the admission of {name}, and shows it closed")
+        self._qualify(node, True, mark.verdict, mark.text)
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
-        """Taint and cordon, unless it is closed already; in either case the condition becomes False.
+        """Taint and cordon, unless it is closed already, or apart; in each case the condition becomes False.
 
         Raises LeftAlone, SchedulerDown.
         """
         self._api.begin()
         text = one_line(reason)[:_TEXT_MAX]
+        # First of all: a node that is apart now must not count as qualified once it is ready again.
+        self._qualify(self._node(name), False, "Withdrawn", text)
 
         def decide(now: dict[str, Any]) -> Mapping[str, Any]:
             seen = self._seen(now)
@@ -130,9 +133,7 @@ class Kubernetes:
             return {"metadata": {"labels": {LABEL: None}}} if LABEL in (now["metadata"].get("labels") or {}) else {}
 
         self._api.change(name, decide)
-        node = self._node(name)
-        self._qualify(node, False, "Withdrawn", text)
-        if self._seen(node).open:
+        if self._seen(self._node(name)).open:
             raise SchedulerDown(f"Kubernetes confirmed the withdrawal of {name}, and shows it open")
 
     def _end_jobs(self, name: str) -> Iterator[str]:

@@ -81,6 +81,11 @@ class Api:
         found: dict[str, Any] | None = self._ask(self._core.read_namespaced_pod, name, namespace, absent=True)
         return found
 
+    def events(self, namespace: str, name: str, reason: str) -> Iterator[dict[str, Any]]:
+        """Yields the events of a reason about the object of that name. Raises SchedulerDown."""
+        fields = f"involvedObject.name={name},reason={reason}"
+        yield from self._pages(self._core.list_namespaced_event, namespace=namespace, field_selector=fields)
+
     def create_pod(self, namespace: str, pod: Mapping[str, Any]) -> None:
         """Create the pod, unless there is one of its name. Raises SchedulerDown."""
         with contextlib.suppress(Changed):

@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from decimal import ROUND_DOWN, Decimal
 from typing import Any
 
 from muster.admission.backend import LIMIT_MINUTES, START_S
 from muster.admission.kubernetes_api import Api
-from muster.errors import BadScheduler, LeftAlone, SchedulerDown
+from muster.errors import BadScheduler, JobEnded, LeftAlone, SchedulerDown
 from muster_criteria.text import one_line
 
 PULL_S = 180.0
@@ -23,6 +23,9 @@ PULL_S = 180.0
 
 GRACE_S = 5
 """Kubelet kills the container after so long. The node side ends within 2 s, and is killed after 3 s."""
+
+EVENT_S = 3.0
+"""The scheduler deletes a pod that it preempts, and tells why in an event that is stored a moment later."""
 
 EXAMPLE = "docs/examples/kubernetes_idle_tests.yaml"
 
@@ -52,10 +55,11 @@ class PodTests:
     namespace: str
     priority_class: str
 
-    def check(self) -> None:
+    def check(self, nodes: Collection[str]) -> None:
         """Raise BadScheduler unless every pod of another priority class takes a node back from ours; SchedulerDown."""
         self.api.begin()
-        values = {each["metadata"]["name"]: int(each["value"]) for each in self.api.priority_classes()}
+        classes = {each["metadata"]["name"]: each for each in self.api.priority_classes()}
+        values = {name: int(each["value"]) for name, each in classes.items()}
         if self.priority_class not in values:
             raise BadScheduler(f"there is no PriorityClass {self.priority_class} for idle tests; see {EXAMPLE}")
         ours = values.pop(self.priority_class)
@@ -66,10 +70,16 @@ class PodTests:
                 f"PriorityClass {self.priority_class} is not preemptible by every pod: its value {ours} is not below "
                 f"{beside[1]} ({beside[0]}); give it the lowest value of all ({EXAMPLE})"
             )
+        patient = [name for name in values if classes[name].get("preemptionPolicy") == "Never"]
+        if patient:
+            raise BadScheduler(
+                f"pods of PriorityClass {patient[0]} would wait for idle tests: its preemptionPolicy is Never; remove "
+                "test_image from the cluster's settings, so that a test closes its node, or change the class"
+            )
 
     def begin(self, node: str, job: str) -> None:
         """Create the pod, unless it is there, and wait until it runs. Raises LeftAlone, BadScheduler, SchedulerDown."""
-        self.check()
+        self.check([node])
         if self._find(job) is None:
             found = self.api.node(node)
             if found is None:
@@ -88,8 +98,21 @@ class PodTests:
             time.sleep(0.2)
 
     def step(self, job: str) -> tuple[str, ...] | None:
-        """Returns () while the pod runs, since the node side needs no words of it; None if it is over."""
-        return () if _runs(self._find(job)) else None
+        """Returns () while the pod runs, since the node side needs no words of it; None if it was preempted.
+
+        Raises JobEnded, SchedulerDown.
+        """
+        ended = time.monotonic()
+        while not _runs(pod := self._find(job)):
+            if _preempted(pod) or any(self.api.events(self.namespace, job, "Preempted")):
+                return None
+            if time.monotonic() - ended > EVENT_S:
+                shown = one_line(str((pod or {}).get("status", {}).get("reason") or "it was deleted"))
+                raise JobEnded(
+                    f"the test pod {self.namespace}/{job} ended, and no pod of a user took its node: {shown}"
+                )
+            time.sleep(0.2)
+        return ()
 
     def end(self, job: str) -> None:
         """Delete the pod, if it is there."""
@@ -195,6 +218,13 @@ def _ends(pod: Mapping[str, Any]) -> bool:
 
 def _runs(pod: Mapping[str, Any] | None) -> bool:
     return pod is not None and pod.get("status", {}).get("phase") == "Running" and not _ends(pod)
+
+
+def _preempted(pod: Mapping[str, Any] | None) -> bool:
+    """Whether a pod that still ends shows that it was preempted: Kubernetes 1.26 and later."""
+    conditions = (pod or {}).get("status", {}).get("conditions") or []
+    return any((each.get("type"), each.get("reason")) == ("DisruptionTarget", "PreemptionByScheduler")
+               for each in conditions)  # fmt: skip
 
 
 def _why_it_waits(pod: Mapping[str, Any]) -> str:

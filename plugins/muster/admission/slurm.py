@@ -33,6 +33,7 @@ FEATURE = "muster"
 
 REASON_LENGTH = 200
 _DRAIN = "DRAIN"
+_JSON = pydantic.TypeAdapter(dict[str, Any])
 _JOB = re.compile(r"(\d+)\|(\S+)")
 
 _APART = {
@@ -84,7 +85,7 @@ class SlurmSettings(pydantic.BaseModel):
 
 
 class _Node(pydantic.BaseModel):
-    """What is read of a node in ``sinfo --json``."""
+    """What is read of a node in the JSON of 22.05; newer versions are brought to its form."""
 
     name: str
     state: str
@@ -96,6 +97,21 @@ class _Node(pydantic.BaseModel):
     features: str = ""
     alloc_cpus: int = 0
 
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _of_newer(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict):
+            return raw
+        node = dict(raw)
+        state, features, changed = node.get("state"), node.get("features"), node.get("reason_changed_at")
+        if isinstance(state, list) and state:
+            node["state"], node["state_flags"] = state[0], state[1:]
+        if isinstance(features, list):
+            node["features"] = ",".join(map(str, features))
+        if isinstance(changed, dict):
+            node["reason_changed_at"] = changed.get("number") if changed.get("set") else 0
+        return node
+
 
 class _Job(NamedTuple):
     number: str
@@ -106,9 +122,11 @@ class Slurm:
     """One cluster, whose nodes have the names of slurm.conf."""
 
     def __init__(self, chosen: SlurmSettings) -> None:
-        self._sudo = ("sudo", "-n") if chosen.sudo else ()
-        self._user = chosen.user or ("root" if chosen.sudo else "")
         variables = (("SLURM_CONF", chosen.slurm_conf),) if chosen.slurm_conf else ()
+        # Where sudoers does not keep the variable, sudo then fails, and reaches no cluster of another slurm.conf.
+        kept = ("--preserve-env=SLURM_CONF",) if variables else ()
+        self._sudo = ("sudo", "-n", *kept) if chosen.sudo else ()
+        self._user = chosen.user or ("root" if chosen.sudo else "")
         login = chosen.login
         address = NodeAddress(login.host, login.host, login.port, login.user, login.host_key) if login else None
         self._runner = Runner(settings().scheduler_timeout_s, variables, address)
@@ -180,17 +198,19 @@ class Slurm:
             raise SchedulerDown(f"Slurm does not know the node {name}; see `sinfo -N`") from None
 
     def _nodes(self, names: Collection[str]) -> dict[str, _Node]:
-        raw = self._runner.run("sinfo", "--all", "--json")
         wanted = set(names)
         try:
-            found = pydantic.TypeAdapter(dict[str, Any]).validate_json(raw)
+            found = _JSON.validate_json(self._runner.run("sinfo", "--all", "--json"))
+            if found.get("sinfo") and "nodes" not in found:
+                # From 23.02 on sinfo writes groups of nodes, and scontrol, which has no --json before, the nodes.
+                found = _JSON.validate_json(self._runner.run("scontrol", "--all", "--json", "show", "nodes"))
             if found.get("errors") or not found.get("nodes"):
                 raise SchedulerDown(f"sinfo shows no nodes: {found.get('errors') or 'slurmctld is starting'}")
             chosen = [each for each in found["nodes"] if each.get("name") in wanted]
             return {node.name: node for node in map(_Node.model_validate, chosen)}
         except (pydantic.ValidationError, AttributeError, TypeError) as error:
             first = str(error).splitlines()[0]
-            raise SchedulerDown(f"sinfo --json wrote what Muster cannot read, as of another version: {first}") from None
+            raise SchedulerDown(f"Slurm's JSON holds what Muster cannot read, as of another version: {first}") from None
 
     def _seen(self, node: _Node, *, named: bool = False) -> Seen:
         words = _words(node)

@@ -9,13 +9,21 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
+from collections.abc import Collection
 
 from muster.admission.backend import LIMIT_MINUTES, START_S
 from muster.admission.runner import Runner
-from muster.errors import BadScheduler, LeftAlone, SchedulerDown
+from muster.errors import BadScheduler, JobEnded, LeftAlone, SchedulerDown
 
 _WAITS = frozenset({"PENDING", "CONFIGURING"})
-_FIELD = re.compile(r"(\w+)\s*=\s*(\S+)")
+_ENDED_BY_SLURM = frozenset({"PREEMPTED", "COMPLETING"})
+"""A job whose processes still end is completing, whatever ended it."""
+
+_AT_ONCE = frozenset({"00:00:00", "-1"})
+_FIELD = re.compile(r"(\w+)(?:=|[ \t]+=[ \t])(\S*)")
+"""A field of scontrol: "Name = value", a line each, or "Name=value" one after the other. The value may be empty."""
+
+_EXAMPLE = "docs/examples/slurm_idle_tests.conf"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,34 +34,44 @@ class SlurmTests:
     partition: str
     gres: str = ""
 
-    def check(self) -> None:
-        """Raise BadScheduler unless each job of another partition takes a node back from ours; SchedulerDown."""
+    def check(self, nodes: Collection[str]) -> None:
+        """Raise BadScheduler unless each job of another partition takes the nodes back from ours; SchedulerDown."""
         name = self.partition
         config = _fields(self.runner.run("scontrol", "show", "config"))
         if config.get("PreemptType") != "preempt/partition_prio":
             raise BadScheduler(
                 f"idle tests in partition {name} would hold up jobs: PreemptType is {config.get('PreemptType')}; "
-                "set it to preempt/partition_prio (docs/examples/slurm_idle_tests.conf)"
+                f"set it to preempt/partition_prio ({_EXAMPLE})"
             )
-        shown = self.runner.run("scontrol", "--oneliner", "show", "partition").decode("utf-8", "replace")
+        shown = self.runner.run("scontrol", "--all", "--oneliner", "show", "partition").decode("utf-8", "replace")
         partitions = {found["PartitionName"]: found for found in map(_fields, shown.splitlines()) if found}
         ours = partitions.get(name)
         if ours is None:
-            raise BadScheduler(f"there is no partition {name} for idle tests; see docs/examples/slurm_idle_tests.conf")
+            raise BadScheduler(f"there is no partition {name} for idle tests; see {_EXAMPLE}")
         tier = int(ours["PriorityTier"])
         beside = [other for other, found in partitions.items() if other != name and int(found["PriorityTier"]) <= tier]
-        if ours["PreemptMode"] != "CANCEL" or beside:
-            why = (
-                f"partition {beside[0]} has no higher PriorityTier" if beside else f"PreemptMode={ours['PreemptMode']}"
-            )
-            raise BadScheduler(
-                f"partition {name} is not preemptible by every job: {why}; give it PreemptMode=CANCEL and the lowest "
-                "PriorityTier of all (docs/examples/slurm_idle_tests.conf)"
-            )
+        exempt = config.get("PreemptExemptTime", "")
+        why = {
+            f"partition {beside[0] if beside else ''} has no higher PriorityTier": bool(beside),
+            f"PreemptMode={ours['PreemptMode']}": ours["PreemptMode"] != "CANCEL",
+            f"GraceTime={ours['GraceTime']} keeps the user waiting": ours["GraceTime"] != "0",
+            f"PreemptExemptTime={exempt} keeps the user waiting": exempt not in _AT_ONCE,
+        }
+        for each, holds in why.items():
+            if holds:
+                raise BadScheduler(
+                    f"partition {name} is not preemptible by every job at once: {each}; give it PreemptMode=CANCEL, "
+                    f"GraceTime=0 and the lowest PriorityTier of all, and set no PreemptExemptTime ({_EXAMPLE})"
+                )
+        if ours["State"] != "UP":
+            raise BadScheduler(f"partition {name} starts no job: its State is {ours['State']}; set it to UP")
+        listed = self.runner.run("sinfo", "--all", "--noheader", "--Node", f"--partition={name}", "--format=%N")
+        if outside := set(nodes) - set(listed.decode().split()):
+            raise BadScheduler(f"partition {name} does not hold {min(outside)}: add the node to its Nodes ({_EXAMPLE})")
 
     def begin(self, node: str, job: str) -> None:
         """Submit the job, unless it is there, and wait until it runs. Raises LeftAlone, BadScheduler, SchedulerDown."""
-        self.check()
+        self.check([node])
         if not self._find(job)[0]:
             limit = str(LIMIT_MINUTES)
             self.runner.run(
@@ -69,10 +87,16 @@ class SlurmTests:
             time.sleep(0.2)
 
     def step(self, job: str) -> tuple[str, ...] | None:
-        """Returns the words that run a command as a step of the job, on its node; None if the job does not run."""
+        """Returns the words that run a command as a step of the job, on its node; None if Slurm preempted the job.
+
+        Raises JobEnded, SchedulerDown.
+        """
         number, state = self._find(job)
         if state != "RUNNING":
-            return None
+            number, state = self._find(job, "--states=all")
+            if state in _ENDED_BY_SLURM and self._preempted(number):
+                return None
+            raise JobEnded(f"the test job {job} ended, and no job of a user took its node: {state or 'forgotten'}")
         variables = [f"{name}={value}" for name, value in self.runner.variables]
         options = ("--overlap", "--ntasks=1", "--mem=0", *self._gres(), "--input=none", "--output=none")
         return (*(("env", *variables) if variables else ()), "srun", f"--jobid={number}", *options)
@@ -83,12 +107,24 @@ class SlurmTests:
         if number:
             self.runner.run("scancel", "--me", number)
 
-    def _find(self, job: str) -> tuple[str, str]:
-        raw = self.runner.run("squeue", "--noheader", "--me", "--name", job, "--format", "%i %T")
-        number, _, state = raw.decode("utf-8", "replace").strip().partition("\n")[0].partition(" ")
-        if number and not number.isdigit():
-            raise SchedulerDown(f"squeue wrote what Muster cannot read: {number[:40]!r}")
-        return number, state
+    def _find(self, job: str, *options: str) -> tuple[str, str]:
+        """Returns number and state of the newest job of that name, "" twice if there is none."""
+        raw = self.runner.run("squeue", "--noheader", "--me", "--name", job, "--format=%i %T", *options)
+        found = [line.partition(" ") for line in raw.decode("utf-8", "replace").splitlines()]
+        for number, _, _ in found:
+            if not number.isdecimal():
+                raise SchedulerDown(f"squeue wrote what Muster cannot read: {number[:40]!r}")
+        number, _, state = max(found, key=lambda parts: int(parts[0]), default=("", "", ""))
+        return number, state.strip()
+
+    def _preempted(self, number: str) -> bool:
+        """Whether a job of a user took the node, which is not down and answers (its state has no ``*``)."""
+        shown = _fields(self.runner.run("scontrol", "--oneliner", "show", "job", number))
+        if shown.get("PreemptTime", "None") == "None":
+            return False
+        asked = ("sinfo", "--all", "--noheader", f"--nodes={shown.get('NodeList', '')}", "--format=%T")
+        state = self.runner.run(*asked).decode().lower()
+        return not state.startswith(("down", "fail", "error", "unknown")) and "*" not in state
 
     def _gres(self) -> tuple[str, ...]:
         return (f"--gres={self.gres}",) if self.gres else ()

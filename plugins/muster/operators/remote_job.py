@@ -18,7 +18,16 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster import records
 from muster.admission import service
-from muster.errors import ControllerFault, DifferentMachine, IllegalMove, LeaseLost, MusterError, Preempted, UnknownRun
+from muster.errors import (
+    ControllerFault,
+    DifferentMachine,
+    IllegalMove,
+    JobEnded,
+    LeaseLost,
+    MusterError,
+    Preempted,
+    UnknownRun,
+)
 from muster.integration import logins
 from muster.operators.trigger import JobTrigger
 from muster.remote import attempt as remote
@@ -173,7 +182,9 @@ class RemoteJobOperator(BaseOperator):
         """
         try:
             yield
-        except (DifferentMachine, IllegalMove, LeaseLost, Preempted, SkuError, UnknownRun, launch.BadLaunch) as error:
+        except (
+            DifferentMachine, IllegalMove, JobEnded, LeaseLost, Preempted, SkuError, UnknownRun, launch.BadLaunch,
+        ) as error:  # fmt: skip
             raise AirflowFailException(str(error)) from error
         except ControllerFault as error:
             context["ti"].xcom_push(key=_FAULT, value={"member": self.member, "why": str(error)})

@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime
 import getpass
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from tests.muster import fleet
 from tests.support import sshd
 from tests.support.node_list import NodeList, NodeListSettings
 from tests.support.slurm import Slurm
+from tests.support.waiting import until
 
 SLURM = pytest.param("slurm", marks=[pytest.mark.slow, pytest.mark.needs_slurm])
 OVER_SSH = pytest.param("slurm over SSH", marks=[*SLURM.marks, pytest.mark.needs_sshd])
@@ -277,13 +277,6 @@ def test_a_cluster_that_is_not_configured_is_one_sentence(
     monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps(chosen))
     with pytest.raises(MusterError, match="MUSTER_SCHEDULERS"):
         backend_of("alpha")
-
-
-def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.2)
 
 
 @pytest.mark.slow

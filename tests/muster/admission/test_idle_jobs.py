@@ -9,20 +9,20 @@ import getpass
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from kubernetes import client as kubernetes_client
 
 from muster import records
 from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX
 from muster.admission.clusters import backend_of
 from muster.admission.kubernetes_test_pod import resources_left
-from muster.errors import BadScheduler, LeftAlone, Preempted
+from muster.errors import BadScheduler, JobEnded, LeftAlone, Preempted
 from muster.lifecycle.transitions import STAGES, State
 from muster.operators import qualification, revalidation
 from muster.remote import launch
@@ -30,6 +30,7 @@ from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.support import kubernetes_server
 from tests.support.slurm import Slurm
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 SLURM = [pytest.mark.slow, pytest.mark.needs_slurm]
@@ -38,13 +39,6 @@ KUBERNETES = [pytest.mark.slow, pytest.mark.needs_kubernetes]
 NODE, NAME = "gpu-0001", "n0"
 RUN = ("node_revalidation", "hourly")
 PARAMS = {"node": NODE, "level": "demo", "reason": "idle"}
-
-
-def until(true: Callable[[], object], limit_s: float = 30.0) -> None:
-    end = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 class Scheduler(Protocol):
@@ -58,6 +52,7 @@ class Scheduler(Protocol):
     def shown(self, job: str) -> str: ...
     def ours(self) -> list[str]: ...
     def closed(self) -> bool: ...
+    def lose(self, how: str) -> None: ...
 
 
 class OnSlurm:
@@ -89,6 +84,12 @@ class OnSlurm:
     def closed(self) -> bool:
         return "DRAIN" in self.cluster.show(NAME)
 
+    def lose(self, how: str) -> None:
+        if how == "node":
+            self.cluster.update(NAME, "State=DOWN", "Reason=psu")
+        else:
+            self.cluster.call("scancel", "--name", self.ours()[0])
+
 
 class OnKubernetes:
     name = "delta"
@@ -118,6 +119,16 @@ class OnKubernetes:
 
     def closed(self) -> bool:
         return bool(self.cluster.node(NAME).spec.unschedulable)
+
+    def lose(self, how: str) -> None:
+        """The node: kubelet marks pods that it evicts as failed."""
+        (job,) = self.ours()
+        if how == "person":
+            self.cluster.core.delete_namespaced_pod(job, "muster")
+            return
+        body = {"status": {"phase": "Failed", "reason": "Evicted"}}
+        self.cluster.core.patch_namespaced_pod_status(job, "muster", body)
+        self.cluster.core.delete_namespaced_pod(job, "muster")
 
 
 def serve(scheduler: Scheduler, patch: pytest.MonkeyPatch) -> None:
@@ -207,6 +218,21 @@ def test_a_job_that_arrives_at_each_phase_gets_the_node_and_costs_it_nothing(sch
     assert not scheduler.closed()
 
 
+@pytest.mark.parametrize("how", ["node", "person"])
+def test_a_test_that_ends_with_its_node_or_by_a_person_is_not_preempted(scheduler: Scheduler, how: str) -> None:
+    revalidation.claim(*RUN, PARAMS)
+    records.begin_stage(*RUN, "intake")
+    result, raw = fleet.result("intake")
+    records.record_stage(*RUN, result, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
+    scheduler.lose(how)
+    until(lambda: not scheduler.ours())
+    with pytest.raises(JobEnded):
+        service.step_of_test(NODE)
+    with pytest.raises(AirflowFailException):
+        revalidation.conclude(*RUN)
+    assert records.get_run(*RUN).verdict is Verdict.INCONCLUSIVE
+
+
 def test_a_fail_drains_and_kills_no_job_of_a_user(scheduler: Scheduler) -> None:
     revalidation.claim(*RUN, PARAMS)
     records.begin_stage(*RUN, "intake")
@@ -276,6 +302,25 @@ def test_a_step_runs_on_the_node_and_gets_sigterm_at_once(on_slurm: OnSlurm, tmp
 
 @pytest.mark.slow
 @pytest.mark.needs_slurm
+@pytest.mark.parametrize("then", ["it ends at last", "the node goes down"])
+def test_a_preempted_job_whose_step_does_not_end_is_preempted_unless_the_node_is_down(
+    on_slurm: OnSlurm, tmp_path: Path, then: str
+) -> None:
+    """Slurm shows such a job as completing, whatever ended it."""
+    revalidation.claim(*RUN, PARAMS)
+    script = f"trap '' TERM; touch {tmp_path}/begun; while :; do sleep 0.1; done"
+    step = subprocess.Popen([*service.step_of_test(NODE), "sh", "-c", script], env=on_slurm.cluster.env)
+    until((tmp_path / "begun").exists)
+    on_slurm.submit()
+    until(lambda: "COMPLETING" in on_slurm.cluster.call("squeue", "--noheader", "--format=%T"))
+    if then == "the node goes down":
+        on_slurm.cluster.update(NAME, "State=DOWN", "Reason=psu")
+    assert service.preempted(NODE) is (then == "it ends at last")
+    step.wait(20)
+
+
+@pytest.mark.slow
+@pytest.mark.needs_slurm
 @pytest.mark.parametrize("chosen", ["users", "nowhere"])
 def test_a_partition_that_is_not_preemptible_is_refused(
     alpha: Slurm, monkeypatch: pytest.MonkeyPatch, chosen: str
@@ -292,6 +337,20 @@ def test_a_priority_class_that_is_not_the_lowest_is_refused(on_kubernetes: OnKub
     on_kubernetes.use(test_priority_class=chosen)
     with pytest.raises(BadScheduler):
         clusters.check("delta", [NAME])
+
+
+@pytest.mark.slow
+@pytest.mark.needs_kubernetes
+def test_a_class_of_users_that_does_not_preempt_is_refused(on_kubernetes: OnKubernetes) -> None:
+    scheduling = kubernetes_client.SchedulingV1Api(on_kubernetes.cluster.api)
+    clusters.check("delta", [NAME])
+    about = {"metadata": {"name": "patient"}, "value": 1000, "preemptionPolicy": "Never"}
+    scheduling.create_priority_class(about)
+    try:
+        with pytest.raises(BadScheduler):
+            clusters.check("delta", [NAME])
+    finally:
+        scheduling.delete_priority_class("patient")
 
 
 @pytest.mark.slow

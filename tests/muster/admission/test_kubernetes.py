@@ -95,10 +95,11 @@ def test_a_cordon_that_a_person_sets_after_ours_was_lifted_is_theirs(
 
 def test_a_cordon_between_our_look_and_our_change_stays(backend: AdmissionBackend, kubernetes: Cluster) -> None:
     backend.withdraw("n0", "failed burn_in")
-    kubernetes.mood = ["", "", "", "cordoned meanwhile"]
+    kubernetes.mood = ["", "cordoned meanwhile"]
     with pytest.raises(LeftAlone):
         backend.admit("n0", MARK)
     assert kubernetes.nodes["n0"]["spec"]["unschedulable"]
+    assert condition(kubernetes)["status"] == "False"
 
 
 @pytest.mark.parametrize("tested", ["before", "after"])
@@ -130,11 +131,14 @@ def test_a_node_in_trouble_is_left_alone(backend: AdmissionBackend, kubernetes: 
         node["spec"]["taints"].append({"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"})
     else:
         node["metadata"]["deletionTimestamp"] = "2026-11-23T00:00:00Z"
-    with pytest.raises(LeftAlone):
-        backend.withdraw("n0", "x")
     backend.admit("n0", MARK)
     assert seen(backend).allocation.allocated
     assert not [each for each in kubernetes.requests if each[0] == "PATCH"]
+    spec = copy.deepcopy(node["spec"])
+    with pytest.raises(LeftAlone):
+        backend.withdraw("n0", "failed burn_in")
+    assert kubernetes.nodes["n0"]["spec"] == spec
+    assert condition(kubernetes)["status"] == "False", "once it is ready again, it must not count as qualified"
 
 
 def test_users_pods_are_jobs_and_those_of_the_node_are_not(backend: AdmissionBackend, kubernetes: Cluster) -> None:

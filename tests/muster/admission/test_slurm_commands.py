@@ -13,7 +13,7 @@ import pytest
 
 from muster.admission.clusters import backend_of
 from muster.admission.slurm import Slurm
-from muster.errors import SchedulerDown
+from muster.errors import BadScheduler, SchedulerDown
 
 ME = getpass.getuser()
 CONFIG = "PreemptType = preempt/partition_prio\nPreemptExemptTime = 00:00:00\n"
@@ -70,3 +70,102 @@ def test_a_list_of_jobs_that_cannot_be_read_ends_none(commands: Commands, tmp_pa
     with pytest.raises(SchedulerDown):
         list(backend.end_jobs("n0"))
     assert "scancel" not in (tmp_path / "calls").read_text()
+
+
+@pytest.mark.parametrize(
+    ("config", "users", "ours", "refused"),
+    [
+        ("", "", "", False),
+        ("GraceTime = 300\nEmpty = \n", "AllowQos= X=Y ", "Empty= ", False),
+        ("PreemptType = preempt/none\n", "", "", True),
+        ("PreemptType = preempt/qos\n", "", "", True),
+        ("PreemptExemptTime = 00:30:00\n", "", "", True),
+        ("PreemptExemptTime = -1\n", "", "", False),
+        ("PreemptType = \n", "", "", True),
+        ("", "PriorityTier=1", "", True),
+        ("", "", "PriorityTier=10", True),
+        ("", "", "PreemptMode=OFF", True),
+        ("", "", "PreemptMode=REQUEUE", True),
+        ("", "", "GraceTime=300", True),
+        ("", "", "State=DOWN", True),
+        ("", "", "State=DRAIN", True),
+        ("", "", "State=INACTIVE", True),
+        ("", "", "PartitionName=other", True),
+    ],
+)
+def test_settings_of_slurm_that_would_make_a_user_wait(
+    commands: Commands, config: str, users: str, ours: str, refused: bool
+) -> None:
+    scontrol = f"""case "$*" in
+    *config*) {write(CONFIG + config)}
+    ;;
+    *) {write(" ".join([USERS.strip(), users]) + chr(10) + " ".join([OURS.strip(), ours]))}
+    ;;
+    esac"""
+    tests = commands(scontrol=scontrol, sinfo=write("n0\nn1")).tests
+    assert tests is not None
+    if refused:
+        with pytest.raises(BadScheduler):
+            tests.check(["n0"])
+    else:
+        tests.check(["n0", "n1"])
+    with pytest.raises(BadScheduler):
+        tests.check(["n0", "n9"])
+
+
+def node(**fields: Any) -> dict[str, Any]:
+    return {"name": "n0", "state": "idle", "state_flags": [], "reason": "", "alloc_cpus": 0} | fields
+
+
+NEWER = {
+    "state": ["IDLE", "DRAIN"],
+    "reason": "muster: x",
+    "reason_set_by_user": ME,
+    "reason_changed_at": {"set": True, "infinite": False, "number": 1_700_000_000},
+    "features": ["h100", "muster"],
+}
+OLDER = NEWER | {
+    "state": "idle",
+    "state_flags": ["DRAIN"],
+    "reason_changed_at": 1_700_000_000,
+    "features": "h100,muster",
+}
+
+
+@pytest.mark.parametrize("fields", [OLDER, NEWER], ids=["22.05", "newer"])
+def test_nodes_in_the_json_of_older_and_newer_versions(commands: Commands, fields: dict[str, Any]) -> None:
+    backend = commands(sinfo=write(json.dumps({"nodes": [node(**fields), node(name="n1")]})))
+    seen = backend.look(["n0", "n1"])
+    assert (seen["n0"].ours, seen["n0"].open, seen["n0"].marked) == (True, False, True)
+    assert seen["n1"].open
+    foreign = commands(sinfo=write(json.dumps({"nodes": [node(**fields | {"reason": "fan"}), node(name="n1")]})))
+    since = foreign.look(["n0", "n1"])["n0"].foreign_since
+    assert since
+    assert since.timestamp() == 1_700_000_000
+
+
+def test_where_sinfo_writes_no_nodes_scontrol_does(commands: Commands) -> None:
+    """From 23.02 on, ``sinfo --json`` groups nodes, and ``scontrol --json`` writes them."""
+    grouped = write(json.dumps({"sinfo": [{"nodes": {"nodes": ["n0"]}}], "errors": []}))
+    backend = commands(sinfo=grouped, scontrol=write(json.dumps({"nodes": [node(state=["MIXED"]), node(name="n1")]})))
+    assert backend.look(["n0", "n1"])["n0"].used_by
+
+
+@pytest.mark.parametrize("state", [{}, [], [1], 7])
+def test_a_state_that_cannot_be_read_is_one_error(commands: Commands, state: Any) -> None:
+    with pytest.raises(SchedulerDown):
+        commands(sinfo=write(json.dumps({"nodes": [node(state=state)]}))).look(["n0", "n1"])
+
+
+@pytest.mark.parametrize("conf", ["/etc/slurm/alpha.conf", ""])
+def test_a_command_under_sudo_reaches_the_cluster_of_the_settings_or_none(
+    commands: Commands, tmp_path: Path, conf: str
+) -> None:
+    """Without the line in sudoers that keeps SLURM_CONF, sudo refuses the command instead of dropping the variable."""
+    settings = {"sudo": True, "slurm_conf": conf, "end_corrupted_jobs": True}
+    backend = commands(settings, squeue=SQUEUE, sudo="true")
+    assert backend.end_jobs is not None
+    assert len(list(backend.end_jobs("n0"))) == 2
+    asked = [line for line in (tmp_path / "calls").read_text().splitlines() if line.startswith("sudo")]
+    assert len(asked) == 2
+    assert all(("--preserve-env=SLURM_CONF" in line) is bool(conf) for line in asked)
