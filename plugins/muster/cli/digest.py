@@ -29,7 +29,7 @@ def digest(
     pairs = [each.partition("=") for each in label or ()]
     if wrong := [name for name, equals, _ in pairs if not equals]:
         raise MusterError(f"--label {wrong[0]} cannot be read; write --label team=training")
-    end = until.replace(tzinfo=datetime.UTC) if until else datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    end = until.replace(tzinfo=datetime.UTC) if until else _next_second()
     labels = {name: text for name, _, text in pairs}
     found = records.fleet_facts(end - datetime.timedelta(days=days), end, simulated=simulated, labels=labels)
     sections = render.all_sections(found)
@@ -51,3 +51,8 @@ def digest(
     if html:
         html.write_text(made.html, encoding="utf-8")
         typer.echo(f"written: {html}")
+
+
+def _next_second() -> datetime.datetime:
+    """The end of a period up to now, as ``--until`` can give it again."""
+    return datetime.datetime.now(datetime.UTC).replace(microsecond=0) + datetime.timedelta(seconds=1)

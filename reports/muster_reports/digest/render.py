@@ -46,7 +46,7 @@ def render(facts: Facts, whose: str, *, simulated: bool) -> Rendered:
         "sections": shown,
         "simulated": simulated,
     }
-    key = f"digest-{'simulated' if simulated else 'real'}-{facts.until:%Y-%m-%d}"
+    key = f"digest-{'simulated' if simulated else 'real'}-{facts.since:%Y-%m-%d}-{facts.until:%Y-%m-%d}"
     if whose:
         key += f"-{hashlib.sha256(whose.encode()).hexdigest()[:8]}"
     return Rendered(

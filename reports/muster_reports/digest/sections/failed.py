@@ -33,7 +33,7 @@ def section(facts: Facts) -> Section | None:
             bars.append(len(nodes) / len(failed))
     return Section(
         "Failed",
-        f"{plural(len(failed), 'node')} failed a test; each counts once in a row, beside the number of nodes alike:",
+        f"{plural(len(failed), 'node')} failed a test; each counts once in a row, of all such nodes:",
         ("by", "", "failed", "for example"),
         tuple(rows),
         tuple(bars),

@@ -18,7 +18,7 @@ def section(facts: Facts) -> Section | None:
         if run.node in tested:
             tested[run.node] += run.tested_s / 3600
     spent = {"in service": sum(serving.values()), "withdrawn (quarantine to RMA)": sum(out.values())}
-    spent["not in service yet, or again"] = max(0.0, whole - sum(spent.values()))
+    spent["outside service (new, or waiting to return)"] = max(0.0, whole - sum(spent.values()))
     spent["of all these, under test"] = sum(tested.values())
     return Section(
         "Node-hours",

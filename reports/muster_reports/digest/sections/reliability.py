@@ -27,8 +27,8 @@ def section(facts: Facts) -> Section | None:
         f"for a failed test (MTTF). With {100 * CONFIDENCE:.0f} % confidence the true mean lies in the interval:",
         ("", "times", "node-hours", "mean", "interval"),
         (
-            ("MTBI", *_mean(len(withdrawn), hours)),
-            ("MTTF", *_mean(len(first), until_failure)),
+            ("between interruptions (MTBI)", *_mean(len(withdrawn), hours)),
+            ("to a failed test (MTTF)", *_mean(len(first), until_failure)),
         ),
         columns=("node", "at", "from", "to", "for a failed test", "reason"),
         behind=tuple(

@@ -23,7 +23,7 @@ def section(facts: Facts) -> Section | None:
     vendors = sorted(set(went) | set(there), key=lambda vendor: (-len(went[vendor]), vendor))
     return Section(
         "RMA",
-        f"{plural(sum(map(len, went.values())), 'node')} went back to a vendor; {sum(there.values())} are there now:",
+        f"{plural(sum(map(len, went.values())), 'node')} went to a vendor; at a vendor now: {sum(there.values())}.",
         ("vendor", "sent", "there now", "of its nodes"),
         tuple((vendor, str(len(went[vendor])), str(there[vendor]), str(all_of[vendor])) for vendor in vendors),
         columns=("node", "vendor", "at", "reason"),
