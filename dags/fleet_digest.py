@@ -1,5 +1,6 @@
-"""Every Monday: mails the fleet's digest of the last seven days; real and simulated nodes have one each.
+"""Every morning: mails the fleet's digests that are due; real and simulated nodes have one each.
 
+Those of a week go on Mondays, or on the first later day if Airflow was down; those of a day to rules that ask for them.
 `muster digest` shows the same for any period, and for the nodes with a label.
 """
 
@@ -13,9 +14,9 @@ from muster.operators import forms, mailing
 
 with DAG(
     dag_id="fleet_digest",
-    description="Mails what happened to the fleet in the last seven days",
-    # Without a start date, and with this zero, it waits for the next Monday: a new installation has nothing to report.
-    schedule=CronTriggerTimetable("0 6 * * 1", timezone="UTC", run_immediately=datetime.timedelta(0)),
+    description="Mails what happened to the fleet in the last week or day",
+    # Without a start date, and with this zero, it waits for the next morning: a new installation has nothing to report.
+    schedule=CronTriggerTimetable("0 6 * * *", timezone="UTC", run_immediately=datetime.timedelta(0)),
     catchup=False,
     is_paused_upon_creation=False,
     default_args=forms.TASK_DEFAULTS,

@@ -44,10 +44,28 @@ def test_interruptions_have_the_exact_poisson_interval() -> None:
     """Five events: 1.970 to 10.513 at 90 % (Garwood 1936)."""
     moves = [Move(f"n{number}", at(0), "production", "quarantine", "x") for number in range(5)]
     nodes = [node(f"n{number}", "quarantine") for number in range(5)] + [node(f"m{number}") for number in range(100)]
-    text = section(facts(*nodes, moves=moves), "Interruptions")
-    numbers = [int(each.replace(",", "")) for each in re.findall(r"\d[\d,]*", text.partition("one in")[2])]
-    assert numbers[0] == 16800 // 5
-    assert (numbers[2], numbers[3]) == pytest.approx((16800 / 10.513, 16800 / 1.970), rel=0.001)
+    (made,) = [each for each in render.all_sections(facts(*nodes, moves=moves)) if each.title == "Interruptions"]
+    times, hours, mean, least, most = numbers(made.rows[0][1:])
+    assert (times, hours, mean) == (5, 16800, 16800 // 5)
+    assert (least, most) == pytest.approx((16800 / 10.513, 16800 / 1.970), rel=0.001)
+
+
+def test_time_to_failure_ends_at_a_nodes_first_failed_test() -> None:
+    """Node a fails at 60 h and again at 120 h, b is withdrawn by a person at 30 h, c serves throughout."""
+    moves = [
+        Move("b", at(30), "production", "triage", "a person"),
+        Move("a", at(60), "production", "quarantine", "", failed=True),
+        Move("a", at(90), "quarantine", "production", ""),
+        Move("a", at(120), "production", "quarantine", "", failed=True),
+    ]
+    found = facts(node("a", "quarantine"), node("b", "triage"), node("c"), moves=moves)
+    (made,) = [each for each in render.all_sections(found) if each.title == "Interruptions"]
+    assert numbers(made.rows[0][1:3]) == [3, 60 + 30 + 30 + 168]
+    assert numbers(made.rows[1][1:3]) == [1, 60 + 30 + 168]
+
+
+def numbers(cells: tuple[str, ...]) -> list[int]:
+    return [int(each.replace(",", "")) for each in re.findall(r"\d[\d,]*", " ".join(cells))]
 
 
 def test_delivery_is_from_enrolment_to_production() -> None:
@@ -61,8 +79,51 @@ def test_delivery_is_from_enrolment_to_production() -> None:
 def test_failures_are_ranked_and_each_node_counts_once() -> None:
     faults = [Fault("a", "GPU", "gpu0", "r"), Fault("a", "GPU", "gpu1", "r"), Fault("b", "cooling", "fan", "r")]
     text = section(facts(node("a"), node("b", rack="r2"), faults=faults), "Failed")
-    assert text.startswith("2 nodes failed a test. | SKU | h100 | 2 | a")
+    assert text.startswith("2 nodes failed a test")
+    assert "SKU | h100 | 2 of 2 | a" in text
     assert "suspected | GPU | 1 | a" in text
+
+
+def test_failures_are_ranked_by_vendor_and_firmware_beside_the_nodes_alike() -> None:
+    faults = [Fault("a", "GPU", "gpu0", "r"), Fault("b", "GPU", "gpu0", "r")]
+    bios = {"vbios": "1.2"}
+    nodes = [node("a", vendor="acme", versions=bios), node("b"), node("c", vendor="acme", versions=bios)]
+    text = section(facts(*nodes, faults=faults), "Failed")
+    for row in ("vendor | acme | 1 of 2 | a", "vendor | unknown | 1 of 1 | b", "vbios | 1.2 | 1 of 2 | a"):
+        assert row in text
+
+
+def test_returns_are_counted_by_vendor() -> None:
+    moves = [Move("a", at(9), "repair", "rma", "gpu3 is dead")]
+    nodes = [node("a", "rma", vendor="acme"), node("b", vendor="acme"), node("c", "rma")]
+    text = section(facts(*nodes, moves=moves), "RMA")
+    assert "acme | 1 | 1 | 2 | unknown | 0 | 1 | 1" in text
+
+
+def test_hours_leave_out_retired_nodes_and_tests_do_not_add_to_the_whole() -> None:
+    moves = [Move("b", at(84), "production", "retired", "old")]
+    runs = [Run("a", "a__1", "PASS", "", at(0), at(100), tested_s=16.8 * 3600)]
+    (made,) = [each for each in render.all_sections(facts(node("a"), node("b", "retired"), moves=moves, runs=runs))
+               if each.title == "Node-hours"]  # fmt: skip
+    assert [row[2] for row in made.rows] == ["100.0 %", "0.0 %", "0.0 %", "6.7 %"]
+    assert "252" in made.sentence
+
+
+def test_an_inconclusive_or_skipped_run_hides_no_failure_after_a_pass() -> None:
+    runs = [
+        Run("a", "a__1", "PASS", "", at(1), at(2), "short"),
+        Run("a", "a__2", "SKIPPED", "", at(3), at(3)),
+        Run("a", "a__3", "FAIL", "slow", at(5), at(6), "long", ("thermal",)),
+    ]
+    found = facts(node("a"), runs=runs)
+    assert "a | 3 h 00 min | a__1 | a__3 | slow" in section(found, "Failed after a pass")
+    assert "short | thermal | 1 | 3 h 00 min" in section(found, "Tests that had passed what failed later")
+
+
+def test_each_section_with_numbers_gives_the_command_that_lists_what_it_counts() -> None:
+    faults = [Fault("a", "GPU", "gpu0", "r")]
+    made = render.render(facts(node("a"), faults=faults, scope="--label=team=x"), "team=x", simulated=False)
+    assert "muster digest --rows Failed --until 2026-06-08T00:00:00 --days 7 --label=team=x" in made.text
 
 
 def test_a_fail_after_a_pass_names_both_tests() -> None:

@@ -6,6 +6,7 @@ import logging
 
 from muster import records
 from muster.audit.sinks import NotAccepted, Sink, sinks
+from muster.errors import DatabaseNotReady
 from muster.settings import settings
 
 log = logging.getLogger(__name__)
@@ -26,12 +27,12 @@ def deliver() -> dict[str, int]:
 def _deliver(name: str, sink: Sink) -> int:
     sent = 0
     for _ in range(BATCHES):
-        events = records.audit_batch(name, BATCH)
-        if not events:
-            break
         try:
+            events = records.audit_batch(name, BATCH)
+            if not events:
+                break
             sink.send(events)
-        except (OSError, NotAccepted) as error:
+        except (OSError, NotAccepted, DatabaseNotReady) as error:  # the last: a lock was not free in time
             records.audit_failed(name, (str(error) or type(error).__name__)[:500])
             break
         records.audit_delivered(name, events[-1].id)

@@ -60,10 +60,18 @@ def status(json: AsJson = False) -> None:
         if lag.last_error:
             typer.echo(lag.sentence)
     for mail in parked:
-        run = mail.key.split("/")[1] if "/" in mail.key else mail.key
-        typer.echo(f"mail not sent since {show.when(mail.parked_at)}, refused by the mail server ({mail.last_error}); "
-                   f"its report: `muster runs show {run}`; then `muster mail resend {mail.key}`, "
-                   f"or `muster mail drop {mail.key}`")  # fmt: skip
+        run = _run_of(mail.key)
+        typer.echo(f"{mail.key}: not sent, given up {show.when(mail.parked_at)} ({mail.last_error}); "
+                   + (f"its report: `muster runs show {run}`; " if run else "")
+                   + f"then `muster mail resend {mail.key}`, or `muster mail drop {mail.key}`")  # fmt: skip
+
+
+def _run_of(key: str) -> str:
+    """The run of a mail or notification about a report, [rule/NAME/ | notify/NAME/]DAG/RUN/REPORT; "" of any other."""
+    parts = key.split("/")
+    if parts[0] in ("rule", "notify"):
+        parts = parts[2:]
+    return parts[1] if len(parts) == 3 and parts[0] not in ("notice", "flood", "digest") else ""
 
 
 @messages

@@ -84,6 +84,10 @@ class AirflowClient:
             )
         return str(response.json()["state"])
 
+    def note(self, dag_id: str, run_id: str) -> str:
+        """Returns the run's note, "" without one."""
+        return self._request("GET", f"/dags/{dag_id}/dagRuns/{run_id}").json().get("note") or ""
+
     def set_note(self, dag_id: str, run_id: str, note: str) -> None:
         """Replace the run's note."""
         mask = {"update_mask": "note"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 
@@ -21,7 +21,8 @@ class Rule(pydantic.BaseModel):
     It is mailed to ``to``: in the UTC windows of ``quiet`` at their end, and ``an_hour`` mails an hour at most (0: any
     number), after which the hour's reports come as one list; both hold for ``notifier`` too. ``notifier``: the path of
     a class of Airflow's notifiers, made with ``arguments``, whose templates know ``node``, ``verdict``, ``state``,
-    ``headline``, ``link`` and ``simulated``. ``digest``: the addresses get the digest of the nodes with ``labels`` too.
+    ``headline``, ``link`` and ``simulated``. ``digest``: how often the addresses get the digest of the
+    nodes with ``labels``.
     ``notices``: the rule gets what belongs to no report, such as a user's job that was ended.
     """
 
@@ -36,7 +37,7 @@ class Rule(pydantic.BaseModel):
     labels: dict[str, str] = {}
     quiet: str = ""
     an_hour: int = pydantic.Field(default=0, ge=0)
-    digest: bool = False
+    digest: Literal["", "daily", "weekly"] = ""
     notices: bool = False
 
     @pydantic.model_validator(mode="after")

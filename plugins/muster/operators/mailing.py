@@ -14,7 +14,7 @@ from muster_reports import mail, text
 from muster_reports.model import RunReport
 
 log = logging.getLogger(__name__)
-DIGEST_PERIOD = datetime.timedelta(days=7)
+PERIODS = {"daily": datetime.timedelta(days=1), "weekly": datetime.timedelta(days=7)}
 FLOOD_MAX = 2000
 """Runs that the list of an hour looks at, the latest."""
 LISTED = 20
@@ -36,23 +36,30 @@ def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
     log.info("%s", rendered.subject)
     key = f"{dag_id}/{run_id}/{rendered.report_id}"
     keys, notifications = [], []
+    held = False
     if current.mail_recipients:
         message = mail.build_message(rendered, current.mail_from, current.mail_recipients)
         records.outbox_add(key, message.as_bytes())
         keys.append(key)
-    chosen = mail_rules.read(current.mail_rules)
+    chosen = _rules()
     labels = records.get_node(report.node).labels if chosen else {}
     facts = (report.verdict, report.state_after, labels)
     for rule, recipients in mail_rules.recipients(chosen, current.mail_recipients, *facts):
         if recipients:
-            keys += _mail_by_rule(rule, recipients, rendered, key)
+            found = _mail_by_rule(rule, recipients, rendered, key)
+            held |= not found
+            keys += found
         if rule.notifier:
-            notifications += _notify_by_rule(rule, report, key)
+            found = _notify_by_rule(rule, report, key)
+            held |= not found
+            notifications += found
+    if held and not keys and not notifications:
+        return "held until quiet hours or the hour of a flood end"
     if not keys and not notifications:
         log.warning("no report is mailed: neither MUSTER_MAIL_TO nor a rule of MUSTER_MAIL_RULES names a recipient")
         return "not mailed: no recipients"
-    found = [upkeep.deliver_mail(each) for each in keys + notifications]
-    sent, waiting, parked = (sum(counts) for counts in zip(*found, strict=True))
+    delivered = [upkeep.deliver_mail(each) for each in keys + notifications]
+    sent, waiting, parked = (sum(counts) for counts in zip(*delivered, strict=True))
     return f"{sent} sent, {waiting} waiting, {parked} refused"
 
 
@@ -109,32 +116,41 @@ def _of_the_hour(rule: mail_rules.Rule) -> tuple[str, list[str], datetime.dateti
 
 
 def send_digests() -> list[str]:
-    """Mail the digests of the last seven days, each once a day however often this is called; returns their subjects.
+    """Mail the digests that are due, each once however often this is called; returns their subjects.
 
-    MUSTER_MAIL_TO gets the whole fleet's, the addresses of a rule with ``digest`` that of its labels.
+    MUSTER_MAIL_TO gets the whole fleet's each week, the addresses of a rule with ``digest`` that of its labels. A
+    weekly one is due on Mondays, or on the first later day of the week on which this is called.
     Raises BadSettings.
     """
     from muster.operators import upkeep
     from muster_reports.digest import render
 
-    current, until = settings(), _now()
-    wanted: list[tuple[str, dict[str, str], Sequence[str]]] = [("", {}, current.mail_recipients)]
-    wanted += [(rule.name, rule.labels, rule.to) for rule in mail_rules.read(current.mail_rules) if rule.digest]
-    if not any(recipients for _, _, recipients in wanted):
+    current, until = settings(), _now().replace(microsecond=0) + datetime.timedelta(seconds=1)
+    wanted: list[tuple[str, str, dict[str, str], Sequence[str]]] = [("weekly", "", {}, current.mail_recipients)]
+    wanted += [(rule.digest, f"{rule.name}/", rule.labels, rule.to) for rule in _rules() if rule.digest]
+    if not any(recipients for *_, recipients in wanted):
         log.warning("no digest is mailed: neither MUSTER_MAIL_TO nor a rule of MUSTER_MAIL_RULES wants one")
     subjects = []
-    for (name, labels, recipients), simulated in itertools.product(wanted, (False, True)):
-        facts = records.fleet_facts(until - DIGEST_PERIOD, until, simulated=simulated, labels=labels)
+    for (every, name, labels, recipients), simulated in itertools.product(wanted, (False, True)):
+        facts = records.fleet_facts(until - PERIODS[every], until, simulated=simulated, labels=labels)
         if not facts.nodes or not recipients:
             continue
         whose = ", ".join(f"{label}={value}" for label, value in labels.items())
         rendered = render.render(facts, whose, simulated=simulated)
-        key = f"{name}/{rendered.report_id}" if name else rendered.report_id
+        mine = f"digest/{every}/{name}{'simulated' if simulated else 'real'}/"
+        key = mine + rendered.report_id
+        monday = until.replace(hour=0, minute=0, second=0) - datetime.timedelta(days=until.weekday())
+        if every == "weekly" and records.outbox_added(mine, monday, key):
+            continue
         message = mail.build_message(rendered, current.mail_from, recipients)
         records.outbox_add(key, message.as_bytes())
         upkeep.deliver_mail(key)
         subjects.append(rendered.subject)
     return subjects
+
+
+def _rules() -> list[mail_rules.Rule]:
+    return mail_rules.read(settings().mail_rules)
 
 
 def _hour() -> datetime.datetime:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from muster import records
 from muster.errors import MusterError
 from muster.integration.airflow_api import AirflowClient
 from muster.settings import settings
+from muster_criteria.model import Verdict
 from muster_criteria.text import one_line
 
 log = logging.getLogger(__name__)
@@ -18,7 +20,7 @@ LIMIT_S = 10.0
 
 
 def annotate(dag_id: str, run_id: str) -> None:
-    """Write a line for each node into the run's note. A task cannot do it, so it takes the login of the settings.
+    """Write a line for each node below what the run's note holds, with the login of the settings: a task has none.
 
     Without one it does nothing; what fails is logged, since the records and the mail hold the same.
     """
@@ -32,9 +34,20 @@ def annotate(dag_id: str, run_id: str) -> None:
     ]
     if not lines:
         return
-    note = "\n".join(sorted(lines))
     try:
         with AirflowClient.from_settings(timeout_s=LIMIT_S) as airflow:
-            airflow.set_note(dag_id, run_id, note if len(note) <= NOTE_CHARS else f"{note[: NOTE_CHARS - 1]}…")
+            airflow.set_note(dag_id, run_id, below(airflow.note(dag_id, run_id), sorted(lines)))
     except MusterError as error:
         log.warning("the run's note does not show its verdict: %s", error)
+
+
+def below(note: str, lines: Sequence[str]) -> str:
+    """``note`` and below it ``lines``, without lines of an earlier call; what is too long is cut from ``lines``."""
+    of = {line.partition(": ")[0] for line in lines}
+    ours = tuple(f"{name}: {verdict}: " for name in of for verdict in Verdict)
+    kept = [line for line in note.splitlines() if not line.startswith(ours)]
+    head = "".join(f"{line}\n" for line in kept)
+    room, text = NOTE_CHARS - len(head), "\n".join(lines)
+    if room < 1:
+        return note
+    return head + (text if len(text) <= room else f"{text[: room - 1]}…")

@@ -9,11 +9,17 @@ from collections.abc import Mapping, Sequence
 SERVING = frozenset({"production", "revalidation"})
 OUT = frozenset({"quarantine", "triage", "repair", "rma"})
 """States of a node in service, and of one that was withdrawn."""
+UNKNOWN = "unknown"
+PASSED = frozenset({"PASS", "WARN"})
+CONCLUSIVE = PASSED | {"FAIL"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """An enrolled node. ``last_pass``: when its last conclusive run without a FAIL ended."""
+    """An enrolled node. ``last_pass``: when its last conclusive run without a FAIL ended.
+
+    ``versions``: the driver and firmware that its last intake recorded.
+    """
 
     name: str
     sku: str
@@ -21,17 +27,20 @@ class Node:
     state: str
     added_at: datetime.datetime
     last_pass: datetime.datetime | None
+    vendor: str = UNKNOWN
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-    """A change of state."""
+    """A change of state. ``failed``: for a test that failed."""
 
     node: str
     at: datetime.datetime
     before: str
     after: str
     reason: str
+    failed: bool = False
 
     @property
     def withdrawn(self) -> bool:
@@ -41,7 +50,7 @@ class Move:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """An ended run of one node."""
+    """An ended run of one node. ``stages``: those that failed; ``tested_s``: how long its stages took in the period."""
 
     node: str
     run_id: str
@@ -49,6 +58,9 @@ class Run:
     headline: str
     started_at: datetime.datetime
     ended_at: datetime.datetime
+    level: str = ""
+    stages: tuple[str, ...] = ()
+    tested_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +77,8 @@ class Fault:
 class Facts:
     """A period's facts, real or simulated nodes only. ``moves`` are in order of time.
 
-    ``delivered``: {node: when it first entered production}, for those that did within the period.
+    ``delivered``: {node: when it first entered production}, for those that did within the period. ``scope``: the
+    options of `muster digest` that choose these nodes.
     """
 
     since: datetime.datetime
@@ -75,9 +88,39 @@ class Facts:
     runs: Sequence[Run]
     faults: Sequence[Fault]
     delivered: Mapping[str, datetime.datetime]
+    scope: str = ""
 
-    def hours_in(self, states: frozenset[str]) -> dict[str, float]:
-        """{node: hours of the period that it spent in one of ``states``}, without nodes that spent none."""
+    def withdrawals(self) -> list[Move]:
+        """The moves of these nodes out of service."""
+        return [move for move in self.moves if move.withdrawn and move.node in self.nodes]
+
+    def missed(self) -> list[tuple[Run, Run]]:
+        """(passed, failed) for each FAIL of a node whose conclusive run before ended well within the period."""
+        before: dict[str, Run] = {}
+        found = []
+        for run in sorted(self.runs, key=lambda run: run.ended_at):
+            if run.node not in self.nodes or run.verdict not in CONCLUSIVE:
+                continue
+            last = before.get(run.node)
+            if run.verdict == "FAIL" and last is not None and last.verdict in PASSED:
+                found.append((last, run))
+            before[run.node] = run
+        return found
+
+    def hours(self) -> float:
+        """Node-hours of the period, without those of retired nodes."""
+        states = {node.state for node in self.nodes.values()}
+        states |= {state for move in self.moves for state in (move.before, move.after)}
+        return sum(self.hours_in(frozenset(states - {"retired"})).values())
+
+    def hours_in(
+        self, states: frozenset[str], until: Mapping[str, datetime.datetime] | None = None
+    ) -> dict[str, float]:
+        """{node: hours of the period that it spent in one of ``states``}, without nodes that spent none.
+
+        ``until``: where counting ends earlier for a node.
+        """
+        ends = until or {}
         spent = dict.fromkeys(self.nodes, 0.0)
         first = {move.node: move for move in reversed(self.moves)}
         state = {name: first[name].before if name in first else node.state for name, node in self.nodes.items()}
@@ -86,19 +129,22 @@ class Facts:
             if move.node not in state:
                 continue
             if state[move.node] in states:
-                spent[move.node] += (move.at - begun[move.node]).total_seconds() / 3600
+                end = min(move.at, ends.get(move.node, move.at))
+                spent[move.node] += max(0.0, (end - begun[move.node]).total_seconds() / 3600)
             state[move.node], begun[move.node] = move.after, max(move.at, begun[move.node])
         for name in self.nodes:
             if state[name] in states:
-                spent[name] += max(0.0, (self.until - begun[name]).total_seconds() / 3600)
+                end = ends.get(name, self.until)
+                spent[name] += max(0.0, (end - begun[name]).total_seconds() / 3600)
         return {name: hours for name, hours in spent.items() if hours > 0}
 
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """One section: a sentence, a table, and the command that lists what is behind it.
+    """One section: a sentence, a table, and all that its numbers count.
 
-    ``bars``: for each row its share of the longest bar (0 to 1); empty: no bars.
+    ``bars``: for each row its share of the longest bar (0 to 1); empty: no bars. ``behind``: each thing that was
+    counted, in columns ``columns``; `muster digest --rows` lists them.
     """
 
     title: str
@@ -106,4 +152,10 @@ class Section:
     head: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     bars: tuple[float, ...] = ()
-    command: str = ""
+    columns: tuple[str, ...] = ()
+    behind: tuple[tuple[str, ...], ...] = ()
+
+
+def when(moment: datetime.datetime) -> str:
+    """A time as digests show it."""
+    return f"{moment:%Y-%m-%d %H:%M} UTC"

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib
 import pkgutil
+import shlex
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -38,8 +39,14 @@ def render(facts: Facts, whose: str, *, simulated: bool) -> Rendered:
         f"{plural(len(facts.nodes), 'node')}: {len(facts.delivered)} delivered, {failed} failed a test, {withdrawn} "
         "withdrawn from service."
     )
-    values = {"title": title, "summary": summary, "sections": shown, "simulated": simulated}
-    key = f"digest-{'simulated' if simulated else 'real'}-{facts.until:%Y-%m-%d}"
+    values = {
+        "command": functools.partial(_command, facts),
+        "title": title,
+        "summary": summary,
+        "sections": shown,
+        "simulated": simulated,
+    }
+    key = f"digest-{'simulated' if simulated else 'real'}-{facts.since:%Y-%m-%d}-{facts.until:%Y-%m-%d}"
     if whose:
         key += f"-{hashlib.sha256(whose.encode()).hexdigest()[:8]}"
     return Rendered(
@@ -48,6 +55,17 @@ def render(facts: Facts, whose: str, *, simulated: bool) -> Rendered:
         _environment().get_template("digest.html.j2").render(values),
         {}, (), key, "digest", (("X-Muster-Report", "digest"),),
     )  # fmt: skip
+
+
+def _command(facts: Facts, section: Section) -> str:
+    """What lists the rows behind a section; "" if there are none."""
+    if not section.behind:
+        return ""
+    days = (facts.until - facts.since).total_seconds() / 86400
+    return (
+        f"muster digest --rows {shlex.quote(section.title)} --until {facts.until:%Y-%m-%dT%H:%M:%S} "
+        f"--days {days:g} {facts.scope}"
+    ).strip()
 
 
 @functools.cache

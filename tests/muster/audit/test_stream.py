@@ -158,6 +158,26 @@ def test_an_event_that_is_committed_late_is_not_passed_over(fleet_db: str) -> No
     assert [event.reason[:6] for event in got][-2:] == ["first", "remark"]
 
 
+@pytest.mark.both_dialects
+def test_a_writer_that_keeps_the_events_locked_only_delays_a_delivery(
+    fleet_db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if fleet_db.startswith("sqlite"):
+        pytest.skip("SQLite takes no lock here")
+    monkeypatch.setattr("muster.records.audit.LOCK_TIMEOUT_MS", 100)
+    configure(monkeypatch, disk={"kind": "file", "path": tmp_path / "audit.jsonl"})
+    write(1)
+    got: list[dict[str, int]] = []
+    with writing() as session:
+        access.write_event(session, NODE, State.REGISTERED, State.REGISTERED, "slow", "first", {})
+        delivery = threading.Thread(target=lambda: got.append(stream.deliver()))
+        delivery.start()
+        delivery.join()
+    assert got == [{"disk": 0}]
+    assert lag("disk").last_error
+    assert stream.deliver() == {"disk": len(everything())}
+
+
 def test_a_sink_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     clear = {"kind": "http", "url": "http://siem.example/", "token_file": "token"}
     for wrong in (

@@ -55,6 +55,27 @@ def test_mails_that_the_mail_server_refused_are_shown(muster: Muster, sqlite_db:
     assert "muster runs show a__new" in muster("status")[1]
 
 
+@pytest.mark.parametrize(
+    ("key", "run"),
+    [
+        (f"{fleet.DAG}/a__new/1f", "a__new"),
+        (f"rule/oncall/{fleet.DAG}/a__new/1f", "a__new"),
+        (f"notify/chat/{fleet.DAG}/a__new/1f", "a__new"),
+        ("notice/ended job 7/a/2026-11-23", ""),
+        ("notice/controller fault/ssh/2026-11-23/oncall", ""),
+        ("notify/chat/notice/drained again/a/2026-11-23", ""),
+        ("flood/oncall/2026-11-23T23", ""),
+        ("notify/chat/flood/2026-11-23T23", ""),
+        ("digest/weekly/real/digest-real-2026", ""),
+    ],
+)
+def test_only_a_mail_about_a_run_leads_to_one(muster: Muster, sqlite_db: str, key: str, run: str) -> None:
+    records.outbox_add(key, b"x")
+    records.outbox_failed(records.outbox_pending()[0].id, "554 no", park=True)
+    out = muster("status")[1]
+    assert (f"muster runs show {run}`" in out) if run else ("muster runs show" not in out)
+
+
 def test_an_unsent_mail_is_sent_again_or_dropped(muster: Muster, sqlite_db: str) -> None:
     for key in ("a", "b"):
         records.outbox_add(key, b"x")

@@ -63,10 +63,10 @@ def queued() -> list[tuple[str, str, str]]:
     return found
 
 
-def report_of(node: str, *, well: bool = False, **labels: str) -> None:
+def report_of(node: str, *, well: bool = False, **labels: str) -> str:
     records.add_node(fleet.new_node(node, labels=labels))
     run = (fleet.qualify if well else fleet.fail)(node).run_id
-    mailing.send_report(fleet.DAG, run)
+    return mailing.send_report(fleet.DAG, run)
 
 
 def test_verdicts_states_and_labels_choose_and_nobody_gets_a_report_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,8 +124,9 @@ def test_quiet_hours_and_the_hours_fill_hold_notifications_too(monkeypatch: pyte
         report_of(f"n{number}")
     midnight = MONDAY.replace(hour=0, minute=0) + datetime.timedelta(days=1)
     assert [each.retry_at for each in records.outbox_pending()] == [midnight] * 3
+    assert report_of("n4").startswith("held")
     last = json.loads(records.outbox_message(records.outbox_pending()[-1].id))["known"]
-    assert (last["node"], "n3" in last["headline"]) == ("", True)
+    assert (last["node"], "n4" in last["headline"]) == ("", True)
     clock.now = midnight
     assert len(records.outbox_pending(due=True)) == 3
 
@@ -314,7 +315,7 @@ def test_a_notification_is_given_up_after_a_day(
 
 def test_a_rule_brings_the_digest_of_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_MAIL_TO", "all@x.org")
-    use(monkeypatch, {"name": "team", "to": ["team@x.org"], "labels": {"team": "a"}, "digest": True})
+    use(monkeypatch, {"name": "team", "to": ["team@x.org"], "labels": {"team": "a"}, "digest": "weekly"})
     for name, team in (("n1", "a"), ("n2", "b")):
         records.add_node(fleet.new_node(name, labels={"team": team}))
     assert len(mailing.send_digests()) == 2
@@ -322,6 +323,30 @@ def test_a_rule_brings_the_digest_of_its_nodes(monkeypatch: pytest.MonkeyPatch) 
     assert (everything, ours) == ("all@x.org", "team@x.org")
     assert "the fleet" in first
     assert "team=a" in second
+
+
+def test_a_weekly_digest_comes_once_a_week_even_if_a_monday_was_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(
+        monkeypatch,
+        {"name": "d", "to": ["day@x.org"], "digest": "daily"},
+        {"name": "w", "to": ["week@x.org"], "digest": "weekly"},
+    )
+    clock = Clock(monkeypatch)
+    records.add_node(fleet.new_node("n1"))
+    got = []
+    for days in (1, 2, 6, 7, 8):  # from Tuesday on
+        clock.now = MONDAY + datetime.timedelta(days=days)
+        before = len(queued())
+        mailing.send_digests()
+        mailing.send_digests()  # a task that is repeated
+        got.append([to for to, _, _ in queued()[before:]])
+    assert got == [
+        ["day@x.org", "week@x.org"],
+        ["day@x.org"],
+        ["day@x.org"],
+        ["day@x.org", "week@x.org"],
+        ["day@x.org"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -333,7 +358,7 @@ def test_a_rule_brings_the_digest_of_its_nodes(monkeypatch: pytest.MonkeyPatch) 
         {"name": "x", "to": ["a@x.org"], "states": ["heaven"]},
         {"name": "x", "to": ["a@x.org"], "quiet": "at night"},
         {"name": "x", "to": ["a@x.org"], "colour": "red"},
-        {"name": "x", "notifier": "a.b", "digest": True},
+        {"name": "x", "notifier": "a.b", "digest": "daily"},
         {"name": "taken", "to": ["a@x.org"]},
     ],
 )

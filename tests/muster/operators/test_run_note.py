@@ -20,6 +20,7 @@ class Airflow:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.notes: list[str] = []
         self.down = False
+        self.note = ""
         transport = httpx.MockTransport(self.answer)
 
         def made(timeout_s: float) -> AirflowClient:
@@ -31,11 +32,14 @@ class Airflow:
     def answer(self, request: httpx.Request) -> httpx.Response:
         if self.down:
             raise httpx.ConnectError("refused")
+        if request.method == "GET":
+            return httpx.Response(200, json={"note": self.note or None})
         assert (request.method, request.url.params["update_mask"]) == ("PATCH", "note")
         note = httpx.Response(200, content=request.content).json()["note"]
         if len(note) > 1000:
             return httpx.Response(422, json={"detail": "note"})
         self.notes.append(note)
+        self.note = note
         return httpx.Response(200, json={})
 
 
@@ -51,6 +55,18 @@ def test_the_note_names_node_verdict_and_reason_in_one_line(monkeypatch: pytest.
     airflow.down = False
     run_note.annotate(fleet.DAG, run)
     assert len(airflow.notes) == 1
+
+
+@pytest.mark.parametrize("by_hand", ["Petra swapped gpu3", "n1: watch the fan", "x" * 990, "x" * 1000])
+def test_a_note_of_a_person_stays_above_the_verdict(monkeypatch: pytest.MonkeyPatch, by_hand: str) -> None:
+    airflow = Airflow(monkeypatch)
+    airflow.note = by_hand
+    records.add_node(fleet.new_node("n1"))
+    run = fleet.fail("n1").run_id
+    run_note.annotate(fleet.DAG, run)
+    run_note.annotate(fleet.DAG, run)  # a task that was cleared
+    assert airflow.note == (f"{by_hand}\nn1: FAIL: gpu3 is slow."[:1000] if len(by_hand) < 900 else airflow.note)
+    assert airflow.note.startswith(by_hand)
 
 
 def test_a_block_has_a_line_for_each_member_as_long_as_airflow_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:

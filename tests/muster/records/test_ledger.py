@@ -33,3 +33,22 @@ def test_facts_are_those_of_the_period_the_kind_and_the_label() -> None:
     earlier = records.fleet_facts(now - 2 * HOUR, now - HOUR)
     assert not earlier.nodes
     assert not earlier.runs
+
+
+@pytest.mark.both_dialects
+@pytest.mark.usefixtures("fleet_db")
+def test_an_adopted_node_is_no_delivery_and_vendor_firmware_and_failed_stage_are_known() -> None:
+    records.add_node(fleet.new_node("old"))
+    records.adopt_nodes(["old"], "petra", "it serves already")
+    records.add_node(fleet.new_node("b", labels={"vendor": "acme"}))
+    fleet.qualify("b", environment={"vbios": "1.2"})
+    fleet.fail("b", "b__again")
+    now = datetime.datetime.now(datetime.UTC)
+    found = records.fleet_facts(now - HOUR, now + HOUR, labels={})
+    assert not found.delivered
+    assert (found.nodes["b"].vendor, found.nodes["old"].vendor) == ("acme", "unknown")
+    assert found.nodes["old"].versions == {}
+    assert [(run.verdict, run.level, run.stages) for run in found.runs if run.stages] == [
+        ("FAIL", "short", ("intake",))
+    ]
+    assert records.fleet_facts(now - HOUR, now + HOUR, labels={"vendor": "acme"}).scope == "--label=vendor=acme"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from muster_reports.digest.facts import Facts, Section
+from muster_reports.digest.facts import Facts, Section, when
 from muster_reports.text import duration, plural
 
 ORDER = 1
@@ -26,7 +26,11 @@ def section(facts: Facts) -> Section | None:
         f"(median), 95 % within {_time(late)}. The slowest:",
         ("node", "SKU", "took"),
         tuple((name, facts.nodes[name].sku, _time(seconds)) for seconds, name in took[::-1][:5]),
-        command="muster node list --state production",
+        columns=("node", "SKU", "enrolled", "in production"),
+        behind=tuple(
+            (name, facts.nodes[name].sku, when(facts.nodes[name].added_at), when(facts.delivered[name]))
+            for _, name in took
+        ),
     )
 
 

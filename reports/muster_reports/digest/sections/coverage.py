@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime
 
-from muster_reports.digest.facts import SERVING, Facts, Section
+from muster_reports.digest.facts import SERVING, Facts, Node, Section, when
 from muster_reports.text import plural
 
-ORDER = 5
+ORDER = 6
 NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 WEEK = datetime.timedelta(days=7)
 
@@ -19,16 +19,16 @@ def section(facts: Facts) -> Section | None:
         return None
     passed = [node for node in serving if node.last_pass]
     fresh = [node for node in passed if node.last_pass and facts.until - node.last_pass <= WEEK]
-    stale = sorted(
-        serving, key=lambda node: (node.last_pass or datetime.datetime.min.replace(tzinfo=datetime.UTC), node.name)
-    )
+    stale = sorted(serving, key=lambda node: (node.last_pass or NEVER, node.name))
     return Section(
         "Coverage",
         f"{len(fresh)} of {plural(len(serving), 'node')} in service passed a test in the last 7 days. The stalest:",
         ("node", "rack", "passed last"),
-        tuple(
-            (node.name, node.rack or "none", f"{node.last_pass:%Y-%m-%d %H:%M} UTC" if node.last_pass else "never")
-            for node in stale[:5]
-        ),
-        command="muster plan",
+        tuple(_row(node) for node in stale[:5]),
+        columns=("node", "rack", "passed last"),
+        behind=tuple(_row(node) for node in stale),
     )
+
+
+def _row(node: Node) -> tuple[str, ...]:
+    return node.name, node.rack or "none", when(node.last_pass) if node.last_pass else "never"

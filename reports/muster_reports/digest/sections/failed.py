@@ -1,14 +1,15 @@
-"""Failed nodes by what is suspected, by rack and by SKU: the most frequent first."""
+"""Failed nodes by suspected part, rack, SKU, vendor and firmware: the most frequent first."""
 
 from __future__ import annotations
 
 import collections
 
-from muster_reports.digest.facts import Facts, Section
+from muster_reports.digest.facts import UNKNOWN, Facts, Node, Section
 from muster_reports.text import plural
 
 ORDER = 2
-ROWS = 8
+ROWS = 3
+"""Of each kind, the most frequent."""
 
 
 def section(facts: Facts) -> Section | None:
@@ -16,17 +17,36 @@ def section(facts: Facts) -> Section | None:
     failed = {fault.node for fault in facts.faults if fault.node in facts.nodes}
     if not failed:
         return Section("Failed", "No node failed a test.")
-    groups: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
+    suspected: dict[str, set[str]] = collections.defaultdict(set)
     for fault in facts.faults:
-        if node := facts.nodes.get(fault.node):
-            for group in (("suspected", fault.part), ("rack", node.rack or "none"), ("SKU", node.sku)):
-                groups[group].add(fault.node)
-    ranked = sorted(groups.items(), key=lambda each: (-len(each[1]), each[0]))[:ROWS]
+        suspected[fault.node].add(fault.part)
+    kinds: dict[str, dict[str, set[str]]] = collections.defaultdict(lambda: collections.defaultdict(set))
+    for name in failed:
+        for kind, value in [*(("suspected", part) for part in suspected[name]), *_traits(facts.nodes[name])]:
+            kinds[kind][value].add(name)
+    fleet = collections.Counter(trait for node in facts.nodes.values() for trait in _traits(node))
+    rows, bars = [], []
+    for kind, groups in kinds.items():
+        for value, nodes in sorted(groups.items(), key=lambda each: (-len(each[1]), each[0]))[:ROWS]:
+            of = f" of {fleet[kind, value]}" if (kind, value) in fleet else ""
+            rows.append((kind, value, f"{len(nodes)}{of}", min(nodes)))
+            bars.append(len(nodes) / len(failed))
     return Section(
         "Failed",
-        f"{plural(len(failed), 'node')} failed a test.",
-        ("by", "", "nodes", "for example"),
-        tuple((kind, name, str(len(nodes)), min(nodes)) for (kind, name), nodes in ranked),
-        tuple(len(nodes) / len(ranked[0][1]) for _, nodes in ranked),
-        command="muster node list --state quarantine",
+        f"{plural(len(failed), 'node')} failed a test; each counts once in a row, of all such nodes:",
+        ("by", "", "failed", "for example"),
+        tuple(rows),
+        tuple(bars),
+        columns=("node", "suspected", "device", "run", "rack", "SKU", "vendor"),
+        behind=tuple(
+            (fault.node, fault.part, fault.device, fault.run_id, node.rack, node.sku, node.vendor)
+            for fault in facts.faults
+            if (node := facts.nodes.get(fault.node))
+        ),
     )
+
+
+def _traits(node: Node) -> list[tuple[str, str]]:
+    """(kind, value) of what nodes that fail may have in common."""
+    firmware = sorted(node.versions.items()) or [("firmware", UNKNOWN)]
+    return [("rack", node.rack or "none"), ("SKU", node.sku), ("vendor", node.vendor), *firmware]

@@ -4,32 +4,31 @@ from __future__ import annotations
 
 from muster_reports.digest.facts import OUT, SERVING, Facts, Section
 
-ORDER = 4
+ORDER = 5
 
 
 def section(facts: Facts) -> Section | None:
-    """Returns the share of node-hours in service, withdrawn and under test."""
-    whole = sum(
-        max(0.0, (facts.until - max(facts.since, node.added_at)).total_seconds() / 3600)
-        for node in facts.nodes.values()
-        if node.state != "retired"
-    )
+    """Returns the share of node-hours in service, withdrawn, in neither, and of all of these under test."""
+    whole = facts.hours()
     if not whole:
         return None
-    tested = sum(
-        (run.ended_at - max(run.started_at, facts.since)).total_seconds() / 3600
-        for run in facts.runs
-        if run.node in facts.nodes
-    )
-    spent = {
-        "in service": sum(facts.hours_in(SERVING).values()),
-        "withdrawn (quarantine to RMA)": sum(facts.hours_in(OUT).values()),
-        "in tests": tested,
-    }
+    serving, out = facts.hours_in(SERVING), facts.hours_in(OUT)
+    tested = dict.fromkeys(facts.nodes, 0.0)
+    for run in facts.runs:
+        if run.node in tested:
+            tested[run.node] += run.tested_s / 3600
+    spent = {"in service": sum(serving.values()), "withdrawn (quarantine to RMA)": sum(out.values())}
+    spent["outside service (new, or waiting to return)"] = max(0.0, whole - sum(spent.values()))
+    spent["of all these, under test"] = sum(tested.values())
     return Section(
         "Node-hours",
         f"Of {whole:,.0f} node-hours:",
         ("", "hours", "share"),
         tuple((name, f"{hours:,.0f}", f"{100 * hours / whole:.1f} %") for name, hours in spent.items()),
         tuple(min(1.0, hours / whole) for hours in spent.values()),
+        columns=("node", "hours in service", "withdrawn", "under test"),
+        behind=tuple(
+            (name, f"{serving.get(name, 0.0):.1f}", f"{out.get(name, 0.0):.1f}", f"{tested[name]:.1f}")
+            for name in sorted(facts.nodes)
+        ),
     )

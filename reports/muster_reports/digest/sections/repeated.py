@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import collections
 
-from muster_reports.digest.facts import SERVING, Facts, Section
+from muster_reports.digest.facts import SERVING, Facts, Section, when
 from muster_reports.text import plural
 
-ORDER = 7
+ORDER = 9
 ROWS = 10
 
 
 def section(facts: Facts) -> Section | None:
     """Returns nodes with two withdrawals or more, most for each 1,000 hours in service first."""
-    times = collections.Counter(move.node for move in facts.moves if move.withdrawn and move.node in facts.nodes)
+    times = collections.Counter(move.node for move in facts.withdrawals())
     hours = facts.hours_in(SERVING)
     repeated = [
         (count / max(hours.get(name, 0.0), 1.0) * 1000, name, count) for name, count in times.items() if count > 1
@@ -28,5 +28,10 @@ def section(facts: Facts) -> Section | None:
             (name, str(count), f"{hours.get(name, 0.0):,.0f}", f"{rate:,.1f}")
             for rate, name, count in sorted(repeated, reverse=True)[:ROWS]
         ),
-        command="muster node history NODE",
+        columns=("node", "at", "from", "to", "reason"),
+        behind=tuple(
+            (move.node, when(move.at), move.before, move.after, move.reason)
+            for move in facts.withdrawals()
+            if times[move.node] > 1
+        ),
     )

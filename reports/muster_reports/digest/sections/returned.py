@@ -1,0 +1,32 @@
+"""Nodes that went back to their vendor."""
+
+from __future__ import annotations
+
+import collections
+
+from muster_reports.digest.facts import Facts, Section, when
+from muster_reports.text import plural
+
+ORDER = 4
+
+
+def section(facts: Facts) -> Section | None:
+    """Returns for each vendor the nodes that went to RMA in the period, and those that are there."""
+    sent = [move for move in facts.moves if move.after == "rma" and move.node in facts.nodes]
+    there = collections.Counter(node.vendor for node in facts.nodes.values() if node.state == "rma")
+    went: dict[str, set[str]] = collections.defaultdict(set)
+    for move in sent:
+        went[facts.nodes[move.node].vendor].add(move.node)
+    if not sent and not there:
+        return None
+    all_of = collections.Counter(node.vendor for node in facts.nodes.values() if node.state != "retired")
+    vendors = sorted(set(went) | set(there), key=lambda vendor: (-len(went[vendor]), vendor))
+    return Section(
+        "RMA",
+        f"{plural(sum(map(len, went.values())), 'node')} went to a vendor; at a vendor now: {sum(there.values())}.",
+        ("vendor", "sent", "there now", "of its nodes"),
+        tuple((vendor, str(len(went[vendor])), str(there[vendor]), str(all_of[vendor])) for vendor in vendors),
+        columns=("node", "vendor", "at", "reason"),
+        behind=tuple((move.node, facts.nodes[move.node].vendor, when(move.at), move.reason) for move in sent)
+        + tuple((node.name, node.vendor, "there now", "") for node in facts.nodes.values() if node.state == "rma"),
+    )
