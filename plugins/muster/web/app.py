@@ -280,12 +280,15 @@ def _report_of(what: str) -> RunReport:
 def report(
     request: Request, dag_id: str, run_id: str, about: Annotated[str, Depends(access.node_of)], node: str = ""
 ) -> Response:
-    """The whole report of an ended run, as it is mailed; of a block, of the member that is asked for."""
+    """The whole report of an ended run, as it is mailed; of a block, of the member that is asked for.
+
+    A run that has none, since it tests no node or several, leads to its own page.
+    """
     members = [each.node for each in records.list_runs(run=(dag_id, run_id))]
-    node = node or _one_node(members, about)
-    if len(members) > 1 and not node:
+    if not node and (not members or not _one_node(members, about)):
         query = urlencode({"dag_id": dag_id, "run_id": run_id})
         return RedirectResponse(f"{_base(request)}{PREFIX}/run?{query}", status_code=303)
+    node = node or _one_node(members, about)
     try:
         found = records.get_run(dag_id, run_id, node=node)
     except UnknownRun as error:
