@@ -21,12 +21,13 @@ class MusterPlugin(AirflowPlugin):
         {"name": "Fleet", "href": "muster/", "url_route": "fleet", "destination": "nav", "nav_top_level": True},
         *(
             {
-                "name": "Node",
-                "href": "muster/run?dag_id={DAG_ID}&run_id={RUN_ID}",
-                "url_route": f"muster-{where}",
+                "name": name,
+                "href": f"muster/{page}?dag_id={{DAG_ID}}&run_id={{RUN_ID}}{more}",
+                "url_route": f"muster-{page}-{where}",
                 "destination": where,
             }
-            for where in ("dag_run", "task_instance")
+            for name, page in (("Node", "run"), ("Report", "report"))
+            for where, more in (("dag_run", ""), ("task_instance", "&task_id={TASK_ID}&map_index={MAP_INDEX}"))
         ),
     ]
 

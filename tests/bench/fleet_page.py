@@ -1,8 +1,8 @@
 """``python -m tests.bench.fleet_page --nodes N``: how fast the Fleet page is with Airflow, Chromium and PostgreSQL.
 
 Fills the records with N nodes that were tested daily, opens the page as a logged-in viewer, filters it, asks the server
-for pages as fast as it answers, and lets ten pages follow the fleet. ``--seed`` draws states and racks. Prints a table
-and one JSON object as its last line.
+for pages as fast as it answers, and lets ten pages follow the fleet, of which a node moves before each renewal.
+``--seed`` draws states and racks. Prints a table and one JSON object as its last line.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import psutil
 import sqlalchemy
 
 from muster import records
+from muster.lifecycle.transitions import State
 from muster.web import PREFIX
 from muster_demo.stack import Stack
 from tests.support import browser, live_airflow, postgresql
@@ -54,13 +55,20 @@ def painted(page: browser.Browser, url: str) -> float:
     return float(page.wait(f"{paint} && {paint}.startTime"))
 
 
-def queries(rng: random.Random, nodes: int) -> Iterator[str]:
-    """Addresses as operators open them: filters, searches, nodes."""
+def filters(rng: random.Random, nodes: int) -> Iterator[str]:
+    """Addresses of the page filtered, as operators open them; each time other racks and other nodes."""
     while True:
         yield from (
-            "/", "/?state=quarantine", f"/?rack=r{rng.randrange(nodes // RACK + 1):04d}", "/?q=gemm_rate",
-            f"/?q=n0{rng.randrange(1000):03d}", f"/node/n{rng.randrange(nodes):05d}", "/?verdict=FAIL&page=2",
+            "/?state=quarantine", f"/?rack=r{rng.randrange(nodes // RACK + 1):04d}", "/?q=gemm_rate",
+            f"/?q=n0{rng.randrange(1000):03d}", "/?verdict=FAIL&page=2",
         )  # fmt: skip
+
+
+def queries(rng: random.Random, nodes: int) -> Iterator[str]:
+    """Addresses as operators open them: the whole fleet, filters, nodes."""
+    chosen = filters(rng, nodes)
+    while True:
+        yield from ("/", *itertools.islice(chosen, 5), f"/node/n{rng.randrange(nodes):05d}")
 
 
 def served(client: httpx.Client, rng: random.Random, nodes: int) -> float:
@@ -74,18 +82,25 @@ def served(client: httpx.Client, rng: random.Random, nodes: int) -> float:
 
 
 def followed(client: httpx.Client, stack: Stack) -> float:
-    """Percent of a core that the API server uses more while ten pages ask every ten seconds than while none does."""
+    """Percent of a core that the API server uses more while ten pages follow the fleet than while none does.
+
+    Each page asks every ten seconds; one node moves before each time, so that every page gets a new content.
+    """
     port = f"port:{stack.login.port}"  # the API server's title names it
     running = psutil.process_iter(["cmdline"])
     server = next(each for each in running if port in " ".join(each.info["cmdline"] or ()))
-    version = records.fleet_version()
+    serving = (row.node for row in records.fleet_rows() if row.state is State.PRODUCTION)
 
     def used(ask: bool) -> float:
-        before = sum(server.cpu_times()[:2])
+        version, before = "", sum(server.cpu_times()[:2])
         for _ in range(LIVE_S // 10):
             begun = time.monotonic()
-            for _ in range(VIEWERS if ask else 0):
-                assert client.get(f"{PREFIX}/live", params={"version": version}).status_code == 204
+            records.move_node(next(serving), State.QUARANTINE, "bench", "one event an interval")
+            for viewer in range(VIEWERS if ask else 0):
+                answer = client.get(f"{PREFIX}/live", params={"version": version})
+                assert answer.status_code == 200
+                if viewer == VIEWERS - 1:
+                    version = answer.text.partition('data-version="')[2].partition('"')[0]
             time.sleep(max(0.0, 10 - (time.monotonic() - begun)))
         return float(sum(server.cpu_times()[:2]) - before)
 
@@ -111,9 +126,7 @@ def measure(nodes: int, seed: int) -> dict[str, float]:
             page.call("Network.setExtraHTTPHeaders", headers={"Authorization": f"Bearer {stack.token()}"})
             painted(page, f"{base}/")
             first = [painted(page, f"{base}/") for _ in range(PAINTS)]
-            filters = [
-                painted(page, base + path) for path, _ in zip(queries(rng, nodes), range(3 * PAINTS), strict=False)
-            ]
+            filtered = [painted(page, base + path) for path in itertools.islice(filters(rng, nodes), 3 * PAINTS)]
             headers = {"Authorization": f"Bearer {stack.token()}"}
             with httpx.Client(base_url=stack.login.url, headers=headers, timeout=60) as client:
                 p95 = served(client, rng, nodes)
@@ -121,7 +134,7 @@ def measure(nodes: int, seed: int) -> dict[str, float]:
         records.dispose()
     return {
         "first_paint_ms": round(statistics.median(first), 1),
-        "filter_ms": round(statistics.median(filters), 1),
+        "filter_ms": round(statistics.median(filtered), 1),
         "server_p95_ms": round(p95, 1),
         "live_core_percent": round(core, 2),
     }

@@ -30,6 +30,8 @@ READY = "node_qualification"
 AXE = Path(str(importlib.resources.files("axe_core_python"))) / "axe.min.js"
 PASSWORD = "for-this-test"
 BLOCK = "cluster_qualification"
+SICK = "gpu-0066"
+HOSTILE = "<script>window.struck = 1</script><img src=x onerror='window.struck = 1'>"
 SHOWN = {
     "fleet": "/",
     "node": "/node/gpu-0007?curve=intake%3A+temperature+%28%C2%B0C%29",
@@ -51,6 +53,8 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             records.add_node(fleet.new_node(f"gpu-{number:04d}", rack=f"r{number % 3}"))
         fleet.qualify("gpu-0001")
         fleet.fail("gpu-0007")
+        records.add_node(fleet.new_node(SICK, rack="r9", serials={"gpu0": HOSTILE}, labels={HOSTILE: HOSTILE}))
+        fleet.fail(SICK, "", fleet.finding(summary=HOSTILE, device=HOSTILE, source=HOSTILE))
         for name, verdict in (("gpu-0008", Verdict.PASS), ("gpu-0009", Verdict.FAIL)):
             in_a_block(name, verdict)
         users = {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "operator:admin,viewer:viewer"}
@@ -167,14 +171,20 @@ def test_an_operator_finds_the_sick_node_and_reads_why(airflow: Stack, page: bro
 def test_filters_live_in_the_address_and_back_leads_back(airflow: Stack, page: browser.Browser) -> None:
     page.go(f"{airflow.login.url}/plugin/fleet")
     listed = f"{INSIDE}.querySelector('caption').innerText"
-    page.wait(f"{listed} === '12 of 12 nodes'")
+    page.wait(f"{listed} === '13 of 13 nodes'")
     page.script(f"{INSIDE}.querySelector('a[href*=\"state=qualified\"]').click()")
-    page.wait(f"{listed} === '2 of 12 nodes'")
+    page.wait(f"{listed} === '2 of 13 nodes'")
     assert "state=qualified" in page.script(f"{INSIDE}.location.search")
+    page.wait("location.search.includes('state=qualified')")
     page.script("history.back()")
-    page.wait(f"{listed} === '12 of 12 nodes'")
+    page.wait(f"{listed} === '13 of 13 nodes'")
     page.script("history.forward()")
-    page.wait(f"{listed} === '2 of 12 nodes'")
+    page.wait(f"{listed} === '2 of 13 nodes'")
+    kept = page.wait("location.search.includes('state=qualified') && location.href")
+    page.go("about:blank")
+    page.go(kept)
+    page.wait(f"{listed} === '2 of 13 nodes'")
+    assert page.script(f"{INSIDE}.querySelector('select[name=state]').value") == "qualified"
 
 
 def test_a_table_is_copied_as_csv(airflow: Stack, page: browser.Browser) -> None:
@@ -237,6 +247,39 @@ def test_an_operator_starts_a_test_under_their_login_and_a_viewer_does_not(airfl
     assert started["triggering_user_name"] == airflow.login.username
 
 
+def test_what_a_node_sends_stays_text(airflow: Stack, page: browser.Browser) -> None:
+    login = airflow.login
+    for path in (
+        f"/node/{SICK}",
+        "/",
+        f"/report?dag_id={READY}&run_id={SICK}__new",
+        f"/compare?left=gpu-0001&right={SICK}",
+    ):
+        page.go(f"{login.url}{PREFIX}{path}")
+        if path != "/":
+            assert "window.struck" in page.script("document.body.innerText"), path
+        assert not page.script("window.struck"), path
+        assert not page.script("document.querySelectorAll('img[src=x], script:not([src])').length"), path
+
+
+def test_an_operator_waives_a_finding_after_seeing_what_it_means(airflow: Stack, page: browser.Browser) -> None:
+    (found,) = records.open_findings(SICK)
+    page.go(f"{airflow.login.url}/plugin/fleet")
+    page.wait(f"{INSIDE}.querySelector('caption')")
+    page.script(f"{INSIDE}.querySelector('a[href$=\"/node/{SICK}\"]').click()")
+    page.wait(f"{INSIDE}.querySelector('select[name=finding]')")
+    page.script(f"{INSIDE}.querySelector('select[name=finding]').value = '{found.finding.id}'")
+    form = f"{INSIDE}.querySelector('select[name=finding]').closest('form')"
+    page.script(f"{form}.querySelector('input[name=reason]').value = 'the spare is ordered'")
+    page.script(f"{form}.querySelector('button').click()")
+    page.wait(f"{INSIDE}.body.innerText.includes('the finding no longer fails a test until then')")
+    assert not records.list_waivers(node=SICK)
+    page.script(f"{INSIDE}.querySelector('button[name=confirmed]').click()")
+    page.wait(f"{INSIDE}.querySelector('h1').innerText.startsWith('{SICK}')")
+    (waiver,) = records.list_waivers(node=SICK)
+    assert (waiver.person, waiver.reason) == (airflow.login.username, "the spare is ordered")
+
+
 def test_an_operator_quarantines_a_node_after_seeing_what_it_means(airflow: Stack, page: browser.Browser) -> None:
     page.go(f"{airflow.login.url}/plugin/fleet")
     page.wait(f"{INSIDE}.querySelector('caption')")
@@ -269,6 +312,14 @@ def test_a_question_is_answered_beside_its_evidence_and_by_no_viewer(
     node = httpx.get(f"{airflow.login.url}{PREFIX}/node/gpu-0001", headers=viewer)
     assert "Open findings" in node.text
     assert 'method="post"' not in node.text
+    assert "Your login may not answer" in node.text, "the question stands on the node's page too"
+    assert "1 question waits" in httpx.get(f"{airflow.login.url}{PREFIX}/", headers=viewer).text
+    for path in ("run", "report"):
+        tab = f"{airflow.login.url}{PREFIX}/{path}?dag_id={approvals.ADMISSION}&run_id=asked"
+        for task in ("", "&task_id=ask&map_index={MAP_INDEX}", "&task_id=ask&map_index=-1"):
+            shown = httpx.get(tab + task, headers=viewer)
+            assert shown.status_code == 303, tab + task
+            assert shown.headers["location"].endswith("/node/gpu-0001" if path == "run" else "run_id=asked")
     form = {"option": "Admit", "reason": "x"}
     assert httpx.post(f"{url}/{approvals.ADMISSION}/asked/ask", data=form, headers=viewer).status_code == 403
     assert desk.client.hitl_pending(), "a viewer's answer counts for nothing"

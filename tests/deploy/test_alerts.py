@@ -62,7 +62,9 @@ def test_each_alert_has_a_paragraph() -> None:
     headings = [line for line in (ROOT / "docs" / "operating.md").read_text().splitlines() if line.startswith("### ")]
     assert [f"### {name}" for name in RULES] == [line for line in headings if line.startswith("### Muster")]
     for name, rule in RULES.items():
-        assert rule["annotations"]["runbook"] == f"docs/operating.md#{name.lower()}"
+        assert (
+            rule["annotations"]["runbook_url"] == f"{{{{ $externalLabels.muster_docs }}}}/operating.md#{name.lower()}"
+        )
 
 
 @pytest.mark.needs_prometheus
@@ -83,6 +85,28 @@ def test_each_alert_fires_when_it_should(tmp_path: Path) -> None:
         for name, cases in CASES.items()
         for fires, seen in zip((True, False), cases, strict=True)
     ]  # fmt: skip
+    parked = {
+        "name": "the runbook is an absolute address",
+        "interval": f"{STEP_H}h",
+        "external_labels": {"muster_docs": "https://docs.example/muster"},
+        "input_series": [{"series": "muster_mails_parked", "values": "1x2"}],
+        "alert_rule_test": [
+            {
+                "eval_time": f"{STEP_H}h",
+                "alertname": "MusterMailsParked",
+                "exp_alerts": [
+                    {
+                        "exp_labels": {"severity": "warning"},
+                        "exp_annotations": {
+                            "summary": "The mail server refused 1 mails for good.",
+                            "runbook_url": "https://docs.example/muster/operating.md#mustermailsparked",
+                        },
+                    }
+                ],
+            }
+        ],
+    }
+    tests.append(parked)
     path = tmp_path / "test.yaml"
     path.write_text(yaml.safe_dump({"rule_files": [str(FILE)], "evaluation_interval": f"{STEP_H}h", "tests": tests}))
     for words in (["check", "rules", str(FILE)], ["test", "rules", str(path)]):

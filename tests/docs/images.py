@@ -92,12 +92,13 @@ def fleet_pages(database: Path) -> dict[str, str]:
     from fastapi.testclient import TestClient
 
     from muster import records
-    from muster.web import actions, starts
+    from muster.web import actions, approvals, starts
     from muster.web import app as web
 
     app = web.create_app()
     for each in (web.read, actions.may_decide, starts.may_start):
         app.dependency_overrides[each] = lambda: True
+    app.dependency_overrides |= {approvals.waiting: lambda: 0, approvals.about: list}
     style = (Path(web.__file__).parent / "static" / "fleet.css").read_text()
     failed = next(row.node for row in records.fleet_rows() if row.verdict is Verdict.FAIL)
     with TestClient(app) as client:

@@ -1,4 +1,7 @@
-"""What a viewer may do, as Airflow's auth manager decides; pages show forms only to those who may send them."""
+"""What Airflow knows: what a viewer may do, as its auth manager decides, and which node a run or a task is about.
+
+Pages show forms only to those who may send them.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,32 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from sqlalchemy import select
 
 
 def allowed(user: BaseUser, method: ResourceMethod, entity: DagAccessEntity, dag_id: str) -> bool:
     """Whether the viewer may do that with the DAG."""
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
     return bool(get_auth_manager().is_authorized_dag(method=method, access_entity=entity, details=details, user=user))
+
+
+def node_of(session: SessionDep, dag_id: str, run_id: str, task_id: str = "", map_index: str = "") -> str:
+    """The node that a run, or a mapped task of a block's run, is about; "" if Airflow does not know one.
+
+    A block's tasks have their member as the name of their index; runs of one node name it in their conf.
+    ``map_index``: no number on the page of a task that is not mapped, where Airflow fills in nothing.
+    """
+    if map_index.isdecimal():
+        task = session.scalar(
+            select(TaskInstance).where(
+                TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id,
+                TaskInstance.task_id == task_id, TaskInstance.map_index == int(map_index),
+            )
+        )  # fmt: skip
+        return (task.rendered_map_index or "") if task else ""
+    conf = session.scalar(select(DagRun.conf).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)) or {}
+    return str(conf.get("node", ""))

@@ -4,24 +4,41 @@ from __future__ import annotations
 
 import datetime
 import functools
+import hashlib
 import importlib.resources
 import threading
 from pathlib import PurePosixPath
 from typing import Annotated, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import requires_access_view
-from fastapi import Depends, FastAPI, Form, Request
+from fastapi import Depends, FastAPI, Form, Query, Request
 from fastapi.exception_handlers import http_exception_handler, request_validation_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 
 from muster import records
 from muster.errors import MusterError, UnknownNode, UnknownRun
-from muster.web import PREFIX, actions, approvals, block, compare, fleet, plots, rack_map, shading, starts
+from muster.lifecycle.transitions import STAGES
+from muster.web import (
+    PREFIX,
+    access,
+    actions,
+    approvals,
+    block,
+    compare,
+    fleet,
+    plots,
+    rack_map,
+    shading,
+    starts,
+    timeline,
+)
+from muster.web.shared import Shared
 from muster_criteria.sku_files.programme import LEVELS
 from muster_criteria.text import one_line
 from muster_reports import advice, page, text
@@ -33,6 +50,15 @@ REPORT_POLICY = f"{POLICY}; style-src 'self' 'unsafe-inline'; script-src 'none'"
 """Reports carry their own style, since they are mails and files as well."""
 SINCE = datetime.timedelta(days=1)
 EVENTS_MAX, RUNS_MAX, MOVES_MAX = 200, 30, 12
+
+GROUP_WORDS = {
+    "out": "out of service", "test": "in a test", "ready": "ready", "serving": "in service", "gone": "retired",
+}  # fmt: skip
+"""How the filter names the groups of states."""
+NOTICES_S = 10
+"""Seconds for which the sentences about the whole fleet are shared between viewers."""
+_shared_notices = Shared[list[str]](1)
+_shared_parts = Shared[tuple[Markup, list[str]]](32)
 
 read = requires_access_view(AccessView.PLUGINS)
 
@@ -64,9 +90,13 @@ def create_app() -> FastAPI:
     return app
 
 
-def overview(request: Request, filters: Annotated[fleet.Filters, Depends(fleet.Filters)]) -> Response:
+def overview(
+    request: Request,
+    filters: Annotated[fleet.Filters, Depends(fleet.Filters)],
+    questions: Annotated[int, Depends(approvals.waiting)],
+) -> Response:
     """What needs a person, counts, the map, runs under way, and the nodes that the filters leave."""
-    return _render(request, "overview.html.j2", **_overview(filters))
+    return _render(request, "overview.html.j2", **_live(request, filters, questions, _stamp(questions)))
 
 
 def nodes_csv(filters: Annotated[fleet.Filters, Depends(fleet.Filters)]) -> Response:
@@ -78,11 +108,40 @@ def nodes_csv(filters: Annotated[fleet.Filters, Depends(fleet.Filters)]) -> Resp
     return Response(body, media_type="text/csv; charset=utf-8", headers=headers)
 
 
-def live(request: Request, filters: Annotated[fleet.Filters, Depends(fleet.Filters)], version: str = "") -> Response:
+def live(
+    request: Request,
+    filters: Annotated[fleet.Filters, Depends(fleet.Filters)],
+    questions: Annotated[int, Depends(approvals.waiting)],
+    version: str = "",
+) -> Response:
     """The overview's changing part; 204 while nothing has changed since ``version``."""
-    if version == records.fleet_version():
+    stamp = _stamp(questions)
+    if version == stamp:
         return Response(status_code=204)
-    return _render(request, "_live.html.j2", **_overview(filters))
+    return _render(request, "live.html.j2", **_live(request, filters, questions, stamp))
+
+
+def _stamp(questions: int) -> str:
+    """A text that changes whenever the overview does: with the fleet, what needs a person, and the minute."""
+    rows, version = _fleet()
+    now = int(_now().timestamp())
+    notices = _shared_notices.get((version, now // NOTICES_S), lambda: _notices(rows))
+    digest = hashlib.sha256("\n".join(notices).encode()).hexdigest()[:8]
+    return f"{version}-{now // 60}-{digest}-{questions}"
+
+
+def _live(request: Request, filters: fleet.Filters, questions: int, stamp: str) -> dict[str, Any]:
+    """The values of the overview's templates. What holds nothing of the viewer is rendered once for all viewers."""
+
+    def made() -> tuple[Markup, list[str]]:
+        values = _overview(filters)
+        return Markup(_text(request, "_live.html.j2", **values)), values["skus"]
+
+    part, skus = _shared_parts.get((stamp, filters, _base(request)), made)
+    metrics = [(rack_map.key(*each), plots.words(*each)) for each in shading.metrics()]
+    return {
+        "filters": filters, "questions": questions, "version": stamp, "part": part, "skus": skus, "metrics": metrics,
+    }  # fmt: skip
 
 
 def node(
@@ -90,6 +149,7 @@ def node(
     name: str,
     may_decide: Annotated[bool, Depends(actions.may_decide)],
     may_start: Annotated[bool, Depends(starts.may_start)],
+    asked: Annotated[list[approvals.Question], Depends(approvals.about)],
     metric: str = "",
     curve: str = "",
 ) -> Response:
@@ -101,20 +161,24 @@ def node(
     runs = records.list_runs(node=name, limit=RUNS_MAX)
     ended = next((each for each in runs if each.ended_at), None)
     last = records.run_report(ended.dag_id, ended.run_id, node=name) if ended else None
-    certificate = records.certificate_of(name)
+    certificate, parts = records.certificate_of(name), records.node_parts(name)
     observed = [each for stage in last.stages for each in stage.judgement.observations] if last else []
     curves = fleet.curves_of(last) if last else {}
     return _render(
         request, "node.html.j2",
         node=found, runs=runs, last=last, ended=ended, may_decide=may_decide, may_start=may_start,
+        questions=[(each, approvals.reasons(each, found)) for each in asked],
         steps=advice.next_steps(last) if last else (),
         findings=records.open_findings(name),
         moves=actions.moves(found),
         until=_now() + datetime.timedelta(days=actions.WAIVER_DAYS),
         verdicts=records.latest_verdicts(name),
         lease=records.get_lease(name),
-        events=records.node_events(name, limit=EVENTS_MAX)[::-1],
-        parts=records.node_parts(name),
+        history=timeline.timeline(
+            records.node_events(name, limit=EVENTS_MAX), records.list_runs(node=name, limit=EVENTS_MAX), certificate,
+            parts, EVENTS_MAX,
+        ),
+        parts=parts,
         certificate=certificate,
         strips=plots.strips(observed),
         metrics=sorted({each.metric for each in observed if each.value is not None}),
@@ -165,27 +229,47 @@ def questions_again(request: Request) -> Response:
     return RedirectResponse(f"{_base(request)}{PREFIX}/approvals", status_code=303)
 
 
-def questions(request: Request, pending: Annotated[list[approvals.Question], Depends(approvals.pending)]) -> Response:
+def questions(
+    request: Request,
+    pending: Annotated[list[approvals.Question], Depends(approvals.pending)],
+    page: Annotated[int, Query(ge=1)] = 1,
+) -> Response:
     """All that waits for a person, with the evidence beside each question."""
-    shown = pending[: approvals.QUESTIONS_MAX]
-    asked = [(each, approvals.evidence(each)) for each in shown]
-    return _render(request, "approvals.html.j2", questions=asked, more=len(pending) > len(shown))
+    asked = [(each, approvals.evidence(each)) for each in pending[: approvals.PAGE]]
+    return _render(request, "approvals.html.j2", questions=asked, page=page, more=len(pending) > len(asked))
 
 
-def answer(request: Request, done: Annotated[None, Depends(approvals.answer)]) -> Response:
-    """Show what still waits, once the answer is recorded."""
-    return RedirectResponse(f"{_base(request)}{PREFIX}/approvals", status_code=303)
+def answer(
+    request: Request,
+    done: Annotated[None, Depends(approvals.answer)],
+    node: Annotated[str, Form(max_length=200)] = "",
+) -> Response:
+    """Show what still waits, or the page of ``node`` if the answer was given there, once it is recorded."""
+    where = f"/node/{quote(node, safe='')}" if node else "/approvals"
+    return RedirectResponse(f"{_base(request)}{PREFIX}{where}", status_code=303)
 
 
-def run(request: Request, dag_id: str, run_id: str) -> Response:
-    """The page of the node that a DAG run tests, or of the block if it tests several."""
+def run(request: Request, dag_id: str, run_id: str, about: Annotated[str, Depends(access.node_of)]) -> Response:
+    """The page of the node that a DAG run tests or asks about, or of the block if it tests several."""
     members = records.list_runs(run=(dag_id, run_id))
-    if len(members) == 1:
-        return RedirectResponse(f"{_base(request)}{PREFIX}/node/{members[0].node}", status_code=303)
+    if node := _one_node([each.node for each in members], about):
+        return RedirectResponse(f"{_base(request)}{PREFIX}/node/{quote(node, safe='')}", status_code=303)
     ended = [each.node for each in members if each.ended_at]
     found = block.of_reports([records.run_report(dag_id, run_id, node=node) for node in ended])
     at_work = [each.node for each in members if not each.ended_at]
     return _render(request, "block.html.j2", dag_id=dag_id, run_id=run_id, at_work=at_work, block=found)
+
+
+def _one_node(members: list[str], about: str) -> str:
+    """The node that a run or a task is about; "" if it is about a block, or about no node of the records."""
+    if len(members) == 1:
+        return members[0]
+    if members:
+        return about if about in members else ""
+    try:
+        return records.get_node(about).name
+    except UnknownNode:
+        return ""
 
 
 def comparison(request: Request, left: str, right: str) -> Response:
@@ -209,8 +293,18 @@ def _report_of(what: str) -> RunReport:
     return records.run_report(dag_id, run_id, node=node)
 
 
-def report(request: Request, dag_id: str, run_id: str, node: str = "") -> Response:
-    """The whole report of an ended run, as it is mailed."""
+def report(
+    request: Request, dag_id: str, run_id: str, about: Annotated[str, Depends(access.node_of)], node: str = ""
+) -> Response:
+    """The whole report of an ended run, as it is mailed; of a block, of the member that is asked for.
+
+    A run that has none, since it tests no node or several, leads to its own page.
+    """
+    members = [each.node for each in records.list_runs(run=(dag_id, run_id))]
+    if not node and (not members or not _one_node(members, about)):
+        query = urlencode({"dag_id": dag_id, "run_id": run_id})
+        return RedirectResponse(f"{_base(request)}{PREFIX}/run?{query}", status_code=303)
+    node = node or _one_node(members, about)
     try:
         found = records.get_run(dag_id, run_id, node=node)
     except UnknownRun as error:
@@ -254,7 +348,6 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
         "waiting_more": max(0, len(waiting) - fleet.ATTENTION_MAX),
         "counts": fleet.counts(chosen), "verdicts": fleet.verdict_counts(chosen),
         "pods": rack_map.pods(rack_map.racks(chosen, colours)), "colours": colours,
-        "metrics": [(rack_map.key(*each), plots.words(*each)) for each in shading.metrics()],
         "running": fleet.progress(runs, {row.node: row.state for row in rows}, typical, _now()),
         "moves": records.moves_since(_now() - SINCE, MOVES_MAX),
         "skus": sorted({row.sku for row in rows}), "notices": _notices(rows),
@@ -290,11 +383,16 @@ def _notices(rows: list[records.FleetRow]) -> list[str]:
             f"{text.plural(len(places), 'node')} differ from what their scheduler says, first {places[0].node}: "
             f"{places[0].difference or places[0].question}"
         )
+    found += [f"{lag.sentence}." for lag in records.audit_lags() if lag.last_error]
     return found
 
 
+def _text(request: Request, template: str, **values: object) -> str:
+    return _environment().get_template(template).render(base=_base(request), prefix=_base(request) + PREFIX, **values)
+
+
 def _render(request: Request, template: str, **values: object) -> HTMLResponse:
-    body = _environment().get_template(template).render(base=_base(request), prefix=_base(request) + PREFIX, **values)
+    body = _text(request, template, **values)
     headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
     return HTMLResponse(body, headers=headers)
 
@@ -316,8 +414,10 @@ def _environment() -> Environment:
         "GROUP_OF": fleet.GROUP_OF,
         "SYMBOL": fleet.SYMBOL,
         "GROUPS": fleet.GROUPS,
+        "GROUP_WORDS": GROUP_WORDS,
         "PAGE": fleet.PAGE,
         "LEVELS": LEVELS,
+        "STAGES": STAGES,
     }
     return made
 

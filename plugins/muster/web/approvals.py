@@ -8,17 +8,19 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.datamodels.hitl import UpdateHITLDetailPayload
 from airflow.api_fastapi.core_api.routes.public.hitl import update_hitl_detail
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from airflow.api_fastapi.logging.decorators import action_logging
+from airflow.models.dagrun import DagRun
 from airflow.models.hitl import HITLDetail
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import TaskInstanceState
-from fastapi import Form, HTTPException
-from sqlalchemy import select
+from fastapi import Form, HTTPException, Query
+from sqlalchemy import Select, func, select
 
 from muster import records
 from muster.errors import UnknownNode
@@ -30,7 +32,8 @@ from muster.web.access import allowed
 from muster_reports.model import RunReport
 
 ADMISSION, HELD = "admission", "held_verdict"
-QUESTIONS_MAX = 100
+PAGE = 20
+"""Questions of a page: each costs a whole report."""
 WAITS = (TaskInstanceState.AWAITING_INPUT, TaskInstanceState.DEFERRED)
 
 respond = requires_access_dag("PUT", DagAccessEntity.HITL_DETAIL)
@@ -63,8 +66,23 @@ class Evidence:
     strips: Sequence[plots.Strip]
 
 
-def pending(session: SessionDep, user: GetUserDep) -> list[Question]:
-    """The open questions of DAGs that the viewer may read, the oldest first; at most one more than the page shows."""
+def pending(session: SessionDep, user: GetUserDep, page: Annotated[int, Query(ge=1)] = 1) -> list[Question]:
+    """A page of the open questions of DAGs that the viewer may read, the oldest first, and one more if there is one."""
+    query = _open(user).order_by(HITLDetail.created_at, HITLDetail.ti_id)
+    return _questions(session, user, query.offset((page - 1) * PAGE).limit(PAGE + 1))
+
+
+def waiting(session: SessionDep, user: GetUserDep) -> int:
+    """How many questions of DAGs that the viewer may read are open."""
+    return session.scalar(select(func.count()).select_from(_open(user).subquery())) or 0
+
+
+def about(session: SessionDep, user: GetUserDep, name: str) -> list[Question]:
+    """The open questions about the node, the oldest first."""
+    return _questions(session, user, _open(user, name).order_by(HITLDetail.created_at).limit(PAGE))
+
+
+def _open(user: BaseUser, node: str = "") -> Select[HITLDetail]:
     # Airflow's filter of readable DAGs reads the state of Airflow's own application, which a mounted one has not.
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET") & {ADMISSION, HELD}
     query = (
@@ -72,9 +90,11 @@ def pending(session: SessionDep, user: GetUserDep) -> list[Question]:
         .join(TaskInstance, HITLDetail.ti_id == TaskInstance.id)
         .where(HITLDetail.responded_at.is_(None), TaskInstance.dag_id.in_(readable))
         .where(TaskInstance.state.in_(WAITS))
-        .order_by(HITLDetail.created_at)
-        .limit(QUESTIONS_MAX + 1)
     )
+    return query.where(TaskInstance.dag_run.has(DagRun.conf["node"].as_string() == node)) if node else query
+
+
+def _questions(session: SessionDep, user: BaseUser, query: Select[HITLDetail]) -> list[Question]:
     answerable = {dag_id: allowed(user, "PUT", DagAccessEntity.HITL_DETAIL, dag_id) for dag_id in (ADMISSION, HELD)}
     return [
         Question(
@@ -94,15 +114,20 @@ def evidence(asked: Question) -> Evidence | None:
         return None
     if asked.dag_id == HELD and node.held:
         run: records.RunRecord | None = records.get_run(*node.held.split("/", 1), node=node.name)
-        reasons: tuple[str, ...] = (run.held,) if run else ()
     else:
         run = next((each for each in records.list_runs(node=node.name, limit=10) if each.ended_at), None)
-        decision = records.admission_decision(node.name)
-        reasons = () if isinstance(decision, Admit) else decision.reasons
     report: RunReport | None = records.run_report(run.dag_id, run.run_id, node=node.name) if run else None
     observed = [each for stage in report.stages for each in stage.judgement.observations] if report else []
     failed = [each for each in plots.strips(observed) if each.failed]
-    return Evidence(node, reasons, run, records.open_findings(node.name), failed)
+    return Evidence(node, reasons(asked, node), run, records.open_findings(node.name), failed)
+
+
+def reasons(asked: Question, node: records.NodeRecord) -> tuple[str, ...]:
+    """Why a person decides; empty if the records have nothing against the node."""
+    if asked.dag_id == HELD and node.held:
+        return (records.get_run(*node.held.split("/", 1), node=node.name).held,)
+    decision = records.admission_decision(node.name)
+    return () if isinstance(decision, Admit) else tuple(decision.reasons)
 
 
 def answer(

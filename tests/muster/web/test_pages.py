@@ -6,7 +6,9 @@ import csv
 import dataclasses
 import datetime
 import io
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
@@ -17,8 +19,9 @@ from fastapi.testclient import TestClient
 
 from muster import records
 from muster.lifecycle.transitions import State
-from muster.web import actions, approvals, starts
+from muster.web import access, actions, approvals, starts, timeline
 from muster.web import app as web
+from muster.web.shared import Shared
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
 from tests.muster import fleet
@@ -27,13 +30,19 @@ HOSTILE = "<script>alert(1)</script>\x1b[2J‮"
 
 
 @pytest.fixture
-def client(fleet_db: str) -> Iterator[TestClient]:
+def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+    # Each test has other records under the same version numbers.
+    monkeypatch.setattr(web, "_cache", ("", []))
+    monkeypatch.setattr(web, "_shared_notices", Shared(1))
+    monkeypatch.setattr(web, "_shared_parts", Shared(32))
     app = web.create_app()
     for guard in (web.read, actions.decide, starts.start, starts.audited, approvals.respond, approvals.audited):
         app.dependency_overrides[guard] = lambda: None
     for may in (actions.may_decide, starts.may_start):
         app.dependency_overrides[may] = lambda: True
     app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="ada", role="user")
+    for asked, nothing in ((approvals.waiting, 0), (approvals.about, []), (access.node_of, "")):
+        app.dependency_overrides[asked] = lambda nothing=nothing: nothing
     with TestClient(app, headers={"Origin": "http://testserver"}) as made:
         yield made
 
@@ -131,14 +140,79 @@ def test_text_from_outside_stays_text(client: TestClient) -> None:
         assert "\x1b" not in text, path
 
 
-def test_the_live_part_is_empty_until_something_changes(client: TestClient) -> None:
+def _version(text: str) -> str:
+    (version,) = re.findall(r'data-version="([^"]+)"', text)
+    return str(version)
+
+
+def _override(client: TestClient, dependency: Callable[..., object], value: object) -> None:
+    app = client.app
+    assert isinstance(app, FastAPI)
+    app.dependency_overrides[dependency] = lambda: value
+
+
+@pytest.fixture
+def noon(monkeypatch: pytest.MonkeyPatch) -> list[datetime.datetime]:
+    """The page's clock, which stands still."""
+    clock = [datetime.datetime(2026, 5, 4, 12, 0, 0, tzinfo=datetime.UTC)]
+    monkeypatch.setattr(web, "_now", lambda: clock[0])
+    return clock
+
+
+def test_the_live_part_is_empty_until_something_changes(client: TestClient, noon: list[datetime.datetime]) -> None:
     records.add_node(fleet.new_node("n1"))
-    version = records.fleet_version()
+    version = _version(page(client, "/"))
     assert client.get(f"/live?version={version}").status_code == 204
     lease = fleet.begin("n1")
     changed = client.get(f"/live?version={version}")
     assert changed.status_code == 200
     assert lease.run_id in changed.text
+    assert client.get(f"/live?version={_version(changed.text)}").status_code == 204
+
+
+def test_the_live_part_is_renewed_by_time_questions_and_notices(
+    client: TestClient, noon: list[datetime.datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records.add_node(fleet.new_node("n1"))
+    version = _version(page(client, "/"))
+    _override(client, approvals.waiting, 2)
+    asked = client.get(f"/live?version={version}")
+    assert "2 questions wait" in asked.text
+    version = _version(asked.text)
+    lag = records.AuditLag("siem", 7, None, "refused")
+    monkeypatch.setattr(records, "audit_lags", lambda: [lag])
+    noon[0] += datetime.timedelta(seconds=web.NOTICES_S)
+    noticed = client.get(f"/live?version={version}")
+    assert "audit stream siem: 7 events wait" in noticed.text
+    version = _version(noticed.text)
+    noon[0] += datetime.timedelta(minutes=1)
+    assert client.get(f"/live?version={version}").status_code == 200, "the time left moves on"
+
+
+def test_the_live_part_is_rendered_once_for_all_viewers(
+    client: TestClient, noon: list[datetime.datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records.add_node(fleet.new_node("n1"))
+    made: list[object] = []
+    overview = web._overview
+    monkeypatch.setattr(web, "_overview", lambda filters: made.append(filters) or overview(filters))
+    with ThreadPoolExecutor(4) as pool:
+        texts = set(pool.map(lambda _: page(client, "/live"), range(8)))
+    assert (len(texts), len(made)) == (1, 1)
+    page(client, "/live?state=production")
+    fleet.fail("n1")
+    assert "gpu3 is slow." in page(client, "/live")
+    assert len(made) == 3
+
+
+def test_what_could_not_be_made_is_made_anew() -> None:
+    shared = Shared[int](2)
+    with pytest.raises(ZeroDivisionError):
+        shared.get("a", lambda: 1 // 0)
+    assert (shared.get("a", lambda: 1), shared.get("a", lambda: 2)) == (1, 1)
+    for key in ("b", "c"):
+        shared.get(key, lambda: 3)
+    assert shared.get("a", lambda: 4) == 4, "the oldest value is let go"
 
 
 def test_a_held_verdict_waits_for_a_person(client: TestClient) -> None:
@@ -155,6 +229,58 @@ def test_the_page_of_a_run_leads_to_its_node(client: TestClient) -> None:
     answer = client.get(f"/run?dag_id={fleet.DAG}&run_id={run}", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/muster/node/n1")
     assert "gpu3 is slow." in page(client, f"/report?dag_id={fleet.DAG}&run_id={run}&node=n1")
+
+
+@pytest.mark.parametrize("path", ["/run", "/report"])
+def test_the_page_of_a_task_leads_to_the_member_that_it_trained(client: TestClient, path: str) -> None:
+    for name in ("n1", "n2"):
+        records.add_node(fleet.new_node(name))
+        fleet.qualify(name)
+        records.begin_run("cluster_qualification", "block", name, "short", "x", required_stages=["cluster_validation"])
+    asked = f"{path}?dag_id=cluster_qualification&run_id=block"
+    _override(client, access.node_of, "n2")
+    answer = client.get(asked, follow_redirects=False)
+    if path == "/run":
+        assert (answer.status_code, answer.headers["location"]) == (303, "/muster/node/n2")
+    else:
+        assert (answer.status_code, "has not ended yet" in answer.text) == (404, True)
+    _override(client, access.node_of, "n3")
+    assert "Still running on" in page(client, "/run?dag_id=cluster_qualification&run_id=block")
+    if path == "/report":
+        answer = client.get(asked, follow_redirects=False)
+        assert answer.headers["location"] == "/muster/run?dag_id=cluster_qualification&run_id=block"
+
+
+def test_the_page_of_a_run_that_only_asks_leads_to_the_node_it_asks_about(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    asked = "/run?dag_id=admission&run_id=n1__new"
+    assert "has tested no node" in page(client, asked)
+    _override(client, access.node_of, "n1")
+    assert client.get(asked, follow_redirects=False).headers["location"] == "/muster/node/n1"
+    _override(client, access.node_of, "unknown")
+    assert "has tested no node" in page(client, asked)
+
+
+def test_a_nodes_history_is_one_list(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1", serials={"gpu0": "S-1"}))
+    run = fleet.fail("n1").run_id
+    text = page(client, "/node/n1")
+    history = text[text.index("History") :]
+    for expected in ("<td>state</td>", "<td>test</td>", "<td>part</td>", "S-1", "gpu3 is slow.", f"/runs/{run}"):
+        assert expected in history, expected
+    assert f"/dags/{fleet.DAG}/runs/{run}/tasks/intake" in text, "a stage leads to its task's log"
+
+
+def test_the_timeline_is_sorted_and_keeps_the_latest() -> None:
+    def at(day: int) -> datetime.datetime:
+        return datetime.datetime(2026, 5, day, tzinfo=datetime.UTC)
+
+    event = records.EventRecord("n1", at(2), State.REGISTERED, State.INTAKE, "muster", "x", {})
+    parts = [records.PlacementRecord("n1", "gpu0", "gpu", "S-1", at(1), at(4))]
+    certificate = records.CertificateRecord("c-1", "n1", at(3), at(9), "PASS", None, "a FAIL", "")
+    found = timeline.timeline([event], [], certificate, parts, 3)
+    assert [(each.at.day, each.kind) for each in found] == [(4, "part"), (3, "certificate"), (2, "state")]
+    assert "revoked: a FAIL" in found[1].what
 
 
 def test_two_runs_are_compared_by_node_or_by_run(client: TestClient) -> None:
@@ -300,22 +426,36 @@ def _row(name: str, state: State) -> records.FleetRow:
     return records.FleetRow(name, state, "cpu-generic", "r1", False, "", None, "", "", None, "", None, None)
 
 
+def _question(node: str, *, answerable: bool = True) -> approvals.Question:
+    """An open question, as Airflow keeps it; the real one is asked in tests/dags/test_fleet_page.py."""
+    now = datetime.datetime.now(datetime.UTC)
+    return approvals.Question(approvals.ADMISSION, "r", "ask", node, HOSTILE, ("Admit", "RMA"), now, answerable)
+
+
 def _ask(client: TestClient, node: str, *, answerable: bool = True) -> str:
-    """The page with one open question, as Airflow keeps it; the real one is asked in tests/dags/test_fleet_page.py."""
-    question = approvals.Question(
-        approvals.ADMISSION,
-        "r",
-        "ask",
-        node,
-        HOSTILE,
-        ("Admit", "RMA"),
-        datetime.datetime.now(datetime.UTC),
-        answerable,
-    )
-    app = client.app
-    assert isinstance(app, FastAPI)
-    app.dependency_overrides[approvals.pending] = lambda: [question]
+    """The page with one open question."""
+    _override(client, approvals.pending, [_question(node, answerable=answerable)])
     return page(client, "/approvals")
+
+
+def test_a_nodes_open_question_is_answered_on_its_page(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    fleet.fail("n1")
+    assert "<option>RMA" not in page(client, "/node/n1")
+    _override(client, approvals.about, [_question("n1")])
+    text = page(client, "/node/n1")
+    for expected in ("<option>RMA", "A person decides, since:", '<input type="hidden" name="node" value="n1">'):
+        assert expected in text, expected
+    assert "<script>" not in text.replace('<script src="', "")
+    _override(client, approvals.answer, None)
+    path = "/approvals/admission/r/ask"
+    for back, there in (
+        ("n1", "/muster/node/n1"),
+        ("//evil.example", "/muster/node/%2F%2Fevil.example"),
+        ("", "/muster/approvals"),
+    ):
+        answer = client.post(path, data={"node": back, "option": "Admit", "reason": "x"}, follow_redirects=False)
+        assert answer.headers["location"] == there
 
 
 def test_a_question_stands_beside_its_evidence(client: TestClient) -> None:
@@ -388,10 +528,15 @@ def test_a_chosen_metric_and_a_chosen_curve_stand_side_by_side(client: TestClien
     assert '<input type="hidden" name="metric" value="gemm_rate">' in text
 
 
-def test_questions_that_are_not_shown_are_counted(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "More questions wait" not in _ask(client, "n1")
-    monkeypatch.setattr(approvals, "QUESTIONS_MAX", 0)
-    assert "More questions wait" in _ask(client, "n1")
+def test_questions_come_in_pages(client: TestClient) -> None:
+    _override(client, approvals.pending, [_question("n1")] * approvals.PAGE)
+    assert "page=2" not in page(client, "/approvals")
+    _override(client, approvals.pending, [_question("n1")] * (approvals.PAGE + 1))
+    text = page(client, "/approvals")
+    assert text.count('class="question"') == approvals.PAGE
+    assert "page=2" in text
+    assert "page=1" in page(client, "/approvals?page=2")
+    assert client.get("/approvals?page=0").status_code == 422
 
 
 def test_without_the_permission_the_node_page_has_no_forms(client: TestClient) -> None:
