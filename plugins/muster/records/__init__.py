@@ -77,6 +77,7 @@ from muster.records.output.overview import (
     metric_points,
     moves_since,
     nodes_with,
+    runs_under_way,
 )
 from muster.records.output.raw import StageAttempt, StageBytes, stage_attempts, stage_bytes
 from muster.records.parts import node_parts, part_history, part_runs
@@ -91,6 +92,7 @@ from muster.records.runs import (
     finish_run,
     get_job,
     get_run,
+    last_run,
     list_runs,
     record_job,
     run_stages,
@@ -109,6 +111,7 @@ from muster.records.schedulers import (
     note_test_job,
     place_on_scheduler,
     put_back,
+    scheduler_differences,
     scheduler_place,
     scheduler_places,
 )
@@ -231,6 +234,7 @@ __all__ = [
     "key_path",
     "last_change",
     "last_contact",
+    "last_run",
     "latest_snapshot",
     "latest_stages",
     "latest_verdicts",
@@ -294,6 +298,8 @@ __all__ = [
     "run_report",
     "run_stages",
     "running_versions",
+    "runs_under_way",
+    "scheduler_differences",
     "scheduler_place",
     "scheduler_places",
     "scratch",

@@ -95,7 +95,7 @@ def evidence(asked: Question) -> Evidence | None:
         run: records.RunRecord | None = records.get_run(*node.held.split("/", 1), node=node.name)
         reasons: tuple[str, ...] = (run.held,) if run else ()
     else:
-        run = next((each for each in records.list_runs(node=node.name, limit=10) if each.ended_at), None)
+        run = records.last_run(node.name)
         decision = records.admission_decision(node.name)
         reasons = () if isinstance(decision, Admit) else decision.reasons
     report: RunReport | None = records.run_report(run.dag_id, run.run_id, node=node.name) if run else None
