@@ -207,7 +207,9 @@ def rows(outcome: Outcome) -> list[str]:
     """The outcome's lines of the table, one for each fault."""
     model = outcome.case.model
     if not outcome.case.faults:
-        return [f"{'(healthy)':<18}{model:<13}{outcome.verdict:<14}{outcome.headline if _failed(outcome) else ''}"]
+        return [
+            f"{'(healthy)':<18}{model:<13}{outcome.verdict:<14}{outcome.headline if _wrongly_failed(outcome) else ''}"
+        ]
     lines = []
     for fault, by, failed in zip(outcome.case.faults, outcome.found, outcome.failed, strict=True):
         beside = " + ".join(f"{each.kind} on {each.device}" for each in outcome.case.faults if each is not fault)
@@ -219,7 +221,7 @@ def rows(outcome: Outcome) -> list[str]:
     return lines
 
 
-def _failed(outcome: Outcome) -> bool:
+def _wrongly_failed(outcome: Outcome) -> bool:
     return not outcome.case.faults and outcome.verdict not in HEALTHY
 
 
@@ -239,7 +241,7 @@ def answer(outcomes: Sequence[Outcome], seconds: float) -> dict[str, Any]:
         "convicted": failed,
         "only_warned": found - failed,
         "right_device": sum(bool(by) and not outcome.wrongly_named for outcome, _, by in planted),
-        "healthy_failed": sum(_failed(outcome) for outcome in well),
+        "healthy_failed": sum(_wrongly_failed(outcome) for outcome in well),
         "healthy": len(well),
         "missed": [f"{fault.kind} on {outcome.case.model} {fault.device}" for outcome, fault, by in planted if not by],
         "seconds": round(seconds, 1),

@@ -17,7 +17,7 @@ from muster.errors import UnknownNode
 from muster.lifecycle.transitions import State
 from muster.records import FleetRow, OpenFinding, StageVerdict
 from muster.web import fleet
-from muster.web.app import read
+from muster.web.app import fleet_now, read
 
 VERSION = "1"
 PAGE_MAX = 1000
@@ -79,7 +79,7 @@ def nodes(
 ) -> list[FleetRow]:
     """Nodes by name with their last run, filtered as on the Fleet page, at most ``limit``, ``after`` a name."""
     filters = fleet.Filters(state=state, verdict=verdict, sku=sku, rack=rack, q=q)
-    rows = fleet.chosen(records.fleet_rows(), filters, records.nodes_with(q) if q else ())
+    rows = fleet.chosen(fleet_now()[0], filters, records.nodes_with(q) if q else ())
     return [row for row in rows if row.node > after][:limit]
 
 

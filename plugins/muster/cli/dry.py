@@ -48,15 +48,15 @@ def qualification(nodes: Sequence[str], dag: str, level: str, reason: str, force
 
     known = [records.get_node(name) for name in nodes]
     well = True
-    for sku_name in sorted({node.sku for node in known}):
+    for sku_name, simulated in sorted({(node.sku, node.simulated) for node in known}):
         try:
             plans = preview.stage_plans(load_sku(sku_name, settings().sku_folders), level)
         except SkuError as error:
             raise MusterError(str(error)) from None
-        alike = [node for node in known if node.sku == sku_name]
+        alike = [node for node in known if (node.sku, node.simulated) == (sku_name, simulated)]
         typer.echo(f"{sku_name} at level {level}: {', '.join(node.name for node in alike)}")
         _show_plans(plans)
-        usual_s = records.typical_duration_s(sku_name, level)
+        usual_s = records.typical_duration_s(sku_name, level, dag, simulated=simulated)
         typer.echo(f"time: {preview.time_needed(plans, usual_s, len(alike), settings().burn_slots)}")
         for node in alike:
             typer.echo(f"{node.name}: {node.state}: would be run {run_id(node.name, reason)} of {dag}")

@@ -78,6 +78,7 @@ from muster.records.output.overview import (
     metric_points,
     moves_since,
     nodes_with,
+    runs_under_way,
 )
 from muster.records.output.raw import StageAttempt, StageBytes, stage_attempts, stage_bytes
 from muster.records.parts import node_parts, part_history, part_runs
@@ -92,6 +93,7 @@ from muster.records.runs import (
     finish_run,
     get_job,
     get_run,
+    last_run,
     list_runs,
     record_job,
     run_stages,
@@ -111,6 +113,7 @@ from muster.records.schedulers import (
     note_test_job,
     place_on_scheduler,
     put_back,
+    scheduler_differences,
     scheduler_place,
     scheduler_places,
 )
@@ -235,6 +238,7 @@ __all__ = [
     "keep_snapshot",
     "key_path",
     "last_change",
+    "last_run",
     "last_tests",
     "latest_snapshot",
     "latest_stages",
@@ -303,6 +307,8 @@ __all__ = [
     "run_report",
     "run_stages",
     "running_versions",
+    "runs_under_way",
+    "scheduler_differences",
     "scheduler_place",
     "scheduler_places",
     "scratch",

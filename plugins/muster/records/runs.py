@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ScalarSelect, func, select
+from sqlalchemy.orm import Session, aliased
 
 from muster.errors import IllegalMove, LeaseLost
 from muster.lifecycle import ending
@@ -29,6 +29,8 @@ from muster_node.contract import END_FENCED
 
 RECENT = 20
 """Number of latest runs that the typical duration is the median of."""
+READ = 10 * RECENT
+"""Number of latest runs among which those of the same stages are looked for."""
 
 
 def begin_run(
@@ -152,17 +154,50 @@ def list_runs(
         return [access.to_run(row) for row in session.scalars(query)]
 
 
-def typical_duration_s(sku: str, level: str) -> float | None:
-    """Median time (s) of the latest runs of that SKU and level that went through all stages; None if there is none."""
-    ended = select(Run.started_at, Run.ended_at).where(
+def last_run_id() -> ScalarSelect[int]:
+    """The id of the last run of each ``Node`` of the enclosing query: of its present machine, ended, and not SKIPPED.
+
+    What was skipped measured nothing, so it hides no earlier verdict.
+    """
+    found = aliased(Run)
+    return (
+        select(found.id)
+        .where(found.node == Node.name, found.started_at >= Node.machine_since)
+        .where(found.ended_at.is_not(None), found.verdict != str(Verdict.SKIPPED))
+        .order_by(found.ended_at.desc())
+        .limit(1)
+        .correlate(Node)
+        .scalar_subquery()
+    )
+
+
+def last_run(node: str) -> RunRecord | None:
+    """The node's last run (``last_run_id``), None without one."""
+    query = select(Run).join(Node, Node.name == Run.node).where(Node.name == node, Run.id == last_run_id())
+    with reading() as session:
+        row = session.scalar(query)
+        return access.to_run(row) if row is not None else None
+
+
+def typical_duration_s(
+    sku: str, level: str, dag_id: str, *, simulated: bool, stages: Sequence[str] = STAGES
+) -> float | None:
+    """Median time (s) of the latest such runs, of just these required stages, that went through all of them.
+
+    None if there is none.
+    """
+    ended = select(Run.started_at, Run.ended_at, Run.required_stages).where(
         Run.sku == sku,
         Run.level == level,
+        Run.dag_id == dag_id,
+        Run.simulated == simulated,
         Run.ended_at.is_not(None),
         Run.verdict.in_([str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)]),
     )
     with reading() as session:
-        rows = list(session.execute(ended.order_by(Run.id.desc()).limit(RECENT)))
-    return statistics.median((row.ended_at - row.started_at).total_seconds() for row in rows) if rows else None
+        rows = list(session.execute(ended.order_by(Run.id.desc()).limit(READ)))
+    took = [(row.ended_at - row.started_at).total_seconds() for row in rows if set(row.required_stages) == set(stages)]
+    return statistics.median(took[:RECENT]) if took else None
 
 
 def run_stages(dag_id: str, run_id: str, *, node: str = "") -> list[StageSummary]:

@@ -114,6 +114,14 @@ def scheduler_places(*, waiting: bool = False) -> list[PlaceRecord]:
     return sorted((each for each in found if each.waits), key=lambda each: (each.wanted == ADMITTED, each.wanted_at))
 
 
+def scheduler_differences() -> list[PlaceRecord]:
+    """The places alone whose scheduler differs from the records or raised a question, by node."""
+    query = select(SchedulerPlace, Node.state).join(Node, Node.name == SchedulerPlace.node)
+    query = query.where(or_(SchedulerPlace.difference != "", SchedulerPlace.question != ""))
+    with reading() as session:
+        return [_value(row, state) for row, state in session.execute(query.order_by(SchedulerPlace.node))]
+
+
 def hold_out(node: str, why: str) -> None:
     """Queue the withdrawal of a node in production that a run is about to test; its release takes it back.
 

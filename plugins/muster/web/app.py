@@ -6,7 +6,6 @@ import datetime
 import functools
 import hashlib
 import importlib.resources
-import threading
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
@@ -39,6 +38,7 @@ from muster.web import (
     timeline,
 )
 from muster.web.shared import Shared
+from muster_criteria.model import Verdict
 from muster_criteria.sku_files.programme import LEVELS
 from muster_criteria.text import one_line
 from muster_reports import advice, page, text
@@ -57,6 +57,7 @@ GROUP_WORDS = {
 """How the filter names the groups of states."""
 NOTICES_S = 10
 """Seconds for which the sentences about the whole fleet are shared between viewers."""
+_shared_rows = Shared[list[records.FleetRow]](1)
 _shared_notices = Shared[list[str]](1)
 _shared_parts = Shared[tuple[Markup, list[str]]](32)
 
@@ -101,7 +102,7 @@ def overview(
 
 def nodes_csv(filters: Annotated[fleet.Filters, Depends(fleet.Filters)]) -> Response:
     """All nodes that the filters leave, as CSV."""
-    rows, _ = _fleet()
+    rows, _ = fleet_now()
     found = records.nodes_with(filters.q) if filters.q else set()
     body = fleet.csv_of(fleet.chosen(rows, filters, found))
     headers = {"Content-Disposition": 'attachment; filename="nodes.csv"', "X-Content-Type-Options": "nosniff"}
@@ -123,7 +124,7 @@ def live(
 
 def _stamp(questions: int) -> str:
     """A text that changes whenever the overview does: with the fleet, what needs a person, and the minute."""
-    rows, version = _fleet()
+    rows, version = fleet_now()
     now = int(_now().timestamp())
     notices = _shared_notices.get((version, now // NOTICES_S), lambda: _notices(rows))
     digest = hashlib.sha256("\n".join(notices).encode()).hexdigest()[:8]
@@ -159,14 +160,17 @@ def node(
     except UnknownNode as error:
         raise HTTPException(404, str(error)) from error
     runs = records.list_runs(node=name, limit=RUNS_MAX)
-    ended = next((each for each in runs if each.ended_at), None)
+    ended = records.last_run(name)
+    newest = next((each for each in runs if each.ended_at), None)
     last = records.run_report(ended.dag_id, ended.run_id, node=name) if ended else None
     certificate, parts = records.certificate_of(name), records.node_parts(name)
     observed = [each for stage in last.stages for each in stage.judgement.observations] if last else []
     curves = fleet.curves_of(last) if last else {}
     return _render(
         request, "node.html.j2",
-        node=found, runs=runs, last=last, ended=ended, may_decide=may_decide, may_start=may_start,
+        node=found, runs=runs, last=last, ended=ended,
+        skipped=newest if newest and newest.verdict is Verdict.SKIPPED else None,
+        may_decide=may_decide, may_start=may_start,
         questions=[(each, approvals.reasons(each, found)) for each in asked],
         steps=advice.next_steps(last) if last else (),
         findings=records.open_findings(name),
@@ -331,13 +335,13 @@ def _static() -> dict[str, bytes]:
 
 
 def _overview(filters: fleet.Filters) -> dict[str, Any]:
-    rows, version = _fleet()
+    rows, version = fleet_now()
     found = records.nodes_with(filters.q) if filters.q else set()
     chosen = fleet.chosen(rows, filters, found)
     begin = (max(1, filters.page) - 1) * fleet.PAGE
-    runs = records.list_runs(unfinished=True, limit=RUNS_MAX)
-    kinds = {(run.sku, run.level) for run in runs}
-    typical = {kind: records.typical_duration_s(*kind) for kind in kinds}
+    only = {row.node for row in chosen} if filters.narrowed else None
+    runs, under_way = records.runs_under_way(RUNS_MAX, only)
+    moves, moved = records.moves_since(_now() - SINCE, MOVES_MAX, only)
     waiting = fleet.attention(chosen)
     colours = rack_map.by_state(chosen)
     if filters.colour:
@@ -348,24 +352,23 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
         "waiting_more": max(0, len(waiting) - fleet.ATTENTION_MAX),
         "counts": fleet.counts(chosen), "verdicts": fleet.verdict_counts(chosen),
         "pods": rack_map.pods(rack_map.racks(chosen, colours)), "colours": colours,
-        "running": fleet.progress(runs, {row.node: row.state for row in rows}, typical, _now()),
-        "moves": records.moves_since(_now() - SINCE, MOVES_MAX),
+        "running": fleet.progress(runs, {row.node: row.state for row in rows}, _typical(runs), _now()),
+        "running_more": under_way - len(runs), "moves": moves, "moves_more": moved - len(moves),
         "skus": sorted({row.sku for row in rows}), "notices": _notices(rows),
     }  # fmt: skip
 
 
-_cache: tuple[str, list[records.FleetRow]] = ("", [])
-_cache_lock = threading.Lock()
+def _typical(runs: list[records.RunRecord]) -> dict[fleet.Kind, float | None]:
+    return {
+        of: records.typical_duration_s(of.sku, of.level, of.dag_id, simulated=of.simulated, stages=of.stages)
+        for of in {fleet.kind_of(run) for run in runs}
+    }
 
 
-def _fleet() -> tuple[list[records.FleetRow], str]:
+def fleet_now() -> tuple[list[records.FleetRow], str]:
     """All rows and their version; read once for all viewers until something changes."""
-    global _cache
     version = records.fleet_version()
-    with _cache_lock:
-        if _cache[0] != version:
-            _cache = (version, records.fleet_rows())
-        return _cache[1], version
+    return _shared_rows.get(version, records.fleet_rows), version
 
 
 def _notices(rows: list[records.FleetRow]) -> list[str]:
@@ -377,8 +380,7 @@ def _notices(rows: list[records.FleetRow]) -> list[str]:
             found.append(f"The circuit breaker{' of simulated nodes' if simulated else ''} is open: {breaker.sentence}")
     if parked := records.outbox_parked():
         found.append(f"{text.plural(len(parked), 'mail')} refused by the mail server: `muster status` shows why.")
-    places = [place for place in records.scheduler_places() if place.difference or place.question]
-    if places:
+    if places := records.scheduler_differences():
         found.append(
             f"{text.plural(len(places), 'node')} differ from what their scheduler says, first {places[0].node}: "
             f"{places[0].difference or places[0].question}"

@@ -115,7 +115,7 @@ def evidence(asked: Question) -> Evidence | None:
     if asked.dag_id == HELD and node.held:
         run: records.RunRecord | None = records.get_run(*node.held.split("/", 1), node=node.name)
     else:
-        run = next((each for each in records.list_runs(node=node.name, limit=10) if each.ended_at), None)
+        run = records.last_run(node.name)
     report: RunReport | None = records.run_report(run.dag_id, run.run_id, node=node.name) if run else None
     observed = [each for stage in report.stages for each in stage.judgement.observations] if report else []
     failed = [each for each in plots.strips(observed) if each.failed]

@@ -16,10 +16,23 @@ OWN, SERIALS = ("boot_id", "hostname"), "serials "
 
 
 @dataclasses.dataclass(frozen=True)
+class Worst:
+    """The worst device of each run by the metric's limits, and the relative change from left to right."""
+
+    left_device: str
+    left: float
+    right_device: str
+    right: float
+    change: float | None
+    better: bool | None
+
+
+@dataclasses.dataclass(frozen=True)
 class Row:
     """One metric of one stage: medians over the devices, and the relative change from left to right.
 
     ``better``: whether the change is for the better, by the metric's limits; None where no limit shows a direction.
+    ``worst``: None then as well, where one run did not measure it, and where each has one device.
     """
 
     stage: str
@@ -29,6 +42,12 @@ class Row:
     right: float | None
     change: float | None
     better: bool | None
+    worst: Worst | None = None
+
+    @property
+    def greatest(self) -> float:
+        """The greater of the two relative changes, without its sign."""
+        return max(abs(self.change or 0.0), abs((self.worst and self.worst.change) or 0.0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +65,7 @@ def compare(left: RunReport, right: RunReport) -> Comparison:
     """The differences, greatest relative change first; what only one run measured comes last."""
     ours, theirs = _groups(left), _groups(right)
     rows = [_row(key, ours.get(key, []), theirs.get(key, [])) for key in {**ours, **theirs}]
-    rows.sort(key=lambda row: (row.change is None, -abs(row.change or 0.0), row.stage, row.metric))
+    rows.sort(key=lambda row: (row.change is None, -row.greatest, row.stage, row.metric))
     a, b = _findings(left), _findings(right)
     apart = left.node != right.node
     known, other = dict((*left.identity, *left.environment)), dict((*right.identity, *right.environment))
@@ -75,12 +94,32 @@ def _groups(report: RunReport) -> Mapping[Key, list[Observation]]:
 def _row(key: Key, left: list[Observation], right: list[Observation]) -> Row:
     stage, metric, unit = key
     before, after = _median(left), _median(right)
-    change = (after - before) / abs(before) if before and after is not None else None
-    if before == after and before is not None:
-        change = 0.0
     more_is_better = _more_is_better([*left, *right])
-    better = None if not change or more_is_better is None else (change > 0) is more_is_better
-    return Row(stage, metric, unit, before, after, change, better)
+    change = _change(before, after)
+    return Row(
+        stage, metric, unit, before, after, change, _better(change, more_is_better), _worst(left, right, more_is_better)
+    )
+
+
+def _worst(left: list[Observation], right: list[Observation], more_is_better: bool | None) -> Worst | None:
+    if more_is_better is None or not left or not right or len(left) == len(right) == 1:
+        return None
+    choose = min if more_is_better else max
+    before, after = (choose((row.value or 0.0, row.device) for row in rows) for rows in (left, right))
+    change = _change(before[0], after[0])
+    return Worst(before[1], before[0], after[1], after[0], change, _better(change, more_is_better))
+
+
+def _change(before: float | None, after: float | None) -> float | None:
+    if before is None or after is None:
+        return None
+    if before == after:
+        return 0.0
+    return (after - before) / abs(before) if before else None
+
+
+def _better(change: float | None, more_is_better: bool | None) -> bool | None:
+    return None if not change or more_is_better is None else (change > 0) is more_is_better
 
 
 def _more_is_better(rows: Iterable[Observation]) -> bool | None:

@@ -74,6 +74,22 @@ class Attention:
 
 
 @dataclasses.dataclass(frozen=True)
+class Kind:
+    """What runs have in common whose durations are compared."""
+
+    sku: str
+    level: str
+    dag_id: str
+    simulated: bool
+    stages: tuple[str, ...]
+
+
+def kind_of(run: RunRecord) -> Kind:
+    """The run's kind."""
+    return Kind(run.sku, run.level, run.dag_id, run.simulated, run.required_stages)
+
+
+@dataclasses.dataclass(frozen=True)
 class Progress:
     """A run that is under way. ``left_s``: seconds that such runs usually still take; None if none is recorded."""
 
@@ -115,7 +131,10 @@ def attention(rows: Sequence[FleetRow]) -> list[Attention]:
 
 
 def _waiting(row: FleetRow) -> Attention:
-    return Attention(row.node, row.state, row.state_since, row.headline or "no test has ended yet", TODO[row.state])
+    by_hand = row.state is State.QUARANTINE and row.moved_for
+    todo = "move it to triage, and look into the reason" if by_hand else TODO[row.state]
+    why = row.moved_for or row.headline or "no test has ended yet"
+    return Attention(row.node, row.state, row.state_since, why, todo)
 
 
 def counts(rows: Sequence[FleetRow]) -> list[tuple[str, State, int]]:
@@ -132,13 +151,13 @@ def verdict_counts(rows: Sequence[FleetRow]) -> list[tuple[str, int]]:
 def progress(
     runs: Sequence[RunRecord],
     states: Mapping[str, State],
-    typical: Mapping[tuple[str, str], float | None],
+    typical: Mapping[Kind, float | None],
     now: datetime.datetime,
 ) -> list[Progress]:
-    """Runs under way, the oldest first. ``typical``: {(SKU, level): seconds such a run usually takes}."""
+    """Runs under way, the oldest first. ``typical``: the seconds that a run of each kind usually takes."""
     found = []
     for run in sorted(runs, key=lambda run: run.started_at):
-        usual = typical.get((run.sku, run.level))
+        usual = typical.get(kind_of(run))
         left = None if usual is None else max(0.0, usual - (now - run.started_at).total_seconds())
         found.append(Progress(run, states.get(run.node), left))
     return found

@@ -58,7 +58,8 @@ class Start:
         node, dag_id, run = self._wanted()
         allocation = startable(node, dag_id, run, self.level, self.reason, "")
         plans = preview.stage_plans(load_sku(node.sku, settings().sku_folders), self.level)
-        needed = preview.time_needed(plans, records.typical_duration_s(node.sku, self.level), 1, 1)
+        usual_s = records.typical_duration_s(node.sku, self.level, dag_id, simulated=node.simulated)
+        needed = preview.time_needed(plans, usual_s, 1, 1)
         sentence = f"Run {run} of {dag_id} at level {self.level}: {needed}"
         return sentence, list(preview.risks_of_test(node, plans, allocation))
 

@@ -75,3 +75,11 @@ def test_answers(client: TestClient) -> None:
         assert client.get(f"/v1/nodes{absent}").status_code == 404, absent
     assert client.get("/v1/nodes?limit=1001").status_code == 422
     assert client.post("/v1/nodes/gpu-0001").status_code == 405
+
+
+def test_a_page_of_nodes_does_not_read_the_fleet_anew(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        records.add_node(fleet.new_node(name))
+    assert [row["node"] for row in client.get("/v1/nodes?limit=1").json()] == ["a"]
+    monkeypatch.setattr(records, "fleet_rows", lambda: pytest.fail("the fleet was read again"))
+    assert [row["node"] for row in client.get("/v1/nodes?limit=1&after=a").json()] == ["b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 
 import pytest
@@ -87,8 +88,16 @@ class TestStanding:
         assert set(records.stage_passes()[NODE]) == set(STAGES)
         records.replace_node("gpu-0002", "Ada", "new", host_key=fleet.host_key("new"))
         assert set(records.stage_passes()) == {NODE}
-        assert records.typical_duration_s("cpu-generic", "short") == pytest.approx(0, abs=60)
-        assert records.typical_duration_s("cpu-generic", "long") is None
+
+    def test_a_duration_is_typical_of_runs_of_one_kind(self) -> None:
+        records.add_node(fleet.new_node())
+        fleet.qualify()
+        usual = functools.partial(records.typical_duration_s, "cpu-generic")
+        assert usual("short", fleet.DAG, simulated=False) == pytest.approx(0, abs=60)
+        assert usual("long", fleet.DAG, simulated=False) is None
+        assert usual("short", "node_revalidation", simulated=False) is None
+        assert usual("short", fleet.DAG, simulated=True) is None
+        assert usual("short", fleet.DAG, simulated=False, stages=["intake"]) is None
 
     def test_an_approval_is_a_persons_and_cannot_be_rewritten(self) -> None:
         records.add_node(fleet.new_node())

@@ -73,6 +73,20 @@ def test_two_runs_differ_most_where_the_change_is_greatest_and_a_limit_shows_whe
     assert compare.compare(left, other).versions == (("driver", "570", "575"),), "two nodes always have other serials"
 
 
+def test_one_slow_device_of_eight_stands_first_by_name() -> None:
+    def run(slow: float, heat: float) -> RunReport:
+        rates = [observed("rate", f"gpu{n}", slow if n == 3 else 100.0, floor=90.0) for n in range(8)]
+        return report("a", *rates, observed("heat", "gpu0", 60.0, ceiling=80.0), observed("heat", "gpu1", heat,
+                      ceiling=80.0), observed("free", "gpu0", 1.0), observed("free", "gpu1", 2.0))  # fmt: skip
+
+    first, second, free = compare.compare(run(100.0, 59.0), run(40.0, 66.0)).rows
+    assert (first.metric, first.change, first.worst) == (
+        "rate", 0.0, compare.Worst("gpu0", 100.0, "gpu3", 40.0, -0.6, False),
+    )  # fmt: skip
+    assert (second.metric, second.worst) == ("heat", compare.Worst("gpu0", 60.0, "gpu1", 66.0, 0.1, False))
+    assert (free.metric, free.worst) == ("free", None), "no limit shows which device is the worst"
+
+
 def test_telemetry_is_one_line_a_device() -> None:
     lines = tuple(Series("temperature", f"gpu{n}", "°C", (0.0, 1.0, 2.0), (40.0, 60.0 + n, 50.0)) for n in range(2))
     named = fleet.curves_of(report("a", telemetry=lines))

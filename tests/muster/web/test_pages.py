@@ -547,3 +547,48 @@ def test_without_the_permission_the_node_page_has_no_forms(client: TestClient) -
     for may in (actions.may_decide, starts.may_start):
         app.dependency_overrides[may] = lambda: False
     assert 'method="post"' not in page(client, "/node/n1")
+
+
+def test_a_node_that_a_person_moved_shows_that_reason_and_no_repair_of_findings() -> None:
+    row = dataclasses.replace(_row("n1", State.QUARANTINE), headline="All is well.", moved_for="smells of smoke")
+    (waiting,) = web.fleet.attention([row])
+    assert waiting.why == "smells of smoke"
+    assert waiting.todo != web.fleet.TODO[State.QUARANTINE]
+    tested = dataclasses.replace(row, headline="gpu3 is slow.", moved_for="")
+    (waiting,) = web.fleet.attention([tested])
+    assert (waiting.why, waiting.todo) == ("gpu3 is slow.", web.fleet.TODO[State.QUARANTINE])
+
+
+def test_the_last_attempt_that_was_skipped_is_a_line_beside_the_last_verdict(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    fleet.fail("n1")
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        records.move_node("n1", state, "Ada", "repaired")
+    lease = fleet.begin("n1", "skipped")
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.SKIPPED, "A job took the node.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    text = page(client, "/node/n1")
+    assert fleet.FINDING.summary in text
+    assert "gpu3 is slow." in text
+    assert "Last attempt skipped: A job took the node." in text
+    fleet.qualify("n1", "again")
+    assert "Last attempt skipped" not in page(client, "/node/n1")
+
+
+def test_filters_apply_to_what_runs_and_what_changed_and_the_rest_is_counted(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, rack in (("a", "r1"), ("b", "r1"), ("c", "r2")):
+        records.add_node(fleet.new_node(name, rack=rack))
+        fleet.qualify(name)
+        fleet.begin(name, f"{name}__again")
+    text = page(client, "/?rack=r2")
+    for part in (text[text.index("<h2>Running") : text.index("<h2>Changed")], text[text.index("<h2>Changed") :]):
+        assert "/node/c" in part
+        assert "/node/a" not in part
+    monkeypatch.setattr(web, "RUNS_MAX", 1)
+    monkeypatch.setattr(web, "MOVES_MAX", 1)
+    text = page(client, "/")
+    running = text[text.index("<h2>Running") : text.index("<h2>Changed")]
+    assert ("/node/a" in running, "/node/c" in running, "and 2 more" in running) == (True, False, True)
+    assert "and 2 more" in text[text.index("<h2>Changed") : text.index("<h2>Map")]

@@ -19,6 +19,7 @@ from muster.records.database.models import StageRecord as Stage
 from muster.records.database.outgoing import Outbox, SchedulerPlace
 from muster.records.database.wanted import ADMITTED
 from muster.records.outbox import tried
+from muster.records.runs import last_run_id
 from muster.records.withdrawals import breaker_now
 from muster_criteria.model import Verdict
 
@@ -31,7 +32,10 @@ GIVE_BACK_S = (1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 
 @dataclasses.dataclass(frozen=True)
 class NodeFigures:
-    """One node. ``verdict``: of its last run with one, "" without; ``passed_at``: end of its last run with a PASS."""
+    """One node. ``verdict``: of its last run (``runs.last_run_id``), "" without one.
+
+    ``passed_at``: end of its last run with a PASS. Both are of the present machine alone.
+    """
 
     name: str
     sku: str
@@ -127,16 +131,16 @@ def fleet_figures() -> FleetFigures:
 
 
 def _nodes(session: Session, now: datetime.datetime) -> tuple[NodeFigures, ...]:
-    of_node = Run.node == Node.name
-    verdict = select(Run.verdict).where(of_node, Run.ended_at.is_not(None), Run.verdict != str(Verdict.SKIPPED))
-    passed = select(func.max(Run.ended_at)).where(of_node, Run.verdict == str(Verdict.PASS))
+    this_machine = (Run.node == Node.name, Run.started_at >= Node.machine_since)
+    verdict = select(Run.verdict).where(Run.id == last_run_id())
+    passed = select(func.max(Run.ended_at)).where(*this_machine, Run.verdict == str(Verdict.PASS))
     valid = exists().where(
         CertificateRow.node == Node.name, CertificateRow.revoked == "", CertificateRow.expires_at > now,
         CertificateRow.issued_at >= Node.machine_since,
     )  # fmt: skip
     query = select(
         Node.name, Node.sku, Node.rack, Node.state, Node.simulated, Node.shadow, Node.held != "",
-        func.coalesce(verdict.order_by(Run.ended_at.desc()).limit(1).scalar_subquery(), ""),
+        func.coalesce(verdict.scalar_subquery(), ""),
         passed.scalar_subquery(), valid,
     ).order_by(Node.name)  # fmt: skip
     return tuple(NodeFigures(*row) for row in session.execute(query))

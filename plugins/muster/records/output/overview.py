@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections.abc import Collection
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
+from sqlalchemy.orm import Session, aliased
 
-from muster.lifecycle.transitions import IN_FLIGHT, State
+from muster.lifecycle.transitions import IN_FLIGHT, SERVING, State
+from muster.records.database import access
 from muster.records.database.engine import reading
 from muster.records.database.models import (
     Event,
@@ -20,13 +23,16 @@ from muster.records.database.models import (
     Run,
     StageRecord,
 )
+from muster.records.fleet.latest import CONCLUSIVE
+from muster.records.runs import last_run_id
+from muster.records.values import RunRecord
 from muster_criteria.model import Verdict
 from muster_criteria.xid.judge import EVENT
 
 
 @dataclasses.dataclass(frozen=True)
 class FleetRow:
-    """One node with its last ended run; without one, ``verdict`` is None and the run's fields are empty."""
+    """One node with its last run (``runs.last_run_id``); without one, ``verdict`` is None, the run's fields empty."""
 
     node: str
     state: State
@@ -47,6 +53,8 @@ class FleetRow:
     pod: str = ""
     slot: str = ""
     """Where it stands, by the labels ``pod`` and ``slot``."""
+    moved_for: str = ""
+    """Why the node came into its state; empty if a test moved it, or one has ended since."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,9 +102,8 @@ def fleet_version() -> str:
 
 def fleet_rows() -> list[FleetRow]:
     """All nodes by name."""
-    last = select(Run.node, func.max(Run.id).label("id")).where(Run.ended_at.is_not(None)).group_by(Run.node).subquery()
     moved = (
-        select(Event.node, func.max(Event.at).label("at"))
+        select(Event.node, func.max(Event.id).label("id"))
         .where(Event.from_state != Event.to_state)
         .group_by(Event.node)
         .subquery()
@@ -104,12 +111,14 @@ def fleet_rows() -> list[FleetRow]:
     query = (
         select(
             Node.name, Node.state, Node.sku, Node.rack, Node.simulated, Node.held, Node.contact_at, Run.dag_id,
-            Run.run_id, Run.verdict, Run.headline, Run.ended_at, func.coalesce(moved.c.at, Node.added_at),
-            Node.inconclusive, Node.labels,
+            Run.run_id, Run.verdict, Run.headline, Run.ended_at, func.coalesce(Event.at, Node.added_at),
+            Node.inconclusive, Node.labels, Event.reason,
+            and_(Event.evidence["run"].as_string().is_not(None), Event.evidence["person"].as_string().is_(None)),
         )
-        .outerjoin(last, last.c.node == Node.name)
-        .outerjoin(Run, Run.id == last.c.id)
+        .select_from(Node)
+        .outerjoin(Run, Run.id == last_run_id())
         .outerjoin(moved, moved.c.node == Node.name)
+        .outerjoin(Event, Event.id == moved.c.id)
         .order_by(Node.name)
     )  # fmt: skip
     with reading() as session:
@@ -118,31 +127,54 @@ def fleet_rows() -> list[FleetRow]:
                 name, State(state), sku, rack, simulated, held, contact, dag_id or "", run_id or "",
                 Verdict(verdict) if verdict else None, headline or "", ended, since, inconclusive,
                 str(labels.get("pod", "")), str(labels.get("slot", "")),
+                "" if tested or (ended and since < ended) else reason or "",
             )
             for name, state, sku, rack, simulated, held, contact, dag_id, run_id, verdict, headline, ended, since,
-            inconclusive, labels in session.execute(query)
+            inconclusive, labels, reason, tested in session.execute(query)
         ]  # fmt: skip
 
 
-def moves_since(since: datetime.datetime, limit: int) -> list[Move]:
-    """The latest ``limit`` changes of state since then, latest first; a test under way is no change."""
+def moves_since(since: datetime.datetime, limit: int, nodes: Collection[str] | None = None) -> tuple[list[Move], int]:
+    """The latest ``limit`` changes of state since then, latest first, and how many there are; of ``nodes`` alone if
+    given. A test under way is no change, and neither is one between two states of a node in service.
+    """
+    in_service = [str(state) for state in SERVING]
     query = (
-        select(Event)
+        select(Event.id, Event.node)
         .where(Event.at >= since, Event.from_state != Event.to_state, Event.to_state.not_in(sorted(IN_FLIGHT)))
+        .where(~and_(Event.from_state.in_(in_service), Event.to_state.in_(in_service)))
         .order_by(Event.at.desc(), Event.id.desc())
-        .limit(limit)
     )
     with reading() as session:
-        return [
+        ids = _ids(session, query, nodes)
+        found = {row.id: row for row in session.scalars(select(Event).where(Event.id.in_(ids[:limit])))}
+        moves = [
             Move(row.node, row.at, State(row.from_state), State(row.to_state), row.actor, row.reason)
-            for row in session.scalars(query)
+            for row in (found[number] for number in ids[:limit])
         ]
+    return moves, len(ids)
+
+
+def runs_under_way(limit: int, nodes: Collection[str] | None = None) -> tuple[list[RunRecord], int]:
+    """The oldest ``limit`` runs that have not ended, oldest first, and how many there are; of ``nodes`` alone if
+    given."""
+    query = select(Run.id, Run.node).where(Run.ended_at.is_(None)).order_by(Run.id)
+    with reading() as session:
+        ids = _ids(session, query, nodes)
+        rows = session.scalars(select(Run).where(Run.id.in_(ids[:limit])).order_by(Run.id))
+        return [access.to_run(row) for row in rows], len(ids)
+
+
+def _ids(session: Session, query: Select[int, str], nodes: Collection[str] | None) -> list[int]:
+    """The ids of an (id, node) query; of ``nodes`` alone if given, which may be too many for an SQL list."""
+    return [number for number, node in session.execute(query) if nodes is None or node in nodes]
 
 
 def nodes_with(text: str) -> set[str]:
     """Names of nodes with that serial, or with a current finding or XID by that code, device or words.
 
-    A serial is found by its beginning; a number or "xid 79" by the XIDs of current verdicts.
+    A serial is found by its beginning; a number or "xid 79" by the XIDs of current verdicts. Current: of the present
+    machine, without a later conclusive verdict on the same stage.
     """
     text = text.strip()
     if not text:
@@ -156,8 +188,12 @@ def nodes_with(text: str) -> set[str]:
     findings = (
         select(FindingRow.node)
         .join(StageRecord, StageRecord.id == FindingRow.stage)
+        .join(Run, Run.id == StageRecord.run)
+        .join(Node, Node.name == Run.node)
         .where(
             StageRecord.current,
+            Run.started_at >= Node.machine_since,
+            ~_superseded(),
             or_(
                 FindingRow.finding_id == text,
                 *(
@@ -174,11 +210,24 @@ def nodes_with(text: str) -> set[str]:
         queries.append(
             select(Run.node)
             .join(StageRecord, StageRecord.run == Run.id)
+            .join(Node, Node.name == Run.node)
             .join(MeasurementRow, MeasurementRow.stage == StageRecord.id)
-            .where(StageRecord.current, MeasurementRow.metric == EVENT, code == number)
+            .where(StageRecord.current, Run.started_at >= Node.machine_since, ~_superseded())
+            .where(MeasurementRow.metric == EVENT, code == number)
         )
     with reading() as session:
         return {name for query in queries for name in session.scalars(query.distinct())}
+
+
+def _superseded() -> ColumnElement[bool]:
+    """Whether the ``Run``'s node has a later conclusive verdict on the stage of ``StageRecord``."""
+    run, stage = aliased(Run), aliased(StageRecord)
+    return (
+        exists()
+        .where(run.node == Run.node, stage.run == run.id, stage.stage == StageRecord.stage, stage.current)
+        .where(stage.verdict.in_(CONCLUSIVE), stage.id > StageRecord.id)
+        .correlate(Run, StageRecord)
+    )
 
 
 def metric_points(node: str, metric: str, limit: int = 4000) -> list[Point]:
