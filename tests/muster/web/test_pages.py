@@ -32,7 +32,7 @@ HOSTILE = "<script>alert(1)</script>\x1b[2J‮"
 @pytest.fixture
 def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
     # Each test has other records under the same version numbers.
-    monkeypatch.setattr(web, "_cache", ("", []))
+    monkeypatch.setattr(web, "_shared_rows", Shared(1))
     monkeypatch.setattr(web, "_shared_notices", Shared(1))
     monkeypatch.setattr(web, "_shared_parts", Shared(32))
     app = web.create_app()
