@@ -150,6 +150,7 @@ def label_text(labels: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{key}={value}" for key, value in labels)
 
 
-def wrap(text: str, width: int) -> str:
-    """``text`` filled to ``width`` columns."""
-    return textwrap.fill(text, width, break_on_hyphens=False)
+def wrap(text: str, width: int, first: str = "", rest: str | None = None) -> str:
+    """``text`` filled to ``width`` columns; ``first`` opens the first line, ``rest`` (spaces if None) the others."""
+    rest = " " * len(first) if rest is None else rest
+    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False) or first

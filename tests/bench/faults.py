@@ -182,7 +182,7 @@ def examine(case: Case) -> Outcome:
         case=case,
         verdict=verdict,
         found=tuple(_found(fault, findings) for fault in case.faults),
-        failed=tuple(_failed(fault, findings) for fault in case.faults),
+        failed=tuple(_has_failed(fault, findings) for fault in case.faults),
         wrongly_named=tuple(sorted(_wrongly_named(case.faults, findings))),
         headline=headline,
     )
@@ -193,7 +193,7 @@ def _found(fault: Fault, findings: Iterable[Finding]) -> str:
     return ", ".join(dict.fromkeys(f"{finding.metric} ({finding.rule})" for finding in naming))
 
 
-def _failed(fault: Fault, findings: Iterable[Finding]) -> bool:
+def _has_failed(fault: Fault, findings: Iterable[Finding]) -> bool:
     return any(finding.severity is Severity.CRITICAL and fault.names(finding) for finding in findings)
 
 

@@ -14,8 +14,8 @@ from tests.bench.faults import (
     Case,
     Fault,
     Outcome,
-    _failed,
     _found,
+    _has_failed,
     _wrongly_named,
     answer,
     draw,
@@ -102,8 +102,8 @@ def test_the_bench_is_content_with_nothing_less_than_all(
 
 def test_a_warning_counts_as_found_and_is_distinguished_from_a_failure() -> None:
     warning, elsewhere = _finding("burn_rate_per_clock", "gpu3", Severity.WARNING), _finding("ecc_mode", "gpu3")
-    assert not _failed(SLOW, [warning, elsewhere])
-    assert _failed(SLOW, [warning, _finding("gemm_rate_per_clock", "gpu3")])
+    assert not _has_failed(SLOW, [warning, elsewhere])
+    assert _has_failed(SLOW, [warning, _finding("gemm_rate_per_clock", "gpu3")])
     figures = answer([_outcome(), _outcome(warned=True), _outcome(warned=True), _outcome(found=""), HEALTHY], 1.0)
     assert (figures["found"], figures["convicted"], figures["only_warned"]) == (3, 1, 2)
     assert "warned" in rows(_outcome(warned=True))[0]
