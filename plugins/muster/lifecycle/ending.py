@@ -50,21 +50,28 @@ class RunFacts:
     def nothing_new(self, verdict: Verdict) -> bool:
         """Whether a run that ends with ``verdict`` gives no reason to end the service of a node in revalidation.
 
-        Either it could not test the node, which it took out of production, and found nothing until then; or it tested
-        all with full coverage, and warns only of findings that a person accepted when admitting the node.
+        Either it could not test the node, which it took out of production, or not judge all that it measured, and found
+        nothing until then; or it tested all with full coverage, and warns only of findings that a person accepted when
+        admitting the node.
         """
         if verdict is Verdict.INCONCLUSIVE:
             decided = {each.verdict for each in self.stages} <= {Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.SKIPPED}
             return self.run.state_before is State.PRODUCTION and decided and self.clean and not self.suspect
+        if verdict is Verdict.PROVISIONAL:
+            serves = self.run.state_before is State.PRODUCTION and not self._foreign
+            return serves and self.clean and not self.suspect
         if verdict is Verdict.SKIPPED:
             passed = self.preempted or all(each.verdict is Verdict.PASS for each in self.stages)
             return self.run.state_before is State.PRODUCTION and passed
         warned = verdict is Verdict.WARN and self.accepted and not self.suspect
         return warned and self._covered(Verdict.PASS, Verdict.WARN)
 
+    @property
+    def _foreign(self) -> bool:
+        return self.run.simulated and not self.node.simulated
+
     def _covered(self, *verdicts: Verdict) -> bool:
-        foreign = self.run.simulated and not self.node.simulated
-        return full_coverage(self.run.required_stages, self.stages, verdicts) and not foreign
+        return full_coverage(self.run.required_stages, self.stages, verdicts) and not self._foreign
 
 
 def full_coverage(

@@ -16,12 +16,15 @@ import functools
 import heapq
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, SERVING, State
 from muster_criteria.sku_files.programme import STAGES
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from muster.lifecycle import hazard
     from muster.records import NodeRecord
 
@@ -261,6 +264,24 @@ def facts_of(
 _NONE = Signs()
 
 
+def by_urgency(
+    names: npt.NDArray[Any],
+    oldest: hazard.Numbers,
+    score: hazard.Numbers,
+    again: npt.NDArray[np.bool_],
+    overdue: npt.NDArray[np.bool_],
+    *before: npt.NDArray[np.bool_],
+) -> npt.NDArray[np.int64]:
+    """Returns the places of the nodes, most urgent first: those in ``before`` (the last of it first of all), the
+    ``overdue`` by the hours since their ``oldest`` stage, those to test ``again``, the others by ``score``.
+    """
+    import numpy as np
+
+    first = [~each for each in (again, overdue, *before)]
+    # Names last, so that equal nodes have one order.
+    return np.lexsort((names, -np.where(overdue, oldest, score), *first))
+
+
 def _ranked(
     ready: Sequence[NodeRecord],
     now: datetime.datetime,
@@ -294,10 +315,9 @@ def _ranked(
         why = "it waits in revalidation, out of production until it passes" if waiting[at] else why
         return Planned(name, hazard.subsets()[chosen], float(hazard.minutes_of()[chosen]), suspicion, why)
 
-    # Names last, so that equal nodes have one order.
     again = np.array([_again(node, signs) for node in ready])
     names = np.array([node.name for node in ready])
-    order = np.lexsort((names, -np.where(overdue, oldest, worth.score), ~again, ~overdue, ~requested, ~waiting))
+    order = by_urgency(names, oldest, worth.score, again, overdue, requested, waiting)
     for at in order.tolist():
         yield ready[at], functools.partial(planned, at)
 

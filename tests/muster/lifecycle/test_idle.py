@@ -15,6 +15,7 @@ from muster.lifecycle import hazard
 from muster.lifecycle.selection import Idle, Limits, Signs, choose, facts_of, forecast
 from muster.lifecycle.transitions import State
 from muster.records import NodeRecord
+from muster.settings import Settings
 from muster_criteria.sku_files.programme import STAGES
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
@@ -209,6 +210,11 @@ def test_a_test_leaves_less_hidden_and_time_more() -> None:
 def test_no_set_of_stages_fits_into_no_time() -> None:
     with pytest.raises(ValueError, match="no set of stages fits"):
         hazard.worth(facts_of([node("a")], NOW, {}, {}), 1.0)
+
+
+def test_some_set_of_stages_fits_into_the_least_minutes_that_the_setting_allows() -> None:
+    (least,) = (each.ge for each in Settings.model_fields["revalidation_minutes"].metadata if hasattr(each, "ge"))
+    assert hazard.minutes_of().min() <= least
 
 
 def test_the_forecast_fills_the_day_one_after_the_other() -> None:

@@ -14,7 +14,7 @@ from muster.admission.idle_fleet import known
 from muster.errors import ControllerFault
 from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
 from muster.records import certificates
-from muster_criteria.model import Verdict
+from muster_criteria.model import Coverage, Finding, Severity, Verdict
 from tests.muster import fleet
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
@@ -186,3 +186,22 @@ def test_without_a_pass_of_each_stage_it_rests_on_no_test() -> None:
     found = records.certificate_of(NODE)
     assert found
     assert found.tested_since is None
+
+
+@pytest.mark.parametrize(
+    ("findings", "state"), [((), State.PRODUCTION), ((fleet.finding(severity=Severity.WARNING),), State.QUALIFIED)]
+)
+def test_a_revalidation_that_could_not_judge_all_ends_no_service_and_renews_no_certificate(
+    findings: tuple[Finding, ...], state: State
+) -> None:
+    first = in_production()
+    lease = fleet.begin(run_id="idle")
+    for stage in STAGES:
+        unjudged = {"verdict": Verdict.PROVISIONAL, "coverage": Coverage(2, 2, 1), "findings": findings}
+        fleet.do_stage(lease, stage, **unjudged if stage == "thermal" else {})
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "It has no limit.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    assert records.get_node(NODE).state is state
+    found = records.certificate_of(NODE)
+    assert found
+    assert (found.id, bool(found.revoked)) == (first.id, state is not State.PRODUCTION)
