@@ -259,14 +259,23 @@ def test_a_controller_that_is_killed_while_it_changes_a_node_leaves_no_drain(
         clusters.backend_of("alpha").withdraw(THERE, change.why)
     records.release_leases("revalidation", "r1", "its run was gone")
     assert service.carry_out(NODE), "another process may still be at it"
-    monkeypatch.setattr(schedulers, "CLAIM", datetime.timedelta(0))
-    later = schedulers.access.now() + datetime.timedelta(minutes=6)
+    monkeypatch.setattr(schedulers, "CLAIM", 0)
+    later = schedulers.access.now() + datetime.timedelta(minutes=10)
     monkeypatch.setattr(schedulers.access, "now", lambda: later)
     service.reconcile()
     assert line(nodes) == THERE
     place = records.scheduler_place(NODE)
     assert place
     assert place.admitted
+
+
+def test_a_change_is_claimed_longer_than_its_scheduler_may_take(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_SCHEDULER_TIMEOUT_S", "120")
+    placed()
+    assert records.claim_change(NODE)
+    later = schedulers.access.now() + datetime.timedelta(minutes=20)
+    monkeypatch.setattr(schedulers.access, "now", lambda: later)
+    assert records.claim_change(NODE) is None
 
 
 def test_a_change_that_is_superseded_while_it_is_carried_out_is_followed(
@@ -553,7 +562,7 @@ class Life(RuleBasedStateMachine):
 def test_whatever_happens_no_certificate_no_production_and_no_drain_is_left_or_undone(
     nodes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedulers, "CLAIM", datetime.timedelta(0))
+    monkeypatch.setattr(schedulers, "CLAIM", 0)
     Life.list_of_nodes = nodes
     few = settings(max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(Life, settings=few)
