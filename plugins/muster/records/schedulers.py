@@ -21,9 +21,12 @@ from muster.records.database.outgoing import SchedulerPlace
 from muster.records.database.wanted import ADMITTED as ADMITTED
 from muster.records.database.wanted import WITHDRAWN as WITHDRAWN
 from muster.records.database.wanted import follow_state, of_state, want
+from muster.settings import settings
 
-CLAIM = datetime.timedelta(minutes=5)
-"""How long a process that carries out a change keeps the others from it; longer than all deadlines of one change."""
+CLAIM = 20
+"""So many times MUSTER_SCHEDULER_TIMEOUT_S a process that carries out a change keeps the others from it. A change takes
+up to seven commands, and over SSH each has one such limit for the login and one for the command.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,10 +148,11 @@ def claim_change(node: str) -> PlaceRecord | None:
     From here until it is confirmed, what the scheduler does with the node is unknown, whatever was confirmed before.
     """
     moment = access.now()
+    until = moment + CLAIM * datetime.timedelta(seconds=settings().scheduler_timeout_s)
     free = or_(SchedulerPlace.claimed_until.is_(None), SchedulerPlace.claimed_until < moment)
     with writing() as session:
         mine = update(SchedulerPlace).where(SchedulerPlace.node == node, SchedulerPlace.wanted != SchedulerPlace.done)
-        mine = mine.where(SchedulerPlace.wanted != "", free).values(claimed_until=moment + CLAIM, done="")
+        mine = mine.where(SchedulerPlace.wanted != "", free).values(claimed_until=until, done="")
         taken = session.execute(mine.returning(SchedulerPlace.node)).first()
         return _record(session, node) if taken else None
 
