@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from muster.cli import show
+from muster.cli.dry import DryRun, rehearsed
 from muster.cli.options import AsJson
 
 app = typer.Typer(no_args_is_help=True)
@@ -32,19 +33,22 @@ def list_(json: AsJson = False) -> None:
 
 
 @app.command()
-def resend(keys: Keys, json: AsJson = False) -> None:
+def resend(keys: Keys, dry_run: DryRun = False, json: AsJson = False) -> None:
     """Let housekeeping send mails again within minutes, those that the mail server refused too."""
     from muster import records
 
-    _each(keys, records.outbox_resend, "is sent again within minutes", json)
+    with rehearsed(dry_run):
+        done = "would be sent again" if dry_run else "is sent again within minutes"
+        _each(keys, records.outbox_resend, done, json)
 
 
 @app.command()
-def drop(keys: Keys, json: AsJson = False) -> None:
+def drop(keys: Keys, dry_run: DryRun = False, json: AsJson = False) -> None:
     """Delete mails that were not sent; the reports stay in the records."""
     from muster import records
 
-    _each(keys, records.outbox_drop, "is deleted", json)
+    with rehearsed(dry_run):
+        _each(keys, records.outbox_drop, "would be deleted" if dry_run else "is deleted", json)
 
 
 def _each(keys: list[str], change: Callable[[str], bool], done: str, json: bool) -> None:

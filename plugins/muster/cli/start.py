@@ -64,7 +64,12 @@ def qualify(
 
 
 def revalidate(
-    nodes: Nodes, level: Level = "short", reason: Why = "by hand", watch: Watch = False, json: AsJson = False
+    nodes: Nodes,
+    level: Level = "short",
+    reason: Why = "by hand",
+    watch: Watch = False,
+    dry_run: dry.DryRun = False,
+    json: AsJson = False,
 ) -> None:
     """Test nodes of production again, one DAG run each; a node in use is left alone."""
     from muster.lifecycle.transitions import SERVING
@@ -73,7 +78,7 @@ def revalidate(
     for node in known.values():
         if node.state not in SERVING:
             raise MusterError(f"{node.name} is in {node.state}: only nodes in production are revalidated; qualify it")
-    _start([_test(REVALIDATION, [node], level, reason) for node in known.values()], watch, json)
+    _start([_test(REVALIDATION, [node], level, reason) for node in known.values()], watch, json, dry_run)
 
 
 def block(
@@ -83,6 +88,7 @@ def block(
     force: Force = False,
     force_reason: ForceReason = "",
     watch: Watch = False,
+    dry_run: dry.DryRun = False,
     json: AsJson = False,
 ) -> None:
     """Test qualified nodes together, as one block; those that meet every condition enter production."""
@@ -95,22 +101,23 @@ def block(
     for node in members:
         if node.state is not State.QUALIFIED:
             raise MusterError(f"{node.name} is in {node.state}: only qualified nodes are tested together; qualify it")
-    _start([_test(BLOCK, members, level, reason, why)], watch, json)
+    _start([_test(BLOCK, members, level, reason, why)], watch, json, dry_run)
 
 
-def admit(nodes: Nodes, reason: Why = "by hand", json: AsJson = False) -> None:
+def admit(nodes: Nodes, reason: Why = "by hand", dry_run: dry.DryRun = False, json: AsJson = False) -> None:
     """Ask about nodes that do not enter production by themselves; `muster approve` answers."""
     wanted = []
     for node in _known(nodes, LEVELS[0]).values():
         conf = {"node": node.name, "reason": reason}
         wanted.append(_Wanted(ADMISSION, node.name, run_id(node.name, reason), conf, functools.partial(_askable, node)))
-    _start(wanted, False, json)
+    _start(wanted, False, json, dry_run)
 
 
 def approve(
     run: Annotated[str, typer.Argument(help="The run that asks; without it, the open questions are listed.")] = "",
     option: Annotated[str, typer.Option(help="The answer: one of the question's options.")] = "",
     reason: Annotated[str, typer.Option(help="Why; it stays in the node's history.")] = "",
+    dry_run: dry.DryRun = False,
     json: AsJson = False,
 ) -> None:
     """List the questions that wait for a person, or answer one under your login to Airflow."""
@@ -132,6 +139,9 @@ def approve(
             raise MusterError(f"give one of its answers with --option: {', '.join(question.options)}")
         if not reason.strip():
             raise MusterError("give the reason with --reason: it stays in the node's history")
+        if dry_run:
+            typer.echo(f"{run}: would be answered {option}: {question.subject}\ndry run: nothing was answered")
+            return
         airflow.hitl_answer(question.dag, run, question.task, [option], {REASON: reason.strip()})
     if json:
         show.as_json({"run": run, "option": option})
@@ -200,10 +210,29 @@ def _askable(node: NodeRecord) -> None:
         raise MusterError("it is in production already")
 
 
-def _start(runs: Sequence[_Wanted], watch: bool, json: bool) -> None:
+def _rehearse(runs: Sequence[_Wanted]) -> None:
+    """Show what ``_start`` would start and refuse, without a request to Airflow; exit status 1 if it refuses one."""
+    well = True
+    for run in runs:
+        try:
+            run.check()
+        except MusterError as error:
+            typer.echo(f"{run.of}: would be refused: {error}")
+            well = False
+            continue
+        typer.echo(f"{run.of}: would be run {run.run_id} of {run.dag}")
+    typer.echo("dry run: nothing was started")
+    if not well:
+        raise typer.Exit(1)
+
+
+def _start(runs: Sequence[_Wanted], watch: bool, json: bool, dry_run: bool = False) -> None:
     """Start the runs that pass their check; exit status 1 if one was refused, or did not end well while watched."""
     from muster.integration.airflow_api import AirflowClient
 
+    if dry_run:
+        _rehearse(runs)
+        return
     started: dict[str, str] = {}
     refused: dict[str, str] = {}
     with AirflowClient.from_settings() as airflow:

@@ -21,7 +21,7 @@ RETRY_MAX = datetime.timedelta(hours=6)
 NOTIFICATION = "notify/"
 """Begins the key of each notification in the outbox; the rest are mails."""
 NOTIFICATION_AGE = datetime.timedelta(hours=24)
-"""How long one is tried: an alarm of yesterday is no news."""
+"""How long one is tried: a later one would report what is over."""
 
 
 def outbox_add(key: str, message: bytes, due: datetime.datetime | None = None) -> str:

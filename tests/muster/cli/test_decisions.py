@@ -20,6 +20,7 @@ from muster.records.database.engine import reading
 from muster.records.database.models import Base
 from muster_criteria.model import Verdict
 from tests.muster import fleet
+from tests.muster.cli.test_json import COMMANDS
 from tests.muster.integration.test_airflow_api import Airflow
 
 Muster = Callable[..., "tuple[int, str, str]"]
@@ -47,6 +48,15 @@ def everything() -> dict[str, list[tuple[object, ...]]]:
             name: sorted((tuple(row) for row in session.execute(text(f"SELECT * FROM {name}"))), key=str)
             for name in Base.metadata.tables
         }
+
+
+def asks(request: httpx.Request) -> httpx.Response | None:
+    """Airflow with one open question, of the run ``asks``."""
+    if "hitlDetails" not in request.url.path:
+        return None
+    instance = {"dag_id": "admission", "dag_run_id": "asks", "task_id": "ask"}
+    question = {"task_instance": instance, "subject": "Admit gpu-0005?", "options": ["Approve", "Reject"]}
+    return httpx.Response(200, json={"hitl_details": [question], "total_entries": 1})
 
 
 def failed() -> str:
@@ -148,6 +158,24 @@ class TestFleetsThatAlreadyRun:
         )
 
 
+READS_ONLY = {
+    "status", "plan", "digest", "export", "judge", "settings", "doctor", "node list", "node show", "node history",
+    "node check", "node part", "node schedulers", "runs list", "runs show", "snapshots list", "waivers list",
+    "mail list",
+    "certificate show", "certificate list", "certificate verify", "certificate key", "golden list", "sku list",
+    "sku show", "sku lint", "xid show", "xid compare",
+}  # fmt: skip
+
+
+def test_every_command_that_changes_anything_can_be_rehearsed() -> None:
+    bare = {
+        " ".join(path)
+        for path, command in COMMANDS.items()
+        if not any("--dry-run" in option.opts for option in getattr(command, "params"))  # noqa: B009 - as in COMMANDS
+    }
+    assert bare == READS_ONLY | {"db upgrade"}
+
+
 class TestDryRuns:
     def rows(self, finding: str, tmp_path: Path) -> list[list[str]]:
         path = tmp_path / "fleet.csv"
@@ -165,6 +193,12 @@ class TestDryRuns:
             ["node", "replace", NODE, "--host-key", fleet.host_key("third"), "--serial", "system=S-2", *WHY],
             ["node", "move", NODE, "quarantine", *WHY],
             ["housekeeping"],
+            ["revalidate", "gpu-0003"],
+            ["block", "gpu-0005", "gpu-0006"],
+            ["admit", "gpu-0005"],
+            ["approve", "asks", "--option", "Approve", "--reason", "because"],
+            ["mail", "resend", "a-mail"],
+            ["mail", "drop", "a-mail"],
         ]
 
     def test_nothing_changes_and_nothing_is_posted(
@@ -178,6 +212,11 @@ class TestDryRuns:
         for name in ("gpu-0002", "gpu-0004"):
             records.add_node(fleet.new_node(name))
         records.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node("gpu-0003"))])
+        for name in ("gpu-0005", "gpu-0006"):
+            records.add_node(fleet.new_node(name))
+            fleet.qualify(name)
+        records.outbox_add("a-mail", b"x", datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1))
+        airflow.override = asks
         lease = fleet.begin("gpu-0004", "forgotten")
         airflow.runs[lease.run_id] = "failed"
         for command in self.rows(finding, tmp_path):
@@ -190,7 +229,11 @@ class TestDryRuns:
             status, _, err = muster(*command)
             assert (status, err) == (0, ""), command
             assert everything() != before or len(airflow.runs) > 1, command
-        assert list(airflow.runs) == ["forgotten", "gpu-0001__new-hardware", "new__new-hardware"]
+        assert list(airflow.runs) == [
+            "forgotten", "gpu-0001__new-hardware", "new__new-hardware", "gpu-0003__by-hand", "gpu-0005+1__new-hardware",
+            "gpu-0005__by-hand",
+        ]  # fmt: skip
+        assert any(each.startswith("PATCH") and "hitlDetails" in each for each in airflow.log)
 
     def test_a_refusal_is_rehearsed_too(self, muster: Muster, airflow: Airflow) -> None:
         failed()

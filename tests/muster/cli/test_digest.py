@@ -1,0 +1,27 @@
+"""``muster digest``: what a section counts, row by row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from muster import records
+from tests.muster import fleet
+
+Muster = Callable[..., "tuple[int, str, str]"]
+
+
+def test_the_command_of_a_section_lists_exactly_what_it_counts(muster: Muster, sqlite_db: str) -> None:
+    for name, team in (("a", "x"), ("b", "y"), ("c", "x")):
+        records.add_node(fleet.new_node(name, labels={"team": team}))
+        fleet.fail(name)
+    out = muster("digest", "--label", "team=x")[1]
+    (command,) = [line.partition("muster ")[2].split() for line in out.splitlines() if "--rows Failed" in line]
+    assert [row["node"] for row in json.loads(muster(*command, "--json")[1])] == ["a", "c"]
+    assert muster(*command)[1].splitlines()[0].startswith("node\t")
+
+
+def test_a_section_that_does_not_exist_is_refused_with_those_that_do(muster: Muster, sqlite_db: str) -> None:
+    status, _, err = muster("digest", "--rows", "Weather")
+    assert status == 1
+    assert "Failed" in err
