@@ -113,8 +113,8 @@ def _stamp(questions: int) -> str:
     rows, version = _fleet()
     now = int(_now().timestamp())
     notices = _shared_notices.get((version, now // NOTICES_S), lambda: _notices(rows))
-    told = hashlib.sha256("\n".join(notices).encode()).hexdigest()[:8]
-    return f"{version}-{now // 60}-{told}-{questions}"
+    digest = hashlib.sha256("\n".join(notices).encode()).hexdigest()[:8]
+    return f"{version}-{now // 60}-{digest}-{questions}"
 
 
 def _live(request: Request, filters: fleet.Filters, questions: int, stamp: str) -> dict[str, Any]:
