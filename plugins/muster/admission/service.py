@@ -135,6 +135,9 @@ def step_of_test(node: str) -> tuple[str, ...]:
 
 def preempted(node: str) -> bool:
     """Whether the test of the node was a job that its scheduler ended. Unknown counts as no."""
+    place = records.scheduler_place(node)
+    if place is not None and place.preempted:
+        return True
     try:
         step_of_test(node)
     except Preempted:

@@ -17,7 +17,8 @@ from muster.errors import UnknownNode
 from muster.lifecycle.transitions import State
 from muster.records import FleetRow, OpenFinding, StageVerdict
 from muster.web import fleet
-from muster.web.app import fleet_now, read
+from muster.web.app import read
+from muster.web.overview import fleet_now
 
 VERSION = "1"
 PAGE_MAX = 1000

@@ -18,7 +18,7 @@ CLUSTER_STAGES = ("cluster_validation",)
 """The stages that a block of nodes goes through together, after qualification."""
 
 INCONCLUSIVE_BUDGET = 3
-"""Number of consecutive inconclusive runs after which a person decides (DESIGN.md, "Fail closed")."""
+"""Number of consecutive inconclusive runs after which a person decides (docs/operating.md)."""
 
 NOT_PERSONS = frozenset(
     {"", "muster", "airflow", "system", "scheduler", "housekeeping"}

@@ -13,7 +13,8 @@ from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
 from muster.errors import BadScheduler, IllegalMove
-from muster.lifecycle.transitions import SERVING, State, is_person
+from muster.lifecycle.decisions import check_decision
+from muster.lifecycle.transitions import SERVING, State
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Node
@@ -66,8 +67,7 @@ def place_on_scheduler(node: str, cluster: str, name: str, person: str, reason: 
     Raises IllegalMove without a person and a reason, or if a node in service or in a test would change its place;
     BadScheduler if another node has that name there; UnknownNode.
     """
-    if not is_person(person) or not reason.strip():
-        raise IllegalMove(f"{node} keeps its scheduler: another needs a named person and a reason")
+    check_decision(person, reason, f"{node} keeps its scheduler")
     with writing() as session:
         row = access.node_row(session, node, lock=True)
         place = session.get(SchedulerPlace, node, with_for_update=True)

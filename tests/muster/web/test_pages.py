@@ -19,7 +19,7 @@ from fastapi.testclient import TestClient
 
 from muster import records
 from muster.lifecycle.transitions import State
-from muster.web import access, actions, approvals, starts, timeline
+from muster.web import access, actions, approvals, overview, starts, timeline
 from muster.web import app as web
 from muster.web.shared import Shared
 from muster_criteria.model import Verdict
@@ -32,9 +32,9 @@ HOSTILE = "<script>alert(1)</script>\x1b[2J‮"
 @pytest.fixture
 def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
     # Each test has other records under the same version numbers.
-    monkeypatch.setattr(web, "_shared_rows", Shared(1))
-    monkeypatch.setattr(web, "_shared_notices", Shared(1))
-    monkeypatch.setattr(web, "_shared_parts", Shared(32))
+    monkeypatch.setattr(overview, "_shared_rows", Shared(1))
+    monkeypatch.setattr(overview, "_shared_notices", Shared(1))
+    monkeypatch.setattr(overview, "_shared_parts", Shared(32))
     app = web.create_app()
     for guard in (web.read, actions.decide, starts.start, starts.audited, approvals.respond, approvals.audited):
         app.dependency_overrides[guard] = lambda: None
@@ -155,7 +155,7 @@ def _override(client: TestClient, dependency: Callable[..., object], value: obje
 def noon(monkeypatch: pytest.MonkeyPatch) -> list[datetime.datetime]:
     """The page's clock, which stands still."""
     clock = [datetime.datetime(2026, 5, 4, 12, 0, 0, tzinfo=datetime.UTC)]
-    monkeypatch.setattr(web, "_now", lambda: clock[0])
+    monkeypatch.setattr(overview, "_now", lambda: clock[0])
     return clock
 
 
@@ -181,7 +181,7 @@ def test_the_live_part_is_renewed_by_time_questions_and_notices(
     version = _version(asked.text)
     lag = records.AuditLag("siem", 7, None, "refused")
     monkeypatch.setattr(records, "audit_lags", lambda: [lag])
-    noon[0] += datetime.timedelta(seconds=web.NOTICES_S)
+    noon[0] += datetime.timedelta(seconds=overview.NOTICES_S)
     noticed = client.get(f"/live?version={version}")
     assert "audit stream siem: 7 events wait" in noticed.text
     version = _version(noticed.text)
@@ -194,8 +194,8 @@ def test_the_live_part_is_rendered_once_for_all_viewers(
 ) -> None:
     records.add_node(fleet.new_node("n1"))
     made: list[object] = []
-    overview = web._overview
-    monkeypatch.setattr(web, "_overview", lambda filters: made.append(filters) or overview(filters))
+    read = overview._overview
+    monkeypatch.setattr(overview, "_overview", lambda filters: made.append(filters) or read(filters))
     with ThreadPoolExecutor(4) as pool:
         texts = set(pool.map(lambda _: page(client, "/live"), range(8)))
     assert (len(texts), len(made)) == (1, 1)
@@ -586,8 +586,8 @@ def test_filters_apply_to_what_runs_and_what_changed_and_the_rest_is_counted(
     for part in (text[text.index("<h2>Running") : text.index("<h2>Changed")], text[text.index("<h2>Changed") :]):
         assert "/node/c" in part
         assert "/node/a" not in part
-    monkeypatch.setattr(web, "RUNS_MAX", 1)
-    monkeypatch.setattr(web, "MOVES_MAX", 1)
+    monkeypatch.setattr(overview, "RUNS_MAX", 1)
+    monkeypatch.setattr(overview, "MOVES_MAX", 1)
     text = page(client, "/")
     running = text[text.index("<h2>Running") : text.index("<h2>Changed")]
     assert ("/node/a" in running, "/node/c" in running, "and 2 more" in running) == (True, False, True)

@@ -1,0 +1,105 @@
+"""What the overview shows, read from the records once for all viewers."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from typing import Any
+
+from fastapi import Request
+from markupsafe import Markup
+
+from muster import records
+from muster.web import fleet, plots, rack_map, rendering, shading
+from muster.web.shared import Shared
+from muster_reports import text
+
+SINCE = datetime.timedelta(days=1)
+RUNS_MAX, MOVES_MAX = 30, 12
+NOTICES_S = 10
+"""Seconds for which the sentences about the whole fleet are shared between viewers."""
+_shared_rows = Shared[list[records.FleetRow]](1)
+_shared_notices = Shared[list[str]](1)
+_shared_parts = Shared[tuple[Markup, list[str]]](32)
+
+
+def stamp(questions: int) -> str:
+    """A text that changes whenever the overview does: with the fleet, what needs a person, and the minute."""
+    rows, version = fleet_now()
+    now = int(_now().timestamp())
+    notices = _shared_notices.get((version, now // NOTICES_S), lambda: _notices(rows))
+    digest = hashlib.sha256("\n".join(notices).encode()).hexdigest()[:8]
+    return f"{version}-{now // 60}-{digest}-{questions}"
+
+
+def values(request: Request, filters: fleet.Filters, questions: int, stamp: str) -> dict[str, Any]:
+    """The values of the overview's templates. What holds nothing of the viewer is rendered once for all viewers."""
+
+    def made() -> tuple[Markup, list[str]]:
+        found = _overview(filters)
+        return Markup(rendering.markup(request, "_live.html.j2", **found)), found["skus"]
+
+    part, skus = _shared_parts.get((stamp, filters, rendering.base(request)), made)
+    metrics = [(rack_map.key(*each), plots.words(*each)) for each in shading.metrics()]
+    return {
+        "filters": filters, "questions": questions, "version": stamp, "part": part, "skus": skus, "metrics": metrics,
+    }  # fmt: skip
+
+
+def _overview(filters: fleet.Filters) -> dict[str, Any]:
+    rows, version = fleet_now()
+    found = records.nodes_with(filters.q) if filters.q else set()
+    chosen = fleet.chosen(rows, filters, found)
+    begin = (max(1, filters.page) - 1) * fleet.PAGE
+    only = {row.node for row in chosen} if filters.narrowed else None
+    runs, under_way = records.runs_under_way(RUNS_MAX, only)
+    moves, moved = records.moves_since(_now() - SINCE, MOVES_MAX, only)
+    waiting = fleet.attention(chosen)
+    colours = rack_map.by_state(chosen)
+    if filters.colour:
+        colours = rack_map.by_metric(chosen, shading.figures(filters.colour))
+    return {
+        "filters": filters, "version": version, "total": len(rows), "rows": chosen[begin : begin + fleet.PAGE],
+        "shown": len(chosen), "begin": begin, "waiting": waiting[: fleet.ATTENTION_MAX],
+        "waiting_more": max(0, len(waiting) - fleet.ATTENTION_MAX),
+        "counts": fleet.counts(chosen), "verdicts": fleet.verdict_counts(chosen),
+        "pods": rack_map.pods(rack_map.racks(chosen, colours)), "colours": colours,
+        "running": fleet.progress(runs, {row.node: row.state for row in rows}, _typical(runs), _now()),
+        "running_more": under_way - len(runs), "moves": moves, "moves_more": moved - len(moves),
+        "skus": sorted({row.sku for row in rows}), "notices": _notices(rows),
+    }  # fmt: skip
+
+
+def _typical(runs: list[records.RunRecord]) -> dict[fleet.Kind, float | None]:
+    return {
+        of: records.typical_duration_s(of.sku, of.level, of.dag_id, simulated=of.simulated, stages=of.stages)
+        for of in {fleet.kind_of(run) for run in runs}
+    }
+
+
+def fleet_now() -> tuple[list[records.FleetRow], str]:
+    """All rows and their version; read once for all viewers until something changes."""
+    version = records.fleet_version()
+    return _shared_rows.get(version, records.fleet_rows), version
+
+
+def _notices(rows: list[records.FleetRow]) -> list[str]:
+    """One sentence for each thing of the fleet as a whole that needs a person."""
+    found = []
+    for simulated in sorted({row.simulated for row in rows}):
+        breaker = records.breaker(simulated=simulated)
+        if breaker.open:
+            found.append(f"The circuit breaker{' of simulated nodes' if simulated else ''} is open: {breaker.sentence}")
+    if parked := records.outbox_parked():
+        found.append(f"{text.plural(len(parked), 'mail')} refused by the mail server: `muster status` shows why.")
+    if places := records.scheduler_differences():
+        found.append(
+            f"{text.plural(len(places), 'node')} differ from what their scheduler says, first {places[0].node}: "
+            f"{places[0].difference or places[0].question}"
+        )
+    found += [f"{lag.sentence}." for lag in records.audit_lags() if lag.last_error]
+    return found
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

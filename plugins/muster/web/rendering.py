@@ -1,0 +1,102 @@
+"""How the page's templates become answers, errors included."""
+
+from __future__ import annotations
+
+import functools
+
+from fastapi import Request
+from fastapi.exception_handlers import http_exception_handler, request_validation_exception_handler
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.exceptions import HTTPException
+
+from muster.lifecycle.transitions import STAGES
+from muster.web import PREFIX, fleet, plots
+from muster_criteria.sku_files.programme import LEVELS
+from muster_criteria.text import one_line
+from muster_reports import text
+
+POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'self'; form-action 'self'; base-uri 'none'"
+GROUP_WORDS = {
+    "out": "out of service", "test": "in a test", "ready": "ready", "serving": "in service", "gone": "retired",
+}  # fmt: skip
+"""How the filter names the groups of states."""
+
+
+def markup(request: Request, template: str, **values: object) -> str:
+    """The template's text for this request."""
+    return _environment().get_template(template).render(base=base(request), prefix=base(request) + PREFIX, **values)
+
+
+def render(request: Request, template: str, **values: object) -> HTMLResponse:
+    """The template as a page that loads nothing from outside and is not stored."""
+    body = markup(request, template, **values)
+    headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+    return HTMLResponse(body, headers=headers)
+
+
+def base(request: Request) -> str:
+    """The path under which Airflow itself is served, without a slash at its end."""
+    return str(request.scope.get("root_path", "")).removesuffix(PREFIX).rstrip("/")
+
+
+@functools.cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("muster.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_printable,
+    )  # fmt: skip
+    made.filters |= {"duration": text.duration, "clean": text.clean, "number": plots.number}
+    made.globals |= {
+        "GROUP_OF": fleet.GROUP_OF,
+        "SYMBOL": fleet.SYMBOL,
+        "GROUPS": fleet.GROUPS,
+        "GROUP_WORDS": GROUP_WORDS,
+        "PAGE": fleet.PAGE,
+        "LEVELS": LEVELS,
+        "STAGES": STAGES,
+    }
+    return made
+
+
+def _printable(value: object) -> object:
+    """Text without control, direction-changing and invisible characters; markup and other values as they are."""
+    return one_line(value) if type(value) is str else value
+
+
+def sentence(request: Request, error: Exception) -> Response:
+    """Answer an error of Muster's own."""
+    if _wants_page(request):
+        return _trouble(request, 503, str(error))
+    return Response(f"{error}\n", status_code=503, media_type="text/plain")
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    """Answer what was refused."""
+    assert isinstance(error, HTTPException)
+    if _wants_page(request):
+        sentence = "log in to Airflow, then open this page again" if error.status_code == 401 else str(error.detail)
+        return _trouble(request, error.status_code, sentence)
+    return await http_exception_handler(request, error)
+
+
+async def not_understood(request: Request, error: Exception) -> Response:
+    """Answer a request whose parameters are not valid."""
+    assert isinstance(error, RequestValidationError)
+    if _wants_page(request):
+        wrong = [f"{each['loc'][-1]}: {each['msg']}" for each in error.errors()]
+        return _trouble(request, 422, "; ".join(wrong))
+    return await request_validation_exception_handler(request, error)
+
+
+def _wants_page(request: Request) -> bool:
+    return "text/html" in request.headers.get("accept", "")
+
+
+def _trouble(request: Request, status: int, sentence: str) -> Response:
+    """A page with the sentence: inside Airflow's frame JSON would be all that a person sees."""
+    body = render(request, "trouble.html.j2", sentence=sentence)
+    body.status_code = status
+    return body
