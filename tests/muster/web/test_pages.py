@@ -591,4 +591,4 @@ def test_filters_apply_to_what_runs_and_what_changed_and_the_rest_is_counted(
     text = page(client, "/")
     running = text[text.index("<h2>Running") : text.index("<h2>Changed")]
     assert ("/node/a" in running, "/node/c" in running, "and 2 more" in running) == (True, False, True)
-    assert "and 2 more" in text[text.index("<h2>Changed") : text.index("<h2>Map")]
+    assert "and 2 more" in text[text.index("<h2>Changed") : text.index("<h2>Nodes")]
