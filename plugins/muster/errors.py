@@ -57,7 +57,7 @@ class IllegalMove(MusterError):
     """The lifecycle has no such transition, or what it needs is not there."""
 
 
-class NeedsPerson(IllegalMove):
+class NoPerson(IllegalMove):
     """A decision came without a named person or without a reason; nothing was changed."""
 
 

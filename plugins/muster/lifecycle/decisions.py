@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from muster.errors import NeedsPerson
+from muster.errors import NoPerson
 from muster.lifecycle.transitions import is_person
 
 
 def check_decision(person: str, reason: str, refused: str) -> None:
-    """Raise NeedsPerson unless a named person gives a reason; ``refused`` is the clause that says what is not done."""
+    """Raise NoPerson unless a named person gives a reason; ``refused`` is the clause that says what is not done."""
     if not is_person(person) or not reason.strip():
-        raise NeedsPerson(f"{refused}: that needs a named person and a reason")
+        raise NoPerson(f"{refused}: that needs a named person and a reason")

@@ -58,7 +58,7 @@ def unsure_slots(session: Session, node: str, result: StageResult | None) -> fro
 def confirm_part(node: str, serial: str, person: str, reason: str) -> list[PlacementRecord]:
     """Move the part to the slot in which ``node`` reported it last, on a person's decision; returns its places.
 
-    What made that slot a suspect while the part was contested follows the part from now on. Raises NeedsPerson without
+    What made that slot a suspect while the part was contested follows the part from now on. Raises NoPerson without
     a named person and a reason, BadNode if the node's last run with serials did not report it, UnknownNode.
     """
     check_decision(person, reason, f"{serial} is not moved")

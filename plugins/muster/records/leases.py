@@ -68,7 +68,7 @@ def _next_token(last: int) -> int:
 def raise_fence(node: str, seen: int, person: str, reason: str) -> int:
     """Make the node's next token higher than ``seen``, the highest that it has seen; returns the last token until then.
 
-    Raises NeedsPerson without a named person and a reason, BadNode for a token that no controller gives, UnknownNode.
+    Raises NoPerson without a named person and a reason, BadNode for a token that no controller gives, UnknownNode.
     """
     check_decision(person, reason, f"the fence of {node} stays")
     if not seen < TOKEN_MAX:

@@ -75,7 +75,7 @@ def record_approval(
 ) -> ApprovalRecord:
     """Store a person's decision about the node as an event; it moves nothing (see ``move_node``).
 
-    Raises NeedsPerson without a named person and a reason, UnknownNode.
+    Raises NoPerson without a named person and a reason, UnknownNode.
     """
     check_decision(person, reason, f"nothing is approved for {node}")
     with writing() as session:

@@ -26,7 +26,7 @@ def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason
     """Waive a finding until a moment: from the next test on, it alone does not fail its stage.
 
     The waiver follows the part that has the finding. Recorded verdicts stay unchanged.
-    Raises UnknownFinding, NeedsPerson without a named person and a reason, and BadWaiver if it is over already or the
+    Raises UnknownFinding, NoPerson without a named person and a reason, and BadWaiver if it is over already or the
     part or machine that it was found on is no longer there.
     """
     check_decision(person, reason, f"{finding_id} is not waived")
@@ -81,7 +81,7 @@ def _where_now(
 
 
 def revoke_waiver(waiver_id: int, person: str, reason: str) -> Waiver:
-    """End a waiver before its time. Raises NeedsPerson, and BadWaiver if none of that id is valid."""
+    """End a waiver before its time. Raises NoPerson, and BadWaiver if none of that id is valid."""
     check_decision(person, reason, f"waiver {waiver_id} is not revoked")
     with writing() as session:
         row = session.get(WaiverRow, waiver_id, with_for_update=True)

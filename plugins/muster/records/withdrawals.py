@@ -48,7 +48,7 @@ def breaker_now(session: Session, *, simulated: bool, deciding: bool = False) ->
 def keep_in_service(name: str, person: str, reason: str) -> NodeRecord:
     """Keep a node in service whose verdict is held: removes the mark, keeps the finding.
 
-    Raises IllegalMove if no verdict is held, NeedsPerson without a named person and a reason, UnknownNode.
+    Raises IllegalMove if no verdict is held, NoPerson without a named person and a reason, UnknownNode.
     """
     check_decision(person, reason, f"{name} is not kept")
     with writing() as session:

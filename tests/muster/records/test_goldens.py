@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from muster import acting, records
-from muster.errors import NeedsPerson, UnknownGolden
+from muster.errors import NoPerson, UnknownGolden
 from muster.judging.case import NO_PEERS
 from muster.judging.reevaluate import reevaluate
 from muster.lifecycle.transitions import State
@@ -172,7 +172,7 @@ class TestWithdrawal:
     def test_no_named_person_and_no_evidence_are_refused(self) -> None:
         visited("a")
         for person, reason in (("root", "because"), ("Ada", " ")):
-            with pytest.raises(NeedsPerson):
+            with pytest.raises(NoPerson):
                 records.withdraw_golden(ID, person, reason)
         with pytest.raises(UnknownGolden, match="there is no golden 'g-0'"):
             records.withdraw_golden("g-0", "Ada", "because")

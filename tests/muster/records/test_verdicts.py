@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from muster import records
-from muster.errors import DifferentMachine, LeaseHeld, NeedsPerson, UnknownNode, UnknownRun
+from muster.errors import DifferentMachine, LeaseHeld, NoPerson, UnknownNode, UnknownRun
 from muster.lifecycle.current import INCONCLUSIVE, current_of, thoroughness
 from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
 from muster.records import StageVerdict
@@ -109,7 +109,7 @@ class TestStanding:
         assert records.approvals(NODE) == [verdicts]
         assert records.get_node(NODE).state is State.REGISTERED
         for person, reason in (("airflow", "why not"), ("Ada", " ")):
-            with pytest.raises(NeedsPerson):
+            with pytest.raises(NoPerson):
                 records.record_approval(NODE, person, "admit", reason)
         with pytest.raises(DBAPIError, match="append-only"), writing() as session:
             session.execute(text("DELETE FROM events"))

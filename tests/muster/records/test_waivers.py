@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from muster import records
-from muster.errors import BadWaiver, NeedsPerson, UnknownFinding
+from muster.errors import BadWaiver, NoPerson, UnknownFinding
 from muster.lifecycle.transitions import STAGES, State
 from muster_criteria.model import Coverage, Finding, Severity, Verdict
 from tests.muster import fleet
@@ -135,7 +135,7 @@ def test_without_a_serial_it_ends_with_the_machine() -> None:
 def test_what_cannot_be_waived() -> None:
     finding = found()
     for who, why in (("airflow", "known"), ("Ada", " ")):
-        with pytest.raises(NeedsPerson):
+        with pytest.raises(NoPerson):
             records.waive_finding(finding, days(1), who, why)
     with pytest.raises(BadWaiver, match="over already"):
         records.waive_finding(finding, days(-1), "Ada", "known")

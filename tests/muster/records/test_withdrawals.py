@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from muster import records
-from muster.errors import IllegalMove, NeedsPerson
+from muster.errors import IllegalMove, NoPerson
 from muster.lifecycle.transitions import STAGES, State
 from muster_criteria.model import Verdict
 from tests.muster import fleet
@@ -114,7 +114,7 @@ def test_a_person_withdraws_it_or_keeps_it() -> None:
     assert records.move_node("c", State.QUARANTINE, "Ada", "I believe it").held == ""
     assert records.breaker().withdrawn == ("a", "b"), "a person's decision is not the judge's"
     for actor, reason in (("muster", "because"), ("Ada", " ")):
-        with pytest.raises(NeedsPerson):
+        with pytest.raises(NoPerson):
             records.keep_in_service("d", actor, reason)
     kept = records.keep_in_service("d", "Ada", "a bad driver, not the GPU")
     assert (kept.state, kept.held) == (State.PRODUCTION, "")

@@ -108,7 +108,7 @@ def list_goldens(*, withdrawn: bool = False) -> list[GoldenRecord]:
 def withdraw_golden(identity: str, person: str, reason: str) -> GoldenRecord:
     """End a golden, or discard the digests of a key without one; devices then have to agree again.
 
-    Verdicts that cite it stay. Raises UnknownGolden, and NeedsPerson without a named person and a reason.
+    Verdicts that cite it stay. Raises UnknownGolden, and NoPerson without a named person and a reason.
     """
     check_decision(person, reason, f"{identity} is not withdrawn")
     with writing() as session:
