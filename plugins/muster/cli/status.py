@@ -15,8 +15,12 @@ from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, State
 
 
 def status(json: AsJson = False) -> None:
-    """Show nodes by state, the circuit breaker, held verdicts, schedulers that differ, and mails that were not sent."""
+    """Show nodes by state and what waits: nodes and verdicts for a person, schedulers that differ, mails not sent.
+
+    What the controller itself lacks, `muster doctor` shows; questions in Airflow, `muster approve`.
+    """
     from muster import records
+    from muster.web import fleet
 
     nodes = records.list_nodes()
     kinds = sorted({node.simulated for node in nodes}) or [False]
@@ -25,14 +29,16 @@ def status(json: AsJson = False) -> None:
     lags = records.audit_lags()
     waiting, parked = records.outbox_waiting(), records.outbox_parked()
     states, waits = collections.Counter(node.state for node in nodes), scheduler.sentences()
+    attention, uncertified = fleet.attention(records.fleet_rows()), records.uncertified()
     if json:
         shown = {kind: {"open": each.open, "withdrawn": each.withdrawn, "fleet": each.fleet, "allowed": each.allowed}
                 for kind, each in breakers.items()}  # fmt: skip
         mails = {"waiting": waiting, "parked": parked}
         nodes_of = {str(state): states[state] for state in State}
-        show.as_json(
-            {"nodes": nodes_of, "breakers": shown, "held": held, "mails": mails, "schedulers": waits, "audit": lags}
-        )
+        show.as_json({
+            "nodes": nodes_of, "attention": attention, "breakers": shown, "held": held, "uncertified": uncertified,
+            "mails": mails, "schedulers": waits, "audit": lags,
+        })  # fmt: skip
         return
     show.table(
         ["state", "nodes"],
@@ -46,9 +52,14 @@ def status(json: AsJson = False) -> None:
     for name, run in held.items():
         typer.echo(f"{name}: the verdict of {run} is held; `muster node move {name} quarantine --reason …` withdraws "
                    f"it, `muster node keep {name} --reason …` keeps it in service")  # fmt: skip
+    out = [each for each in attention if each.state in fleet.TODO]
+    for each in out[: fleet.ATTENTION_MAX]:
+        typer.echo(f"{each.node}: {each.state} since {show.when(each.since)}: {each.why} To do: {each.todo}")
+    if len(out) > fleet.ATTENTION_MAX:
+        typer.echo(f"and {len(out) - fleet.ATTENTION_MAX} more nodes out of service: `muster node list`")
     for sentence in waits:
         typer.echo(sentence)
-    for name, why in records.uncertified().items():
+    for name, why in uncertified.items():
         typer.echo(f"{name}: no valid certificate ({why}): it is tested again when it is idle")
     for node in nodes:
         if node.state is State.PRODUCTION and node.inconclusive >= INCONCLUSIVE_BUDGET:

@@ -43,6 +43,16 @@ def test_the_fleet_stands_on_one_screen(muster: Muster, held: str) -> None:
     assert shown["held"] == {"a": held}
 
 
+def test_nodes_out_of_service_are_named_with_reason_and_what_to_do(muster: Muster, held: str) -> None:
+    records.add_node(fleet.new_node("sick"))
+    fleet.fail("sick")
+    shown = json.loads(muster("status", "--json")[1])["attention"]
+    assert [(each["node"], each["state"]) for each in shown] == [("a", "production"), ("sick", "quarantine")]
+    (line,) = [line for line in muster("status")[1].splitlines() if line.startswith("sick: quarantine since ")]
+    assert shown[1]["why"] in line
+    assert shown[1]["todo"] in line
+
+
 def test_mails_that_the_mail_server_refused_are_shown(muster: Muster, sqlite_db: str) -> None:
     for key, parked in ((f"{fleet.DAG}/a__new/1", True), (f"{fleet.DAG}/b__new/2", False)):
         records.outbox_add(key, b"x")
