@@ -144,6 +144,7 @@ def node(
         parts=parts,
         certificate=certificate,
         strips=plots.strips(observed),
+        unlimited=[each for each in plots.strips(observed, judged_only=False) if not each.limits],
         metrics=sorted({each.metric for each in observed if each.value is not None}),
         metric=metric,
         curves=sorted(curves), curve=curve, drawn=plots.curves(curves.get(curve, ())),

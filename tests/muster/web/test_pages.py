@@ -120,6 +120,24 @@ def test_search_finds_serials_findings_xids_racks_and_names(client: TestClient) 
     assert "/node/x1" not in listed
 
 
+def test_a_figure_without_a_limit_is_shown_below_the_judged_ones(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    lease = fleet.begin("n1")
+    measured = [Measurement("gemm_rate", name, "gpu0", "TFLOPS", 640.0) for name in ("judged", "not_judged")]
+    parsed, raw = fleet.result(node="n1", measurements=measured)
+    found = fleet.judged(measured, floor=600.0)
+    seen = (found.observations[0], dataclasses.replace(found.observations[1], floor=None))
+    records.begin_stage(lease.dag_id, lease.run_id, "intake", node="n1")
+    records.record_stage(
+        lease.dag_id, lease.run_id, parsed, dataclasses.replace(found, observations=seen), raw, node="n1"
+    )
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "not all is judged")
+    figures = page(client, "/node/n1").partition('id="figures"')[2]
+    judged, _, unlimited = figures.partition("<details>")
+    assert 'aria-label="judged:' in judged
+    assert 'aria-label="not_judged:' in unlimited
+
+
 def test_a_node_shows_its_figures_findings_history_and_parts(client: TestClient) -> None:
     records.add_node(fleet.new_node("n1", serials={"gpu0": "S-1"}))
     fleet.fail("n1")
