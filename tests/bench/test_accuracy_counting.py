@@ -153,7 +153,7 @@ def test_own_history_says_nothing_at_a_first_visit_but_makes_the_discrete_checks
     assert (own.judge(trials).failed == (trials.cell == 1)).all()
 
 
-def test_a_row_counts_the_nodes_of_its_cell_and_who_was_accused() -> None:
+def test_a_row_counts_the_nodes_of_its_cell_and_the_devices_named() -> None:
     rng = np.random.default_rng(3)
     trials = draw_trials(rng, Hall.draw(rng, 100), [(HEALTHY, 40), (_cell("PCIe width", "x8"), 60)], 0)
     named = shows(trials.today.readings)

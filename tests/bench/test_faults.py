@@ -65,7 +65,7 @@ def test_a_finding_names_a_fault_by_measurement_and_device() -> None:
     assert not _found(hang, [_finding("xid", "gpu3", rule="xid", code="79")])
 
 
-def test_who_has_no_fault_is_accused_by_critical_findings_only() -> None:
+def test_a_device_without_fault_is_named_by_critical_findings_only() -> None:
     findings = [
         _finding("gemm_rate", "gpu3"),
         _finding("gpu_count", "node"),

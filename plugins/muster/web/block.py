@@ -45,7 +45,7 @@ class Block:
 def of_reports(reports: Sequence[RunReport]) -> Block:
     """The block of its members' reports, those with the gravest findings first."""
     members = sorted(
-        map(_member, reports), key=lambda each: (not _accused(each), each.verdict is Verdict.PASS, each.node)
+        map(_member, reports), key=lambda each: (not _failed(each), each.verdict is Verdict.PASS, each.node)
     )
     observed = [
         dataclasses.replace(each, device=f"{report.node} {each.device}".removesuffix(" node"))
@@ -65,7 +65,7 @@ def _member(report: RunReport) -> Member:
     return Member(report.node, report.simulated, report.verdict, report.headline, findings)
 
 
-def _accused(member: Member) -> bool:
+def _failed(member: Member) -> bool:
     return any(each.severity is Severity.CRITICAL for each in member.findings)
 
 

@@ -144,14 +144,14 @@ class TestReadings:
 class TestSuspicion:
     @pytest.mark.both_dialects
     def test_nodes_out_of_service_and_nodes_with_a_critical_finding_are_no_peers(self) -> None:
-        for name in ("sound", "quarantined", "accused", "warned", "sim"):
+        for name in ("sound", "quarantined", "failed", "warned", "sim"):
             records.add_node(fleet.new_node(name, simulated=name == "sim"))
             measure(name, 600.0, simulated=name == "sim")
         records.move_node("quarantined", State.QUARANTINE, "Ada", "smells")
-        measure("accused", 1.0, "2", verdict=Verdict.FAIL, ends=False)  # found, and nothing done about it yet
+        measure("failed", 1.0, "2", verdict=Verdict.FAIL, ends=False)  # found, and nothing done about it yet
         measure("warned", 590.0, "2", verdict=Verdict.WARN)
         measure("sim", 1.0, "2", verdict=Verdict.FAIL, simulated=True)
-        assert records.excluded_from_peers(SKU, simulated=False) == {"quarantined", "accused"}
+        assert records.excluded_from_peers(SKU, simulated=False) == {"quarantined", "failed"}
         assert records.excluded_from_peers(SKU, simulated=True) == {"sim"}
 
     @pytest.mark.parametrize(

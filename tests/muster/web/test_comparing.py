@@ -35,7 +35,7 @@ def report(
     )  # fmt: skip
 
 
-def test_a_block_shows_the_accused_first_each_members_figures_and_what_they_proved() -> None:
+def test_a_block_shows_the_failed_first_each_members_figures_and_what_they_proved() -> None:
     ranks = observed("ranks", "node", 8.0)
     found = block.of_reports([
         report("a", observed("busbw", "node", 400.0), observed("transport", "node", None, "IB"), ranks),
