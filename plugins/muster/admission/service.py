@@ -31,6 +31,8 @@ ROUNDS = 3
 BROKEN = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA})
 """States of nodes that are drained again if their scheduler shows them open."""
 
+_SECOND = datetime.timedelta(seconds=1)
+"""Schedulers record the second in which a node was created."""
 _OTHER = "it is admitted, and {} shows it without Muster's marks and newer than its last test: perhaps another machine"
 
 
@@ -311,7 +313,9 @@ def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
 def _tested_since(node: str, created: datetime.datetime | None) -> bool:
     """Whether the node's certificate rests on tests that began after its scheduler got the node, where that counts."""
     found = records.certificate_of(node)
-    return created is None or bool(found and found.tested_since and found.tested_since > created)
+    if created is None or found is None or found.tested_since is None:
+        return created is None
+    return found.tested_since >= created + _SECOND
 
 
 def difference_of(place: PlaceRecord, seen: Seen | None) -> str:
