@@ -161,7 +161,7 @@ def test_programs_read_by_airflows_tokens_and_metrics_by_their_own(airflow: Stac
 def test_an_operator_finds_the_sick_node_and_reads_why(airflow: Stack, page: browser.Browser) -> None:
     page.go(f"{airflow.login.url}/plugin/fleet")
     assert "gpu3 is slow." in page.wait(f"{INSIDE}.querySelector('h2').nextElementSibling.innerText")
-    page.script(f"{INSIDE}.querySelector('a[href$=\"/node/gpu-0007\"]').click()")
+    page.script(f"{INSIDE}.querySelector('td a[href$=\"/node/gpu-0007\"]').click()")
     assert page.wait(f"{INSIDE}.querySelector('h1').innerText === 'gpu-0007' && {INSIDE}.body.innerText")
     text = page.script(f"{INSIDE}.body.innerText")
     assert fleet.FINDING.summary in text
@@ -213,7 +213,7 @@ def test_a_page_that_is_no_longer_renewed_says_so(airflow: Stack, page: browser.
 def test_a_link_to_a_run_opens_airflows_own_page(airflow: Stack, page: browser.Browser) -> None:
     page.go(f"{airflow.login.url}/plugin/fleet")
     page.wait(f"{INSIDE}.querySelector('caption')")
-    page.script(f"{INSIDE}.querySelector('a[href$=\"/node/gpu-0007\"]').click()")
+    page.script(f"{INSIDE}.querySelector('td a[href$=\"/node/gpu-0007\"]').click()")
     # The page's script has to run first: until then the link would open inside the frame.
     page.wait(f"{INSIDE}.readyState === 'complete' && {INSIDE}.querySelector('h1').innerText === 'gpu-0007'")
     page.script(f"{INSIDE}.querySelector('a[data-airflow]').click()")
@@ -266,7 +266,7 @@ def test_an_operator_waives_a_finding_after_seeing_what_it_means(airflow: Stack,
     (found,) = records.open_findings(SICK)
     page.go(f"{airflow.login.url}/plugin/fleet")
     page.wait(f"{INSIDE}.querySelector('caption')")
-    page.script(f"{INSIDE}.querySelector('a[href$=\"/node/{SICK}\"]').click()")
+    page.script(f"{INSIDE}.querySelector('td a[href$=\"/node/{SICK}\"]').click()")
     page.wait(f"{INSIDE}.querySelector('select[name=finding]')")
     page.script(f"{INSIDE}.querySelector('select[name=finding]').value = '{found.finding.id}'")
     form = f"{INSIDE}.querySelector('select[name=finding]').closest('form')"
@@ -283,7 +283,7 @@ def test_an_operator_waives_a_finding_after_seeing_what_it_means(airflow: Stack,
 def test_an_operator_quarantines_a_node_after_seeing_what_it_means(airflow: Stack, page: browser.Browser) -> None:
     page.go(f"{airflow.login.url}/plugin/fleet")
     page.wait(f"{INSIDE}.querySelector('caption')")
-    page.script(f"{INSIDE}.querySelector('a[href$=\"/node/gpu-0005\"]').click()")
+    page.script(f"{INSIDE}.querySelector('td a[href$=\"/node/gpu-0005\"]').click()")
     page.wait(f"{INSIDE}.querySelector('input[name=reason]')")
     page.script(f"{INSIDE}.querySelector('select[name=state]').value = 'quarantine'")
     page.script(f"{INSIDE}.querySelector('input[name=reason]').value = 'smells of smoke'")

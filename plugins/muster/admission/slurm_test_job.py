@@ -65,7 +65,7 @@ class SlurmTests:
                 )
         if ours["State"] != "UP":
             raise BadScheduler(f"partition {name} starts no job: its State is {ours['State']}; set it to UP")
-        listed = self.runner.run("sinfo", "--all", "--noheader", "--Node", f"--partition={name}", "--format=%N")
+        listed = self.runner.run("sinfo", "--noheader", "--Node", f"--partition={name}", "--format=%N")
         if outside := set(nodes) - set(listed.decode().split()):
             raise BadScheduler(f"partition {name} does not hold {min(outside)}: add the node to its Nodes ({_EXAMPLE})")
 
