@@ -98,7 +98,8 @@ def fleet_pages(database: Path) -> dict[str, str]:
     app = web.create_app()
     for each in (web.read, actions.may_decide, starts.may_start):
         app.dependency_overrides[each] = lambda: True
-    app.dependency_overrides |= {approvals.waiting: lambda: 0, approvals.about: list}
+    asked: list[approvals.Question] = []
+    app.dependency_overrides |= {approvals.waiting: lambda: len(asked), approvals.about: lambda: asked}
     style = (Path(web.__file__).parent / "static" / "fleet.css").read_text()
     failed = next(row.node for row in records.fleet_rows() if row.verdict is Verdict.FAIL)
     with TestClient(app) as client:
