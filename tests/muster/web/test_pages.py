@@ -7,12 +7,9 @@ import dataclasses
 import datetime
 import io
 import re
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-from airflow.api_fastapi.core_api.security import get_user
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
@@ -25,32 +22,7 @@ from muster.web.shared import Shared
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
 from tests.muster import fleet
-
-HOSTILE = "<script>alert(1)</script>\x1b[2J‮"
-
-
-@pytest.fixture
-def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
-    # Each test has other records under the same version numbers.
-    monkeypatch.setattr(overview, "_shared_rows", Shared(1))
-    monkeypatch.setattr(overview, "_shared_notices", Shared(1))
-    monkeypatch.setattr(overview, "_shared_parts", Shared(32))
-    app = web.create_app()
-    for guard in (web.read, actions.decide, starts.start, starts.audited, approvals.respond, approvals.audited):
-        app.dependency_overrides[guard] = lambda: None
-    for may in (actions.may_decide, starts.may_start):
-        app.dependency_overrides[may] = lambda: True
-    app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="ada", role="user")
-    for asked, nothing in ((approvals.waiting, 0), (approvals.about, []), (access.node_of, "")):
-        app.dependency_overrides[asked] = lambda nothing=nothing: nothing
-    with TestClient(app, headers={"Origin": "http://testserver"}) as made:
-        yield made
-
-
-def page(client: TestClient, path: str) -> str:
-    answer = client.get(path)
-    assert answer.status_code == 200, answer.text
-    return answer.text
+from tests.muster.web.conftest import HOSTILE, override, page, question
 
 
 @pytest.mark.usefixtures("fleet_db")
@@ -163,12 +135,6 @@ def _version(text: str) -> str:
     return str(version)
 
 
-def _override(client: TestClient, dependency: Callable[..., object], value: object) -> None:
-    app = client.app
-    assert isinstance(app, FastAPI)
-    app.dependency_overrides[dependency] = lambda: value
-
-
 @pytest.fixture
 def noon(monkeypatch: pytest.MonkeyPatch) -> list[datetime.datetime]:
     """The page's clock, which stands still."""
@@ -193,7 +159,7 @@ def test_the_live_part_is_renewed_by_time_questions_and_notices(
 ) -> None:
     records.add_node(fleet.new_node("n1"))
     version = _version(page(client, "/"))
-    _override(client, approvals.waiting, 2)
+    override(client, approvals.waiting, 2)
     asked = client.get(f"/live?version={version}")
     assert "2 questions wait" in asked.text
     version = _version(asked.text)
@@ -256,13 +222,13 @@ def test_the_page_of_a_task_leads_to_the_member_that_it_trained(client: TestClie
         fleet.qualify(name)
         records.begin_run("cluster_qualification", "block", name, "short", "x", required_stages=["cluster_validation"])
     asked = f"{path}?dag_id=cluster_qualification&run_id=block"
-    _override(client, access.node_of, "n2")
+    override(client, access.node_of, "n2")
     answer = client.get(asked, follow_redirects=False)
     if path == "/run":
         assert (answer.status_code, answer.headers["location"]) == (303, "/muster/node/n2")
     else:
         assert (answer.status_code, "has not ended yet" in answer.text) == (404, True)
-    _override(client, access.node_of, "n3")
+    override(client, access.node_of, "n3")
     assert "Still running on" in page(client, "/run?dag_id=cluster_qualification&run_id=block")
     if path == "/report":
         answer = client.get(asked, follow_redirects=False)
@@ -273,9 +239,9 @@ def test_the_page_of_a_run_that_only_asks_leads_to_the_node_it_asks_about(client
     records.add_node(fleet.new_node("n1"))
     asked = "/run?dag_id=admission&run_id=n1__new"
     assert "has tested no node" in page(client, asked)
-    _override(client, access.node_of, "n1")
+    override(client, access.node_of, "n1")
     assert client.get(asked, follow_redirects=False).headers["location"] == "/muster/node/n1"
-    _override(client, access.node_of, "unknown")
+    override(client, access.node_of, "unknown")
     assert "has tested no node" in page(client, asked)
 
 
@@ -331,179 +297,8 @@ def test_the_page_of_a_block_names_its_members(client: TestClient) -> None:
     assert "n2" in text[text.index("Still running on") : text.index("Members")]
 
 
-def test_a_change_is_previewed_then_recorded_under_the_login(client: TestClient) -> None:
-    records.add_node(fleet.new_node("n1"))
-    fleet.qualify("n1")
-    form = {"what": "move", "state": "quarantine", "reason": "smells of smoke"}
-    preview = client.post("/node/n1", data=form)
-    assert "it is not tested while it is in quarantine" in preview.text
-    assert records.get_node("n1").state is State.QUALIFIED
-    done = client.post("/node/n1", data={**form, "confirmed": "yes"}, follow_redirects=False)
-    assert done.status_code == 303
-    event = records.node_events("n1")[-1]
-    assert (event.to_state, event.actor, event.login, event.reason) == (
-        State.QUARANTINE, "ada", "airflow:ada", "smells of smoke",
-    )  # fmt: skip
-
-
-def test_shadow_mode_is_ended_from_the_page(client: TestClient) -> None:
-    records.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node("n1"))])
-    assert "shadow mode" in page(client, "/node/n1")
-    form = {"what": "verify", "reason": "seen it serve"}
-    assert "a FAIL will withdraw it" in client.post("/node/n1", data=form).text
-    assert records.get_node("n1").shadow
-    assert client.post("/node/n1", data={**form, "confirmed": "1"}, follow_redirects=False).status_code == 303
-    assert not records.get_node("n1").shadow
-
-
-def test_a_finding_is_waived_from_the_page(client: TestClient) -> None:
-    records.add_node(fleet.new_node("n1"))
-    fleet.fail("n1")
-    (found,) = records.open_findings("n1")
-    form = {
-        "what": "waive",
-        "finding": found.finding.id,
-        "until": "2999-01-01",
-        "reason": "a known one",
-        "confirmed": "1",
-    }
-    assert client.post("/node/n1", data=form, follow_redirects=False).status_code == 303
-    (waiver,) = records.list_waivers(node="n1")
-    assert (waiver.person, waiver.until.isoformat()[:10]) == ("ada", "2999-01-02")
-
-
-def test_a_finding_of_another_node_is_not_waived(client: TestClient) -> None:
-    for name in ("n1", "n2"):
-        records.add_node(fleet.new_node(name))
-    fleet.fail("n2")
-    (found,) = records.open_findings("n2")
-    form = {"what": "waive", "finding": found.finding.id, "until": "2999-01-01", "reason": "x", "confirmed": "1"}
-    assert client.post("/node/n1", data=form).status_code == 400
-    assert not records.list_waivers(node="n2")
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        {"what": "move", "state": "quarantine"},
-        {"what": "move", "state": "production", "reason": "it looks well"},
-        {"what": "move", "state": "heaven", "reason": "it was good"},
-        {"what": "waive", "finding": "f-000", "until": "2999-01-01", "reason": "x"},
-        {"what": "waive", "finding": "f-000", "until": "soon", "reason": "x"},
-        {"what": "keep", "reason": "x"},
-        {"what": "burn", "reason": "x"},
-    ],
-)
-@pytest.mark.parametrize("confirmed", ["", "yes"])
-def test_what_cannot_be_done_changes_nothing(client: TestClient, form: dict[str, str], confirmed: str) -> None:
-    records.add_node(fleet.new_node("n1"))
-    before = records.fleet_version()
-    answer = client.post("/node/n1", data={**form, "confirmed": confirmed})
-    assert answer.status_code == 400
-    assert "Nothing was changed" in answer.text
-    assert records.fleet_version() == before
-
-
-def test_a_test_is_previewed_with_its_time_and_risks_and_refused_where_it_would_not_get_the_node(
-    client: TestClient,
-) -> None:
-    records.add_node(fleet.new_node("n1"))
-    form = {"level": "short", "reason": "new fan"}
-    text = client.post("/node/n1/test", data=form).text
-    for expected in ("n1__new-fan", "node_qualification", "under load", "a FAIL puts it into quarantine"):
-        assert expected in text, expected
-    for wrong in ({"level": "short"}, {"level": "heroic", "reason": "x"}):
-        assert client.post("/node/n1/test", data=wrong).status_code == 400
-    fleet.begin("n1")
-    refused = client.post("/node/n1/test", data={**form, "confirmed": "yes"})
-    assert (refused.status_code, "Nothing was changed" in refused.text) == (400, True)
-
-
-def test_behind_a_proxy_the_configured_address_is_the_pages_origin(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    records.add_node(fleet.new_node("n1"))
-    form = {"what": "move", "state": "quarantine", "reason": "x"}
-    origin = {"Origin": "https://fleet.example"}
-    assert client.post("/node/n1", data=form, headers=origin).status_code == 403
-    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://fleet.example/airflow")
-    assert client.post("/node/n1", data=form, headers=origin).status_code == 200
-    for other in ("http://fleet.example", "https://evil.example", "", "null"):
-        assert client.post("/node/n1", data=form, headers={"Origin": other, "Host": ""}).status_code == 403
-
-
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", ""])
-def test_a_form_of_another_site_is_refused(client: TestClient, origin: str) -> None:
-    records.add_node(fleet.new_node("n1"))
-    form = {"what": "move", "state": "quarantine", "reason": "x", "confirmed": "yes"}
-    assert client.post("/node/n1", data=form, headers={"Origin": origin}).status_code == 403
-    assert records.get_node("n1").state is State.REGISTERED
-
-
 def _row(name: str, state: State) -> records.FleetRow:
     return records.FleetRow(name, state, "cpu-generic", "r1", False, "", None, "", "", None, "", None, None)
-
-
-def _question(node: str, *, answerable: bool = True) -> approvals.Question:
-    """An open question, as Airflow keeps it; the real one is asked in tests/dags/test_fleet_page.py."""
-    now = datetime.datetime.now(datetime.UTC)
-    return approvals.Question(approvals.ADMISSION, "r", "ask", node, HOSTILE, ("Admit", "RMA"), now, answerable)
-
-
-def _ask(client: TestClient, node: str, *, answerable: bool = True) -> str:
-    """The page with one open question."""
-    _override(client, approvals.pending, [_question(node, answerable=answerable)])
-    return page(client, "/approvals")
-
-
-def test_a_nodes_open_question_is_answered_on_its_page(client: TestClient) -> None:
-    records.add_node(fleet.new_node("n1"))
-    fleet.fail("n1")
-    assert "<option>RMA" not in page(client, "/node/n1")
-    _override(client, approvals.about, [_question("n1")])
-    text = page(client, "/node/n1")
-    for expected in ("<option>RMA", "A person decides, since:", '<input type="hidden" name="node" value="n1">'):
-        assert expected in text, expected
-    assert "<script>" not in text.replace('<script src="', "")
-    _override(client, approvals.answer, None)
-    path = "/approvals/admission/r/ask"
-    for back, there in (
-        ("n1", "/muster/node/n1"),
-        ("//evil.example", "/muster/node/%2F%2Fevil.example"),
-        ("", "/muster/approvals"),
-    ):
-        answer = client.post(path, data={"node": back, "option": "Admit", "reason": "x"}, follow_redirects=False)
-        assert answer.headers["location"] == there
-
-
-def test_a_question_stands_beside_its_evidence(client: TestClient) -> None:
-    records.add_node(fleet.new_node("n1"))
-    fleet.fail("n1", "", fleet.finding(summary=HOSTILE), fleet.FINDING)
-    text = _ask(client, "n1")
-    for expected in ("gpu3 is slow.", fleet.FINDING.summary, "/node/n1", "<option>RMA"):
-        assert expected in text, expected
-    assert "<script>" not in text
-    assert "<form" not in _ask(client, "n1", answerable=False)
-    assert "/node/n2" not in _ask(client, "n2"), "a node that was removed has no evidence"
-
-
-def test_an_answer_needs_a_reason_and_the_pages_own_form(client: TestClient) -> None:
-    path = "/approvals/admission/r/ask"
-    assert client.post(path, data={"option": "Admit", "reason": " "}).status_code == 400
-    form = {"option": "Admit", "reason": "seen it"}
-    for origin in ("http://evil.example", "null", ""):
-        assert client.post(path, data=form, headers={"Origin": origin}).status_code == 403
-    assert client.post("/approvals/node_qualification/r/ask", data=form).status_code == 422
-
-
-@pytest.mark.parametrize("login", ["admin", "root", ""])
-def test_a_login_that_names_no_person_answers_nothing(client: TestClient, login: str) -> None:
-    app = client.app
-    assert isinstance(app, FastAPI)
-    app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username=login, role="user")
-    answer = client.post("/approvals/admission/r/ask", data={"option": "Admit", "reason": "seen it"})
-    assert answer.status_code == 400
-    assert "names no person" in answer.text
 
 
 @pytest.mark.parametrize(
@@ -547,9 +342,9 @@ def test_a_chosen_metric_and_a_chosen_curve_stand_side_by_side(client: TestClien
 
 
 def test_questions_come_in_pages(client: TestClient) -> None:
-    _override(client, approvals.pending, [_question("n1")] * approvals.PAGE)
+    override(client, approvals.pending, [question("n1")] * approvals.PAGE)
     assert "page=2" not in page(client, "/approvals")
-    _override(client, approvals.pending, [_question("n1")] * (approvals.PAGE + 1))
+    override(client, approvals.pending, [question("n1")] * (approvals.PAGE + 1))
     text = page(client, "/approvals")
     assert text.count('class="question"') == approvals.PAGE
     assert "page=2" in text

@@ -1,0 +1,60 @@
+"""The Fleet page as a client sees it, without Airflow's login."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator
+
+import pytest
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from muster.web import access, actions, approvals, overview, starts
+from muster.web import app as web
+from muster.web.shared import Shared
+
+HOSTILE = "<script>alert(1)</script>\x1b[2J‮"
+
+
+@pytest.fixture
+def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+    # Each test has other records under the same version numbers.
+    monkeypatch.setattr(overview, "_shared_rows", Shared(1))
+    monkeypatch.setattr(overview, "_shared_notices", Shared(1))
+    monkeypatch.setattr(overview, "_shared_parts", Shared(32))
+    app = web.create_app()
+    for guard in (web.read, actions.decide, starts.start, starts.audited, approvals.respond, approvals.audited):
+        app.dependency_overrides[guard] = lambda: None
+    for may in (actions.may_decide, starts.may_start):
+        app.dependency_overrides[may] = lambda: True
+    app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="ada", role="user")
+    for asked, nothing in ((approvals.waiting, 0), (approvals.about, []), (access.node_of, "")):
+        app.dependency_overrides[asked] = lambda nothing=nothing: nothing
+    with TestClient(app, headers={"Origin": "http://testserver"}) as made:
+        yield made
+
+
+def page(client: TestClient, path: str) -> str:
+    answer = client.get(path)
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+def override(client: TestClient, dependency: Callable[..., object], value: object) -> None:
+    app = client.app
+    assert isinstance(app, FastAPI)
+    app.dependency_overrides[dependency] = lambda: value
+
+
+def question(node: str, *, answerable: bool = True) -> approvals.Question:
+    """An open question, as Airflow keeps it; the real one is asked in tests/dags/test_fleet_page.py."""
+    now = datetime.datetime.now(datetime.UTC)
+    return approvals.Question(approvals.ADMISSION, "r", "ask", node, HOSTILE, ("Admit", "RMA"), now, answerable)
+
+
+def ask(client: TestClient, node: str, *, answerable: bool = True) -> str:
+    """The page with one open question."""
+    override(client, approvals.pending, [question(node, answerable=answerable)])
+    return page(client, "/approvals")

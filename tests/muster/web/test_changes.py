@@ -1,0 +1,174 @@
+"""What a person changes from the Fleet page: moves, waivers, tests, answers."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from muster import records
+from muster.lifecycle.transitions import State
+from muster.web import approvals
+from tests.muster import fleet
+from tests.muster.web.conftest import HOSTILE, ask, override, page, question
+
+
+def test_a_change_is_previewed_then_recorded_under_the_login(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    fleet.qualify("n1")
+    form = {"what": "move", "state": "quarantine", "reason": "smells of smoke"}
+    preview = client.post("/node/n1", data=form)
+    assert "it is not tested while it is in quarantine" in preview.text
+    assert records.get_node("n1").state is State.QUALIFIED
+    done = client.post("/node/n1", data={**form, "confirmed": "yes"}, follow_redirects=False)
+    assert done.status_code == 303
+    event = records.node_events("n1")[-1]
+    assert (event.to_state, event.actor, event.login, event.reason) == (
+        State.QUARANTINE, "ada", "airflow:ada", "smells of smoke",
+    )  # fmt: skip
+
+
+def test_shadow_mode_is_ended_from_the_page(client: TestClient) -> None:
+    records.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node("n1"))])
+    assert "shadow mode" in page(client, "/node/n1")
+    form = {"what": "verify", "reason": "seen it serve"}
+    assert "a FAIL will withdraw it" in client.post("/node/n1", data=form).text
+    assert records.get_node("n1").shadow
+    assert client.post("/node/n1", data={**form, "confirmed": "1"}, follow_redirects=False).status_code == 303
+    assert not records.get_node("n1").shadow
+
+
+def test_a_finding_is_waived_from_the_page(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    fleet.fail("n1")
+    (found,) = records.open_findings("n1")
+    form = {
+        "what": "waive",
+        "finding": found.finding.id,
+        "until": "2999-01-01",
+        "reason": "a known one",
+        "confirmed": "1",
+    }
+    assert client.post("/node/n1", data=form, follow_redirects=False).status_code == 303
+    (waiver,) = records.list_waivers(node="n1")
+    assert (waiver.person, waiver.until.isoformat()[:10]) == ("ada", "2999-01-02")
+
+
+def test_a_finding_of_another_node_is_not_waived(client: TestClient) -> None:
+    for name in ("n1", "n2"):
+        records.add_node(fleet.new_node(name))
+    fleet.fail("n2")
+    (found,) = records.open_findings("n2")
+    form = {"what": "waive", "finding": found.finding.id, "until": "2999-01-01", "reason": "x", "confirmed": "1"}
+    assert client.post("/node/n1", data=form).status_code == 400
+    assert not records.list_waivers(node="n2")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"what": "move", "state": "quarantine"},
+        {"what": "move", "state": "production", "reason": "it looks well"},
+        {"what": "move", "state": "heaven", "reason": "it was good"},
+        {"what": "waive", "finding": "f-000", "until": "2999-01-01", "reason": "x"},
+        {"what": "waive", "finding": "f-000", "until": "soon", "reason": "x"},
+        {"what": "keep", "reason": "x"},
+        {"what": "burn", "reason": "x"},
+    ],
+)
+@pytest.mark.parametrize("confirmed", ["", "yes"])
+def test_what_cannot_be_done_changes_nothing(client: TestClient, form: dict[str, str], confirmed: str) -> None:
+    records.add_node(fleet.new_node("n1"))
+    before = records.fleet_version()
+    answer = client.post("/node/n1", data={**form, "confirmed": confirmed})
+    assert answer.status_code == 400
+    assert "Nothing was changed" in answer.text
+    assert records.fleet_version() == before
+
+
+def test_a_test_is_previewed_with_its_time_and_risks_and_refused_where_it_would_not_get_the_node(
+    client: TestClient,
+) -> None:
+    records.add_node(fleet.new_node("n1"))
+    form = {"level": "short", "reason": "new fan"}
+    text = client.post("/node/n1/test", data=form).text
+    for expected in ("n1__new-fan", "node_qualification", "under load", "a FAIL puts it into quarantine"):
+        assert expected in text, expected
+    for wrong in ({"level": "short"}, {"level": "heroic", "reason": "x"}):
+        assert client.post("/node/n1/test", data=wrong).status_code == 400
+    fleet.begin("n1")
+    refused = client.post("/node/n1/test", data={**form, "confirmed": "yes"})
+    assert (refused.status_code, "Nothing was changed" in refused.text) == (400, True)
+
+
+def test_behind_a_proxy_the_configured_address_is_the_pages_origin(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records.add_node(fleet.new_node("n1"))
+    form = {"what": "move", "state": "quarantine", "reason": "x"}
+    origin = {"Origin": "https://fleet.example"}
+    assert client.post("/node/n1", data=form, headers=origin).status_code == 403
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://fleet.example/airflow")
+    assert client.post("/node/n1", data=form, headers=origin).status_code == 200
+    for other in ("http://fleet.example", "https://evil.example", "", "null"):
+        assert client.post("/node/n1", data=form, headers={"Origin": other, "Host": ""}).status_code == 403
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", ""])
+def test_a_form_of_another_site_is_refused(client: TestClient, origin: str) -> None:
+    records.add_node(fleet.new_node("n1"))
+    form = {"what": "move", "state": "quarantine", "reason": "x", "confirmed": "yes"}
+    assert client.post("/node/n1", data=form, headers={"Origin": origin}).status_code == 403
+    assert records.get_node("n1").state is State.REGISTERED
+
+
+def test_a_nodes_open_question_is_answered_on_its_page(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    fleet.fail("n1")
+    assert "<option>RMA" not in page(client, "/node/n1")
+    override(client, approvals.about, [question("n1")])
+    text = page(client, "/node/n1")
+    for expected in ("<option>RMA", "A person decides, since:", '<input type="hidden" name="node" value="n1">'):
+        assert expected in text, expected
+    assert "<script>" not in text.replace('<script src="', "")
+    override(client, approvals.answer, None)
+    path = "/approvals/admission/r/ask"
+    for back, there in (
+        ("n1", "/muster/node/n1"),
+        ("//evil.example", "/muster/node/%2F%2Fevil.example"),
+        ("", "/muster/approvals"),
+    ):
+        answer = client.post(path, data={"node": back, "option": "Admit", "reason": "x"}, follow_redirects=False)
+        assert answer.headers["location"] == there
+
+
+def test_a_question_stands_beside_its_evidence(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    fleet.fail("n1", "", fleet.finding(summary=HOSTILE), fleet.FINDING)
+    text = ask(client, "n1")
+    for expected in ("gpu3 is slow.", fleet.FINDING.summary, "/node/n1", "<option>RMA"):
+        assert expected in text, expected
+    assert "<script>" not in text
+    assert "<form" not in ask(client, "n1", answerable=False)
+    assert "/node/n2" not in ask(client, "n2"), "a node that was removed has no evidence"
+
+
+def test_an_answer_needs_a_reason_and_the_pages_own_form(client: TestClient) -> None:
+    path = "/approvals/admission/r/ask"
+    assert client.post(path, data={"option": "Admit", "reason": " "}).status_code == 400
+    form = {"option": "Admit", "reason": "seen it"}
+    for origin in ("http://evil.example", "null", ""):
+        assert client.post(path, data=form, headers={"Origin": origin}).status_code == 403
+    assert client.post("/approvals/node_qualification/r/ask", data=form).status_code == 422
+
+
+@pytest.mark.parametrize("login", ["admin", "root", ""])
+def test_a_login_that_names_no_person_answers_nothing(client: TestClient, login: str) -> None:
+    app = client.app
+    assert isinstance(app, FastAPI)
+    app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username=login, role="user")
+    answer = client.post("/approvals/admission/r/ask", data={"option": "Admit", "reason": "seen it"})
+    assert answer.status_code == 400
+    assert "names no person" in answer.text
