@@ -45,7 +45,7 @@ class SameMachine(MusterError):
     """A machine that is already enrolled was to be enrolled under a second name; nothing was changed."""
 
 
-class LeaseHeld(MusterError):
+class NodeLeased(MusterError):
     """Another run holds the node."""
 
 

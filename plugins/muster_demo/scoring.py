@@ -246,13 +246,13 @@ def _check_slurm(report: RunReport, served: Service, slurm: InSlurm) -> Check:
     if served.state == SERVES:
         expected = f"{served.node} must be open in Slurm and have taken a job"
         found = f"it is closed: {reason}" if reason else "no job ran on it"
-        held = reason is None and served.node in slurm.ran
-        return Check("slurm", held, expected if held else f"{expected}, but {found}")
+        holds = reason is None and served.node in slurm.ran
+        return Check("slurm", holds, expected if holds else f"{expected}, but {found}")
     expected = f"{served.node} must be closed in Slurm for Muster's reason"
     why = report.headline[:HEADLINE_LEAST] if served.state == REMOVED else ""
-    held = reason is not None and reason.startswith(OURS) and why in reason
+    holds = reason is not None and reason.startswith(OURS) and why in reason
     return Check(
-        "slurm", held, expected if held else f"{expected}, but it is {f'closed: {reason}' if reason else 'open'}"
+        "slurm", holds, expected if holds else f"{expected}, but it is {f'closed: {reason}' if reason else 'open'}"
     )
 
 

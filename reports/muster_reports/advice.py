@@ -52,13 +52,13 @@ STEP = {
 _SOME_UNJUDGED = "Some figures could not be judged: there is no limit for them, and not yet eight similar nodes"
 
 _LEFT_SERVICE = ("production", "qualified")
-HELD_BACK = frozenset({"quarantine", "triage", "repair", "rma", "retired"})
+OUT_OF_SERVICE = frozenset({"quarantine", "triage", "repair", "rma", "retired"})
 
 
 def next_steps(report: RunReport) -> tuple[str, ...]:
     """Returns the actions for the reader, gravest first; at most five sentences."""
     serves = report.state_after == "production"
-    first = (f"Decide, since the verdict is held: {_ways_out(report.node, serves)}.",) if report.held else ()
+    first = (f"Decide, since the verdict is held: {_ways_out(report.node, serves)}.",) if report.why_held else ()
     steps = (*first, *(_part_steps(report, Severity.CRITICAL) or _part_steps(report, Severity.WARNING))[:3])
     retest = f"then test again: muster qualify {shlex.quote(report.node)}"
     match report.verdict:
@@ -96,8 +96,8 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
             closing = f"Nothing was tested. Remove the cause, {retest}"
         case Verdict.FAIL:
             closing = "" if steps else f"Resolve what failed below, {retest}"
-    held = f"The node is out of service: {report.state_after}." if report.state_after in HELD_BACK else ""
-    return tuple(filter(None, (*steps, closing, held)))
+    out = f"The node is out of service: {report.state_after}." if report.state_after in OUT_OF_SERVICE else ""
+    return tuple(filter(None, (*steps, closing, out)))
 
 
 def _approval_is_asked(report: RunReport) -> bool:

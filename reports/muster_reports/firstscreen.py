@@ -38,9 +38,9 @@ class Caution:
 def cautions(report: RunReport, limits: Limits) -> tuple[Caution, ...]:
     """Everything that limits the verdict or overrides it, gravest first."""
     found = []
-    if report.held:
+    if report.why_held:
         where = "stays in service" if report.state_after == "production" else "is neither qualified nor quarantined"
-        found.append(Caution("held", f"The node {where} until a person decides: {report.held}."))
+        found.append(Caution("held", f"The node {where} until a person decides: {report.why_held}."))
     if report.forced is not None:
         found.append(
             Caution("forced", f"The test ran although the node may be in use: {report.forced or 'no reason given'}")

@@ -42,7 +42,7 @@ class RunReport:
     """One finished DAG run of one node, as a mail or a page shows it.
 
     ``stages`` are in the order of the node's life; a stage that did not run is in ``not_run`` with the reason.
-    ``waivers``, ``forced`` (a --force reason), ``shadow`` (findings do not withdraw the node) and ``held`` (why the
+    ``waivers``, ``forced`` (a --force reason), ``shadow`` (findings do not withdraw the node) and ``why_held`` (why the
     circuit breaker keeps the verdict from withdrawing the node) are shown on the first screen.
     ``result_json`` is attached.
     """
@@ -68,6 +68,6 @@ class RunReport:
     run_url: str | None = None
     result_json: str = "{}"
     shadow: bool = False
-    held: str = ""
+    why_held: str = ""
     breaker: str = ""
     """The circuit breaker's state when the report was made, with one sentence; may be empty."""

@@ -157,7 +157,7 @@ def build(report: RunReport, limits: Limits) -> View:
         coverage=covered(report),
         judged_by=judged_by(report),
         breaker=report.breaker,
-        held=bool(report.held),
+        held=bool(report.why_held),
         state=_state(report),
         state_before=clean(report.state_before, NAME_MAX),
         state_after=clean(report.state_after, NAME_MAX),
@@ -327,7 +327,7 @@ def _sku(report: RunReport) -> str:
 
 def _state(report: RunReport) -> str:
     before, after = clean(report.state_before, NAME_MAX), clean(report.state_after, NAME_MAX)
-    if report.held:
+    if report.why_held:
         return f"{after} (verdict held)"
     return f"{after} (unchanged)" if before == after else f"{before} → {after}"
 

@@ -85,7 +85,7 @@ def _is_watchdog(process: psutil.Process) -> bool:
 @pytest.mark.parametrize(
     ("phase", "number"), [("training", signal.SIGKILL), ("same_batch", signal.SIGSTOP)], ids=["killed", "hung"]
 )
-def test_a_lost_rank_is_named_the_other_ends_and_no_node_is_held(
+def test_a_lost_rank_is_named_the_other_ends_and_no_node_is_leased(
     nodes: Nodes,  # noqa: F811
     meeting: Meeting,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,

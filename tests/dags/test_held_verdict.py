@@ -37,7 +37,7 @@ def failed_node(fleet: Path, tripped: None) -> str:
     values.do_stage(lease, "intake", Verdict.FAIL, findings=(values.finding(confidence=0.8),))
     records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
     records.release_leases(lease.dag_id, lease.run_id, "over")
-    return records.get_node("n1").held
+    return records.get_node("n1").held_run
 
 
 @pytest.mark.needs_sshd
@@ -56,11 +56,11 @@ def test_a_revalidation_past_the_limit_leaves_the_node_in_service_and_calls_a_pe
     states, run_id = revalidate(node=NODE, reason="idle")
     assert (states["conclude"], states["run"]) == ("failed", "failed"), "the verdict stands"
     stands = records.get_node(NODE)
-    assert (stands.state, stands.held) == (State.PRODUCTION, f"node_revalidation/{run_id}")
+    assert (stands.state, stands.held_run) == (State.PRODUCTION, f"node_revalidation/{run_id}")
     assert records.live_leases() == []
     (mail,) = mailbox.mails
     assert "held" in mail["subject"]
-    assert records.get_run("node_revalidation", run_id).held.startswith("the circuit breaker is open: 0 of 1 nodes")
+    assert records.get_run("node_revalidation", run_id).why_held.startswith("the circuit breaker is open: 0 of 1 nodes")
     assert revalidate("housekeeping")[0]["run"] == "success"
     with create_session() as session:
         started = list(session.scalars(select(DagRun).where(DagRun.dag_id == DAG_ID)))
@@ -97,7 +97,7 @@ def test_the_question_says_what_was_found_and_why_it_is_held(failed_node: str) -
 def test_each_answer_is_carried_out_under_a_name(failed_node: str, option: str, state: State, marked: bool) -> None:
     assert held.carry_out("n1", DAG_ID, "r", answer(option)) == option
     stands = records.get_node("n1")
-    assert (stands.state, bool(stands.held)) == (state, marked)
+    assert (stands.state, bool(stands.held_run)) == (state, marked)
     (approval,) = records.approvals("n1")
     assert (approval.person, approval.option, approval.reason) == ("Petra", option, "seen it myself")
     assert records.live_leases() == []
@@ -108,13 +108,13 @@ def test_without_a_named_person_or_a_reason_decides_nothing(failed_node: str, ap
     for option in held.OPTIONS:
         with pytest.raises(AirflowFailException):
             held.carry_out("n1", DAG_ID, "r", {**approval, "chosen_options": [option]})
-    assert records.get_node("n1").held == failed_node
+    assert records.get_node("n1").held_run == failed_node
     assert records.live_leases() == []
 
 
 def test_what_was_settled_meanwhile_is_asked_no_more(failed_node: str) -> None:
     records.acquire_lease("n1", "node_revalidation", "again")
-    with pytest.raises(AirflowException, match="is held by run again"):
+    with pytest.raises(AirflowException, match="is leased by run again"):
         held.carry_out("n1", DAG_ID, "r", answer(held.WITHDRAW))
     records.release_leases("node_revalidation", "again", "over")
     assert [each["conf"] for each in held.questions()] == [{"node": "n1"}]

@@ -123,7 +123,7 @@ def test_each_delivery_of_a_node_is_tested_once_however_often_it_is_announced(li
     for _ in range(2):
         live.announce("newcomer__PO-1", extra)
     live.desk.wait("its test", lambda: records.live_leases())
-    assert [(held.node, held.run_id) for held in records.live_leases()] == [("newcomer", first)]
+    assert [(lease.node, lease.run_id) for lease in records.live_leases()] == [("newcomer", first)]
     assert records.get_node("newcomer").host_key == " ".join(at.host_key.split()[:2]), "pinned as it answered"
     before = len(live.desk.wait("all receipts", lambda: live.received("newcomer__PO-1")))
     live.announce("newcomer__PO-1", extra)
@@ -138,8 +138,8 @@ def test_each_delivery_of_a_node_is_tested_once_however_often_it_is_announced(li
     live.announce("newcomer__PO-2", {"level": "demo"})
     live.desk.wait("another delivery's run", lambda: second in live.tested("newcomer"))
     assert live.desk.wait_over(QUALIFICATION, second) == "failed"
-    assert f"newcomer is held by run {first}" in live.desk.log(QUALIFICATION, second, "claim")
-    assert [(held.node, held.run_id) for held in records.live_leases()] == [("newcomer", first)]
+    assert f"newcomer is leased by run {first}" in live.desk.log(QUALIFICATION, second, "claim")
+    assert [(lease.node, lease.run_id) for lease in records.live_leases()] == [("newcomer", first)]
 
     for key, sentence in (("nobody__PO-1", "no node 'nobody' is enrolled"), ("newcomer", "give NODE__DELIVERY")):
         live.announce(key, {})
@@ -159,7 +159,7 @@ def test_a_block_whose_run_is_marked_failed_is_let_go_and_meets_again(live: Live
     conf = {"nodes": list(NAMES), "level": "demo", "reason": "a test"}
     desk.client.trigger(blocks.DAG_ID, "block-6", conf)
     desk.wait("the meeting", lambda: all("phase same_batch" in live.block.progress(name) for name in NAMES))
-    assert [held.node for held in records.live_leases()] == list(NAMES)
+    assert [lease.node for lease in records.live_leases()] == list(NAMES)
     desk.fail(blocks.DAG_ID, "block-6")
     desk.wait("the end of the work on the nodes", lambda: not any(live.block.jobs(name) for name in NAMES), 60)
     desk.wait("the release", lambda: records.live_leases() == [], 60)

@@ -1,4 +1,4 @@
-"""Two DAG runs that want one node: one has it and the other is refused, and no end of a run leaves it held.
+"""Two DAG runs that want one node: one has it and the other is refused, and no end of a run leaves it leased.
 
 The same of every DAG that holds nodes. ``claim`` is the task that takes the node.
 """

@@ -91,7 +91,7 @@ def test_wording_of_sweeps(frozen: Frozen, snapshot: SnapshotAssertion) -> None:
     several = scaled(level(frozen), 0.8, metric="work_0")
     found = {name: frozen.sweep(today, frozen.history.of(NODE)) for name, today in (("one", one), ("all", several))}
     sentences_of = {
-        name: [*each.verdicts["reason"], *each.verdicts["held"], *each.causes["sentence"]]
+        name: [*each.verdicts["reason"], *each.verdicts["cause"], *each.causes["sentence"]]
         for name, each in found.items()
     }
     assert sentences_of == snapshot

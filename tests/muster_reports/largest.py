@@ -37,7 +37,9 @@ def block_of_64() -> RunReport:
 def breaker() -> RunReport:
     """A verdict held by the circuit breaker, which names the fifty nodes that were withdrawn before."""
     names = ", ".join(f"pod-03-rack-{n // 4:02d}-node-{n:04d}" for n in range(50))
-    return dataclasses.replace(eight_gpus(), breaker=f"open: {names} were withdrawn in 24 h", held=f"open for {names}")
+    return dataclasses.replace(
+        eight_gpus(), breaker=f"open: {names} were withdrawn in 24 h", why_held=f"open for {names}"
+    )
 
 
 def _stage(name: str, devices: tuple[str, ...], metrics: int):

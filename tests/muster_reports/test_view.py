@@ -119,7 +119,7 @@ HELD = "the circuit breaker is open: 5 of 25 nodes were withdrawn from productio
 
 def test_a_verdict_that_is_held_says_so_first_and_asks_for_a_decision(samples: Samples) -> None:
     report = dataclasses.replace(
-        samples["hot_gpu"], held=HELD, state_before="revalidation", state_after="production", forced=None
+        samples["hot_gpu"], why_held=HELD, state_before="revalidation", state_after="production", forced=None
     )
     view = build(report, FULL)
     assert view.cautions[0].code == "held"

@@ -41,7 +41,7 @@ def test_wording_of_next_steps(samples: Samples, snapshot: SnapshotAssertion) ->
     steps["WARN, out of production"] = shown(dataclasses.replace(left, verdict=Verdict.WARN)).next_steps
     steps["passed in a block"] = shown(in_block(report)).next_steps
     for state in ("production", "registered"):
-        held = dataclasses.replace(samples["hot_gpu"], held="5 of 25 nodes were withdrawn", state_after=state)
+        held = dataclasses.replace(samples["hot_gpu"], why_held="5 of 25 nodes were withdrawn", state_after=state)
         steps[f"held, now {state}"] = shown(held).next_steps
     steps |= {name: shown(samples[name]).next_steps for name in ("missing_gpu", "long_lists", "empty")}
     assert steps == snapshot
@@ -56,7 +56,7 @@ def test_wording_of_the_limits_of_a_verdict(samples: Samples, snapshot: Snapshot
         "missing_gpu": samples["missing_gpu"],
         "shadow": dataclasses.replace(report, shadow=True),
         "forced": dataclasses.replace(report, forced=""),
-        "held": dataclasses.replace(report, held="the breaker is open", state_after="registered"),
+        "held": dataclasses.replace(report, why_held="the breaker is open", state_after="registered"),
         "nothing required": dataclasses.replace(report, stages=(dataclasses.replace(first, judgement=bare),)),
         "no result": dataclasses.replace(report, stages=(), not_run=()),
         **{end: dataclasses.replace(report, stages=(dataclasses.replace(first, end=end),)) for end in ENDS},

@@ -1,7 +1,7 @@
 """Corrupts device buffers in flight, at the hardware seam, without the detector's knowledge.
 
 A probe is given ``OneDevice`` in place of the machine and runs unchanged: what a kernel has written, or what lies
-in memory, is altered before the probe sees it again. Only the test learns whether bits really changed.
+in memory, is altered before the probe sees it again. Only the test knows whether bits really changed.
 """
 
 from __future__ import annotations

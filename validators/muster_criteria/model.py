@@ -90,7 +90,7 @@ COMMON_CAUSE = "common_cause"
 UNJUDGED = "no limit, no peers and no history to judge it by"
 """Why a required measurement is not judged: nothing outside its own node to compare it with."""
 
-HELD = 0.3
+SHARED_CAUSE = 0.3
 """Highest confidence of a finding that has a common cause with others."""
 
 XID = "xid"

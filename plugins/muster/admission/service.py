@@ -177,7 +177,7 @@ def withdraw_for_test(node: str, why: str) -> None:
 
     The caller's release of the node takes it back.
     """
-    records.hold_out(node, why)
+    records.withdraw_for_test(node, why)
     if trouble := carry_out(node):
         raise SchedulerDown(f"{node} is not tested, since it could not be withdrawn: {trouble}")
     seen, place = look([node]).get(node), records.scheduler_place(node)
@@ -246,9 +246,9 @@ def reconcile() -> list[str]:
     A cluster that does not answer is left after its first change: its others wait for the next call.
     """
     down: set[str] = set()
-    held = {lease.node for lease in records.live_leases()}
+    leased = {lease.node for lease in records.live_leases()}
     for place in records.scheduler_places():
-        if place.test_job and place.node not in held:
+        if place.test_job and place.node not in leased:
             end_test(place.node)  # its run is over, or its process died
     for place in records.scheduler_places(waiting=True):
         if place.cluster not in down and carry_out(place.node) and _is_down(place.cluster, place.name):

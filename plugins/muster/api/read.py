@@ -25,7 +25,7 @@ PAGE_MAX = 1000
 
 
 class Node(pydantic.BaseModel):
-    """A node. ``machine_since``: since when this machine has the name; ``held``: the run whose verdict is held."""
+    """A node. ``machine_since``: since when this machine has the name; ``held_run``: the run whose verdict is held."""
 
     model_config = pydantic.ConfigDict(from_attributes=True)
 
@@ -38,7 +38,7 @@ class Node(pydantic.BaseModel):
     labels: dict[str, str]
     simulated: bool
     shadow: bool
-    held: str
+    held_run: str
     added_at: datetime.datetime
     contact_at: datetime.datetime | None
     machine_since: datetime.datetime | None

@@ -92,12 +92,12 @@ def list_(
     if json:
         show.as_json(nodes)
         return
-    held = {lease.node: lease.run_id for lease in records.live_leases()}
+    leased = {lease.node: lease.run_id for lease in records.live_leases()}
     show.table(
-        ["node", "state", "sku", "rack", "address", "answered", "held by", ""],
+        ["node", "state", "sku", "rack", "address", "answered", "leased by", ""],
         [
             [node.name, node.state, node.sku, node.rack, f"{node.host}:{node.port}", show.age(node.contact_at),
-             held.get(node.name, ""),
+             leased.get(node.name, ""),
              _marks(node)]
             for node in nodes
         ],
@@ -127,9 +127,9 @@ def show_(name: Name, json: AsJson = False) -> None:
             "simulated": "yes" if node.simulated else "", "enrolled": show.when(node.added_at),
             "replaced": show.when(node.machine_since) if node.machine_since != node.added_at else "",
             "shadow": "tested and reported, never withdrawn: adopted, not verified" if node.shadow else "",
-            "held": f"the circuit breaker holds the verdict of {node.held}; see `muster status`" if node.held else "",
+            "held": node.held_run and f"the circuit breaker holds the verdict of {node.held_run}; see `muster status`",
             "answered": show.when(node.contact_at),
-            "held by": f"{lease.run_id} of {lease.dag_id} since {show.when(lease.acquired_at)}" if lease else "",
+            "leased by": f"{lease.run_id} of {lease.dag_id} since {show.when(lease.acquired_at)}" if lease else "",
             "inconclusive": node.inconclusive or "",
             "waived": "; ".join(f"{waiver.finding} {waiver}" for waiver in waivers),
         }
@@ -220,5 +220,5 @@ def check(
 
 
 def _marks(node: NodeRecord) -> str:
-    marks = (("simulated", node.simulated), ("shadow", node.shadow), ("verdict held", node.held))
+    marks = (("simulated", node.simulated), ("shadow", node.shadow), ("verdict held", node.held_run))
     return ", ".join(word for word, it_is in marks if it_is)

@@ -33,7 +33,7 @@ def remove(
 
     node = records.get_node(name)
     if lease := records.get_lease(name):
-        raise MusterError(f"{name} is held by run {lease.run_id}: end that run first")
+        raise MusterError(f"{name} is leased by run {lease.run_id}: end that run first")
     with rehearsed(dry_run):
         if node.state is not State.RETIRED:
             entry.move(name, State.RETIRED, show.person(who), given(reason), dry_run=dry_run)

@@ -60,7 +60,7 @@ def show_(
             "simulated": "yes" if report.simulated else "",
             "waivers": "; ".join(report.waivers),
             "shadow": "the node stays in production whatever the test finds" if report.shadow else "",
-            "verdict": run.verdict or "not yet", "headline": run.headline, "held": run.held,
+            "verdict": run.verdict or "not yet", "headline": run.headline, "why held": run.why_held,
             "began": show.when(run.started_at),
             "ended": show.when(run.ended_at) if run.ended_at else "",
             "state": f"{run.state_before} → {run.state_after or '…'}",

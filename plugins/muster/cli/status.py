@@ -25,7 +25,7 @@ def status(json: AsJson = False) -> None:
     nodes = records.list_nodes()
     kinds = sorted({node.simulated for node in nodes}) or [False]
     breakers = {("simulated" if kind else "real"): records.breaker(simulated=kind) for kind in kinds}
-    held = {node.name: node.held for node in nodes if node.held}
+    held = {node.name: node.held_run for node in nodes if node.held_run}
     lags = records.audit_lags()
     waiting, parked = records.outbox_waiting(), records.outbox_parked()
     states, waits = collections.Counter(node.state for node in nodes), scheduler.sentences()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from muster.errors import IllegalMove, LeaseHeld
+from muster.errors import IllegalMove, NodeLeased
 from muster.lifecycle.transitions import STAGES, State
 from muster_criteria.model import Verdict
 
@@ -30,12 +30,12 @@ def waiting(
 def check(
     node: NodeRecord, lease: LeaseRecord | None, run_id: str, provisional: Collection[str], stages: Collection[str]
 ) -> None:
-    """Raise LeaseHeld or IllegalMove unless ``stages`` of the run may be replaced.
+    """Raise NodeLeased or IllegalMove unless ``stages`` of the run may be replaced.
 
     ``provisional``: the stages of that run whose PROVISIONAL verdict is current.
     """
     if lease is not None:
-        raise LeaseHeld(f"{node.name} is held by run {lease.run_id} of {lease.dag_id}")
+        raise NodeLeased(f"{node.name} is leased by run {lease.run_id} of {lease.dag_id}")
     if node.state is not State.QUALIFIED:
         raise IllegalMove(f"{node.name} is in {node.state} now and is not re-evaluated")
     for stage in stages:

@@ -48,7 +48,7 @@ def assemble(
         identity=_pairs(facts[0]), environment=_pairs(facts[1]), stages=listed,
         not_run=tuple((name, _why_not_run(name, listed, jobs)) for name in run.required_stages if name not in stages),
         waivers=tuple(waivers), shadow=node.shadow, forced=_forced(run), run_url=run_url,
-        held=run.held, breaker=f"{breaker.state}: {breaker.sentence}",
+        why_held=run.why_held, breaker=f"{breaker.state}: {breaker.sentence}",
     )  # fmt: skip
     return dataclasses.replace(report, result_json=report_json(report))
 

@@ -132,7 +132,7 @@ def choose(
     """Returns the nodes to test now. First come those that wait in revalidation, out of production until they pass.
 
     ``idle``: by node, from the backend (missing: not idle). ``barred``: returns why the circuit breaker keeps a node in
-    production, or "". Nodes in revalidation or held by a run count as tested; ``leased`` nodes of every state draw
+    production, or "". Nodes in revalidation or leased by a run count as tested; ``leased`` nodes of every state draw
     power, as new ones do in their burn-in.
     """
     nodes = list(nodes)
@@ -142,7 +142,7 @@ def choose(
     if limits.closed:
         return Choice((), passed_over | {node.name: limits.closed for node in ready})
     limit = at_once(len(fleet), limits)
-    held = [node for node in fleet if node.name in leased]
+    under_test = [node for node in fleet if node.name in leased]
     out = [node for node in fleet if node.name in leased or node.state is State.REVALIDATION]
     drawn: dict[str, float] = collections.defaultdict(float)
     for node in nodes:
@@ -154,7 +154,7 @@ def choose(
         sign = signs.get(node.name, _NONE)
         domain = node.labels.get(DOMAIN, "")
         waits = node.state is State.REVALIDATION
-        tested = len(held) + len(waiting) if waits else len(out) + len(chosen)
+        tested = len(under_test) + len(waiting) if waits else len(out) + len(chosen)
         if tested >= limit:
             passed_over[node.name] = f"{tested} of {len(fleet)} nodes are being tested, which is the limit"
         elif drawn[domain] + limits.node_kw > limits.domain_kw.get(domain, math.inf):

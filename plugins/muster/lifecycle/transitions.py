@@ -232,14 +232,14 @@ def path_to_stage(stage: str, current: State, done: frozenset[str], *, shadow: b
 class Closing:
     """The effect of a run's end on its node: the states to move through, why, and the inconclusive runs in a row.
 
-    ``verified``: the node leaves shadow mode. ``held``: why its verdict is held, if it is.
+    ``verified``: the node leaves shadow mode. ``why_held``: why its verdict is held, if it is.
     """
 
     path: tuple[State, ...]
     inconclusive: int
     reason: str
     verified: bool = False
-    held: str = ""
+    why_held: str = ""
 
     def withdraws(self, current: State) -> bool:
         """Whether a node in ``current`` leaves service, or stays out of it until it passes."""
@@ -250,7 +250,7 @@ class Closing:
         """Returns the end as held: the node stays in production if it was in service, or waits for another test."""
         waits = (State.REGISTERED,) if current in IN_FLIGHT - {State.CLUSTER_VALIDATION} else ()
         back = (State.PRODUCTION,) if current is State.REVALIDATION else waits
-        return dataclasses.replace(self, path=back, reason=f"{self.reason}, which is held: {why}", held=why)
+        return dataclasses.replace(self, path=back, reason=f"{self.reason}, which is held: {why}", why_held=why)
 
 
 def closing(

@@ -128,7 +128,7 @@ def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) ->
     Raises AirflowException while a run holds the node, AirflowFailException without a named person and a reason.
     """
     option, person, reason, link = answered(answer, dag_id, run_id)
-    with claims.held_for_decision(node, dag_id, run_id, option, person):
+    with claims.leased_for_decision(node, dag_id, run_id, option, person):
         if option == ADMIT:
             entry.admit_by(node, person, reason, option=option, link=link, dag_id=dag_id, run_id=run_id)
         else:

@@ -64,7 +64,7 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int,
     _check_nodes(nodes)
     for sentence in _differences(names):
         log.warning("before the block trains: %s", sentence)
-    with claims.held(names, dag_id, run_id):
+    with claims.leased(names, dag_id, run_id):
         claims.refuse_in_use(names, force)
         for name in names:
             records.begin_run(
@@ -261,7 +261,7 @@ def conclude(outcome: Mapping[str, Mapping[str, str]] | None) -> str:
     if any(failures.values()):
         parts = [f"{verdict}: {'; '.join(names)}" for verdict, names in failures.items() if names]
         raise AirflowFailException(". ".join(parts))
-    return f"all {len(outcome)} members held together"
+    return f"all {len(outcome)} members completed it"
 
 
 def report(dag_id: str, run_id: str, members: Sequence[str]) -> dict[str, str]:

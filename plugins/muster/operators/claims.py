@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster import acting, records
 from muster.admission import service
-from muster.errors import ControllerFault, IllegalMove, LeaseHeld, MusterError
+from muster.errors import ControllerFault, IllegalMove, MusterError, NodeLeased
 from muster.integration import logins
 from muster.integration.policy import DEFAULT_POOL
 from muster.records import LeaseRecord, NodeRecord
@@ -81,8 +81,8 @@ def forced(params: Mapping[str, Any]) -> str | None:
 
 
 @contextlib.contextmanager
-def held(names: Collection[str], dag_id: str, run_id: str) -> Iterator[list[LeaseRecord]]:
-    """Hold the nodes for the run; release them if the block fails. Raises LeaseHeld."""
+def leased(names: Collection[str], dag_id: str, run_id: str) -> Iterator[list[LeaseRecord]]:
+    """Hold the nodes for the run; release them if the block fails. Raises NodeLeased."""
     leases = records.acquire_leases(names, dag_id, run_id)
     try:
         yield leases
@@ -102,7 +102,7 @@ def refuse_in_use(names: Collection[str], force: str | None) -> None:
 
 
 @contextlib.contextmanager
-def held_for_decision(node: str, dag_id: str, run_id: str, option: str, user: str) -> Iterator[None]:
+def leased_for_decision(node: str, dag_id: str, run_id: str, option: str, user: str) -> Iterator[None]:
     """Hold the node while a person's decision is carried out, which is recorded under that ``user`` of Airflow.
 
     Raises AirflowException while another run holds it (tried again: that run ends), AirflowFailException for a move
@@ -115,7 +115,7 @@ def held_for_decision(node: str, dag_id: str, run_id: str, option: str, user: st
                 yield
         finally:
             records.release_leases(dag_id, run_id, f"{option} was carried out")
-    except LeaseHeld as error:
+    except NodeLeased as error:
         raise AirflowException(str(error)) from error
     except IllegalMove as error:
         raise AirflowFailException(str(error)) from error

@@ -30,9 +30,9 @@ OPTIONS = [WITHDRAW, RETEST, KEEP]
 def questions() -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for one run of the DAG held_verdict per held verdict."""
     return [
-        {"trigger_run_id": runid.run_id(node.name, f"held in {node.held}"), "conf": {"node": node.name}}
+        {"trigger_run_id": runid.run_id(node.name, f"held in {node.held_run}"), "conf": {"node": node.name}}
         for node in records.list_nodes(states=(State.PRODUCTION,))
-        if node.held
+        if node.held_run
     ]
 
 
@@ -41,7 +41,7 @@ def look(node: str) -> dict[str, str]:
     with claims.failing_at_once():
         record = records.get_node(node)
     _still_held(node)
-    run = records.get_run(*record.held.split("/", 1), node=node)
+    run = records.get_run(*record.held_run.split("/", 1), node=node)
     found = [each.finding for each in records.open_findings(node) if each.finding.severity is not Severity.INFO]
     simulated = " (simulated)" if record.simulated else ""
     findings = [f"{each.summary} ({each.severity}{least_sure([each])})" for each in found]
@@ -50,7 +50,7 @@ def look(node: str) -> dict[str, str]:
         "",
         *(f"- {sentence.translate(MARKDOWN)}" for sentence in findings or [run.headline]),
         "",
-        f"The verdict is held, since {run.held.translate(MARKDOWN)}. Many at once may be a fault of the tests.",
+        f"The verdict is held, since {run.why_held.translate(MARKDOWN)}. Many at once may be a fault of the tests.",
         "",
         f"**{WITHDRAW}**: into quarantine, under your name. **{RETEST}**: test it now. **{KEEP}**: no change.",
     ]
@@ -60,10 +60,10 @@ def look(node: str) -> dict[str, str]:
 def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) -> str:
     """Carry out a person's decision and record it under their name. Returns the option.
 
-    Raises AirflowException while a run holds the node, AirflowSkipException if no verdict is held.
+    Raises AirflowException while the node is leased by another run, AirflowSkipException if no verdict is held.
     """
     option, person, reason, link = answered(answer, dag_id, run_id)
-    with claims.held_for_decision(node, dag_id, run_id, option, person):
+    with claims.leased_for_decision(node, dag_id, run_id, option, person):
         _still_held(node)
         records.record_approval(node, person, option, reason, link=link, dag_id=dag_id, run_id=run_id)
         if option == WITHDRAW:
@@ -76,5 +76,5 @@ def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) ->
 
 
 def _still_held(node: str) -> None:
-    if not records.get_node(node).held:
+    if not records.get_node(node).held_run:
         raise AirflowSkipException(f"no verdict on {node} is held")

@@ -36,7 +36,7 @@ def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
     log.info("%s", rendered.subject)
     key = f"{dag_id}/{run_id}/{rendered.report_id}"
     keys, notifications = [], []
-    held = False
+    delayed = False
     if current.mail_recipients:
         message = mail.build_message(rendered, current.mail_from, current.mail_recipients)
         records.outbox_add(key, message.as_bytes())
@@ -47,14 +47,14 @@ def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
     for rule, recipients in mail_rules.recipients(chosen, current.mail_recipients, *facts):
         if recipients:
             found = _mail_by_rule(rule, recipients, rendered, key)
-            held |= not found
+            delayed |= not found
             keys += found
         if rule.notifier:
             found = _notify_by_rule(rule, report, key)
-            held |= not found
+            delayed |= not found
             notifications += found
-    if held and not keys and not notifications:
-        return "held until quiet hours or the hour of a flood end"
+    if delayed and not keys and not notifications:
+        return "delayed until quiet hours or the hour of a flood end"
     if not keys and not notifications:
         log.warning("no report is mailed: neither MUSTER_MAIL_TO nor a rule of MUSTER_MAIL_RULES names a recipient")
         return "not mailed: no recipients"

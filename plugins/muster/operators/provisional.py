@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from airflow.sdk.exceptions import AirflowFailException
 
 from muster import records
-from muster.errors import IllegalMove, LeaseHeld, MusterError
+from muster.errors import IllegalMove, MusterError, NodeLeased
 from muster.judging.reevaluate import reevaluate
 from muster.operators import mailing
 from muster.records import RunRecord, StageVerdict
@@ -38,7 +38,7 @@ def reevaluate_provisional() -> dict[str, str]:
                 closed = _reevaluate_run(records.get_run(dag_id, run_id, node=node), mine)
                 if closed is not None:
                     changed[node] = f"{closed.verdict}: {closed.headline}"
-        except (LeaseHeld, IllegalMove) as error:
+        except (NodeLeased, IllegalMove) as error:
             log.info("%s is skipped: %s", node, error)
         except MusterError as error:
             failed.append(f"{node}: {error}")

@@ -35,13 +35,13 @@ def claim(dag_id: str, run_id: str, params: Mapping[str, Any], user: str | None 
         claims.controller_ready()
         level = str(params["level"])
         claims.refuse_other_pool(node, params)
-        with claims.held([node.name], dag_id, run_id) as (lease,):
+        with claims.leased([node.name], dag_id, run_id) as (lease,):
             claims.refuse_in_use([node.name], force)
             records.begin_run(
                 dag_id, run_id, node.name, level, reason, force, started_by=acting.airflow_login(user or ""),
                 required_stages=programme.STAGES,
             )  # fmt: skip
-    log.info("%s is held by this run with fencing token %d", node.name, lease.token)
+    log.info("%s is leased by this run with fencing token %d", node.name, lease.token)
     return {"node": node.name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
 
 

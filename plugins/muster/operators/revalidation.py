@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from muster import acting, records
 from muster.admission import service
 from muster.admission.idle_fleet import known
-from muster.errors import ControllerFault, LeaseHeld, LeftAlone, MusterError, UnknownNode, UnknownRun
+from muster.errors import ControllerFault, LeftAlone, MusterError, NodeLeased, UnknownNode, UnknownRun
 from muster.integration import runid
 from muster.lifecycle import selection as planning
 from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, SERVING, State
@@ -96,11 +96,11 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> d
         if why := service.in_use(node):
             raise AirflowSkipException(f"{name} is not tested: {why}")
     try:
-        with claims.held([name], dag_id, run_id) as (lease,):
+        with claims.leased([name], dag_id, run_id) as (lease,):
             # Without force: revalidation never disturbs a node in use.
             service.take_for_test(name, f"{dag_id} {run_id}", f"revalidation {run_id}")
             records.begin_run(dag_id, run_id, name, level, reason, started_by=login, required_stages=_stages(params))
-    except (LeaseHeld, LeftAlone) as error:
+    except (NodeLeased, LeftAlone) as error:
         if isinstance(error, LeftAlone):
             records.note_refusal(name, str(error))
         _end_own_test(name)
@@ -152,5 +152,5 @@ def _end_own_test(name: str) -> None:
 def _return_to_scheduler(name: str) -> None:
     service.end_test(name)
     if records.get_node(name).state is State.PRODUCTION:
-        records.put_back(name, "its revalidation is over")
+        records.restore_place(name, "its revalidation is over")
     service.carry_out(name)

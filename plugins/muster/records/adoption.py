@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from muster.errors import BadInventory, BadNode, IllegalMove, LeaseHeld, MusterError, SameMachine
+from muster.errors import BadInventory, BadNode, IllegalMove, MusterError, NodeLeased, SameMachine
 from muster.lifecycle.transitions import Evidence, Need, State
 from muster.records import admission
 from muster.records.database import access
@@ -28,7 +28,7 @@ def adopt_nodes(
 
     ``enrol`` are enrolled first, as ``add_nodes`` does, and adopted with them. {name: "adopted" | "unchanged"}, the
     latter for those that are in production already. Raises BadInventory with a sentence for each that is refused:
-    unknown, not registered, held by a run, or failed in a test of ours.
+    unknown, not registered, leased by a run, or failed in a test of ours.
     """
     outcome: dict[str, str] = {}
     problems: list[str] = []
@@ -74,7 +74,7 @@ def replace_node(
     """Give the name to another machine, which starts as registered.
 
     Earlier runs, verdicts, waivers and inconclusive runs stay with the serials and no longer count for this node.
-    ``serials`` {slot: serial}: those of the new machine, where known. Raises LeaseHeld, BadNode (malformed, or nothing
+    ``serials`` {slot: serial}: those of the new machine, where known. Raises NodeLeased, BadNode (malformed, or nothing
     differs), SameMachine (enrolled under another name), IllegalMove (no person, no reason, retired), UnknownNode.
     """
     with writing() as session:
@@ -97,7 +97,7 @@ def rekey_node(name: str, actor: str, reason: str, *, host_key: str) -> NodeReco
     """Pin the new host key of a reinstalled machine; its history, serials and state stay.
 
     The next result must show the serials that the records know, or it is refused as another machine's. Raises
-    LeaseHeld, BadNode (malformed, or the same key), SameMachine (another node has the key), IllegalMove (no person,
+    NodeLeased, BadNode (malformed, or the same key), SameMachine (another node has the key), IllegalMove (no person,
     no reason, retired), UnknownNode.
     """
     with writing() as session:
@@ -122,7 +122,7 @@ def _adopt(session: Session, row: Node, actor: str, reason: str) -> str:
         return "unchanged"
     if state is not State.REGISTERED:
         raise IllegalMove(f"{row.name} is in {state}: only a registered node can be adopted")
-    _refuse_held(session, row)
+    _refuse_leased(session, row)
     failed = select(Run.run_id).where(
         Run.node == row.name, Run.verdict == str(Verdict.FAIL), Run.started_at >= row.machine_since
     )
@@ -140,7 +140,7 @@ def _of_machine(session: Session, row: Node) -> dict[str, Any]:
 
 
 def _check_other_machine(session: Session, row: Node, host_key: str, serials: Mapping[str, str]) -> None:
-    _refuse_held(session, row)
+    _refuse_leased(session, row)
     known = current_serials(session, row.name)
     if host_key == row.host_key and all(known.get(slot) == serial for slot, serial in serials.items()):
         raise BadNode(f"{row.name} has this host key{' and these serials' if serials else ''} already: nothing differs")
@@ -166,10 +166,12 @@ def _begin_anew(session: Session, row: Node, actor: str, reason: str) -> None:
         access.write_event(session, row.name, State.REGISTERED, State.REGISTERED, actor, f"replaced: {reason}", stored)
     else:
         access.move(session, row, State.REGISTERED, actor, f"replaced: {reason}", evidence)
-    row.machine_since, row.inconclusive, row.contact_at, row.held = access.now(), 0, None, ""
+    row.machine_since, row.inconclusive, row.contact_at, row.held_run = access.now(), 0, None, ""
 
 
-def _refuse_held(session: Session, row: Node) -> None:
-    held = access.live_lease(session, row.name)
-    if held is not None:
-        raise LeaseHeld(f"{row.name} is held by run {held.run_id} of {held.dag_id}: wait for it, or end it in Airflow")
+def _refuse_leased(session: Session, row: Node) -> None:
+    lease = access.live_lease(session, row.name)
+    if lease is not None:
+        raise NodeLeased(
+            f"{row.name} is leased by run {lease.run_id} of {lease.dag_id}: wait for it, or end it in Airflow"
+        )

@@ -1,4 +1,4 @@
-"""Leases: a node is held by one run at a time, without expiry, under a fencing token that only grows."""
+"""Leases: a node is leased by one run at a time, without expiry, under a fencing token that only grows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from muster.errors import BadNode, LeaseHeld
+from muster.errors import BadNode, NodeLeased
 from muster.lifecycle.decisions import check_decision
 from muster.lifecycle.transitions import IN_FLIGHT, Evidence, State
 from muster.records.database import access
@@ -25,7 +25,7 @@ TOKEN_MAX = 2**40
 def acquire_lease(node: str, dag_id: str, run_id: str) -> LeaseRecord:
     """Take the node for a run; the run that holds it already gets the same lease, with the same token, again.
 
-    Raises LeaseHeld naming the holder, UnknownNode.
+    Raises NodeLeased naming the holder, UnknownNode.
     """
     return acquire_leases([node], dag_id, run_id)[0]
 
@@ -33,26 +33,26 @@ def acquire_lease(node: str, dag_id: str, run_id: str) -> LeaseRecord:
 def acquire_leases(nodes: Collection[str], dag_id: str, run_id: str) -> list[LeaseRecord]:
     """Take all the nodes of a block for a run, or none of them; returns the leases by node.
 
-    Nodes that the run holds already keep their lease and token. Raises LeaseHeld naming every holder, UnknownNode.
+    Nodes that the run holds already keep their lease and token. Raises NodeLeased naming every holder, UnknownNode.
     """
     taken, refusals = [], []
     with writing() as session:
         # In one order, as everywhere: two blocks that share nodes cannot deadlock.
         for node in sorted(set(nodes)):
             row = access.node_row(session, node, lock=True)
-            held = access.live_lease(session, node)
-            if held is not None and (held.dag_id, held.run_id) != (dag_id, run_id):
-                since = f"{held.acquired_at:%Y-%m-%d %H:%M} UTC"
-                refusals.append(f"{node} is held by run {held.run_id} of {held.dag_id} since {since}")
+            lease = access.live_lease(session, node)
+            if lease is not None and (lease.dag_id, lease.run_id) != (dag_id, run_id):
+                since = f"{lease.acquired_at:%Y-%m-%d %H:%M} UTC"
+                refusals.append(f"{node} is leased by run {lease.run_id} of {lease.dag_id} since {since}")
                 continue
-            if held is None:
+            if lease is None:
                 row.fence = _next_token(row.fence)
-                held = Lease(node=node, dag_id=dag_id, run_id=run_id, token=row.fence, acquired_at=access.now())
-                session.add(held)
+                lease = Lease(node=node, dag_id=dag_id, run_id=run_id, token=row.fence, acquired_at=access.now())
+                session.add(lease)
                 session.flush()
-            taken.append(access.to_lease(held))
+            taken.append(access.to_lease(lease))
         if refusals:
-            raise LeaseHeld(f"{', '.join(refusals)}; wait for that run, or end it in Airflow")
+            raise NodeLeased(f"{', '.join(refusals)}; wait for that run, or end it in Airflow")
     return taken
 
 
@@ -103,7 +103,7 @@ def release_leases(dag_id: str, run_id: str, reason: str) -> list[str]:
 
     A node still in flight goes back to registered (or qualified), which a block's members are until they are admitted;
     one in revalidation waits there for the next. A run without a verdict is closed as INCONCLUSIVE. Harmless when
-    nothing is held.
+    nothing is lease.
     """
     with writing() as session:
         query = select(Lease).where(Lease.dag_id == dag_id, Lease.run_id == run_id, Lease.released_at.is_(None))

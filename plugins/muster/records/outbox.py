@@ -103,7 +103,7 @@ def outbox_parked(limit: int = 100) -> list[ParkedMail]:
 
 
 def tried() -> ColumnElement[bool]:
-    """Whether a mail was due already: it was tried, or is not held until a later time."""
+    """Whether a mail was due already: it was tried, or is not delayed until a later time."""
     return or_(Outbox.attempts > 0, Outbox.retry_at.is_(None), Outbox.retry_at <= access.now())
 
 

@@ -46,7 +46,7 @@ def record_reevaluation(
     """Replace PROVISIONAL verdicts of the run, and move its node accordingly, in one transaction.
 
     ``judged``: each stage's stored result and new judgement; ``verdict``: the run's with them. The replaced verdicts
-    and the times of measurement are kept. Raises LeaseHeld while a run holds the node, IllegalMove if a verdict is not
+    and the times of measurement are kept. Raises NodeLeased while a run holds the node, IllegalMove if a verdict is not
     PROVISIONAL any more or the node is not ``QUALIFIED``, UnknownRun.
     """
     with writing() as session:

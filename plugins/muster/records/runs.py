@@ -87,7 +87,7 @@ def begin_stage(dag_id: str, run_id: str, stage: str, *, node: str = "") -> Node
             run.state_before = row.state  # a test that is not made returns the node there, no further
         for state in lifecycle.path_to_stage(stage, State(row.state), done, shadow=row.shadow):
             access.move(session, row, state, "muster", f"stage {stage} of run {run_id}", evidence)
-        run.ended_at, run.verdict, run.headline, run.state_after, run.held = None, None, "", None, ""
+        run.ended_at, run.verdict, run.headline, run.state_after, run.why_held = None, None, "", None, ""
         return access.to_node(row)
 
 
@@ -257,8 +257,8 @@ def attested(session: Session, node: Node, claimed: Evidence) -> Evidence:
     """``claimed`` with everything about the run replaced by what is recorded (``lifecycle.ending.attested``)."""
     dag_id, _, run_id = (claimed.run or "").partition("/")
     run = session.scalar(select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id, Run.node == node.name))
-    held = run is not None and access.holds(session, node.name, dag_id, run_id)
-    return ending.attested(claimed, _facts(session, run, node) if run is not None and held else None)
+    leased = run is not None and access.holds(session, node.name, dag_id, run_id)
+    return ending.attested(claimed, _facts(session, run, node) if run is not None and leased else None)
 
 
 def close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
@@ -279,7 +279,7 @@ def close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
         verdict=verdict,
         full_coverage=full,
         budget_spent=State.TRIAGE in end.path,
-        held=bool(end.held),
+        held=bool(end.why_held),
         nothing_new=facts.nothing_new(verdict),
     )
     for state in end.path:
@@ -287,8 +287,8 @@ def close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
     if State.PRODUCTION in end.path and verdict is not Verdict.INCONCLUSIVE:
         certificates.issue(session, node, "muster", evidence, whole=set(STAGES) <= set(run.required_stages))
     node.inconclusive = end.inconclusive
-    serves = end.held and State(node.state) in lifecycle.SERVING
-    run.held, node.held = end.held, evidence.run if serves and evidence.run else ""
+    serves = end.why_held and State(node.state) in lifecycle.SERVING
+    run.why_held, node.held_run = end.why_held, evidence.run if serves and evidence.run else ""
     if end.verified:
         leave_shadow(session, node, "muster", f"{end.reason}: {run.headline}", evidence)
 

@@ -125,7 +125,7 @@ def scheduler_differences() -> list[PlaceRecord]:
         return [_value(row, state) for row, state in session.execute(query.order_by(SchedulerPlace.node))]
 
 
-def hold_out(node: str, why: str) -> None:
+def withdraw_for_test(node: str, why: str) -> None:
     """Queue the withdrawal of a node in production that a run is about to test; its release takes it back.
 
     Nothing for a node in shadow mode.
@@ -136,8 +136,8 @@ def hold_out(node: str, why: str) -> None:
             want(session, row, WITHDRAWN, why)
 
 
-def put_back(node: str, why: str) -> None:
-    """Queue what the node's state demands, after a run that held it out. Harmless when nothing differs."""
+def restore_place(node: str, why: str) -> None:
+    """Queue what the node's state demands, after a test for which it was withdrawn. Harmless when nothing differs."""
     with writing() as session:
         follow_state(session, access.node_row(session, node, lock=True), why)
 

@@ -50,8 +50,8 @@ class NodeRecord:
     """An enrolled machine, its state and its last contact. ``pool`` empty means the DAG's default.
 
     ``machine_since``: since when this machine has the name. ``shadow``: adopted while it served, judged and reported,
-    but never drained. ``held``: "dag_id/run_id" of a run whose verdict would have withdrawn it, had the circuit breaker
-    not been open; until a person or another test decides, it serves.
+    but never drained. ``held_run``: "dag_id/run_id" of a run whose verdict would have withdrawn it, had the
+    circuit breaker not been open; until a person or another test decides, it serves.
     """
 
     name: str
@@ -72,13 +72,13 @@ class NodeRecord:
     inconclusive: int = 0
     machine_since: datetime.datetime | None = None
     shadow: bool = False
-    held: str = ""
+    held_run: str = ""
     bmc: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class LeaseRecord:
-    """A node held by a run; ``token`` is the fencing token that goes to the node."""
+    """A node leased by a run; ``token`` is the fencing token that goes to the node."""
 
     node: str
     dag_id: str
@@ -106,7 +106,7 @@ class RunRecord:
     simulated: bool
     started_at: datetime.datetime
     ended_at: datetime.datetime | None
-    held: str = ""
+    why_held: str = ""
     """Why the circuit breaker kept the verdict from withdrawing the node, if it did."""
     started_by: str = ""
     """The login that started it ("airflow:ada"), "" if a program did."""

@@ -97,7 +97,7 @@ def revoke_waiver(waiver_id: int, person: str, reason: str) -> Waiver:
 
 
 def list_waivers(*, node: str = "", over: bool = False) -> list[Waiver]:
-    """The waivers that hold now, and with ``over`` those that held once; with ``node`` only that machine's.
+    """The waivers in force, and with ``over`` those that ended; with ``node`` only that machine's.
 
     Raises UnknownNode.
     """

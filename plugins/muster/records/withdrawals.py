@@ -53,10 +53,10 @@ def keep_in_service(name: str, person: str, reason: str) -> NodeRecord:
     check_decision(person, reason, f"{name} is not kept")
     with writing() as session:
         row = access.node_row(session, name, lock=True)
-        if not row.held:
+        if not row.held_run:
             raise IllegalMove(f"no verdict on {name} is held: there is nothing to decide")
-        evidence = {"person": person, "reason": reason.strip(), "kept": row.held}
-        state, row.held = State(row.state), ""
+        evidence = {"person": person, "reason": reason.strip(), "kept": row.held_run}
+        state, row.held_run = State(row.state), ""
         access.write_event(session, name, state, state, person, f"kept in service: {reason.strip()}", evidence)
         return access.to_node(row)
 

@@ -112,8 +112,8 @@ def evidence(asked: Question) -> Evidence | None:
         node = records.get_node(asked.node)
     except UnknownNode:
         return None
-    if asked.dag_id == HELD and node.held:
-        run: records.RunRecord | None = records.get_run(*node.held.split("/", 1), node=node.name)
+    if asked.dag_id == HELD and node.held_run:
+        run: records.RunRecord | None = records.get_run(*node.held_run.split("/", 1), node=node.name)
     else:
         run = records.last_run(node.name)
     report: RunReport | None = records.run_report(run.dag_id, run.run_id, node=node.name) if run else None
@@ -124,8 +124,8 @@ def evidence(asked: Question) -> Evidence | None:
 
 def reasons(asked: Question, node: records.NodeRecord) -> tuple[str, ...]:
     """Why a person decides; empty if the records have nothing against the node."""
-    if asked.dag_id == HELD and node.held:
-        return (records.get_run(*node.held.split("/", 1), node=node.name).held,)
+    if asked.dag_id == HELD and node.held_run:
+        return (records.get_run(*node.held_run.split("/", 1), node=node.name).why_held,)
     decision = records.admission_decision(node.name)
     return () if isinstance(decision, Admit) else tuple(decision.reasons)
 

@@ -117,7 +117,7 @@ def attention(rows: Sequence[FleetRow]) -> list[Attention]:
     untested; the longest first within each kind."""
     found = []
     for row in rows:
-        if row.held:
+        if row.held_run:
             found.append(
                 (0, Attention(row.node, row.state, row.ended_at, row.headline, "decide on the verdict that is held"))
             )

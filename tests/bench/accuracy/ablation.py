@@ -52,7 +52,7 @@ def _likeliest_tail() -> AbstractContextManager[Any]:
         fits = averaged(cls, *given, **named)
         return dataclasses.replace(fits, likely=(np.arange(len(fits.likely)) == fits.likely.argmax()).astype(float))
 
-    # Priors are learned from whole likelihoods, so they stay out: one fit has none.
+    # Priors are estimated from whole likelihoods, so they stay out: one fit has none.
     return _all(mock.patch.object(tails._Fits, "of", classmethod(of)), _no_priors())
 
 
@@ -63,7 +63,7 @@ def _no_priors() -> AbstractContextManager[Any]:
 def _no_slopes() -> AbstractContextManager[Any]:
     """Indices are judged as they are: with no slope there is no explained index, so the plain one has its weight."""
     return _all(
-        mock.patch.object(outliers, "learned_slopes", return_value=pd.DataFrame(columns=list(explained.COLUMNS))),
+        mock.patch.object(outliers, "estimated_slopes", return_value=pd.DataFrame(columns=list(explained.COLUMNS))),
         mock.patch.multiple(keyed, GIVEN_WEIGHT=0.0, INDEX_WEIGHT=keyed.INDEX_WEIGHT + keyed.GIVEN_WEIGHT),
     )
 

@@ -97,7 +97,7 @@ class MusterJudge:
             number=judged.findings["node"].str[1:].to_numpy(dtype=np.int64),
             probe=judged.findings["metric"].str.removesuffix("_level").map(self._probe_of),
         )
-        self._mark_failed(found, findings[(findings["breach"] == "fail") & (findings["held"] == "")])
+        self._mark_failed(found, findings[(findings["breach"] == "fail") & (findings["cause"] == "")])
         outliers = findings["breach"].isin(("retest", "invalid")) & findings["probe"].isin(self._retested)
         outliers &= findings["number"].isin(nodes[verdict == "RETEST"])
         again = findings.loc[outliers, ["number", "probe"]].drop_duplicates()

@@ -20,7 +20,7 @@ class Verdicts:
 
     ``warned``: nodes that were not failed, but with a finding. ``minutes``: of load until a failed node
     was known to be bad (NaN: not failed, or unknown). ``retested``: nodes that were measured once more. ``suspected``:
-    nodes from which nothing is learned of healthy ones.
+    nodes from which nothing is estimated of healthy ones.
     """
 
     failed: Flags

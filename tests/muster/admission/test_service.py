@@ -238,7 +238,7 @@ def test_a_node_in_shadow_mode_is_left_alone_until_it_is_verified(nodes: Path) -
     records.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node())])
     records.place_on_scheduler(NODE, "alpha", THERE, "Ada", "rack 1")
     nodes.write_text(f"{THERE} # muster: from before\n")
-    records.hold_out(NODE, "revalidation")
+    records.withdraw_for_test(NODE, "revalidation")
     service.reconcile()
     assert line(nodes).endswith("from before")
     records.verify_node(NODE, "Ada", "acceptance protocol 12")
@@ -253,7 +253,7 @@ def test_a_controller_that_is_killed_while_it_changes_a_node_leaves_no_drain(
     """Killed: the claim of the change stays, and nothing is noted any more."""
     in_production()
     records.acquire_lease(NODE, "revalidation", "r1")
-    records.hold_out(NODE, "revalidation r1")
+    records.withdraw_for_test(NODE, "revalidation r1")
     change = records.claim_change(NODE)
     assert change
     if when == "after the drain":
@@ -288,10 +288,10 @@ def test_a_change_that_is_superseded_while_it_is_carried_out_is_followed(
     def slow(self: NodeList, *change: object) -> None:
         real(self, *change)
         monkeypatch.setattr(NodeList, "withdraw", real)
-        records.put_back(NODE, "its run is over")
+        records.restore_place(NODE, "its run is over")
 
     monkeypatch.setattr(NodeList, "withdraw", slow)
-    records.hold_out(NODE, "revalidation r1")
+    records.withdraw_for_test(NODE, "revalidation r1")
     assert service.carry_out(NODE) == ""
     assert line(nodes) == THERE
 
@@ -393,10 +393,10 @@ def test_a_test_job_that_was_left_is_ended_before_another_begins(nodes: Path, jo
     assert service.step_of_test(NODE)[1] in jobs.running
 
 
-@pytest.mark.parametrize("held", [False, True])
-def test_a_place_stays_while_a_run_tests_its_node(nodes: Path, held: bool) -> None:
+@pytest.mark.parametrize("leased", [False, True])
+def test_a_place_stays_while_a_run_tests_its_node(nodes: Path, leased: bool) -> None:
     placed()
-    if held:
+    if leased:
         fleet.begin(NODE)
     else:
         fleet.qualify()

@@ -246,7 +246,7 @@ class TestDryRuns:
         assert "gpu-0001: would be refused: gpu-0001 is in quarantine and is not tested there" in out
         records.add_node(fleet.new_node("gpu-0002"))
         fleet.begin("gpu-0002", "other")
-        assert "would be refused: gpu-0002 is held by run other" in muster("qualify", "gpu-0002", "--dry-run")[1]
+        assert "would be refused: gpu-0002 is leased by run other" in muster("qualify", "gpu-0002", "--dry-run")[1]
         records.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node("gpu-0003"))])
         assert "would be refused: it is in use: production" in muster("qualify", "gpu-0003", "--dry-run")[1]
         assert airflow.log == []

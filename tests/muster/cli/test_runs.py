@@ -111,7 +111,7 @@ def test_a_node_that_cannot_be_tested_is_refused_before_anything_starts(muster: 
     status, out, err = muster("qualify", "gpu-0001", "gpu-0002")
     assert (status, out, airflow.runs) == (1, "", {})
     assert "gpu-0001 is in quarantine" in err
-    assert "gpu-0002 is held by run other" in err
+    assert "gpu-0002 is leased by run other" in err
 
 
 def test_a_paused_dag_is_reported(muster: Muster, airflow: Airflow) -> None:

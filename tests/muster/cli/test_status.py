@@ -107,10 +107,10 @@ def test_node_and_run_show_that_it_is_held(muster: Muster, held: str) -> None:
 def test_a_person_keeps_it(muster: Muster, held: str) -> None:
     status, out, _ = muster("node", "keep", "a", "--reason", "a bad driver", "--dry-run")
     assert (status, out.splitlines()[0]) == (0, "a would stay in production")
-    assert records.get_node("a").held == held
+    assert records.get_node("a").held_run == held
     status, out, _ = muster("node", "keep", "a", "--reason", "a bad driver")
     assert (status, out.strip()) == (0, "a stays in production")
-    assert records.get_node("a").held == ""
+    assert records.get_node("a").held_run == ""
     status, _, err = muster("node", "keep", "a", "--reason", "again")
     assert status == 1
     assert "no verdict on a is held: there is nothing to decide" in err

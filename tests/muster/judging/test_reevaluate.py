@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from sqlalchemy import select, update
 
 from muster import records
-from muster.errors import LeaseHeld, MusterError, UnknownRevision, UnknownSnapshot
+from muster.errors import MusterError, NodeLeased, UnknownRevision, UnknownSnapshot
 from muster.judging.case import NO_PEERS, Collected, fresh_case, judgement_of, stored_case
 from muster.judging.reevaluate import differences, reevaluate
 from muster.judging.references import metrics
@@ -352,7 +352,7 @@ def test_one_node_that_cannot_be_judged_again_keeps_no_other_from_it(
 
     def record_reevaluation(run: records.RunRecord, *changes: Any) -> records.RunRecord:
         if run.node == "taken":
-            raise LeaseHeld("taken is held by run x")
+            raise NodeLeased("taken is leased by run x")
         if run.node == "broken":
             raise UnknownRevision("no revision 9 is kept")
         return original(run, *changes)

@@ -21,7 +21,15 @@ NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
 HOUR = datetime.timedelta(hours=1)
 LIMITS = Limits(fresh=100 * HOUR, level="standard")
 ALL = (*STAGES, *CLUSTER_STAGES)
-HELD_BACK = (State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA, State.RETIRED, State.REGISTERED, State.BURN_IN)
+OUT_OF_SERVICE = (
+    State.QUARANTINE,
+    State.TRIAGE,
+    State.REPAIR,
+    State.RMA,
+    State.RETIRED,
+    State.REGISTERED,
+    State.BURN_IN,
+)
 
 
 def node(state: State = State.CLUSTER_VALIDATION, *, shadow: bool = False) -> NodeRecord:
@@ -122,7 +130,7 @@ def test_a_fail_is_refused_whatever_else_there_is(odd: list[StageVerdict], state
     assert isinstance(decision_for([*WELL, *odd, failed], at=node(state, shadow=shadow)), Refuse)
 
 
-@pytest.mark.parametrize("state", HELD_BACK)
+@pytest.mark.parametrize("state", OUT_OF_SERVICE)
 def test_from_where_no_node_enters_no_person_may_admit(state: State) -> None:
     decision = decision_for(at=node(state))
     assert decision == Refuse((f"it is in {state}, and no node enters production from there",))

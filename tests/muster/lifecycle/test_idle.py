@@ -59,7 +59,7 @@ def test_which_nodes_are_chosen(
     limits = Limits(share, minutes, after * HOUR)
     choice = choose(nodes, NOW, idle, passes, limits, signs=signs, leased=leased, barred=lambda each: each.rack)
     service = [each for each in nodes if each.state in (State.PRODUCTION, State.REVALIDATION)]
-    held = [each for each in service if each.name in leased]
+    under_test = [each for each in service if each.name in leased]
     waiting = [each.name for each in service if each.name not in leased and each.state is State.REVALIDATION]
 
     def may(each: NodeRecord) -> bool:
@@ -74,7 +74,7 @@ def test_which_nodes_are_chosen(
     chosen = [name for name in picked if name not in waiting]
     assert set(chosen) <= eligible
     # Bounded, and not idle itself: a node that may be tested is, up to the share; those that wait come first.
-    room = max(0, max(1, int(len(service) * share)) - len(held))
+    room = max(0, max(1, int(len(service) * share)) - len(under_test))
     assert set(picked) - set(chosen) <= set(waiting)
     assert len(picked) - len(chosen) == min(len(waiting), room)
     assert picked[len(picked) - len(chosen) :] == chosen

@@ -94,7 +94,7 @@ def test_a_verdict_that_is_held_withdraws_no_node_and_admits_none(
         check_move(state, step, Evidence(run="dag/run", verdict=verdict, held=True))
         state = step
     assert state is State.PRODUCTION
-    assert held.held == "the breaker is open"
+    assert held.why_held == "the breaker is open"
     assert not held.withdraws(current)
 
 

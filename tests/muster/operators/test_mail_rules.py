@@ -92,7 +92,7 @@ def test_quiet_hours_hold_a_mail_until_they_end(monkeypatch: pytest.MonkeyPatch)
     use(monkeypatch, {"name": "day", "to": ["day@x.org"], "quiet": quiet}, {"name": "night", "to": ["night@x.org"]})
     clock = Clock(monkeypatch)
     report_of("n1")
-    assert records.outbox_waiting() == 1, "a mail that is held is not late"
+    assert records.outbox_waiting() == 1, "a mail that is delayed is not late"
     assert [each.key.split("/")[1] for each in records.outbox_pending(due=True)] == ["night"]
     clock.now += datetime.timedelta(hours=7, minutes=29)
     assert len(records.outbox_pending(due=True)) == 1
@@ -124,7 +124,7 @@ def test_quiet_hours_and_the_hours_fill_hold_notifications_too(monkeypatch: pyte
         report_of(f"n{number}")
     midnight = MONDAY.replace(hour=0, minute=0) + datetime.timedelta(days=1)
     assert [each.retry_at for each in records.outbox_pending()] == [midnight] * 3
-    assert report_of("n4").startswith("held")
+    assert report_of("n4").startswith("delayed")
     last = json.loads(records.outbox_message(records.outbox_pending()[-1].id))["known"]
     assert (last["node"], "n4" in last["headline"]) == ("", True)
     clock.now = midnight

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from muster import records
-from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, LeaseHeld, SameMachine
+from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, NodeLeased, SameMachine
 from muster.lifecycle.transitions import STAGES, Evidence, State
 from muster_criteria.model import Coverage, Verdict
 from tests.muster import fleet
@@ -39,17 +39,17 @@ class TestAdoption:
 
     def test_all_or_none(self) -> None:
         records.add_node(fleet.new_node("good"))
-        for name in ("failed", "held"):
+        for name in ("failed", "tested"):
             records.add_node(fleet.new_node(name))
         fleet.fail("failed")
         for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
             records.move_node("failed", state, "Ada", "looked at it")
-        records.acquire_lease("held", "dag", "run")
+        records.acquire_lease("tested", "dag", "run")
         with pytest.raises(BadInventory) as refused:
-            records.adopt_nodes(["good", "failed", "held", "nobody"], "Ada", "serves")
+            records.adopt_nodes(["good", "failed", "tested", "nobody"], "Ada", "serves")
         assert [problem.split(" and ")[0] for problem in refused.value.problems] == [
             "failed failed run failed__new",
-            "held is held by run run of dag: wait for it, or end it in Airflow",
+            "tested is leased by run run of dag: wait for it, or end it in Airflow",
             "no node 'nobody' is enrolled; see `muster node list`, or enrol it with `muster node add`",
         ]
         assert records.get_node("good").state is State.REGISTERED
@@ -239,7 +239,7 @@ class TestReplacement:
             with pytest.raises(IllegalMove, match="a named person who replaces"):
                 records.replace_node(NODE, actor, reason, host_key=new)
         records.acquire_lease(NODE, "dag", "run")
-        with pytest.raises(LeaseHeld, match="gpu-0001 is held by run run"):
+        with pytest.raises(NodeLeased, match="gpu-0001 is leased by run run"):
             records.replace_node(NODE, "Ada", "why", host_key=new)
         assert (records.get_node(NODE), records.node_events(NODE)) == before
         records.release_leases("dag", "run", "over")

@@ -54,7 +54,7 @@ class TestAlike:
         assert visit("c") is State.REGISTERED
         run = records.get_run(fleet.DAG, "c__new")
         assert run.verdict is Verdict.FAIL
-        assert "3 of 3 nodes of rack r1" in run.held
+        assert "3 of 3 nodes of rack r1" in run.why_held
         cause = records.open_findings("c")[0].finding
         assert (cause.rule, dict(cause.labels)) == (COMMON_CAUSE, {"by": "rack", "name": "r1"})
         assert "which is held" in records.node_events("c")[-1].reason
@@ -93,7 +93,7 @@ class TestAlike:
     def test_nodes_of_one_image_wait_in_whatever_rack_they_stand(self) -> None:
         visit("a", rack="r2"), visit("b", rack="r3")
         assert visit("c") is State.REGISTERED
-        assert "3 of 3 nodes of image kernel 6.1" in records.get_run(fleet.DAG, "c__new").held
+        assert "3 of 3 nodes of image kernel 6.1" in records.get_run(fleet.DAG, "c__new").why_held
 
     def test_simulated_nodes_say_nothing_of_real_ones(self) -> None:
         visit("a"), visit("b")
@@ -120,7 +120,7 @@ class TestAlike:
         records.record_stage(lease.dag_id, lease.run_id, parsed, marked, raw)
         records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
         node = records.get_node("c")
-        assert (node.state, node.held) == (State.PRODUCTION, f"{fleet.DAG}/c__again")
+        assert (node.state, node.held_run) == (State.PRODUCTION, f"{fleet.DAG}/c__again")
 
     def test_what_was_recorded_later_does_not_change_what_was_judged_then(self) -> None:
         visit("a")

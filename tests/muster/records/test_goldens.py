@@ -103,7 +103,7 @@ class TestPromotion:
             visited(node)
         assert findings(visited("c", gpu5="wrong")) == [("gpu5", Severity.WARNING, Action.RETEST)]
         visited("d")
-        assert only().why_not == "held: devices disagree (right by 31 and wrong by 1)"
+        assert only().why_not == "undecided: devices disagree (right by 31 and wrong by 1)"
 
     @pytest.mark.parametrize("leaves", ["out of service", "replaced"])
     def test_a_machine_that_is_gone_has_no_vote(self, leaves: str) -> None:

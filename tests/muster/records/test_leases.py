@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import delete, update
 
 from muster import records
-from muster.errors import LeaseHeld, LeaseLost, MusterError, UnknownNode
+from muster.errors import LeaseLost, MusterError, NodeLeased, UnknownNode
 from muster.lifecycle.transitions import State
 from muster.records.database import access
 from muster.records.database.engine import writing
@@ -23,7 +23,7 @@ from tests.muster import fleet
 RACER = """
 import sys
 from muster import records
-from muster.errors import LeaseHeld
+from muster.errors import NodeLeased
 records.list_nodes()
 print("ready", flush=True)
 sys.stdin.readline()
@@ -31,8 +31,8 @@ for _ in range(10):
     try:
         print(records.acquire_lease("gpu-0001", "dag", sys.argv[1]).token, flush=True)
         records.release_leases("dag", sys.argv[1], "over")
-    except LeaseHeld:
-        print("held", flush=True)
+    except NodeLeased:
+        print("leased", flush=True)
 """
 
 
@@ -42,7 +42,7 @@ class TestLeases:
         records.add_node(fleet.new_node())
         first = records.acquire_lease("gpu-0001", "dag", "one")
         assert records.acquire_lease("gpu-0001", "dag", "one") == first
-        with pytest.raises(LeaseHeld, match="gpu-0001 is held by run one of dag since"):
+        with pytest.raises(NodeLeased, match="gpu-0001 is leased by run one of dag since"):
             records.acquire_lease("gpu-0001", "dag", "two")
         assert records.live_leases() == [first]
 
@@ -104,7 +104,7 @@ class TestLeases:
         assert records.release_leases("dag", "two", "over") == []
         assert records.get_lease("gpu-0001") is not None
 
-    def test_an_unknown_node_cannot_be_held(self) -> None:
+    def test_an_unknown_node_cannot_be_leased(self) -> None:
         with pytest.raises(UnknownNode, match="muster node add"):
             records.acquire_lease("nobody", "dag", "one")
 
@@ -119,15 +119,15 @@ class TestLeases:
             barrier.wait()
             try:
                 outcomes.append(records.acquire_lease("gpu-0001", "dag", run).token)
-            except LeaseHeld:
-                outcomes.append("held")
+            except NodeLeased:
+                outcomes.append("leased")
 
         threads = [threading.Thread(target=race, args=(f"run-{index}",)) for index in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert sorted(map(str, outcomes))[1:] == ["held"] * 7
+        assert sorted(map(str, outcomes))[1:] == ["leased"] * 7
 
     @pytest.mark.both_dialects
     def test_processes_that_race_for_one_node(self) -> None:
@@ -150,7 +150,7 @@ class TestLeases:
         answers = [racer.communicate(timeout=60)[0].split() for racer in racers]
         assert [racer.returncode for racer in racers] == [0, 0, 0]
         assert [len(answer) for answer in answers] == [10, 10, 10]
-        tokens = sorted(int(word) for answer in answers for word in answer if word != "held")
+        tokens = sorted(int(word) for answer in answers for word in answer if word != "leased")
         assert len(tokens) == len(set(tokens)) > 0
 
     @pytest.mark.parametrize("stage", ["intake", "burn_in", "integrity"])

@@ -8,7 +8,7 @@ import pytest
 
 from muster import records
 from muster.lifecycle.transitions import State
-from muster_criteria.model import COMMON_CAUSE, HELD, Finding, Severity, Verdict
+from muster_criteria.model import COMMON_CAUSE, SHARED_CAUSE, Finding, Severity, Verdict
 from tests.muster import fleet
 
 NODE, OTHER = "gpu-0001", "gpu-0002"
@@ -89,7 +89,7 @@ def test_what_has_no_serial_is_followed_by_its_name_on_the_same_machine() -> Non
     "finding",
     [
         fleet.finding(severity=Severity.WARNING),
-        fleet.finding(confidence=HELD),
+        fleet.finding(confidence=SHARED_CAUSE),
         fleet.finding(rule=COMMON_CAUSE),
     ],
 )

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from muster import records
-from muster.errors import DifferentMachine, LeaseHeld, NoPerson, UnknownNode, UnknownRun
+from muster.errors import DifferentMachine, NodeLeased, NoPerson, UnknownNode, UnknownRun
 from muster.lifecycle.current import INCONCLUSIVE, current_of, thoroughness
 from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
 from muster.records import StageVerdict
@@ -126,11 +126,11 @@ class TestBlocks:
         leases = records.acquire_leases(BLOCK, "cluster", "one")
         assert [lease.node for lease in leases] == list(BLOCK)
         assert records.acquire_leases(reversed(BLOCK), "cluster", "one") == leases
-        with pytest.raises(LeaseHeld, match=r"gpu-0001 is held by run one of cluster since .*, gpu-0002 is held"):
+        with pytest.raises(NodeLeased, match=r"gpu-0001 is leased by run one of cluster since .*, gpu-0002 is leased"):
             records.acquire_leases(BLOCK[:2], "cluster", "two")
         assert records.release_leases("cluster", "one", "over") == list(BLOCK)
         records.acquire_lease("gpu-0002", "dag", "three")
-        with pytest.raises(LeaseHeld):
+        with pytest.raises(NodeLeased):
             records.acquire_leases(BLOCK, "cluster", "two")
         with pytest.raises(UnknownNode):
             records.acquire_leases(["gpu-0001", "nobody"], "cluster", "two")
@@ -148,7 +148,7 @@ class TestBlocks:
                 try:
                     leases = records.acquire_leases(nodes, "cluster", f"{run}-{turn}")
                     outcomes.append(tuple(lease.node for lease in leases))
-                except LeaseHeld:
+                except NodeLeased:
                     outcomes.append(())
                 barrier.wait()
                 records.release_leases("cluster", f"{run}-{turn}", "over")

@@ -50,14 +50,14 @@ def state(name: str) -> State:
 
 def test_past_the_limit_a_verdict_is_held_and_the_node_goes_on_serving() -> None:
     serve("a", "b", "c", "d")
-    assert not retest("a").held
+    assert not retest("a").why_held
     assert retest("b").state_after is State.QUARANTINE
     assert records.breaker().open
     held = retest("c")
     assert (held.verdict, held.state_after) == (Verdict.FAIL, State.PRODUCTION)
-    assert held.held.startswith("the circuit breaker is open: 2 of 4 nodes were withdrawn")
+    assert held.why_held.startswith("the circuit breaker is open: 2 of 4 nodes were withdrawn")
     node = records.get_node("c")
-    assert (node.state, node.held) == (State.PRODUCTION, f"{fleet.DAG}/{held.run_id}")
+    assert (node.state, node.held_run) == (State.PRODUCTION, f"{fleet.DAG}/{held.run_id}")
     last = records.node_events("c")[-1]
     assert (last.from_state, last.to_state) == (State.REVALIDATION, State.PRODUCTION)
     assert last.evidence["held"]
@@ -68,9 +68,9 @@ def test_past_the_limit_a_verdict_is_held_and_the_node_goes_on_serving() -> None
 def test_a_warning_that_would_take_a_node_out_of_service_is_held() -> None:
     serve("a", "b", "c", "d")
     retest("a"), retest("b")
-    assert retest("c", Verdict.WARN).held
+    assert retest("c", Verdict.WARN).why_held
     assert state("c") is State.PRODUCTION
-    assert not retest("d", Verdict.PASS).held
+    assert not retest("d", Verdict.PASS).why_held
     assert state("d") is State.PRODUCTION
 
 
@@ -88,16 +88,16 @@ def test_real_and_simulated_fleets_have_a_breaker_each() -> None:
     serve("w", "x", "y", "z")
     retest("a"), retest("b")
     assert (records.breaker(simulated=True).open, records.breaker().open) == (True, False)
-    assert not retest("w").held
-    assert retest("c").held
+    assert not retest("w").why_held
+    assert retest("c").why_held
 
 
 def test_a_later_pass_settles_what_was_held() -> None:
     serve("a", "b", "c", "d")
     retest("a"), retest("b"), retest("c")
-    assert records.get_node("c").held
-    assert not retest("c", Verdict.PASS).held
-    assert not records.get_node("c").held
+    assert records.get_node("c").held_run
+    assert not retest("c", Verdict.PASS).why_held
+    assert not records.get_node("c").held_run
 
 
 def test_a_later_test_withdraws_it_once_the_breaker_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,19 +105,19 @@ def test_a_later_test_withdraws_it_once_the_breaker_is_closed(monkeypatch: pytes
     retest("a"), retest("b"), retest("c")
     monkeypatch.setenv("MUSTER_BREAKER_SHARE", "0.75")
     retest("c")
-    assert (state("c"), records.get_node("c").held) == (State.QUARANTINE, "")
+    assert (state("c"), records.get_node("c").held_run) == (State.QUARANTINE, "")
 
 
 def test_a_person_withdraws_it_or_keeps_it() -> None:
     serve("a", "b", "c", "d")
     retest("a"), retest("b"), retest("c"), retest("d")
-    assert records.move_node("c", State.QUARANTINE, "Ada", "I believe it").held == ""
+    assert records.move_node("c", State.QUARANTINE, "Ada", "I believe it").held_run == ""
     assert records.breaker().withdrawn == ("a", "b"), "a person's decision is not the judge's"
     for actor, reason in (("muster", "because"), ("Ada", " ")):
         with pytest.raises(NoPerson):
             records.keep_in_service("d", actor, reason)
     kept = records.keep_in_service("d", "Ada", "a bad driver, not the GPU")
-    assert (kept.state, kept.held) == (State.PRODUCTION, "")
+    assert (kept.state, kept.held_run) == (State.PRODUCTION, "")
     assert records.node_events("d")[-1].reason == "kept in service: a bad driver, not the GPU"
     with pytest.raises(IllegalMove, match="no verdict on d is held"):
         records.keep_in_service("d", "Ada", "again")
@@ -129,5 +129,5 @@ def test_verdicts_at_once_do_not_slip_past_the_limit() -> None:
     serve(*names)
     with ThreadPoolExecutor(max_workers=len(names)) as runs:
         ended = list(runs.map(retest, names))
-    assert sum(not run.held for run in ended) == 3
+    assert sum(not run.why_held for run in ended) == 3
     assert sum(state(name) is State.QUARANTINE for name in names) == 3

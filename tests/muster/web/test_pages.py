@@ -201,7 +201,7 @@ def test_what_could_not_be_made_is_made_anew() -> None:
 
 def test_a_held_verdict_waits_for_a_person(client: TestClient) -> None:
     row = dataclasses.replace(
-        _row("n1", State.PRODUCTION), held="dag/run", headline="gpu3 is slow.", verdict=Verdict.FAIL
+        _row("n1", State.PRODUCTION), held_run="dag/run", headline="gpu3 is slow.", verdict=Verdict.FAIL
     )
     (waiting,) = web.fleet.attention([row, _row("n2", State.PRODUCTION)])
     assert (waiting.node, waiting.why) == ("n1", "gpu3 is slow.")

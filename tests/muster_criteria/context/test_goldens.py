@@ -57,14 +57,14 @@ class TestPromotion:
         sightings += [seen(f"gpu x{number}", f"x{number}", "other") for number in range(dissenting)]
         agreed = consensus(sightings)
         assert bool(agreed.digest) is promoted
-        assert agreed.why_not.startswith("held") is not promoted
+        assert agreed.why_not.startswith("undecided") is not promoted
 
     def test_equal_halves_make_no_golden(self) -> None:
         halves = [seen(f"gpu {number}", f"n{number}", "right" if number % 2 else "other") for number in range(40)]
         assert not consensus(halves).digest
 
     def test_a_device_that_once_gave_other_bits_dissents(self) -> None:
-        assert consensus([*THREE, seen("gpu 1", "a", "other")]).why_not.startswith("held")
+        assert consensus([*THREE, seen("gpu 1", "a", "other")]).why_not.startswith("undecided")
 
     def test_a_suspect_has_no_vote(self) -> None:
         dissent = seen("gpu x", "x", "other")

@@ -81,7 +81,7 @@ def test_varied_series_have_outliers_only_where_they_are_rare(frozen: Frozen) ->
         assert ("siblings" in rules) is reported
 
 
-def test_a_scale_learned_from_few_is_believed_the_less(frozen: Frozen) -> None:
+def test_a_scale_estimated_from_few_is_believed_the_less(frozen: Frozen) -> None:
     """Without a tail a Gaussian variation is taken for granted, and its scale for as uncertain as it is."""
     catalogue = keyed(frozen.today, FLEET.comparisons).catalogue
     series = [each.key[1] for each in catalogue].index("clock_0")
@@ -186,7 +186,7 @@ def test_bad_siblings_do_not_mask_each_other(frozen: Frozen, bad: int) -> None:
     found = frozen.sweep(today)
 
     assert found.verdicts.loc[NODE, "verdict"] == "FAIL"
-    assert found.verdicts.loc[NODE, "held"] == ""
+    assert found.verdicts.loc[NODE, "cause"] == ""
     failed = found.findings[(found.findings["breach"] == "fail") & (found.findings["rule"] == "peers")]
     assert {f"gpu{slot}" for slot in range(bad)} <= set(failed["device"])
 
@@ -195,7 +195,7 @@ def test_all_devices_alike_are_a_common_cause_and_failure_waits(frozen: Frozen) 
     found = frozen.sweep(scaled(level(frozen), 0.9, metric="work_0"))
 
     assert found.verdicts.loc[NODE, "verdict"] == "FAIL"
-    assert "fail alike in work_0" in found.verdicts.loc[NODE, "held"]
+    assert "fail alike in work_0" in found.verdicts.loc[NODE, "cause"]
     assert set(found.causes["fault"]) == {"software"}
 
 

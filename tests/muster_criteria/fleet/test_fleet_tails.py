@@ -46,7 +46,7 @@ def test_healthy_parts_exceed_a_threshold_no_more_often_than_it_allows(draw: Dra
 
 
 def limits_beside(draw: Draw, others: list[Draw], weight: float = 1.0) -> list[float]:
-    """The threshold of a metric in each of 40 fleets of 1,000 nodes, learned beside these others."""
+    """The threshold of a metric in each of 40 fleets of 1,000 nodes, estimated beside these others."""
     limits = []
     for seed in range(40):
         rng = np.random.default_rng(seed)

@@ -225,7 +225,7 @@ esac
 """
 
 
-def test_a_reader_without_privilege_learns_when_each_message_came(tmp_path, monkeypatch):
+def test_a_reader_without_privilege_reads_when_each_message_came(tmp_path, monkeypatch):
     """Under dmesg_restrict only the journal is left; without its times an old error would count as a new one."""
     for name, script in (("dmesg", "#!/bin/sh\nexit 1\n"), ("journalctl", JOURNAL), ("sudo", "#!/bin/sh\nexit 1\n")):
         (tmp_path / name).write_text(script)

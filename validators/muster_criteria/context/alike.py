@@ -11,7 +11,17 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
-from muster_criteria.model import COMMON_CAUSE, HELD, XID, Action, FaultClass, Finding, Judgement, Severity, subject
+from muster_criteria.model import (
+    COMMON_CAUSE,
+    SHARED_CAUSE,
+    XID,
+    Action,
+    FaultClass,
+    Finding,
+    Judgement,
+    Severity,
+    subject,
+)
 from muster_criteria.stage.fleet_findings import FAILED
 from muster_criteria.stage.rules import KINDS
 from muster_criteria.words import listed
@@ -69,13 +79,13 @@ def beside_others(judgement: Judgement, node: str, groups: Mapping[str, str], ot
         return judgement
     explained = {cause.metric for cause in causes}
     action = {cause.metric: cause.action for cause in reversed(causes)}
-    held = tuple(
-        dataclasses.replace(each, confidence=min(each.confidence, HELD), action=action[symptom(each)])
+    findings = tuple(
+        dataclasses.replace(each, confidence=min(each.confidence, SHARED_CAUSE), action=action[symptom(each)])
         if symptom(each) in explained
         else each
         for each in judgement.findings
     )
-    return dataclasses.replace(judgement, findings=(*causes, *held))
+    return dataclasses.replace(judgement, findings=(*causes, *findings))
 
 
 def _cause(

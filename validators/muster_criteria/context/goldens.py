@@ -124,10 +124,10 @@ def consensus(sightings: Iterable[Sighting], suspects: Collection[str] = ()) -> 
     dissenting = {each.subject for each in voting if each.digest != first}
     devices = {each.subject for each in voting} - dissenting
     nodes = {each.node for each in voting if each.subject in devices}
-    held = {each.node for each in voting if each.subject in dissenting}
-    if len(held) > DISSENT_MAX * len(nodes | held):
+    opposing = {each.node for each in voting if each.subject in dissenting}
+    if len(opposing) > DISSENT_MAX * len(nodes | opposing):
         counted = listed([f"{digest[:SHOWN]} by {count}" for digest, count in votes.most_common()])
-        return Consensus("", f"held: devices disagree ({counted})", len(devices), len(nodes))
+        return Consensus("", f"undecided: devices disagree ({counted})", len(devices), len(nodes))
     if len(devices) < DEVICES_MIN or len(nodes) < NODES_MIN:
         agreed = f"{len(devices)} devices on {len(nodes)} nodes have agreed so far, of {DEVICES_MIN} on {NODES_MIN}"
         return Consensus("", agreed, len(devices), len(nodes))

@@ -2,7 +2,7 @@
 
 Inlet, place in the rack and cooling move the clock of healthy parts as they move their temperature, so at a given
 temperature healthy parts differ less. A part that is cooled badly is found by its thermal resistance; one that is slow
-for its temperature is slow. The slope is learned from the fleet: no physics is assumed but that it is a line.
+for its temperature is slow. The slope is estimated from the fleet: no physics is assumed but that it is a line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def slopes_of(frame: pd.DataFrame) -> Slopes:
     return {(str(sku), str(kind), str(metric)): float(slope) for sku, kind, metric, slope in rows}
 
 
-def learned_slopes(indices: Keyed, readings: Keyed, ratio: Numbers) -> pd.DataFrame:
+def estimated_slopes(indices: Keyed, readings: Keyed, ratio: Numbers) -> pd.DataFrame:
     """The slope of each index that has something to explain it, by least squares over devices without outliers."""
     found = []
     for plain, at in _pairs(indices):

@@ -1,4 +1,4 @@
-"""Distances of healthy devices by each rule: scales and tails, learned from a fleet's last visits."""
+"""Distances of healthy devices by each rule: scales and tails, estimated from a fleet's last visits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster_criteria.fleet.budget import Budget
 from muster_criteria.fleet.cells import Cells, cells_of
 from muster_criteria.fleet.comparisons import Comparison, Spread
 from muster_criteria.fleet.distances import Distances, distances, family_indices, own_changes
-from muster_criteria.fleet.explained import learned_slopes, slopes_of, without_given
+from muster_criteria.fleet.explained import estimated_slopes, slopes_of, without_given
 from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, keyed, together
 from muster_criteria.fleet.tails import PROBABILITIES, tails_of
 from muster_criteria.fleet.timeline import Matrix, Timeline, row_medians, timeline
@@ -29,12 +29,12 @@ or over all metrics of a kind (``metric`` empty) for those with too few. ``repea
 
 GAUSSIAN_MAD = 1.4826
 DRIFT_VISITS = 4
-"""Latest visits of each device from which its distances from its own past are learned."""
+"""Latest visits of each device from which its distances from its own past are estimated."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Learned:
-    """Figures learned from a fleet's readings; the fields are those of ``snapshot.Snapshot``."""
+class Estimated:
+    """Figures estimated from a fleet's readings; the fields are those of ``snapshot.Snapshot``."""
 
     cells: pd.DataFrame
     scales: pd.DataFrame
@@ -56,7 +56,7 @@ class _Sample:
     milder: Numbers
 
 
-def learn(readings: pd.DataFrame, comparisons: Sequence[Comparison], budget: Budget) -> Learned:
+def estimate(readings: pd.DataFrame, comparisons: Sequence[Comparison], budget: Budget) -> Estimated:
     """Cells, scales and tails of these readings."""
     fleet = within_weight(keyed(readings, comparisons, by_day=True))
     latest = _latest(fleet)
@@ -64,7 +64,7 @@ def learn(readings: pd.DataFrame, comparisons: Sequence[Comparison], budget: Bud
     usual, _ = Cells(cells).usual(latest)
     ratio = latest.value / usual
     indices = family_indices(latest, ratio)
-    slopes = learned_slopes(indices, latest, ratio)
+    slopes = estimated_slopes(indices, latest, ratio)
     indices = together(indices, without_given(indices, latest, ratio, slopes_of(slopes)))
     cells = pd.concat([cells, cells_of(indices, budget.peers_min)], ignore_index=True) if len(indices) else cells
     measured = distances(fleet, Cells(cells), slopes_of(slopes), budget.siblings_min)
@@ -72,7 +72,7 @@ def learn(readings: pd.DataFrame, comparisons: Sequence[Comparison], budget: Bud
     scales = pd.DataFrame([row for each in samples for row in _scales(each, measured.readings, budget)], columns=SCALES)
     tails = pd.DataFrame([row for each in samples for row in _tails(each, measured.readings, budget)], columns=TAILS)
     everything = together(latest, indices)
-    return Learned(
+    return Estimated(
         cells=cells,
         scales=scales,
         tails=tails,

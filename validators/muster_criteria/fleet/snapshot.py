@@ -23,7 +23,7 @@ from muster_criteria.fleet.budget import STANDARD
 from muster_criteria.fleet.cells import Cells
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.explained import Slopes
-from muster_criteria.fleet.outliers import SCALES, TAILS, learn
+from muster_criteria.fleet.outliers import SCALES, TAILS, estimate
 
 SCHEMA = "muster.snapshot/5"
 _TABLES = {"cells": cells_module.COLUMNS, "scales": SCALES, "tails": TAILS, "slopes": explained.COLUMNS}
@@ -110,21 +110,21 @@ def build_snapshot(
     """The snapshot of these readings (see ``readings.COLUMNS``) as of ``at`` (with zone).
 
     Give the last few visits of each device where there are any: medians come from the latest value of each device; from
-    several visits the distances of a device from its own past are learned, without which drift and repeats only warn.
+    several visits the distances of a device from its own past are estimated, without which drift and repeats only warn.
     Readings after ``at`` and those of nodes in ``exclude`` (open findings, quarantined) are left out.
     """
     made_at = at.astimezone(datetime.UTC)
     kept = (readings["at"] <= made_at.timestamp() / 86400.0) & ~readings["node"].isin(list(exclude))
-    learned = learn(readings[kept].reset_index(drop=True), comparisons, STANDARD)
+    estimated = estimate(readings[kept].reset_index(drop=True), comparisons, STANDARD)
     snapshot = Snapshot(
         version="",
         made_at=made_at,
-        cells=learned.cells,
-        scales=learned.scales,
-        tails=learned.tails,
-        slopes=learned.slopes,
-        low=learned.low,
-        varied=learned.varied,
-        nodes=learned.nodes,
+        cells=estimated.cells,
+        scales=estimated.scales,
+        tails=estimated.tails,
+        slopes=estimated.slopes,
+        low=estimated.low,
+        varied=estimated.varied,
+        nodes=estimated.nodes,
     )
     return dataclasses.replace(snapshot, version=_digest(snapshot))

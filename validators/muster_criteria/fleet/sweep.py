@@ -22,18 +22,18 @@ from muster_criteria.sku_files.model import Sku
 
 FINDINGS = (
     "node", "device", "kind", "metric", "labels", "unit", "rule", "breach", "value", "expected", "share", "threshold",
-    "repeats", "run", "fault", "action", "held",
+    "repeats", "run", "fault", "action", "cause",
 )  # fmt: skip
 """``rule``: peers, siblings, drift, cusum, node_peers, node_drift, or a SKU's floor, ceiling, exactly, expected,
 expected_devices. ``breach``: "fail"; "retest": an outlier that a second reading may explain; "warn": one that it
 cannot, or that was seen twice; "cleared": an outlier that a repeat did not show again; "invalid": something else was
 measured. ``expected``: the reference, in unit. ``share``: distance from it, adverse positive. ``threshold``: the share
-beyond which one reading fails (infinite: nothing fails here). ``held``: the common cause to exclude before the
+beyond which one reading fails (infinite: nothing fails here). ``cause``: the common cause to exclude before the
 device is suspected. Rules about a node's own level have device "node" and metric "<metric>_level": relative to the
 peers."""
 
-VERDICTS = ("verdict", "held", "reason")
-"""Per node (index): FAIL, RETEST, WARN or PASS; NONE where nothing had peers to compare with. ``held``: the common
+VERDICTS = ("verdict", "cause", "reason")
+"""Per node (index): FAIL, RETEST, WARN or PASS; NONE where nothing had peers to compare with. ``cause``: the common
 cause, where all failing findings have one. Coverage is checked by the judge of each stage: a sweep knows only what was
 measured."""
 
@@ -73,7 +73,7 @@ def sweep(
     parts = [part for parts, _ in found for part in parts]
     findings = _without_invalid(pd.concat([*parts, _absolute(today, skus or {}, stage)], ignore_index=True))
     causes = common_causes(findings, _present(today))
-    findings["held"] = cause_of_each(findings, causes)
+    findings["cause"] = cause_of_each(findings, causes)
     findings = findings.sort_values(["node", "device", "metric", "labels", "rule", "expected"], kind="stable")
     findings = findings.reset_index(drop=True)
     judged = {node for _, nodes in found for node in nodes}
@@ -136,7 +136,7 @@ def _findings(rule: RuleResult, measured: Distances, runs: pd.Index) -> pd.DataF
         "run": runs[of.run[reading]].astype(str) if len(reading) else "",
         "fault": [each.comparison.fault.value for each in series],
         "action": [each.comparison.action.value for each in series],
-        "held": "",
+        "cause": "",
     }
     return pd.DataFrame(columns, columns=list(FINDINGS))
 
@@ -149,7 +149,7 @@ def _absolute(today: pd.DataFrame, skus: Mapping[str, Sku], stage: str) -> pd.Da
         for name in ("node", "device", "kind", "metric", "labels", "unit", "run")
     }
     columns |= {name: broken[name].to_numpy() for name in ("rule", "breach", "expected", "share", "fault", "action")}
-    columns |= {"value": rows["value"].to_numpy(), "threshold": 0.0, "repeats": 1, "held": ""}
+    columns |= {"value": rows["value"].to_numpy(), "threshold": 0.0, "repeats": 1, "cause": ""}
     return pd.DataFrame(columns, columns=list(FINDINGS))
 
 
@@ -168,7 +168,7 @@ def _verdicts(today: pd.DataFrame, judged: set[str], findings: pd.DataFrame) -> 
     names = today["node"].cat.categories
     nodes = names[np.unique(codes[codes >= 0])].astype(str).tolist()
     table = pd.DataFrame(
-        {"verdict": "PASS", "held": "", "reason": ""}, index=pd.Index(nodes, name="node"), dtype=object
+        {"verdict": "PASS", "cause": "", "reason": ""}, index=pd.Index(nodes, name="node"), dtype=object
     )
     table.loc[~table.index.isin(judged), "verdict"] = "NONE"
     for breach, verdict in reversed(_VERDICT_OF.items()):
@@ -177,9 +177,9 @@ def _verdicts(today: pd.DataFrame, judged: set[str], findings: pd.DataFrame) -> 
         table.loc[worst["node"], "verdict"] = verdict
         table.loc[worst["node"], "reason"] = [_reason(row) for row in worst.itertuples(index=False)]
     failing = findings[findings["breach"] == "fail"]
-    own = set(failing.loc[failing["held"] == "", "node"])
+    own = set(failing.loc[failing["cause"] == "", "node"])
     waits = failing[~failing["node"].isin(own)].drop_duplicates("node")
-    table.loc[waits["node"], "held"] = waits["held"].to_numpy()
+    table.loc[waits["node"], "cause"] = waits["cause"].to_numpy()
     return table
 
 

@@ -27,7 +27,7 @@ class Thresholds:
     any.
 
     They follow from chance alone, however small; the least effect that counts is policy and comes on top. NaN where
-    the rule does not apply, since no scale was learned.
+    the rule does not apply, since no scale was estimated.
     """
 
     snapshot: Snapshot
@@ -61,8 +61,8 @@ class Thresholds:
         rows = zip(*(self.snapshot.scales[name] for name in columns), strict=True)
         return {tuple(row[:-2]): (float(row[-2]), int(row[-1])) for row in rows}
 
-    def _learned(self, rule: str, at: int) -> Numbers:
-        """One figure of the rule's scales for each (SKU, series); NaN where none was learned."""
+    def _estimated(self, rule: str, at: int) -> Numbers:
+        """One figure of the rule's scales for each (SKU, series); NaN where none was estimated."""
         nothing = (np.nan, np.nan)
         return np.array(
             [[self._scales.get((rule, sku, *each.key), nothing)[at] for each in self.catalogue] for sku in self.skus]
@@ -77,7 +77,7 @@ class Thresholds:
         return {(str(r), int(n), str(s), str(k), str(m)): tables[at] for at, (r, n, s, k, m) in enumerate(keys)}
 
     def tail(self, rule: str, repeats: int, sku: str, series: Series) -> Numbers | None:
-        """The tail of this metric's pool, else that of its kind; None where neither was learned.
+        """The tail of this metric's pool, else that of its kind; None where neither was estimated.
 
         The milder of two readings is no further off than either, whatever a small sample shows.
         """
@@ -89,8 +89,8 @@ class Thresholds:
 
     @functools.cache  # noqa: B019
     def scale(self, rule: str) -> Numbers:
-        """The rule's scale for each (SKU, series), as a share; NaN where none was learned."""
-        return self._learned(rule, 0)
+        """The rule's scale for each (SKU, series), as a share; NaN where none was estimated."""
+        return self._estimated(rule, 0)
 
     @functools.cache  # noqa: B019
     def critical(self, rule: str, repeats: int = 1, *, has_past: bool = True) -> Numbers:
@@ -118,7 +118,7 @@ class Thresholds:
         found = np.asarray(self.scale(rule) * self.budget.retest_z)
         if not self.snapshot.varied:
             return found
-        sizes = self._learned(rule, 1)
+        sizes = self._estimated(rule, 1)
         for row, sku in enumerate(self.skus):
             for column, series in enumerate(self.catalogue):
                 if varies_by_part(rule, series.comparison.spread) and np.isfinite(sizes[row, column]):

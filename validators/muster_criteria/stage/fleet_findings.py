@@ -12,7 +12,7 @@ from muster_criteria.devices import kind_of
 from muster_criteria.fleet.budget import NODE_RULES, varies_by_part
 from muster_criteria.fleet.causes import DEVICE_SHARE, is_common
 from muster_criteria.fleet.comparisons import Comparison
-from muster_criteria.model import COMMON_CAUSE, HELD, Action, FaultClass, Finding, Severity, Variant, subject
+from muster_criteria.model import COMMON_CAUSE, SHARED_CAUSE, Action, FaultClass, Finding, Severity, Variant, subject
 from muster_criteria.sku_files.limits import labelled
 from muster_criteria.stage.rules import FLEET_KINDS, SEVERITY, Rule
 from muster_criteria.words import figure, listed
@@ -136,8 +136,8 @@ def corroborated(findings: Sequence[Finding]) -> list[Finding]:
 def with_common_causes(findings: Iterable[Finding], devices: Mapping[str, int]) -> list[Finding]:
     """The findings, and one more for each metric (or driver message) in which most devices of a kind fail alike.
 
-    The node still fails. The devices' own findings get the action ``fix software`` and at most the confidence ``HELD``.
-    ``devices``: {kind: number in the node}.
+    The node still fails. The devices' own findings get the action ``fix software`` and at most the confidence
+    ``SHARED_CAUSE``. ``devices``: {kind: number in the node}.
     """
     given = list(findings)
     failing: dict[tuple[str, str], set[str]] = {}
@@ -151,7 +151,7 @@ def with_common_causes(findings: Iterable[Finding], devices: Mapping[str, int]) 
     }
     causes = [_cause(kind, metric, alike, given) for (kind, metric), alike in sorted(common.items())]
     kept = [
-        dataclasses.replace(each, confidence=min(each.confidence, HELD), action=Action.FIX_SOFTWARE)
+        dataclasses.replace(each, confidence=min(each.confidence, SHARED_CAUSE), action=Action.FIX_SOFTWARE)
         if each.severity is Severity.CRITICAL and (kind_of(each.device), subject(each)) in common
         else each
         for each in given

@@ -25,7 +25,7 @@ TERM_WAIT_S = 3.5
 KILL_WAIT_S = 2.0
 
 LOCK_WAIT_S = 3.0
-"""The fence is only ever held for one small write."""
+"""The fence is taken for one small write."""
 
 
 class Fenced(Exception):

@@ -14,7 +14,7 @@ from muster_node.workloads.common import seed_of
 from muster_node.workloads.transformer import Shape, Transformer
 
 RATE = 0.05
-"""Learning rate. It only has to move the weights, not to learn well."""
+"""Learning rate. It only has to move the weights, not to train well."""
 
 
 Part = Tuple[str, str]

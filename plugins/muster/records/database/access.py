@@ -75,7 +75,7 @@ def move(session: Session, node: Node, to: State, actor: str, reason: str, evide
     node.state = to
     node.shadow = evidence.adopted and to is State.PRODUCTION
     if to not in SERVING or evidence.person:
-        node.held = ""
+        node.held_run = ""
     write_event(session, node.name, current, to, actor, reason, evidence_json(evidence))
     if to not in SERVING:
         valid = (CertificateRow.node == node.name, CertificateRow.revoked == "")
@@ -127,7 +127,7 @@ def to_node(row: Node) -> NodeRecord:
         state=State(row.state), launch=dict(row.launch), work_dir=row.work_dir, rack=row.rack, pool=row.pool,
         labels=dict(row.labels), simulated=row.simulated, added_at=row.added_at, contact_at=row.contact_at,
         inconclusive=row.inconclusive, machine_since=row.machine_since, shadow=row.shadow,
-        held=row.held, bmc=dict(row.bmc),
+        held_run=row.held_run, bmc=dict(row.bmc),
     )  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def to_run(row: Run) -> RunRecord:
         forced=row.forced, required_stages=tuple(row.required_stages), state_before=State(row.state_before),
         state_after=State(row.state_after) if row.state_after else None,
         verdict=Verdict(row.verdict) if row.verdict else None, headline=row.headline, simulated=row.simulated,
-        started_at=row.started_at, ended_at=row.ended_at, held=row.held, started_by=row.started_by,
+        started_at=row.started_at, ended_at=row.ended_at, why_held=row.why_held, started_by=row.started_by,
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ class Node(Base):
     """A machine under its name. ``fence`` is the highest fencing token ever given out for it; it only grows.
 
     ``machine_since``: since when the present machine has the name. ``shadow``: adopted while it served, unverified.
-    ``held``: "dag_id/run_id" of the run whose verdict the circuit breaker holds, until a person or another test
+    ``held_run``: "dag_id/run_id" of the run whose verdict the circuit breaker holds, until a person or another test
     decides. ``bmc``: address of its BMC, without secrets.
     """
 
@@ -47,7 +47,7 @@ class Node(Base):
     contact_at: Mapped[datetime.datetime | None]
     machine_since: Mapped[datetime.datetime]
     shadow: Mapped[bool] = mapped_column(default=False)
-    held: Mapped[str] = mapped_column(default="")
+    held_run: Mapped[str] = mapped_column(default="")
     bmc: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
 
@@ -84,7 +84,7 @@ class Placement(Base):
 
 
 class Lease(Base):
-    """Who held a node and with which token; the row without ``released_at`` is the one that holds it now."""
+    """Who leased a node and with which token; the row without ``released_at`` is the one that is in force."""
 
     __tablename__ = "leases"
     __table_args__ = (
@@ -107,8 +107,8 @@ class Lease(Base):
 class Run(Base):
     """What one DAG run did with one node; a run that tests a block of nodes has a row for each.
 
-    ``held``: why the circuit breaker kept its verdict from withdrawing the node, "" if it did not. ``started_by``: the
-    login that started it in Airflow or over REST, "" if a program did.
+    ``why_held``: why the circuit breaker kept its verdict from withdrawing the node, "" if it did not. ``started_by``:
+    the login that started it in Airflow or over REST, "" if a program did.
     """
 
     __tablename__ = "runs"
@@ -133,7 +133,7 @@ class Run(Base):
     state_after: Mapped[str | None]
     verdict: Mapped[str | None]
     headline: Mapped[str] = mapped_column(default="")
-    held: Mapped[str] = mapped_column(default="")
+    why_held: Mapped[str] = mapped_column(default="")
     simulated: Mapped[bool]
     identity: Mapped[dict[str, Any]] = mapped_column(default=dict)
     environment: Mapped[dict[str, Any]] = mapped_column(default=dict)

@@ -14,7 +14,7 @@ from muster.records.database.engine import reading
 from muster.records.database.models import FindingRow, Node, Part, Placement, Run, StageRecord
 from muster.records.parts import real_serials, serials_at
 from muster_criteria.devices import kind_of
-from muster_criteria.model import COMMON_CAUSE, HELD, Severity
+from muster_criteria.model import COMMON_CAUSE, SHARED_CAUSE, Severity
 
 if TYPE_CHECKING:
     from muster_criteria.measured import StageResult
@@ -47,7 +47,7 @@ def _failures(before: datetime.datetime) -> Select[str, str, int, datetime.datet
         .join(StageRecord, FindingRow.stage == StageRecord.id)
         .join(Run, StageRecord.run == Run.id)
         .where(
-            FindingRow.severity == str(Severity.CRITICAL), FindingRow.confidence > HELD,
+            FindingRow.severity == str(Severity.CRITICAL), FindingRow.confidence > SHARED_CAUSE,
             FindingRow.rule != COMMON_CAUSE, StageRecord.recorded_at < before,
         )
     )  # fmt: skip

@@ -139,7 +139,7 @@ def _nodes(session: Session, now: datetime.datetime) -> tuple[NodeFigures, ...]:
         CertificateRow.issued_at >= Node.machine_since,
     )  # fmt: skip
     query = select(
-        Node.name, Node.sku, Node.rack, Node.state, Node.simulated, Node.shadow, Node.held != "",
+        Node.name, Node.sku, Node.rack, Node.state, Node.simulated, Node.shadow, Node.held_run != "",
         func.coalesce(verdict.scalar_subquery(), ""),
         passed.scalar_subquery(), valid,
     ).order_by(Node.name)  # fmt: skip

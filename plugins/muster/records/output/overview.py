@@ -39,7 +39,7 @@ class FleetRow:
     sku: str
     rack: str
     simulated: bool
-    held: str
+    held_run: str
     contact_at: datetime.datetime | None
     dag_id: str
     run_id: str
@@ -94,7 +94,7 @@ def fleet_version() -> str:
                 select(func.max(Run.id)).scalar_subquery(),
                 select(func.count(Run.id)).where(Run.ended_at.is_(None)).scalar_subquery(),
                 select(func.max(Lease.id)).scalar_subquery(),
-                select(func.count(Node.name)).where(Node.held != "").scalar_subquery(),
+                select(func.count(Node.name)).where(Node.held_run != "").scalar_subquery(),
             )
         ).one()
     return "-".join(str(number or 0) for number in row)
@@ -110,7 +110,7 @@ def fleet_rows() -> list[FleetRow]:
     )
     query = (
         select(
-            Node.name, Node.state, Node.sku, Node.rack, Node.simulated, Node.held, Node.contact_at, Run.dag_id,
+            Node.name, Node.state, Node.sku, Node.rack, Node.simulated, Node.held_run, Node.contact_at, Run.dag_id,
             Run.run_id, Run.verdict, Run.headline, Run.ended_at, func.coalesce(Event.at, Node.added_at),
             Node.inconclusive, Node.labels, Event.reason,
             and_(Event.evidence["run"].as_string().is_not(None), Event.evidence["person"].as_string().is_(None)),
@@ -124,12 +124,12 @@ def fleet_rows() -> list[FleetRow]:
     with reading() as session:
         return [
             FleetRow(
-                name, State(state), sku, rack, simulated, held, contact, dag_id or "", run_id or "",
+                name, State(state), sku, rack, simulated, held_run, contact, dag_id or "", run_id or "",
                 Verdict(verdict) if verdict else None, headline or "", ended, since, inconclusive,
                 str(labels.get("pod", "")), str(labels.get("slot", "")),
                 "" if tested or (ended and since < ended) else reason or "",
             )
-            for name, state, sku, rack, simulated, held, contact, dag_id, run_id, verdict, headline, ended, since,
+            for name, state, sku, rack, simulated, held_run, contact, dag_id, run_id, verdict, headline, ended, since,
             inconclusive, labels, reason, tested in session.execute(query)
         ]  # fmt: skip
 
