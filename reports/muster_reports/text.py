@@ -11,19 +11,16 @@ import enum
 import math
 import re
 import textwrap
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from muster_criteria.devices import natural
+from muster_criteria.text import printable
 
 Value = TypeVar("Value")
 
 # CSI (colours, cursor moves), OSC (titles, links) and two-byte escapes of ECMA-48, which a terminal would obey.
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]|\x9b[0-?]*[ -/]*[@-~]")
-_SPACES = re.compile(r"\s+")
-# Control, invisible or text-reversing, lone surrogate, unassigned, private use.
-_UNSHOWABLE = frozenset({"Cc", "Cf", "Cs", "Cn", "Co"})
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})")
 _DEVICE = re.compile(r"\b[cg]pu\d{1,4}\b")
 LISTED_MAX = 6
@@ -36,10 +33,8 @@ def clean(text: str, limit: int = 400) -> str:
     Terminal escapes, control characters (line breaks become spaces), invisible and text-reversing characters and lone
     surrogates are removed, so that no text from outside can add a header, move a cursor or reverse text.
     """
-    text = _SPACES.sub(" ", _ANSI.sub("", text[: limit * 4]))
-    if not text.isprintable():
-        text = _SPACES.sub(" ", "".join(char for char in text if unicodedata.category(char) not in _UNSHOWABLE))
-    text = text.strip()
+    spaced = " ".join(_ANSI.sub("", text[: limit * 4]).split())
+    text = " ".join(printable(spaced, "").split())
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
@@ -87,20 +82,6 @@ def span(low: float, high: float, unit: str) -> str:
     """A range with its unit ("698–721 TFLOPS"), or the one figure if both ends read the same."""
     first, last = number(low), number(high)
     return figure(low, unit) if first == last else f"{first}–{figure(high, unit)}"
-
-
-def duration(seconds: float | None) -> str:
-    """Returns seconds as a readable text: "41 s", "12 min 05 s", "3 h 12 min"; "–" where unknown."""
-    if seconds is None:
-        return "–"
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def moment(when: datetime.datetime | None) -> str:

@@ -72,7 +72,7 @@ def test_delivery_is_from_enrolment_to_production() -> None:
     nodes = [node(f"n{hours}", added_at=at(0)) for hours in range(1, 22)]
     delivered = {f"n{hours}": at(hours) for hours in range(1, 22)}
     text = section(facts(*nodes, delivered=delivered), "Delivered")
-    assert "11 h 00 min (median), 95 % within 20 h 00 min" in text
+    assert "11 h 0 min (median), 95 % within 20 h 0 min" in text
     assert text.index("n21") < text.index("n20")
 
 
@@ -116,8 +116,8 @@ def test_an_inconclusive_or_skipped_run_hides_no_failure_after_a_pass() -> None:
         Run("a", "a__3", "FAIL", "slow", at(5), at(6), "long", ("thermal",)),
     ]
     found = facts(node("a"), runs=runs)
-    assert "a | 3 h 00 min | a__1 | a__3 | slow" in section(found, "Failed after a pass")
-    assert "short | thermal | 1 | 3 h 00 min" in section(found, "Tests that had passed what failed later")
+    assert "a | 3 h 0 min | a__1 | a__3 | slow" in section(found, "Failed after a pass")
+    assert "short | thermal | 1 | 3 h 0 min" in section(found, "Tests that had passed what failed later")
 
 
 def test_each_section_with_numbers_gives_the_command_that_lists_what_it_counts() -> None:
@@ -133,7 +133,7 @@ def test_a_fail_after_a_pass_names_both_tests() -> None:
         Run("b", "b__1", "FAIL", "", at(5), at(6)),
     ]
     text = section(facts(node("a"), node("b"), runs=runs), "Failed after a pass")
-    assert "a | 3 h 00 min | a__1 | a__2 | gpu3 is slow." in text
+    assert "a | 3 h 0 min | a__1 | a__2 | gpu3 is slow." in text
     assert "b__1" not in text
 
 

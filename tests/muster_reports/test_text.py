@@ -6,10 +6,10 @@ import datetime
 
 import pytest
 
+from muster_criteria.words import duration
 from muster_reports.text import (
     clean,
     device_list,
-    duration,
     figure,
     merge_devices,
     moment,
@@ -67,7 +67,16 @@ def test_a_range_whose_ends_read_the_same_is_one_figure() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
-    [(None, "–"), (2.36, "2.4 s"), (41.2, "41 s"), (59.7, "1 min 00 s"), (725, "12 min 05 s"), (11520, "3 h 12 min")],
+    [
+        (None, "–"),
+        (2.36, "2.4 s"),
+        (41.2, "41 s"),
+        (725, "12 min"),
+        (11520, "3 h 12 min"),
+        (7170, "2 h 0 min"),
+        (289620, "80 h 27 min"),
+        (734400, "8.5 days"),
+    ],
 )
 def test_durations(seconds: float | None, shown: str) -> None:
     assert duration(seconds) == shown

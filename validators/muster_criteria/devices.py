@@ -15,4 +15,4 @@ def kind_of(device: str) -> str:
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
     """Sort key under which gpu2 comes before gpu10."""
-    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part)
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,9})", name) if part)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
-
 TEXT_MAX = 500
 """Longest free text (a note, a reason, a fact) that is kept; the rest is cut off and marked with an ellipsis."""
 
-_UNPRINTABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff0-\uffff"
-    "\U000e0000-\U000e0fff]+"
-)
+
+def printable(text: str, instead: str = " ", keep: str = "") -> str:
+    """``text`` with ``instead`` for each control, bidirectional, invisible or unassigned character not in ``keep``."""
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in keep else instead for c in text)
 
 
 def one_line(text: str) -> str:
-    """Replace control, bidirectional and invisible characters by a space."""
-    return _UNPRINTABLE.sub(" ", text).strip() if _UNPRINTABLE.search(text) else text
+    """``text`` on one line, without characters that are not printable."""
+    return text if text.isprintable() else " ".join(printable(text).split())
 
 
 def clean_text(text: object) -> object:

@@ -30,6 +30,18 @@ def pcie_speed(generation: float) -> str:
     return f"PCIe {generation:g}.0 ({rate:g} GT/s)" if rate else f"PCIe generation {generation:g}"
 
 
+def duration(seconds: float | None) -> str:
+    """Seconds with a fitting unit: "2.4 s", "45 s", "12 min", "3 h 20 min", "8.5 days"; "–" where unknown."""
+    if seconds is None:
+        return "–"
+    if seconds < 119.5:
+        return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes >= 7 * 1440:
+        return f"{minutes / 1440:.1f} days"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def _digits(value: float, digits: int) -> str:
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"

@@ -82,10 +82,10 @@ def _rehearse(
 
 
 def _show_plans(plans: tuple[StagePlan, ...]) -> None:
-    from muster.lifecycle.preview import spell
+    from muster_criteria.words import duration
 
     rows = [
-        [plan.stage, probe.probe, spell(probe.timed_s) if probe.timed_s else "", spell(probe.timeout_s),
+        [plan.stage, probe.probe, duration(probe.timed_s) if probe.timed_s else "", duration(probe.timeout_s),
          "loads it" if probe.loads else "reads only",
          "its FAIL ends the run" if plan.blocking and place == 0 else ""]
         for plan in plans

@@ -14,6 +14,7 @@ import typer
 from muster.errors import MusterError
 from muster.lifecycle.transitions import is_person
 from muster.settings import settings
+from muster_criteria.words import duration
 
 if TYPE_CHECKING:
     from muster_criteria.model import Finding
@@ -79,14 +80,10 @@ def when(moment: datetime.datetime | None) -> str:
 
 
 def age(moment: datetime.datetime | None) -> str:
-    """How long ago, in one unit: "12 s", "3 min", "5 h", "8 d"; "never" for None."""
+    """How long ago, as ``duration``; "never" for None."""
     if moment is None:
         return "never"
-    seconds = max(0.0, (datetime.datetime.now(datetime.UTC) - moment).total_seconds())
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+    return duration(max(0.0, (datetime.datetime.now(datetime.UTC) - moment).total_seconds()))
 
 
 def person(named: str) -> str:

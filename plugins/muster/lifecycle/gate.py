@@ -133,7 +133,8 @@ def _unfit(stage: str, passes: Sequence[StageVerdict], limits: Limits, now: date
         yield f"{stage} passed at level {levels} only, and {limits.level} is required"
     elif not any(now - each.recorded_at <= limits.fresh for each in thorough):
         last = max(each.recorded_at for each in thorough)
-        yield f"{stage} passed last on {last:%Y-%m-%d %H:%M} UTC, longer ago than {_hours(limits.fresh)}"
+        hours = f"{limits.fresh.total_seconds() / 3600:g} hours"
+        yield f"{stage} passed last on {last:%Y-%m-%d %H:%M} UTC, longer ago than {hours}"
 
 
 def _not_passed(current: Sequence[StageVerdict]) -> Iterator[str]:
@@ -155,7 +156,3 @@ def _open(findings: Sequence[OpenFinding]) -> Iterator[str]:
         if found.finding.severity is not Severity.INFO:
             waived = f" (waived {found.finding.waived})" if found.finding.waived else ""
             yield f"open finding {found.finding.id}: {found.finding.summary}{waived}"
-
-
-def _hours(age: datetime.timedelta) -> str:
-    return f"{age.total_seconds() / 3600:g} hours"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from muster.lifecycle.transitions import IN_FLIGHT, SERVING, State
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.declarations import declared_probes
+from muster_criteria.words import duration
 
 if TYPE_CHECKING:
     from muster.admission.backend import Allocation
@@ -74,10 +75,10 @@ def time_needed(plans: tuple[StagePlan, ...], usual_s: float | None, nodes: int,
     """Returns the duration of testing ``nodes`` nodes, ``at_once`` at a time. ``usual_s``: the typical duration (s)."""
     longest_s = sum(plan.deadline_s for plan in plans)
     rounds = math.ceil(nodes / at_once)
-    most = f"at most {spell(longest_s * rounds)} unless a stage has to be repeated"
-    usual = f"about {spell(usual_s * rounds)}, as the latest such runs took" if usual_s is not None else ""
+    most = f"at most {duration(longest_s * rounds)} unless a stage has to be repeated"
+    usual = f"about {duration(usual_s * rounds)}, as the latest such runs took" if usual_s is not None else ""
     timed_s = sum(probe.timed_s for plan in plans for probe in plan.probes)
-    load = f"at least {spell(timed_s * rounds)} under load" if timed_s else ""
+    load = f"at least {duration(timed_s * rounds)} under load" if timed_s else ""
     text = "; ".join(filter(None, (load, usual, most if usual else f"{most} (none like it is recorded yet)")))
     return text if nodes == 1 else f"{text}; {nodes} nodes, {min(nodes, at_once)} at a time"
 
@@ -115,11 +116,3 @@ def risks_of_move(before: State, after: State, *, shadow: bool = False) -> tuple
     if before in IN_FLIGHT | {State.REVALIDATION}:
         risks.append("a run that is at work on it cannot go on")
     return tuple(risks)
-
-
-def spell(seconds: float) -> str:
-    """Returns a time with a fitting unit: "45 s", "12 min", "3 h 20 min"."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

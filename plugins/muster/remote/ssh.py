@@ -9,7 +9,6 @@ import base64
 import binascii
 import dataclasses
 import logging
-import re
 import shlex
 import socket
 import threading
@@ -21,6 +20,7 @@ import paramiko
 
 from muster.errors import MusterError
 from muster.remote.login import Credentials, settings_credentials
+from muster_criteria.text import printable
 
 log = logging.getLogger(__name__)
 for _library in ("paramiko", "asyncssh"):
@@ -35,7 +35,6 @@ CONNECT_STEPS = 4
 RETRY_SECONDS = 3.0
 _CHUNK = 32 * 1024
 _PREFERRED_KEYS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 class RemoteError(MusterError):
@@ -111,8 +110,8 @@ class Completed:
 
 
 def clean(text: str) -> str:
-    """Returns ``text`` without control characters and direction overrides; newlines and tabs stay."""
-    return _UNPRINTABLE.sub("�", text)
+    """Returns ``text`` with � for what is not printable; newlines and tabs stay."""
+    return printable(text, "�", keep="\n\t")
 
 
 def parse_host_key(text: str) -> paramiko.PKey:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-import re
 import statistics
 import urllib.parse
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from muster.records import FleetRow, NodeFigure
 from muster.web.fleet import GROUP_OF, GROUPS
 from muster.web.plots import number
+from muster_criteria.devices import natural
 
 CELL, GAP = 9, 2
 """Pixels of a node in the map, and between two."""
@@ -122,7 +122,7 @@ def racks(rows: Sequence[FleetRow], colours: Colours) -> list[Rack]:
         places[row.pod, row.rack].append(row)
     singly = len(rows) <= CELLS_MAX
     return [
-        _rack(pod, name, sorted(members, key=lambda row: (_natural(row.slot), _natural(row.node))), colours, singly)
+        _rack(pod, name, sorted(members, key=lambda row: (natural(row.slot), natural(row.node))), colours, singly)
         for (pod, name), members in sorted(places.items(), key=lambda each: _last_if_empty(each[0]))
     ]
 
@@ -132,13 +132,8 @@ def pods(found: Sequence[Rack]) -> list[tuple[str, list[Rack]]]:
     return [(pod, list(members)) for pod, members in itertools.groupby(found, key=lambda rack: rack.pod)]
 
 
-def _last_if_empty(names: Sequence[str]) -> list[tuple[bool, list[tuple[int, str]]]]:
-    return [(not name, _natural(name)) for name in names]
-
-
-def _natural(text: str) -> list[tuple[int, str]]:
-    """Sorts numbers within a text by their size: n9 before n10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,9})", text) if part]
+def _last_if_empty(names: Sequence[str]) -> list[tuple[bool, tuple[tuple[int, str], ...]]]:
+    return [(not name, natural(name)) for name in names]
 
 
 def _rack(pod: str, name: str, members: Sequence[FleetRow], colours: Colours, singly: bool) -> Rack:

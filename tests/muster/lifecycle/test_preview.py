@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from muster.lifecycle.preview import risks_of_move, spell, stage_plans, time_needed
+from muster.lifecycle.preview import risks_of_move, stage_plans, time_needed
 from muster.lifecycle.transitions import TRANSITIONS, State
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.model import LEVELS
 from muster_criteria.sku_files.skus import list_skus, load_sku
+from muster_criteria.words import duration
 
 
 @pytest.mark.parametrize("name", list_skus())
@@ -32,15 +33,12 @@ def test_times_add_up() -> None:
     load = sum(probe.timed_s for plan in plans for probe in plan.probes)
     most = "unless a stage has to be repeated"
     assert time_needed(plans, None, 1, 16) == (
-        f"at least {spell(load)} under load; at most {spell(longest)} {most} (none like it is recorded yet)"
+        f"at least {duration(load)} under load; at most {duration(longest)} {most} (none like it is recorded yet)"
     )
     assert time_needed(plans, 60.0, 5, 2) == (
-        f"at least {spell(load * 3)} under load; about 3 min, as the latest such runs took; "
-        f"at most {spell(longest * 3)} {most}; 5 nodes, 2 at a time"
+        f"at least {duration(load * 3)} under load; about 3 min, as the latest such runs took; "
+        f"at most {duration(longest * 3)} {most}; 5 nodes, 2 at a time"
     )
-    assert [spell(seconds) for seconds in (45, 119, 120, 7170, 7260, 172800)] == [
-        "45 s", "119 s", "2 min", "2 h 0 min", "2 h 1 min", "48 h 0 min",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", list_skus())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from muster_criteria.words import duration
 from muster_reports.digest.facts import Facts, Section, when
-from muster_reports.text import duration, plural
+from muster_reports.text import plural
 
 ORDER = 1
 
@@ -22,17 +23,13 @@ def section(facts: Facts) -> Section | None:
     median, late = np.percentile([seconds for seconds, _ in took], [50, 95])
     return Section(
         "Delivered",
-        f"{plural(len(took), 'node')} entered production for the first time, from enrolment in {_time(median)} "
-        f"(median), 95 % within {_time(late)}. The slowest:",
+        f"{plural(len(took), 'node')} entered production for the first time, from enrolment in {duration(median)} "
+        f"(median), 95 % within {duration(late)}. The slowest:",
         ("node", "SKU", "took"),
-        tuple((name, facts.nodes[name].sku, _time(seconds)) for seconds, name in took[::-1][:5]),
+        tuple((name, facts.nodes[name].sku, duration(seconds)) for seconds, name in took[::-1][:5]),
         columns=("node", "SKU", "enrolled", "in production"),
         behind=tuple(
             (name, facts.nodes[name].sku, when(facts.nodes[name].added_at), when(facts.delivered[name]))
             for _, name in took
         ),
     )
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds / 86400:.1f} days" if seconds > 3 * 86400 else duration(seconds)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from muster_criteria.words import duration
 from muster_reports.digest.facts import Facts, Section
-from muster_reports.text import duration, plural
+from muster_reports.text import plural
 
 ORDER = 8
 ROWS = 10

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import collections
 
+from muster_criteria.words import duration
 from muster_reports.digest.facts import UNKNOWN, Facts, Run, Section
-from muster_reports.text import duration
 
 ORDER = 7
 
