@@ -5,10 +5,7 @@ The answer is recorded with their name and reason. Without an answer in time the
 
 from __future__ import annotations
 
-import datetime
-from typing import Any
-
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG
 
 from muster.operators import admission, forms
 
@@ -31,27 +28,10 @@ with DAG(
     doc_md=__doc__,
     tags=["muster", "operator"],
 ):
-    soon = datetime.timedelta(seconds=30)
-
-    @task(retries=2, retry_delay=soon)
-    def look(params: Any = None) -> dict[str, str]:
-        """Put the question together: the gate's reasons against the node."""
-        return admission.look(params["node"])
-
-    ask = admission.question(whether="enters production", options=admission.OPTIONS)
-
-    @task(retries=5, retry_delay=soon)
-    def carry_out(answer: Any, params: Any = None, dag_run: Any = None) -> str:
-        """Carry out the decision under that person's name."""
-        return admission.carry_out(params["node"], dag_run.dag_id, dag_run.run_id, answer)
-
-    @task.short_circuit
-    def wants_test(option: str) -> bool:
-        """Go on only if the node is to be tested again."""
-        return option == admission.RETEST
-
-    retest = admission.retest("node_qualification")
-
-    chosen: Any = carry_out(ask.output)
-    look() >> ask
-    wants_test(chosen) >> retest
+    admission.decision(
+        admission.look,
+        admission.carry_out,
+        whether="enters production",
+        options=admission.OPTIONS,
+        retest="node_qualification",
+    )

@@ -6,10 +6,7 @@ verdict stays held.
 
 from __future__ import annotations
 
-import datetime
-from typing import Any
-
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG
 
 from muster.operators import admission, forms, held
 
@@ -31,27 +28,10 @@ with DAG(
     doc_md=__doc__,
     tags=["muster", "operator"],
 ):
-    soon = datetime.timedelta(seconds=30)
-
-    @task(retries=2, retry_delay=soon)
-    def look(params: Any = None) -> dict[str, str]:
-        """Put the question together: the findings, and why the verdict is held."""
-        return held.look(params["node"])
-
-    ask = admission.question(whether="is withdrawn from production", options=held.OPTIONS)
-
-    @task(retries=5, retry_delay=soon)
-    def carry_out(answer: Any, params: Any = None, dag_run: Any = None) -> str:
-        """Carry out the decision under that person's name."""
-        return held.carry_out(params["node"], dag_run.dag_id, dag_run.run_id, answer)
-
-    @task.short_circuit
-    def wants_test(option: str) -> bool:
-        """Go on only if the node is to be tested again."""
-        return option == held.RETEST
-
-    retest = admission.retest("node_revalidation")
-
-    chosen: Any = carry_out(ask.output)
-    look() >> ask
-    wants_test(chosen) >> retest
+    admission.decision(
+        held.look,
+        held.carry_out,
+        whether="is withdrawn from production",
+        options=held.OPTIONS,
+        retest="node_revalidation",
+    )

@@ -6,14 +6,12 @@ With a finding it stays out of production until the next run.
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from airflow.sdk import DAG, TriggerRule, task
 
-from muster.operators import forms, qualification, revalidation
+from muster.operators import forms, revalidation, stage
 from muster.operators.remote_job import controller_faults
-from muster.operators.stage import MusterStageOperator
 from muster_criteria.sku_files.programme import STAGES
 
 PARAMS = {
@@ -36,38 +34,15 @@ with DAG(
     tags=["muster", "operator"],
     render_template_as_native_obj=True,
 ):
-    soon = datetime.timedelta(seconds=30)
-
     # One XCom for each task: a dictionary is not taken apart into one for each of its keys.
-    @task(retries=2, retry_delay=soon, multiple_outputs=False)
+    @task(retries=2, retry_delay=stage.SOON, multiple_outputs=False)
     def claim(params: Any = None, dag_run: Any = None) -> dict[str, Any]:
         """Take the node out of production, unless it is in use by now."""
         return revalidation.claim(dag_run.dag_id, dag_run.run_id, params, dag_run.triggering_user_name)
 
-    @task(retries=2, retry_delay=soon, trigger_rule=TriggerRule.ALL_DONE, multiple_outputs=False)
+    @task(retries=2, retry_delay=stage.SOON, trigger_rule=TriggerRule.ALL_DONE, multiple_outputs=False)
     def conclude(dag_run: Any = None, ti: Any = None) -> dict[str, str]:
         """Combine the stages' verdicts and return the node to production, or keep it out."""
         return revalidation.conclude(dag_run.dag_id, dag_run.run_id, lambda: controller_faults(ti, STAGES))
 
-    @task(retries=2, retry_delay=soon)
-    def report(dag_run: Any = None) -> str:
-        """Mail the report; if mail is down, it is sent later."""
-        return qualification.report(dag_run.dag_id, dag_run.run_id)
-
-    @task(retries=2, retry_delay=soon)
-    def release(dag_run: Any = None) -> list[str]:
-        """Release the node."""
-        return qualification.release(dag_run.dag_id, dag_run.run_id)
-
-    then = TriggerRule.ONE_DONE
-    intake = MusterStageOperator(task_id="intake", stage="intake")
-    burn_in = MusterStageOperator(task_id="burn_in", stage="burn_in", trigger_rule=then)
-    integrity = MusterStageOperator(task_id="integrity", stage="integrity", trigger_rule=then)
-    performance = MusterStageOperator(task_id="performance", stage="performance", trigger_rule=then)
-    thermal = MusterStageOperator(task_id="thermal", stage="thermal", trigger_rule=then)
-
-    taken: Any = claim().as_setup()
-    concluded = conclude()
-    taken >> intake >> burn_in >> integrity >> performance >> thermal >> concluded
-    reported = report().as_teardown(setups=taken)
-    concluded >> reported >> release().as_teardown(setups=taken)
+    stage.wire(claim, conclude)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster_criteria.cluster.model import ClusterJudgement
-from muster_criteria.model import Verdict
+from muster_criteria.model import Lack, Verdict
 
 
 def cleared(judgement: ClusterJudgement) -> tuple[str, ...]:
@@ -11,9 +11,18 @@ def cleared(judgement: ClusterJudgement) -> tuple[str, ...]:
     return tuple(member.name for member in judgement.members if member.verdict is Verdict.PASS)
 
 
-def inconclusive(judgement: ClusterJudgement) -> dict[str, str]:
-    """Reasons of INCONCLUSIVE verdicts, by member."""
-    return {member.name: member.reason for member in judgement.members if member.verdict is Verdict.INCONCLUSIVE}
+def inconclusive(judgement: ClusterJudgement) -> dict[str, set[Lack]]:
+    """The codes of what is missing, by member with an INCONCLUSIVE verdict."""
+    return {
+        member.name: {gap.code for gap in member.coverage.missing}
+        for member in judgement.members
+        if member.verdict is Verdict.INCONCLUSIVE
+    }
+
+
+def reason(judgement: ClusterJudgement, name: str) -> str:
+    """The reason of one member's verdict."""
+    return next(member.reason for member in judgement.members if member.name == name)
 
 
 def verdicts(judgement: ClusterJudgement) -> set[Verdict]:

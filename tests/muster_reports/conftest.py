@@ -16,7 +16,9 @@ from muster_criteria.model import (
     Coverage,
     FaultClass,
     Finding,
+    Gap,
     Judgement,
+    Lack,
     Observation,
     Severity,
     Verdict,
@@ -146,7 +148,7 @@ def missing_gpu() -> RunReport:
     intake = stage(
         "intake", Verdict.FAIL, simulated=True, required=42, findings=(lost,), duration_s=3.2,
         reason="gpu5 is missing.",
-        coverage=Coverage(42, 37, 37, tuple(f"{metric} on gpu5: no such device" for metric in lacking)),
+        coverage=Coverage(42, 37, 37, tuple(Gap(Lack.NO_ANSWER, "no device", metric, "gpu5") for metric in lacking)),
         observations=tuple(observation("hbm_total", gpu, 79.6, "GiB", floor=79.0) for gpu in seen),
     )  # fmt: skip
     not_run = tuple(
@@ -188,7 +190,8 @@ def hot_gpu() -> RunReport:
         stage("burn_in", duration_s=300, telemetry=gpu_telemetry(300, hot="gpu3"), simulated=True),
         stage("integrity", duration_s=47, simulated=True),
         stage("performance", Verdict.WARN, findings=(slow,), observations=rates + bandwidth, simulated=True,
-              coverage=Coverage(24, 24, 16, (), tuple(f"memory_bandwidth[op=copy] on {gpu}: no floor" for gpu in GPUS)),
+              coverage=Coverage(24, 24, 16, (), tuple(
+                  Gap(Lack.UNJUDGED, "no floor", "memory_bandwidth[op=copy]", gpu) for gpu in GPUS)),
               reason="gpu3 is slow in gemm_rate (bf16); 8 figures could not be judged.",
               probes=(("gemm_rate", "completed", ""), ("nvbandwidth", "skipped", "no such tool on the node")),
               telemetry=gpu_telemetry(80, hot="gpu3"), duration_s=80),
@@ -212,7 +215,7 @@ def long_lists() -> RunReport:
         for n, gpu in enumerate(GPUS)
     )  # fmt: skip
     rows = tuple(observation(metric, gpu, 7.0, "count", ceiling=0.0, ok=False) for metric in metrics for gpu in GPUS)
-    lacking = tuple(f"gemm_rate[dtype=fp8] on gpu{n}: probe timed out" for n in range(600))
+    lacking = tuple(Gap(Lack.PROBE_ENDED, "probe timed out", "gemm_rate[dtype=fp8]", f"gpu{n}") for n in range(600))
     every = stage(
         "integrity", Verdict.FAIL, findings=broken, observations=rows, coverage=Coverage(1600, 1000, 1000, lacking),
         reason="All eight GPUs corrupt memory.", notes=tuple(f"note {n}" for n in range(300)),
@@ -240,9 +243,10 @@ def hostile() -> RunReport:
         Series(name, evil, evil, (0.0, float("nan"), 2.0, 3.0), (1.0, 2.0, float("inf"), 4.0, 5.0))
         for name in ("temperature", "clock", "power", evil)
     )
+    gaps = (Gap(Lack.REFUSED, evil, evil, evil),) * 50
     rough = stage(
         evil, Verdict.FAIL, findings=(found,) * 3, observations=(seen,), reason=evil, notes=(evil,) * 50,
-        coverage=Coverage(9, 1, 0, (evil,) * 50, (evil,) * 50), probes=((evil, evil, evil),) * 50, telemetry=bad,
+        coverage=Coverage(9, 1, 0, gaps, gaps), probes=((evil, evil, evil),) * 50, telemetry=bad,
     )  # fmt: skip
     return run(
         evil, Verdict.FAIL, evil, (rough,) * 5, sku=evil, run_id=evil, dag_id=evil, reason=evil, state_before=evil,

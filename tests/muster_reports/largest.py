@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from muster_criteria.model import Coverage, Severity, Verdict
+from muster_criteria.model import Coverage, Gap, Lack, Severity, Verdict
 from muster_reports.model import RunReport
 from tests.muster_reports.conftest import GPUS, finding, gpu_telemetry, observation, run, stage
 
@@ -56,7 +56,9 @@ def _stage(name: str, devices: tuple[str, ...], metrics: int):
                     labels=(("dtype", "bf16"), ("message", f"{n} MiB")), source="peer snapshot 2026-02-11, 212 nodes")
         for n in range(metrics) for device in devices
     )  # fmt: skip
-    lacking = tuple(f"{name}_latency[message={n}] on {devices[n % 8]}: the probe timed out" for n in range(400))
+    lacking = tuple(
+        Gap(Lack.PROBE_ENDED, "the probe timed out", f"{name}_latency[message={n}]", devices[n % 8]) for n in range(400)
+    )
     return stage(
         name, Verdict.FAIL, findings=found, observations=seen, coverage=Coverage(900, 500, 500, lacking),
         reason=WHY.format(device="gpu0 to gpu7", metric=name), notes=tuple(WHY for _ in range(20)),

@@ -144,19 +144,79 @@ def measurement_reference(probe: str, metric: str, device: str, labels: tuple[tu
     return f"{probe}:{metric}{f'[{listed}]' if listed else ''}@{device}"
 
 
+class Lack(enum.StrEnum):
+    """Why something required is not measured or not judged."""
+
+    NO_RESULT = "no_result"
+    ENDED_EARLY = "ended_early"
+    """The job ended before its last probe."""
+    NOTHING_REQUIRED = "nothing_required"
+    PROBE_ENDED = "probe_ended"
+    """The probe was skipped, crashed or timed out."""
+    DID_NOT_RUN = "did_not_run"
+    NOT_REPORTED = "not_reported"
+    NO_ANSWER = "no_answer"
+    """The device does not answer."""
+    NO_SENSOR = "no_sensor"
+    SENSOR_STOPPED = "sensor_stopped"
+    UNREADABLE = "unreadable"
+    """The node gave no value, and why."""
+    REFUSED = "refused"
+    """What the node sent contradicts itself or the SKU file."""
+    UNCOUNTED = "uncounted"
+    """Nothing says how many such devices there are."""
+    INVALID = "invalid"
+    """Something else was measured: its own value or that of a condition shows it."""
+    UNDECIDED = "undecided"
+    """To be measured again: the runs so far allow no decision."""
+    UNJUDGED = "unjudged"
+    """Measured, without limit, peers or history; a member of a block: not judged with the others yet."""
+    JUDGE_FAILED = "judge_failed"
+    LOST = "lost"
+    """The member of a block did not join, or was lost to the others."""
+    LOST_EACH_OTHER = "lost_each_other"
+    UNFINISHED = "unfinished"
+    """The block was not intact when the probe ended."""
+    LOSS_NOT_FINITE = "loss_not_finite"
+    MOST_ERRATIC = "most_erratic"
+    """Most devices of the block differ from their own second run."""
+    NOT_CONFIRMED = "not_confirmed"
+    """No other device gave the same digests."""
+    ALL_DIFFER = "all_differ"
+    NO_MAJORITY = "no_majority"
+    ALL_CORRUPT = "all_corrupt"
+    """All devices of the member corrupt data."""
+    BAD_PATH = "bad_path"
+    """Wrong elements between two members."""
+    WRONG_SUM = "wrong_sum"
+
+
+@dataclasses.dataclass(frozen=True)
+class Gap:
+    """Something required that was not measured or not judged: ``what`` on ``device``, and ``why`` in words."""
+
+    code: Lack
+    why: str
+    what: str = ""
+    device: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.what} on {self.device}" if self.device else self.what
+        return ": ".join(filter(None, (where, self.why)))
+
+
 @dataclasses.dataclass(frozen=True)
 class Coverage:
     """Counted against what (SKU, stage, level) requires, not against the plan.
 
-    ``missing`` names each requirement that was not measured ("gemm_rate[dtype=bf16] on gpu3: probe timed out");
-    ``unjudged`` each that was measured but had no floor, peers or history to be judged by.
+    ``missing``: what was not measured; ``unjudged``: what had no floor, peers or history to be judged by.
     """
 
     required: int
     measured: int
     judged: int
-    missing: tuple[str, ...] = ()
-    unjudged: tuple[str, ...] = ()
+    missing: tuple[Gap, ...] = ()
+    unjudged: tuple[Gap, ...] = ()
 
     @property
     def full(self) -> bool:

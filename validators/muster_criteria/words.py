@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import collections
 import math
-import re
 from collections.abc import Iterable
+
+from muster_criteria.model import Gap
 
 _UNITLESS = ("count", "text", "1")
 
@@ -56,27 +57,24 @@ def listed(names: list[str], most: int = 4) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-_MISSING = re.compile(r"(?P<what>.+?) on (?P<device>[a-z]+[0-9]*(?::\S+)?): (?P<why>.+)", re.DOTALL)
 ALIKE_MIN = 3
 
 
-def by_cause(missing: Iterable[str]) -> list[str]:
+def by_cause(missing: Iterable[Gap]) -> list[str]:
     """Sentences "METRIC on DEVICE: WHY", with one for all of several metrics and devices that share a cause.
 
     A driver that hangs costs eight GPUs twenty figures each: that is one fault.
     """
-    causes: dict[str, list[tuple[str, str, str]]] = collections.defaultdict(list)
-    for sentence in missing:
-        found = _MISSING.fullmatch(sentence)
-        what, device, why = found.group("what", "device", "why") if found else ("", "", sentence)
-        causes[why].append((what, device, sentence))
-    lines = []
-    for why, given in causes.items():
-        metrics = list(dict.fromkeys(what for what, _, _ in given))
-        if len(given) < ALIKE_MIN or len(metrics) == 1:
-            lines += [sentence for _, _, sentence in given]
+    causes: dict[tuple[str, bool], list[Gap]] = collections.defaultdict(list)
+    for gap in missing:
+        causes[gap.why, bool(gap.device)].append(gap)
+    lines: list[str] = []
+    for (why, of_device), given in causes.items():
+        metrics = list(dict.fromkeys(gap.what for gap in given))
+        if not of_device or len(given) < ALIKE_MIN or len(metrics) == 1:
+            lines += map(str, given)
             continue
-        devices = list(dict.fromkeys(device for _, device, _ in given))
+        devices = list(dict.fromkeys(gap.device for gap in given))
         count = f"{len(given)} measurements ({listed(metrics, 6)})"
         lines.append(f"{count} on {listed(devices, 8)}: {why}")
     return lines

@@ -56,13 +56,13 @@ def reevaluate(
     waivers of this moment; default: of the moment at which each verdict was recorded. Raises UnknownSnapshot,
     UnknownRevision, MusterError.
     """
-    report = records.run_report(run.dag_id, run.run_id, node=run.node)
-    chosen = [each for each in report.stages if not stage or each.judgement.stage == stage]
+    recorded = records.judgements(run.dag_id, run.run_id, node=run.node)
+    chosen = [each for name, each in recorded.items() if not stage or name == stage]
     if not chosen:
-        has = ", ".join(each.judgement.stage for each in report.stages) or "none"
+        has = ", ".join(recorded) or "none"
         raise MusterError(f"run {run.run_id} has no verdict {f'on stage {stage!r}' if stage else 'at all'}: has {has}")
     find = _finder(run.sku, skus)
-    return [_reevaluated(run, each.judgement, as_of, find, waived_at) for each in chosen]
+    return [_reevaluated(run, each, as_of, find, waived_at) for each in chosen]
 
 
 def _reevaluated(

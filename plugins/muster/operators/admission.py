@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import Param
+from airflow.sdk import Param, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import records
@@ -55,29 +55,52 @@ class AskOperator(HITLOperator):
         return super().execute_complete(context, event)
 
 
-def question(*, whether: str, options: list[str]) -> AskOperator:
-    """Returns the task that asks the question that the task ``look`` returned."""
-    # Without a minimum length: Airflow validates the default when the task starts. The records refuse an empty reason.
-    reason = Param("", type="string", title="Reason", description_md="It is recorded with your name.")
-    return AskOperator(
+def decision(
+    look: Callable[[str], dict[str, str]],
+    carry_out: Callable[[str, str, str, Mapping[str, Any]], str],
+    *,
+    whether: str,
+    options: list[str],
+    retest: str,
+) -> None:
+    """Wire the tasks of a person's decision in the current DAG: put the question together, ask, carry out, re-test.
+
+    ``whether``: see ``AskOperator``. ``retest``: the DAG that tests the node if the option is RETEST.
+    """
+    soon = datetime.timedelta(seconds=30)
+
+    @task(task_id="look", retries=2, retry_delay=soon)
+    def put_question(params: Any = None) -> dict[str, str]:
+        """Put the question together."""
+        return look(params["node"])
+
+    ask = AskOperator(
         task_id="ask",
         whether=whether,
         subject="{{ ti.xcom_pull(task_ids='look')['subject'] }}",
         body="{{ ti.xcom_pull(task_ids='look')['body'] }}",
         options=options,
-        params={REASON: reason},
+        # Without a minimum length: Airflow validates the default when the task starts. The records refuse an empty one.
+        params={REASON: Param("", type="string", title="Reason", description_md="It is recorded with your name.")},
         response_timeout=datetime.timedelta(hours=settings().approval_hours),
         # Airflow can take a task that resumes at once for a killed one; the retry then asks again.
         retries=2,
-        retry_delay=datetime.timedelta(seconds=30),
+        retry_delay=soon,
     )
 
+    @task(task_id="carry_out", retries=5, retry_delay=soon)
+    def decide(answer: Any, params: Any = None, dag_run: Any = None) -> str:
+        """Carry out the decision under that person's name."""
+        return carry_out(params["node"], dag_run.dag_id, dag_run.run_id, answer)
 
-def retest(dag_id: str) -> TriggerDagRunOperator:
-    """Returns the task that starts the requested run of ``dag_id`` for the node."""
-    return TriggerDagRunOperator(
+    @task.short_circuit
+    def wants_test(option: str) -> bool:
+        """Go on only if the node is to be tested again."""
+        return option == RETEST
+
+    again = TriggerDagRunOperator(
         task_id="retest",
-        trigger_dag_id=dag_id,
+        trigger_dag_id=retest,
         trigger_run_id="{{ params.node }}__asked-by-{{ run_id | replace('+', '-') | replace(':', '-') }}",
         conf={
             "node": "{{ params.node }}",
@@ -88,6 +111,9 @@ def retest(dag_id: str) -> TriggerDagRunOperator:
         logical_date=None,
         skip_when_already_exists=True,
     )
+    chosen: Any = decide(ask.output)
+    put_question() >> ask
+    wants_test(chosen) >> again
 
 
 def unanswered(node: str, dag_id: str, run_id: str, *, whether: str) -> str:

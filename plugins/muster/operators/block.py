@@ -175,7 +175,7 @@ def _collected(dag_id: str, run_id: str, name: str, fault: str) -> _Collected:
     from muster_criteria.measured import parse_result
 
     kept = records.stage_bytes(dag_id, run_id, STAGE, node=name)
-    before = _stored(dag_id, run_id, name)
+    before = records.judgements(dag_id, run_id, node=name).get(STAGE)
     if kept is None or before is None:
         why = f"a fault of the controller: {fault}" if fault else "its task ended before it returned a result"
         return _Collected(why_missing=why, fault=fault)
@@ -183,11 +183,6 @@ def _collected(dag_id: str, run_id: str, name: str, fault: str) -> _Collected:
     if kept.result is None:
         return _Collected(attempts=kept.attempts, why_missing=before.reason, established=established)
     return _Collected(parse_result(kept.result), kept.result, kept.telemetry, kept.attempts, established=established)
-
-
-def _stored(dag_id: str, run_id: str, name: str) -> Judgement | None:
-    stages = records.run_report(dag_id, run_id, node=name).stages
-    return next((each.judgement for each in stages if each.judgement.stage == STAGE), None)
 
 
 def _with_established(judgement: Judgement, established: Judgement | None, simulated: bool) -> Judgement:

@@ -17,13 +17,13 @@ from muster.admission import service
 from muster.integration import runid
 from muster.lifecycle.transitions import State
 from muster.operators import claims
-from muster.operators.admission import MARKDOWN, answered
+from muster.operators.admission import MARKDOWN, RETEST, answered
 from muster_criteria.model import Severity
 from muster_reports.advice import least_sure
 
 log = logging.getLogger(__name__)
 
-WITHDRAW, RETEST, KEEP = "Withdraw", "Re-test", "Keep"
+WITHDRAW, KEEP = "Withdraw", "Keep"
 OPTIONS = [WITHDRAW, RETEST, KEEP]
 
 

@@ -25,7 +25,7 @@ from muster_criteria.cluster.model import Measurements
 from muster_criteria.cluster.plan import cluster_calls, cluster_deadline_s
 from muster_criteria.cluster.presence import reported_lost
 from muster_criteria.measured import StageResult
-from muster_criteria.model import Coverage, Judgement, Verdict
+from muster_criteria.model import Coverage, Gap, Judgement, Lack, Verdict
 from muster_criteria.sku_files.model import Sku
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class MusterMemberOperator(RemoteJobOperator):
             level=attempt.run.level,
             verdict=Verdict.FAIL if evidence else Verdict.INCONCLUSIVE,
             reason=evidence[0].sentence if evidence else trouble or UNJUDGED,
-            coverage=Coverage(1, 0, 0, (trouble or UNJUDGED,)),
+            coverage=Coverage(1, 0, 0, (Gap(Lack.NO_RESULT, trouble) if trouble else Gap(Lack.UNJUDGED, UNJUDGED),)),
             findings=tuple(evidence_finding(each) for each in evidence),
             observations=(),
             simulated=attempt.node.simulated or (result is not None and result.simulated),

@@ -54,9 +54,8 @@ def _reevaluate_run(run: RunRecord, verdicts: Sequence[StageVerdict]) -> RunReco
     updates = {judgement.stage: (result, judgement) for result, judgement in _final_verdicts(run, verdicts)}
     if not updates:
         return None
-    report = records.run_report(run.dag_id, run.run_id, node=run.node)
-    recorded = [stage.judgement for stage in report.stages]
-    current = [updates[each.stage][1] if each.stage in updates else each for each in recorded]
+    recorded = records.judgements(run.dag_id, run.run_id, node=run.node)
+    current = [updates[stage][1] if stage in updates else each for stage, each in recorded.items()]
     closed = records.record_reevaluation(run, list(updates.values()), *overall(current, run.required_stages))
     log.info("%s: %s: %s (%s)", run.node, closed.verdict, closed.headline, closed.state_after)
     mailing.send_report(run.dag_id, run.run_id, node=run.node)

@@ -55,7 +55,7 @@ def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] =
 
     try:
         run = records.get_run(dag_id, run_id)
-        judgements = [stage.judgement for stage in records.run_report(dag_id, run_id).stages]
+        judgements = list(records.judgements(dag_id, run_id).values())
         verdict, headline = overall(judgements, run.required_stages)
         unjudged = verdict is Verdict.INCONCLUSIVE and verdict not in {each.verdict for each in judgements}
         if unjudged and (fault := faults().get("")):

@@ -253,6 +253,5 @@ class RemoteJobOperator(BaseOperator):
 
     def _recorded(self, attempt: Attempt) -> tuple[Judgement, str]:
         """The recorded judgement of the stage, and ``StageResult.end``."""
-        report = records.run_report(attempt.task.dag_id, attempt.task.run_id, node=self.member)
-        judgement = next(each.judgement for each in report.stages if each.judgement.stage == self.stage)
-        return judgement, attempt.recorded_end() or ""
+        recorded = records.judgements(attempt.task.dag_id, attempt.task.run_id, node=self.member)
+        return recorded[self.stage], attempt.recorded_end() or ""

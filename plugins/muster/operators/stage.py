@@ -11,6 +11,7 @@ import datetime
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import TriggerRule, chain, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import records
@@ -19,6 +20,7 @@ from muster.errors import MusterError
 from muster.integration.policy import DEFAULT_POOL, LOAD_STAGES
 from muster.judging import repeats
 from muster.judging.case import Collected, fresh_case, judgement_of
+from muster.operators import qualification
 from muster.operators.remote_job import Inconclusive, Judged, RemoteJobOperator
 from muster.remote import attempt as remote
 from muster.remote import outcome
@@ -31,6 +33,7 @@ from muster_criteria.measured import StageResult
 from muster_criteria.model import Evidence, Judgement, Verdict
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.model import Sku
+from muster_criteria.sku_files.programme import STAGES
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
 
 GRACE_S = 900.0
 """How long (s) after a job's deadline to wait for a node that does not respond: servers take minutes to boot."""
+
+SOON = datetime.timedelta(seconds=30)
+"""After how long Airflow tries again the tasks around the stages."""
 
 VERDICT_SHOWN = "{{ verdict | default('') }}"
 """The template of the map index, which Airflow shows beside each task instance: the stage's verdict."""
@@ -146,3 +152,30 @@ def _summary(judgement: Judgement) -> dict[str, Any]:
         "simulated": judgement.simulated,
         "sku": f"{judgement.sku} {judgement.sku_version}",
     }
+
+
+def wire(claim: Any, conclude: Any) -> None:
+    """Wire a node's test in the current DAG: the task ``claim``, every stage, ``conclude``, the report, the release.
+
+    A stage runs once the one before it has succeeded or failed, and is skipped if that was skipped. The stage itself
+    decides whether a failure ends the run: a blocking stage's FAIL and a lasting INCONCLUSIVE do.
+    """
+
+    @task(retries=2, retry_delay=SOON)
+    def report(dag_run: Any = None) -> str:
+        """Mail the report; if mail is down, it is sent later."""
+        return qualification.report(dag_run.dag_id, dag_run.run_id)
+
+    @task(retries=2, retry_delay=SOON)
+    def release(dag_run: Any = None) -> list[str]:
+        """Release the node."""
+        return qualification.release(dag_run.dag_id, dag_run.run_id)
+
+    first, *others = STAGES
+    stages = [MusterStageOperator(task_id=first, stage=first)]
+    stages += [MusterStageOperator(task_id=each, stage=each, trigger_rule=TriggerRule.ONE_DONE) for each in others]
+    taken, concluded = claim().as_setup(), conclude()
+    chain(taken, *stages, concluded)
+    # Teardowns: they run however the run ends, and what becomes of the mail does not change the run's own outcome.
+    reported = report().as_teardown(setups=taken)
+    concluded >> reported >> release().as_teardown(setups=taken)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -13,7 +15,7 @@ from muster.records.output import charts
 from muster.records.runs import to_job
 from muster.records.waivers import machine_of, valid_waivers
 from muster.records.withdrawals import breaker_now
-from muster_criteria.model import Coverage, Finding, Judgement, Observation, Verdict
+from muster_criteria.model import Coverage, Finding, Gap, Judgement, Lack, Observation, Verdict
 from muster_reports.model import RunReport, StageReport
 
 
@@ -37,16 +39,28 @@ def run_report(dag_id: str, run_id: str, *, run_url: str | None = None, node: st
         )
 
 
+def judgements(dag_id: str, run_id: str, *, node: str = "") -> dict[str, Judgement]:
+    """The current judgement of each judged stage of the run, of ``node`` if it tests several. Raises UnknownRun."""
+    with reading() as session:
+        run = access.run_row(session, dag_id, run_id, node)
+        rows = session.scalars(select(StageRecord).where(StageRecord.run == run.id, StageRecord.current))
+        found = {row.stage: _judgement(session, row) for row in rows}
+    return {stage: found[stage] for stage in building.in_order(found)}
+
+
+def _judgement(session: Session, row: StageRecord) -> Judgement:
+    return Judgement(
+        stage=row.stage, level=row.level, verdict=Verdict(row.verdict), reason=row.reason,
+        coverage=Coverage(row.required, row.measured, row.judged, _gaps(row.missing), _gaps(row.unjudged)),
+        findings=_findings(session, row), observations=_observations(session, row), simulated=row.simulated,
+        sku=row.sku, sku_version=row.sku_version, notes=tuple(row.notes), snapshot=row.snapshot,
+    )  # fmt: skip
+
+
 def _stage(session: Session, row: StageRecord) -> StageReport:
     started, ended = row.started_at, row.ended_at
     return StageReport(
-        judgement=Judgement(
-            stage=row.stage, level=row.level, verdict=Verdict(row.verdict), reason=row.reason,
-            coverage=Coverage(row.required, row.measured, row.judged, tuple(row.missing), tuple(row.unjudged)),
-            findings=_findings(session, row), observations=_observations(session, row),
-            simulated=row.simulated, sku=row.sku, sku_version=row.sku_version, notes=tuple(row.notes),
-            snapshot=row.snapshot,
-        ),
+        judgement=_judgement(session, row),
         started_at=started,
         duration_s=(ended - started).total_seconds() if started and ended else None,
         probes=tuple((probe, status, reason) for probe, status, reason in row.probes),
@@ -54,6 +68,10 @@ def _stage(session: Session, row: StageRecord) -> StageReport:
         attempts=row.attempts,
         end=row.job_end,
     )  # fmt: skip
+
+
+def _gaps(stored: list[dict[str, Any]]) -> tuple[Gap, ...]:
+    return tuple(Gap(Lack(each["code"]), each["why"], each["what"], each["device"]) for each in stored)
 
 
 def _findings(session: Session, stage: StageRecord) -> tuple[Finding, ...]:

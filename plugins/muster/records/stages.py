@@ -160,7 +160,8 @@ def _verdict_columns(judgement: Judgement) -> dict[str, Any]:
     return {
         "verdict": str(judgement.verdict), "reason": judgement.reason, "notes": list(judgement.notes),
         "required": coverage.required, "measured": coverage.measured, "judged": coverage.judged,
-        "missing": list(coverage.missing), "unjudged": list(coverage.unjudged),
+        "missing": [dataclasses.asdict(gap) for gap in coverage.missing],
+        "unjudged": [dataclasses.asdict(gap) for gap in coverage.unjudged],
         "sku": judgement.sku, "sku_version": judgement.sku_version, "snapshot": judgement.snapshot,
     }  # fmt: skip
 

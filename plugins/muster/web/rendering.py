@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from muster.lifecycle.transitions import STAGES
 from muster.web import PREFIX, fleet, plots
+from muster_criteria import words
 from muster_criteria.sku_files.programme import LEVELS
 from muster_criteria.text import one_line
 from muster_reports import text
@@ -48,7 +49,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_printable,
     )  # fmt: skip
-    made.filters |= {"duration": text.duration, "clean": text.clean, "number": plots.number}
+    made.filters |= {"duration": words.duration, "clean": text.clean, "number": plots.number}
     made.globals |= {
         "GROUP_OF": fleet.GROUP_OF,
         "SYMBOL": fleet.SYMBOL,

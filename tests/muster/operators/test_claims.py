@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster import records
@@ -75,7 +76,9 @@ def test_a_retest_is_started_in_the_nodes_pool() -> None:
     records.add_node(fleet.new_node(NODE, pool="rack-7"))
     fleet.qualify()
     assert admission.look(NODE)["pool"] == "rack-7"
-    assert "pool" in admission.retest("node_qualification").conf
+    with DAG("asks", schedule=None) as dag:
+        admission.decision(admission.look, admission.carry_out, whether="w", options=["A"], retest="node_qualification")
+    assert "pool" in dag.get_task("retest").conf
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import pytest
 from muster import records
 from muster.errors import IllegalMove, NodeLeased
 from muster.lifecycle.transitions import STAGES, State
-from muster_criteria.model import Coverage, Judgement, Verdict
+from muster_criteria.model import Coverage, Gap, Judgement, Lack, Verdict
 from tests.muster import fleet
 
 NODE, OPEN = "gpu-0001", "performance"
-UNJUDGED = Coverage(2, 2, 1, (), ("burn_rate on gpu0: nothing to judge it by",))
+UNJUDGED = Coverage(2, 2, 1, (), (Gap(Lack.UNJUDGED, "nothing to judge it by", "burn_rate", "gpu0"),))
 
 
 @pytest.fixture

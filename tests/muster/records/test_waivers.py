@@ -12,7 +12,7 @@ import pytest
 from muster import records
 from muster.errors import BadWaiver, NoPerson, UnknownFinding
 from muster.lifecycle.transitions import STAGES, State
-from muster_criteria.model import Coverage, Finding, Severity, Verdict
+from muster_criteria.model import Coverage, Finding, Gap, Lack, Severity, Verdict
 from tests.muster import fleet
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
@@ -158,7 +158,11 @@ def test_what_cannot_be_waived() -> None:
         ("before, and revoked", {}, State.QUALIFIED),
         ("after", {}, State.QUALIFIED),
         ("before", {"device": "gpu5"}, State.QUALIFIED),
-        ("before", {"coverage": Coverage(2, 2, 1, unjudged=("gemm_rate on gpu1",))}, State.QUALIFIED),
+        (
+            "before",
+            {"coverage": Coverage(2, 2, 1, unjudged=(Gap(Lack.UNJUDGED, "no peers", "gemm_rate", "gpu1"),))},
+            State.QUALIFIED,
+        ),
     ],
 )
 def test_what_was_waived_when_a_person_admitted_the_node_does_not_end_its_service(

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from muster_criteria.cluster.judge import MemberResult, judge_block
 from muster_criteria.cluster.plan import cluster_calls, cluster_deadline_s
-from muster_criteria.model import FaultClass, Severity, Verdict
+from muster_criteria.model import FaultClass, Lack, Severity, Verdict
 from muster_node.cluster.block import block_of
 from muster_node.probe import resolve_params
 from muster_node.probes.cluster_collectives import ClusterCollectives
 from muster_node.probes.cluster_training import ClusterTraining
 from tests.muster_criteria.cluster_results import TRAINING, Sent, block, members, row
-from tests.muster_criteria.cluster_verdicts import cleared, inconclusive, verdicts
+from tests.muster_criteria.cluster_verdicts import cleared, inconclusive, reason, verdicts
 
 FEW = settings(max_examples=40, deadline=None)
 
@@ -83,7 +83,7 @@ def test_the_odd_one_out_in_model_is_held_since_no_other_confirms_it() -> None:
     judgement = judge_block(members(sent))
     assert judgement.failed == {}
     assert cleared(judgement) == ("n0", "n1")
-    assert "no other comparable device confirms the digests of gpu0" in inconclusive(judgement)["n2"]
+    assert inconclusive(judgement) == {"n2": {Lack.NOT_CONFIRMED}}
 
 
 def test_a_whole_node_that_differs_is_held_for_its_software() -> None:
@@ -92,7 +92,7 @@ def test_a_whole_node_that_differs_is_held_for_its_software() -> None:
         sent["n1"].flip(gpu)
     judgement = judge_block(members(sent))
     assert judgement.failed == {}
-    assert "software, host or power before its devices" in inconclusive(judgement)["n1"]
+    assert inconclusive(judgement) == {"n1": {Lack.ALL_CORRUPT}}
     assert {f.fault_class for m in judgement.members for f in m.findings} == {FaultClass.SOFTWARE}
     assert cleared(judgement) == ("n0", "n2")
 
@@ -103,8 +103,9 @@ def test_all_different_is_a_common_cause() -> None:
         each.flip()
     judgement = judge_block(members(sent))
     assert judgement.failed == {}
+    assert all(Lack.ALL_DIFFER in codes for codes in inconclusive(judgement).values())
     assert set(inconclusive(judgement)) == set(sent)
-    assert "all 3 devices differ from each other: suspect a common cause" in judgement.notes[0]
+    assert judgement.notes
 
 
 def test_most_of_a_block_disagreeing_with_itself_is_a_common_cause() -> None:
@@ -113,8 +114,8 @@ def test_most_of_a_block_disagreeing_with_itself_is_a_common_cause() -> None:
         sent[name].flip(erratic=True)
     judgement = judge_block(members(sent))
     assert judgement.failed == {}
-    assert "suspect software" in judgement.notes[0]
-    assert set(inconclusive(judgement)) == set(sent)
+    assert judgement.notes
+    assert inconclusive(judgement) == {key: {Lack.MOST_ERRATIC} for key in sent}
 
 
 def test_one_node_cannot_outvote_another_however_many_devices_it_has() -> None:
@@ -167,14 +168,14 @@ def test_different_weights_after_the_same_sums_fail_the_odd_one() -> None:
     assert (name, finding.rule) == ("n2", "same_weights")
     pair = block(2)
     pair["n1"].weights = "other"
-    assert set(inconclusive(judge_block(members(pair)))) == {"n0", "n1"}
+    assert inconclusive(judge_block(members(pair))) == {key: {Lack.NO_MAJORITY} for key in pair}
 
 
 def test_a_loss_that_is_no_number_is_explained_by_the_member_that_corrupts_or_not_at_all() -> None:
     sent = block(3)
     for each in sent.values():
         each.loss = None
-    assert set(inconclusive(judge_block(members(sent)))) == set(sent)
+    assert inconclusive(judge_block(members(sent))) == {key: {Lack.LOSS_NOT_FINITE} for key in sent}
     sent["n1"].flip("gpu1", erratic=True)
     judgement = judge_block(members(sent))
     assert set(judgement.failed) == {"n1"}
@@ -193,8 +194,9 @@ def test_a_lost_member_is_named_and_no_node_passes(data: Any, count: int) -> Non
     assert judgement.missing == (lost,)
     assert cleared(judgement) == ()
     assert set(inconclusive(judgement)) == set(sent)
-    assert "its process ended in phase training" in inconclusive(judgement)[lost]
-    assert "its agent left no result" in inconclusive(judgement)[lost]
+    assert Lack.LOST in inconclusive(judgement)[lost]
+    assert "its process ended in phase training" in reason(judgement, lost)
+    assert "its agent left no result" in reason(judgement, lost)
 
 
 def test_who_was_lost_does_not_get_others_named_by_blaming_them() -> None:
@@ -213,13 +215,16 @@ def test_a_pair_that_lost_each_other_are_both_suspects() -> None:
     sent["n1"].lose("n0")
     judgement = judge_block(members(sent))
     assert judgement.missing == ()
-    assert all("lost each other" in why for why in inconclusive(judgement).values())
+    assert all(Lack.LOST_EACH_OTHER in codes for codes in inconclusive(judgement).values())
+    assert set(inconclusive(judgement)) == set(sent)
 
 
 def test_a_probe_that_was_skipped_says_why_in_the_verdict() -> None:
     sent = block(3)
     sent["n1"].status[TRAINING] = "skipped"
-    assert "cluster_training skipped" in inconclusive(judge_block(members(sent)))["n1"]
+    judgement = judge_block(members(sent))
+    assert Lack.ENDED_EARLY in inconclusive(judgement)["n1"]
+    assert "cluster_training skipped" in reason(judgement, "n1")
 
 
 @pytest.mark.parametrize(
@@ -237,7 +242,7 @@ def test_a_gpu_that_the_sku_counts_and_no_member_tested_is_missed() -> None:
     sent = block(3, gpus=2)
     judgement = judge_block([each.member(devices=3) for each in sent.values()])
     assert cleared(judgement) == ()
-    assert all("on each of 3 devices: 2 reported it" in why for why in inconclusive(judgement).values())
+    assert inconclusive(judgement) == {key: {Lack.NOT_REPORTED} for key in sent}
 
 
 def test_a_member_that_tested_fewer_devices_than_its_peers_is_held() -> None:
@@ -277,7 +282,7 @@ def test_a_sender_that_spoils_payloads_is_distinguished_from_a_receiver_and_from
     path["n3"].mismatches["send_recv", "n2"] = 1.0
     judgement = judge_block(members(path))
     assert judgement.failed == {}
-    assert set(inconclusive(judgement)) == {"n2", "n3"}
+    assert inconclusive(judgement) == {"n2": {Lack.BAD_PATH}, "n3": {Lack.BAD_PATH}}
 
 
 def test_a_wrong_sum_names_none_and_passes_none() -> None:
@@ -285,7 +290,7 @@ def test_a_wrong_sum_names_none_and_passes_none() -> None:
     sent["n1"].mismatches["all_reduce", ""] = 2.0
     judgement = judge_block(members(sent))
     assert judgement.failed == {}
-    assert set(inconclusive(judgement)) == set(sent)
+    assert inconclusive(judgement) == {key: {Lack.WRONG_SUM} for key in sent}
 
 
 def test_a_block_is_at_least_two_members_with_names_of_their_own() -> None:
@@ -302,7 +307,7 @@ def test_a_fault_of_the_judge_passes_none(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("muster_criteria.cluster.judge.judge_pace", fails)
     judgement = judge_block(members(block(3)))
     assert cleared(judgement) == ()
-    assert all("the judge failed with an error" in why for why in inconclusive(judgement).values())
+    assert inconclusive(judgement) == {key: {Lack.JUDGE_FAILED} for key in ["n0", "n1", "n2"]}
 
 
 def test_the_verdict_can_be_recorded_as_that_of_a_stage() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster_criteria.context.waivers import Machine, Waiver, concerns, covers, finding_id, subject_of, waive
-from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgement, Severity, Verdict
+from muster_criteria.model import Action, Coverage, FaultClass, Finding, Gap, Judgement, Lack, Severity, Verdict
 from muster_criteria.stage.verdict import verdict_of
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
@@ -34,7 +34,8 @@ FINDINGS = st.builds(
 )
 COVERAGES = st.builds(
     lambda required, missing, unjudged: Coverage(
-        required, max(0, required - missing), max(0, required - missing - unjudged), ("m",) * missing, ("u",) * unjudged
+        required, max(0, required - missing), max(0, required - missing - unjudged),
+        (Gap(Lack.NOT_REPORTED, "m"),) * missing, (Gap(Lack.UNJUDGED, "u"),) * unjudged,
     ),
     st.integers(0, 4), st.integers(0, 2), st.integers(0, 2),
 )  # fmt: skip

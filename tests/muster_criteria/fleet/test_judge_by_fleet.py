@@ -11,7 +11,7 @@ from muster_criteria.fleet.readings import readings_of
 from muster_criteria.fleet.references import References
 from muster_criteria.fleet.single import derived
 from muster_criteria.fleet.thresholds import Thresholds
-from muster_criteria.model import Action, FaultClass, Finding, Severity, Verdict
+from muster_criteria.model import Action, FaultClass, Finding, Lack, Severity, Verdict
 from muster_criteria.rows import rows_of
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.rules import violations
@@ -125,7 +125,7 @@ def test_in_another_unit_no_peer_judges_it(case: MakeCase, references: Reference
     judgement = spoilt.judge(references=references)
 
     assert judgement.verdict is Verdict.PROVISIONAL
-    assert any("memory_bandwidth" in sentence and "gpu3" in sentence for sentence in judgement.coverage.unjudged)
+    assert any(gap.device == "gpu3" and gap.what.startswith("memory_bandwidth") for gap in judgement.coverage.unjudged)
 
 
 def test_all_gpus_alike_fail_the_node_but_name_none(case: MakeCase, references: References) -> None:
@@ -233,9 +233,8 @@ def test_nothing_is_derived_from_a_row_in_another_unit_and_it_counts_as_not_meas
     for judgement in (spoilt.judge(references=references), spoilt.judge()):
         assert judgement.verdict is Verdict.INCONCLUSIVE
         assert not judgement.findings
-        assert judgement.coverage.missing == (
-            f"{metric} on gpu3: reported in {unit}, but the programme takes it in {wanted}",
-        )
+        (gap,) = judgement.coverage.missing
+        assert (gap.code, gap.what, gap.device) == (Lack.REFUSED, metric, "gpu3")
 
 
 @pytest.mark.parametrize("odd", [0.0, -1.0, 1e18, -1e18, 1e-300])

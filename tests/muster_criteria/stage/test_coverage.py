@@ -4,58 +4,53 @@ from __future__ import annotations
 
 import pytest
 
-from muster_criteria.model import Judgement, Verdict
+from muster_criteria.model import Gap, Judgement, Lack, Verdict
 from muster_criteria.sku_files.model import Requirement
 from tests.muster_criteria.nodes import CPUS, Case, MakeCase
 
 
-def missing(judgement: Judgement) -> tuple[str, ...]:
+def missing(judgement: Judgement) -> set[tuple[Lack, str, str]]:
+    """(code, figure, device) of all that is missing."""
     assert judgement.verdict is Verdict.INCONCLUSIVE, judgement.reason
     coverage = judgement.coverage
     assert coverage.measured == coverage.required - len(coverage.missing)
     assert not coverage.full
-    return coverage.missing
+    gaps = {(gap.code, gap.what, gap.device) for gap in coverage.missing}
+    assert len(gaps) == len(coverage.missing)
+    return gaps
 
 
-@pytest.mark.parametrize(
-    ("status", "reason"),
-    [
-        ("skipped", "the probe skipped: no privilege"),
-        ("crashed", "the probe crashed: no privilege"),
-        ("timed_out", "the probe timed out: no privilege"),
-    ],
-)
-def test_a_probe_that_did_not_complete_is_the_reason(case: MakeCase, status: str, reason: str) -> None:
-    sentences = missing(case("burn_in").end("gpu_burn", status, "no privilege.").judge())
+@pytest.mark.parametrize("status", ["skipped", "crashed", "timed_out"])
+def test_a_probe_that_did_not_complete_is_the_reason(case: MakeCase, status: str) -> None:
+    gaps = missing(case("burn_in").end("gpu_burn", status, "no privilege.").judge())
 
-    assert f"burn_rate on gpu3: {reason}" in sentences
-    assert f"xid_delta on node: {reason}" in sentences
+    assert {(Lack.PROBE_ENDED, "burn_rate", "gpu3"), (Lack.PROBE_ENDED, "xid_delta", "node")} <= gaps
 
 
 def test_a_probe_that_never_ran_is_the_reason(case: MakeCase) -> None:
     spoilt = case("burn_in").end("gpu_burn", "crashed")
     spoilt.raw["probes"] = [end for end in spoilt.raw["probes"] if end["probe"] != "gpu_burn"]
 
-    assert "burn_rate on gpu0: the probe did not run" in missing(spoilt.judge())
+    assert (Lack.DID_NOT_RUN, "burn_rate", "gpu0") in missing(spoilt.judge())
 
 
 def test_a_completed_probe_that_forgot_a_device_is_the_reason(case: MakeCase) -> None:
-    sentences = missing(case("performance").drop("gemm_rate", "gpu3", dtype="bf16").judge())
+    gaps = missing(case("performance").drop("gemm_rate", "gpu3", dtype="bf16").judge())
 
-    assert sentences == ("gemm_rate[dtype=bf16] on gpu3: the probe did not report it",)
+    assert gaps == {(Lack.NOT_REPORTED, "gemm_rate[dtype=bf16]", "gpu3")}
 
 
 def test_what_the_node_could_not_tell_is_missing_with_its_note(case: MakeCase) -> None:
     spoilt = case("burn_in").set("ecc_uncorrected_delta", "gpu2", value=None)
     next(spoilt.rows("ecc_uncorrected_delta", "gpu2"))["note"] = "not supported"
 
-    assert missing(spoilt.judge()) == ("ecc_uncorrected_delta on gpu2: not supported",)
+    assert spoilt.judge().coverage.missing == (Gap(Lack.UNREADABLE, "not supported", "ecc_uncorrected_delta", "gpu2"),)
 
 
 def test_a_promised_sensor_that_is_not_there_is_missing(case: MakeCase) -> None:
-    sentences = missing(case("thermal").drop("temperature_max", "gpu4").judge())
+    gaps = missing(case("thermal").drop("temperature_max", "gpu4").judge())
 
-    assert sentences == ("temperature_max on gpu4: the node has no such sensor",)
+    assert gaps == {(Lack.NO_SENSOR, "temperature_max", "gpu4")}
 
 
 def test_a_sensor_that_is_not_promised_is_not_missed(case: MakeCase) -> None:
@@ -72,8 +67,11 @@ def test_a_counter_that_cannot_be_read_here_is_noted_where_that_is_allowed(case:
     assert judgement.coverage.required == case("burn_in", "cpu-generic").judge().coverage.required - 1
 
 
-@pytest.mark.parametrize("how", ["dropped", "no word why", "contradictory"])
-def test_but_it_must_have_been_tried_and_honestly(case: MakeCase, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [("dropped", Lack.NOT_REPORTED), ("no word why", Lack.REFUSED), ("contradictory", Lack.REFUSED)],
+)
+def test_but_it_must_have_been_tried_and_honestly(case: MakeCase, how: str, code: Lack) -> None:
     spoilt = case("burn_in", "cpu-generic")
     if how == "dropped":
         spoilt.drop("machine_checks")
@@ -82,13 +80,13 @@ def test_but_it_must_have_been_tried_and_honestly(case: MakeCase, how: str) -> N
     else:
         spoilt.add("cpu_burn", "machine_checks", "node", 3.0, "count")
 
-    assert missing(spoilt.judge())[0].startswith("machine_checks on node: ")
+    assert missing(spoilt.judge()) == {(code, "machine_checks", "node")}
 
 
 def test_conflicting_duplicates_are_not_measured(case: MakeCase) -> None:
     spoilt = case("integrity").add("exact_gemm", "gemm_mismatches", "gpu0", 1.0, "count", labels={"dtype": "bf16"})
 
-    assert missing(spoilt.judge()) == ("gemm_mismatches[dtype=bf16] on gpu0: reported 2 times, with different values",)
+    assert missing(spoilt.judge()) == {(Lack.REFUSED, "gemm_mismatches[dtype=bf16]", "gpu0")}
 
 
 def test_the_same_twice_is_once(case: MakeCase) -> None:
@@ -103,9 +101,7 @@ def test_another_unit_is_not_measured(case: MakeCase) -> None:
     spoilt = case("performance")
     next(spoilt.rows("memory_bandwidth", "gpu1", op="copy"))["unit"] = "MB/s"
 
-    assert missing(spoilt.judge()) == (
-        "memory_bandwidth[op=copy] on gpu1: reported in MB/s, but the SKU file judges it in GB/s",
-    )
+    assert missing(spoilt.judge()) == {(Lack.REFUSED, "memory_bandwidth[op=copy]", "gpu1")}
 
 
 def test_another_probes_figure_is_not_the_one_required(case: MakeCase) -> None:
@@ -113,29 +109,29 @@ def test_another_probes_figure_is_not_the_one_required(case: MakeCase) -> None:
     for row in spoilt.rows("burn_rate", "gpu0"):
         row["probe"] = "inventory"
 
-    assert missing(spoilt.judge()) == ("burn_rate on gpu0: the probe did not report it",)
+    assert missing(spoilt.judge()) == {(Lack.NOT_REPORTED, "burn_rate", "gpu0")}
 
 
 def test_every_cpu_that_the_machine_counts_must_be_measured(case: MakeCase) -> None:
     spoilt = case("burn_in", "cpu-generic").set("cpu_threads", value=CPUS + 2.0)
 
-    assert missing(spoilt.judge()) == tuple(
-        f"{metric} on cpu{n}: the probe did not report it" for metric in ("burn_rate", "burn_rate_drop") for n in (4, 5)
-    )
+    assert missing(spoilt.judge()) == {
+        (Lack.NOT_REPORTED, metric, f"cpu{n}") for metric in ("burn_rate", "burn_rate_drop") for n in (4, 5)
+    }
 
 
 @pytest.mark.parametrize("count", [None, 0.0, 1e12, -3.0])
 def test_a_count_that_cannot_be_is_not_believed(case: MakeCase, count: float | None) -> None:
-    sentences = missing(case("burn_in", "cpu-generic").set("cpu_threads", value=count).judge())
+    gaps = missing(case("burn_in", "cpu-generic").set("cpu_threads", value=count).judge())
 
-    assert "burn_rate on each cpu: the inventory does not say how many there are (cpu_threads)" in sentences
+    assert (Lack.UNCOUNTED, "burn_rate", "each cpu") in gaps
 
 
 def test_a_cpu_that_answers_elsewhere_is_required_everywhere(case: MakeCase) -> None:
     """A node that counts fewer CPUs than it reports on gets no rebate."""
     spoilt = case("burn_in", "cpu-generic").set("cpu_threads", value=1.0).drop("burn_rate", "cpu3")
 
-    assert missing(spoilt.judge()) == ("burn_rate on cpu3: the probe did not report it",)
+    assert missing(spoilt.judge()) == {(Lack.NOT_REPORTED, "burn_rate", "cpu3")}
 
 
 def test_each_core_is_counted_by_the_inventory(case: MakeCase) -> None:
@@ -145,7 +141,7 @@ def test_each_core_is_counted_by_the_inventory(case: MakeCase) -> None:
     with_core(spoilt, per_core)
 
     assert spoilt.judge().verdict is Verdict.PASS
-    assert missing(spoilt.drop("burn_rate", "cpu1").judge()) == ("burn_rate on cpu1: the probe did not report it",)
+    assert missing(spoilt.drop("burn_rate", "cpu1").judge()) == {(Lack.NOT_REPORTED, "burn_rate", "cpu1")}
 
 
 def with_core(spoilt: Case, use: object) -> None:
@@ -160,7 +156,8 @@ def test_a_job_that_ended_early_is_inconclusive_whatever_it_measured(case: MakeC
     spoilt = case("integrity")
     spoilt.raw |= {"end": end, "partial": True, "notes": ["somebody is logged in"]}
 
-    assert missing(spoilt.judge()) == (f"the rest of the job, which ended early ({end}): somebody is logged in",)
+    (gap,) = spoilt.judge().coverage.missing
+    assert (gap.code, gap.why) == (Lack.ENDED_EARLY, "somebody is logged in")
 
 
 def test_a_partial_result_still_fails(case: MakeCase) -> None:
@@ -174,7 +171,7 @@ def test_a_probe_without_requirements_must_not_crash_unseen(case: MakeCase) -> N
     assert missing(case("integrity", "cpu-generic").end("inventory", "crashed", "no").judge())
     skipped = case("burn_in").end("inventory", "skipped", "no")
 
-    assert missing(skipped.judge()) == ("whether all 8 GPUs answer: the probe skipped: no",)
+    assert {code for code, _, _ in missing(skipped.judge())} == {Lack.PROBE_ENDED}
 
 
 def test_a_missing_gpu_fails_by_name_in_every_stage(case: MakeCase) -> None:
@@ -187,13 +184,11 @@ def test_a_missing_gpu_fails_by_name_in_every_stage(case: MakeCase) -> None:
         assert judgement.reason == (
             "gpu3 is missing: SKU h100-sxm-8 counts 8 GPUs, and the one in this slot does not answer."
         )
-        assert all(sentence.endswith("on gpu3: it does not answer") for sentence in judgement.coverage.missing)
+        assert {(gap.code, gap.device) for gap in judgement.coverage.missing} <= {(Lack.NO_ANSWER, "gpu3")}
 
 
 def test_when_no_gpu_answers_the_driver_is_suspected_first(case: MakeCase) -> None:
     spoilt = case("intake")
     spoilt.raw["measurements"] = [m for m in spoilt.raw["measurements"] if not m["device"].startswith("gpu")]
 
-    sentences = missing(spoilt.judge())
-
-    assert sentences[0] == "all GPUs: none of the 8 answers, so first suspect the driver, then the baseboard"
+    assert (Lack.NO_ANSWER, "all GPUs", "") in missing(spoilt.judge())

@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 
 from muster_criteria.fleet.references import References
-from muster_criteria.model import Action, Coverage, Evidence, FaultClass, Judgement, Severity, Verdict
+from muster_criteria.model import (
+    UNJUDGED,
+    Action,
+    Coverage,
+    Evidence,
+    FaultClass,
+    Gap,
+    Judgement,
+    Lack,
+    Severity,
+    Verdict,
+)
 from muster_criteria.sku_files.model import LEVELS, STAGES, Sku
 from muster_criteria.stage.case import Case as JudgeCase
 from muster_criteria.stage.judge import judge
@@ -127,8 +138,8 @@ def test_one_cause_is_one_line_of_the_reason(case: MakeCase) -> None:
 def test_sensors_that_stop_are_not_called_absent(case: MakeCase) -> None:
     node = case("thermal").drop("temperature_max", "gpu2").set("sensor_share", "gpu2", value=0.0)
     node.drop("temperature_max", "gpu3")
-    missing = {each for each in node.judge().coverage.missing if each.startswith("temperature_max")}
-    assert {("no such sensor" in each, "gpu3" in each) for each in missing} == {(False, False), (True, True)}
+    gaps = {(gap.code, gap.device) for gap in node.judge().coverage.missing if gap.what == "temperature_max"}
+    assert gaps == {(Lack.SENSOR_STOPPED, "gpu2"), (Lack.NO_SENSOR, "gpu3")}
 
 
 @pytest.mark.parametrize(("found", "words"), [(4.0, "PCIe 4.0 (16 GT/s)"), (6.0, "PCIe 6.0 (64 GT/s)")])
@@ -150,7 +161,7 @@ def test_what_no_limit_judges_is_provisional(case: MakeCase) -> None:
     assert judgement.verdict is Verdict.PROVISIONAL
     assert judgement.coverage.measured == judgement.coverage.required
     assert judgement.coverage.judged < judgement.coverage.required
-    assert "burn_rate_drop on cpu0: no limit, no peers and no history to judge it by" in judgement.coverage.unjudged
+    assert Gap(Lack.UNJUDGED, UNJUDGED, "burn_rate_drop", "cpu0") in judgement.coverage.unjudged
 
 
 def test_an_empty_requirement_is_never_a_pass(case: MakeCase) -> None:
@@ -247,10 +258,8 @@ def test_better_than_physics_measured_something_else(case: MakeCase) -> None:
     judgement = case("performance").set("gemm_rate", "gpu2", value=1400.0, dtype="bf16").judge()
 
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert (
-        "gpu2 is faster than it can be: gemm_rate[dtype=bf16] is 1,400 TFLOPS, expected ≤ 989 TFLOPS"
-        in (judgement.coverage.missing[0])
-    )
+    (gap,) = judgement.coverage.missing
+    assert (gap.code, gap.what, gap.device) == (Lack.INVALID, "gemm_rate[dtype=bf16]", "gpu2")
     assert judgement.findings[0].fault_class is FaultClass.SOFTWARE
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from muster_criteria.model import COMMON_CAUSE, XID, Action, Severity, Verdict
+from muster_criteria.model import COMMON_CAUSE, XID, Action, Gap, Lack, Severity, Verdict
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from muster_criteria.xid.judge import returned
@@ -239,7 +239,9 @@ def test_without_a_time_an_error_counts_as_the_stages_own(case: MakeCase) -> Non
 def test_messages_that_are_counted_but_not_listed_are_missing(case: MakeCase) -> None:
     judgement = logged(case("thermal"), 63).set("xid_total", value=3.0).judge()
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert "XIDs of node: 3 messages are counted, but only 1 are reported" in judgement.reason
+    assert Gap(Lack.NOT_REPORTED, "3 messages are counted, but only 1 are reported", "XIDs", "node") in (
+        judgement.coverage.missing
+    )
 
 
 def test_a_sku_without_a_policy_rules_on_none(case: MakeCase) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from muster_criteria.cluster.judge import ClusterJudgement, MemberResult, judge_block
-from muster_criteria.model import Verdict
-from tests.muster_criteria.cluster_verdicts import cleared, inconclusive
+from muster_criteria.model import Lack, Verdict
+from tests.muster_criteria.cluster_verdicts import cleared, inconclusive, reason
 from tests.muster_node.agent.harness import Ended
 from tests.muster_node.cluster.blocks import Block
 
@@ -118,7 +118,8 @@ def test_a_lost_node_is_named_by_all_others_which_end_cleanly(block: Make, phase
     assert judgement.missing == (victim,)
     assert judgement.failed == {}
     assert cleared(judgement) == ()
-    assert phase in inconclusive(judgement)[victim]
+    assert Lack.LOST in inconclusive(judgement)[victim]
+    assert phase in reason(judgement, victim)
 
 
 def test_a_node_lost_while_it_waits_for_the_others_is_named(block: Make) -> None:
@@ -184,7 +185,7 @@ def test_a_node_that_is_never_started_is_named(block: Make) -> None:
     ends = three.end()
     judgement = judged(ends, "n1")
     assert judgement.missing == ("n1",)
-    assert "did not come up within 8 s" in inconclusive(judgement)["n1"]
+    assert Lack.LOST in inconclusive(judgement)["n1"]
 
 
 def test_a_busy_node_is_named_with_its_reason(block: Make) -> None:
@@ -196,4 +197,4 @@ def test_a_busy_node_is_named_with_its_reason(block: Make) -> None:
     assert ends["n1"].result.end == "busy"
     judgement = judged(ends)
     assert judgement.missing == ("n1",)
-    assert "4711 python" in inconclusive(judgement)["n1"]
+    assert "4711 python" in reason(judgement, "n1")

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from muster_criteria.cluster.model import TRAINING, BlockFindings, Measurements
-from muster_criteria.model import Action, FaultClass, Finding, Severity
+from muster_criteria.model import Action, FaultClass, Finding, Lack, Severity
 from muster_criteria.words import listed
 
 VOTERS_MIN = 3
@@ -76,7 +76,7 @@ def _judge_group(group: Sequence[Vote], block: BlockFindings, mixed: bool) -> No
             f"{len(erratic)} of {len(group)} devices of the block differ from themselves: suspect software, not devices"
         )
         block.note(why)
-        block.suspect({vote.member for vote in group}, why)
+        block.suspect({vote.member for vote in group}, Lack.MOST_ERRATIC, why)
         return
     comparable = [vote for vote in group if not vote.erratic]
     for step in sorted({step for vote in comparable for step in vote.steps}):
@@ -89,7 +89,7 @@ def _judge_group(group: Sequence[Vote], block: BlockFindings, mixed: bool) -> No
         if not vote.against and vote.confirmed < vote.compared:
             kind = "comparable device" if mixed else "device"
             why = f"no other {kind} confirms the digests of {vote.device} ({vote.key})"
-            block.suspect([vote.member], why)
+            block.suspect([vote.member], Lack.NOT_CONFIRMED, why)
 
 
 def _compare_step(step: str, comparable: Sequence[Vote], block: BlockFindings) -> None:
@@ -123,11 +123,13 @@ def _undecided(step: str, present: Sequence[Vote], answers: int, block: BlockFin
     names = sorted({vote.member for vote in present})
     if answers == len(present) and answers >= VOTERS_MIN:
         why = f"in step {step} all {answers} devices differ from each other: suspect a common cause, software first"
+        code = Lack.ALL_DIFFER
         block.note(why)
     else:
+        code = Lack.NO_MAJORITY
         gave = f"in step {step} {len(present)} devices gave {answers} answers, none by a majority"
         why = f"{gave}: {listed(names)} are suspects"
-    block.suspect(names, why)
+    block.suspect(names, code, why)
 
 
 def _judge_member(
@@ -135,7 +137,7 @@ def _judge_member(
 ) -> None:
     if len(mine) > 1 and len(faulty) == len(mine):
         why = f"all its {len(mine)} devices corrupt at once: suspect its software, host or power before its devices"
-        block.suspect([member], why)
+        block.suspect([member], Lack.ALL_CORRUPT, why)
         for vote in faulty:
             block.add(member, _finding(vote, devices, Severity.WARNING, FaultClass.SOFTWARE, Action.INSPECT))
         return
@@ -183,7 +185,8 @@ def _judge_weights(members: Mapping[str, Measurements], block: BlockFindings) ->
         return
     (digest, count), *_ = Counter(digests.values()).most_common()
     if len(digests) < VOTERS_MIN or 2 * count <= len(digests):
-        block.suspect(digests, f"{listed(sorted(digests))} ended with different weights, none by a majority")
+        why = f"{listed(sorted(digests))} ended with different weights, none by a majority"
+        block.suspect(digests, Lack.NO_MAJORITY, why)
         return
     for name in sorted(name for name, text in digests.items() if text != digest):
         finding = Finding(

@@ -24,6 +24,7 @@ from muster_criteria.cluster.payloads import judge_payloads
 from muster_criteria.cluster.plan import block_programme
 from muster_criteria.cluster.presence import judge_presence
 from muster_criteria.cluster.stragglers import judge_pace
+from muster_criteria.model import Gap, Lack
 from muster_criteria.sku_files.limits import labelled
 from muster_criteria.stage.coverage import Tally
 from muster_criteria.stage.findings import in_order
@@ -47,7 +48,7 @@ def judge_block(members: Sequence[MemberResult]) -> ClusterJudgement:
             part(measured, block)
         except Exception as error:  # whatever is wrong with the judge must not become a pass
             log.exception("judging the block failed")
-            block.suspect(names, f"the judge failed with an error ({type(error).__name__}: {error})")
+            block.suspect(names, Lack.JUDGE_FAILED, f"the judge failed with an error ({type(error).__name__}: {error})")
     devices = _devices_expected(ordered, measured)
     verdicts = [_verdict(member, measured[member.name], devices[member.name], block) for member in ordered]
     return ClusterJudgement(tuple(verdicts), tuple(block.notes))
@@ -61,7 +62,8 @@ def _judge_loss(members: Mapping[str, Measurements], block: BlockFindings) -> No
         if any(row.value is None and row.text is None for row in measured.rows(TRAINING, "loss"))
     ]
     if spoilt and not block.has_critical():
-        block.suspect(spoilt, "the loss was not a finite number, and no member was found that caused it")
+        why = "the loss was not a finite number, and no member was found that caused it"
+        block.suspect(spoilt, Lack.LOSS_NOT_FINITE, why)
 
 
 def _devices_expected(members: Sequence[MemberResult], measured: Mapping[str, Measurements]) -> dict[str, int]:
@@ -78,8 +80,8 @@ def _devices_expected(members: Sequence[MemberResult], measured: Mapping[str, Me
 
 def _verdict(member: MemberResult, measured: Measurements, devices: int, block: BlockFindings) -> MemberVerdict:
     counted = Tally()
-    for sentence in block.suspected.get(member.name, ()):
-        counted.miss(sentence)
+    for gap in block.suspected.get(member.name, ()):
+        counted.miss(gap)
     _count(measured, devices, counted)
     coverage, findings = counted.coverage(), in_order(block.findings.get(member.name, ()))
     verdict, reason = verdict_of(findings, coverage)
@@ -103,9 +105,9 @@ def _count(measured: Measurements, devices: int, counted: Tally) -> None:
             if there:
                 counted.required += 1
             else:
-                counted.miss(f"{labelled(metric, dict(labels))} of {probe}")
+                counted.miss(Gap(Lack.NOT_REPORTED, "", f"{labelled(metric, dict(labels))} of {probe}"))
             continue
         found = len({row.device for row in rows})
         counted.required += min(found, devices)
         for _ in range(found, devices):
-            counted.miss(f"{metric} on each of {devices} devices: {found} reported it")
+            counted.miss(Gap(Lack.NOT_REPORTED, f"{found} reported it", f"{metric} on each of {devices} devices"))

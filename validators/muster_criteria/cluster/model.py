@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from muster_criteria.devices import natural
 from muster_criteria.measured import Measured, StageResult
-from muster_criteria.model import Coverage, Finding, Judgement, Observation, Severity, Verdict
+from muster_criteria.model import Coverage, Finding, Gap, Judgement, Lack, Observation, Severity, Verdict
 
 T = TypeVar("T")
 
@@ -86,10 +86,10 @@ class ClusterJudgement:
 
 @dataclasses.dataclass
 class BlockFindings:
-    """Findings so far, by member. ``suspected``: sentences that say why a member cannot pass."""
+    """Findings so far, by member. ``suspected``: why a member cannot pass."""
 
     findings: dict[str, list[Finding]] = dataclasses.field(default_factory=dict)
-    suspected: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    suspected: dict[str, list[Gap]] = dataclasses.field(default_factory=dict)
     missing: set[str] = dataclasses.field(default_factory=set)
     notes: list[str] = dataclasses.field(default_factory=list)
 
@@ -97,12 +97,13 @@ class BlockFindings:
         """Add one finding on a member."""
         self.findings.setdefault(member, []).append(finding)
 
-    def suspect(self, members: Iterable[str], why: str) -> None:
+    def suspect(self, members: Iterable[str], code: Lack, why: str) -> None:
         """Add a reason why none of these members can pass."""
+        gap = Gap(code, why)
         for member in members:
             rows = self.suspected.setdefault(member, [])
-            if why not in rows:
-                rows.append(why)
+            if gap not in rows:
+                rows.append(gap)
 
     def note(self, sentence: str) -> None:
         """Add a sentence about the whole block."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from muster_criteria.cluster.model import COLLECTIVES, BlockFindings, Measurements
-from muster_criteria.model import Action, FaultClass, Finding, Severity
+from muster_criteria.model import Action, FaultClass, Finding, Lack, Severity
 from muster_criteria.words import listed
 
 PARTNERS_MIN = 2
@@ -38,7 +38,7 @@ def judge_payloads(members: Mapping[str, Measurements], block: BlockFindings) ->
     for (sender, receiver), count in sorted(cells.items()):
         if not {sender, receiver} & faulty:
             why = f"{count:.0f} elements came wrong from {sender} to {receiver}: either of them, or the path between"
-            block.suspect((sender, receiver), why)
+            block.suspect((sender, receiver), Lack.BAD_PATH, why)
     if sums and not faulty:
         _suspect_sums(sums, list(members), block)
 
@@ -75,5 +75,5 @@ def _suspect_sums(sums: Mapping[str, float], members: list[str], block: BlockFin
     names = sorted(sums)
     wrong = f"{listed(names)} got wrong sums ({sum(sums.values()):.0f} elements)"
     why = f"{wrong}, and a sum does not show whose part was wrong"
-    block.suspect(members, why)
+    block.suspect(members, Lack.WRONG_SUM, why)
     block.note(why)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import BeforeValidator
 
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import LEVELS, ProbeUse, Requirement
 from muster_criteria.sku_files.programme import START_AND_COLLECT_S, CallSpec
 from muster_criteria.sku_files.skus import SHIPPED
-from muster_criteria.written import Written
+from muster_criteria.written import Written, as_tuple
 
 JOIN_TIMEOUT_S = 60.0
 """Seconds after which the others report a member that did not join."""
@@ -21,11 +23,12 @@ FILE = SHIPPED / "programmes" / "block.yaml"
 
 
 class BlockProgramme(Written):
-    """The steps of every member of a block, in order, and its required measurements."""
+    """The steps of every member of a block, in order, its required measurements, and the limits of its pace."""
 
     programme: str
     title: str
     probes: dict[str, ProbeUse]
+    limits: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)]
 
     @property
     def needs(self) -> Iterator[tuple[str, Requirement, Mapping[str, str]]]:
@@ -35,6 +38,10 @@ class BlockProgramme(Written):
                 keys = sorted(requirement.labels)
                 for values in itertools.product(*(requirement.labels[key] for key in keys)):
                     yield probe, requirement, dict(zip(keys, values, strict=True))
+
+    def limit(self, metric: str, breach: str, **labels: str) -> Limit:
+        """The limit of this metric with these labels whose breach means ``breach``. Raises StopIteration."""
+        return next(each for each in self.limits if (each.metric, each.breach, each.labels) == (metric, breach, labels))
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from muster_criteria.cluster.model import COLLECTIVES, TRAINING, BlockFindings, Measurements, MemberResult
-from muster_criteria.model import Action, FaultClass, Finding, Severity
+from muster_criteria.model import Action, FaultClass, Finding, Lack, Severity
 from muster_criteria.words import listed
 
 PROBES = (COLLECTIVES, TRAINING)
@@ -28,9 +28,10 @@ def judge_presence(members: Sequence[MemberResult], measured: Mapping[str, Measu
             reported = reports[reporters[0]][name] if reporters else why
             _add_lost(name, reported if why in reported else f"{reported}; its own result: {why}", reporters, block)
         elif reporters and mutual:
-            block.suspect([name], f"it and {listed(reporters)} lost each other: one of them, or what connects them")
+            why = f"it and {listed(reporters)} lost each other: one of them, or what connects them"
+            block.suspect([name], Lack.LOST_EACH_OTHER, why)
         elif why:
-            block.suspect([name], why)
+            block.suspect([name], Lack.ENDED_EARLY, why)
     for name, rows in measured.items():
         if name not in block.missing:
             _suspect_unfinished(name, rows, block)
@@ -74,7 +75,7 @@ def _own_reason(member: MemberResult) -> str:
 
 def _add_lost(name: str, why: str, reporters: Sequence[str], block: BlockFindings) -> None:
     block.missing.add(name)
-    block.suspect([name], f"it was lost to the block: {why}")
+    block.suspect([name], Lack.LOST, f"it was lost to the block: {why}")
     block.add(
         name,
         Finding(
@@ -96,4 +97,5 @@ def _suspect_unfinished(name: str, rows: Measurements, block: BlockFindings) -> 
     for probe in PROBES:
         for row in rows.rows(probe, "block_intact"):
             if row.value == 0:
-                block.suspect([name], f"{probe} could not be finished: {row.note or 'no reason given'}")
+                why = f"{probe} could not be finished: {row.note or 'no reason given'}"
+                block.suspect([name], Lack.UNFINISHED, why)

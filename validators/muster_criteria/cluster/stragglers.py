@@ -7,30 +7,14 @@ import statistics
 from collections.abc import Mapping
 
 from muster_criteria.cluster.model import COLLECTIVES, TRAINING, BlockFindings, Measurements
-from muster_criteria.model import Action, FaultClass, Finding, Severity
+from muster_criteria.cluster.plan import block_programme
+from muster_criteria.model import FaultClass, Finding, Severity
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.words import figure
 
 FEW_CONFIDENCE = 0.5
 OTHERS_MIN = 3
 """Fewest others for full confidence: with fewer, a wrong report of one moves their median by half of its error."""
-LATE_S = 0.010
-"""Smallest lateness that counts, in seconds; a host's scheduler alone causes less."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """By how much more than the median of the others a node may compute, as a share."""
-
-    warn: float
-    fail: float
-
-
-WHOLE_NODES = Limits(0.04, 0.05)
-"""Muster's own starting point for balanced, fixed work where a node's slowest of several devices counts: these lie
-close together. Among 1,500 healthy nodes drawn by the simulation none was 4 % slower than the median of its block."""
-
-SINGLE_DEVICES = Limits(0.07, 0.10)
-"""For members with one device, whose ordinary spread shows: 6.5 % at most among the same 1,500."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,19 +52,20 @@ def _pace(measured: Measurements) -> Pace | None:
 
 
 def _judge_one(name: str, pace: Pace, others: list[Pace], block: BlockFindings) -> None:
-    limits = WHOLE_NODES if len(pace.devices) > 1 else SINGLE_DEVICES
+    devices = "several" if len(pace.devices) > 1 else "one"
+    warn, fail = (block_programme().limit("step_excess", breach, devices=devices) for breach in ("warn", "fail"))
     usual = statistics.median(other.compute for other in others)
-    excess, gap = pace.compute / usual - 1.0, pace.compute - usual
+    excess, gap = 100 * (pace.compute / usual - 1.0), pace.compute - usual
     # A difference as large as the spread of the others from step to step is noise.
-    if excess <= max(limits.warn, statistics.median(other.spread for other in others)):
+    if excess <= max(_number(warn), 100 * statistics.median(other.spread for other in others)):
         return
     holds_up = pace.wait < gap / 2 <= statistics.median(other.wait for other in others)
-    fails = excess > limits.fail and holds_up and len(others) >= OTHERS_MIN
-    limit = limits.fail if fails else limits.warn
-    device = _culprit(pace, others, limit)
+    fails = excess > _number(fail) and holds_up and len(others) >= OTHERS_MIN
+    limit = fail if fails else warn
+    device = _culprit(pace, others, _number(limit))
     waits = "and waits least" if holds_up else "though the others do not wait for it"
-    at_most = f"≤ {figure(usual * (1 + limit), 's')}"
-    observed = f"{figure(pace.compute, 's')} a step, {100 * excess:.1f} % more than the others, {waits}"
+    at_most = f"≤ {figure(usual * (1 + _number(limit) / 100), 's')}"
+    observed = f"{figure(pace.compute, 's')} a step, {excess:.1f} % more than the others, {waits}"
     block.add(
         name,
         Finding(
@@ -89,11 +74,11 @@ def _judge_one(name: str, pace: Pace, others: list[Pace], block: BlockFindings) 
             device=device,
             severity=Severity.CRITICAL if fails else Severity.WARNING,
             fault_class=_fault(device),
-            action=Action.INSPECT if fails else Action.RETEST,
+            action=limit.action,
             observed=observed,
-            expected=f"{at_most} ({100 * limit:g} % above the median of {len(others)} others)",
-            source="Muster's own starting point: a straggler computes longest and waits least for the same work",
-            summary=f"{device} slows the block: it computes {observed}.",
+            expected=f"{at_most} ({limit.number:g} % above the median of {len(others)} others)",
+            source=f"{limit.source} ({limit.date})",
+            summary=f"{device} {limit.meaning}: it computes {observed}.",
             confidence=1.0 if len(others) >= OTHERS_MIN else FEW_CONFIDENCE,
         ),
     )
@@ -103,7 +88,12 @@ def _culprit(pace: Pace, others: list[Pace], limit: float) -> str:
     """Returns the device that makes a node slow, if one is an outlier; else "node"."""
     usual = statistics.median([seconds for other in [pace, *others] for seconds in other.devices.values()] or [0.0])
     slowest = max(pace.devices, key=lambda device: (pace.devices[device], device), default="node")
-    return slowest if usual > 0 and pace.devices[slowest] / usual - 1.0 > limit else "node"
+    return slowest if usual > 0 and 100 * (pace.devices[slowest] / usual - 1.0) > limit else "node"
+
+
+def _number(limit: Limit) -> float:
+    assert limit.number is not None, limit.name
+    return limit.number
 
 
 def _fault(device: str) -> FaultClass:
@@ -113,6 +103,7 @@ def _fault(device: str) -> FaultClass:
 
 def _judge_lateness(members: Mapping[str, Measurements], block: BlockFindings) -> None:
     """Warns of members late to most collectives by more than these take: a slow host, not a slow device."""
+    limit = block_programme().limit("arrival_lag", "warn")
     lags: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
     for name, measured in members.items():
         for row in measured.rows(COLLECTIVES, "arrival_lag"):
@@ -121,7 +112,7 @@ def _judge_lateness(members: Mapping[str, Measurements], block: BlockFindings) -
                 key = (row.labels.get("op", ""), row.labels.get("bytes", ""))
                 lags.setdefault(key, {})[name] = (row.value, seconds)
     for name in members:
-        late = [rows[name] for rows in lags.values() if name in rows and _is_late(name, rows)]
+        late = [rows[name] for rows in lags.values() if name in rows and _is_late(name, rows, _number(limit))]
         if lags and 2 * len(late) > len(lags):
             lag, seconds = max(late)
             observed = f"up to {figure(lag, 's')} late to collectives that take {figure(seconds, 's')}"
@@ -131,16 +122,16 @@ def _judge_lateness(members: Mapping[str, Measurements], block: BlockFindings) -
                 device="node",
                 severity=Severity.WARNING,
                 fault_class=FaultClass.NODE,
-                action=Action.INSPECT,
+                action=limit.action,
                 observed=observed,
-                expected="to arrive with the others",
-                source=f"Muster's own starting point: later than the collective takes, {figure(LATE_S, 's')} at least",
-                summary=f"The node comes late to {len(late)} of {len(lags)} collectives: {observed}.",
+                expected=f"to arrive with the others, within the collective's time or {figure(_number(limit), 's')}",
+                source=f"{limit.source} ({limit.date})",
+                summary=f"The node {limit.meaning} to {len(late)} of {len(lags)} collectives: {observed}.",
             )
             block.add(name, finding)
 
 
-def _is_late(name: str, rows: Mapping[str, tuple[float, float]]) -> bool:
+def _is_late(name: str, rows: Mapping[str, tuple[float, float]], least_s: float) -> bool:
     lag, seconds = rows[name]
     next_lag = max((other for at, (other, _) in rows.items() if at != name), default=0.0)
-    return lag > max(LATE_S, seconds, 2 * next_lag)
+    return lag > max(least_s, seconds, 2 * next_lag)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from muster_criteria.devices import natural
 from muster_criteria.measured import Measured, StageResult
-from muster_criteria.model import Action, FaultClass, Finding, Severity, measurement_reference
+from muster_criteria.model import Action, FaultClass, Finding, Gap, Lack, Severity, measurement_reference
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.versions import KIND, Allowed
 from muster_criteria.words import listed
@@ -25,10 +25,10 @@ Running = Mapping[str, Mapping[str, int]]
 
 @dataclasses.dataclass(frozen=True)
 class Versions:
-    """What the versions of a result give: findings, a sentence for each that is not known, and notes."""
+    """What the versions of a result give: findings, a gap for each that is not known, and notes."""
 
     findings: tuple[Finding, ...] = ()
-    missing: tuple[str, ...] = ()
+    missing: tuple[Gap, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -37,7 +37,7 @@ def judge_versions(result: StageResult, sku: Sku, running: Running) -> Versions:
     if result.stage != STAGE:
         return Versions()
     findings: list[Finding] = []
-    missing: list[str] = []
+    missing: list[Gap] = []
     notes: list[str] = []
     for allowed in sku.versions:
         fleet = _agreed(running.get(allowed.part, {}))
@@ -66,7 +66,7 @@ def _agreed(counts: Mapping[str, int]) -> dict[str, int]:
     return {version: nodes for version, nodes in sorted(counts.items()) if nodes >= AGREE_MIN}
 
 
-def _unknown(allowed: Allowed, rows: Sequence[Measured], sku: Sku) -> list[str]:
+def _unknown(allowed: Allowed, rows: Sequence[Measured], sku: Sku) -> list[Gap]:
     """A version that the file names and no device reports was not checked, so it counts as missing."""
     kind = KIND.get(allowed.part, "node")
     counted = sku.devices.get("gpu") if kind == "gpu" and not allowed.labels else None
@@ -74,10 +74,12 @@ def _unknown(allowed: Allowed, rows: Sequence[Measured], sku: Sku) -> list[str]:
     unread = {row.device: row.note or "it is empty" for row in rows if not row.text}
     devices = expected | {row.device for row in rows}
     if not devices:
-        return [f"{allowed.part}: no {kind} reports it"]
+        return [Gap(Lack.NOT_REPORTED, f"no {kind} reports it", allowed.part)]
     known = {row.device for row in rows if row.text}
     return [
-        f"{allowed.part} on {device}: {unread.get(device, 'it was not reported')}"
+        Gap(Lack.UNREADABLE, unread[device], allowed.part, device)
+        if device in unread
+        else Gap(Lack.NOT_REPORTED, "it was not reported", allowed.part, device)
         for device in sorted(devices - known, key=natural)
     ]
 

@@ -34,7 +34,12 @@ DRIFT_VISITS = 4
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Estimated:
-    """Figures estimated from a fleet's readings; the fields are those of ``snapshot.Snapshot``."""
+    """Figures estimated from a fleet's readings.
+
+    ``cells``: the median of each (series, peer group, slot), see ``cells``. ``scales`` and ``tails``: distances of
+    healthy devices, for each rule. ``slopes``: what one metric explains of others, see ``explained``. ``low`` and
+    ``varied``: what a node's series of each spread weigh together, by which the budget is divided.
+    """
 
     cells: pd.DataFrame
     scales: pd.DataFrame

@@ -23,31 +23,18 @@ from muster_criteria.fleet.budget import STANDARD
 from muster_criteria.fleet.cells import Cells
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.explained import Slopes
-from muster_criteria.fleet.outliers import SCALES, TAILS, estimate
+from muster_criteria.fleet.outliers import SCALES, TAILS, Estimated, estimate
 
 SCHEMA = "muster.snapshot/5"
 _TABLES = {"cells": cells_module.COLUMNS, "scales": SCALES, "tails": TAILS, "slopes": explained.COLUMNS}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Snapshot:
-    """Reference figures of the peers.
-
-    ``version``: digest of the content and its date. ``cells``: the median of each (series, peer group, slot), see
-    ``cells``. ``scales`` and ``tails``: distances of healthy devices, for each rule, see ``outliers``. ``slopes``: what
-    one metric explains of others, see ``explained``. ``low`` and ``varied``: what a node's series of each spread weigh
-    together, by which the budget is divided.
-    """
+class Snapshot(Estimated):
+    """Reference figures of the peers. ``version``: digest of the content and its date."""
 
     version: str
     made_at: datetime.datetime
-    cells: pd.DataFrame
-    scales: pd.DataFrame
-    tails: pd.DataFrame
-    slopes: pd.DataFrame
-    low: float
-    varied: float
-    nodes: int
 
     @functools.cached_property
     def lookup(self) -> Cells:
@@ -116,15 +103,5 @@ def build_snapshot(
     made_at = at.astimezone(datetime.UTC)
     kept = (readings["at"] <= made_at.timestamp() / 86400.0) & ~readings["node"].isin(list(exclude))
     estimated = estimate(readings[kept].reset_index(drop=True), comparisons, STANDARD)
-    snapshot = Snapshot(
-        version="",
-        made_at=made_at,
-        cells=estimated.cells,
-        scales=estimated.scales,
-        tails=estimated.tails,
-        slopes=estimated.slopes,
-        low=estimated.low,
-        varied=estimated.varied,
-        nodes=estimated.nodes,
-    )
+    snapshot = Snapshot(**vars(estimated), version="", made_at=made_at)
     return dataclasses.replace(snapshot, version=_digest(snapshot))

@@ -9,7 +9,7 @@ import pandas as pd
 
 from muster_criteria.devices import natural
 from muster_criteria.measured import ProbeEnd, StageResult
-from muster_criteria.model import UNJUDGED, Coverage
+from muster_criteria.model import UNJUDGED, Coverage, Gap, Lack
 from muster_criteria.rows import PRESENCE, PRESENCE_PROBE
 from muster_criteria.sku_files.limits import labelled
 from muster_criteria.sku_files.model import Sku
@@ -38,17 +38,17 @@ class Invalid:
 
 @dataclasses.dataclass
 class Tally:
-    """Coverage while it is counted: one sentence per missing or unjudged requirement, and notes."""
+    """Coverage while it is counted: what is missing or unjudged, and notes."""
 
     required: int = 0
-    missing: list[str] = dataclasses.field(default_factory=list)
-    unjudged: list[str] = dataclasses.field(default_factory=list)
+    missing: list[Gap] = dataclasses.field(default_factory=list)
+    unjudged: list[Gap] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
 
-    def miss(self, sentence: str) -> None:
+    def miss(self, gap: Gap) -> None:
         """Count one more requirement, which was not met."""
         self.required += 1
-        self.missing.append(sentence)
+        self.missing.append(gap)
 
     def coverage(self) -> Coverage:
         """The tally as a value."""
@@ -65,7 +65,7 @@ class Tally:
 def nothing_measured(sku: Sku, stage: str, level: str, why: str) -> Coverage:
     """Coverage without a result. Raises SkuError for an unknown stage or level."""
     wanted = len(needs(sku, stage, level))
-    return Coverage(required=max(1, wanted), measured=0, judged=0, missing=(f"everything: {why}",))
+    return Coverage(required=max(1, wanted), measured=0, judged=0, missing=(Gap(Lack.NO_RESULT, why, "everything"),))
 
 
 def tally(
@@ -75,7 +75,7 @@ def tally(
     counted = Tally()
     if result.partial or result.end != "completed":
         why = result.notes[0] if result.notes else "the node gives no reason"
-        counted.miss(f"the rest of the job, which ended early ({result.end}): {why}")
+        counted.miss(Gap(Lack.ENDED_EARLY, why, f"the rest of the job, which ended early ({result.end})"))
     ends = _ends(result.probes)
     probes = stage_probes(sku, stage, level)
     if PRESENCE_PROBE in probes:
@@ -83,13 +83,14 @@ def tally(
     needed = {(need.probe, need.requirement.metric) for need in needs(sku, stage, level)}
     for position, reason in sorted(invalid.items()):
         if reason.itself and (frame["probe"].iloc[position], frame["metric"].iloc[position]) not in needed:
-            counted.miss(reason.why)
+            counted.miss(Gap(Lack.INVALID, reason.why))
     requirements = _Requirements(frame, invalid, ends, sku, counted)
     for need in needs(sku, stage, level):
         requirements.count(need)
     requirements.finish()
     if not counted.required:
-        counted.miss("everything: the programme requires nothing here, so the stage cannot pass")
+        why = "the programme requires nothing here, so the stage cannot pass"
+        counted.miss(Gap(Lack.NOTHING_REQUIRED, why, "everything"))
     for probe in probes.keys() - requirements.missed_by:
         if not _completed(ends.get(probe)):
             _unfinished_probe(probe, ends.get(probe), bool(probes[probe].require), counted)
@@ -108,19 +109,19 @@ def _completed(end: ProbeEnd | None) -> bool:
     return end is not None and end.status == "completed"
 
 
-def _ended(end: ProbeEnd | None) -> str:
+def _ended(end: ProbeEnd | None) -> tuple[Lack, str]:
     if end is None:
-        return "the probe did not run"
+        return Lack.DID_NOT_RUN, "the probe did not run"
     verb = {"skipped": "skipped", "crashed": "crashed", "timed_out": "timed out", "completed": "completed"}[end.status]
-    return f"the probe {verb}{f': {end.reason}' if end.reason else ''}".rstrip(".")
+    return Lack.PROBE_ENDED, f"the probe {verb}{f': {end.reason}' if end.reason else ''}".rstrip(".")
 
 
 def _unfinished_probe(probe: str, end: ProbeEnd | None, required: bool, counted: Tally) -> None:
-    sentence = f"{probe}: {_ended(end)}"
+    gap = Gap(*_ended(end), probe)
     if end is not None and end.status == "skipped" and not required:
-        counted.notes.append(sentence)
+        counted.notes.append(str(gap))
     else:
-        counted.miss(sentence)
+        counted.miss(gap)
 
 
 def _presence(frame: pd.DataFrame, ends: Mapping[str, ProbeEnd], sku: Sku, counted: Tally) -> None:
@@ -129,9 +130,10 @@ def _presence(frame: pd.DataFrame, ends: Mapping[str, ProbeEnd], sku: Sku, count
         return
     answers = frame.loc[frame["metric"] == PRESENCE, "value"]
     if answers.empty:
-        counted.miss(f"whether all {number} GPUs answer: {_ended(ends.get(PRESENCE_PROBE))}")
+        counted.miss(Gap(*_ended(ends.get(PRESENCE_PROBE)), f"whether all {number} GPUs answer"))
     elif not answers.any():
-        counted.miss(f"all GPUs: none of the {number} answers, so first suspect the driver, then the baseboard")
+        why = f"none of the {number} answers, so first suspect the driver, then the baseboard"
+        counted.miss(Gap(Lack.NO_ANSWER, why, "all GPUs"))
     else:
         counted.required += number
 
@@ -165,7 +167,7 @@ class _Requirements:
         name = labelled(need.requirement.metric, dict(need.labels))
         devices = self._devices(need)
         if isinstance(devices, str):
-            self._miss(need, f"{name} on {need.requirement.devices}: {devices}")
+            self._miss(need, Gap(Lack.UNCOUNTED, devices, name, need.requirement.devices))
             return
         for device in devices:
             self._on(need, name, device)
@@ -178,38 +180,44 @@ class _Requirements:
     def _on(self, need: Need, name: str, device: str) -> None:
         found = self._rows.get((need.probe, need.requirement.metric), {}).get(device, [])
         positions = [position for labels, position in found if labels >= set(need.labels)]
-        where = f"{name} on {device}"
         invalid = [position for position in positions if position in self._invalid]
         empty = [at for at in positions if not self._usable[at]]
         notes = sorted({str(self._frame["note"].iloc[at]) or "no value and no reason given" for at in empty})
         honest = all(self._frame["note"].iloc[at] and not self._frame["refused"].iloc[at] for at in empty)
         if not positions:
             end = self._ends.get(need.probe)
-            absent = self._no_sensor(need.probe, device) if promised(need) else "the probe did not report it"
-            why = "it does not answer" if device in self._absent else absent if _completed(end) else _ended(end)
-            self._miss(need, f"{where}: {why}")
+            if device in self._absent:
+                why = Lack.NO_ANSWER, "it does not answer"
+            elif not _completed(end):
+                why = _ended(end)
+            elif promised(need):
+                why = self._no_sensor(need.probe, device)
+            else:
+                why = Lack.NOT_REPORTED, "the probe did not report it"
+            self._miss(need, Gap(*why, name, device))
         elif invalid:
-            self._miss(need, f"{where}: {self._invalid[invalid[0]].why}")
+            self._miss(need, Gap(Lack.INVALID, self._invalid[invalid[0]].why, name, device))
         elif notes and honest and need.requirement.where_readable and _completed(self._ends.get(need.probe)):
             self._unreadable.setdefault((name, "; ".join(notes)), []).append(device)
         elif notes:
-            self._miss(need, f"{where}: {'; '.join(notes)}")
+            self._miss(need, Gap(Lack.UNREADABLE if honest else Lack.REFUSED, "; ".join(notes), name, device))
         else:
             self._counted.required += 1
             if need.requirement.judged and not all(self._judged[at] for at in positions):
-                self._counted.unjudged.append(f"{where}: {UNJUDGED}")
+                self._counted.unjudged.append(Gap(Lack.UNJUDGED, UNJUDGED, name, device))
 
-    def _no_sensor(self, probe: str, device: str) -> str:
+    def _no_sensor(self, probe: str, device: str) -> tuple[Lack, str]:
         """A device whose sensors stopped answering may have the sensor."""
         for _, position in self._rows.get((probe, SENSOR_SHARE), {}).get(device, ()):
             value, note = self._frame["value"].iloc[position], self._frame["note"].iloc[position]
             if not value >= WHOLE:
-                return f"the sensors of {device} stopped answering ({note or 'no reading came'})"
-        return "the node has no such sensor"
+                why = f"the sensors of {device} stopped answering ({note or 'no reading came'})"
+                return Lack.SENSOR_STOPPED, why
+        return Lack.NO_SENSOR, "the node has no such sensor"
 
-    def _miss(self, need: Need, sentence: str) -> None:
+    def _miss(self, need: Need, gap: Gap) -> None:
         self.missed_by.add(need.probe)
-        self._counted.miss(sentence)
+        self._counted.miss(gap)
 
     def _devices(self, need: Need) -> list[str] | str:
         """The devices of a need by name, or why they cannot be named."""

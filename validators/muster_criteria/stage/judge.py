@@ -16,7 +16,7 @@ from muster_criteria.context.versions import judge_versions
 from muster_criteria.fleet.references import References
 from muster_criteria.fleet.single import Compared, compare, derived
 from muster_criteria.measured import StageResult
-from muster_criteria.model import UNJUDGED, Coverage, Finding, Judgement, Observation, Severity, Verdict
+from muster_criteria.model import UNJUDGED, Coverage, Finding, Gap, Judgement, Lack, Observation, Severity, Verdict
 from muster_criteria.rows import Row, rows_of
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.case import Case
@@ -96,7 +96,8 @@ def _uncounted(case: Case, why: str) -> tuple[Coverage, tuple[str, ...]]:
     try:
         return nothing_measured(case.sku, case.stage, case.level, why), ()
     except Exception as error:
-        return Coverage(required=1, measured=0, judged=0, missing=(f"everything: {why}", str(error))), ()
+        missing = Gap(Lack.NO_RESULT, why, "everything"), Gap(Lack.JUDGE_FAILED, str(error))
+        return Coverage(required=1, measured=0, judged=0, missing=missing), ()
 
 
 def _examine(result: StageResult, case: Case, evaluate: Evaluate) -> _Examined:
@@ -115,7 +116,7 @@ def _examine(result: StageResult, case: Case, evaluate: Evaluate) -> _Examined:
     invalid = _invalid_rows(frame, breaking, sku)
     counted = tally(result, frame, invalid, sku, stage, case.level)
     if not rules and not counted.missing:
-        counted.unjudged.append(f"the whole stage: {UNJUDGED}")
+        counted.unjudged.append(Gap(Lack.UNJUDGED, UNJUDGED, "the whole stage"))
     found = [_at_most_warning(item.finding) if item.position in invalid else item.finding for item in breaking]
     found += weighed.elsewhere
     found += _only_in_repeats(ran, found, sku, evaluate)
@@ -126,8 +127,8 @@ def _examine(result: StageResult, case: Case, evaluate: Evaluate) -> _Examined:
     found = [*corroborated(found), *xids.findings, *versions.findings]
     findings = in_order(with_common_causes(with_past(found, frame), devices))
     observations = observations_of(frame, {item.position for item in breaking}, sku)
-    for sentence in (*weighed.pending, *xids.missing, *versions.missing):
-        counted.miss(sentence)
+    for gap in (*weighed.pending, *xids.missing, *versions.missing):
+        counted.miss(gap)
     return _Examined(
         counted.coverage(),
         (*result.notes, *counted.notes, *versions.notes),

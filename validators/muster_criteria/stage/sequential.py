@@ -15,7 +15,7 @@ import pandas as pd
 
 from muster_criteria.fleet.readings import day_of, labels_text
 from muster_criteria.measured import StageResult
-from muster_criteria.model import Action, Finding, Severity, Variant
+from muster_criteria.model import Action, Finding, Gap, Lack, Severity, Variant
 from muster_criteria.sku_files.limits import labelled
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import stage_probes
@@ -41,7 +41,7 @@ class Weighed:
 
     breaking: tuple[Breaking, ...]
     elsewhere: tuple[Finding, ...] = ()
-    pending: tuple[str, ...] = ()
+    pending: tuple[Gap, ...] = ()
     probes: tuple[str, ...] = ()
 
 
@@ -70,7 +70,7 @@ def weigh(
     own = {(item.rule.column, item.position): item for item in breaking}
     kept = [item for item in breaking if not (item.rule.breach == "fail" and is_noisy(frame, item, noisy))]
     elsewhere: list[Finding] = []
-    pending: list[str] = []
+    pending: list[Gap] = []
     probes: set[str] = set()
     for rule, of, position in _judged([frame, *reversed(others)], noisy):
         row = of.iloc[position]
@@ -86,7 +86,7 @@ def weigh(
         else:
             elsewhere.append(finding)
         if decision == "repeat":
-            pending.append(finding.summary.rstrip("."))
+            pending.append(Gap(Lack.UNDECIDED, finding.summary.rstrip(".")))
             probes |= {str(row["probe"])} if len(runs) < RUNS_MAX else set()
     return Weighed(tuple(kept), tuple(elsewhere), tuple(pending), tuple(sorted(probes)))
 

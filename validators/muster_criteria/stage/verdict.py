@@ -62,9 +62,7 @@ def _reason(verdict: Verdict, findings: Sequence[Finding], coverage: Coverage) -
         count = f"Not measured ({len(coverage.missing)} of {coverage.required} required): "
         return _first_of([count + sentence for sentence in by_cause(coverage.missing) or ("nothing was required",)])
     if verdict is Verdict.PROVISIONAL:
-        figures = dict.fromkeys(
-            sentence.removesuffix(f": {UNJUDGED}").partition(" on ")[0] for sentence in coverage.unjudged
-        )
+        figures = dict.fromkeys(gap.what for gap in coverage.unjudged)
         count = f"Not judged ({len(coverage.unjudged)} of {coverage.required} required): "
         return f"{count}{_cut(listed(list(figures), most=8))}: {UNJUDGED}."
     return f"All {coverage.required} required measurements were taken and are within their limits."

@@ -14,7 +14,7 @@ from typing import Any
 
 from muster_criteria.devices import natural
 from muster_criteria.measured import Measured, StageResult
-from muster_criteria.model import XID, Evidence, FaultClass, Finding, Severity, measurement_reference
+from muster_criteria.model import XID, Evidence, FaultClass, Finding, Gap, Lack, Severity, measurement_reference
 from muster_criteria.words import listed
 from muster_criteria.xid.policy import Response, XidEvent, XidPolicy, XidSeverity, response_to, returning
 
@@ -44,10 +44,10 @@ BEFORE = {
 
 @dataclasses.dataclass(frozen=True)
 class XidJudgement:
-    """Findings, gravest first, and a sentence for each probe that counted more messages than it reported."""
+    """Findings, gravest first, and a gap for each probe that counted more messages than it reported."""
 
     findings: tuple[Finding, ...] = ()
-    missing: tuple[str, ...] = ()
+    missing: tuple[Gap, ...] = ()
 
 
 def judge_xids(result: StageResult, policy: XidPolicy | None) -> XidJudgement:
@@ -136,14 +136,15 @@ def returned(boots: Sequence[Iterable[XidEvent]], now: Sequence[XidEvent], polic
     return tuple(reported.values())
 
 
-def _unreported(result: StageResult) -> Iterable[str]:
-    """Sentences for probes that counted more messages than they reported: these count as missing."""
+def _unreported(result: StageResult) -> Iterable[Gap]:
+    """Gaps for probes that counted more messages than they reported: these count as missing."""
     events = [each for each in result.measurements if each.metric == EVENT]
     for each in result.measurements:
         if each.metric == TOTAL and each.value is not None:
             reported = sum(event.samples for event in events if event.probe == each.probe)
             if reported < each.value:
-                yield f"XIDs of {each.device}: {each.value:.0f} messages are counted, but only {reported} are reported"
+                why = f"{each.value:.0f} messages are counted, but only {reported} are reported"
+                yield Gap(Lack.NOT_REPORTED, why, "XIDs", each.device)
 
 
 def _reference(message: Measured) -> str:

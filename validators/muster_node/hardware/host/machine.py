@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pathlib
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Protocol, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from muster_node.hardware.host import fabric, firmware, inventory, kernel_log, parse
 from muster_node.hardware.host.cpu_compute import CpuCompute
@@ -31,38 +31,10 @@ from muster_node.hardware.seam import (
 )
 from muster_node.probe import Skip
 
+if TYPE_CHECKING:
+    from muster_node.hardware.nvidia.gpus import NvidiaGpus
+
 _EDAC = "/sys/devices/system/edac/mc"
-
-
-class Accelerators(Protocol):
-    """A GPU backend, such as ``nvidia.gpus.open_nvidia()`` returns."""
-
-    def devices(self) -> List[Device]:
-        """GPUs that answer, in slot order."""
-
-    def inventory(self) -> Iterable[Fact]:
-        """Facts of every GPU and of the driver."""
-
-    def counters(self) -> Iterable[Fact]:
-        """Cumulative error counters of every GPU."""
-
-    def telemetry(self) -> Iterable[Sample]:
-        """One reading of every GPU's sensors."""
-
-    def processes(self) -> Tuple[str, ...]:
-        """One sentence for each process that uses a GPU and is not ours."""
-
-    def compute(self, device: Device) -> Compute:
-        """Compute on a GPU. Raises Skip where PyTorch cannot use it."""
-
-    def xid_source(self) -> XidSource:
-        """XIDs of all GPUs from now on."""
-
-    def lost(self, device: Device) -> bool:
-        """As ``Hardware.lost``."""
-
-    def restore_setting(self, device: str, setting: str, facts: Sequence[Fact]) -> str:
-        """As ``Hardware.restore_setting``."""
 
 
 class HostHardware(Hardware):
@@ -70,7 +42,7 @@ class HostHardware(Hardware):
 
     simulated = False
 
-    def __init__(self, files: Optional[Files] = None, accelerators: Optional[Accelerators] = None) -> None:
+    def __init__(self, files: Optional[Files] = None, accelerators: Optional[NvidiaGpus] = None) -> None:
         self.clock = RealClock()
         self._files = files or Files(pathlib.Path("/"))
         self._accelerators = accelerators
