@@ -26,7 +26,14 @@ from muster.records.fleet.goldens import GoldenRecord, goldens_for, list_goldens
 from muster.records.fleet.latest import LatestStage, conclusive_stages, latest_stages
 from muster.records.fleet.measured import VISITS, ZONE, excluded_from_peers, fleet_readings, node_readings
 from muster.records.fleet.past_faults import previous_faults
-from muster.records.fleet.peers import keep_snapshot, last_change, latest_snapshot, list_snapshots, load_snapshot
+from muster.records.fleet.peers import (
+    keep_snapshot,
+    last_change,
+    latest_snapshot,
+    list_snapshots,
+    load_snapshot,
+    peer_bands,
+)
 from muster.records.fleet.revisions import load_revision
 from muster.records.fleet.running import running_versions
 from muster.records.fleet.signs import last_tests, note_refusal, refusals, signs
@@ -283,6 +290,7 @@ __all__ = [
     "part_history",
     "part_of",
     "part_runs",
+    "peer_bands",
     "place_on_scheduler",
     "previous_faults",
     "provisional_verdicts",

@@ -27,6 +27,7 @@ from muster.web import (
     compare,
     fleet,
     overview,
+    peers,
     plots,
     rendering,
     starts,
@@ -124,6 +125,7 @@ def node(
     last = records.run_report(ended.dag_id, ended.run_id, node=name) if ended else None
     certificate, parts = records.certificate_of(name), records.node_parts(name)
     observed = [each for stage in last.stages for each in stage.judgement.observations] if last else []
+    figures = plots.strips(observed, peers.bands(last) if last else {}, judged_only=False)
     curves = fleet.curves_of(last) if last else {}
     return rendering.render(
         request, "node.html.j2",
@@ -143,8 +145,8 @@ def node(
         ),
         parts=parts,
         certificate=certificate,
-        strips=plots.strips(observed),
-        unlimited=[each for each in plots.strips(observed, judged_only=False) if not each.limits],
+        strips=[each for each in figures if each.limits or each.peers],
+        unlimited=[each for each in figures if not each.limits and not each.peers],
         metrics=sorted({each.metric for each in observed if each.value is not None}),
         metric=metric,
         curves=sorted(curves), curve=curve, drawn=plots.curves(curves.get(curve, ())),

@@ -27,7 +27,7 @@ from muster.errors import UnknownNode
 from muster.integration.airflow_api import REASON
 from muster.lifecycle.gate import Admit
 from muster.lifecycle.transitions import is_person
-from muster.web import plots
+from muster.web import peers, plots
 from muster.web.access import allowed
 from muster_reports.model import RunReport
 
@@ -118,7 +118,8 @@ def evidence(asked: Question) -> Evidence | None:
         run = records.last_run(node.name)
     report: RunReport | None = records.run_report(run.dag_id, run.run_id, node=node.name) if run else None
     observed = [each for stage in report.stages for each in stage.judgement.observations] if report else []
-    failed = [each for each in plots.strips(observed) if each.failed]
+    bands = peers.bands(report) if report else {}
+    failed = [each for each in plots.strips(observed, bands) if each.failed]
     return Evidence(node, reasons(asked, node), run, records.open_findings(node.name), failed)
 
 

@@ -16,9 +16,13 @@ from fastapi.testclient import TestClient
 
 from muster import records
 from muster.lifecycle.transitions import State
-from muster.web import access, actions, approvals, overview, starts, timeline
+from muster.web import access, actions, approvals, overview, plots, starts, timeline
 from muster.web import app as web
 from muster.web.shared import Shared
+from muster_criteria.fleet.bands import Band
+from muster_criteria.fleet.comparisons import Comparison
+from muster_criteria.fleet.readings import readings_of, together
+from muster_criteria.fleet.snapshot import build_snapshot
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
 from tests.muster import fleet
@@ -108,6 +112,31 @@ def test_a_figure_without_a_limit_is_shown_below_the_judged_ones(client: TestCli
     judged, _, unlimited = figures.partition("<details>")
     assert 'aria-label="judged:' in judged
     assert 'aria-label="not_judged:' in unlimited
+
+
+@pytest.mark.both_dialects
+def test_a_figure_stands_beside_the_peers_of_its_sku_level_and_kind(client: TestClient) -> None:
+    for name, simulated in (("n1", False), ("sim", True)):
+        records.add_node(fleet.new_node(name, simulated=simulated))
+        fleet.fail(name)
+    rows = [Measurement("gemm_rate", "gemm_rate", "gpu0", "TFLOPS", float(value)) for value in range(500, 601)]
+    known = {"at": 1e9, "run": "r", "sku": "cpu-generic", "environment": {}}
+    peers = together(readings_of([row], node=f"p{number}", **known) for number, row in enumerate(rows))
+    compared = [Comparison(metric="gemm_rate", device="gpu", unit="TFLOPS", worse="lower")]
+    snapshot = build_snapshot(peers, datetime.datetime.now(datetime.UTC), compared)
+    for sku, level, simulated in (("another", "short", False), ("cpu-generic", "long", False),
+                                  ("cpu-generic", "short", True)):  # fmt: skip
+        records.keep_snapshot(snapshot, sku, level, simulated=simulated)
+    assert 'class="peers"' not in page(client, "/node/n1")
+    records.keep_snapshot(snapshot, "cpu-generic", "short", simulated=False)
+    (label,) = re.findall(r'aria-label="gemm_rate:([^"]+)"', page(client, "/node/n1"))
+    assert "90 % of 101 peers: 505 to 595, median 550 TFLOPS" in label
+    strip, *_ = plots.strips(
+        fleet.judgement().observations, {("gpu", "gemm_rate", (), "TFLOPS"): Band(505.0, 550.0, 595.0, 101)}
+    )
+    assert strip.peers
+    floor, (dot,) = strip.limits[0][0], strip.dots
+    assert strip.peers.low < strip.peers.median < strip.peers.high < floor < dot.x
 
 
 def test_a_node_shows_its_figures_findings_history_and_parts(client: TestClient) -> None:

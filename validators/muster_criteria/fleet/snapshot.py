@@ -25,7 +25,7 @@ from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.explained import Slopes
 from muster_criteria.fleet.outliers import SCALES, TAILS, learn
 
-SCHEMA = "muster.snapshot/5"
+SCHEMA = "muster.snapshot/6"
 _TABLES = {"cells": cells_module.COLUMNS, "scales": SCALES, "tails": TAILS, "slopes": explained.COLUMNS}
 
 
@@ -33,10 +33,10 @@ _TABLES = {"cells": cells_module.COLUMNS, "scales": SCALES, "tails": TAILS, "slo
 class Snapshot:
     """Reference figures of the peers.
 
-    ``version``: digest of the content and its date. ``cells``: the median of each (series, peer group, slot), see
-    ``cells``. ``scales`` and ``tails``: distances of healthy devices, for each rule, see ``outliers``. ``slopes``: what
-    one metric explains of others, see ``explained``. ``low`` and ``varied``: what a node's series of each spread weigh
-    together, by which the budget is divided.
+    ``version``: digest of the content and its date. ``cells``: the median, 5th and 95th percentile of each (series,
+    peer group, slot), see ``cells``. ``scales`` and ``tails``: distances of healthy devices, for each rule, see
+    ``outliers``. ``slopes``: what one metric explains of others, see ``explained``. ``low`` and ``varied``: what a
+    node's series of each spread weigh together, by which the budget is divided.
     """
 
     version: str
