@@ -132,7 +132,7 @@ def node(
         node=found, runs=runs, last=last, ended=ended,
         skipped=newest if newest and newest.verdict is Verdict.SKIPPED else None,
         may_decide=may_decide, may_start=may_start,
-        questions=[(each, approvals.reasons(each, found)) for each in asked],
+        questions=[(each, approvals.reasons(each, found), approvals.effects(each, found)) for each in asked],
         steps=advice.next_steps(last) if last else (),
         findings=records.open_findings(name),
         moves=actions.moves(found),
@@ -160,7 +160,7 @@ def change(
     confirmed: Annotated[str, Form()] = "",
 ) -> Response:
     """Show what a change would do; made once it is confirmed, and the node's page is shown again."""
-    return _confirm(request, asked, confirmed)
+    return _confirm(request, asked, confirmed, f"/node/{quote(asked.node)}")
 
 
 def start_test(
@@ -169,20 +169,26 @@ def start_test(
     confirmed: Annotated[str, Form()] = "",
 ) -> Response:
     """Show what a test would run and risk; started once it is confirmed, and the node's page is shown again."""
-    return _confirm(request, asked, confirmed)
+    return _confirm(request, asked, confirmed, f"/node/{quote(asked.node)}")
 
 
-def _confirm(request: Request, asked: actions.Change | starts.Start, confirmed: str) -> Response:
+def _confirm(
+    request: Request, asked: actions.Change | starts.Start | approvals.Answer, confirmed: str, back: str
+) -> Response:
     try:
         if confirmed:
             asked.apply()
-            return RedirectResponse(f"{rendering.base(request)}{PREFIX}/node/{quote(asked.node)}", status_code=303)
+            return RedirectResponse(f"{rendering.base(request)}{PREFIX}{back}", status_code=303)
         sentence, risks = asked.preview()
     except MusterError as error:
-        body = rendering.render(request, "change.html.j2", change=asked, error=str(error), sentence="", risks=())
+        body = rendering.render(
+            request, "change.html.j2", change=asked, back=back, error=str(error), sentence="", risks=()
+        )
         body.status_code = 400
         return body
-    return rendering.render(request, "change.html.j2", change=asked, error="", sentence=sentence, risks=risks)
+    return rendering.render(
+        request, "change.html.j2", change=asked, back=back, error="", sentence=sentence, risks=risks
+    )
 
 
 def node_again(request: Request, name: str) -> Response:
@@ -207,12 +213,11 @@ def questions(
 
 def answer(
     request: Request,
-    done: Annotated[None, Depends(approvals.answer)],
-    node: Annotated[str, Form(max_length=200)] = "",
+    asked: Annotated[approvals.Answer, Depends(approvals.Answer)],
+    confirmed: Annotated[str, Form()] = "",
 ) -> Response:
-    """Show what still waits, or the page of ``node`` if the answer was given there, once it is recorded."""
-    where = f"/node/{quote(node, safe='')}" if node else "/approvals"
-    return RedirectResponse(f"{rendering.base(request)}{PREFIX}{where}", status_code=303)
+    """Show what an answer will do; given once it is confirmed, and the page on which it was chosen is shown again."""
+    return _confirm(request, asked, confirmed, f"/node/{quote(asked.back, safe='')}" if asked.back else "/approvals")
 
 
 def run(request: Request, dag_id: str, run_id: str, about: Annotated[str, Depends(access.node_of)]) -> Response:
