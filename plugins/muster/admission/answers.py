@@ -63,9 +63,7 @@ def effects(option: str, node: NodeRecord) -> tuple[str, ...]:
         state += ", and its shadow mode ends"
     if option == KEEP:
         state += "; the verdict is no longer held, and its findings stay open"
-    days = settings().certificate_days
-    certificate = f"a new one in your name, valid for {days:g} days" if option == ADMIT else "no change"
-    return state, f"scheduler: {_scheduler(node, after)}", f"certificate: {certificate}", "mail: none"
+    return state, f"scheduler: {_scheduler(node, after)}", f"certificate: {_certificate(node, after)}", "mail: none"
 
 
 def _of_test(node: NodeRecord) -> tuple[str, ...]:
@@ -78,6 +76,14 @@ def _of_test(node: NodeRecord) -> tuple[str, ...]:
     state = "it leaves production for the test; a full-coverage PASS returns it, a FAIL puts it into quarantine"
     certificate = "a new one after a full-coverage PASS"
     return f"state: {state}", f"scheduler: {_scheduler(node, State.REVALIDATION)}", f"certificate: {certificate}", mail
+
+
+def _certificate(node: NodeRecord, after: State) -> str:
+    if after is State.PRODUCTION and (node.state is not after or node.shadow):
+        return f"a new one in your name, valid for {settings().certificate_days:g} days"
+    held = records.certificate_of(node.name)
+    revoked = held and not held.revoked and after not in SERVING
+    return f"{held.id} is revoked" if held and revoked else "no change"
 
 
 def _scheduler(node: NodeRecord, after: State) -> str:

@@ -13,6 +13,7 @@ from muster.records.certificates import (
     CertificateRecord,
     VersionChange,
     certificate_of,
+    certificates_of,
     check_signing_key,
     uncertified,
     version_changes,
@@ -87,7 +88,7 @@ from muster.records.output.overview import (
     nodes_with,
     runs_under_way,
 )
-from muster.records.output.raw import StageAttempt, StageBytes, stage_attempts, stage_bytes
+from muster.records.output.raw import BmcReading, StageAttempt, StageBytes, bmc_readings, stage_attempts, stage_bytes
 from muster.records.parts import node_parts, part_history, part_runs
 from muster.records.reevaluations import provisional_verdicts, record_reevaluation
 from muster.records.reported import Reported, report, reported
@@ -168,6 +169,7 @@ __all__ = [
     "ApprovalRecord",
     "AuditEvent",
     "AuditLag",
+    "BmcReading",
     "CertificateRecord",
     "DatabaseState",
     "EventRecord",
@@ -212,9 +214,11 @@ __all__ = [
     "audit_lags",
     "begin_run",
     "begin_stage",
+    "bmc_readings",
     "breaker",
     "by_boot",
     "certificate_of",
+    "certificates_of",
     "change_carried_out",
     "check_signing_key",
     "claim_change",

@@ -120,10 +120,10 @@ def node(
     except UnknownNode as error:
         raise HTTPException(404, str(error)) from error
     runs = records.list_runs(node=name, limit=RUNS_MAX)
-    ended = records.last_run(name)
+    ended, now = records.last_run(name), datetime.datetime.now(datetime.UTC)
     newest = next((each for each in runs if each.ended_at), None)
     last = records.run_report(ended.dag_id, ended.run_id, node=name) if ended else None
-    certificate, parts = records.certificate_of(name), records.node_parts(name)
+    certificates, parts = records.certificates_of(name), records.node_parts(name)
     observed = [each for stage in last.stages for each in stage.judgement.observations] if last else []
     figures = plots.strips(observed, peers.bands(last) if last else {}, judged_only=False)
     curves = fleet.curves_of(last) if last else {}
@@ -136,15 +136,16 @@ def node(
         steps=advice.next_steps(last) if last else (),
         findings=records.open_findings(name),
         moves=actions.moves(found),
-        until=datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=actions.WAIVER_DAYS),
+        until=now + datetime.timedelta(days=actions.WAIVER_DAYS),
         verdicts=records.latest_verdicts(name),
         lease=records.get_lease(name),
         history=timeline.timeline(
-            records.node_events(name, limit=EVENTS_MAX), records.list_runs(node=name, limit=EVENTS_MAX), certificate,
-            parts, EVENTS_MAX,
+            records.node_events(name, limit=EVENTS_MAX), records.list_runs(node=name, limit=EVENTS_MAX),
+            certificates, parts, records.bmc_readings(name, EVENTS_MAX), now, EVENTS_MAX,
         ),
         parts=parts,
-        certificate=certificate,
+        certificate=records.certificate_of(name),
+        now=now,
         strips=[each for each in figures if each.limits or each.peers],
         unlimited=[each for each in figures if not each.limits and not each.peers],
         metrics=sorted({each.metric for each in observed if each.value is not None}),

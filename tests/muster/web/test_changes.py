@@ -167,6 +167,10 @@ def test_an_answer_is_previewed_before_it_is_given(client: TestClient, monkeypat
             assert effect in ask(client, "n1"), "the question's page compares the answers"
         assert 'name="confirmed"' in preview
     assert (records.fleet_version(), given) == (before, [])
+    records.move_node("n1", State.PRODUCTION, "ada", "seen it")
+    certificate = records.certificate_of("n1")
+    assert certificate
+    assert f"certificate: {certificate.id} is revoked" in ask(client, "n1")
     client.post(path, data={"option": "Admit", "reason": "seen it", "confirmed": "yes"}, follow_redirects=False)
     ((dag_id, run_id, task_id, payload, *_),) = given
     assert (dag_id, run_id, task_id, payload.chosen_options) == ("admission", "r", "ask", ["Admit"])
