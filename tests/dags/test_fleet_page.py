@@ -335,6 +335,9 @@ def test_a_question_is_answered_beside_its_evidence_and_by_no_viewer(
     page.script(f"{INSIDE}.querySelector('select[name=option]').value = 'Admit'")
     page.script(f"{INSIDE}.querySelector('input[name=reason]').value = 'seen it myself'")
     page.script(f"{INSIDE}.querySelector('form[method=post] button').click()")
+    page.wait(f"{INSIDE}.body.innerText.includes('qualified → production')")
+    assert desk.client.hitl_pending(), "a preview answers nothing"
+    page.script(f"{INSIDE}.querySelector('button[name=confirmed]').click()")
     page.wait(f"{INSIDE}.body.innerText.includes('No question waits')")
     assert desk.wait_over(approvals.ADMISSION, "asked") == "success"
     assert records.get_node("gpu-0001").state is State.PRODUCTION

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from muster_criteria.devices import kind_of, natural
+from muster_criteria.labels import Labels
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.sku_files.limits import labelled
 from muster_criteria.sku_files.model import Sku
@@ -21,8 +22,6 @@ PRESENCE = "device_present"
 EXTRA_MAX = 8
 """So many GPUs beyond the SKU's count get a row of presence, and so a finding each."""
 NOT_COUNTED = "not counted by the SKU"
-
-Labels = tuple[tuple[str, str], ...]
 
 
 @dataclasses.dataclass(frozen=True)

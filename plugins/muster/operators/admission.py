@@ -17,7 +17,8 @@ from airflow.sdk import Param, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import records
-from muster.admission import entry
+from muster.admission import answers
+from muster.admission.answers import ADMIT, RETEST, RMA
 from muster.integration.airflow_api import REASON
 from muster.lifecycle.gate import Admit, Refuse
 from muster.lifecycle.transitions import State
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ADMIT, RETEST, RMA = "Admit", "Re-test", "RMA"
 OPTIONS = [ADMIT, RETEST, RMA]
 
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>#|!"})
@@ -155,12 +155,7 @@ def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) ->
     """
     option, person, reason, link = answered(answer, dag_id, run_id)
     with claims.leased_for_decision(node, dag_id, run_id, option, person):
-        if option == ADMIT:
-            entry.admit_by(node, person, reason, option=option, link=link, dag_id=dag_id, run_id=run_id)
-        else:
-            records.record_approval(node, person, option, reason, link=link, dag_id=dag_id, run_id=run_id)
-        if option == RMA:
-            _send_back(node, person, reason)
+        answers.carry_out(option, node, person, reason, link=link, dag_id=dag_id, run_id=run_id)
     log.info("%s: %s, by %s: %s", node, option, person, reason)
     return option
 
@@ -172,10 +167,3 @@ def answered(answer: Mapping[str, Any], dag_id: str, run_id: str) -> tuple[str, 
     person = str(user.get("name") or user.get("id") or "")
     reason = str((answer.get("params_input") or {}).get(REASON) or "").strip()
     return str(option), person, reason, f"{settings().run_page(dag_id, run_id)}/tasks/ask/required_actions"
-
-
-def _send_back(node: str, person: str, reason: str) -> None:
-    path = (State.QUARANTINE, State.TRIAGE, State.RMA)
-    current = records.get_node(node).state
-    for state in path[path.index(current) + 1 if current in path else 0 :]:
-        records.move_node(node, state, person, reason)

@@ -13,17 +13,17 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowSkipException
 
 from muster import records
-from muster.admission import service
+from muster.admission import answers
+from muster.admission.answers import KEEP, RETEST, WITHDRAW
 from muster.integration import runid
 from muster.lifecycle.transitions import State
 from muster.operators import claims
-from muster.operators.admission import MARKDOWN, RETEST, answered
+from muster.operators.admission import MARKDOWN, answered
 from muster_criteria.model import Severity
 from muster_reports.advice import least_sure
 
 log = logging.getLogger(__name__)
 
-WITHDRAW, KEEP = "Withdraw", "Keep"
 OPTIONS = [WITHDRAW, RETEST, KEEP]
 
 
@@ -65,12 +65,7 @@ def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) ->
     option, person, reason, link = answered(answer, dag_id, run_id)
     with claims.leased_for_decision(node, dag_id, run_id, option, person):
         _still_held(node)
-        records.record_approval(node, person, option, reason, link=link, dag_id=dag_id, run_id=run_id)
-        if option == WITHDRAW:
-            records.move_node(node, State.QUARANTINE, person, reason)
-            service.carry_out(node)
-        elif option == KEEP:
-            records.keep_in_service(node, person, reason)
+        answers.carry_out(option, node, person, reason, link=link, dag_id=dag_id, run_id=run_id)
     log.info("%s: %s, by %s: %s", node, option, person, reason)
     return option
 

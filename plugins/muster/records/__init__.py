@@ -13,6 +13,7 @@ from muster.records.certificates import (
     CertificateRecord,
     VersionChange,
     certificate_of,
+    certificates_of,
     check_signing_key,
     uncertified,
     version_changes,
@@ -26,7 +27,14 @@ from muster.records.fleet.goldens import GoldenRecord, goldens_for, list_goldens
 from muster.records.fleet.latest import LatestStage, conclusive_stages, latest_stages
 from muster.records.fleet.measured import VISITS, ZONE, excluded_from_peers, fleet_readings, node_readings
 from muster.records.fleet.past_faults import previous_faults
-from muster.records.fleet.peers import keep_snapshot, last_change, latest_snapshot, list_snapshots, load_snapshot
+from muster.records.fleet.peers import (
+    keep_snapshot,
+    last_change,
+    latest_snapshot,
+    list_snapshots,
+    load_snapshot,
+    peer_bands,
+)
 from muster.records.fleet.revisions import load_revision
 from muster.records.fleet.running import running_versions
 from muster.records.fleet.signs import last_tests, note_refusal, refusals, signs
@@ -80,7 +88,7 @@ from muster.records.output.overview import (
     nodes_with,
     runs_under_way,
 )
-from muster.records.output.raw import StageAttempt, StageBytes, stage_attempts, stage_bytes
+from muster.records.output.raw import BmcReading, StageAttempt, StageBytes, bmc_readings, stage_attempts, stage_bytes
 from muster.records.parts import node_parts, part_history, part_runs
 from muster.records.reevaluations import provisional_verdicts, record_reevaluation
 from muster.records.reported import Reported, report, reported

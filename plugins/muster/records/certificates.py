@@ -41,6 +41,7 @@ class CertificateRecord:
     tested_since: datetime.datetime | None
     revoked: str
     document: str
+    revoked_at: datetime.datetime | None = None
 
     def invalid(self, now: datetime.datetime) -> str:
         """Returns why it holds no longer, "" while it holds."""
@@ -53,6 +54,13 @@ def certificate_of(node: str) -> CertificateRecord | None:
     with reading() as session:
         row = _newest(session, access.node_row(session, node))
         return _value(row) if row else None
+
+
+def certificates_of(node: str) -> list[CertificateRecord]:
+    """All certificates under the node's name, those of earlier machines too, the newest first."""
+    query = select(CertificateRow).where(CertificateRow.node == node).order_by(CertificateRow.issued_at.desc())
+    with reading() as session:
+        return [_value(row) for row in session.scalars(query)]
 
 
 def uncertified() -> dict[str, str]:
@@ -169,7 +177,7 @@ def compare(session: Session, node: Node, environment: Mapping[str, Any]) -> Non
         return
     found = certificate.changes(row.certified, current_serials(session, node.name), environment)
     if found:
-        row.revoked = "; ".join(found)
+        row.revoked, row.revoked_at = "; ".join(found), access.now()
         state = State(node.state)
         evidence = {"certificate": row.id}
         reason = f"its certificate is revoked: {row.revoked}"
@@ -249,5 +257,13 @@ def _environment(session: Session, node: Node) -> dict[str, str]:
 
 def _value(row: CertificateRow) -> CertificateRecord:
     return CertificateRecord(
-        row.id, row.node, row.issued_at, row.expires_at, row.verdict, row.tested_since, row.revoked, row.document
+        row.id,
+        row.node,
+        row.issued_at,
+        row.expires_at,
+        row.verdict,
+        row.tested_since,
+        row.revoked,
+        row.document,
+        row.revoked_at,
     )

@@ -5,14 +5,19 @@ Pages show forms only to those who may send them.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
+from fastapi import Form, Request
 from sqlalchemy import select
 
 
@@ -20,6 +25,21 @@ def allowed(user: BaseUser, method: ResourceMethod, entity: DagAccessEntity, dag
     """Whether the viewer may do that with the DAG."""
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
     return bool(get_auth_manager().is_authorized_dag(method=method, access_entity=entity, details=details, user=user))
+
+
+Log = Callable[[Request, SessionDep, GetUserDep], Awaitable[None]]
+
+
+def if_confirmed(log: Log) -> Callable[..., Awaitable[None]]:
+    """The dependency that writes Airflow's audit log of a change, and nothing of a preview."""
+
+    async def logged(
+        request: Request, session: SessionDep, user: GetUserDep, confirmed: Annotated[str, Form()] = ""
+    ) -> None:
+        if confirmed:
+            await log(request, session, user)
+
+    return logged
 
 
 def node_of(session: SessionDep, dag_id: str, run_id: str, task_id: str = "", map_index: str = "") -> str:

@@ -27,6 +27,7 @@ from muster.web import (
     compare,
     fleet,
     overview,
+    peers,
     plots,
     rendering,
     starts,
@@ -119,32 +120,34 @@ def node(
     except UnknownNode as error:
         raise HTTPException(404, str(error)) from error
     runs = records.list_runs(node=name, limit=RUNS_MAX)
-    ended = records.last_run(name)
+    ended, now = records.last_run(name), datetime.datetime.now(datetime.UTC)
     newest = next((each for each in runs if each.ended_at), None)
     last = records.run_report(ended.dag_id, ended.run_id, node=name) if ended else None
-    certificate, parts = records.certificate_of(name), records.node_parts(name)
+    certificates, parts = records.certificates_of(name), records.node_parts(name)
     observed = [each for stage in last.stages for each in stage.judgement.observations] if last else []
+    figures = plots.strips(observed, peers.bands(last) if last else {}, judged_only=False)
     curves = fleet.curves_of(last) if last else {}
     return rendering.render(
         request, "node.html.j2",
         node=found, runs=runs, last=last, ended=ended,
         skipped=newest if newest and newest.verdict is Verdict.SKIPPED else None,
         may_decide=may_decide, may_start=may_start,
-        questions=[(each, approvals.reasons(each, found)) for each in asked],
+        questions=[(each, approvals.reasons(each, found), approvals.effects(each, found)) for each in asked],
         steps=advice.next_steps(last) if last else (),
         findings=records.open_findings(name),
         moves=actions.moves(found),
-        until=datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=actions.WAIVER_DAYS),
+        until=now + datetime.timedelta(days=actions.WAIVER_DAYS),
         verdicts=records.latest_verdicts(name),
         lease=records.get_lease(name),
         history=timeline.timeline(
-            records.node_events(name, limit=EVENTS_MAX), records.list_runs(node=name, limit=EVENTS_MAX), certificate,
-            parts, EVENTS_MAX,
+            records.node_events(name, limit=EVENTS_MAX), records.list_runs(node=name, limit=EVENTS_MAX),
+            certificates, parts, records.bmc_readings(name, EVENTS_MAX), now, EVENTS_MAX,
         ),
         parts=parts,
-        certificate=certificate,
-        strips=plots.strips(observed),
-        unlimited=[each for each in plots.strips(observed, judged_only=False) if not each.limits],
+        certificate=records.certificate_of(name),
+        now=now,
+        strips=[each for each in figures if each.limits or each.peers],
+        unlimited=[each for each in figures if not each.limits and not each.peers],
         metrics=sorted({each.metric for each in observed if each.value is not None}),
         metric=metric,
         curves=sorted(curves), curve=curve, drawn=plots.curves(curves.get(curve, ())),
@@ -158,7 +161,7 @@ def change(
     confirmed: Annotated[str, Form()] = "",
 ) -> Response:
     """Show what a change would do; made once it is confirmed, and the node's page is shown again."""
-    return _confirm(request, asked, confirmed)
+    return _confirm(request, asked, confirmed, f"/node/{quote(asked.node)}")
 
 
 def start_test(
@@ -167,20 +170,26 @@ def start_test(
     confirmed: Annotated[str, Form()] = "",
 ) -> Response:
     """Show what a test would run and risk; started once it is confirmed, and the node's page is shown again."""
-    return _confirm(request, asked, confirmed)
+    return _confirm(request, asked, confirmed, f"/node/{quote(asked.node)}")
 
 
-def _confirm(request: Request, asked: actions.Change | starts.Start, confirmed: str) -> Response:
+def _confirm(
+    request: Request, asked: actions.Change | starts.Start | approvals.Answer, confirmed: str, back: str
+) -> Response:
     try:
         if confirmed:
             asked.apply()
-            return RedirectResponse(f"{rendering.base(request)}{PREFIX}/node/{quote(asked.node)}", status_code=303)
+            return RedirectResponse(f"{rendering.base(request)}{PREFIX}{back}", status_code=303)
         sentence, risks = asked.preview()
     except MusterError as error:
-        body = rendering.render(request, "change.html.j2", change=asked, error=str(error), sentence="", risks=())
+        body = rendering.render(
+            request, "change.html.j2", change=asked, back=back, error=str(error), sentence="", risks=()
+        )
         body.status_code = 400
         return body
-    return rendering.render(request, "change.html.j2", change=asked, error="", sentence=sentence, risks=risks)
+    return rendering.render(
+        request, "change.html.j2", change=asked, back=back, error="", sentence=sentence, risks=risks
+    )
 
 
 def node_again(request: Request, name: str) -> Response:
@@ -205,12 +214,11 @@ def questions(
 
 def answer(
     request: Request,
-    done: Annotated[None, Depends(approvals.answer)],
-    node: Annotated[str, Form(max_length=200)] = "",
+    asked: Annotated[approvals.Answer, Depends(approvals.Answer)],
+    confirmed: Annotated[str, Form()] = "",
 ) -> Response:
-    """Show what still waits, or the page of ``node`` if the answer was given there, once it is recorded."""
-    where = f"/node/{quote(node, safe='')}" if node else "/approvals"
-    return RedirectResponse(f"{rendering.base(request)}{PREFIX}{where}", status_code=303)
+    """Show what an answer will do; given once it is confirmed, and the page on which it was chosen is shown again."""
+    return _confirm(request, asked, confirmed, f"/node/{quote(asked.back, safe='')}" if asked.back else "/approvals")
 
 
 def run(request: Request, dag_id: str, run_id: str, about: Annotated[str, Depends(access.node_of)]) -> Response:

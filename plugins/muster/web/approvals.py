@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 from collections.abc import Sequence
 from typing import Annotated, Literal
+from urllib.parse import quote
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
@@ -19,16 +20,17 @@ from airflow.models.dagrun import DagRun
 from airflow.models.hitl import HITLDetail
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import TaskInstanceState
-from fastapi import Form, HTTPException, Query
+from fastapi import Depends, Form, Query
 from sqlalchemy import Select, func, select
 
-from muster import records
-from muster.errors import UnknownNode
+from muster import acting, records
+from muster.admission import answers
+from muster.errors import MusterError, UnknownNode
 from muster.integration.airflow_api import REASON
 from muster.lifecycle.gate import Admit
 from muster.lifecycle.transitions import is_person
-from muster.web import plots
-from muster.web.access import allowed
+from muster.web import peers, plots
+from muster.web.access import allowed, if_confirmed
 from muster_reports.model import RunReport
 
 ADMISSION, HELD = "admission", "held_verdict"
@@ -37,7 +39,7 @@ PAGE = 20
 WAITS = (TaskInstanceState.AWAITING_INPUT, TaskInstanceState.DEFERRED)
 
 respond = requires_access_dag("PUT", DagAccessEntity.HITL_DETAIL)
-audited = action_logging("update_hitl_detail")
+audited = if_confirmed(action_logging("update_hitl_detail"))
 """Airflow's audit log names the answer as it names one of its own page."""
 
 
@@ -57,13 +59,17 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """What the records hold about the node of a question. ``strips``: the figures out of limits."""
+    """What the records hold about the node of a question. ``strips``: the figures out of limits.
+
+    ``effects``: (answer, what it will do).
+    """
 
     node: records.NodeRecord
     reasons: tuple[str, ...]
     run: records.RunRecord | None
     findings: Sequence[records.OpenFinding]
     strips: Sequence[plots.Strip]
+    effects: Sequence[tuple[str, Sequence[str]]]
 
 
 def pending(session: SessionDep, user: GetUserDep, page: Annotated[int, Query(ge=1)] = 1) -> list[Question]:
@@ -118,8 +124,14 @@ def evidence(asked: Question) -> Evidence | None:
         run = records.last_run(node.name)
     report: RunReport | None = records.run_report(run.dag_id, run.run_id, node=node.name) if run else None
     observed = [each for stage in report.stages for each in stage.judgement.observations] if report else []
-    failed = [each for each in plots.strips(observed) if each.failed]
-    return Evidence(node, reasons(asked, node), run, records.open_findings(node.name), failed)
+    bands = peers.bands(report) if report else {}
+    failed = [each for each in plots.strips(observed, bands) if each.failed]
+    return Evidence(node, reasons(asked, node), run, records.open_findings(node.name), failed, effects(asked, node))
+
+
+def effects(asked: Question, node: records.NodeRecord) -> list[tuple[str, Sequence[str]]]:
+    """(answer, what it will do) for each answer to the question."""
+    return [(option, answers.effects(option, node)) for option in asked.options]
 
 
 def reasons(asked: Question, node: records.NodeRecord) -> tuple[str, ...]:
@@ -130,19 +142,57 @@ def reasons(asked: Question, node: records.NodeRecord) -> tuple[str, ...]:
     return () if isinstance(decision, Admit) else tuple(decision.reasons)
 
 
-def answer(
-    dag_id: Literal["admission", "held_verdict"],
-    dag_run_id: str,
-    task_id: str,
-    user: GetUserDep,
-    session: SessionDep,
-    option: Annotated[str, Form(max_length=40)],
-    reason: Annotated[str, Form(max_length=500)] = "",
-) -> None:
-    """Answer under the viewer's login, as Airflow's own page does. Raises HTTPException."""
-    if not reason.strip():
-        raise HTTPException(400, "give a reason: it stays in the node's history")
-    if not is_person(user.get_name()):
-        raise HTTPException(400, f"the login {user.get_name()!r} names no person: log in under your own name to answer")
-    payload = UpdateHITLDetailPayload(chosen_options=[option], params_input={REASON: reason.strip()})
-    update_hitl_detail(dag_id, dag_run_id, task_id, payload, user, session)
+def one(session: SessionDep, user: GetUserDep, dag_id: str, dag_run_id: str, task_id: str) -> Question | None:
+    """The open question of that task, if there is one."""
+    where = (TaskInstance.dag_id == dag_id, TaskInstance.run_id == dag_run_id, TaskInstance.task_id == task_id)
+    return next(iter(_questions(session, user, _open(user).where(*where))), None)
+
+
+class Answer:
+    """One answer, as the form has it: ``preview`` says what it will do, ``apply`` gives it as Airflow's page does.
+
+    ``back``: the node on whose page it is given, "" for the page of all questions.
+    """
+
+    def __init__(
+        self,
+        asked: Annotated[Question | None, Depends(one)],
+        user: GetUserDep,
+        session: SessionDep,
+        dag_id: Literal["admission", "held_verdict"],
+        dag_run_id: str,
+        task_id: str,
+        option: Annotated[str, Form(max_length=40)],
+        reason: Annotated[str, Form(max_length=500)] = "",
+        node: Annotated[str, Form(max_length=200)] = "",
+    ) -> None:
+        self._asked, self._user, self._session = asked, user, session
+        self.node = asked.node if asked else ""
+        self.option, self.reason, self.back = option, reason.strip(), node
+        self.person = user.get_name()
+        self.path = "/approvals/" + "/".join(quote(each, safe="") for each in (dag_id, dag_run_id, task_id))
+        self.fields = {"option": option, "reason": self.reason, "node": node}
+
+    def preview(self) -> tuple[str, tuple[str, ...]]:
+        """Returns (the answer, what it will do); nothing changes. Raises MusterError where it would be refused."""
+        asked = self._question()
+        with acting.under(acting.airflow_login(self.person)), records.rehearsal():
+            answers.carry_out(self.option, asked.node, self.person, self.reason, dry_run=True)
+        return f"{self.option}: {asked.node}", answers.effects(self.option, records.get_node(asked.node))
+
+    def apply(self) -> None:
+        """Give the answer under the viewer's login. Raises MusterError; HTTPException if Airflow refuses it."""
+        asked = self._question()
+        payload = UpdateHITLDetailPayload(chosen_options=[self.option], params_input={REASON: self.reason})
+        update_hitl_detail(asked.dag_id, asked.run_id, asked.task_id, payload, self._user, self._session)
+
+    def _question(self) -> Question:
+        if not self.reason:
+            raise MusterError("give a reason: it stays in the node's history")
+        if not is_person(self.person):
+            raise MusterError(f"the login {self.person!r} names no person: log in under your own name to answer")
+        if self._asked is None:
+            raise MusterError("this question is not open any more: somebody has answered it, or its time is over")
+        if self.option not in self._asked.options:
+            raise MusterError(f"there is no answer {self.option!r}: choose one of {', '.join(self._asked.options)}")
+        return self._asked

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from muster.records import Point
+from muster_criteria.devices import kind_of
+from muster_criteria.fleet.bands import Band, Key
 from muster_criteria.model import Observation
 from muster_reports.model import Series
 
@@ -27,6 +29,16 @@ class Dot:
 
 
 @dataclasses.dataclass(frozen=True)
+class Peers:
+    """What is usual among the peers: where their 5th percentile, median and 95th percentile are drawn, and in words."""
+
+    low: float
+    median: float
+    high: float
+    words: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Strip:
     """One metric of one stage: a dot a device between the least and the greatest value or limit."""
 
@@ -41,6 +53,7 @@ class Strip:
     least: str
     most: str
     """The devices with the least and the greatest value; both empty where all values are alike."""
+    peers: Peers | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,17 +79,19 @@ class Life:
     limits: tuple[tuple[float, str], ...]
 
 
-def strips(observations: Iterable[Observation], *, judged_only: bool = True) -> list[Strip]:
+def strips(
+    observations: Iterable[Observation], bands: Mapping[Key, Band] | None = None, *, judged_only: bool = True
+) -> list[Strip]:
     """A strip for each metric (and labels) with a number, those with failed devices first, then by name.
 
-    ``judged_only``: leave out what has no limit.
+    ``bands``: what is usual among the peers. ``judged_only``: leave out what has no limit.
     """
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Observation]] = collections.defaultdict(list)
     for each in observations:
         judged = each.floor is not None or each.ceiling is not None
         if each.value is not None and (judged or not judged_only):
             groups[each.metric, each.labels].append(each)
-    drawn = [_strip(rows) for rows in groups.values()]
+    drawn = [_strip(rows, (bands or {}).get(_key(rows[0]))) for rows in groups.values()]
     return sorted(drawn, key=lambda strip: (not strip.failed, strip.metric))
 
 
@@ -90,12 +105,17 @@ def words(metric: str, labels: Sequence[tuple[str, str]]) -> str:
     return f"{metric} ({', '.join(text for _, text in labels)})" if labels else metric
 
 
-def _strip(rows: Sequence[Observation]) -> Strip:
+def _key(each: Observation) -> Key:
+    return kind_of(each.device), each.metric, tuple(sorted(each.labels)), each.unit
+
+
+def _strip(rows: Sequence[Observation], band: Band | None) -> Strip:
     unit = rows[0].unit
     values = [row.value for row in rows if row.value is not None]
     bounds = {("at least", row.floor) for row in rows if row.floor is not None}
     bounds |= {("at most", row.ceiling) for row in rows if row.ceiling is not None}
-    scale = _Scale([*values, *(limit for _, limit in bounds)], WIDTH)
+    usual = [band.low, band.median, band.high] if band else []
+    scale = _Scale([*values, *(limit for _, limit in bounds), *usual], WIDTH)
     dots = tuple(
         Dot(scale.at(row.value), row.ok, f"{row.device}: {number(row.value)} {unit}")
         for row in rows
@@ -106,7 +126,13 @@ def _strip(rows: Sequence[Observation]) -> Strip:
     ranked = sorted((row.value, row.device) for row in rows if row.value is not None)
     least, most = ranked[0], ranked[-1]
     ends = ("", "") if least[0] == most[0] else (least[1], most[1])
-    return Strip(named(rows[0]), unit, number(scale.low), number(scale.high), dots, limits, failed, *ends)
+    peers = Peers(scale.at(band.low), scale.at(band.median), scale.at(band.high), _words(band, unit)) if band else None
+    return Strip(named(rows[0]), unit, number(scale.low), number(scale.high), dots, limits, failed, *ends, peers)
+
+
+def _words(band: Band, unit: str) -> str:
+    ends = f"{number(band.low)} to {number(band.high)}"
+    return f"90 % of {band.count:,} peers: {ends}, median {number(band.median)} {unit}"
 
 
 def life(points: Sequence[Point]) -> Life | None:

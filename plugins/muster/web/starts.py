@@ -21,13 +21,13 @@ from muster.integration.runid import QUALIFICATION, REVALIDATION, run_id
 from muster.lifecycle import preview
 from muster.lifecycle.transitions import SERVING
 from muster.settings import settings
-from muster.web.access import allowed
+from muster.web.access import allowed, if_confirmed
 from muster_criteria.sku_files.programme import LEVELS
 from muster_criteria.sku_files.skus import load_sku
 
 start = requires_access_dag("POST", DagAccessEntity.RUN, QUALIFICATION)
 """Who may start runs of this DAG, may test a node; of a node that serves, those of ``REVALIDATION``."""
-audited = action_logging("trigger_dag_run")
+audited = if_confirmed(action_logging("trigger_dag_run"))
 
 
 def may_start(user: GetUserDep) -> bool:

@@ -1,4 +1,4 @@
-"""A node's life as one list: its states, tests, certificates and parts. Pure."""
+"""A node's life as one list: its states, tests, certificates, parts, and what its BMC showed. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import datetime
 from collections.abc import Iterator, Sequence
 
 from muster.lifecycle.transitions import State
-from muster.records import CertificateRecord, EventRecord, PlacementRecord, RunRecord
+from muster.records import BmcReading, CertificateRecord, EventRecord, PlacementRecord, RunRecord
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One thing that happened. ``kind``: state, remark, test, certificate or part; ``by``: who did it, "" if no one."""
+    """One thing that happened. ``kind``: state, remark, test, certificate, part or BMC; ``by``: who did it, or ""."""
 
     at: datetime.datetime
     kind: str
@@ -25,12 +25,17 @@ class Entry:
 def timeline(
     events: Sequence[EventRecord],
     runs: Sequence[RunRecord],
-    certificate: CertificateRecord | None,
+    certificates: Sequence[CertificateRecord],
     parts: Sequence[PlacementRecord],
+    bmc: Sequence[BmcReading],
+    now: datetime.datetime,
     most: int,
 ) -> list[Entry]:
-    """The latest ``most`` entries, latest first. A test stands where it ended, or where it began while it runs."""
-    found = [*_events(events), *_runs(runs), *_certificate(certificate), *_parts(parts)]
+    """The latest ``most`` entries, latest first. A test stands where it ended, or where it began while it runs.
+
+    Of ``bmc`` those readings that show trouble, or a state that is not in order.
+    """
+    found = [*_events(events), *_runs(runs), *_certificates(certificates, now), *_parts(parts), *_bmc(bmc)]
     return sorted(found, key=lambda entry: entry.at, reverse=True)[:most]
 
 
@@ -46,10 +51,20 @@ def _runs(runs: Sequence[RunRecord]) -> Iterator[Entry]:
         yield Entry(each.ended_at or each.started_at, "test", each.headline or each.reason, run=each)
 
 
-def _certificate(certificate: CertificateRecord | None) -> Iterator[Entry]:
-    if certificate:
-        revoked = f"; revoked: {certificate.revoked}" if certificate.revoked else ""
-        yield Entry(certificate.issued_at, "certificate", f"{certificate.id} issued{revoked}")
+def _certificates(certificates: Sequence[CertificateRecord], now: datetime.datetime) -> Iterator[Entry]:
+    for each in certificates:
+        yield Entry(each.issued_at, "certificate", f"{each.id} issued: {each.verdict}")
+        if each.revoked_at:
+            yield Entry(each.revoked_at, "certificate", f"{each.id} revoked: {each.revoked}")
+        if each.expires_at <= min(now, each.revoked_at or now):
+            yield Entry(each.expires_at, "certificate", f"{each.id} expired")
+
+
+def _bmc(readings: Sequence[BmcReading]) -> Iterator[Entry]:
+    for each in readings:
+        states = [f"{row.device} is {row.text}" for row in each.chassis.readings if row.text not in (None, "ok")]
+        if shown := "; ".join(filter(None, [each.chassis.trouble, *states])):
+            yield Entry(each.at, "BMC", f"during {each.stage}: {shown}")
 
 
 def _parts(parts: Sequence[PlacementRecord]) -> Iterator[Entry]:

@@ -30,7 +30,7 @@ def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClien
     for may in (actions.may_decide, starts.may_start):
         app.dependency_overrides[may] = lambda: True
     app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="ada", role="user")
-    for asked, nothing in ((approvals.waiting, 0), (approvals.about, []), (access.node_of, "")):
+    for asked, nothing in ((approvals.waiting, 0), (approvals.about, []), (approvals.one, None), (access.node_of, "")):
         app.dependency_overrides[asked] = lambda nothing=nothing: nothing
     with TestClient(app, headers={"Origin": "http://testserver"}) as made:
         yield made

@@ -124,7 +124,7 @@ def test_a_form_of_another_site_is_refused(client: TestClient, origin: str) -> N
     assert records.get_node("n1").state is State.REGISTERED
 
 
-def test_a_nodes_open_question_is_answered_on_its_page(client: TestClient) -> None:
+def test_a_nodes_open_question_is_answered_on_its_page(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     records.add_node(fleet.new_node("n1"))
     fleet.fail("n1")
     assert "<option>RMA" not in page(client, "/node/n1")
@@ -133,15 +133,59 @@ def test_a_nodes_open_question_is_answered_on_its_page(client: TestClient) -> No
     for expected in ("<option>RMA", "A person decides, since:", '<input type="hidden" name="node" value="n1">'):
         assert expected in text, expected
     assert "<script>" not in text.replace('<script src="', "")
-    override(client, approvals.answer, None)
+    given = []
+    monkeypatch.setattr(approvals.Answer, "apply", lambda answer: given.append(answer.option))
+    override(client, approvals.one, question("n1"))
     path = "/approvals/admission/r/ask"
     for back, there in (
         ("n1", "/muster/node/n1"),
         ("//evil.example", "/muster/node/%2F%2Fevil.example"),
         ("", "/muster/approvals"),
     ):
-        answer = client.post(path, data={"node": back, "option": "Admit", "reason": "x"}, follow_redirects=False)
+        form = {"node": back, "option": "RMA", "reason": "x", "confirmed": "yes"}
+        answer = client.post(path, data=form, follow_redirects=False)
         assert answer.headers["location"] == there
+    assert given == ["RMA"] * 3
+
+
+@pytest.mark.both_dialects
+def test_an_answer_is_previewed_before_it_is_given(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    records.add_node(fleet.new_node("n1"))
+    fleet.qualify("n1")
+    records.place_on_scheduler("n1", "slurm1", "gpu1", "ada", "new")
+    override(client, approvals.one, question("n1"))
+    given = []
+    monkeypatch.setattr(approvals, "update_hitl_detail", lambda *named: given.append(named))
+    before, path = records.fleet_version(), "/approvals/admission/r/ask"
+    for option, effects in (
+        ("Admit", ("qualified → production", "slurm1 allocates gpu1", "valid for", "mail: none")),
+        ("RMA", ("qualified → rma", "no change in slurm1", "certificate: no change", "mail: none")),
+    ):
+        preview = client.post(path, data={"option": option, "reason": "seen it", "node": "n1"}).text
+        for effect in effects:
+            assert effect in preview, effect
+            assert effect in ask(client, "n1"), "the question's page compares the answers"
+        assert 'name="confirmed"' in preview
+    assert (records.fleet_version(), given) == (before, [])
+    records.move_node("n1", State.PRODUCTION, "ada", "seen it")
+    certificate = records.certificate_of("n1")
+    assert certificate
+    assert f"certificate: {certificate.id} is revoked" in ask(client, "n1")
+    client.post(path, data={"option": "Admit", "reason": "seen it", "confirmed": "yes"}, follow_redirects=False)
+    ((dag_id, run_id, task_id, payload, *_),) = given
+    assert (dag_id, run_id, task_id, payload.chosen_options) == ("admission", "r", "ask", ["Admit"])
+
+
+def test_an_answer_that_would_be_refused_is_refused_at_its_preview(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    fleet.fail("n1")
+    form = {"option": "Admit", "reason": "seen it"}
+    answer = client.post("/approvals/admission/r/ask", data=form)
+    assert (answer.status_code, "not open any more" in answer.text) == (400, True)
+    override(client, approvals.one, question("n1"))
+    for option in ("Admit", "Burn"):
+        answer = client.post("/approvals/admission/r/ask", data={**form, "option": option})
+        assert (answer.status_code, "Nothing was changed" in answer.text) == (400, True), option
 
 
 def test_a_question_stands_beside_its_evidence(client: TestClient) -> None:

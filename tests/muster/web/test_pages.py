@@ -16,9 +16,14 @@ from fastapi.testclient import TestClient
 
 from muster import records
 from muster.lifecycle.transitions import State
-from muster.web import access, actions, approvals, overview, starts, timeline
+from muster.web import access, actions, approvals, overview, plots, starts, timeline
 from muster.web import app as web
 from muster.web.shared import Shared
+from muster_criteria import chassis
+from muster_criteria.fleet.bands import Band
+from muster_criteria.fleet.comparisons import Comparison
+from muster_criteria.fleet.readings import readings_of, together
+from muster_criteria.fleet.snapshot import build_snapshot
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
 from tests.muster import fleet
@@ -108,6 +113,31 @@ def test_a_figure_without_a_limit_is_shown_below_the_judged_ones(client: TestCli
     judged, _, unlimited = figures.partition("<details>")
     assert 'aria-label="judged:' in judged
     assert 'aria-label="not_judged:' in unlimited
+
+
+@pytest.mark.both_dialects
+def test_a_figure_stands_beside_the_peers_of_its_sku_level_and_kind(client: TestClient) -> None:
+    for name, simulated in (("n1", False), ("sim", True)):
+        records.add_node(fleet.new_node(name, simulated=simulated))
+        fleet.fail(name)
+    rows = [Measurement("gemm_rate", "gemm_rate", "gpu0", "TFLOPS", float(value)) for value in range(500, 601)]
+    known = {"at": 1e9, "run": "r", "sku": "cpu-generic", "environment": {}}
+    peers = together(readings_of([row], node=f"p{number}", **known) for number, row in enumerate(rows))
+    compared = [Comparison(metric="gemm_rate", device="gpu", unit="TFLOPS", worse="lower")]
+    snapshot = build_snapshot(peers, datetime.datetime.now(datetime.UTC), compared)
+    for sku, level, simulated in (("another", "short", False), ("cpu-generic", "long", False),
+                                  ("cpu-generic", "short", True)):  # fmt: skip
+        records.keep_snapshot(snapshot, sku, level, simulated=simulated)
+    assert 'class="peers"' not in page(client, "/node/n1")
+    records.keep_snapshot(snapshot, "cpu-generic", "short", simulated=False)
+    (label,) = re.findall(r'aria-label="gemm_rate:([^"]+)"', page(client, "/node/n1"))
+    assert "90 % of 101 peers: 505 to 595, median 550 TFLOPS" in label
+    strip, *_ = plots.strips(
+        fleet.judgement().observations, {("gpu", "gemm_rate", (), "TFLOPS"): Band(505.0, 550.0, 595.0, 101)}
+    )
+    assert strip.peers
+    floor, (dot,) = strip.limits[0][0], strip.dots
+    assert strip.peers.low < strip.peers.median < strip.peers.high < floor < dot.x
 
 
 def test_a_node_shows_its_figures_findings_history_and_parts(client: TestClient) -> None:
@@ -261,10 +291,46 @@ def test_the_timeline_is_sorted_and_keeps_the_latest() -> None:
 
     event = records.EventRecord("n1", at(2), State.REGISTERED, State.INTAKE, "muster", "x", {})
     parts = [records.PlacementRecord("n1", "gpu0", "gpu", "S-1", at(1), at(4))]
-    certificate = records.CertificateRecord("c-1", "n1", at(3), at(9), "PASS", None, "a FAIL", "")
-    found = timeline.timeline([event], [], certificate, parts, 3)
-    assert [(each.at.day, each.kind) for each in found] == [(4, "part"), (3, "certificate"), (2, "state")]
-    assert "revoked: a FAIL" in found[1].what
+    certificate = records.CertificateRecord("c-1", "n1", at(3), at(9), "PASS", None, "a FAIL", "", at(5))
+    found = timeline.timeline([event], [], [certificate], parts, [], at(30), 4)
+    expected = [(5, "certificate"), (4, "part"), (3, "certificate"), (2, "state")]
+    assert [(each.at.day, each.kind) for each in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("revoked", "now", "days"), [(None, 8, [3]), (None, 9, [9, 3]), (5, 30, [5, 3]), (12, 30, [12, 9, 3])]
+)
+def test_the_timeline_shows_what_became_of_a_certificate(revoked: int | None, now: int, days: list[int]) -> None:
+    def at(day: int) -> datetime.datetime:
+        return datetime.datetime(2026, 5, day, tzinfo=datetime.UTC)
+
+    why, when = ("a FAIL", at(revoked)) if revoked else ("", None)
+    row = records.CertificateRecord("c-1", "n1", at(3), at(9), "PASS", None, why, "", when)
+    assert [each.at.day for each in timeline.timeline([], [], [row], [], [], at(now), 9)] == days
+
+
+@pytest.mark.both_dialects
+def test_a_nodes_history_shows_each_certificate_and_what_its_bmc_showed(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    for run in ("one", "two"):
+        fleet.qualify("n1", f"n1__{run}")
+        records.move_node("n1", State.PRODUCTION, "ada", "seen it")
+        if run == "one":
+            records.move_node("n1", State.REGISTERED, "ada", "new fan")
+    lease = fleet.begin("n1", "n1__three")
+    parsed, raw = fleet.result("thermal", node="n1")
+    states = (("psu0", "ok"), ("psu1", "critical"))
+    readings = [chassis.reading("psu_state", device, None, state, "PSU") for device, state in states]
+    shown = chassis.Chassis(tuple(readings)).to_json().encode()
+    records.begin_stage(lease.dag_id, lease.run_id, "thermal")
+    records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement("thermal"), raw, chassis=shown)
+    newest, oldest = records.certificates_of("n1")
+    assert (newest.revoked_at, bool(oldest.revoked_at), newest) == (None, True, records.certificate_of("n1"))
+    text = page(client, "/node/n1")
+    history = text[text.index("<h2>History") :]
+    for expected in (f"{newest.id} issued", f"{oldest.id} issued", f"{oldest.id} revoked", "psu1 is critical"):
+        assert expected in history, expected
+    assert "psu0" not in history
 
 
 def test_two_runs_are_compared_by_node_or_by_run(client: TestClient) -> None:

@@ -6,11 +6,13 @@ import datetime
 
 import pytest
 
+from muster_criteria.fleet.bands import Band, bands_of, sku_wide
 from muster_criteria.fleet.budget import STANDARD
-from muster_criteria.fleet.cells import sku_wide
-from muster_criteria.fleet.readings import DAY_S, group_of, labels_of, labels_text, readings_of, together
+from muster_criteria.fleet.comparisons import Comparison
+from muster_criteria.fleet.readings import DAY_S, group_of, readings_of, together
 from muster_criteria.fleet.references import References
 from muster_criteria.fleet.snapshot import build_snapshot
+from muster_criteria.labels import labels_of, labels_text
 from muster_criteria.model import Verdict
 from muster_criteria.rows import rows_of
 from muster_criteria.sku_files.model import Sku
@@ -62,13 +64,29 @@ def test_a_node_is_not_its_own_eight_peers(case: MakeCase, h100: Sku, nodes: int
     assert (len(cells) > 0) is compared
 
 
-def test_readings_of_a_result_know_slot_kind_and_group() -> None:
-    class Row:
-        def __init__(self, device: str, value: float | None) -> None:
-            self.device, self.value, self.metric, self.unit = device, value, "gemm_rate", "TFLOPS"
-            self.labels = (("dtype", "bf16"),)
+def test_the_peers_of_a_series_have_a_band(h100: Sku) -> None:
+    rows = [Observed("gpu0", float(value)) for value in range(101)]
+    known = {"at": DAY * DAY_S, "run": "r", "sku": h100.name, "environment": {}}
+    readings = together(readings_of([row], node=f"n{number}", **known) for number, row in enumerate(rows))
+    made_at = datetime.datetime.fromtimestamp((DAY + 1) * DAY_S, datetime.UTC)
+    compared = [Comparison(metric="gemm_rate", device="gpu", unit="TFLOPS", worse="lower")]
+    raw = build_snapshot(readings, made_at, compared).to_bytes()
 
-    rows = [Row("gpu3", 700.0), Row("node", 1.0), Row("gpu4", None), Row("gpu5", float("nan"))]
+    key = ("gpu", "gemm_rate", (("dtype", "bf16"),), "TFLOPS")
+    assert bands_of(raw, h100.name) == {key: Band(5.0, 50.0, 95.0, 101)}
+    assert bands_of(raw, "another") == {}
+    with pytest.raises(ValueError, match="cannot be read"):
+        bands_of(raw[:-20], h100.name)
+
+
+class Observed:
+    def __init__(self, device: str, value: float | None) -> None:
+        self.device, self.value, self.metric, self.unit = device, value, "gemm_rate", "TFLOPS"
+        self.labels = (("dtype", "bf16"),)
+
+
+def test_readings_of_a_result_know_slot_kind_and_group() -> None:
+    rows = [Observed("gpu3", 700.0), Observed("node", 1.0), Observed("gpu4", None), Observed("gpu5", float("nan"))]
     versions = {"driver": "570", "vbios": "96"}
     found = readings_of(rows, node="n", at=DAY * DAY_S, run="r", sku="h100", environment=versions, zone="z")
 

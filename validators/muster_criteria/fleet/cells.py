@@ -7,16 +7,8 @@ import functools
 import numpy as np
 import pandas as pd
 
-from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, SeriesKey, mapping, medians
-
-COLUMNS = ("kind", "metric", "labels", "unit", "group", "slot", "median", "count")
-ANY_SLOT = -2
-"""The ``slot`` of a cell over all slots."""
-
-
-def sku_wide(sku: str) -> str:
-    """The ``group`` of a cell over all peer groups of a SKU."""
-    return f"sku:{sku}"
+from muster_criteria.fleet.bands import ANY_SLOT, COLUMNS, HIGH, LOW, sku_wide
+from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, SeriesKey, mapping, medians, quantiles
 
 
 class Cells:
@@ -108,7 +100,9 @@ def cells_of(readings: Keyed, peers_min: int) -> pd.DataFrame:
             name: [catalogue[each].key[position] for each in series] for position, name in enumerate(COLUMNS[:4])
         }
         columns |= {"group": [names[each] for each in group], "slot": at - 2}
-        columns |= {"median": median[enough], "count": count[enough]}
+        number_of = np.flatnonzero(enough)
+        low, high = quantiles(readings.value, number.astype(np.int64), number_of, (LOW, HIGH))
+        columns |= {"median": median[enough], "low": low, "high": high, "count": count[enough]}
         parts.append(pd.DataFrame(columns, columns=list(COLUMNS)))
     frame = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     return frame.sort_values(list(COLUMNS[:6]), ignore_index=True, kind="stable")

@@ -228,3 +228,12 @@ def medians(values: Numbers, groups: Codes, size: int) -> tuple[Numbers, Codes]:
     each = pd.Series(values).groupby(groups, sort=False).median()
     found[each.index.to_numpy(dtype=np.int64)] = each.to_numpy()
     return found, np.bincount(groups, minlength=size)
+
+
+def quantiles(values: Numbers, groups: Codes, of: Codes, shares: Sequence[float]) -> Numbers:
+    """The quantiles ``shares`` (rows) of the groups ``of`` (columns), each with a value; NaN values count not."""
+    if not of.size:
+        return np.empty((len(shares), 0))
+    known = np.isfinite(values) & np.isin(groups, of)
+    found = pd.Series(values[known]).groupby(groups[known]).quantile(np.array(shares)).unstack()
+    return found.loc[of].to_numpy().T

@@ -36,9 +36,10 @@ DRIFT_VISITS = 4
 class Estimated:
     """Figures estimated from a fleet's readings.
 
-    ``cells``: the median of each (series, peer group, slot), see ``cells``. ``scales`` and ``tails``: distances of
-    healthy devices, for each rule. ``slopes``: what one metric explains of others, see ``explained``. ``low`` and
-    ``varied``: what a node's series of each spread weigh together, by which the budget is divided.
+    ``cells``: the median, 5th and 95th percentile of each (series, peer group, slot), see ``cells``. ``scales`` and
+    ``tails``: distances of healthy devices, for each rule. ``slopes``: what one metric explains of others, see
+    ``explained``. ``low`` and ``varied``: what a node's series of each spread weigh together, by which the budget is
+    divided.
     """
 
     cells: pd.DataFrame

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from muster_criteria.devices import kind_of
-from muster_criteria.rows import Labels
+from muster_criteria.labels import labels_text
 
 NAMES = ("node", "device", "kind", "group", "sku", "metric", "labels", "unit", "run")
 """Columns that are names, kept as categories."""
@@ -27,17 +27,6 @@ GROUPED_BY = ("vbios", "driver", "cuda", "torch")
 """The parts of an environment that make a peer group, with SKU and cooling zone: firmware, driver, libraries."""
 
 DAY_S = 86400.0
-
-
-def labels_text(labels: Labels | Mapping[str, str]) -> str:
-    """ "dtype=bf16,op=copy": labels as one name. Neither sign is allowed within a label, so it can be undone."""
-    pairs = labels.items() if isinstance(labels, Mapping) else labels
-    return ",".join(f"{key}={value}" for key, value in sorted(pairs))
-
-
-def labels_of(text: str) -> Labels:
-    """The labels that ``labels_text`` made a name of."""
-    return tuple((key, value) for key, _, value in (pair.partition("=") for pair in text.split(",") if pair))
 
 
 def group_of(sku: str, environment: Mapping[str, str | None], zone: str = "") -> str:

@@ -13,9 +13,10 @@ from muster_criteria.fleet.budget import NODE_RULES
 from muster_criteria.fleet.comparisons import Comparison, Derivation
 from muster_criteria.fleet.distances import Distances
 from muster_criteria.fleet.keyed import INDEX_UNIT, Codes, Numbers
-from muster_criteria.fleet.readings import labels_of, labels_text, readings_of, together
+from muster_criteria.fleet.readings import readings_of, together
 from muster_criteria.fleet.references import References
 from muster_criteria.fleet.verdicts import RuleResult, judge_readings
+from muster_criteria.labels import labels_of, labels_text
 from muster_criteria.rows import Row
 
 FLEET_PROBE = "fleet"

@@ -25,7 +25,7 @@ from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.explained import Slopes
 from muster_criteria.fleet.outliers import SCALES, TAILS, Estimated, estimate
 
-SCHEMA = "muster.snapshot/5"
+SCHEMA = "muster.snapshot/6"
 _TABLES = {"cells": cells_module.COLUMNS, "scales": SCALES, "tails": TAILS, "slopes": explained.COLUMNS}
 
 

@@ -21,7 +21,8 @@ import pandas as pd
 from muster_criteria.devices import kind_of
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.single import REFERENCE_COLUMNS
-from muster_criteria.rows import PRESENCE, Labels, Row
+from muster_criteria.labels import Labels
+from muster_criteria.rows import PRESENCE, Row
 from muster_criteria.sku_files.limits import INVENTORY_KEYS, Limit, Times
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import source_units

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from muster_criteria.fleet.readings import day_of, labels_text
+from muster_criteria.fleet.readings import day_of
+from muster_criteria.labels import labels_text
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Action, Finding, Gap, Lack, Severity, Variant
 from muster_criteria.sku_files.limits import labelled

@@ -79,7 +79,8 @@ def move(session: Session, node: Node, to: State, actor: str, reason: str, evide
     write_event(session, node.name, current, to, actor, reason, evidence_json(evidence))
     if to not in SERVING:
         valid = (CertificateRow.node == node.name, CertificateRow.revoked == "")
-        session.execute(update(CertificateRow).where(*valid).values(revoked=f"the node left service: {reason}"))
+        why = f"the node left service: {reason}"
+        session.execute(update(CertificateRow).where(*valid).values(revoked=why, revoked_at=now()))
     quarantined = to is State.QUARANTINE and current is not to
     follow_state(session, node, reason, by_person=bool(evidence.person), quarantined=quarantined)
     if evidence.run:

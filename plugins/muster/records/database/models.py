@@ -356,4 +356,5 @@ class CertificateRow(Base):
     tested_since: Mapped[datetime.datetime | None]
     certified: Mapped[dict[str, Any]]
     revoked: Mapped[str] = mapped_column(default="")
+    revoked_at: Mapped[datetime.datetime | None]
     document: Mapped[str] = mapped_column(deferred=True)

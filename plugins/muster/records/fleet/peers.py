@@ -11,6 +11,7 @@ from muster.errors import UnknownSnapshot
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Event, Node, PeerSnapshot, Run, StageRecord
 from muster.records.values import SnapshotRecord
+from muster_criteria.fleet.bands import Band, Key, bands_of
 
 if TYPE_CHECKING:
     from muster_criteria.fleet.snapshot import Snapshot
@@ -54,6 +55,19 @@ def load_snapshot(version: str, sku: str, level: str, *, simulated: bool) -> Sna
         return Snapshot.from_bytes(data)
     except ValueError as error:
         raise UnknownSnapshot(f"snapshot {version} cannot be used by this version of Muster: {error}") from error
+
+
+def peer_bands(version: str, sku: str, level: str, *, simulated: bool) -> dict[Key, Band]:
+    """What is usual among the peers by that snapshot; empty if it is not kept, or was made by another version of
+    Muster."""
+    with reading() as session:
+        data = session.scalar(
+            _snapshots(sku, level, simulated, PeerSnapshot.data).where(PeerSnapshot.version == version)
+        )
+    try:
+        return bands_of(data, sku) if data else {}
+    except ValueError:
+        return {}
 
 
 def list_snapshots(*, sku: str = "") -> list[SnapshotRecord]:

@@ -9,8 +9,9 @@ from sqlalchemy import select
 
 from muster.records.database import access
 from muster.records.database.engine import reading
-from muster.records.database.models import Artifact, StageRecord
+from muster.records.database.models import Artifact, Run, StageRecord
 from muster.records.stages import CHASSIS, RESULT, TELEMETRY
+from muster_criteria.chassis import Chassis
 from muster_criteria.model import Verdict
 
 
@@ -34,6 +35,34 @@ class StageAttempt:
 
     verdict: Verdict
     result: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class BmcReading:
+    """What a node's BMC showed during one stage."""
+
+    at: datetime.datetime
+    stage: str
+    dag_id: str
+    run_id: str
+    chassis: Chassis
+
+
+def bmc_readings(node: str, limit: int) -> list[BmcReading]:
+    """The last ``limit`` readings of the node's BMC that are kept, the newest first."""
+    query = (
+        select(Artifact.created_at, StageRecord.stage, Run.dag_id, Run.run_id, Artifact.data)
+        .join(StageRecord, Artifact.stage == StageRecord.id)
+        .join(Run, StageRecord.run == Run.id)
+        .where(Run.node == node, Artifact.kind == CHASSIS)
+        .order_by(Artifact.id.desc())
+        .limit(limit)
+    )
+    with reading() as session:
+        return [
+            BmcReading(at, stage, dag_id, run_id, Chassis.from_json(data))
+            for at, stage, dag_id, run_id, data in session.execute(query)
+        ]
 
 
 def stage_attempts(

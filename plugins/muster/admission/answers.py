@@ -1,0 +1,96 @@
+"""A person's answers to the questions about a node: what each will do, and carrying it out."""
+
+from __future__ import annotations
+
+from muster import records
+from muster.admission import entry, service
+from muster.lifecycle.transitions import SERVING, Evidence, State, check_move
+from muster.records import ADMITTED, NodeRecord
+from muster.settings import settings
+
+ADMIT, RETEST, RMA, WITHDRAW, KEEP = "Admit", "Re-test", "RMA", "Withdraw", "Keep"
+_BACK = (State.QUARANTINE, State.TRIAGE, State.RMA)
+
+
+def carry_out(
+    option: str,
+    node: str,
+    person: str,
+    reason: str,
+    *,
+    link: str = "",
+    dag_id: str = "",
+    run_id: str = "",
+    dry_run: bool = False,
+) -> None:
+    """Carry out the answer, and record it under the person's name; a re-test is only recorded: its run is the DAG's.
+
+    ``dry_run``: the scheduler is not called (for ``records.rehearsal``). Raises IllegalMove, UnknownNode, and NoPerson
+    without a named person and a reason.
+    """
+    decided = {"link": link, "dag_id": dag_id, "run_id": run_id}
+    if option == ADMIT:
+        entry.admit_by(node, person, reason, option=option, **decided, dry_run=dry_run)
+        return
+    records.record_approval(node, person, option, reason, **decided)
+    if option == RMA:
+        _send_back(node, person, reason, dry_run=dry_run)
+    elif option == WITHDRAW:
+        records.move_node(node, State.QUARANTINE, person, reason)
+        if not dry_run:
+            service.carry_out(node)
+    elif option == KEEP:
+        records.keep_in_service(node, person, reason)
+
+
+def _send_back(node: str, person: str, reason: str, *, dry_run: bool) -> None:
+    current = records.get_node(node).state
+    for state in _BACK[_BACK.index(current) + 1 if current in _BACK else 0 :]:
+        if dry_run:  # each move of a rehearsal is rolled back, so that the next would begin at the wrong state
+            check_move(current, state, Evidence(person=person, reason=reason))
+            current = state
+        else:
+            records.move_node(node, state, person, reason)
+
+
+def effects(option: str, node: NodeRecord) -> tuple[str, ...]:
+    """What the answer will do: to the node's state, in its scheduler, to its certificate, and which mail follows."""
+    if option == RETEST:
+        return _of_test(node)
+    after = {ADMIT: State.PRODUCTION, RMA: State.RMA, WITHDRAW: State.QUARANTINE}.get(option, node.state)
+    state = f"state: {node.state} → {after}" if after is not node.state else f"state: it stays {node.state}"
+    if option == ADMIT and node.shadow:
+        state += ", and its shadow mode ends"
+    if option == KEEP:
+        state += "; the verdict is no longer held, and its findings stay open"
+    return state, f"scheduler: {_scheduler(node, after)}", f"certificate: {_certificate(node, after)}", "mail: none"
+
+
+def _of_test(node: NodeRecord) -> tuple[str, ...]:
+    mail = "mail: the report, when the test has ended"
+    if node.state not in SERVING or node.shadow:
+        state = (
+            "it serves during the test" if node.shadow else "its qualification begins; a FAIL puts it into quarantine"
+        )
+        return f"state: {state}", "scheduler: no change", "certificate: no change", mail
+    state = "it leaves production for the test; a full-coverage PASS returns it, a FAIL puts it into quarantine"
+    certificate = "a new one after a full-coverage PASS"
+    return f"state: {state}", f"scheduler: {_scheduler(node, State.REVALIDATION)}", f"certificate: {certificate}", mail
+
+
+def _certificate(node: NodeRecord, after: State) -> str:
+    if after is State.PRODUCTION and (node.state is not after or node.shadow):
+        return f"a new one in your name, valid for {settings().certificate_days:g} days"
+    held = records.certificate_of(node.name)
+    revoked = held and not held.revoked and after not in SERVING
+    return f"{held.id} is revoked" if held and revoked else "no change"
+
+
+def _scheduler(node: NodeRecord, after: State) -> str:
+    place = records.scheduler_place(node.name)
+    if place is None:
+        return "it has none"
+    opens = after is State.PRODUCTION
+    if opens == (place.wanted == ADMITTED):
+        return f"no change in {place.cluster}"
+    return f"{place.cluster} {'allocates' if opens else 'drains'} {place.name}"

@@ -1,0 +1,18 @@
+"""A measurement's labels as one text and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Labels = tuple[tuple[str, str], ...]
+
+
+def labels_text(labels: Labels | Mapping[str, str]) -> str:
+    """ "dtype=bf16,op=copy": labels as one name. Neither sign is allowed within a label, so it can be undone."""
+    pairs = labels.items() if isinstance(labels, Mapping) else labels
+    return ",".join(f"{key}={value}" for key, value in sorted(pairs))
+
+
+def labels_of(text: str) -> Labels:
+    """The labels that ``labels_text`` made a name of."""
+    return tuple((key, value) for key, _, value in (pair.partition("=") for pair in text.split(",") if pair))
