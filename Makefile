@@ -43,7 +43,7 @@ test: $(TEST_TORCH) ## the tests of every room; ALLOW_MISSING=openssh-server,pos
 	@$(PYTEST) -m "not slow" $(ARGS)
 
 test-slow: $(TEST_TORCH) ## the unattended demo, Celery with failures, cluster chaos, containers, many seeds
-	@FLEET_SHOTS="$${FLEET_SHOTS:-$(CURDIR)/.fleet-shots}" $(PYTEST) -m slow $(ARGS)
+	@FLEET_SHOTS="$${FLEET_SHOTS:-$(CURDIR)/.fleet-shots}" TIMES_EXAMPLES=5 $(PYTEST) -m "slow or many_examples" $(ARGS)
 
 declarations: $(INSTALLED) ## renew validators/skus/probes.json from the probes' own declarations
 	@$(BIN)/python -m muster_node probes --json | $(BIN)/python -m muster_criteria.sku_files.declarations

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from muster import records
 from muster.lifecycle.transitions import State
 from muster_criteria.model import Verdict
+from muster_criteria.sku_files.skus import SHIPPED
 from tests.dags import conftest
 from tests.dags.conftest import NODE, Mailbox
 from tests.support import live_airflow
@@ -22,6 +25,16 @@ MEASURED = (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)
 """What a healthy node can get that has neither peers nor history."""
 
 
+def short_loads(folder: Path) -> Path:
+    """The shipped SKU files, whose burn and soak of a CPU node last as long as shows that they ran."""
+    shutil.copytree(SHIPPED, folder)
+    programme = folder / "programmes" / "cpu-node.yaml"
+    text = programme.read_text()
+    assert text.count("seconds: {demo: 6,") == 2
+    programme.write_text(text.replace("seconds: {demo: 6,", "seconds: {demo: 2,"))
+    return folder
+
+
 @pytest.fixture
 def mailbox_and_desk(
     tmp_path_factory: pytest.TempPathFactory,
@@ -30,6 +43,7 @@ def mailbox_and_desk(
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("MUSTER_ADMISSION_LEVEL", "demo")
+        patch.setenv("MUSTER_SKU_PATH", str(short_loads(folder / "skus")))
         stack.enter_context(conftest.empty_records(folder, patch))
         mailbox = stack.enter_context(conftest.mail_sink(patch))
         stack.enter_context(conftest.this_machine(folder, patch))

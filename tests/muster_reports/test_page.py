@@ -23,6 +23,7 @@ def test_a_page_carries_its_pictures_and_loads_nothing(name: str, samples: dict[
     assert "default-src 'none'" in html
     assert "<script" not in html
     assert "cid:" not in html
+    assert ("{{ 7*7 }}" in html) == (name == "hostile")
 
 
 def test_a_page_shows_what_the_mail_cuts(samples: dict[str, RunReport]) -> None:

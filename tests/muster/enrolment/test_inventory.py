@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from muster.enrolment import inventory
 from muster.errors import BadInventory, MusterError
 from tests.muster import fleet
+from tests.support.wording import refused
 
 SKUS = ("cpu-generic", "h100-sxm-8")
 
@@ -48,56 +50,73 @@ def test_yaml_and_csv_say_the_same(tmp_path: Path, name: str, text: str) -> None
     assert (second.name, second.host, second.port, second.launch) == ("gpu-0002", "10.0.0.2", 22, {})
 
 
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        ("{name: a, host: h, sku: cpu-generi}", "unknown SKU 'cpu-generi'; did you mean 'cpu-generic'?"),
-        ("{name: a, host: h}", "sku is missing; give one of those in `muster sku list`"),
-        ("{name: a__b, host: h, sku: cpu-generic}", "name 'a__b' cannot be used; use up to 63 letters"),
-        ("{name: a, host: root@h, sku: cpu-generic}", "host 'root@h' cannot be used; give a host name or an address"),
-        ("{name: a, host: h, sku: cpu-generic, port: 0}", "port 0 cannot be used; give a number from 1 to 65535"),
-        ("{name: a, host: h, sku: cpu-generic, port: ssh}", "port 'ssh' cannot be used"),
-        ("{name: a, host: h, sku: cpu-generic, rak: 1}", "unknown key 'rak'; did you mean 'rack'?"),
-        ("{name: a, host: h, sku: cpu-generic, host_key: x}", "host_key 'x' cannot be used; give 'TYPE BASE64'"),
-        ("{name: a, host: h, sku: cpu-generic, launch: {kind: vm}}", "the node's launch settings cannot be used"),
-        ("{name: a, host: h, sku: cpu-generic, labels: [x]}", "labels ['x'] cannot be used; give names with texts"),
-        ("{name: a, name: b, host: h, sku: cpu-generic}", "name is given twice; keep one"),
-        ("just a host", "this is no node; write `- name: …` with host and sku"),
-        ("{name: !!python/object:os.system x, host: h}", "this cannot be used"),
-    ],
+BAD_LINES = (
+    "{name: a, host: h, sku: cpu-generi}",
+    "{name: a, host: h}",
+    "{name: a__b, host: h, sku: cpu-generic}",
+    "{name: a, host: root@h, sku: cpu-generic}",
+    "{name: a, host: h, sku: cpu-generic, port: 0}",
+    "{name: a, host: h, sku: cpu-generic, port: ssh}",
+    "{name: a, host: h, sku: cpu-generic, rak: 1}",
+    "{name: a, host: h, sku: cpu-generic, host_key: x}",
+    "{name: a, host: h, sku: cpu-generic, launch: {kind: vm}}",
+    "{name: a, host: h, sku: cpu-generic, labels: [x]}",
+    "{name: a, name: b, host: h, sku: cpu-generic}",
+    "just a host",
+    "{name: !!python/object:os.system x, host: h}",
 )
-def test_a_bad_line_is_one_sentence_with_its_place(tmp_path: Path, line: str, sentence: str) -> None:
-    path = written(tmp_path, "fleet.yaml", f"nodes:\n  - {{name: good, host: g, sku: cpu-generic}}\n  - {line}\n")
+BAD_FILES = (
+    ("f.yaml", "nodes: [", 1),
+    ("f.yaml", "- name: a", 1),
+    ("f.yaml", "nodes: []", 1),
+    ("f.csv", "name,host,sku\n", 1),
+    ("f.csv", f"name,host,sku\na,{'h' * 200_000},cpu-generic\n", 1),
+    ("f.csv", "name,host,sku,user\na,h,cpu-generic,-oProxyCommand=id\n", 2),
+    ("f.yaml", 'nodes: [{name: a, host: h, sku: cpu-generic, rack: "r\\e[2J"}]', 1),
+    ("f.csv", "name,host,sku\na,h,cpu-generic,surplus\n", 2),
+    ("f.csv", "name,host,sku,labels\na,h,cpu-generic,team\n", 2),
+    ("f.csv", "name,host,sku,launch\na,h,cpu-generic,{bad\n", 2),
+)
+SECOND_NODES = ("a,other,cpu-generic,", "b,h,cpu-generic,", f"b,other,cpu-generic,{fleet.host_key('x')}")
+BAD_BMCS = (
+    '{"url": "https://root:calvin@b"}',
+    '{"url": "https://b", "password": "calvin"}',
+    '{"url": "https://b", "user": "u", "password_env": "HOME"}',
+    "https://b",
+    "[1]",
+)
+
+
+def problem_of(path: Path) -> str:
+    """The one problem for which the inventory is refused."""
     with pytest.raises(BadInventory) as refused:
         inventory.load(path, SKUS)
     (problem,) = refused.value.problems
-    assert problem.startswith(f"{path}:3: {sentence}")
+    return problem
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "sentence"),
-    [
-        ("f.yaml", "nodes: [", ":1: this is not YAML"),
-        ("f.yaml", "- name: a", ":1: there is no list `nodes`"),
-        ("f.yaml", "nodes: []", ":1: there are no nodes in it"),
-        ("f.csv", "name,host,sku\n", ":1: there are no nodes in it"),
-        ("f.csv", f"name,host,sku\na,{'h' * 200_000},cpu-generic\n", ":1: this is not CSV"),
-        ("f.csv", "name,host,sku,user\na,h,cpu-generic,-oProxyCommand=id\n", ":2: user '-oProxyCommand=id'"),
-        ("f.yaml", 'nodes: [{name: a, host: h, sku: cpu-generic, rack: "r\\e[2J"}]', ":1: rack has control"),
-        ("f.csv", "name,host,sku\na,h,cpu-generic,surplus\n", ":2: there are more cells than the header names"),
-        ("f.csv", "name,host,sku,labels\na,h,cpu-generic,team\n", ":2: labels 'team' cannot be read"),
-        ("f.csv", "name,host,sku,launch\na,h,cpu-generic,{bad\n", ":2: launch '{bad' is not JSON"),
-    ],
-)
-def test_a_bad_file_is_one_sentence(tmp_path: Path, name: str, text: str, sentence: str) -> None:
-    with pytest.raises(BadInventory) as refused:
-        inventory.load(written(tmp_path, name, text), SKUS)
-    assert sentence in refused.value.problems[0]
-    assert len(refused.value.problems) == 1
+def test_wording_of_an_inventory_that_cannot_be_used(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    """Each bad line or file is one sentence, which begins with its place."""
+    files = [
+        ("fleet.yaml", f"nodes:\n  - {{name: g, host: g, sku: cpu-generic}}\n  - {line}\n", 3) for line in BAD_LINES
+    ]
+    files += BAD_FILES
+    header = f"name,host,sku,host_key\na,h,cpu-generic,{fleet.host_key('x')}\n"
+    files += [("f.csv", f"{header}{second}\n", 3) for second in SECOND_NODES]
+    problems = []
+    for name, text, line in files:
+        path = written(tmp_path, name, text)
+        problem = problem_of(path)
+        assert problem.startswith(f"{path}:{line}: ")
+        problems.append(problem.replace(str(path), name))
+    node = {"name": "a", "host": "10.0.0.1", "sku": "cpu-generic"}
+    problems += [refused(inventory.one, {**node, "bmc": bmc}) for bmc in BAD_BMCS]
+    assert "\n".join(problems) == snapshot
+    assert "calvin" not in "\n".join(problems)
 
 
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(MusterError, match="cannot be read: No such file"):
+    with pytest.raises(MusterError):
         inventory.load(tmp_path / "none.yaml")
 
 
@@ -119,20 +138,6 @@ def test_all_bad_lines_are_reported_at_once_in_their_order(tmp_path: Path) -> No
     with pytest.raises(BadInventory) as refused:
         inventory.load(written(tmp_path, "f.csv", "name,host,sku\n" + "\n".join(lines)), SKUS)
     assert [int(problem.split(":")[1]) for problem in refused.value.problems] == [3, 5, 7, 9, 11]
-
-
-@pytest.mark.parametrize(
-    ("second", "what"),
-    [
-        ("a,other,cpu-generic,", "the name a is already at"),
-        ("b,h,cpu-generic,", "the address h:22 is already at"),
-        (f"b,other,cpu-generic,{fleet.host_key('x')}", "the host key ssh-ed25519"),
-    ],
-)
-def test_a_node_that_stands_there_twice_is_refused(tmp_path: Path, second: str, what: str) -> None:
-    text = f"name,host,sku,host_key\na,h,cpu-generic,{fleet.host_key('x')}\n{second}\n"
-    with pytest.raises(BadInventory, match=f":3: {what}"):
-        inventory.load(written(tmp_path, "f.csv", text), SKUS)
 
 
 def test_host_keys_are_scanned_where_none_is_given(tmp_path: Path) -> None:
@@ -158,19 +163,3 @@ def test_a_bmc_is_read_from_yaml_and_from_csv_alike(tmp_path: Path) -> None:
     for name, text in (("fleet.yaml", yaml), ("fleet.csv", csv)):
         ((_, node),) = inventory.load(written(tmp_path, name, text))
         assert node.pinned(fleet.host_key("a")).bmc == bmc
-
-
-@pytest.mark.parametrize(
-    ("bmc", "sentence"),
-    [
-        ('{"url": "https://root:calvin@b"}', "secrets are not kept here"),
-        ('{"url": "https://b", "password": "calvin"}', "password: Extra inputs are not permitted"),
-        ('{"url": "https://b", "user": "u", "password_env": "HOME"}', "begins with MUSTER_BMC_"),
-        ("https://b", "is not JSON"),
-        ("[1]", "give its url"),
-    ],
-)
-def test_a_bmc_that_cannot_be_asked_is_refused_without_repeating_a_secret(bmc: str, sentence: str) -> None:
-    with pytest.raises(BadInventory, match=sentence) as refused:
-        inventory.one({"name": "a", "host": "10.0.0.1", "sku": "cpu-generic", "bmc": bmc})
-    assert "calvin" not in str(refused.value)

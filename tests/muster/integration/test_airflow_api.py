@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import httpx
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
-from muster.errors import AirflowRefused, AirflowUnreachable, AlreadyTriggered
+from muster.errors import AirflowUnreachable, AlreadyTriggered
 from muster.integration.airflow_api import AirflowClient
+from tests.support.wording import refused
 
 DAG_RUNS = "/api/v2/dags/node_qualification/dagRuns"
 
@@ -84,9 +86,7 @@ def test_a_run_is_triggered_once(airflow: Airflow) -> None:
     with client(airflow) as session:
         assert session.trigger("node_qualification", "gpu-1__new", {"node": "gpu-1"}, note="ticket 7") == "queued"
         airflow.runs["gpu-1__new"] = "failed"
-        with pytest.raises(
-            AlreadyTriggered, match=r"run gpu-1__new of .* exists already \(failed\): give another reason"
-        ):
+        with pytest.raises(AlreadyTriggered):
             session.trigger("node_qualification", "gpu-1__new", {"node": "gpu-1"})
         assert session.run_state("node_qualification", "gpu-1__new") == "failed"
         assert session.run_state("node_qualification", "gpu-2__new") is None
@@ -124,34 +124,34 @@ def test_all_tasks_of_a_long_run_are_reported(airflow: Airflow) -> None:
     assert states["mapped[1]"] == "none"
 
 
-@pytest.mark.parametrize(
-    ("answer", "sentence"),
-    [
-        (httpx.Response(403, json={"detail": "Forbidden"}), "does not allow .* to this user: ask for the permission"),
-        (httpx.Response(404, json={"detail": "The Dag was not found"}), "has no such resource .*The Dag was not found"),
-        (httpx.Response(422, json={"detail": [{"msg": "level: not one of"}]}), "status 422: level: not one of"),
-        (httpx.Response(400, json={"detail": "Param node is required"}), "status 400: Param node is required"),
-        (httpx.Response(502, text="<html>\nBad gateway"), "status 502: <html> Bad gateway"),
-        (httpx.Response(500, json=["odd"]), "status 500"),
-    ],
+REFUSALS = (
+    httpx.Response(403, json={"detail": "Forbidden"}),
+    httpx.Response(404, json={"detail": "The Dag was not found"}),
+    httpx.Response(422, json={"detail": [{"msg": "level: not one of"}]}),
+    httpx.Response(400, json={"detail": "Param node is required"}),
+    httpx.Response(502, text="<html>\nBad gateway"),
+    httpx.Response(500, json=["odd"]),
 )
-def test_a_refusal_is_one_sentence(airflow: Airflow, answer: httpx.Response, sentence: str) -> None:
-    airflow.override = lambda request: answer
-    with client(airflow) as session, pytest.raises(AirflowRefused, match=sentence) as refused:
-        session.trigger("node_qualification", "x", {})
-    assert "\n" not in str(refused.value)
 
 
-def test_logins_that_do_not_work_are_distinguished(airflow: Airflow) -> None:
-    with pytest.raises(AirflowRefused, match="refuses the login of ada: check MUSTER_AIRFLOW_USERNAME"):
-        client(airflow, "wrong").unpause("x")
-    with pytest.raises(AirflowRefused, match="there is no login for Airflow"):
-        AirflowClient("http://airflow", transport=httpx.MockTransport(airflow)).unpause("x")
-    with pytest.raises(AirflowRefused, match="does not accept the token: set a fresh MUSTER_AIRFLOW_TOKEN"):
-        AirflowClient("http://airflow", token="old", transport=httpx.MockTransport(airflow)).unpause("x")
+def test_wording_of_refusals(airflow: Airflow, snapshot: SnapshotAssertion) -> None:
+    transport = httpx.MockTransport(airflow)
+    refusals = [
+        refused(client(airflow, "wrong").unpause, "x"),
+        refused(AirflowClient("http://airflow", transport=transport).unpause, "x"),
+        refused(AirflowClient("http://airflow", token="old", transport=transport).unpause, "x"),
+    ]
+    airflow.runs["gpu-1__new"] = "failed"
+    with client(airflow) as session:
+        refusals.append(refused(session.trigger, "node_qualification", "gpu-1__new", {}))
+        for answer in REFUSALS:
+            airflow.override = lambda request, answer=answer: answer
+            refusals.append(refused(session.trigger, "node_qualification", "x", {}))
+    assert "\n".join(refusals) == snapshot
+    assert all("\n" not in refusal for refusal in refusals)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://", "127.0.0.1:1"])
 def test_an_airflow_that_is_not_there_is_one_sentence(url: str) -> None:
-    with pytest.raises(AirflowUnreachable, match=r"does not answer .*: check MUSTER_AIRFLOW_URL"):
+    with pytest.raises(AirflowUnreachable):
         AirflowClient(url, "ada", "x").unpause("x")

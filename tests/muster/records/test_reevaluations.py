@@ -82,7 +82,7 @@ def test_a_warning_is_an_open_finding(waiting: records.RunRecord) -> None:
 
 def test_a_node_that_a_run_holds_is_that_runs(waiting: records.RunRecord) -> None:
     fleet.begin(NODE, f"{NODE}__next")
-    with pytest.raises(NodeLeased, match=f"is leased by run {NODE}__next of {fleet.DAG}"):
+    with pytest.raises(NodeLeased):
         again(waiting, Verdict.PASS)
     assert records.get_run(waiting.dag_id, waiting.run_id).verdict is Verdict.PROVISIONAL
 

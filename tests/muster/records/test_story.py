@@ -226,12 +226,15 @@ class Story(RuleBasedStateMachine):
 
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
-def test_no_sequence_of_events_reaches_production_without_a_full_pass_or_a_person(sqlite_template: Path) -> None:
+@pytest.mark.parametrize("stories", [15, pytest.param(100, marks=pytest.mark.slow)])
+def test_no_sequence_of_events_reaches_production_without_a_full_pass_or_a_person(
+    sqlite_template: Path, stories: int
+) -> None:
     Story.template = sqlite_template
     run_state_machine_as_test(
         Story,
         settings=settings(
-            max_examples=40,
+            max_examples=stories,
             stateful_step_count=15,
             deadline=None,
             suppress_health_check=list(HealthCheck),

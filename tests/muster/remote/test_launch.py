@@ -48,24 +48,6 @@ def test_command_lines(how: dict[str, object], expected: str) -> None:
     assert launch.command_for(how, AGENT, RUN, key="k") == [*expected.split(), AGENT, *RUN]
 
 
-@pytest.mark.parametrize(
-    ("how", "complaint"),
-    [
-        ({"kind": "vm"}, "at 'kind'"),
-        ({"kind": "venv"}, "needs 'path'"),
-        ({"kind": "docker"}, "docker needs 'image'"),
-        ({"kind": "docker", "image": "--privileged"}, "must not start with '-'"),
-        ({"python": "-c"}, "must not start with '-'"),
-        ({"env": {"MUSTER_FENCE": "fence"}}, "MUSTER_FENCE"),
-        ({"env": {"A B": "1"}}, "no name of an environment variable"),
-        ({"pyton": "python3"}, "at 'pyton'"),
-    ],
-)
-def test_launch_settings_that_cannot_work(how: dict[str, object], complaint: str) -> None:
-    with pytest.raises(launch.BadLaunch, match=complaint):
-        launch.parse_launch(how)
-
-
 def test_only_runtimes_with_a_daemon_or_monitor_need_their_container_removed() -> None:
     assert launch.remove_container(launch.parse_launch({}), "k") == "true"
     assert launch.remove_container(launch.parse_launch({"kind": "apptainer", "image": "x"}), "k") == "true"

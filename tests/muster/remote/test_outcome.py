@@ -116,7 +116,7 @@ def test_a_repeat_is_of_the_attempt_before_it(text: str, of: str | None) -> None
 
 @pytest.mark.parametrize("text", ["", "2", "2.", "2.1r", "2.1x1", "-1.0", "2.0\n"])
 def test_other_text_is_no_attempt_key(text: str) -> None:
-    with pytest.raises(ValueError, match="is not an attempt key"):
+    with pytest.raises(ValueError):
         AttemptKey.parse(text)
 
 

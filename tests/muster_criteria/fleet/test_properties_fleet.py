@@ -26,6 +26,7 @@ from muster_criteria.stage.judge import judge
 from muster_criteria.stage.rules import FLEET_KINDS, violations
 from tests.muster_criteria.conftest import DAY
 from tests.muster_criteria.nodes import Case, MakeCase
+from tests.support.examples import times
 
 SEEDS = st.integers(0, 2**32)
 GRAVITY = [None, Severity.WARNING, Severity.CRITICAL]
@@ -34,7 +35,7 @@ NONSENSE = [None, float("nan"), float("inf"), float("-inf"), -1.0, 1e18, -1e18, 
 NOTHING = [None, float("nan"), float("inf"), float("-inf"), "12", [], {}]
 HOURS = st.floats(0.0, 24.0 * 365.0)
 
-pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+pytestmark = [pytest.mark.many_examples, pytest.mark.filterwarnings("error::RuntimeWarning")]
 
 
 def judged(spoilt: Case, references: References) -> Judgement:
@@ -66,7 +67,7 @@ def gravest(judgement: Judgement, device: str) -> int:
     return max((GRAVITY.index(each) for each in found), default=0)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=times(8), deadline=None)
 @given(seed=SEEDS, steps=st.lists(st.floats(0.0, 0.2), min_size=2, max_size=4))
 def test_worsening_a_devices_own_metric_never_improves_its_verdict(
     case: MakeCase, references: References, seed: int, steps: list[float]
@@ -83,7 +84,7 @@ def test_worsening_a_devices_own_metric_never_improves_its_verdict(
         before = after
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=times(8), deadline=None)
 @given(seed=SEEDS, how_many=st.integers(1, 3))
 def test_removing_measurements_never_does_well_and_never_deletes_a_fail(
     case: MakeCase, references: References, seed: int, how_many: int
@@ -104,7 +105,7 @@ def test_removing_measurements_never_does_well_and_never_deletes_a_fail(
     assert judged(spoilt, references).verdict in NOT_WELL
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=times(5), deadline=None)
 @given(seed=SEEDS, hours=HOURS)
 def test_delaying_a_result_makes_nothing_of_it_better(
     case: MakeCase, references: References, seed: int, hours: float
@@ -122,7 +123,7 @@ def test_delaying_a_result_makes_nothing_of_it_better(
     assert judged(late, references) == judged(spoilt, references)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=times(5), deadline=None)
 @given(seed=SEEDS)
 def test_the_order_of_measurements_changes_nothing(case: MakeCase, references: References, seed: int) -> None:
     dice = random.Random(seed)
@@ -134,7 +135,7 @@ def test_the_order_of_measurements_changes_nothing(case: MakeCase, references: R
     assert judged(spoilt, references) == straight
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=times(8), deadline=None)
 @given(seed=SEEDS, unit=st.sampled_from(["GFLOPS", "MB/s", "GiB/s", "%", "count", "W", "1"]))
 def test_a_figure_in_another_unit_never_passes(case: MakeCase, references: References, seed: int, unit: str) -> None:
     """Neither as it is nor converted: a unit that is not the judge's own is a measurement that was not taken."""
@@ -147,7 +148,7 @@ def test_a_figure_in_another_unit_never_passes(case: MakeCase, references: Refer
     assert judged(spoilt, references).verdict not in (Verdict.PASS, Verdict.WARN)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=times(15), deadline=None)
 @given(seed=SEEDS, odd=st.sampled_from(NONSENSE), how_many=st.integers(1, 6))
 def test_nonsense_anywhere_never_raises(
     case: MakeCase, references: References, seed: int, odd: Any, how_many: int
@@ -163,7 +164,7 @@ def test_nonsense_anywhere_never_raises(
     assert "the judge failed with an error" not in judgement.reason
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=times(10), deadline=None)
 @given(seed=SEEDS, nothing=st.sampled_from(NOTHING), how=st.sampled_from(["nothing", "twice", "gone", "absurd"]))
 def test_a_required_figure_that_says_nothing_never_passes(
     case: MakeCase, references: References, seed: int, nothing: Any, how: str
@@ -191,7 +192,7 @@ def _by_judge(judgement: Judgement) -> set[tuple[str, ...]]:
     }  # fmt: skip
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=times(4), deadline=None)
 @given(seed=SEEDS, nodes=st.integers(1, 5))
 def test_the_sweep_of_a_fleet_finds_what_the_judge_finds_on_each_node(
     case: MakeCase, references: References, h100: Sku, seed: int, nodes: int

@@ -1,14 +1,11 @@
 """What holds for any result: the judge never raises, never passes on incomplete data, and a worse value never helps.
 
-Rules are evaluated directly; test_suite shows that Great Expectations finds the same. The slow suite tries more.
+Rules are evaluated directly; test_suite shows that Great Expectations finds the same. The slow suite draws more.
 """
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -25,6 +22,7 @@ from muster_criteria.stage.case import Case as JudgeCase
 from muster_criteria.stage.judge import judge
 from muster_criteria.stage.rules import violations
 from tests.muster_criteria.nodes import Case, MakeCase, healthy_raw, shipped
+from tests.support.examples import times
 
 GRAVITY = [Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL, Verdict.INCONCLUSIVE, Verdict.FAIL]
 WHERE = st.tuples(st.sampled_from(STAGES), st.sampled_from(["cpu-generic", "h100-sxm-8"]))
@@ -50,9 +48,9 @@ ODD = st.sampled_from(
     ]
 )
 
-EXAMPLES = int(os.environ.get("MUSTER_TEST_EXAMPLES", "20"))
+EXAMPLES = times(10)
 
-pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+pytestmark = [pytest.mark.many_examples, pytest.mark.filterwarnings("error::RuntimeWarning")]
 
 
 def verdict_of(spoilt: Case) -> Judgement:
@@ -268,9 +266,3 @@ def test_a_probe_that_did_not_complete_never_passes(
     probe = random.Random(seed).choice(needed)
 
     assert verdict_of(spoilt.end(probe, status, "why")).verdict is Verdict.INCONCLUSIVE
-
-
-@pytest.mark.slow
-def test_many_examples() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", __file__]
-    subprocess.run(command, check=True, env={**os.environ, "MUSTER_TEST_EXAMPLES": "300"})

@@ -175,9 +175,10 @@ def link(case: MakeCase, value: float | None) -> Case:
 
 def after(case: MakeCase, last: float | None, *before: float) -> Judgement:
     """The last whole result, judged with those before it."""
+    sku = load_sku(SKU)
     others = [link(case, value).result() for value in before]
     measured = [
-        readings_of(repeated_rows(each, load_sku(SKU)), node="node-1", at=float(number) - 1e3, run=f"run-{number}",
+        readings_of(repeated_rows(each, sku), node="node-1", at=float(number) - 1e3, run=f"run-{number}",
                     sku=SKU, environment={})
         for number, each in enumerate(others)
     ]  # fmt: skip

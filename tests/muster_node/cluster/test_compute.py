@@ -191,13 +191,19 @@ def test_the_same_seed_gives_the_same_digests_and_every_step_its_own() -> None:
     assert set(first.digests) == set(itertools.product(("activations", "gradients"), layers))
 
 
+@pytest.fixture(scope="module")
+def right() -> Any:
+    """A trial without a flip."""
+    return trial()
+
+
 @pytest.mark.parametrize("flip", range(10 + 19))
-def test_one_flipped_bit_in_any_product_shows_where_it_happened(flip: int) -> None:
+def test_one_flipped_bit_in_any_product_shows_where_it_happened(flip: int, right: Any) -> None:
     """Ten products forwards, and backwards two for each but the embedding, whose input needs no gradient.
 
     The lowest bit: what it changes is often rounded away by the next step, and has to be seen before.
     """
-    spoilt, right = trial(flip), trial()
+    spoilt = trial(flip)
     changed = {part for part in right.digests if spoilt.digests[part] != right.digests[part]}
     assert changed == set(spoilt.differing)
     order = ["embed", *["0"] * 4, *["1"] * 4, "head"]

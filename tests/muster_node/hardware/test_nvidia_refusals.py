@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import itertools
 import os
@@ -37,14 +38,21 @@ ERRORS = {
 }
 
 
+@functools.cache
+def whole_board() -> tuple[list[Fact], frozenset[tuple[str, str]]]:
+    """The facts of a board on which nothing is refused, and which series its telemetry has of which device."""
+    gpus = NvidiaGpus(FakeNvml())
+    return facts_of(gpus), frozenset((sample.series, sample.device) for sample in gpus.telemetry())
+
+
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("call", CALLS)
 def test_a_refused_call_is_noted_and_costs_nothing_else(call: str, error: str) -> None:
-    whole, broken = FakeNvml(), FakeNvml()
+    broken = FakeNvml()
     broken.refuse[call] = ERRORS[error]
-    gpus, healthy = NvidiaGpus(broken), NvidiaGpus(whole)
+    gpus, (expected, healthy_series) = NvidiaGpus(broken), whole_board()
     assert gpus.processes() == ()
-    actual, expected = facts_of(gpus), facts_of(healthy)
+    actual = facts_of(gpus)
     if call in ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"):
         assert gpus.devices() == []
         assert list(gpus.telemetry()) == []
@@ -68,7 +76,7 @@ def test_a_refused_call_is_noted_and_costs_nothing_else(call: str, error: str) -
         assert got.note
     readings = {(s.series, s.device): (s.value, s.state) for s in gpus.telemetry()}
     assert 0.0 not in {value for value, _ in readings.values()}
-    lost = {key for key in {(s.series, s.device) for s in healthy.telemetry()} if key not in readings}
+    lost = {key for key in healthy_series if key not in readings}
     if call == "nvmlDeviceGetFieldValues":
         assert {series for series, _ in lost} == {"hbm_temperature", "hbm_margin", "power_instant"}
     else:
@@ -91,7 +99,7 @@ HANG_S = 1.0
 def test_a_call_that_hangs_costs_its_own_gpu_only(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """NVML index 5 sits in slot 1; a system-wide call hangs as a whole."""
     monkeypatch.setattr(nvml._Worker, "run", run_or_hang)
-    fake, healthy = FakeNvml(), keyed(facts_of(NvidiaGpus(FakeNvml())))
+    fake, healthy = FakeNvml(), keyed(whole_board()[0])
     fake.hang[call] = None if call in ("nvmlDeviceGetCount",) or "System" in call else 5
     gpus = NvidiaGpus(fake)
     actual, samples = keyed(facts_of(gpus)), list(gpus.telemetry())

@@ -72,8 +72,15 @@ CORRUPTIONS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [*TESTED, "int8"])
-@pytest.mark.parametrize("corrupt", CORRUPTIONS, ids=lambda corrupt: corrupt.__name__)
+def corrupted_products():
+    """Each corruption once and a single bit in each format; the other pairs in the slow suite."""
+    for corrupt in CORRUPTIONS:
+        for dtype in (*TESTED, "int8"):
+            fast = dtype == "fp32" or corrupt in (one_bit, sign_bit)
+            yield pytest.param(corrupt, dtype, id=f"{corrupt.__name__}-{dtype}", marks=[] if fast else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("corrupt", "dtype"), corrupted_products())
 def test_every_corruption_is_found(run_probe, cpus, monkeypatch, dtype, corrupt):
     import torch
 

@@ -19,6 +19,8 @@ from tests.support.injector import KINDS, Injector, OneDevice
 pytestmark = pytest.mark.needs_torch
 
 SMALL = {"max_gib": 1 / 32}
+TINY = {"max_gib": 1 / 64}
+"""The least that is tested. Enough where a word, row or block is damaged: the pattern finds it, not the size."""
 
 
 def test_this_machine_keeps_what_is_written(run_probe):
@@ -51,7 +53,7 @@ def test_a_stuck_bit_is_found_by_every_pattern(run_probe, cpus, monkeypatch, pat
         return tensor
 
     monkeypatch.setattr(CpuCompute, "touch", stuck)
-    run = run_probe(MemoryPattern, patterns=[pattern], **SMALL)
+    run = run_probe(MemoryPattern, patterns=[pattern], **TINY)
     found = run.one("memory_mismatches", "memory", pattern=pattern)
     assert found.value >= 1
     if pattern == "block_move":  # it was spoilt before it was moved
@@ -74,7 +76,7 @@ def test_a_wrong_word_is_noted_with_written_and_read_values_and_flip_directions(
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_every_pattern_finds_every_kind_of_damage_to_what_was_written(run_probe, pattern, kind):
     injector = Injector(kind, "touch", among=1, seed=3)
-    run = run_probe(MemoryPattern, OneDevice(open_hardware(), injector), patterns=[pattern], reruns=1, **SMALL)
+    run = run_probe(MemoryPattern, OneDevice(open_hardware(), injector), patterns=[pattern], reruns=1, **TINY)
     found = run.one("memory_mismatches", "memory", pattern=pattern)
     assert (found.value > 0) == injector.changed
     assert injector.changed or (pattern, kind) == ("moving_inversions", "shifted"), "a constant shifted is the same"
@@ -83,7 +85,7 @@ def test_every_pattern_finds_every_kind_of_damage_to_what_was_written(run_probe,
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "repeatable"])
 def test_damage_by_a_move_of_blocks_is_found(run_probe, kind):
     injector = Injector(kind, "copy", among=8, seed=5)
-    run = run_probe(MemoryPattern, OneDevice(open_hardware(), injector), patterns=["block_move"], reruns=1, **SMALL)
+    run = run_probe(MemoryPattern, OneDevice(open_hardware(), injector), patterns=["block_move"], reruns=1, **TINY)
     assert injector.changed
     assert run.one("memory_mismatches", "memory", pattern="block_move").value > 0
 
@@ -138,7 +140,7 @@ def test_mismatches_are_counted_exactly(run_probe, cpus, monkeypatch):
         return tensor
 
     monkeypatch.setattr(CpuCompute, "touch", torn)
-    run = run_probe(MemoryPattern, patterns=["random"], **SMALL)
+    run = run_probe(MemoryPattern, patterns=["random"], **TINY)
     assert run.one("memory_mismatches", "memory", pattern="random").value == 5
 
 
