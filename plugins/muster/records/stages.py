@@ -162,6 +162,7 @@ def _verdict_columns(judgement: Judgement) -> dict[str, Any]:
         "required": coverage.required, "measured": coverage.measured, "judged": coverage.judged,
         "missing": list(coverage.missing), "unjudged": list(coverage.unjudged),
         "sku": judgement.sku, "sku_version": judgement.sku_version, "snapshot": judgement.snapshot,
+        "sliding": judgement.sliding,
     }  # fmt: skip
 
 
