@@ -50,7 +50,10 @@ def plan_seconds(nodes: int, seed: int) -> float:
         node.name: dict.fromkeys(STAGES, NOW - datetime.timedelta(hours=float(hours)))
         for node, hours in zip(fleet, rng.uniform(0, 200, nodes), strict=True)
     }
-    signs = {node.name: Signs(xids=int(count)) for node, count in zip(fleet, rng.poisson(0.1, nodes), strict=True)}
+    signs = {
+        node.name: Signs(xids=int(count), ecc=int(count), sliding=int(count))
+        for node, count in zip(fleet, rng.poisson(0.1, nodes), strict=True)
+    }
     began = time.perf_counter()
     tests, passed_over = forecast(fleet, NOW, idle, passes, Limits(share=0.05, minutes=MINUTES), signs=signs)
     took = time.perf_counter() - began
@@ -85,7 +88,9 @@ class World:
         repaired = self.repairs.sum(axis=1)
         racks = np.arange(self.nodes) // RACK
         beside = np.bincount(racks, weights=repaired > 0)[racks] - (repaired > 0)
-        return hazard.Facts(self.since, self.age_h / 24.0, self.xids.sum(axis=1), repaired, beside)
+        unseen = np.zeros(self.nodes)  # signs that this world does not have
+        seen = (self.xids.sum(axis=1), repaired, beside, unseen, unseen, unseen, np.ones(self.nodes))
+        return hazard.Facts(self.since, self.age_h / 24.0, *seen)
 
     def advance(self, step: int) -> None:
         """Let time pass: defects arise, more in young and frail nodes; those of GPUs and memory show XIDs at times."""

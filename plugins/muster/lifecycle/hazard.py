@@ -32,6 +32,13 @@ HARM = np.array([8.0, 8.0, 8.0, 4.0, 64.0])
 """Node-hours lost for each hour in which a defect goes unseen: a job of eight nodes waits for the slowest; wrong
 results are lost with all that was computed from them."""
 XID_WEIGHT, REPAIR_WEIGHT, NEIGHBOUR_WEIGHT, INFANT_WEIGHT = 0.7, 0.5, 0.3, 0.7
+ECC_WEIGHT, LINK_WEIGHT, SLIDE_WEIGHT = 0.7, 0.7, 0.5
+GROWS = np.array([
+    [0, 1, 0, 0, 0],  # error counters of memory
+    [0, 0, 1, 0, 0],  # of links
+    [1, 1, 1, 1, 0],  # figures of rates and temperatures that slide; corrupted data shows in none
+], dtype=np.float64)  # fmt: skip
+"""Signs × groups: of which defects each sign speaks. The other signs speak of all."""
 COUNTED_MAX = 3
 INFANT_DAYS = 90.0
 ALWAYS = "intake"
@@ -42,7 +49,9 @@ ALWAYS = "intake"
 class Facts:
     """What the records know of nodes, in their order. ``hours_since``: nodes × stages, since each stage's last PASS (or
     since the machine came, if it has none). ``age_days``: since the machine came. ``xids``, ``repairs``: its own in the
-    last 30 days; ``neighbours``: failed nodes of its rack in that time.
+    last 30 days; ``neighbours``: failed nodes of its rack in that time. ``ecc``, ``links``: its counters of errors that
+    grew; ``sliding``: its figures that move away from its own past; ``image``: how much more often the nodes with its
+    image fail than others.
     """
 
     hours_since: Numbers
@@ -50,6 +59,10 @@ class Facts:
     xids: Numbers
     repairs: Numbers
     neighbours: Numbers
+    ecc: Numbers
+    links: Numbers
+    sliding: Numbers
+    image: Numbers
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,14 +108,19 @@ def _members() -> Numbers:
 
 
 def relative_hazard(facts: Facts) -> Numbers:
-    """How much more likely each node breaks than an ordinary one: exp(β·x), as in a proportional hazards model."""
+    """How much more likely (nodes × groups) each node breaks than an ordinary one, as in a proportional hazards model:
+    exp(β·x), times the ratio of its image.
+    """
     counted = (
         XID_WEIGHT * np.minimum(facts.xids, COUNTED_MAX)
         + REPAIR_WEIGHT * np.minimum(facts.repairs, COUNTED_MAX)
         + NEIGHBOUR_WEIGHT * np.minimum(facts.neighbours, COUNTED_MAX)
         + INFANT_WEIGHT * (facts.age_days < INFANT_DAYS)
     )
-    return np.asarray(np.exp(counted))
+    of_groups = np.stack([facts.ecc, facts.links, facts.sliding], axis=1)
+    weights = np.array([ECC_WEIGHT, LINK_WEIGHT, SLIDE_WEIGHT])
+    grown = (np.minimum(of_groups, COUNTED_MAX) * weights) @ GROWS
+    return np.asarray(np.exp(counted[:, None] + grown) * facts.image[:, None])
 
 
 def hidden(facts: Facts) -> Numbers:
@@ -120,7 +138,7 @@ def hidden(facts: Facts) -> Numbers:
         ],
         axis=1,
     )
-    return np.asarray(-np.expm1(-relative_hazard(facts)[:, None] * HAZARDS * exposure))
+    return np.asarray(-np.expm1(-relative_hazard(facts) * HAZARDS * exposure))
 
 
 def worth(facts: Facts, minutes: float) -> Worth:

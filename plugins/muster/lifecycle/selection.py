@@ -59,6 +59,8 @@ class Idle:
 class Signs:
     """What happened to a node in the last 30 days: XIDs, repairs, and failed nodes of its rack other than itself.
 
+    ``ecc``, ``links``: counters of its devices' memory and link errors that grew. ``sliding``: figures of its last
+    tests that move away from its own past. ``image``: how much more often nodes with its image fail than all of its SKU.
     ``requested``: why the whole test is due at once, "" if it is not; ``tried``: when the last test since then ended,
     with whatever verdict but SKIPPED. ``skipped``: how many tests in a row ended SKIPPED, as preempted ones do.
     ``refused``: why a test of it was refused within the last hour, before it began, "" if none was.
@@ -74,6 +76,10 @@ class Signs:
     refused: str = ""
     change: str = ""
     proven: int = 0
+    ecc: int = 0
+    links: int = 0
+    sliding: int = 0
+    image: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,12 +258,19 @@ def facts_of(
     ]
     seen = [signs.get(node.name, _NONE) for node in nodes]
     hours = np.array([[at.timestamp() for at in row] for row in since]).reshape(len(nodes), len(STAGES))
+    counted = [(each.xids, each.repairs, each.neighbours, each.ecc, each.links, each.sliding, each.image)
+               for each in seen]  # fmt: skip
+    xids, repairs, neighbours, ecc, links, sliding, image = np.array(counted, dtype=np.float64).reshape(-1, 7).T
     return hazard.Facts(
         hours_since=np.maximum((now.timestamp() - hours) / 3600.0, 0.0),
         age_days=np.array([(now - at).total_seconds() / 86400.0 for at in came]),
-        xids=np.array([each.xids for each in seen], dtype=np.float64),
-        repairs=np.array([each.repairs for each in seen], dtype=np.float64),
-        neighbours=np.array([each.neighbours for each in seen], dtype=np.float64),
+        xids=xids,
+        repairs=repairs,
+        neighbours=neighbours,
+        ecc=ecc,
+        links=links,
+        sliding=sliding,
+        image=image,
     )
 
 
@@ -331,9 +344,18 @@ def _again(node: NodeRecord, signs: Mapping[str, Signs]) -> bool:
 def _why(suspicion: float, last: str, sign: Signs) -> str:
     if sign.requested:
         return sign.requested
+    if sign is _NONE:  # nearly every node of a large fleet
+        return f"{suspicion:.2%} likely to have a hidden defect: {last}"
     parts = [last]
-    counts = ((sign.xids, "XID"), (sign.repairs, "repair"), (sign.neighbours, "failed neighbour"))
+    counts = (
+        (sign.xids, "XID"), (sign.repairs, "repair"), (sign.neighbours, "failed neighbour"),
+        (sign.ecc, "risen ECC counter"), (sign.links, "risen link counter"),
+    )  # fmt: skip
     parts += [f"{count} {name}{'s' if count > 1 else ''} in 30 days" for count, name in counts if count]
+    if sign.sliding:
+        parts.append(f"{sign.sliding} figure{'s' if sign.sliding > 1 else ''} moving away from its own past")
+    if sign.image > 1.0:
+        parts.append(f"nodes with its image fail {sign.image:.1f} times as often")
     return f"{suspicion:.2%} likely to have a hidden defect: {', '.join(parts)}"
 
 

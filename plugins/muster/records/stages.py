@@ -163,6 +163,7 @@ def _verdict_columns(judgement: Judgement) -> dict[str, Any]:
         "missing": [dataclasses.asdict(gap) for gap in coverage.missing],
         "unjudged": [dataclasses.asdict(gap) for gap in coverage.unjudged],
         "sku": judgement.sku, "sku_version": judgement.sku_version, "snapshot": judgement.snapshot,
+        "sliding": judgement.sliding,
     }  # fmt: skip
 
 

@@ -103,7 +103,11 @@ def test_one_at_a_time_in_a_small_fleet_and_never_none_for_ever() -> None:
     assert choose([node("a", State.REVALIDATION), node("b")], NOW, idle, {}, few, leased={"a"}).chosen == ()
 
 
-@pytest.mark.parametrize("worse", [Signs(xids=1), Signs(repairs=1), Signs(neighbours=1)])
+@pytest.mark.parametrize(
+    "worse",
+    [Signs(xids=1), Signs(repairs=1), Signs(neighbours=1), Signs(ecc=3), Signs(links=3), Signs(sliding=1),
+     Signs(image=1.4)],
+)  # fmt: skip
 def test_what_happened_to_a_node_puts_it_first(worse: Signs) -> None:
     nodes, idle = [node("a"), node("b")], {"a": IDLE, "b": IDLE}
     passes = {"a": passed(30), "b": passed(24)}
@@ -111,6 +115,15 @@ def test_what_happened_to_a_node_puts_it_first(worse: Signs) -> None:
     first, second = choose(nodes, NOW, idle, passes, ALL, signs={"b": worse}).chosen
     assert first.node == "b"
     assert first.suspicion > second.suspicion
+
+
+@pytest.mark.parametrize(
+    ("sign", "groups"),
+    [(Signs(ecc=1), {"memory"}), (Signs(links=2), {"links"}), (Signs(image=2.0), set(hazard.GROUPS))],
+)
+def test_a_sign_speaks_of_its_own_defects(sign: Signs, groups: set[str]) -> None:
+    usual, worse = hazard.hidden(facts_of([node("a"), node("b")], NOW, {}, {"b": sign}))
+    assert {group for group, likelier in zip(hazard.GROUPS, worse > usual, strict=True) if likelier} == groups
 
 
 def test_a_test_that_is_requested_is_whole_and_comes_before_the_overdue() -> None:

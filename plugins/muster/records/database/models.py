@@ -170,7 +170,7 @@ class StageRecord(Base):
     """The verdict of one stage of a run, with its coverage. Repeating a stage supersedes this row, never erases it.
 
     ``sku_version`` and ``snapshot`` are the SKU files' revision and the peer statistics it was judged by; the
-    latter is empty without peers.
+    latter is empty without peers. ``sliding``: as ``Judgement`` has it.
     """
 
     __tablename__ = "stages"
@@ -208,6 +208,7 @@ class StageRecord(Base):
     result_sha256: Mapped[str]
     telemetry_sha256: Mapped[str]
     snapshot: Mapped[str] = mapped_column(default="", index=True)
+    sliding: Mapped[int] = mapped_column(default=0)
 
 
 class MeasurementRow(Base):

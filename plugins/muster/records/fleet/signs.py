@@ -1,4 +1,4 @@
-"""What happened to nodes lately: XIDs, repairs and failed neighbours, which make a hidden defect likelier; tests."""
+"""What makes a hidden defect of nodes likelier: what happened to them lately, and what their last runs show; tests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from muster.lifecycle.transitions import SERVING, State
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Event, MeasurementRow, Node, Run, StageRecord
+from muster.records.fleet import trends
 from muster_criteria.model import Verdict
 from muster_criteria.xid.judge import EVENT
 
 
 def signs(since: datetime.datetime) -> dict[str, Signs]:
-    """{node: what happened to it since then}, without nodes to which nothing did. Each XID on each GPU counts once."""
+    """{node: its signs since then}, without nodes that have none. Each XID on each GPU counts once."""
     xids = (
         select(Run.node, func.count(MeasurementRow.id))
         .join(StageRecord, MeasurementRow.stage == StageRecord.id)
@@ -43,12 +44,19 @@ def signs(since: datetime.datetime) -> dict[str, Signs]:
         seen, repaired = _pairs(session, xids), _pairs(session, repairs)
         racks = _pairs(session, failed)
         sits = _pairs(session, select(Node.name, Node.rack).where(Node.rack.in_(racks.values())))
+        grown, sliding = trends.grown(session, since), trends.sliding(session, since)
+        images = trends.image_ratios(session, since)
     by_rack = collections.Counter(racks.values())
     beside = {name: by_rack[rack] - (name in racks) for name, rack in sits.items()}
+    none = collections.Counter[str]()
     return {
-        name: Signs(seen.get(name, 0), repaired.get(name, 0), beside.get(name, 0))
-        for name in {*seen, *repaired, *(name for name, count in beside.items() if count)}
-    }
+        name: Signs(
+            seen.get(name, 0), repaired.get(name, 0), beside.get(name, 0),
+            ecc=(rose := grown.get(name, none))["ecc"], links=rose["links"],
+            sliding=sliding.get(name, 0), image=images.get(name, 1.0),
+        )
+        for name in {*seen, *repaired, *grown, *sliding, *images, *(name for name, count in beside.items() if count)}
+    }  # fmt: skip
 
 
 REFUSED = "claim"
