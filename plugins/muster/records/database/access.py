@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Mapping
 from typing import Any
@@ -104,20 +105,7 @@ def write_event(
 
 def evidence_json(evidence: Evidence) -> dict[str, Any]:
     """The evidence as an event keeps it: only what is there."""
-    found: dict[str, Any] = {
-        "run": evidence.run,
-        "run_over": evidence.run_over,
-        "verdict": str(evidence.verdict) if evidence.verdict else None,
-        "full_coverage": evidence.full_coverage,
-        "budget_spent": evidence.budget_spent,
-        "adopted": evidence.adopted,
-        "replaced": evidence.replaced,
-        "held": evidence.held,
-        "nothing_new": evidence.nothing_new,
-        "person": evidence.person,
-        "reason": evidence.reason,
-    }
-    return {key: value for key, value in found.items() if value}
+    return {name: value for name, value in dataclasses.asdict(evidence).items() if value}
 
 
 def to_node(row: Node) -> NodeRecord:
