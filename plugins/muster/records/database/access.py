@@ -14,9 +14,9 @@ from muster import acting
 from muster.errors import IllegalMove, UnknownNode, UnknownRun
 from muster.lifecycle import transitions as lifecycle
 from muster.lifecycle.transitions import SERVING, Evidence, State
-from muster.records.database.models import CertificateRow, Event, FindingRow, Lease, Node, Run
+from muster.records.database.models import CertificateRow, Event, FindingRow, Lease, Node, Run, StageRecord
 from muster.records.database.wanted import follow_state
-from muster.records.values import EventRecord, LeaseRecord, NodeRecord, RunRecord
+from muster.records.values import EventRecord, LeaseRecord, NodeRecord, RunRecord, StageVerdict
 from muster_criteria.model import Action, FaultClass, Finding, Severity, Variant, Verdict
 
 
@@ -139,6 +139,14 @@ def to_run(row: Run) -> RunRecord:
         state_after=State(row.state_after) if row.state_after else None,
         verdict=Verdict(row.verdict) if row.verdict else None, headline=row.headline, simulated=row.simulated,
         started_at=row.started_at, ended_at=row.ended_at, why_held=row.why_held, started_by=row.started_by,
+    )  # fmt: skip
+
+
+def to_verdict(row: StageRecord, run: Run) -> StageVerdict:
+    """The stage's verdict as a value."""
+    return StageVerdict(
+        row.stage, row.level, Verdict(row.verdict), row.required > 0 and row.required == row.measured == row.judged,
+        row.reason, row.recorded_at, run.dag_id, run.run_id, row.snapshot, row.simulated, row.attempts,
     )  # fmt: skip
 
 
