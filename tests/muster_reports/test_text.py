@@ -71,6 +71,8 @@ def test_a_range_whose_ends_read_the_same_is_one_figure() -> None:
         (None, "–"),
         (2.36, "2.4 s"),
         (41.2, "41 s"),
+        (59.7, "1 min 00 s"),
+        (125, "2 min 05 s"),
         (725, "12 min"),
         (11520, "3 h 12 min"),
         (7170, "2 h 0 min"),

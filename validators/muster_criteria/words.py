@@ -32,14 +32,13 @@ def pcie_speed(generation: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds with a fitting unit: "2.4 s", "45 s", "2 min 30 s", "12 min", "3 h 20 min", "8.5 days"; "–" if unknown."""
+    """Seconds with a fitting unit: "2.4 s", "45 s", "2 min 05 s", "12 min", "3 h 20 min", "8.5 days"; "–": unknown."""
     if seconds is None:
         return "–"
-    if seconds < 119.5:
+    if seconds < 59.5:
         return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 10:
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    if seconds < 599.5:
+        return f"{round(seconds) // 60} min {round(seconds) % 60:02d} s"
     minutes = round(seconds / 60)
     if minutes >= 7 * 1440:
         return f"{minutes / 1440:.1f} days"

@@ -17,7 +17,7 @@ from muster_criteria.model import COMMON_CAUSE, Finding, Verdict
 
 if TYPE_CHECKING:
     from muster.lifecycle.breaker import Breaker
-    from muster.records import NodeRecord, RunRecord, StageSummary, StageVerdict
+    from muster.records import NodeRecord, RunRecord, StageVerdict
     from muster_criteria.context.alike import Neighbour
 
 
@@ -34,7 +34,7 @@ class RunFacts:
 
     run: RunRecord
     node: NodeRecord
-    stages: Sequence[StageSummary]
+    stages: Sequence[StageVerdict]
     verdicts: Sequence[StageVerdict]
     suspect: bool
     accepted: bool
@@ -75,7 +75,7 @@ class RunFacts:
 
 
 def full_coverage(
-    required: Collection[str], stages: Iterable[StageSummary], verdicts: Collection[Verdict] = (Verdict.PASS,)
+    required: Collection[str], stages: Iterable[StageVerdict], verdicts: Collection[Verdict] = (Verdict.PASS,)
 ) -> bool:
     """Whether every required stage has one of ``verdicts`` with full coverage. Without a required stage: False."""
     covered = {each.stage for each in stages if each.verdict in verdicts and each.full_coverage}

@@ -36,7 +36,7 @@ def assemble(
     ``stages``: by name, those that have a verdict. ``jobs``: the latest job of each stage that was begun. ``facts``:
     (identity, environment) of the node in the run. ``waivers``: a sentence each.
     """
-    listed = tuple(stages[name] for name in in_order(stages))
+    listed = tuple(stages[name] for name in transitions.in_order(stages))
     report = RunReport(
         node=run.node, sku=run.sku, run_id=run.run_id, dag_id=run.dag_id, reason=run.reason,
         simulated=run.simulated or any(each.judgement.simulated for each in listed),
@@ -50,12 +50,6 @@ def assemble(
         why_held=run.why_held, breaker=f"{breaker.state}: {breaker.sentence}",
     )  # fmt: skip
     return dataclasses.replace(report, result_json=report_json(report))
-
-
-def in_order(stages: Iterable[str]) -> list[str]:
-    """These stages in the order in which a node goes through them, others last."""
-    order = transitions.STAGES
-    return sorted(stages, key=lambda stage: (order.index(stage) if stage in order else len(order), stage))
 
 
 def _forced(run: RunRecord) -> str | None:

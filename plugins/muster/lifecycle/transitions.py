@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Iterable
 
 from muster.errors import IllegalMove
 from muster_criteria.model import Verdict
@@ -62,6 +63,11 @@ STATE_OF_STAGE = {
     "thermal": State.VALIDATION,
     "cluster_validation": State.CLUSTER_VALIDATION,
 }
+
+
+def in_order(stages: Iterable[str]) -> list[str]:
+    """These stages in the order in which a node goes through them, others last."""
+    return sorted(stages, key=lambda stage: (STAGES.index(stage) if stage in STAGES else len(STAGES), stage))
 
 
 def is_person(name: str | None) -> bool:

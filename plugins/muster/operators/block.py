@@ -25,7 +25,7 @@ from muster.operators import claims
 from muster.records import NodeRecord
 from muster.remote import attempt as remote
 from muster.settings import settings
-from muster_criteria.model import Action, Evidence, FaultClass, Judgement, Severity, Verdict
+from muster_criteria.model import Action, Evidence, FaultClass, Finding, Severity, Verdict
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.skus import load_sku
 
@@ -110,30 +110,32 @@ def judge(dag_id: str, run_id: str, members: Sequence[str], faults: Mapping[str,
     could not test it}.
     """
     from muster_criteria.cluster.judge import MemberResult, judge_block
+    from muster_criteria.stage.findings import evidence_finding
 
     collected = {name: _collected(dag_id, run_id, name, faults.get(name, "")) for name in members}
     skus = {name: load_sku(records.get_node(name).sku, settings().sku_folders) for name in members}
+    mixed = [
+        evidence_finding(Evidence(
+            "versions_differ", f"{sentence[0].upper()}{sentence[1:]}.", fault_class=FaultClass.SOFTWARE,
+            action=Action.FIX_SOFTWARE, severity=Severity.WARNING, expected="one version in a block",
+        ))
+        for sentence in _differences(members)
+    ]  # fmt: skip
     results = {
-        name: MemberResult(name, member.result, member.why_missing, devices=_gpus(skus[name]))
+        name: MemberResult(
+            name, member.result, member.why_missing, devices=_gpus(skus[name]), known=(*member.evidence, *mixed)
+        )
         for name, member in collected.items()
     }
     block = judge_block(list(results.values()))
     for note in block.notes:
         log.warning("%s", note)
-    mixed = tuple(
-        Evidence(
-            "versions_differ", f"{sentence[0].upper()}{sentence[1:]}.", fault_class=FaultClass.SOFTWARE,
-            action=Action.FIX_SOFTWARE, severity=Severity.WARNING, expected="one version in a block",
-        )
-        for sentence in _differences(members)
-    )  # fmt: skip
     outcome: dict[str, dict[str, str]] = {}
     for judged in block.members:
         name = judged.name
         member, sku, run = collected[name], skus[name], records.get_run(dag_id, run_id, node=name)
         judgement = judged.judgement(results[name], run.level, sku.name, sku.revision)
-        judgement = _with_established(dataclasses.replace(judgement, stage=STAGE), member.established, run.simulated)
-        judgement = _with_warnings(judgement, mixed)
+        judgement = dataclasses.replace(judgement, stage=STAGE, simulated=judgement.simulated or run.simulated)
         stored = records.record_stage(
             dag_id, run_id, member.result, judgement, member.raw, member.telemetry, member.attempts, node=name
         ).judgement
@@ -157,7 +159,7 @@ def _gpus(sku: Sku) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Collected:
-    """The stored result of one member. ``established``: its judgement so far, if the controller has own evidence.
+    """The stored result of one member. ``evidence``: what the controller itself established, such as a reboot.
 
     ``fault``: why the controller could not collect a result, "" if it could.
     """
@@ -167,7 +169,7 @@ class _Collected:
     telemetry: bytes | None = None
     attempts: int = 1
     why_missing: str = ""
-    established: Judgement | None = None
+    evidence: tuple[Finding, ...] = ()
     fault: str = ""
 
 
@@ -179,36 +181,11 @@ def _collected(dag_id: str, run_id: str, name: str, fault: str) -> _Collected:
     if kept is None or before is None:
         why = f"a fault of the controller: {fault}" if fault else "its task ended before it returned a result"
         return _Collected(why_missing=why, fault=fault)
-    established = before if any(finding.metric == "evidence" for finding in before.findings) else None
+    # Without its waivers: the records apply those that are valid now to the new verdict.
+    evidence = tuple(dataclasses.replace(each, waived="") for each in before.findings if each.metric == "evidence")
     if kept.result is None:
-        return _Collected(attempts=kept.attempts, why_missing=before.reason, established=established)
-    return _Collected(parse_result(kept.result), kept.result, kept.telemetry, kept.attempts, established=established)
-
-
-def _with_established(judgement: Judgement, established: Judgement | None, simulated: bool) -> Judgement:
-    """Add the controller's own evidence about the member to ``judgement``, such as an uncommanded reboot."""
-    judgement = dataclasses.replace(judgement, simulated=judgement.simulated or simulated)
-    if established is None:
-        return judgement
-    own = tuple(finding for finding in established.findings if finding.metric == "evidence")
-    grave = any(finding.severity is Severity.CRITICAL and not finding.waived for finding in own)
-    if not grave or judgement.verdict is Verdict.FAIL:
-        return dataclasses.replace(judgement, findings=(*own, *judgement.findings))
-    return dataclasses.replace(
-        judgement, verdict=Verdict.FAIL, reason=own[0].summary, findings=(*own, *judgement.findings)
-    )
-
-
-def _with_warnings(judgement: Judgement, warnings: Sequence[Evidence]) -> Judgement:
-    """The judgement with ``warnings``; with any, it is at best WARN."""
-    from muster_criteria.stage.findings import evidence_finding
-
-    if not warnings:
-        return judgement
-    findings = (*judgement.findings, *map(evidence_finding, warnings))
-    if judgement.verdict is not Verdict.PASS:
-        return dataclasses.replace(judgement, findings=findings)
-    return dataclasses.replace(judgement, verdict=Verdict.WARN, reason=warnings[0].sentence, findings=findings)
+        return _Collected(attempts=kept.attempts, why_missing=before.reason, evidence=evidence)
+    return _Collected(parse_result(kept.result), kept.result, kept.telemetry, kept.attempts, evidence=evidence)
 
 
 def admit(dag_id: str, run_id: str, outcome: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

@@ -142,7 +142,6 @@ from muster.records.values import (
     Purged,
     RunRecord,
     SnapshotRecord,
-    StageSummary,
     StageVerdict,
 )
 from muster.records.verdicts import (

@@ -8,6 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.lifecycle import run_report as building
+from muster.lifecycle import transitions
 from muster.records.database import access
 from muster.records.database.engine import reading
 from muster.records.database.models import FindingRow, Job, MeasurementRow, StageRecord
@@ -45,7 +46,7 @@ def judgements(dag_id: str, run_id: str, *, node: str = "") -> dict[str, Judgeme
         run = access.run_row(session, dag_id, run_id, node)
         rows = session.scalars(select(StageRecord).where(StageRecord.run == run.id, StageRecord.current))
         found = {row.stage: _judgement(session, row) for row in rows}
-    return {stage: found[stage] for stage in building.in_order(found)}
+    return {stage: found[stage] for stage in transitions.in_order(found)}
 
 
 def _judgement(session: Session, row: StageRecord) -> Judgement:

@@ -20,7 +20,7 @@ from muster.records.database.models import Job, Node, Run, StageRecord
 from muster.records.database.outgoing import SchedulerPlace
 from muster.records.database.wanted import follow_state
 from muster.records.fleet.suspects import free_of_suspects
-from muster.records.values import JobRecord, NodeRecord, RunRecord, StageSummary
+from muster.records.values import JobRecord, NodeRecord, RunRecord, StageVerdict
 from muster.records.verdicts import current_verdicts
 from muster.records.waivers import accepted_at_admission
 from muster.settings import settings
@@ -200,7 +200,7 @@ def typical_duration_s(
     return statistics.median(took[:RECENT]) if took else None
 
 
-def run_stages(dag_id: str, run_id: str, *, node: str = "") -> list[StageSummary]:
+def run_stages(dag_id: str, run_id: str, *, node: str = "") -> list[StageVerdict]:
     """The current verdict of each judged stage, in the order of the node's life. Raises UnknownRun."""
     with reading() as session:
         return _stages(session, access.run_row(session, dag_id, run_id, node))
@@ -226,9 +226,7 @@ def get_job(
     with reading() as session:
         run = access.run_row(session, dag_id, run_id, node)
         row = _job(session, run, stage, attempt_key)
-        if row is None:
-            return None
-        return to_job(run, row)
+        return to_job(run, row) if row else None
 
 
 def count_jobs(dag_id: str, run_id: str, stages: Collection[str], state: str) -> int:
@@ -328,14 +326,7 @@ def _job(session: Session, run: Run, stage: str, attempt_key: str | None) -> Job
     return session.scalar(query if attempt_key is None else query.where(Job.attempt_key == attempt_key))
 
 
-def _stages(session: Session, run: Run) -> list[StageSummary]:
+def _stages(session: Session, run: Run) -> list[StageVerdict]:
     rows = session.scalars(select(StageRecord).where(StageRecord.run == run.id, StageRecord.current))
-    order = {stage: place for place, stage in enumerate(STAGES)}
-    summaries = [
-        StageSummary(
-            row.stage, row.level, Verdict(row.verdict), row.reason,
-            row.required > 0 and row.required == row.measured == row.judged, row.attempts, row.recorded_at,
-        )
-        for row in rows
-    ]  # fmt: skip
-    return sorted(summaries, key=lambda each: (order.get(each.stage, len(order)), each.stage))
+    found = {row.stage: access.to_verdict(row, run) for row in rows}
+    return [found[stage] for stage in lifecycle.in_order(found)]

@@ -136,21 +136,8 @@ class JobRecord:
 
 
 @dataclasses.dataclass(frozen=True)
-class StageSummary:
-    """The current verdict of one stage of a run."""
-
-    stage: str
-    level: str
-    verdict: Verdict
-    reason: str
-    full_coverage: bool
-    attempts: int
-    recorded_at: datetime.datetime
-
-
-@dataclasses.dataclass(frozen=True)
 class StageVerdict:
-    """A current verdict on a node: one stage at one level, of any run."""
+    """The current verdict of a run on one stage of its node, at one level."""
 
     stage: str
     level: str
@@ -163,6 +150,7 @@ class StageVerdict:
     snapshot: str = ""
     """The version of the peer statistics it was judged by."""
     simulated: bool = False
+    attempts: int = 1
 
 
 @dataclasses.dataclass(frozen=True)

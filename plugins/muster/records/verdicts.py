@@ -122,12 +122,5 @@ def current_verdicts(session: Session, node: Node) -> list[tuple[int, StageVerdi
         .where(Run.node == node.name, Run.started_at >= node.machine_since, StageRecord.current)
         .order_by(StageRecord.recorded_at, StageRecord.id)
     )
-    ids = {
-        StageVerdict(
-            stage.stage, stage.level, Verdict(stage.verdict),
-            stage.required > 0 and stage.required == stage.measured == stage.judged,
-            stage.reason, stage.recorded_at, run.dag_id, run.run_id, stage.snapshot, stage.simulated,
-        ): stage.id
-        for stage, run in session.execute(query)
-    }  # fmt: skip
+    ids = {access.to_verdict(stage, run): stage.id for stage, run in session.execute(query)}
     return [(ids[verdict], verdict) for verdict in current_of(ids)]

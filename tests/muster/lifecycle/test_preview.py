@@ -36,7 +36,7 @@ def test_times_add_up() -> None:
         f"at least {duration(load)} under load; at most {duration(longest)} {most} (none like it is recorded yet)"
     )
     assert time_needed(plans, 60.0, 5, 2) == (
-        f"at least {duration(load * 3)} under load; about 3 min, as the latest such runs took; "
+        f"at least {duration(load * 3)} under load; about 3 min 00 s, as the latest such runs took; "
         f"at most {duration(longest * 3)} {most}; 5 nodes, 2 at a time"
     )
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from muster_criteria.cluster.judge import MemberResult, judge_block
 from muster_criteria.cluster.plan import cluster_calls, cluster_deadline_s
-from muster_criteria.model import FaultClass, Lack, Severity, Verdict
+from muster_criteria.model import Evidence, FaultClass, Lack, Severity, Verdict
+from muster_criteria.stage.findings import evidence_finding
 from muster_node.cluster.block import block_of
 from muster_node.probe import resolve_params
 from muster_node.probes.cluster_collectives import ClusterCollectives
@@ -345,3 +346,12 @@ def test_values_that_travel_are_frozen() -> None:
     judgement = judge_block(members(block(2)))
     with pytest.raises(dataclasses.FrozenInstanceError):
         judgement.members = ()  # type: ignore[misc]
+
+
+def test_what_the_controller_knows_of_a_member_is_judged_with_the_block() -> None:
+    results = members(block(3))
+    reboot = evidence_finding(Evidence("uncommanded_reboot", "It restarted under load."))
+    results[1] = dataclasses.replace(results[1], known=(reboot,))
+    judgement = judge_block(results)
+    assert judgement.failed == {"n1": (reboot,)}
+    assert cleared(judgement) == ("n0", "n2")

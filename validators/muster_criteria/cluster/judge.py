@@ -83,7 +83,7 @@ def _verdict(member: MemberResult, measured: Measurements, devices: int, block: 
     for gap in block.suspected.get(member.name, ()):
         counted.miss(gap)
     _count(measured, devices, counted)
-    coverage, findings = counted.coverage(), in_order(block.findings.get(member.name, ()))
+    coverage, findings = counted.coverage(), in_order((*member.known, *block.findings.get(member.name, ())))
     verdict, reason = verdict_of(findings, coverage)
     return MemberVerdict(member.name, verdict, reason, coverage, findings, member.name in block.missing)
 

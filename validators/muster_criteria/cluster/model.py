@@ -22,13 +22,14 @@ class MemberResult:
     """The result of one member; ``result`` None: nothing usable came back, and ``why_missing`` is the reason.
 
     ``devices`` is how many GPUs its SKU counts; None: as many as the member of the block that tested most, and on nodes
-    without GPUs as many as it has itself.
+    without GPUs as many as it has itself. ``known``: findings on it that are known before, of the controller.
     """
 
     name: str
     result: StageResult | None
     why_missing: str = ""
     devices: int | None = None
+    known: tuple[Finding, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

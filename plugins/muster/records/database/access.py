@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Mapping
 from typing import Any
@@ -13,9 +14,9 @@ from muster import acting
 from muster.errors import IllegalMove, UnknownNode, UnknownRun
 from muster.lifecycle import transitions as lifecycle
 from muster.lifecycle.transitions import SERVING, Evidence, State
-from muster.records.database.models import CertificateRow, Event, FindingRow, Lease, Node, Run
+from muster.records.database.models import CertificateRow, Event, FindingRow, Lease, Node, Run, StageRecord
 from muster.records.database.wanted import follow_state
-from muster.records.values import EventRecord, LeaseRecord, NodeRecord, RunRecord
+from muster.records.values import EventRecord, LeaseRecord, NodeRecord, RunRecord, StageVerdict
 from muster_criteria.model import Action, FaultClass, Finding, Severity, Variant, Verdict
 
 
@@ -105,20 +106,7 @@ def write_event(
 
 def evidence_json(evidence: Evidence) -> dict[str, Any]:
     """The evidence as an event keeps it: only what is there."""
-    found: dict[str, Any] = {
-        "run": evidence.run,
-        "run_over": evidence.run_over,
-        "verdict": str(evidence.verdict) if evidence.verdict else None,
-        "full_coverage": evidence.full_coverage,
-        "budget_spent": evidence.budget_spent,
-        "adopted": evidence.adopted,
-        "replaced": evidence.replaced,
-        "held": evidence.held,
-        "nothing_new": evidence.nothing_new,
-        "person": evidence.person,
-        "reason": evidence.reason,
-    }
-    return {key: value for key, value in found.items() if value}
+    return {name: value for name, value in dataclasses.asdict(evidence).items() if value}
 
 
 def to_node(row: Node) -> NodeRecord:
@@ -152,6 +140,14 @@ def to_run(row: Run) -> RunRecord:
         state_after=State(row.state_after) if row.state_after else None,
         verdict=Verdict(row.verdict) if row.verdict else None, headline=row.headline, simulated=row.simulated,
         started_at=row.started_at, ended_at=row.ended_at, why_held=row.why_held, started_by=row.started_by,
+    )  # fmt: skip
+
+
+def to_verdict(row: StageRecord, run: Run) -> StageVerdict:
+    """The stage's verdict as a value."""
+    return StageVerdict(
+        row.stage, row.level, Verdict(row.verdict), row.required > 0 and row.required == row.measured == row.judged,
+        row.reason, row.recorded_at, run.dag_id, run.run_id, row.snapshot, row.simulated, row.attempts,
     )  # fmt: skip
 
 
