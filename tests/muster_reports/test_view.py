@@ -8,6 +8,7 @@ import itertools
 import pytest
 
 from muster_criteria.model import COMMON_CAUSE, Action, FaultClass, Severity, Verdict
+from muster_reports import charts
 from muster_reports.document import COLOUR, MAIL_LIMITS, PAGE_LIMITS, SEVERITY_COLOUR
 from muster_reports.mail import render
 from muster_reports.model import RunReport
@@ -15,6 +16,12 @@ from muster_reports.view import build
 
 FULL = MAIL_LIMITS[0]
 Samples = dict[str, RunReport]
+
+
+@pytest.fixture(autouse=True)
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing them takes most of a rendering's time, and test_mail and test_charts look at them."""
+    monkeypatch.setattr(charts, "draw_charts", lambda report: ())
 
 
 def test_gravest_findings_stand_first(samples: Samples) -> None:

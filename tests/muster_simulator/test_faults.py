@@ -5,14 +5,12 @@ Another seed: FAULTS_SEED=7. All kinds of fault on all models, drawn anew each t
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from pathlib import Path
 
 import pytest
 
-from muster_criteria.measured import parse_result
 from muster_criteria.model import Severity, Verdict
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stage.case import Case as JudgeCase
@@ -21,7 +19,6 @@ from muster_simulator import create_machine
 from muster_simulator.defects import DEFECTS
 from muster_simulator.models import MODELS
 from tests.bench.faults import FAULTS, KERNEL_EDGE, SPEED, Case, draw_fault, draw_pair, examine
-from tests.muster_criteria.nodes import healthy_raw
 from tests.support.in_process import machine_room, run_stage
 
 pytestmark = pytest.mark.needs_torch
@@ -82,7 +79,9 @@ def test_a_tray_that_has_lost_one_of_four_gpus_still_names_what_is_wrong_with_th
 def test_a_metric_without_published_figure_is_provisional_though_siblings_agree() -> None:
     """No memory rate of a B200 is published: a comparison with siblings finds one slow GPU, but not eight."""
     sku = load_sku("b200-sxm-8")
-    result = parse_result(json.dumps(healthy_raw(sku, "performance")).encode())
+    with machine_room() as room:
+        create_machine(room / "node", "b200-sxm-8", SEED, speed=SPEED, kernel_edge=KERNEL_EDGE)
+        result = run_stage(room / "node", sku, "performance", "demo", SEED)
     alone = judge(JudgeCase.of(result, sku))
     assert alone.verdict is Verdict.PROVISIONAL
     assert not alone.findings

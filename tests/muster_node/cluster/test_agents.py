@@ -47,7 +47,7 @@ def judged(ends: dict[str, Ended], *lost: str) -> ClusterJudgement:
 
 def test_a_flip_and_a_slow_gpu_are_each_pinned_and_the_others_pass(block: Make) -> None:
     faults = {"n1": [{"kind": "sdc", "gpu": 2}], "n2": [{"kind": "slow_gemm", "gpu": 0}]}
-    four = block("n0", "n1", "n2", "n3", calls=[TRAINING], faults=faults)
+    four = block("n0", "n1", "n2", "n3", calls=[COLLECTIVES, TRAINING], faults=faults)
     four.start()
     ends = four.end()
     assert [end.rc for end in ends.values()] == [0, 0, 0, 0]
