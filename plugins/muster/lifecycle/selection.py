@@ -60,7 +60,7 @@ class Signs:
     """What happened to a node in the last 30 days: XIDs, repairs, and failed nodes of its rack other than itself.
 
     ``ecc``, ``links``: counters of its devices' memory and link errors that grew. ``sliding``: figures of its last
-    tests that move away from its own past. ``image``: how much more often nodes with its image fail than all of its SKU.
+    tests that move away from its own past. ``image``: how much more often nodes with its image fail than others.
     ``requested``: why the whole test is due at once, "" if it is not; ``tried``: when the last test since then ended,
     with whatever verdict but SKIPPED. ``skipped``: how many tests in a row ended SKIPPED, as preempted ones do.
     ``refused``: why a test of it was refused within the last hour, before it began, "" if none was.
