@@ -322,6 +322,9 @@ def _ranked(
         name, suspicion = ready[at].name, float(worth.suspicion[at])
         last = "never passed a whole test" if never[at] else f"whole test {oldest[at] / 24.0:.1f} days ago"
         last = f"{last}, which is overdue" if overdue[at] else last
+        contact = ready[at].contact_at
+        if contact is not None and now - contact >= limits.whole_after:
+            last = f"back after {(now - contact).total_seconds() / 86400.0:.1f} days without contact; {last}"
         ended = "was inconclusive" if ready[at].inconclusive else "was not made"
         last = f"its last test {ended}; {last}" if again[at] else last
         why = _why(suspicion, last, signs.get(name, _NONE))
