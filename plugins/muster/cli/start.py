@@ -139,6 +139,7 @@ def approve(
             raise MusterError(f"give one of its answers with --option: {', '.join(question.options)}")
         if not reason.strip():
             raise MusterError("give the reason with --reason: it stays in the node's history")
+        _check_login()
         if dry_run:
             typer.echo(f"{run}: would be answered {option}: {question.subject}\ndry run: nothing was answered")
             return
@@ -147,6 +148,18 @@ def approve(
         show.as_json({"run": run, "option": option})
     else:
         typer.echo(f"{run}: answered {option}; the run carries it out")
+
+
+def _check_login() -> None:
+    """Raise MusterError if the answer would come from no person: its run would refuse it later, unseen."""
+    from muster.lifecycle.transitions import is_person
+
+    current = settings()
+    login = "" if current.airflow_token.get_secret_value() else current.airflow_username
+    if login and not is_person(login):
+        raise MusterError(
+            f"the Airflow login {login!r} names no person: answer under your own, with MUSTER_AIRFLOW_USERNAME"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

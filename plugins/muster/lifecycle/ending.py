@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from muster_criteria.context.alike import Neighbour
 
 
+_FOUND_NOTHING = frozenset({Verdict.PASS, Verdict.PROVISIONAL, Verdict.INCONCLUSIVE, Verdict.SKIPPED})
+
+
 @dataclasses.dataclass(frozen=True)
 class RunFacts:
     """A run and its node, from the records.
@@ -54,12 +57,9 @@ class RunFacts:
         nothing until then; or it tested all with full coverage, and warns only of findings that a person accepted when
         admitting the node.
         """
-        if verdict is Verdict.INCONCLUSIVE:
-            decided = {each.verdict for each in self.stages} <= {Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.SKIPPED}
+        if verdict in (Verdict.INCONCLUSIVE, Verdict.PROVISIONAL):
+            decided = {each.verdict for each in self.stages} <= _FOUND_NOTHING and not self._foreign
             return self.run.state_before is State.PRODUCTION and decided and self.clean and not self.suspect
-        if verdict is Verdict.PROVISIONAL:
-            serves = self.run.state_before is State.PRODUCTION and not self._foreign
-            return serves and self.clean and not self.suspect
         if verdict is Verdict.SKIPPED:
             passed = self.preempted or all(each.verdict is Verdict.PASS for each in self.stages)
             return self.run.state_before is State.PRODUCTION and passed

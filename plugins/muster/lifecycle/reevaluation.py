@@ -13,11 +13,17 @@ if TYPE_CHECKING:
     from muster.records import LeaseRecord, NodeRecord, StageVerdict
 
 
+STATES = frozenset({State.QUALIFIED, State.PRODUCTION})
+"""States of nodes whose verdicts are re-evaluated; in all others a person or a run decides next."""
+
+
 def waiting(
     nodes: Collection[NodeRecord], verdicts: Mapping[str, Sequence[StageVerdict]], leased: Collection[str]
 ) -> dict[str, list[StageVerdict]]:
-    """Returns {node: its PROVISIONAL verdicts} of qualified nodes that no run holds and that are not in shadow mode."""
-    free = [each for each in nodes if each.state is State.QUALIFIED and not each.shadow and each.name not in leased]
+    """Returns {node: its PROVISIONAL verdicts} of nodes that are qualified or serve, without those that a run holds and
+    those in shadow mode.
+    """
+    free = [each for each in nodes if each.state in STATES and not each.shadow and each.name not in leased]
     found = {
         node.name: [
             each for each in verdicts.get(node.name, ()) if each.verdict is Verdict.PROVISIONAL and each.stage in STAGES
@@ -36,7 +42,7 @@ def check(
     """
     if lease is not None:
         raise NodeLeased(f"{node.name} is leased by run {lease.run_id} of {lease.dag_id}")
-    if node.state is not State.QUALIFIED:
+    if node.state not in STATES:
         raise IllegalMove(f"{node.name} is in {node.state} now and is not re-evaluated")
     for stage in stages:
         if stage not in provisional:

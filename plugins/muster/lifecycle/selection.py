@@ -60,7 +60,7 @@ class Signs:
     """What happened to a node in the last 30 days: XIDs, repairs, and failed nodes of its rack other than itself.
 
     ``ecc``, ``links``: counters of its devices' memory and link errors that grew. ``sliding``: figures of its last
-    tests that move away from its own past. ``image``: how much more often nodes with its image fail than all of its SKU.
+    tests that move away from its own past. ``image``: how much more often nodes with its image fail than others.
     ``requested``: why the whole test is due at once, "" if it is not; ``tried``: when the last test since then ended,
     with whatever verdict but SKIPPED. ``skipped``: how many tests in a row ended SKIPPED, as preempted ones do.
     ``refused``: why a test of it was refused within the last hour, before it began, "" if none was.
@@ -322,6 +322,9 @@ def _ranked(
         name, suspicion = ready[at].name, float(worth.suspicion[at])
         last = "never passed a whole test" if never[at] else f"whole test {oldest[at] / 24.0:.1f} days ago"
         last = f"{last}, which is overdue" if overdue[at] else last
+        contact = ready[at].contact_at
+        if contact is not None and now - contact >= limits.whole_after:
+            last = f"back after {(now - contact).total_seconds() / 86400.0:.1f} days without contact; {last}"
         ended = "was inconclusive" if ready[at].inconclusive else "was not made"
         last = f"its last test {ended}; {last}" if again[at] else last
         why = _why(suspicion, last, signs.get(name, _NONE))

@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 def provisional_verdicts() -> dict[str, list[StageVerdict]]:
     """{node: its current PROVISIONAL verdicts} of the nodes whose verdicts may be re-evaluated now.
 
-    Those are the qualified nodes that no run holds. A node that serves waits for its next test.
+    Those are the nodes that are qualified or serve, and that no run holds.
     """
     provisional = (
         select(Run.node)
         .join(StageRecord, StageRecord.run == Run.id)
         .where(StageRecord.current, StageRecord.verdict == str(Verdict.PROVISIONAL))
     )
-    nodes = select(Node).where(Node.state == str(State.QUALIFIED), Node.name.in_(provisional)).order_by(Node.name)
+    states = [str(state) for state in reevaluation.STATES]
+    nodes = select(Node).where(Node.state.in_(states), Node.name.in_(provisional)).order_by(Node.name)
     with reading() as session:
         rows = list(session.scalars(nodes))
         verdicts = {row.name: [verdict for _, verdict in current_verdicts(session, row)] for row in rows}
@@ -46,8 +47,8 @@ def record_reevaluation(
     """Replace PROVISIONAL verdicts of the run, and move its node accordingly, in one transaction.
 
     ``judged``: each stage's stored result and new judgement; ``verdict``: the run's with them. The replaced verdicts
-    and the times of measurement are kept. Raises NodeLeased while a run holds the node, IllegalMove if a verdict is not
-    PROVISIONAL any more or the node is not ``QUALIFIED``, UnknownRun.
+    and the times of measurement are kept. A node in production leaves it on a FAIL alone. Raises NodeLeased while a run
+    leases the node, IllegalMove if a verdict is not PROVISIONAL any more or the node is in another state, UnknownRun.
     """
     with writing() as session:
         row = access.run_row(session, run.dag_id, run.run_id, run.node)
@@ -67,7 +68,8 @@ def record_reevaluation(
             "reevaluated": f"{run.dag_id}/{run.run_id}", "before": row.verdict, "verdict": str(verdict),
             "snapshots": sorted({judgement.snapshot for _, judgement in judged}),
         }  # fmt: skip
-        access.write_event(session, node.name, State.QUALIFIED, State.QUALIFIED, "muster", sentence, evidence)
+        state = State(node.state)
+        access.write_event(session, node.name, state, state, "muster", sentence, evidence)
         row.headline = headline
         if row.verdict != verdict:
             row.verdict = str(verdict)

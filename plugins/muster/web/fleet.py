@@ -33,8 +33,9 @@ TODO = {
     State.TRIAGE: "find out why it gives no verdict",
     State.REPAIR: "test it again after the repair",
     State.RMA: "replace it when the part is there",
+    State.REGISTERED: "test it with `muster qualify`: it is not in service until it passes",
 }
-"""States that a person ends, in the order of urgency."""
+"""States that a person ends, in the order of urgency; ``REGISTERED``: of a node tested before, as after a repair."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +125,7 @@ def attention(rows: Sequence[FleetRow]) -> list[Attention]:
         elif row.state is State.PRODUCTION and row.inconclusive >= INCONCLUSIVE_BUDGET:
             todo = "find out why its tests give no verdict"
             found.append((1 + len(TODO), Attention(row.node, row.state, row.ended_at, row.headline, todo)))
-        elif row.state in TODO:
+        elif row.state in TODO and (row.state is not State.REGISTERED or (row.moved_for and row.verdict)):
             found.append((1 + list(TODO).index(row.state), _waiting(row)))
     found.sort(key=lambda each: (each[0], each[1].since is None, each[1].since, each[1].node))
     return [each for _, each in found]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime
 import getpass
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +21,7 @@ from muster.admission.entry import move
 from muster.admission.slurm import FEATURE
 from muster.errors import LeftAlone, MusterError, SchedulerDown
 from muster.lifecycle.transitions import State
+from muster.records import schedulers
 from tests.muster import fleet
 from tests.support import sshd
 from tests.support.node_list import NodeList, NodeListSettings
@@ -241,8 +245,6 @@ class TestSlurm:
     def test_a_controller_that_is_away_or_hangs_is_one_error_and_no_empty_cluster(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        import signal
-
         monkeypatch.setenv("MUSTER_SCHEDULER_TIMEOUT_S", "2")
         hasty = backend_of("alpha")
         self.cluster.process("slurmctld").send_signal(signal.SIGSTOP)
@@ -309,6 +311,50 @@ def test_a_slurmctld_that_restarts_ends_with_what_the_records_say(
     place = records.scheduler_place("gpu-0001")
     assert place
     assert bool(place.question) is bool(options)
+
+
+KILLED = """
+import os, signal, sys
+from muster import records
+from muster.admission import entry, service
+from muster.lifecycle.transitions import State
+where, state = sys.argv[1:]
+setattr(*{"before": (service, "_carry_out"), "after": (records, "change_carried_out")}[where],
+        lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+entry.move("gpu-0001", State(state), "Ada", "decided")
+"""
+"""Moves a node, and is killed when the records have the change: before the scheduler gets it, or after it confirmed."""
+
+
+@pytest.mark.slow
+@pytest.mark.needs_slurm
+@pytest.mark.parametrize("state", [State.PRODUCTION, State.QUARANTINE])
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_a_controller_that_is_killed_between_records_and_slurm_leaves_what_the_records_say(
+    alpha: Slurm, fleet_db: str, monkeypatch: pytest.MonkeyPatch, where: str, state: State
+) -> None:
+    """Whoever is next carries the change out, once no process can be at it any more."""
+    records.add_node(fleet.new_node())
+    records.place_on_scheduler("gpu-0001", "alpha", "n3", "Ada", "rack 1")
+    assert service.carry_out("gpu-0001") == ""
+    fleet.qualify()
+    if state is State.QUARANTINE:
+        move("gpu-0001", State.PRODUCTION, "Ada", "needed now")
+    was_open = state is State.QUARANTINE
+    done = subprocess.run([sys.executable, "-c", KILLED, where, state], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert records.get_node("gpu-0001").state is state
+    until(lambda: not service.look(["gpu-0001"])["gpu-0001"].apart)
+    assert service.look(["gpu-0001"])["gpu-0001"].open is (was_open is (where == "before"))
+    assert not service.idle(["gpu-0001"])["gpu-0001"].idle
+    assert service.carry_out("gpu-0001"), "the other process may still be at it"
+    later = schedulers.access.now() + datetime.timedelta(hours=1)
+    monkeypatch.setattr(schedulers.access, "now", lambda: later)
+    until(lambda: not service.reconcile() and not records.scheduler_places(waiting=True))
+    until(lambda: not service.look(["gpu-0001"])["gpu-0001"].apart)
+    seen = service.look(["gpu-0001"])["gpu-0001"]
+    assert (seen.open, seen.ours) == (not was_open, was_open)
+    assert alpha.show("n3").count("certificate") == (not was_open)
 
 
 @pytest.mark.slow

@@ -59,6 +59,20 @@ def asks(request: httpx.Request) -> httpx.Response | None:
     return httpx.Response(200, json={"hitl_details": [question], "total_entries": 1})
 
 
+@pytest.mark.usefixtures("fleet_db")
+@pytest.mark.parametrize(("login", "token", "posted"), [("muster", "", 0), ("ada", "", 1), ("muster", "t", 1)])
+def test_an_answer_under_a_shared_login_is_refused_before_it_is_given(
+    muster: Muster, airflow: Airflow, monkeypatch: pytest.MonkeyPatch, login: str, token: str, posted: int
+) -> None:
+    """The run refuses it too, but only after the question is closed. Whose a token is, Airflow alone knows."""
+    airflow.override = asks
+    monkeypatch.setenv("MUSTER_AIRFLOW_USERNAME", login)
+    monkeypatch.setenv("MUSTER_AIRFLOW_TOKEN", token)
+    status, _, _ = muster("approve", "asks", "--option", "Approve", "--reason", "because")
+    assert status == 1 - posted
+    assert sum(each.startswith("PATCH") for each in airflow.log) == posted
+
+
 def failed() -> str:
     """A node whose run failed, registered again; returns the finding's id."""
     records.add_node(fleet.new_node(serials={"system": "S-1", "gpu3": "G-3"}))

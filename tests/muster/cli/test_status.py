@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from muster import records
+from muster.lifecycle.transitions import State
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.support import lives
@@ -51,6 +52,20 @@ def test_nodes_out_of_service_are_named_with_reason_and_what_to_do(muster: Muste
     (line,) = [line for line in muster("status")[1].splitlines() if line.startswith("sick: quarantine since ")]
     assert shown[1]["why"] in line
     assert shown[1]["todo"] in line
+
+
+def test_a_repaired_node_that_was_not_tested_again_is_named(muster: Muster, held: str) -> None:
+    fixed = "repaired"
+    records.add_node(fleet.new_node(fixed))
+    fleet.fail(fixed)
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        records.move_node(fixed, state, "Ada", "gpu3 replaced")
+    shown = json.loads(muster("status", "--json")[1])["attention"]
+    assert [(each["node"], each["why"]) for each in shown if each["state"] == "registered"] == [
+        (fixed, "gpu3 replaced")
+    ]
+    fleet.qualify(fixed, "again")
+    assert fixed not in [each["node"] for each in json.loads(muster("status", "--json")[1])["attention"]]
 
 
 def test_mails_that_the_mail_server_refused_are_shown(muster: Muster, sqlite_db: str) -> None:

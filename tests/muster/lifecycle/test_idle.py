@@ -133,6 +133,16 @@ def test_a_test_that_is_requested_is_whole_and_comes_before_the_overdue() -> Non
     assert (first.node, first.stages) == ("b", STAGES)
 
 
+def test_a_node_that_returns_from_long_idle_takes_the_whole_test_at_once() -> None:
+    """Whatever ended it: an outage, a power saver, a job of weeks. Its passes are as old as its last contact."""
+    away = dataclasses.replace(node("b"), contact_at=NOW - 240 * HOUR)
+    fleet = [dataclasses.replace(node("a"), contact_at=NOW - 30 * HOUR), away]
+    first, second = choose(fleet, NOW, dict.fromkeys("ab", IDLE), {"a": passed(30), "b": passed(240)}, ALL).chosen
+    assert (first.node, first.stages) == ("b", STAGES)
+    assert "10.0 days without contact" in first.why
+    assert "without contact" not in second.why
+
+
 @pytest.mark.parametrize(("tried", "chosen"), [(None, ["b", "a"]), (5, ["b", "a"]), (1, ["a"])])
 def test_a_requested_test_rests_after_each_try_too(tried: int | None, chosen: list[str]) -> None:
     """Whatever keeps a node from passing, it does not take the only place again and again; its passes do not count."""

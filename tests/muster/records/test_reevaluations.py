@@ -88,11 +88,25 @@ def test_a_node_that_a_run_holds_is_that_runs(waiting: records.RunRecord) -> Non
 
 
 def test_a_node_that_a_person_moved_stays_where_it_was_put(waiting: records.RunRecord) -> None:
-    records.move_node(NODE, State.PRODUCTION, "ada", "we need it")
+    records.move_node(NODE, State.RETIRED, "ada", "it is sold")
     assert records.provisional_verdicts() == {}
     with pytest.raises(IllegalMove):
         again(waiting, Verdict.FAIL)
-    assert records.get_node(NODE).state is State.PRODUCTION
+    assert records.get_node(NODE).state is State.RETIRED
+
+
+@pytest.mark.parametrize(
+    ("verdict", "then"),
+    [(Verdict.PASS, State.PRODUCTION), (Verdict.WARN, State.PRODUCTION), (Verdict.FAIL, State.QUARANTINE)],
+)
+def test_a_node_that_serves_is_judged_again_too(waiting: records.RunRecord, verdict: Verdict, then: State) -> None:
+    """A person admitted it while nothing could judge it; without this it counts as never tested, test after test."""
+    records.move_node(NODE, State.PRODUCTION, "ada", "we need it")
+    assert OPEN not in records.stage_passes()[NODE]
+    assert list(records.provisional_verdicts()) == [NODE]
+    assert again(waiting, verdict).state_after is then
+    assert records.get_node(NODE).state is then
+    assert (OPEN in records.stage_passes()[NODE]) is (verdict is Verdict.PASS)
 
 
 def test_only_what_stands_and_is_provisional_is_reevaluated(waiting: records.RunRecord) -> None:

@@ -8,7 +8,7 @@ from muster import records
 from muster.errors import IllegalMove, UnknownNode, UnknownRun
 from muster.lifecycle.transitions import STAGES, State
 from muster.records import JobRecord
-from muster_criteria.model import Coverage, Verdict
+from muster_criteria.model import Coverage, Severity, Verdict
 from tests.muster import fleet
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
@@ -93,6 +93,27 @@ def test_a_node_lost_before_its_first_stage_still_counts() -> None:
         records.finish_run(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "SSH was refused.")
         records.release_leases(lease.dag_id, lease.run_id, "over")
     assert records.get_node("gpu-0001").state is State.TRIAGE
+
+
+@pytest.mark.parametrize(
+    ("found", "then"), [(Verdict.PROVISIONAL, State.PRODUCTION), (Verdict.WARN, State.REVALIDATION)]
+)
+def test_an_inconclusive_revalidation_that_found_nothing_until_then_ends_no_service(
+    found: Verdict, then: State
+) -> None:
+    """Also where a stage had nothing to be judged by: it would wait out of production for peers that do not come."""
+    records.add_node(fleet.new_node())
+    fleet.qualify()
+    records.move_node("gpu-0001", State.PRODUCTION, "Ada", "needed now")
+    lease = fleet.begin(run_id="again")
+    fleet.do_stage(lease, "intake")
+    warned = (fleet.finding(severity=Severity.WARNING),) if found is Verdict.WARN else ()
+    fleet.do_stage(lease, "performance", found, findings=warned)
+    fleet.do_stage(lease, "thermal", Verdict.INCONCLUSIVE)
+    assert records.get_node("gpu-0001").state is State.REVALIDATION
+    run = records.finish_run(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "thermal: SSH was refused.")
+    assert run.state_after is then
+    assert records.get_node("gpu-0001").inconclusive == 1
 
 
 def test_a_cleared_run_resumes_where_it_had_come_to() -> None:

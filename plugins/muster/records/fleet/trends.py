@@ -1,4 +1,4 @@
-"""What the last runs show of nodes that passed: error counters that grew, metrics that slide, images that fail often."""
+"""What the last runs show of nodes that passed: counters that grew, metrics that slide, images that fail often."""
 
 from __future__ import annotations
 
@@ -75,9 +75,8 @@ def image_ratios(session: Session, since: datetime.datetime) -> dict[str, float]
     failed = set(session.scalars(select(runs.where(Run.verdict == str(Verdict.FAIL)).subquery().c.node).distinct()))
     if not failed:
         return {}
-    from muster_criteria.context.alike import (
-        groups_of,
-    )  # here: it brings pandas, and every DAG file imports the records
+    # Imported here because it brings pandas, and every task process that parses a DAG file imports the records.
+    from muster_criteria.context.alike import groups_of
 
     images: dict[str, tuple[str, str]] = {}
     for row in session.execute(runs.order_by(Run.started_at)):
