@@ -125,7 +125,7 @@ from muster.records.schedulers import (
     scheduler_place,
     scheduler_places,
 )
-from muster.records.signing import key_path, new_key, public_text, read_public, signing_key
+from muster.records.signing import key_path, public_text, read_public, replace_key, signing_key
 from muster.records.stages import record_stage
 from muster.records.values import (
     HOST_KEY,
@@ -267,7 +267,6 @@ __all__ = [
     "move_node",
     "moves_since",
     "neighbours",
-    "new_key",
     "node_events",
     "node_figures",
     "node_parts",
@@ -312,6 +311,7 @@ __all__ = [
     "rehearsal",
     "rekey_node",
     "release_leases",
+    "replace_key",
     "replace_node",
     "report",
     "reported",
