@@ -79,15 +79,27 @@ def outbox_drop(key: str, person: str, reason: str) -> bool:
         return row is not None
 
 
-def outbox_pending(limit: int = 100, *, due: bool = False, key: str | None = None) -> list[OutboxMessage]:
+def outbox_pending(
+    limit: int = 100,
+    *,
+    due: bool = False,
+    key: str | None = None,
+    notifications: bool | None = None,
+    but_of: Collection[str] = (),
+) -> list[OutboxMessage]:
     """What waits to be sent, mails before notifications, oldest first, without bytes: a hundred mails are 600 MB.
 
-    With ``due`` those alone that may be tried now, with ``key`` the one of that key.
+    With ``due`` those alone that may be tried now, with ``key`` the one of that key; with ``notifications`` these
+    alone, or mails alone if false. ``but_of``: rules whose notifications are left out.
     """
     columns = (Outbox.id, Outbox.key, Outbox.created_at, Outbox.attempts, Outbox.last_error, Outbox.retry_at)
     query = select(*columns, Outbox.recipients).where(Outbox.sent_at.is_(None), Outbox.parked_at.is_(None))
     if key is not None:
         query = query.where(Outbox.key == key)
+    if notifications is not None:
+        query = query.where(Outbox.key.startswith(NOTIFICATION).is_(notifications))
+    for rule in but_of:
+        query = query.where(~Outbox.key.startswith(f"{NOTIFICATION}{rule}/", autoescape=True))
     if due:
         query = query.where(or_(Outbox.retry_at.is_(None), Outbox.retry_at <= access.now()))
     with reading() as session:
