@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from muster.cli import show
-from muster.cli.options import AsJson, Name
+from muster.cli.options import AsJson, AsWho, Name
 from muster.errors import BadCertificate, MusterError
 
 app = typer.Typer(no_args_is_help=True)
@@ -70,13 +70,15 @@ def verify(
 @app.command("key")
 def key(
     new: Annotated[bool, typer.Option("--new", help="Make a key first; the file must not exist.")] = False,
+    reason: Annotated[str, typer.Option(help="Why a key is made; it is recorded.")] = "",
+    who: AsWho = "",
     json: AsJson = False,
 ) -> None:
     """Print the public key that verifies this controller's certificates."""
     from muster import records
 
     if new:
-        records.new_key()
+        records.replace_key(show.person(who), reason)
     public = records.public_text(records.signing_key(create=False))
     if json:
         show.as_json({"public_key": public})

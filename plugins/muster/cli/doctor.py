@@ -25,6 +25,8 @@ DAGS = (
     "node_qualification", "cluster_qualification", "admission", "node_revalidation", "idle_revalidation",
     "held_verdict", "new_hardware", "node_report", "peer_statistics", "housekeeping", "fleet_digest",
 )  # fmt: skip
+AIRFLOW = ("Airflow", "Airflow login")
+"""Items of checks that fail where Airflow's API does."""
 COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 DEFAULT_POOL = "muster_burn"
 """As ``muster.integration.policy`` has it, which imports Airflow."""
@@ -219,7 +221,7 @@ def airflow(current: Settings) -> Iterator[Check]:
         try:
             health = client.health()
         except (MusterError, ValueError) as error:
-            yield Check(Mark.MISSING, "Airflow", str(error), address)
+            yield Check(Mark.MISSING, AIRFLOW[0], str(error), address)
             return
         ill = [f"{name} is {health.get(name, 'absent')}" for name in COMPONENTS if health.get(name) != "healthy"]
         if ill:
@@ -231,7 +233,7 @@ def airflow(current: Settings) -> Iterator[Check]:
         try:
             loaded = client.dags()
         except MusterError as error:
-            yield Check(Mark.MISSING, "Airflow login", str(error), login)
+            yield Check(Mark.MISSING, AIRFLOW[1], str(error), login)
             return
         yield dags(loaded)
         try:

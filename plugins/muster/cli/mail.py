@@ -9,11 +9,12 @@ import typer
 
 from muster.cli import show
 from muster.cli.dry import DryRun, rehearsed
-from muster.cli.options import AsJson
+from muster.cli.options import AsJson, AsWho
 
 app = typer.Typer(no_args_is_help=True)
 
 Keys = Annotated[list[str], typer.Argument(help="Keys of mails, as `muster mail list` gives them.", metavar="KEY…")]
+Reason = Annotated[str, typer.Option(help="Why; it is recorded.")]
 
 
 @app.command("list")
@@ -33,22 +34,23 @@ def list_(json: AsJson = False) -> None:
 
 
 @app.command()
-def resend(keys: Keys, dry_run: DryRun = False, json: AsJson = False) -> None:
+def resend(keys: Keys, reason: Reason, who: AsWho = "", dry_run: DryRun = False, json: AsJson = False) -> None:
     """Let housekeeping send mails again within minutes, those that the mail server refused too."""
     from muster import records
 
     with rehearsed(dry_run):
         done = "would be sent again" if dry_run else "is sent again within minutes"
-        _each(keys, records.outbox_resend, done, json)
+        _each(keys, lambda key: records.outbox_resend(key, show.person(who), reason), done, json)
 
 
 @app.command()
-def drop(keys: Keys, dry_run: DryRun = False, json: AsJson = False) -> None:
+def drop(keys: Keys, reason: Reason, who: AsWho = "", dry_run: DryRun = False, json: AsJson = False) -> None:
     """Delete mails that were not sent; the reports stay in the records."""
     from muster import records
 
     with rehearsed(dry_run):
-        _each(keys, records.outbox_drop, "would be deleted" if dry_run else "is deleted", json)
+        done = "would be deleted" if dry_run else "is deleted"
+        _each(keys, lambda key: records.outbox_drop(key, show.person(who), reason), done, json)
 
 
 def _each(keys: list[str], change: Callable[[str], bool], done: str, json: bool) -> None:

@@ -18,6 +18,7 @@ from muster.integration.runid import QUALIFICATION, REVALIDATION, run_id
 from muster.settings import settings
 
 if TYPE_CHECKING:
+    from muster.integration.airflow_api import AirflowClient
     from muster.records import NodeRecord
 
 BLOCK, ADMISSION = "cluster_qualification", "admission"
@@ -124,7 +125,7 @@ def approve(
     from muster.integration.airflow_api import REASON, AirflowClient
 
     with AirflowClient.from_settings() as airflow:
-        waiting = [_Question.of(each) for each in airflow.hitl_pending()]
+        waiting = questions(airflow)
         if not run:
             if json:
                 show.as_json(waiting)
@@ -162,8 +163,15 @@ def _check_login() -> None:
         )
 
 
+def questions(airflow: AirflowClient) -> list[Question]:
+    """The questions that wait for a person. Raises MusterError if Airflow does not give them."""
+    return [Question.of(each) for each in airflow.hitl_pending()]
+
+
 @dataclasses.dataclass(frozen=True)
-class _Question:
+class Question:
+    """An open question: its run, its subject, and its possible answers."""
+
     dag: str
     run: str
     task: str
@@ -171,7 +179,8 @@ class _Question:
     options: tuple[str, ...]
 
     @classmethod
-    def of(cls, waiting: Mapping[str, Any]) -> _Question:
+    def of(cls, waiting: Mapping[str, Any]) -> Question:
+        """The question of Airflow's own description."""
         task = waiting["task_instance"]
         options = tuple(map(str, waiting["options"]))
         return cls(task["dag_id"], task["dag_run_id"], task["task_id"], str(waiting["subject"]), options)

@@ -6,18 +6,18 @@ import collections
 
 import typer
 
-from muster.cli import scheduler, show
+from muster.cli import doctor, scheduler, show, start
 from muster.cli.adoption import Reason, given
 from muster.cli.dry import DryRun, rehearsed, risks
 from muster.cli.messages import messages
 from muster.cli.options import AsJson, AsWho, Name
+from muster.errors import MusterError
 from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, State
 
 
 def status(json: AsJson = False) -> None:
-    """Show nodes by state and what waits: nodes and verdicts for a person, schedulers that differ, mails not sent.
-
-    What the controller itself lacks, `muster doctor` shows; questions in Airflow, `muster approve`.
+    """Show nodes by state and what waits: nodes, verdicts and questions for a person, schedulers that differ, mails not
+    sent; and what the controller itself lacks.
     """
     from muster import records
     from muster.web import fleet
@@ -29,6 +29,8 @@ def status(json: AsJson = False) -> None:
     lags = records.audit_lags()
     waiting, parked = records.outbox_waiting(), records.outbox_parked()
     states, waits = collections.Counter(node.state for node in nodes), scheduler.sentences()
+    asked, unknown = _questions()
+    lacks = [each for each in doctor.examine() if each.mark is doctor.Mark.MISSING]
     attention, uncertified = fleet.attention(records.fleet_rows()), records.uncertified()
     if json:
         shown = {kind: {"open": each.open, "withdrawn": each.withdrawn, "fleet": each.fleet, "allowed": each.allowed}
@@ -37,7 +39,8 @@ def status(json: AsJson = False) -> None:
         nodes_of = {str(state): states[state] for state in State}
         show.as_json({
             "nodes": nodes_of, "attention": attention, "breakers": shown, "held": held, "uncertified": uncertified,
-            "mails": mails, "schedulers": waits, "audit": lags,
+            "mails": mails, "schedulers": waits, "audit": lags, "questions": {"open": asked, "unknown": unknown},
+            "lacks": lacks,
         })  # fmt: skip
         return
     show.table(
@@ -49,6 +52,14 @@ def status(json: AsJson = False) -> None:
     for kind, breaker in breakers.items():
         of = " (simulated nodes)" if kind == "simulated" else ""
         typer.echo(f"circuit breaker{of}: {breaker.state}: {breaker.sentence}")
+    for question in asked:
+        typer.echo(f"{question.subject} `muster approve {question.run} --option …` answers: "
+                   + ", ".join(question.options))  # fmt: skip
+    if unknown:
+        typer.echo(f"questions in Airflow: unknown: {unknown}")
+    for lack in lacks:
+        if not (unknown and lack.item in doctor.AIRFLOW):
+            typer.echo(f"Muster lacks {lack.item}: {lack.message}" + (f"; {lack.fix}" if lack.fix else ""))
     for name, run in held.items():
         typer.echo(f"{name}: the verdict of {run} is held; `muster node move {name} quarantine --reason …` withdraws "
                    f"it, `muster node keep {name} --reason …` keeps it in service")  # fmt: skip
@@ -74,7 +85,19 @@ def status(json: AsJson = False) -> None:
         run = _run_of(mail.key)
         typer.echo(f"{mail.key}: not sent, given up {show.when(mail.parked_at)} ({mail.last_error}); "
                    + (f"its report: `muster runs show {run}`; " if run else "")
-                   + f"then `muster mail resend {mail.key}`, or `muster mail drop {mail.key}`")  # fmt: skip
+                   + f"then `muster mail resend {mail.key} --reason …`, or "
+                   + f"`muster mail drop {mail.key} --reason …`")  # fmt: skip
+
+
+def _questions() -> tuple[list[start.Question], str]:
+    """(the open questions, "") or, if Airflow does not give them, ([], why)."""
+    from muster.integration.airflow_api import AirflowClient
+
+    try:
+        with AirflowClient.from_settings() as airflow:
+            return start.questions(airflow), ""
+    except MusterError as error:
+        return [], str(error)
 
 
 def _run_of(key: str) -> str:

@@ -40,7 +40,8 @@ def _failure(key: str, known: dict[str, object]) -> str | None:
     except BadSettings as error:
         return str(error)
     if rule is None or not rule.notifier:
-        return f"MUSTER_MAIL_RULES has no rule {name} with a notifier any more: give one, or `muster mail drop {key}`"
+        lacks = f"MUSTER_MAIL_RULES has no rule {name} with a notifier any more"
+        return f"{lacks}: give one, or `muster mail drop {key} --reason …`"
     try:
         import_string(rule.notifier)(**rule.arguments)(known)
     except Exception as error:  # a provider's notifier may raise anything; the next delivery tries again

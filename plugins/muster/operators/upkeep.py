@@ -7,7 +7,7 @@ import email
 import email.policy
 import logging
 import smtplib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from email.message import EmailMessage
 from typing import NamedTuple
 
@@ -46,13 +46,7 @@ def deliver_mail(key: str | None = None) -> Delivery:
     server cannot be reached, all mails stay due.
     """
     now = _now()
-    pending = [
-        each
-        for each in records.outbox_pending(MAILS_AT_ONCE, due=key is None, key=key)
-        if key is not None or each.attempts or each.created_at < now - FRESH
-    ]
-    notifications = [each for each in pending if each.key.startswith(records.NOTIFICATION)]
-    sent = _send_mails([each for each in pending if each not in notifications]) + _notify(notifications, now)
+    sent = _send_mails(_due(key, now, notifications=False)) + _notify(key, now)
     parked = [mail for mail in records.outbox_parked() if key is None or mail.key == key]
     for refused in parked if key is None else ():
         log.warning("%s is parked and not tried again: %s", refused.key, refused.last_error)
@@ -61,6 +55,14 @@ def deliver_mail(key: str | None = None) -> Delivery:
 
 def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
+
+
+def _due(
+    key: str | None, now: datetime.datetime, *, notifications: bool, but_of: Collection[str] = ()
+) -> list[records.OutboxMessage]:
+    """What is to be sent now. ``but_of``: rules whose notifications are left out."""
+    due = records.outbox_pending(MAILS_AT_ONCE, due=key is None, key=key, notifications=notifications, but_of=but_of)
+    return [each for each in due if key is not None or each.attempts or each.created_at < now - FRESH]
 
 
 def _send_mails(pending: Sequence[records.OutboxMessage]) -> int:
@@ -82,19 +84,24 @@ def _send_mails(pending: Sequence[records.OutboxMessage]) -> int:
     return sent
 
 
-def _notify(pending: Sequence[records.OutboxMessage], now: datetime.datetime) -> int:
-    """Returns how many were sent. A rule that failed is left alone: each attempt may take half a minute."""
+def _notify(key: str | None, now: datetime.datetime) -> int:
+    """Returns how many were sent. A rule that failed is left alone, since each attempt may take half a minute, and
+    what waits behind its notifications is sent.
+    """
     sent = 0
     down: set[str] = set()
-    for each in pending:
-        rule = notifying.rule_of(each.key)
-        if rule in down:
-            continue
-        failure = notifying.send(each.key, records.outbox_message(each.id), now)
-        if failure is not None:
-            down.add(rule)
-        sent += _settle(each, failure and Refusal(failure.reason, permanent=failure.last))
-    return sent
+    while True:
+        known = len(down)
+        for each in _due(key, now, notifications=True, but_of=down):
+            rule = notifying.rule_of(each.key)
+            if rule in down:
+                continue
+            failure = notifying.send(each.key, records.outbox_message(each.id), now)
+            if failure is not None:
+                down.add(rule)
+            sent += _settle(each, failure and Refusal(failure.reason, permanent=failure.last))
+        if len(down) == known or key is not None:
+            return sent
 
 
 def _settle(tried: records.OutboxMessage, refusal: Refusal | None) -> bool:

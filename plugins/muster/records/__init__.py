@@ -125,7 +125,7 @@ from muster.records.schedulers import (
     scheduler_places,
     withdraw_for_test,
 )
-from muster.records.signing import key_path, new_key, public_text, read_public, signing_key
+from muster.records.signing import key_path, public_text, read_public, replace_key, signing_key
 from muster.records.stages import record_stage
 from muster.records.values import (
     HOST_KEY,

@@ -27,6 +27,7 @@ class AuditEvent:
     kind: str
     """"lifecycle" if the node moved, else "audit": a decision, a change or a remark."""
     node: str
+    """"", as are both states, for a decision that concerns no node."""
     from_state: str
     to_state: str
     actor: str
@@ -104,6 +105,6 @@ def audit_lags() -> list[AuditLag]:
 def _value(row: Event) -> AuditEvent:
     kind = "audit" if row.from_state == row.to_state else "lifecycle"
     return AuditEvent(
-        row.id, row.at.isoformat(), kind, row.node, row.from_state, row.to_state, row.actor, row.login, row.reason,
-        row.evidence,
+        row.id, row.at.isoformat(), kind, row.node or "", row.from_state, row.to_state, row.actor, row.login,
+        row.reason, row.evidence,
     )  # fmt: skip

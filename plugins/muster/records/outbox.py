@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 
 from sqlalchemy import ColumnElement, func, or_, select
 
+from muster.lifecycle.decisions import check_decision
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.outgoing import Outbox
@@ -53,33 +54,52 @@ def outbox_notify(rule: str, about: str, known: Mapping[str, object], due: datet
     return key
 
 
-def outbox_resend(key: str) -> bool:
-    """Make the mail of ``key`` due now, a parked one too; returns whether there is an unsent mail of that key."""
+def outbox_resend(key: str, person: str, reason: str) -> bool:
+    """Make the mail of ``key`` due now, a parked one too; returns whether there is an unsent mail of that key.
+
+    Raises NoPerson without a named person and a reason.
+    """
+    check_decision(person, reason, f"the mail {key} is not sent again")
     with writing() as session:
         row = session.scalar(select(Outbox).where(Outbox.key == key, Outbox.sent_at.is_(None)).with_for_update())
         if row is not None:
             row.retry_at, row.parked_at = None, None
+            access.write_decision(session, person, reason, f"mail {key} sent again", {"mail": key})
         return row is not None
 
 
-def outbox_drop(key: str) -> bool:
-    """Delete the unsent mail of ``key``; returns whether there was one."""
+def outbox_drop(key: str, person: str, reason: str) -> bool:
+    """Delete the unsent mail of ``key``; returns whether there was one. Raises NoPerson as ``outbox_resend``."""
+    check_decision(person, reason, f"the mail {key} is not dropped")
     with writing() as session:
         row = session.scalar(select(Outbox).where(Outbox.key == key, Outbox.sent_at.is_(None)).with_for_update())
         if row is not None:
             session.delete(row)
+            access.write_decision(session, person, reason, f"mail {key} dropped unsent", {"mail": key})
         return row is not None
 
 
-def outbox_pending(limit: int = 100, *, due: bool = False, key: str | None = None) -> list[OutboxMessage]:
+def outbox_pending(
+    limit: int = 100,
+    *,
+    due: bool = False,
+    key: str | None = None,
+    notifications: bool | None = None,
+    but_of: Collection[str] = (),
+) -> list[OutboxMessage]:
     """What waits to be sent, mails before notifications, oldest first, without bytes: a hundred mails are 600 MB.
 
-    With ``due`` those alone that may be tried now, with ``key`` the one of that key.
+    With ``due`` those alone that may be tried now, with ``key`` the one of that key; with ``notifications`` these
+    alone, or mails alone if false. ``but_of``: rules whose notifications are left out.
     """
     columns = (Outbox.id, Outbox.key, Outbox.created_at, Outbox.attempts, Outbox.last_error, Outbox.retry_at)
     query = select(*columns, Outbox.recipients).where(Outbox.sent_at.is_(None), Outbox.parked_at.is_(None))
     if key is not None:
         query = query.where(Outbox.key == key)
+    if notifications is not None:
+        query = query.where(Outbox.key.startswith(NOTIFICATION).is_(notifications))
+    for rule in but_of:
+        query = query.where(~Outbox.key.startswith(f"{NOTIFICATION}{rule}/", autoescape=True))
     if due:
         query = query.where(or_(Outbox.retry_at.is_(None), Outbox.retry_at <= access.now()))
     with reading() as session:

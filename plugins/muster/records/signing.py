@@ -9,6 +9,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from muster.errors import BadCertificate, ControllerFault
+from muster.lifecycle.decisions import check_decision
+from muster.records.database import access
+from muster.records.database.engine import writing
 from muster.settings import settings
 
 _PEM = serialization.Encoding.PEM
@@ -30,7 +33,8 @@ def signing_key(*, create: bool) -> Ed25519PrivateKey:
         key = serialization.load_pem_private_key(path.read_bytes(), None)
     except FileNotFoundError:
         raise ControllerFault(
-            f"the signing key {path} is missing: restore it, or make another with `muster certificate key --new`"
+            f"the signing key {path} is missing: restore it, or make another with "
+            "`muster certificate key --new --reason …`"
         ) from None
     except OSError as error:
         raise ControllerFault(f"the signing key {path} cannot be read: {error.strerror}") from None
@@ -58,6 +62,14 @@ def new_key() -> Path:
         part.unlink(missing_ok=True)
     public.write_text(public_text(key))
     return public
+
+
+def replace_key(person: str, reason: str) -> Path:
+    """``new_key`` on a person's decision, which is recorded. Raises NoPerson without a named person and a reason."""
+    check_decision(person, reason, "no signing key is made")
+    with writing() as session:
+        access.write_decision(session, person, reason, f"signing key {key_path()} made", {"key": str(key_path())})
+        return new_key()
 
 
 def public_text(key: Ed25519PrivateKey) -> str:

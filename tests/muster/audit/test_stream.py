@@ -12,7 +12,7 @@ import pytest
 from muster import acting, records
 from muster.audit import sinks, stream
 from muster.cli import doctor
-from muster.errors import BadSettings
+from muster.errors import BadSettings, ControllerFault, NoPerson
 from muster.lifecycle.transitions import State
 from muster.records.database import access
 from muster.records.database.engine import writing
@@ -33,6 +33,31 @@ def write(number: int, begin: int = 0) -> None:
         for each in range(begin, begin + number):
             reason = f"remark {each}\n<34>1 \x1b[31m ü " + "x" * 40
             access.write_event(session, NODE, State.REGISTERED, State.REGISTERED, "Ada", reason, {})
+
+
+@pytest.mark.both_dialects
+def test_a_decision_that_concerns_no_node_is_audited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MUSTER_CERTIFICATE_KEY_FILE", str(tmp_path / "key"))
+    for key in ("sent-again", "dropped"):
+        records.outbox_add(key, b"x")
+    with acting.under("os:ada"):
+        records.outbox_resend("sent-again", "Ada", "the server is mended")
+        records.outbox_drop("dropped", "Ada", "of last year")
+        assert not records.outbox_drop("unknown", "Ada", "of last year")
+        records.replace_key("Ada", "the old one was lost")
+        with pytest.raises(ControllerFault):
+            records.replace_key("Ada", "a key is there")
+    for refused in (records.outbox_resend, records.outbox_drop):
+        with pytest.raises(NoPerson):
+            refused("sent-again", "Ada", " ")
+    with pytest.raises(NoPerson):
+        records.replace_key("admin", "why not")
+    events = records.audit_batch("siem", 9)
+    assert [(each.kind, each.node, each.actor, each.login) for each in events] == [("audit", "", "Ada", "os:ada")] * 3
+    assert [each.evidence.get("mail") for each in events] == ["sent-again", "dropped", None]
+    assert [each.reason.rpartition(": ")[2] for each in events] == [
+        "the server is mended", "of last year", "the old one was lost",
+    ]  # fmt: skip
 
 
 def configure(monkeypatch: pytest.MonkeyPatch, **configured: dict[str, Any]) -> None:

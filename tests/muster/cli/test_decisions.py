@@ -211,8 +211,8 @@ class TestDryRuns:
             ["block", "gpu-0005", "gpu-0006"],
             ["admit", "gpu-0005"],
             ["approve", "asks", "--option", "Approve", "--reason", "because"],
-            ["mail", "resend", "a-mail"],
-            ["mail", "drop", "a-mail"],
+            ["mail", "resend", "a-mail", *WHY],
+            ["mail", "drop", "a-mail", *WHY],
         ]
 
     def test_nothing_changes_and_nothing_is_posted(

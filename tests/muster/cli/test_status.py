@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import httpx
 import pytest
 
 from muster import records
+from muster.integration.airflow_api import AirflowClient
 from muster.lifecycle.transitions import State
 from muster_criteria.model import Verdict
 from tests.muster import fleet
+from tests.muster.cli.test_decisions import asks
+from tests.muster.integration.test_airflow_api import Airflow
 from tests.support import lives
 
 Muster = Callable[..., "tuple[int, str, str]"]
@@ -42,6 +46,34 @@ def test_the_fleet_stands_on_one_screen(muster: Muster, held: str) -> None:
     assert shown["nodes"]["production"] == 1
     assert shown["breakers"]["real"] == {"open": True, "withdrawn": [], "fleet": 1, "allowed": 0}
     assert shown["held"] == {"a": held}
+
+
+def test_open_questions_and_what_muster_lacks_are_shown(
+    muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = Airflow()
+    api.override = asks
+
+    def made() -> AirflowClient:
+        return AirflowClient("http://airflow", "ada", "right", transport=httpx.MockTransport(api))
+
+    monkeypatch.setattr(AirflowClient, "from_settings", made)
+    status, out, _ = muster("status")
+    assert status == 0
+    assert "Admit gpu-0005? `muster approve asks --option …` answers: Approve, Reject" in out
+    shown = json.loads(muster("status", "--json")[1])
+    assert [each["run"] for each in shown["questions"]["open"]] == ["asks"]
+    lacking = [each["item"] for each in shown["lacks"]]
+    assert lacking
+    assert all(f"Muster lacks {item}: " in out for item in lacking)
+
+
+def test_an_airflow_that_does_not_answer_is_one_sentence(
+    muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_AIRFLOW_URL", "http://127.0.0.1:9")
+    status, out, err = muster("status")
+    assert (status, err, out.count("http://127.0.0.1:9")) == (0, "", 1)
 
 
 def test_nodes_out_of_service_are_named_with_reason_and_what_to_do(muster: Muster, held: str) -> None:
@@ -106,9 +138,11 @@ def test_an_unsent_mail_is_sent_again_or_dropped(muster: Muster, sqlite_db: str)
         records.outbox_add(key, b"x")
         records.outbox_failed(records.outbox_pending()[-1].id, "550 no", park=True, recipients=["gone@example.org"])
     assert json.loads(muster("mail", "list", "--json")[1])["parked"][0]["recipients"] == ["gone@example.org"]
-    assert muster("mail", "resend", "a")[0] == 0
+    why = ("--reason", "the server is mended", "--as", "Ada")
+    assert muster("mail", "resend", "a", *why)[0] == 0
     assert [mail.key for mail in records.outbox_pending(due=True)] == ["a"]
-    assert muster("mail", "drop", "b", "c")[0] == 1
+    assert muster("mail", "drop", "b", "c", *why)[0] == 1
+    assert [event.evidence["mail"] for event in records.audit_batch("siem", 9)] == ["a", "b"]
     shown = json.loads(muster("mail", "list", "--json")[1])
     assert ([each["key"] for each in shown["waiting"]], shown["parked"]) == (["a"], [])
 

@@ -93,7 +93,7 @@ def test_a_recipient_that_is_refused_is_kept_and_the_others_get_the_mail_once(se
     assert waiting.recipients == ("full@example.org", "gone@example.org")
     assert "550" in waiting.last_error
     server.unknown.pop("full@example.org")
-    records.outbox_resend("fine")
+    records.outbox_resend("fine", "Ada", "mended")
     assert upkeep.deliver_mail() == (0, 0, 1)
     (parked,) = records.outbox_parked()
     assert (parked.recipients, server.recipients) == (
@@ -101,7 +101,7 @@ def test_a_recipient_that_is_refused_is_kept_and_the_others_get_the_mail_once(se
         [["fleet@example.org"], ["full@example.org"]],
     )
     server.unknown.clear()
-    records.outbox_resend("fine")
+    records.outbox_resend("fine", "Ada", "mended")
     assert upkeep.deliver_mail() == (1, 0, 0)
 
 

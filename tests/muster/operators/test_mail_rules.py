@@ -248,6 +248,29 @@ def test_a_notification_whose_rule_is_gone_waits_and_says_so(
     assert f"muster mail drop {key}" in waiting.last_error
 
 
+def test_a_rule_that_is_down_keeps_no_other_waiting_however_much_of_it_is_due(
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
+) -> None:
+    sink, port = Sink(), free_port()
+    connection(monkeypatch, "down", free_port())
+    connection(monkeypatch, "chat", port)
+    use(monkeypatch, chat("down"))
+    for node in range(4):
+        report_of(f"n{node}")
+    use(monkeypatch, chat("down"), chat("chat"))
+    report_of("late")
+    monkeypatch.setattr(upkeep, "MAILS_AT_ONCE", 3)
+    clock = Clock(monkeypatch)
+    clock.now += datetime.timedelta(days=2)
+    controller = Controller(sink, hostname="127.0.0.1", port=port)
+    controller.start()
+    try:
+        assert deliver().sent == 1
+    finally:
+        controller.stop()
+    assert sink.subjects == ["late FAIL quarantine: gpu3 is slow."]
+
+
 def failing(patch: pytest.MonkeyPatch, *rules: str) -> list[str]:
     """Rules whose notifiers fail at once; returns the nodes of the attempts, as they come."""
     tried: list[str] = []

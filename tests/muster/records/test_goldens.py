@@ -152,6 +152,8 @@ class TestWithdrawal:
             visited(node)
         with acting.under("os:ada"):
             withdrawn = records.withdraw_golden(ID, "Ada", "another cuBLAS")
+        (event,) = (each for each in records.audit_batch("siem", 500) if not each.node)
+        assert (event.actor, event.evidence["golden"], event.evidence["reason"]) == ("Ada", ID, "another cuBLAS")
         given = (withdrawn.withdrawn_by, withdrawn.withdrawn_login, withdrawn.withdrawn_reason)
         assert given == ("Ada", "os:ada", "another cuBLAS")
         assert records.list_goldens() == []

@@ -104,6 +104,18 @@ def write_event(
     return event
 
 
+def write_decision(session: Session, person: str, reason: str, what: str, evidence: Mapping[str, Any]) -> None:
+    """Append the event of a person's decision that concerns no node. ``what``: what was done, as a clause."""
+    session.add(
+        Event(
+            node=None, at=now(), from_state="", to_state="", actor=person, login=acting.current(),
+            reason=f"{what}: {reason.strip()}",
+            evidence={"person": person, "reason": reason.strip(), **evidence},
+        )
+    )  # fmt: skip
+    session.flush()
+
+
 def evidence_json(evidence: Evidence) -> dict[str, Any]:
     """The evidence as an event keeps it: only what is there."""
     return {name: value for name, value in dataclasses.asdict(evidence).items() if value}

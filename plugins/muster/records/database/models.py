@@ -289,12 +289,13 @@ class Event(Base):
     """One step in a node's life, or a remark about it (then both states are the same). Append-only.
 
     ``actor``: the name that a person gave, or the program. ``login``: the authenticated login (``muster.acting``).
+    ``node``: None, and both states "", for a decision that concerns no node.
     """
 
     __tablename__ = "events"
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True, nullable=True)
     at: Mapped[datetime.datetime] = mapped_column(index=True)
     from_state: Mapped[str]
     to_state: Mapped[str]

@@ -127,7 +127,10 @@ def withdraw_golden(identity: str, person: str, reason: str) -> GoldenRecord:
             session.add(row)
         row.withdrawn_at, row.withdrawn_reason = access.now(), reason.strip()
         row.withdrawn_by, row.withdrawn_login = person, acting.current()
-        session.flush()
+        access.write_decision(
+            session, person, reason, f"golden {identity} of {row.op} withdrawn",
+            {"golden": identity, "digest": row.digest},
+        )  # fmt: skip
         return _record(row)
 
 
