@@ -34,7 +34,7 @@ from tests.muster_criteria.fleet_readings import DAY, Fleet
 METRICS = 60
 EARLIER = (DAY - 40, DAY - 30, DAY - 20, DAY - 10)
 BLOCK = 500
-"""Nodes whose earlier visits are made at a time; the snapshot estimates from the first block how devices stray from
+"""Nodes whose earlier visits are made at a time; the snapshot estimates by the first block how devices stray from
 themselves, and from the last visit of all nodes what is usual."""
 SLOWED = 1000
 BAR_S, BAR_MB, BAR_ONE_S = 10.0, 2000.0, 0.5

@@ -79,7 +79,6 @@ from muster.records.output.ledger import fleet_facts
 from muster.records.output.node_metrics import NodeFigure, judged_metrics, node_figures
 from muster.records.output.overview import (
     FleetRow,
-    Move,
     Point,
     fleet_rows,
     fleet_version,

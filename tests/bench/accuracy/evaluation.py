@@ -104,7 +104,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class _Compared:
-    """What trials are compared with: a fleet's latest readings, and the judge that has estimated from it."""
+    """What trials are compared with: a fleet's latest readings, and the judge with its figures of it."""
 
     hall: Hall
     readings: Readings

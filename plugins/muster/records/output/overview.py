@@ -25,7 +25,7 @@ from muster.records.database.models import (
 )
 from muster.records.fleet.latest import CONCLUSIVE
 from muster.records.runs import last_run_id
-from muster.records.values import RunRecord
+from muster.records.values import EventRecord, RunRecord
 from muster_criteria.model import Verdict
 from muster_criteria.xid.judge import EVENT
 
@@ -55,18 +55,6 @@ class FleetRow:
     """Where it stands, by the labels ``pod`` and ``slot``."""
     moved_for: str = ""
     """Why the node came into its state; empty if a test moved it, or one has ended since."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Move:
-    """A node's change from one state to another."""
-
-    node: str
-    at: datetime.datetime
-    from_state: State
-    to_state: State
-    actor: str
-    reason: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +122,9 @@ def fleet_rows() -> list[FleetRow]:
         ]  # fmt: skip
 
 
-def moves_since(since: datetime.datetime, limit: int, nodes: Collection[str] | None = None) -> tuple[list[Move], int]:
+def moves_since(
+    since: datetime.datetime, limit: int, nodes: Collection[str] | None = None
+) -> tuple[list[EventRecord], int]:
     """The latest ``limit`` changes of state since then, latest first, and how many there are; of ``nodes`` alone if
     given. A test under way is no change, and neither is one between two states of a node in service.
     """
@@ -148,11 +138,7 @@ def moves_since(since: datetime.datetime, limit: int, nodes: Collection[str] | N
     with reading() as session:
         ids = _ids(session, query, nodes)
         found = {row.id: row for row in session.scalars(select(Event).where(Event.id.in_(ids[:limit])))}
-        moves = [
-            Move(row.node, row.at, State(row.from_state), State(row.to_state), row.actor, row.reason)
-            for row in (found[number] for number in ids[:limit])
-        ]
-    return moves, len(ids)
+        return [access.to_event(found[number]) for number in ids[:limit]], len(ids)
 
 
 def runs_under_way(limit: int, nodes: Collection[str] | None = None) -> tuple[list[RunRecord], int]:
