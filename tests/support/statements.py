@@ -1,0 +1,31 @@
+"""SQL of the fleet's records, compiled once a process. A conftest that imports the fixture has it for all its tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine
+
+from muster.records.database import engine
+
+
+@pytest.fixture(scope="session", autouse=True)
+def statements_compiled_once() -> Iterator[None]:
+    """All engines of SQLite share a dialect and its compiled statements, as all transactions of a process do.
+
+    Each test has an engine of its own, which would otherwise compile every statement anew.
+    """
+    make, first = engine._make, engine._make("sqlite://")
+    first.connect().close()
+    first._compiled_cache.capacity = 5000
+
+    def sharing(url: str) -> Engine:
+        made = make(url)
+        if made.dialect.name == engine.SQLITE:
+            made.dialect, made._compiled_cache = first.dialect, first._compiled_cache
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_make", sharing)
+        yield
