@@ -33,6 +33,7 @@ BROKEN = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA})
 
 _SECOND = datetime.timedelta(seconds=1)
 """Schedulers record the second in which a node was created."""
+_REMOVED = "it is admitted, and somebody removed Muster's marks from it in {}: set them again, or withdraw it"
 _OTHER = "it is admitted, and {} shows it without Muster's marks and newer than its last test: perhaps another machine"
 
 
@@ -284,8 +285,13 @@ def _differences(places: Iterable[PlaceRecord], down: Collection[str]) -> Iterab
 def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
     shown = seen.get(place.name)
     lost_marks = shown is not None and shown.open and place.admitted and not shown.marked
-    other = lost_marks and not _tested_since(place.node, shown.created if shown else None)
-    difference = difference_of(place, shown) or (_OTHER.format(place.cluster) if other else "")
+    created = shown.created if shown else None
+    # Set on this very object, and no later test says anew that it is qualified.
+    removed = lost_marks and created is not None and place.done_at is not None and created + _SECOND <= place.done_at
+    removed = removed and not _tested_since(place.node, place.done_at)
+    other = lost_marks and not removed and not _tested_since(place.node, created)
+    lost = _REMOVED if removed else _OTHER if other else ""
+    difference = difference_of(place, shown) or lost.format(place.cluster)
     verify = shown.foreign if shown is not None and shown.verify else ""
     if (place.difference, place.verify) != (difference, verify):
         records.note_difference(place.node, difference, verify)
@@ -304,14 +310,15 @@ def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
             f"See who opened it, and `muster node move` if it is healthy",
         )
         carry_out(place.node)
-    elif lost_marks and not other:
-        # What `scontrol reconfigure` lost is set again, by the queue: the node may have been withdrawn meanwhile.
+    elif lost_marks and not lost:
+        # What `scontrol reconfigure` or a new node object lost is set again, by the queue: the node may have been
+        # withdrawn meanwhile.
         records.mark_again(place.node)
         carry_out(place.node)
 
 
 def _tested_since(node: str, created: datetime.datetime | None) -> bool:
-    """Whether the node's certificate rests on tests that began after its scheduler got the node, where that counts."""
+    """Whether the node's certificate rests on tests that began after ``created``, where the scheduler records it."""
     found = records.certificate_of(node)
     if created is None or found is None or found.tested_since is None:
         return created is None

@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster import acting, records
 from muster.admission import service
-from muster.errors import ControllerFault, IllegalMove, MusterError, NodeLeased
+from muster.errors import ControllerFault, IllegalMove, MusterError, NodeLeased, SchedulerDown
 from muster.integration import logins
 from muster.integration.policy import DEFAULT_POOL
 from muster.records import LeaseRecord, NodeRecord
@@ -92,8 +92,14 @@ def leased(names: Collection[str], dag_id: str, run_id: str) -> Iterator[list[Le
 
 
 def refuse_in_use(names: Collection[str], force: str | None) -> None:
-    """Raise MusterError if a node is in use and no ``force`` reason is given."""
+    """Raise MusterError if a node is in use and no ``force`` reason is given.
+
+    A test job that a former run left is no use; it is ended, since this run's stages would become steps of it. Raises
+    SchedulerDown if it cannot be.
+    """
     for name in names:
+        if trouble := service.end_test(name):
+            raise SchedulerDown(f"{name} is not tested, since its last test job could not be ended: {trouble}")
         allocation = service.allocation(name)
         if allocation.allocated and not force:
             raise MusterError(

@@ -49,6 +49,7 @@ class PlaceRecord:
     verify: str
     test_job: str = ""
     preempted: bool = False
+    done_at: datetime.datetime | None = None
 
     @property
     def waits(self) -> bool:
@@ -229,5 +230,5 @@ def _value(row: SchedulerPlace, state: str) -> PlaceRecord:
     return PlaceRecord(
         row.node, row.cluster, row.name, State(state), row.wanted, row.why, row.wanted_at, row.done, row.attempts,
         row.last_error, row.difference, row.question, row.verify, row.test_job,
-        row.preempted,
+        row.preempted, row.done_at,
     )  # fmt: skip

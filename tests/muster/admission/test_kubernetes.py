@@ -234,6 +234,26 @@ def test_a_node_that_is_created_anew_gets_no_mark_of_an_earlier_test(kubernetes:
     assert condition(kubernetes)["status"] == "True"
 
 
+def test_marks_that_somebody_removed_are_shown_and_not_set_again_until_a_test_passes(
+    kubernetes: Cluster, fleet_db: str
+) -> None:
+    node = fleet.new_node().name
+    records.add_node(fleet.new_node())
+    records.place_on_scheduler(node, "kube", "n0", "Ada", "rack 1")
+    fleet.qualify(node)
+    time.sleep(1.1)  # the API server records whole seconds
+    move(node, State.PRODUCTION, "Ada", "needed now")
+    del kubernetes.nodes["n0"]["metadata"]["labels"][LABEL]
+    for _ in range(2):
+        (difference,) = service.reconcile()
+        assert node in difference
+    assert LABEL not in kubernetes.nodes["n0"]["metadata"]["labels"]
+    time.sleep(1.1)
+    fleet.qualify(node, "again")
+    assert service.reconcile() == []
+    assert LABEL in kubernetes.nodes["n0"]["metadata"]["labels"]
+
+
 def test_the_example_of_a_readiness_rule_waits_for_our_condition() -> None:
     rule = yaml.safe_load((Path(__file__).parents[3] / "docs/examples/node_readiness_rule.yaml").read_text())
     assert rule["spec"]["conditions"] == [{"type": CONDITION, "requiredStatus": "True"}]

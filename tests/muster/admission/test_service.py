@@ -34,7 +34,7 @@ from muster.admission.entry import admit, move
 from muster.cli.check import of_controller
 from muster.errors import BadScheduler, IllegalMove, LeftAlone, MusterError, SchedulerDown
 from muster.lifecycle.transitions import SERVING, State
-from muster.operators import qualification, revalidation
+from muster.operators import claims, qualification, revalidation
 from muster.records import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet
@@ -391,6 +391,20 @@ def test_a_test_job_that_was_left_is_ended_before_another_begins(nodes: Path, jo
     revalidate("r2")
     assert jobs.ended == [left]
     assert service.step_of_test(NODE)[1] in jobs.running
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_a_test_job_that_was_left_is_ended_before_a_qualification(nodes: Path, jobs: Jobs, down: bool) -> None:
+    """Else the qualification would run as a step of it, and end with it."""
+    in_production()
+    revalidate()
+    (left,) = jobs.running
+    records.release_leases(DAG, "r1", "its process died")
+    jobs.down = down
+    with pytest.raises(SchedulerDown) if down else contextlib.nullcontext():
+        claims.refuse_in_use([NODE], None)
+    assert jobs.ended == ([] if down else [left])
+    assert bool(service.step_of_test(NODE)) is down
 
 
 @pytest.mark.parametrize("leased", [False, True])
