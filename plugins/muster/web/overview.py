@@ -26,10 +26,8 @@ _shared_parts = Shared[tuple[Markup, list[str]]](32)
 def stamp(questions: int) -> str:
     """A text that changes whenever the overview does: with the fleet, what needs a person, and the minute."""
     rows, version = fleet_now()
-    now = int(_now().timestamp())
-    notices = _shared_notices.get((version, now // NOTICES_S), lambda: _notices(rows))
-    digest = hashlib.sha256("\n".join(notices).encode()).hexdigest()[:8]
-    return f"{version}-{now // 60}-{digest}-{questions}"
+    digest = hashlib.sha256("\n".join(_notices_now(rows, version)).encode()).hexdigest()[:8]
+    return f"{version}-{int(_now().timestamp()) // 60}-{digest}-{questions}"
 
 
 def values(request: Request, filters: fleet.Filters, questions: int, stamp: str) -> dict[str, Any]:
@@ -66,7 +64,7 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
         "pods": rack_map.pods(rack_map.racks(chosen, colours)), "colours": colours,
         "running": fleet.progress(runs, {row.node: row.state for row in rows}, _typical(runs), _now()),
         "running_more": under_way - len(runs), "moves": moves, "moves_more": moved - len(moves),
-        "skus": sorted({row.sku for row in rows}), "notices": _notices(rows),
+        "skus": sorted({row.sku for row in rows}), "notices": _notices_now(rows, version),
     }  # fmt: skip
 
 
@@ -81,6 +79,11 @@ def fleet_now() -> tuple[list[records.FleetRow], str]:
     """All rows and their version; read once for all viewers until something changes."""
     version = records.fleet_version()
     return _shared_rows.get(version, records.fleet_rows), version
+
+
+def _notices_now(rows: list[records.FleetRow], version: str) -> list[str]:
+    """``_notices``, read once in ``NOTICES_S`` for all viewers and filters."""
+    return _shared_notices.get((version, int(_now().timestamp()) // NOTICES_S), lambda: _notices(rows))
 
 
 def _notices(rows: list[records.FleetRow]) -> list[str]:

@@ -41,12 +41,14 @@ def test_an_adopted_node_is_no_delivery_and_vendor_firmware_and_failed_stage_are
     records.add_node(fleet.new_node("old"))
     records.adopt_nodes(["old"], "petra", "it serves already")
     records.add_node(fleet.new_node("b", labels={"vendor": "acme"}))
-    fleet.qualify("b", environment={"vbios": "1.2"})
+    fleet.qualify("b", environment={"vbios": "1.2", "vendor": "Another"})
+    records.add_node(fleet.new_node("c"))
+    fleet.qualify("c", environment={"vendor": "Maker"})
     fleet.fail("b", "b__again")
     now = datetime.datetime.now(datetime.UTC)
     found = records.fleet_facts(now - HOUR, now + HOUR, labels={})
     assert not found.delivered
-    assert (found.nodes["b"].vendor, found.nodes["old"].vendor) == ("acme", "unknown")
+    assert {name: node.vendor for name, node in found.nodes.items()} == {"b": "acme", "c": "Maker", "old": "unknown"}
     assert found.nodes["old"].versions == {}
     assert [(run.verdict, run.level, run.stages) for run in found.runs if run.stages] == [
         ("FAIL", "short", ("intake",))

@@ -219,6 +219,17 @@ def test_the_live_part_is_rendered_once_for_all_viewers(
     assert len(made) == 3
 
 
+def test_the_sentences_about_the_fleet_are_read_once_for_all_filters(
+    client: TestClient, noon: list[datetime.datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records.add_node(fleet.new_node("n1"))
+    read: list[str] = []
+    monkeypatch.setattr(records, "audit_lags", lambda: read.append("lags") or [])
+    for filters in ("", "?rack=r1", "?q=n1", "?state=registered"):
+        page(client, f"/{filters}")
+    assert read == ["lags"]
+
+
 def test_what_could_not_be_made_is_made_anew() -> None:
     shared = Shared[int](2)
     with pytest.raises(ZeroDivisionError):

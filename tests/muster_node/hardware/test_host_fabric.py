@@ -63,6 +63,7 @@ def test_firmware_is_read_without_privilege(
     monkeypatch.setattr(firmware, "output_of", lambda command: "Fabric Manager version is : 580.126.09\n")
     files = tree(
         {
+            "/sys/class/dmi/id/sys_vendor": "Acme",
             "/sys/class/dmi/id/bios_version": "2.21.1",
             "/sys/devices/platform/ipmi_bmc.0/firmware_revision": "24.9",
             "/proc/driver/nvidia-nvswitch/devices/0000:05:00.0/information": "BIOS Version: 96.10.6d.00.01",
@@ -71,6 +72,7 @@ def test_firmware_is_read_without_privilege(
     )
     facts = {(fact.name, fact.device): fact.text for fact in firmware.firmware(files, nvidia=True)}
     assert facts == {
+        ("system_vendor", "node"): "Acme",
         ("bios_version", "node"): "2.21.1",
         ("bmc_firmware", "node"): "24.9",
         ("nvswitch_firmware", "nvswitch0"): "96.10.6d.00.01",

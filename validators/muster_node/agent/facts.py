@@ -22,6 +22,7 @@ FROM_FACTS = {
     "gpu_model": "gpu",
     "vbios": "vbios",
     "inforom_version": "inforom",
+    "system_vendor": "vendor",
     "bios_version": "bios",
     "bmc_firmware": "bmc",
     "nvswitch_firmware": "nvswitch",

@@ -67,6 +67,7 @@ class Inventory(Probe):
         "fabric_manager": Metric("text", "state of the fabric manager's service"),
         "fabric_manager_version": Metric("text", "version of the fabric manager"),
         "nvswitch_firmware": Metric("text", "firmware of an NVSwitch"),
+        "system_vendor": Metric("text", "who made the machine, by its firmware"),
         "bios_version": Metric("text", "version of the BIOS"),
         "bmc_firmware": Metric("text", "firmware of the BMC, by the kernel's IPMI driver"),
         "nic_firmware": Metric("text", "firmware of a network interface, by its driver"),

@@ -21,7 +21,7 @@ def fleet_facts(
 ) -> facts.Facts:
     """The facts of the nodes that have all of ``labels``, real or simulated ones.
 
-    The vendor of a node is its label ``vendor``: no machine reports it.
+    The vendor of a node is its label ``vendor``, else who made the machine, as its firmware says.
     """
     chosen = labels or {}
     scope = [*(["--simulated"] if simulated else []), *(f"--label={name}={text}" for name, text in chosen.items())]
@@ -32,7 +32,7 @@ def fleet_facts(
             .group_by(Run.node)
             .subquery()
         )
-        versions = _versions(session)
+        reported = _environments(session)
         query = select(Node, passed.c.at).outerjoin(passed, passed.c.node == Node.name)
         nodes = {
             node.name: facts.Node(
@@ -42,8 +42,8 @@ def fleet_facts(
                 node.state,
                 node.added_at,
                 at,
-                str(node.labels.get("vendor") or facts.UNKNOWN),
-                versions.get(node.name, {}),
+                str(node.labels.get("vendor") or reported.get(node.name, {}).get("vendor") or facts.UNKNOWN),
+                {part: text for part, text in reported.get(node.name, {}).items() if part in WATCHED},
             )
             for node, at in session.execute(query.where(Node.simulated == simulated, Node.added_at < until))
             if chosen.items() <= node.labels.items()
@@ -106,8 +106,8 @@ def fleet_facts(
     return facts.Facts(since, until, nodes, moves, runs, faults, delivered, shlex.join(scope))
 
 
-def _versions(session: Session) -> dict[str, dict[str, str]]:
-    """{node: {name: version}} of driver and firmware, from the run of each that measured intake last."""
+def _environments(session: Session) -> dict[str, dict[str, str]]:
+    """{node: {name: text}} of vendor, driver and firmware, from the run of each that measured intake last."""
     latest = (
         select(func.max(Run.id))
         .join(StageRecord, StageRecord.run == Run.id)
@@ -117,7 +117,8 @@ def _versions(session: Session) -> dict[str, dict[str, str]]:
     )
     rows = session.execute(select(Run.node, Run.environment).where(Run.id.in_(latest)))
     return {
-        node: {name: str(environment[name]) for name in WATCHED if environment.get(name)} for node, environment in rows
+        node: {name: str(environment[name]) for name in (*WATCHED, "vendor") if environment.get(name)}
+        for node, environment in rows
     }
 
 

@@ -12,11 +12,13 @@
   addEventListener("storage", paint);
   dark.addEventListener("change", paint);
 
+  // One formatter for all times: toLocaleString would make one for each.
+  const local = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
   const localTimes = (root) => {
     for (const each of root.querySelectorAll("time[datetime]")) {
       const at = new Date(each.dateTime);
       each.title = at.toISOString().slice(0, 16).replace("T", " ") + " UTC";
-      each.textContent = at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+      each.textContent = local.format(at);
     }
   };
 

@@ -22,7 +22,8 @@ _DRIVER_INFO = struct.Struct("=I32s32s32s32s32s12s5I")  # struct ethtool_drvinfo
 
 
 def firmware(files: Files, nvidia: bool) -> Iterator[Fact]:
-    """Versions of the machine, and with ``nvidia`` those of NVSwitches and fabric manager."""
+    """Maker and versions of the machine, and with ``nvidia`` those of NVSwitches and fabric manager."""
+    yield text_fact("system_vendor", "node", files.text("/sys/class/dmi/id/sys_vendor") or None)
     yield text_fact("bios_version", "node", files.text("/sys/class/dmi/id/bios_version") or None)
     # By the kernel's IPMI driver: no login, and unlike ipmitool no privilege.
     bmcs = files.names("/sys/devices/platform", "ipmi_bmc.*")
