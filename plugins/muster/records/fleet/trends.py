@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import datetime
-from typing import Any
 
 from sqlalchemy import Select, Text, cast, func, select
 from sqlalchemy.orm import Session
@@ -99,7 +98,7 @@ def image_ratios(session: Session, since: datetime.datetime) -> dict[str, float]
     return ratios
 
 
-def _stages(since: datetime.datetime) -> Select[Any]:
+def _stages(since: datetime.datetime) -> Select[int, str, datetime.datetime, int, str]:
     """The current stages since then of the machine that has each node's name now."""
     return (
         select(StageRecord.id, StageRecord.stage, StageRecord.recorded_at, StageRecord.sliding, Run.node)
