@@ -317,11 +317,16 @@ def _ranked(
     waiting = np.array([node.state is State.REVALIDATION for node in ready])
     overdue = waiting | requested | never | (oldest >= limits.whole_after.total_seconds() / 3600.0)
 
+    again = np.array([_again(node, signs) for node in ready])
+    # Lists, since a single value of an array is slow to read, and a large fleet reads many.
+    subsets, minutes = hazard.subsets(), hazard.minutes_of().tolist()
+    late, best, suspected, days = (each.tolist() for each in (overdue, worth.stages, worth.suspicion, oldest / 24.0))
+
     def planned(at: int) -> Planned:
-        chosen = 0 if overdue[at] else int(worth.stages[at])
-        name, suspicion = ready[at].name, float(worth.suspicion[at])
-        last = "never passed a whole test" if never[at] else f"whole test {oldest[at] / 24.0:.1f} days ago"
-        last = f"{last}, which is overdue" if overdue[at] else last
+        chosen = 0 if late[at] else best[at]
+        name, suspicion = ready[at].name, suspected[at]
+        last = "never passed a whole test" if never[at] else f"whole test {days[at]:.1f} days ago"
+        last = f"{last}, which is overdue" if late[at] else last
         contact = ready[at].contact_at
         if contact is not None and now - contact >= limits.whole_after:
             last = f"back after {(now - contact).total_seconds() / 86400.0:.1f} days without contact; {last}"
@@ -329,9 +334,8 @@ def _ranked(
         last = f"its last test {ended}; {last}" if again[at] else last
         why = _why(suspicion, last, signs.get(name, _NONE))
         why = "it waits in revalidation, out of production until it passes" if waiting[at] else why
-        return Planned(name, hazard.subsets()[chosen], float(hazard.minutes_of()[chosen]), suspicion, why)
+        return Planned(name, subsets[chosen], minutes[chosen], suspicion, why)
 
-    again = np.array([_again(node, signs) for node in ready])
     names = np.array([node.name for node in ready])
     order = by_urgency(names, oldest, worth.score, again, overdue, requested, waiting)
     for at in order.tolist():
