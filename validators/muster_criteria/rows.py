@@ -7,7 +7,7 @@ not measured. Each counted GPU, and each extra one, gets a row for whether it an
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from muster_criteria.devices import kind_of, natural
 from muster_criteria.measured import Measured, StageResult
@@ -23,17 +23,6 @@ EXTRA_MAX = 8
 NOT_COUNTED = "not counted by the SKU"
 
 Labels = tuple[tuple[str, str], ...]
-
-
-def labels_text(labels: Labels | Mapping[str, str]) -> str:
-    """ "dtype=bf16,op=copy": labels as one name. Neither sign is allowed within a label, so it can be undone."""
-    pairs = labels.items() if isinstance(labels, Mapping) else labels
-    return ",".join(f"{key}={value}" for key, value in sorted(pairs))
-
-
-def labels_of(text: str) -> Labels:
-    """The labels that ``labels_text`` made a name of."""
-    return tuple((key, value) for key, _, value in (pair.partition("=") for pair in text.split(",") if pair))
 
 
 @dataclasses.dataclass(frozen=True)

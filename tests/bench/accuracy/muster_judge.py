@@ -16,10 +16,11 @@ from muster_criteria.fleet.budget import OWN_PAST
 from muster_criteria.fleet.comparisons import Comparison
 from muster_criteria.fleet.history import History, build_history
 from muster_criteria.fleet.keyed import given_name
+from muster_criteria.fleet.labels import labels_text
 from muster_criteria.fleet.readings import as_readings, group_of, together
 from muster_criteria.fleet.snapshot import build_snapshot
 from muster_criteria.fleet.sweep import sweep
-from muster_criteria.rows import PRESENCE, PRESENCE_PROBE, labels_text
+from muster_criteria.rows import PRESENCE, PRESENCE_PROBE
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stage.retests import repeatable
 from tests.bench.accuracy.devices import DRIVERS, GPUS

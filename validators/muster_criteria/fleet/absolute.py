@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from muster_criteria.fleet.keyed import Codes, Numbers
-from muster_criteria.rows import PRESENCE, labels_of
+from muster_criteria.fleet.labels import labels_of
+from muster_criteria.rows import PRESENCE
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku
 

@@ -6,7 +6,8 @@ import dataclasses
 import gzip
 import json
 
-from muster_criteria.rows import Labels, labels_of
+from muster_criteria.fleet.labels import labels_of
+from muster_criteria.rows import Labels
 
 COLUMNS = ("kind", "metric", "labels", "unit", "group", "slot", "median", "low", "high", "count")
 """A cell's columns in a snapshot: ``low`` and ``high`` are the quantiles ``LOW`` and ``HIGH``."""

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from muster_criteria.devices import kind_of
-from muster_criteria.rows import labels_text
+from muster_criteria.fleet.labels import labels_text
 
 NAMES = ("node", "device", "kind", "group", "sku", "metric", "labels", "unit", "run")
 """Columns that are names, kept as categories."""

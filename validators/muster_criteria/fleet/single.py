@@ -13,10 +13,11 @@ from muster_criteria.fleet.budget import NODE_RULES
 from muster_criteria.fleet.comparisons import Comparison, Derivation
 from muster_criteria.fleet.distances import Distances
 from muster_criteria.fleet.keyed import INDEX_UNIT, Codes, Numbers
+from muster_criteria.fleet.labels import labels_of, labels_text
 from muster_criteria.fleet.readings import readings_of, together
 from muster_criteria.fleet.references import References
 from muster_criteria.fleet.verdicts import RuleResult, judge_readings
-from muster_criteria.rows import Row, labels_of, labels_text
+from muster_criteria.rows import Row
 
 FLEET_PROBE = "fleet"
 """The probe of rows that are computed here: family indices, and a node's own level."""

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import median_abs_deviation
 
-from muster_criteria.rows import labels_of
+from muster_criteria.fleet.labels import labels_of
 from muster_criteria.sku_files.learned import Calibration, LearnedFloor
 from muster_criteria.sku_files.limits import labelled
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
+from muster_criteria.fleet.labels import labels_text
 from muster_criteria.fleet.readings import day_of
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Action, Finding, Severity, Variant
-from muster_criteria.rows import labels_text
 from muster_criteria.sku_files.limits import labelled
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import stage_probes

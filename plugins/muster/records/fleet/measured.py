@@ -141,9 +141,9 @@ def _batch(
 ) -> pd.DataFrame:
     import pandas as pd
 
+    from muster_criteria.fleet.labels import labels_text
     from muster_criteria.fleet.readings import as_readings, day_of, group_of
     from muster_criteria.fleet.single import FLEET_PROBE
-    from muster_criteria.rows import labels_text
 
     origin = {
         stage.id: (
