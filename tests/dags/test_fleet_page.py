@@ -335,7 +335,8 @@ def test_a_question_is_answered_beside_its_evidence_and_by_no_viewer(
     page.script(f"{INSIDE}.querySelector('select[name=option]').value = 'Admit'")
     page.script(f"{INSIDE}.querySelector('input[name=reason]').value = 'seen it myself'")
     page.script(f"{INSIDE}.querySelector('form[method=post] button').click()")
-    page.wait(f"{INSIDE}.body.innerText.includes('qualified → production')")
+    page.wait(f"{INSIDE}.querySelector('button[name=confirmed]')")
+    assert "qualified → production" in page.script(f"{INSIDE}.body.innerText")
     assert desk.client.hitl_pending(), "a preview answers nothing"
     page.script(f"{INSIDE}.querySelector('button[name=confirmed]').click()")
     page.wait(f"{INSIDE}.body.innerText.includes('No question waits')")

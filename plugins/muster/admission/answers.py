@@ -72,7 +72,8 @@ def _of_test(node: NodeRecord) -> tuple[str, ...]:
         state = (
             "it serves during the test" if node.shadow else "its qualification begins; a FAIL puts it into quarantine"
         )
-        return f"state: {state}", "scheduler: no change", "certificate: no change", mail
+        scheduler = "no change" if node.shadow else _scheduler(node, node.state)
+        return f"state: {state}", f"scheduler: {scheduler}", "certificate: no change", mail
     state = "it leaves production for the test; a full-coverage PASS returns it, a FAIL puts it into quarantine"
     certificate = "a new one after a full-coverage PASS"
     return f"state: {state}", f"scheduler: {_scheduler(node, State.REVALIDATION)}", f"certificate: {certificate}", mail
