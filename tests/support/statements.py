@@ -1,11 +1,12 @@
-"""SQL of the fleet's records, compiled once a process. A conftest that imports the fixture has it for all its tests."""
+"""SQL of the fleet's records: compiled once a process, where a conftest imports the fixture, and counted."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 
 from muster.records.database import engine
 
@@ -29,3 +30,18 @@ def statements_compiled_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_make", sharing)
         yield
+
+
+@contextlib.contextmanager
+def executed() -> Iterator[list[str]]:
+    """The statements that are executed within the block, in order."""
+    statements: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        statements.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield statements
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Text, and_, cast, func, select
+from sqlalchemy.orm import Session, undefer
 
 from muster.lifecycle import certificate
 from muster.lifecycle.current import INCONCLUSIVE
@@ -45,8 +45,7 @@ class CertificateRecord:
 
     def invalid(self, now: datetime.datetime) -> str:
         """Returns why it holds no longer, "" while it holds."""
-        expired = f"it expired on {self.expires_at:%Y-%m-%d %H:%M} UTC" if now >= self.expires_at else ""
-        return self.revoked or expired
+        return _invalid(self.revoked, self.expires_at, now)
 
 
 def certificate_of(node: str) -> CertificateRecord | None:
@@ -56,24 +55,22 @@ def certificate_of(node: str) -> CertificateRecord | None:
         return _value(row) if row else None
 
 
-def certificates_of(node: str) -> list[CertificateRecord]:
-    """All certificates under the node's name, those of earlier machines too, the newest first."""
+def certificates_of(node: str, limit: int = 100) -> list[CertificateRecord]:
+    """The certificates under the node's name, those of earlier machines too, the newest first."""
     query = select(CertificateRow).where(CertificateRow.node == node).order_by(CertificateRow.issued_at.desc())
     with reading() as session:
-        return [_value(row) for row in session.scalars(query)]
+        found = session.scalars(query.options(undefer(CertificateRow.document)).limit(limit))
+        return [_value(row) for row in found]
 
 
 def uncertified() -> dict[str, str]:
     """{node: why} of the nodes in production, outside shadow mode, without a valid certificate."""
-    found = {}
+    now = access.now()
     with reading() as session:
-        query = select(Node).where(Node.state == str(State.PRODUCTION), Node.shadow.is_(False)).order_by(Node.name)
-        for node in session.scalars(query):
-            row = _newest(session, node)
-            why = _value(row).invalid(access.now()) if row else "it has none"
-            if why:
-                found[node.name] = why
-    return found
+        served = and_(Node.state == str(State.PRODUCTION), Node.shadow.is_(False))
+        newest = {node.name: row for node, row in _newest_of(session, served)}
+    why = {name: _invalid(row.revoked, row.expires_at, now) if row else "it has none" for name, row in newest.items()}
+    return {name: why[name] for name in sorted(why) if why[name]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,16 +87,18 @@ def version_changes() -> dict[str, VersionChange]:
     """{node: its change} of the nodes in service whose driver or firmware is not what was certified."""
     found: dict[str, tuple[str, dict[str, str]]] = {}
     certified: list[tuple[str, Mapping[str, Any]]] = []
+    now = access.now()
     with reading() as session:
-        for node in session.scalars(select(Node).where(Node.state.in_([str(state) for state in SERVING]))):
-            row = _newest(session, node)
+        serves = Node.state.in_([str(state) for state in SERVING])
+        reported = _environments(session, serves)
+        for node, row in _newest_of(session, serves):
             if row is None:
                 continue
             was = row.certified["environment"]
-            if not _value(row).invalid(access.now()):
+            if not _invalid(row.revoked, row.expires_at, now):
                 certified.append((node.sku, was))
             elif row.revoked:
-                present = _environment(session, node)
+                present = reported.get(node.name, {})
                 new = {name: present[name] for name in sorted(present) if was.get(name, present[name]) != present[name]}
                 if new:
                     found[node.name] = (node.sku, new)
@@ -115,7 +114,9 @@ def version_changes() -> dict[str, VersionChange]:
 def versions_of(nodes: Sequence[str]) -> dict[str, dict[str, str]]:
     """{node: {name: version}} of driver and firmware, as each reported them last. Raises UnknownNode."""
     with reading() as session:
-        return {name: _environment(session, access.node_row(session, name)) for name in nodes}
+        rows = [access.node_row(session, name) for name in nodes]
+        reported = _environments(session, Node.name.in_(nodes))
+    return {row.name: reported.get(row.name, {}) for row in rows}
 
 
 def check_signing_key() -> None:
@@ -199,6 +200,23 @@ def _newest(session: Session, node: Node) -> CertificateRow | None:
     return session.scalar(query.order_by(CertificateRow.issued_at.desc()).limit(1))
 
 
+def _newest_of(session: Session, which: ColumnElement[bool]) -> Iterator[tuple[Node, CertificateRow | None]]:
+    """Each node of ``which`` and the newest certificate of its present machine."""
+    place = func.row_number().over(partition_by=CertificateRow.node, order_by=CertificateRow.issued_at.desc())
+    ranked = (
+        select(CertificateRow.id, CertificateRow.node, place.label("place"))
+        .join(Node, Node.name == CertificateRow.node)
+        .where(which, CertificateRow.issued_at >= Node.machine_since)
+        .subquery()
+    )
+    query = (
+        select(Node, CertificateRow)
+        .outerjoin(ranked, and_(ranked.c.node == Node.name, ranked.c.place == 1))
+        .outerjoin(CertificateRow, CertificateRow.id == ranked.c.id)
+    )
+    yield from session.execute(query.where(which))
+
+
 def _stages(session: Session, node: Node) -> list[dict[str, Any]]:
     ids = [stage for stage, _ in current_verdicts(session, node)]
     query = select(StageRecord, Run).join(Run, StageRecord.run == Run.id).where(StageRecord.id.in_(ids))
@@ -248,11 +266,25 @@ def _measurements(session: Session, node: Node) -> str:
 
 
 def _environment(session: Session, node: Node) -> dict[str, str]:
-    query = select(Run).where(Run.node == node.name, Run.started_at >= node.machine_since).order_by(Run.id.desc())
-    for run in session.scalars(query.limit(20)):
-        if run.environment:
-            return {name: str(run.environment[name]) for name in certificate.WATCHED if run.environment.get(name)}
-    return {}
+    return _environments(session, Node.name == node.name).get(node.name, {})
+
+
+def _environments(session: Session, which: ColumnElement[bool]) -> dict[str, dict[str, str]]:
+    """{node: {name: version}} of driver and firmware, from the last run of each node of ``which`` that reported any."""
+    latest = (
+        select(func.max(Run.id))
+        .join(Node, Node.name == Run.node)
+        .where(which, Run.started_at >= Node.machine_since, cast(Run.environment, Text) != "{}")
+        .group_by(Run.node)
+    )
+    return {
+        node: {name: str(environment[name]) for name in certificate.WATCHED if environment.get(name)}
+        for node, environment in session.execute(select(Run.node, Run.environment).where(Run.id.in_(latest)))
+    }
+
+
+def _invalid(revoked: str, expires_at: datetime.datetime, now: datetime.datetime) -> str:
+    return revoked or (f"it expired on {expires_at:%Y-%m-%d %H:%M} UTC" if now >= expires_at else "")
 
 
 def _value(row: CertificateRow) -> CertificateRecord:

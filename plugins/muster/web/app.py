@@ -123,7 +123,7 @@ def node(
     ended, now = records.last_run(name), datetime.datetime.now(datetime.UTC)
     newest = next((each for each in runs if each.ended_at), None)
     last = records.run_report(ended.dag_id, ended.run_id, node=name) if ended else None
-    certificates, parts = records.certificates_of(name), records.node_parts(name)
+    certificates, parts = records.certificates_of(name, EVENTS_MAX), records.node_parts(name)
     observed = [each for stage in last.stages for each in stage.judgement.observations] if last else []
     figures = plots.strips(observed, peers.bands(last) if last else {}, judged_only=False)
     curves = fleet.curves_of(last) if last else {}

@@ -16,6 +16,7 @@ from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
 from muster.records import certificates
 from muster_criteria.model import Coverage, Finding, Severity, Verdict
 from tests.muster import fleet
+from tests.support.statements import executed
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
 
@@ -205,3 +206,28 @@ def test_a_revalidation_that_could_not_judge_all_ends_no_service_and_renews_no_c
     found = records.certificate_of(NODE)
     assert found
     assert (found.id, bool(found.revoked)) == (first.id, state is not State.PRODUCTION)
+
+
+@pytest.mark.both_dialects
+def test_the_number_of_queries_does_not_grow_with_the_fleet_or_the_certificates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
+    asked = (records.uncertified, records.version_changes, lambda: records.certificates_of("n0"))
+    counts = []
+    for number in range(3):
+        records.add_node(fleet.new_node(f"n{number}"))
+        fleet.qualify(f"n{number}", environment={"driver": "580.1"})
+        move(f"n{number}", State.PRODUCTION, "Ada", "needed now")
+        if number:
+            fleet.qualify("n0", f"again{number}", environment={"driver": "580.1"})
+            fleet.qualify(f"n{number}", f"new{number}", stages=("intake",), environment={"driver": f"590.{number}"})
+        with executed() as statements:
+            for each in asked:
+                each()
+        counts.append(len(statements))
+    assert len(set(counts)) == 1
+    assert records.version_changes() == {f"n{one}": records.VersionChange(f"driver 590.{one}", 0) for one in (1, 2)}
+    assert list(records.uncertified()) == ["n1", "n2"]
+    held = records.certificates_of("n0", 2)
+    assert (len(held), held[0]) == (2, records.certificate_of("n0"))
