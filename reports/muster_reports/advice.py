@@ -52,7 +52,14 @@ STEP = {
 _SOME_UNJUDGED = "Some figures could not be judged: there is no limit for them, and not yet eight similar nodes"
 
 _LEFT_SERVICE = ("production", "qualified")
-OUT_OF_SERVICE = frozenset({"quarantine", "triage", "repair", "rma", "retired"})
+BACK = {
+    "quarantine": ("triage", "repair", "registered"),
+    "triage": ("repair", "registered"),
+    "repair": ("registered",),
+    "rma": ("registered",),
+}
+"""The moves by which a person brings a node back to where it is tested."""
+OUT_OF_SERVICE = BACK.keys() | {"retired"}
 
 
 def next_steps(report: RunReport) -> tuple[str, ...]:
@@ -60,7 +67,7 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
     serves = report.state_after == "production"
     first = (f"Decide, since the verdict is held: {_ways_out(report.node, serves)}.",) if report.why_held else ()
     steps = (*first, *(_part_steps(report, Severity.CRITICAL) or _part_steps(report, Severity.WARNING))[:3])
-    retest = f"then test again: muster qualify {shlex.quote(report.node)}"
+    retest = _retest(report)
     match report.verdict:
         case Verdict.WARN | Verdict.PROVISIONAL if (report.state_before, report.state_after) == _LEFT_SERVICE:
             closing = (
@@ -70,6 +77,8 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
             )
         case Verdict.PASS | Verdict.WARN if _approval_is_asked(report):
             closing = "It does not enter production by itself: approve or refuse it in Airflow (DAG admission)."
+        case Verdict.WARN | Verdict.PROVISIONAL | Verdict.INCONCLUSIVE if serves:
+            closing = "It goes on serving. Remove the cause, if one is named; its next test starts by itself."
         case Verdict.PASS:
             closing = "Nothing to do." if not steps else ""
         case Verdict.WARN:
@@ -96,8 +105,16 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
             closing = f"Nothing was tested. Remove the cause, {retest}"
         case Verdict.FAIL:
             closing = "" if steps else f"Resolve what failed below, {retest}"
+    closing = closing if report.state_after != "retired" else ""
     out = f"The node is out of service: {report.state_after}." if report.state_after in OUT_OF_SERVICE else ""
     return tuple(filter(None, (*steps, closing, out)))
+
+
+def _retest(report: RunReport) -> str:
+    """The way to another test, from where the node is."""
+    name = shlex.quote(report.node)
+    moves = ", ".join(f"muster node move {name} {state} --reason 'why'" for state in BACK.get(report.state_after, ()))
+    return f"then {f'move it back ({moves}) and ' if moves else ''}test again: muster qualify {name}"
 
 
 def _approval_is_asked(report: RunReport) -> bool:

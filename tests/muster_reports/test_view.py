@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 
 import pytest
 
@@ -51,6 +52,16 @@ def test_a_node_that_waits_in_revalidation_is_not_to_be_qualified_by_hand(sample
     report = dataclasses.replace(samples["cpu_pass"], verdict=verdict, state_after="revalidation")
     steps = " ".join(build(report, FULL).next_steps)
     assert "muster qualify" not in steps
+
+
+@pytest.mark.parametrize("verdict", [Verdict.WARN, Verdict.PROVISIONAL, Verdict.INCONCLUSIVE, Verdict.SKIPPED])
+def test_a_node_that_goes_on_serving_is_neither_to_be_approved_nor_to_be_qualified(
+    samples: Samples, verdict: Verdict
+) -> None:
+    report = dataclasses.replace(samples["cpu_pass"], verdict=verdict, state_after="production")
+    steps = " ".join(build(report, FULL).next_steps)
+    assert steps
+    assert not re.search("approv|muster qualify", steps)
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))

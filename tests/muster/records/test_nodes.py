@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import re
 
 import pytest
 from sqlalchemy import text
@@ -15,6 +16,7 @@ from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, 
 from muster.lifecycle.transitions import Evidence, State
 from muster.records.database.engine import writing
 from muster_criteria.model import Coverage, Verdict
+from muster_reports import advice
 from tests.muster import fleet
 
 
@@ -160,6 +162,25 @@ class TestMoves:
             records.move_node("gpu-0001", State.QUARANTINE, actor, reason)
         assert records.get_node("gpu-0001").state is State.REGISTERED
         assert len(records.node_events("gpu-0001")) == 1
+
+    @pytest.mark.parametrize("state", [State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA])
+    @pytest.mark.parametrize("verdict", [Verdict.INCONCLUSIVE, Verdict.SKIPPED, Verdict.FAIL])
+    def test_the_next_step_of_a_report_brings_the_node_back_to_a_test(self, state: State, verdict: Verdict) -> None:
+        records.add_node(fleet.new_node())
+        lease = fleet.begin()
+        for each in (State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA):
+            if each is State.REPAIR is not state:
+                continue
+            records.move_node("gpu-0001", each, "Ada", "a person looks at it")
+            if each is state:
+                break
+        records.finish_run(lease.dag_id, lease.run_id, verdict, "It ended.")
+        records.release_leases(lease.dag_id, lease.run_id, "over")
+        steps = " ".join(advice.next_steps(records.run_report(lease.dag_id, lease.run_id)))
+        for to in re.findall(r"muster node move gpu-0001 (\w+) --reason", steps):
+            records.move_node("gpu-0001", State(to), "Ada", "as the report says")
+        assert "muster qualify gpu-0001" in steps
+        assert records.begin_run(fleet.DAG, "gpu-0001__again", "gpu-0001", "short", "again")
 
     def test_what_a_move_claims_about_a_run_is_looked_up(self) -> None:
         """A full-coverage PASS that the records do not bear out opens nothing."""
