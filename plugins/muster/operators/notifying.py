@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import shlex
 from typing import NamedTuple
 
 from airflow.sdk.module_loading import import_string
@@ -26,11 +27,16 @@ def rule_of(key: str) -> str:
     return key.removeprefix(records.NOTIFICATION).partition("/")[0]
 
 
-def send(key: str, message: bytes, now: datetime.datetime) -> Failure | None:
-    """Send a notification of the outbox by the rule that its key names; returns why it was not sent, None if it was."""
+def send(key: str, message: bytes, now: datetime.datetime, last_error: str = "") -> Failure | None:
+    """Send a notification of the outbox by the rule that its key names; returns why it was not sent, None if it was.
+
+    One that is too old is not sent. ``last_error``: why it was not sent before.
+    """
     content = json.loads(message)
+    if now >= (last := datetime.datetime.fromisoformat(content["last"])):
+        return Failure(f"given up: not sent by {last:%Y-%m-%d %H:%M} UTC{last_error and f' ({last_error})'}", last=True)
     failure = _failure(key, content["known"])
-    return None if failure is None else Failure(failure[:500], now >= datetime.datetime.fromisoformat(content["last"]))
+    return None if failure is None else Failure(failure[:500], last=False)
 
 
 def _failure(key: str, known: dict[str, object]) -> str | None:
@@ -41,7 +47,7 @@ def _failure(key: str, known: dict[str, object]) -> str | None:
         return str(error)
     if rule is None or not rule.notifier:
         lacks = f"MUSTER_MAIL_RULES has no rule {name} with a notifier any more"
-        return f"{lacks}: give one, or `muster mail drop {key} --reason …`"
+        return f"{lacks}: give one, or `muster mail drop {shlex.quote(key)} --reason …`"
     try:
         import_string(rule.notifier)(**rule.arguments)(known)
     except Exception as error:  # a provider's notifier may raise anything; the next delivery tries again

@@ -42,7 +42,7 @@ def deliver_mail(key: str | None = None) -> Delivery:
     """Send what is due in the outbox, mails first, then notifications, or that of ``key`` alone.
 
     What is refused for now waits, longer each time; a mail with a permanent refusal (5xx) is parked, as is a
-    notification that failed for a day. Recipients that the server refuses do not keep the mail from the others. If the
+    notification that was not sent within a day. Recipients that the server refuses keep the mail from no others. If the
     server cannot be reached, all mails stay due.
     """
     now = _now()
@@ -86,21 +86,23 @@ def _send_mails(pending: Sequence[records.OutboxMessage]) -> int:
 
 def _notify(key: str | None, now: datetime.datetime) -> int:
     """Returns how many were sent. A rule that failed is left alone, since each attempt may take half a minute, and
-    what waits behind its notifications is sent.
+    what waits behind its notifications, or behind those that are too old, is sent.
     """
     sent = 0
     down: set[str] = set()
     while True:
-        known = len(down)
+        known, given_up = len(down), False
         for each in _due(key, now, notifications=True, but_of=down):
             rule = notifying.rule_of(each.key)
             if rule in down:
                 continue
-            failure = notifying.send(each.key, records.outbox_message(each.id), now)
-            if failure is not None:
+            failure = notifying.send(each.key, records.outbox_message(each.id), now, each.last_error)
+            if failure is not None and failure.last:
+                given_up = True
+            elif failure is not None:
                 down.add(rule)
             sent += _settle(each, failure and Refusal(failure.reason, permanent=failure.last))
-        if len(down) == known or key is not None:
+        if (len(down) == known and not given_up) or key is not None:
             return sent
 
 

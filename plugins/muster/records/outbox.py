@@ -49,21 +49,26 @@ def outbox_notify(rule: str, about: str, known: Mapping[str, object], due: datet
     ``known``: what its templates know. ``due``: it is not sent before.
     """
     key = f"{NOTIFICATION}{rule}/{about}"
-    last = (due or access.now()) + NOTIFICATION_AGE
-    outbox_add(key, json.dumps({"known": known, "last": last.isoformat()}).encode(), due)
+    outbox_add(key, _notification(known, due or access.now()), due)
     return key
+
+
+def _notification(known: Mapping[str, object], begins: datetime.datetime) -> bytes:
+    return json.dumps({"known": known, "last": (begins + NOTIFICATION_AGE).isoformat()}).encode()
 
 
 def outbox_resend(key: str, person: str, reason: str) -> bool:
     """Make the mail of ``key`` due now, a parked one too; returns whether there is an unsent mail of that key.
 
-    Raises NoPerson without a named person and a reason.
+    A notification is tried for another ``NOTIFICATION_AGE``. Raises NoPerson without a named person and a reason.
     """
     check_decision(person, reason, f"the mail {key} is not sent again")
     with writing() as session:
         row = session.scalar(select(Outbox).where(Outbox.key == key, Outbox.sent_at.is_(None)).with_for_update())
         if row is not None:
             row.retry_at, row.parked_at = None, None
+            if key.startswith(NOTIFICATION):
+                row.message = _notification(json.loads(row.message)["known"], access.now())
             access.write_decision(session, person, reason, f"mail {key} sent again", {"mail": key})
         return row is not None
 

@@ -255,13 +255,13 @@ def test_a_rule_that_is_down_keeps_no_other_waiting_however_much_of_it_is_due(
     connection(monkeypatch, "down", free_port())
     connection(monkeypatch, "chat", port)
     use(monkeypatch, chat("down"))
+    clock = Clock(monkeypatch)
     for node in range(4):
         report_of(f"n{node}")
     use(monkeypatch, chat("down"), chat("chat"))
     report_of("late")
     monkeypatch.setattr(upkeep, "MAILS_AT_ONCE", 3)
-    clock = Clock(monkeypatch)
-    clock.now += datetime.timedelta(days=2)
+    clock.now += datetime.timedelta(hours=1)
     controller = Controller(sink, hostname="127.0.0.1", port=port)
     controller.start()
     try:
@@ -323,17 +323,37 @@ def test_rules_that_cannot_be_read_hold_up_no_mail(
     assert "MUSTER_MAIL_RULES" in records.outbox_pending()[0].last_error
 
 
-def test_a_notification_is_given_up_after_a_day(
+def test_a_notification_is_given_up_after_a_day_without_another_attempt_until_a_person_sends_it_again(
     monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
 ) -> None:
     clock = Clock(monkeypatch)
-    failing(monkeypatch, "chat")
+    tried = failing(monkeypatch, "chat")
     report_of("n1")
     (key,) = [each.key for each in records.outbox_pending()]
     clock.now += datetime.timedelta(hours=23)
     assert deliver(key) == (0, 1, 0)
     clock.now += datetime.timedelta(hours=2)
     assert deliver(key) == (0, 0, 1)
+    assert tried == ["n1"]
+    assert "OSError" in records.outbox_parked()[0].last_error
+    records.outbox_resend(key, "Ada", "the pager works again")
+    assert deliver(key) == (0, 1, 0)
+    assert tried == ["n1", "n1"]
+
+
+def test_what_is_too_old_is_given_up_at_once_and_keeps_nothing_waiting(
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
+) -> None:
+    clock = Clock(monkeypatch)
+    tried = failing(monkeypatch, "chat")
+    monkeypatch.setattr(upkeep, "MAILS_AT_ONCE", 3)
+    for node in range(7):
+        report_of(f"n{node}")
+    clock.now += datetime.timedelta(hours=25)
+    report_of("today")
+    clock.now += datetime.timedelta(minutes=5)
+    assert deliver() == (0, 1, 7)
+    assert tried == ["today"]
 
 
 def test_a_rule_brings_the_digest_of_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
