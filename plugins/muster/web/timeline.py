@@ -33,7 +33,8 @@ def timeline(
 ) -> list[Entry]:
     """The latest ``most`` entries, latest first. A test stands where it ended, or where it began while it runs.
 
-    Of ``bmc`` those readings that show trouble, or a state that is not in order.
+    Of ``bmc`` those readings that show trouble, or a state that is not in order; of expiries those by which no newer
+    certificate was issued.
     """
     found = [*_events(events), *_runs(runs), *_certificates(certificates, now), *_parts(parts), *_bmc(bmc)]
     return sorted(found, key=lambda entry: entry.at, reverse=True)[:most]
@@ -56,7 +57,8 @@ def _certificates(certificates: Sequence[CertificateRecord], now: datetime.datet
         yield Entry(each.issued_at, "certificate", f"{each.id} issued: {each.verdict}")
         if each.revoked_at:
             yield Entry(each.revoked_at, "certificate", f"{each.id} revoked: {each.revoked}")
-        if each.expires_at <= min(now, each.revoked_at or now):
+        followed = any(each.issued_at < other.issued_at <= each.expires_at for other in certificates)
+        if each.expires_at <= min(now, each.revoked_at or now) and not followed:
             yield Entry(each.expires_at, "certificate", f"{each.id} expired")
 
 

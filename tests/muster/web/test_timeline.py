@@ -1,0 +1,30 @@
+"""What a node's history shows of its certificates."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from muster.records import CertificateRecord
+from muster.web.timeline import timeline
+
+NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
+DAY = datetime.timedelta(days=1)
+
+
+def certificate(number: int, issued: float) -> CertificateRecord:
+    """A certificate of 30 days, issued so many days ago."""
+    at = NOW - issued * DAY
+    return CertificateRecord(f"c{number}", "n1", at, at + 30 * DAY, "PASS", at, "", "")
+
+
+@pytest.mark.parametrize(
+    ("issued", "expired"), [((60, 50, 20), []), ((90, 50, 20), ["c0"]), ((60, 50), ["c1"]), ((30,), ["c0"])]
+)
+def test_an_expiry_is_shown_only_if_it_left_the_node_without_a_certificate(
+    issued: tuple[float, ...], expired: list[str]
+) -> None:
+    certificates = [certificate(number, days) for number, days in enumerate(issued)]
+    shown = timeline([], [], certificates[::-1], [], [], NOW, 100)
+    assert [entry.what.split()[0] for entry in shown if entry.what.endswith("expired")] == expired
