@@ -85,16 +85,27 @@ def test_failures_are_ranked_and_each_node_counts_once() -> None:
 
 
 def test_failures_are_ranked_by_vendor_and_firmware_beside_the_nodes_alike() -> None:
-    faults = [Fault("a", "GPU", "gpu0", "r"), Fault("b", "GPU", "gpu0", "r")]
     bios = {"vbios": "1.2"}
+    faults = [Fault("a", "GPU", "gpu0", "r", "acme", bios), Fault("b", "GPU", "gpu0", "r")]
     nodes = [node("a", vendor="acme", versions=bios), node("b"), node("c", vendor="acme", versions=bios)]
     text = section(facts(*nodes, faults=faults), "Failed")
     for row in ("vendor | acme | 1 of 2 | a", "vendor | unknown | 1 of 1 | b", "vbios | 1.2 | 1 of 2 | a"):
         assert row in text
 
 
+def test_a_failure_counts_for_what_the_node_failed_with() -> None:
+    """Both nodes failed with the new driver; one went back to the old one, with which another serves."""
+    new, old = {"driver": "590"}, {"driver": "580"}
+    faults = [Fault(name, "GPU", "gpu0", "r", "acme", new) for name in ("a", "b")]
+    nodes = [node("a", vendor="acme", versions=new), node("b", vendor="other", versions=old), node("c", versions=old)]
+    text = section(facts(*nodes, faults=faults), "Failed")
+    assert "driver | 590 | 2 of 2 | a" in text
+    assert "vendor | acme | 2 of 2 | a" in text
+    assert not {"580", "other"} & set(text.split(" | "))
+
+
 def test_returns_are_counted_by_vendor() -> None:
-    moves = [Move("a", at(9), "repair", "rma", "gpu3 is dead")]
+    moves = [Move("a", at(9), "repair", "rma", "gpu3 is dead", vendor="acme")]
     nodes = [node("a", "rma", vendor="acme"), node("b", vendor="acme"), node("c", "rma")]
     text = section(facts(*nodes, moves=moves), "RMA")
     assert "acme | 1 | 1 | 2 | unknown | 0 | 1 | 1" in text

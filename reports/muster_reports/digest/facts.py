@@ -33,7 +33,7 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-    """A change of state. ``failed``: for a test that failed."""
+    """A change of state. ``failed``: for a test that failed; ``vendor``: of a move to RMA, the machine's."""
 
     node: str
     at: datetime.datetime
@@ -41,6 +41,7 @@ class Move:
     after: str
     reason: str
     failed: bool = False
+    vendor: str = UNKNOWN
 
     @property
     def withdrawn(self) -> bool:
@@ -65,12 +66,17 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A critical finding of a run that failed. ``part``: the class of what is suspected."""
+    """A critical finding of a run that failed. ``part``: the class of what is suspected.
+
+    ``vendor``, ``versions``: the machine's, its driver's and its firmware's when the run began.
+    """
 
     node: str
     part: str
     device: str
     run_id: str
+    vendor: str = UNKNOWN
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ import pytest
 
 from muster import records
 from muster.lifecycle.transitions import State
+from muster_criteria.model import Verdict
 from tests.muster import fleet
 
 HOUR = datetime.timedelta(hours=1)
@@ -54,3 +55,22 @@ def test_an_adopted_node_is_no_delivery_and_vendor_firmware_and_failed_stage_are
         ("FAIL", "short", ("intake",))
     ]
     assert records.fleet_facts(now - HOUR, now + HOUR, labels={"vendor": "acme"}).scope == "--label=vendor=acme"
+
+
+@pytest.mark.both_dialects
+@pytest.mark.usefixtures("fleet_db")
+def test_a_failure_and_a_return_count_for_the_machine_and_the_driver_of_that_time() -> None:
+    records.add_node(fleet.new_node("a"))
+    lease = fleet.begin("a")
+    fleet.do_stage(lease, "intake", Verdict.FAIL, {"driver": "590", "vendor": "First"}, findings=(fleet.finding(),))
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    for state in (State.TRIAGE, State.RMA):
+        records.move_node("a", state, "petra", "it goes back")
+    records.replace_node("a", "petra", "the new one is here", host_key=fleet.host_key("new"))
+    fleet.qualify("a", "a__again", environment={"driver": "580", "vendor": "Second"})
+    now = datetime.datetime.now(datetime.UTC)
+    found = records.fleet_facts(now - HOUR, now + HOUR)
+    assert (found.nodes["a"].vendor, found.nodes["a"].versions) == ("Second", {"driver": "580"})
+    assert [(fault.vendor, fault.versions) for fault in found.faults] == [("First", {"driver": "590"})]
+    assert [move.vendor for move in found.moves if move.after == "rma"] == ["First"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import collections
 import datetime
 import shlex
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from muster.lifecycle.certificate import WATCHED
@@ -21,7 +23,8 @@ def fleet_facts(
 ) -> facts.Facts:
     """The facts of the nodes that have all of ``labels``, real or simulated ones.
 
-    The vendor of a node is its label ``vendor``, else who made the machine, as its firmware says.
+    The vendor of a node is its label ``vendor``, else who made the machine, as its firmware says. Faults, and moves to
+    RMA, have the vendor and the firmware that the node reported last by then.
     """
     chosen = labels or {}
     scope = [*(["--simulated"] if simulated else []), *(f"--label={name}={text}" for name, text in chosen.items())]
@@ -42,12 +45,13 @@ def fleet_facts(
                 node.state,
                 node.added_at,
                 at,
-                str(node.labels.get("vendor") or reported.get(node.name, {}).get("vendor") or facts.UNKNOWN),
-                {part: text for part, text in reported.get(node.name, {}).items() if part in WATCHED},
+                _vendor(node.labels, reported.get(node.name, {})),
+                _versions(reported.get(node.name, {})),
             )
             for node, at in session.execute(query.where(Node.simulated == simulated, Node.added_at < until))
             if chosen.items() <= node.labels.items()
         }
+        labelled = dict(session.execute(select(Node.name, Node.labels)))
         entered = (
             select(Event.node, func.min(Event.at))
             .where(Event.to_state == "production", Event.from_state != "production")
@@ -61,6 +65,10 @@ def fleet_facts(
             if name in nodes and name not in adopted and since <= at < until
         }
         events = select(Event).where(Event.at >= since, Event.at < until, Event.from_state != Event.to_state)
+        changes = list(session.scalars(events.order_by(Event.at, Event.id)))
+        critical = list(session.execute(_critical(since, until)))
+        concerned = {row.node for row in changes if row.to_state == "rma"} | {node for node, *_ in critical}
+        past = _past(session, concerned, until)
         moves = [
             facts.Move(
                 row.node,
@@ -69,8 +77,9 @@ def fleet_facts(
                 row.to_state,
                 row.reason,
                 row.evidence.get("verdict") == str(Verdict.FAIL),
+                _vendor(labelled[row.node], _at(past[row.node], row.at)) if row.to_state == "rma" else facts.UNKNOWN,
             )
-            for row in session.scalars(events.order_by(Event.at, Event.id))
+            for row in changes
         ]
         ended = select(Run).where(Run.ended_at >= since, Run.ended_at < until, Run.verdict.is_not(None))
         failed, tested = _stages(session, since, until)
@@ -89,21 +98,58 @@ def fleet_facts(
             for run in session.scalars(ended)
             if run.ended_at is not None
         ]
-        critical = (
-            select(Run.node, FindingRow.fault_class, FindingRow.device, Run.run_id)
-            .join(StageRecord, FindingRow.stage == StageRecord.id)
-            .join(Run, StageRecord.run == Run.id)
-            .where(
-                Run.ended_at >= since,
-                Run.ended_at < until,
-                Run.verdict == str(Verdict.FAIL),
-                StageRecord.current,
-                FindingRow.severity == str(Severity.CRITICAL),
-                FindingRow.waived == "",
-            )
-        )
-        faults = [facts.Fault(*row) for row in session.execute(critical)]
+        faults = [
+            facts.Fault(node, part, device, run_id, _vendor(labelled[node], was), _versions(was))
+            for node, part, device, run_id, began in critical
+            for was in [_at(past[node], began)]
+        ]
     return facts.Facts(since, until, nodes, moves, runs, faults, delivered, shlex.join(scope))
+
+
+def _critical(since: datetime.datetime, until: datetime.datetime) -> Select[str, str, str, str, datetime.datetime]:
+    return (
+        select(Run.node, FindingRow.fault_class, FindingRow.device, Run.run_id, Run.started_at)
+        .join(StageRecord, FindingRow.stage == StageRecord.id)
+        .join(Run, StageRecord.run == Run.id)
+        .where(
+            Run.ended_at >= since,
+            Run.ended_at < until,
+            Run.verdict == str(Verdict.FAIL),
+            StageRecord.current,
+            FindingRow.severity == str(Severity.CRITICAL),
+            FindingRow.waived == "",
+        )
+    )
+
+
+def _vendor(labels: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+    return str(labels.get("vendor") or environment.get("vendor") or facts.UNKNOWN)
+
+
+def _versions(environment: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(environment[name]) for name in WATCHED if environment.get(name)}
+
+
+Past = list[tuple[datetime.datetime, Mapping[str, Any]]]
+"""When each run of a node began that measured intake, and what it reported."""
+
+
+def _past(session: Session, nodes: Collection[str], until: datetime.datetime) -> dict[str, Past]:
+    """What was reported under these names, of earlier machines too."""
+    query = (
+        select(Run.node, Run.started_at, Run.environment)
+        .join(StageRecord, StageRecord.run == Run.id)
+        .where(Run.node.in_(nodes), Run.started_at < until, StageRecord.stage == "intake", StageRecord.measured > 0)
+        .order_by(Run.id)
+    )
+    found: dict[str, Past] = collections.defaultdict(list)
+    for node, began, environment in session.execute(query):
+        found[node].append((began, environment))
+    return found
+
+
+def _at(past: Past, at: datetime.datetime) -> Mapping[str, Any]:
+    return next((environment for began, environment in reversed(past) if began <= at), {})
 
 
 def _environments(session: Session) -> dict[str, dict[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 
-from muster_reports.digest.facts import UNKNOWN, Facts, Node, Section
+from muster_reports.digest.facts import UNKNOWN, Facts, Fault, Node, Section
 from muster_reports.text import plural
 
 ORDER = 2
@@ -17,18 +17,21 @@ def section(facts: Facts) -> Section | None:
     failed = {fault.node for fault in facts.faults if fault.node in facts.nodes}
     if not failed:
         return Section("Failed", "No node failed a test.")
-    suspected: dict[str, set[str]] = collections.defaultdict(set)
-    for fault in facts.faults:
-        suspected[fault.node].add(fault.part)
+    alike: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
+    for each in facts.nodes.values():
+        for trait in _traits(each, each):
+            alike[trait].add(each.name)
     kinds: dict[str, dict[str, set[str]]] = collections.defaultdict(lambda: collections.defaultdict(set))
-    for name in failed:
-        for kind, value in [*(("suspected", part) for part in suspected[name]), *_traits(facts.nodes[name])]:
-            kinds[kind][value].add(name)
-    fleet = collections.Counter(trait for node in facts.nodes.values() for trait in _traits(node))
+    for fault in facts.faults:
+        if fault.node in failed:
+            kinds["suspected"][fault.part].add(fault.node)
+            for kind, value in _traits(facts.nodes[fault.node], fault):
+                kinds[kind][value].add(fault.node)
     rows, bars = [], []
     for kind, groups in kinds.items():
         for value, nodes in sorted(groups.items(), key=lambda each: (-len(each[1]), each[0]))[:ROWS]:
-            of = f" of {fleet[kind, value]}" if (kind, value) in fleet else ""
+            # A node that failed with what it does not have any more is one of those that had it.
+            of = "" if kind == "suspected" else f" of {len(alike[kind, value] | nodes)}"
             rows.append((kind, value, f"{len(nodes)}{of}", min(nodes)))
             bars.append(len(nodes) / len(failed))
     return Section(
@@ -39,14 +42,14 @@ def section(facts: Facts) -> Section | None:
         tuple(bars),
         columns=("node", "suspected", "device", "run", "rack", "SKU", "vendor"),
         behind=tuple(
-            (fault.node, fault.part, fault.device, fault.run_id, node.rack, node.sku, node.vendor)
+            (fault.node, fault.part, fault.device, fault.run_id, node.rack, node.sku, fault.vendor)
             for fault in facts.faults
             if (node := facts.nodes.get(fault.node))
         ),
     )
 
 
-def _traits(node: Node) -> list[tuple[str, str]]:
-    """(kind, value) of what nodes that fail may have in common."""
-    firmware = sorted(node.versions.items()) or [("firmware", UNKNOWN)]
-    return [("rack", node.rack or "none"), ("SKU", node.sku), ("vendor", node.vendor), *firmware]
+def _traits(node: Node, machine: Node | Fault) -> list[tuple[str, str]]:
+    """(kind, value) of what nodes that fail may have in common. ``machine``: the node now, or as it failed."""
+    firmware = sorted(machine.versions.items()) or [("firmware", UNKNOWN)]
+    return [("rack", node.rack or "none"), ("SKU", node.sku), ("vendor", machine.vendor), *firmware]

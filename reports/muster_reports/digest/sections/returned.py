@@ -16,10 +16,11 @@ def section(facts: Facts) -> Section | None:
     there = collections.Counter(node.vendor for node in facts.nodes.values() if node.state == "rma")
     went: dict[str, set[str]] = collections.defaultdict(set)
     for move in sent:
-        went[facts.nodes[move.node].vendor].add(move.node)
+        went[move.vendor].add(move.node)
     if not sent and not there:
         return None
-    all_of = collections.Counter(node.vendor for node in facts.nodes.values() if node.state != "retired")
+    present = {(node.vendor, node.name) for node in facts.nodes.values() if node.state != "retired"}
+    all_of = collections.Counter(vendor for vendor, _ in present | {(move.vendor, move.node) for move in sent})
     vendors = sorted(set(went) | set(there), key=lambda vendor: (-len(went[vendor]), vendor))
     return Section(
         "RMA",
@@ -27,6 +28,6 @@ def section(facts: Facts) -> Section | None:
         ("vendor", "sent", "there now", "of its nodes"),
         tuple((vendor, str(len(went[vendor])), str(there[vendor]), str(all_of[vendor])) for vendor in vendors),
         columns=("node", "vendor", "at", "reason"),
-        behind=tuple((move.node, facts.nodes[move.node].vendor, when(move.at), move.reason) for move in sent)
+        behind=tuple((move.node, move.vendor, when(move.at), move.reason) for move in sent)
         + tuple((node.name, node.vendor, "there now", "") for node in facts.nodes.values() if node.state == "rma"),
     )
