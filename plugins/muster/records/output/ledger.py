@@ -51,7 +51,7 @@ def fleet_facts(
             for node, at in session.execute(query.where(Node.simulated == simulated, Node.added_at < until))
             if chosen.items() <= node.labels.items()
         }
-        labelled = dict(session.execute(select(Node.name, Node.labels)).tuples().all())
+        labelled = {row.name: row.labels for row in session.execute(select(Node.name, Node.labels))}
         entered = (
             select(Event.node, func.min(Event.at))
             .where(Event.to_state == "production", Event.from_state != "production")
