@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import Annotated
 
 import typer
@@ -12,7 +11,6 @@ from muster.cli.adoption import Reason, given
 from muster.cli.dry import DryRun, rehearsed, risks
 from muster.cli.messages import messages
 from muster.cli.options import AsJson, AsWho
-from muster.errors import MusterError
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -20,7 +18,7 @@ app = typer.Typer(no_args_is_help=True)
 @messages
 def waive(
     finding: Annotated[str, typer.Argument(help="The finding's id, as reports and `muster runs show` give it.")],
-    until: Annotated[str, typer.Option(help="The day (YYYY-MM-DD, UTC) on which it ends.")],
+    until: Annotated[str, typer.Option(help="The last day (YYYY-MM-DD, UTC) on which it holds.")],
     reason: Reason,
     who: AsWho = "",
     dry_run: DryRun = False,
@@ -32,11 +30,11 @@ def waive(
     from muster import records
 
     with rehearsed(dry_run):
-        waiver = records.waive_finding(finding, _day(until), show.person(who), given(reason))
+        waiver = records.waive_finding(finding, records.end_of(until), show.person(who), given(reason))
         what = f"{waiver.rule} of {waiver.metric} on {waiver.subject or f'{waiver.device} of {waiver.node}'}"
         typer.echo(f"waiver {'(not given)' if dry_run else waiver.id}: {what} is waived {waiver}")
         if dry_run:
-            risks(waiver.node, [f"{what} no longer fails a test until {waiver.until:%Y-%m-%d}, however bad it gets"])
+            risks(waiver.node, [f"{what} no longer fails a test until {waiver.last_day}, however bad it gets"])
     if not dry_run:
         typer.echo(f"recorded verdicts stay; test again: muster qualify {waiver.node} --reason '…'")
 
@@ -58,7 +56,7 @@ def list_(
         ["id", "finding", "what", "on", "until", "by", "reason", ""],
         [
             [each.id, each.finding, f"{each.rule} of {each.metric}", each.subject or f"{each.device} of {each.node}",
-             show.when(each.until), each.person, each.reason, "revoked" if each.revoked_at else ""]
+             str(each.last_day), each.person, each.reason, "revoked" if each.revoked_at else ""]
             for each in waivers
         ],
         empty="nothing is waived",
@@ -79,11 +77,3 @@ def revoke(
     with rehearsed(dry_run):
         ended = records.revoke_waiver(waiver, show.person(who), given(reason))
         typer.echo(f"waiver {waiver} of {ended.finding} on {ended.node} {'would be' if dry_run else 'is'} revoked")
-
-
-def _day(text: str) -> datetime.datetime:
-    try:
-        day = datetime.date.fromisoformat(text.strip())
-    except ValueError:
-        raise MusterError(f"--until {text!r} is not a date: write it as 2026-12-31") from None
-    return datetime.datetime.combine(day, datetime.time(), datetime.UTC)

@@ -151,5 +151,5 @@ from muster.records.verdicts import (
     record_unanswered,
     stage_passes,
 )
-from muster.records.waivers import list_waivers, revoke_waiver, waive_finding, waivers_at
+from muster.records.waivers import end_of, list_waivers, revoke_waiver, waive_finding, waivers_at
 from muster.records.withdrawals import breaker, keep_in_service

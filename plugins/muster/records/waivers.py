@@ -22,6 +22,15 @@ from muster_criteria.context.waivers import Machine, Waiver
 from muster_criteria.model import Finding, Judgement, Severity
 
 
+def end_of(day: str) -> datetime.datetime:
+    """The moment (UTC) at which a waiver ends whose last day is YYYY-MM-DD. Raises BadWaiver if it is no day."""
+    try:
+        last = datetime.date.fromisoformat(day.strip())
+    except ValueError:
+        raise BadWaiver(f"{day!r} is not a date: name the waiver's last day as 2026-12-31") from None
+    return datetime.datetime.combine(last, datetime.time(), datetime.UTC) + datetime.timedelta(days=1)
+
+
 def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason: str) -> Waiver:
     """Waive a finding until a moment: from the next test on, it alone does not fail its stage.
 
@@ -32,7 +41,8 @@ def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason
     check_decision(person, reason, f"{finding_id} is not waived")
     moment = access.now()
     if until <= moment:
-        raise BadWaiver(f"a waiver until {until:%Y-%m-%d %H:%M} UTC would be over already: give a later date")
+        last = (until - datetime.timedelta.resolution).date()
+        raise BadWaiver(f"a waiver until {last} would be over already: give a later date")
     with writing() as session:
         query = (
             select(FindingRow, Run.started_at, StageRecord.recorded_at)

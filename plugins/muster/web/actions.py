@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -110,13 +109,10 @@ class Change:
         return f"{moved.name}: {to}"
 
     def _waive(self, dry_run: bool) -> str:
-        try:
-            day = datetime.datetime.strptime(self.until, "%Y-%m-%d").replace(tzinfo=datetime.UTC)
-        except ValueError:
-            raise MusterError("name the last day of the waiver as YYYY-MM-DD") from None
+        end = records.end_of(self.until)
         if self.finding not in {each.finding.id for each in records.open_findings(self.node)}:
             raise MusterError(f"{self.node} has no open finding {self.finding!r}")
-        waiver = records.waive_finding(self.finding, day + datetime.timedelta(days=1), self.person, self.reason)
+        waiver = records.waive_finding(self.finding, end, self.person, self.reason)
         return f"{waiver.rule} of {waiver.metric} is waived {waiver}; test the node again"
 
     def _keep(self, dry_run: bool) -> str:

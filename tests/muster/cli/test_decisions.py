@@ -104,7 +104,9 @@ class TestWaivers:
         status, out, _ = muster("waive", finding, "--until", DAY, *WHY)
         assert status == 0
         assert out.splitlines()[0] == f"waiver 1: floor of gemm_rate on gpu G-3 is waived by Ada until {DAY}: because"
-        assert f"1\t{finding}\tfloor of gemm_rate\tgpu G-3\t{DAY} 00:00\tAda\tbecause" in muster("waivers", "list")[1]
+        assert f"1\t{finding}\tfloor of gemm_rate\tgpu G-3\t{DAY}\tAda\tbecause" in muster("waivers", "list")[1]
+        (given,) = records.list_waivers()
+        assert given.until == datetime.datetime.fromisoformat(f"{DAY}T00:00+00:00") + datetime.timedelta(days=1)
         assert f"{finding} by Ada until {DAY}: because\n" in muster("node", "show", NODE)[1]
         assert json.loads(muster("waivers", "list", "--node", NODE, "--json")[1])[0]["person"] == "Ada"
         lease = fleet.fail(run_id="again")
@@ -121,8 +123,8 @@ class TestWaivers:
         ("args", "sentence"),
         [
             (["f-000000000000", "--until", DAY, *WHY], "no finding 'f-000000000000' is recorded"),
-            (["f-0", "--until", "soon", *WHY], "--until 'soon' is not a date"),
-            (["f-0", "--until", "2020-01-01", *WHY], "a waiver until 2020-01-01 00:00 UTC would be over already"),
+            (["f-0", "--until", "soon", *WHY], "'soon' is not a date"),
+            (["f-0", "--until", "2020-01-01", *WHY], "a waiver until 2020-01-01 would be over already"),
             (["f-0", "--until", DAY, "--reason", " ", "--as", "Ada"], "a decision needs a reason"),
             (["f-0", "--until", DAY, "--reason", "x", "--as", "root"], "'root' is not a person"),
         ],

@@ -53,7 +53,8 @@ def test_a_finding_is_waived_from_the_page(client: TestClient) -> None:
     }
     assert client.post("/node/n1", data=form, follow_redirects=False).status_code == 303
     (waiver,) = records.list_waivers(node="n1")
-    assert (waiver.person, waiver.until.isoformat()[:10]) == ("ada", "2999-01-02")
+    assert (waiver.person, waiver.last_day.isoformat()) == ("ada", "2999-01-01")
+    assert waiver.until.isoformat() == "2999-01-02T00:00:00+00:00"
 
 
 def test_a_finding_of_another_node_is_not_waived(client: TestClient) -> None:

@@ -44,8 +44,13 @@ class Waiver:
         """Returns whether it is in effect at that moment."""
         return self.revoked_at is None and now < self.until
 
+    @property
+    def last_day(self) -> datetime.date:
+        """The last day (UTC) on which it is in effect."""
+        return (self.until - datetime.timedelta.resolution).date()
+
     def __str__(self) -> str:
-        return f"by {self.person} until {self.until:%Y-%m-%d}: {self.reason}"
+        return f"by {self.person} until {self.last_day}: {self.reason}"
 
 
 @dataclasses.dataclass(frozen=True)
