@@ -74,6 +74,10 @@ def record_reevaluation(
         if row.verdict != verdict:
             row.verdict = str(verdict)
             session.flush()
+            held, inconclusive = node.held_run, node.inconclusive
             close(session, row, node, verdict)
+            if State(node.state) is State.PRODUCTION:
+                # What later runs of a node that serves found stands.
+                node.held_run, node.inconclusive = node.held_run or held, inconclusive
         row.state_after = node.state
         return access.to_run(row)

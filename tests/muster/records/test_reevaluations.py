@@ -9,6 +9,8 @@ import pytest
 from muster import records
 from muster.errors import IllegalMove, NodeLeased
 from muster.lifecycle.transitions import STAGES, State
+from muster.records.database.engine import writing
+from muster.records.database.models import Node
 from muster_criteria.model import Coverage, Gap, Judgement, Lack, Verdict
 from tests.muster import fleet
 
@@ -107,6 +109,17 @@ def test_a_node_that_serves_is_judged_again_too(waiting: records.RunRecord, verd
     assert again(waiting, verdict).state_after is then
     assert records.get_node(NODE).state is then
     assert (OPEN in records.stage_passes()[NODE]) is (verdict is Verdict.PASS)
+
+
+def test_what_later_runs_left_open_stays_open(waiting: records.RunRecord) -> None:
+    """Of a later run that failed and is held, and of inconclusive ones."""
+    records.move_node(NODE, State.PRODUCTION, "ada", "we need it")
+    with writing() as session:
+        row = session.get_one(Node, NODE)
+        row.held_run, row.inconclusive = f"{fleet.DAG}/later", 2
+    assert again(waiting, Verdict.PASS).state_after is State.PRODUCTION
+    node = records.get_node(NODE)
+    assert (node.held_run, node.inconclusive) == (f"{fleet.DAG}/later", 2)
 
 
 def test_only_what_stands_and_is_provisional_is_reevaluated(waiting: records.RunRecord) -> None:
