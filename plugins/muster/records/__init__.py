@@ -113,6 +113,7 @@ from muster.records.schedulers import (
     change_carried_out,
     claim_change,
     drain_again,
+    forget_test_job,
     mark_again,
     note_difference,
     note_ended_job,
