@@ -34,8 +34,8 @@ from muster.admission.entry import admit, move
 from muster.cli.check import of_controller
 from muster.errors import BadScheduler, IllegalMove, LeftAlone, MusterError, Preempted, SchedulerDown
 from muster.integration import closing
-from muster.lifecycle.transitions import SERVING, State
-from muster.operators import claims, qualification, revalidation
+from muster.lifecycle.transitions import SERVING, STAGES, State
+from muster.operators import claims, provisional, qualification, revalidation
 from muster.records import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet
@@ -94,6 +94,22 @@ def test_a_node_that_fails_before_its_admission_is_closed_for_what_failed(nodes:
     for state in (State.TRIAGE, State.REPAIR):
         move(NODE, state, "Ada", "another word")
     assert line(nodes) == failed, "what is wrong stays visible"
+
+
+def test_a_node_that_a_reevaluation_fails_is_closed_at_once(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    placed()
+    lease = fleet.begin()
+    for stage in STAGES:
+        fleet.do_stage(lease, stage, Verdict.PROVISIONAL if stage == "performance" else Verdict.PASS)
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "Not judged.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
+    assert line(nodes) == THERE
+    failed = fleet.judgement("performance", Verdict.FAIL, findings=(fleet.FINDING,))
+    monkeypatch.setattr(provisional, "_final_verdicts", lambda *_: [(fleet.result("performance")[0], failed)])
+    monkeypatch.setattr(provisional.mailing, "send_report", lambda *_, **__: "")
+    assert list(provisional.reevaluate_provisional()) == [NODE]
+    assert "muster:" in line(nodes)
 
 
 def test_a_change_waits_while_the_scheduler_is_down_and_the_node_is_neither_admitted_nor_idle(nodes: Path) -> None:
