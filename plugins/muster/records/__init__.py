@@ -37,7 +37,7 @@ from muster.records.fleet.peers import (
 )
 from muster.records.fleet.revisions import load_revision
 from muster.records.fleet.running import running_versions
-from muster.records.fleet.signs import last_tests, note_refusal, refusals, signs
+from muster.records.fleet.signs import certificate_ends, last_tests, note_refusal, refusals, signs
 from muster.records.fleet.xids import XidRecord, by_boot, part_of, recorded_xids
 from muster.records.leases import (
     acquire_lease,
@@ -150,7 +150,7 @@ from muster.records.verdicts import (
     open_findings,
     record_approval,
     record_unanswered,
-    stage_passes,
+    stage_tests,
 )
 from muster.records.waivers import list_waivers, revoke_waiver, waive_finding, waivers_at
 from muster.records.withdrawals import breaker, keep_in_service
