@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from sqlalchemy import select
 
 from muster import records
 from muster.errors import IllegalMove, NodeLeased
 from muster.lifecycle.transitions import STAGES, State
 from muster.records.database.engine import writing
-from muster.records.database.models import Node
+from muster.records.database.models import CertificateRow, Node
 from muster_criteria.model import Coverage, Gap, Judgement, Lack, Verdict
 from tests.muster import fleet
 
@@ -109,6 +110,18 @@ def test_a_node_that_serves_is_judged_again_too(waiting: records.RunRecord, verd
     assert again(waiting, verdict).state_after is then
     assert records.get_node(NODE).state is then
     assert (OPEN in records.stage_tests()[NODE]) is (verdict is not Verdict.FAIL)
+
+
+@pytest.mark.parametrize("held", ["", f"{fleet.DAG}/later"])
+def test_a_pass_of_a_node_that_serves_renews_its_certificate(waiting: records.RunRecord, held: str) -> None:
+    """Its tests end PROVISIONAL and renew nothing, and it does not enter production again."""
+    records.move_node(NODE, State.PRODUCTION, "ada", "we need it")
+    with writing() as session:
+        session.get_one(Node, NODE).held_run = held
+        for certificate in session.scalars(select(CertificateRow)):
+            certificate.expires_at = certificate.issued_at
+    again(waiting, Verdict.PASS)
+    assert list(records.uncertified()) == ([NODE] if held else [])
 
 
 def test_what_later_runs_left_open_stays_open(waiting: records.RunRecord) -> None:
