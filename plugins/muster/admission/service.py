@@ -33,8 +33,11 @@ BROKEN = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA})
 
 _SECOND = datetime.timedelta(seconds=1)
 """Schedulers record the second in which a node was created."""
-_REMOVED = "it is admitted, and somebody removed Muster's marks from it in {}: set them again, or withdraw it"
-_OTHER = "it is admitted, and {} shows it without Muster's marks and newer than its last test: perhaps another machine"
+_REMOVED = (
+    "it is admitted, and somebody removed Muster's marks from it in {cluster}: a whole test that passes sets them again "
+    "(`muster revalidate {node}`), or withdraw it with `muster node move {node} quarantine --reason …`"
+)
+_OTHER = "it is admitted, and {cluster} shows it without Muster's marks and newer than its last test: perhaps another machine"
 
 
 def allocation(node: str) -> Allocation:
@@ -298,7 +301,7 @@ def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
     removed = removed and not _tested_since(place.node, place.done_at)
     other = lost_marks and not removed and not _tested_since(place.node, created)
     lost = _REMOVED if removed else _OTHER if other else ""
-    difference = difference_of(place, shown) or lost.format(place.cluster)
+    difference = difference_of(place, shown) or lost.format(cluster=place.cluster, node=place.node)
     verify = shown.foreign if shown is not None and shown.verify else ""
     if (place.difference, place.verify) != (difference, verify):
         records.note_difference(place.node, difference, verify)
