@@ -62,10 +62,10 @@ def test_a_report_before_the_last_whole_test_demands_none(serving: Path, monkeyp
     assert "job 7 of alice" in planned()[0]
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
     passed = {NODE: dict.fromkeys(idle_fleet.STAGES, later)}
-    monkeypatch.setattr(records, "stage_passes", lambda: passed)
+    monkeypatch.setattr(records, "stage_tests", lambda: passed)
     assert planned()[0] == ""
     reports.receive([{"id": "r", "kind": "returned", "nodes": [NODE]}])
-    monkeypatch.setattr(records, "stage_passes", lambda: {NODE: {"intake": later}})
+    monkeypatch.setattr(records, "stage_tests", lambda: {NODE: {"intake": later}})
     assert planned()[0]
 
 

@@ -148,7 +148,7 @@ class AdmissionBackend(Protocol):
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
         """Open the node to users' jobs, and show ``mark`` beside it. Somebody else's drain stays.
 
-        Raises LeftAlone if somebody else closed it, or it is closed and apart.
+        Raises LeftAlone if somebody else closed it, or it is apart, and closed or still to be marked.
         """
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:

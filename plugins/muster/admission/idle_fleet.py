@@ -42,17 +42,20 @@ def known(nodes: Sequence[NodeRecord], now: datetime.datetime) -> Mapping[str, A
     of which something grave was reported since its last whole test, or whose certificate holds no longer, takes the
     whole test before the others.
     """
-    passes = records.stage_passes()
+    tested = records.stage_tests()
     idle = service.idle([node.name for node in nodes if node.state is State.PRODUCTION])
     signs = dict(records.signs(now - SIGNS_FOR))
     due: dict[str, tuple[str, datetime.datetime | None]] = {}  # why a test is requested, and since when
     for node, each in records.reported(now - SIGNS_FOR).items():
         sign = signs.get(node, Signs())
         signs[node] = dataclasses.replace(sign, xids=sign.xids + each.xids)
-        passed = passes.get(node, {})
-        if each.urgent_at and (len(passed) < len(STAGES) or min(passed.values()) < each.urgent_at):
+        if each.urgent_at and not _whole_test_since(each.urgent_at, tested.get(node, {})):
             due[node] = each.urgent, each.urgent_at
-    due |= {node: (f"its certificate holds no longer: {why}", None) for node, why in records.uncertified().items()}
+    ended = records.certificate_ends()
+    for node, why in records.uncertified().items():
+        # One whose whole test renewed nothing, as a PROVISIONAL stage does not, takes the next one in its turn.
+        if node not in ended or not _whole_test_since(ended[node], tested.get(node, {})):
+            due[node] = f"its certificate holds no longer: {why}", ended.get(node)
     due |= {node: (f"requested: {each.requested}", each.since) for node, each in idle.items() if each.requested}
     tests = records.last_tests()
     for node in due.keys() | tests.keys():
@@ -73,8 +76,12 @@ def known(nodes: Sequence[NodeRecord], now: datetime.datetime) -> Mapping[str, A
         "now": now,
         "idle": idle,
         "leased": {lease.node for lease in records.live_leases()},
-        "passes": passes,
+        "passes": tested,
         "limits": limits(now),
         "signs": signs,
         "barred": lambda node: breakers[node.simulated],
     }
+
+
+def _whole_test_since(moment: datetime.datetime, tested: Mapping[str, datetime.datetime]) -> bool:
+    return len(tested) == len(STAGES) and min(tested.values()) >= moment

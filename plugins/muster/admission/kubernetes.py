@@ -100,8 +100,8 @@ class Kubernetes:
         self._api.begin()
         node = self._node(name)
         self._refuse(name, node, mark)
-        if self._seen(node).apart:
-            return
+        if apart := self._seen(node).apart:
+            raise LeftAlone(f"{name} is not marked as admitted in Kubernetes yet: it is {apart}")
 
         def decide(now: dict[str, Any]) -> Mapping[str, Any]:
             self._refuse(name, now, mark)  # somebody may have closed it since

@@ -33,8 +33,11 @@ BROKEN = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA})
 
 _SECOND = datetime.timedelta(seconds=1)
 """Schedulers record the second in which a node was created."""
-_REMOVED = "it is admitted, and somebody removed Muster's marks from it in {}: set them again, or withdraw it"
-_OTHER = "it is admitted, and {} shows it without Muster's marks and newer than its last test: perhaps another machine"
+_REMOVED = (
+    "it is admitted, and somebody removed Muster's marks from it in {cluster}: a whole test that passes sets them again "
+    "(`muster revalidate {node}`), or withdraw it with `muster node move {node} quarantine --reason …`"
+)
+_OTHER = "it is admitted, and {cluster} shows it without Muster's marks and newer than its last test: perhaps another machine"
 
 
 def allocation(node: str) -> Allocation:
@@ -127,8 +130,14 @@ def step_of_test(node: str) -> tuple[str, ...]:
     Raises Preempted if the job is over, SchedulerDown.
     """
     place, tests = _tests_of(node)
-    if place is None or tests is None or not place.test_job:
+    if place is None or tests is None:
         return ()
+    if not place.test_job:
+        # A test that is no job withdraws the node first: this one was begun as a job, which was ended.
+        if place.state is not State.REVALIDATION or place.wanted != records.ADMITTED:
+            return ()
+        records.note_test_job(node, "", preempted=True)
+        raise Preempted(f"the test of {node} is over: its job was ended, and {place.cluster} may run others there")
     words = tests.step(place.test_job)
     if words is not None:
         return words
@@ -150,13 +159,13 @@ def preempted(node: str) -> bool:
     return False
 
 
-def end_test(node: str) -> str:
+def end_test(node: str, job: str | None = None) -> str:
     """End the node's test job, if it has one; repeated by ``reconcile`` until the scheduler has confirmed it.
 
-    Returns why it may run on, "" if it does not.
+    ``job``: this one alone; another run may have taken the node since. Returns why it may run on, "" if it does not.
     """
     place = records.scheduler_place(node)
-    if place is None or not place.test_job:
+    if place is None or not place.test_job or job not in (None, place.test_job):
         return ""
     try:
         if tests := backend_of(place.cluster).tests:
@@ -164,7 +173,7 @@ def end_test(node: str) -> str:
     except MusterError as error:
         log.warning("the test job of %s is ended later: %s", node, error)
         return str(error)
-    records.note_test_job(node, "")
+    records.forget_test_job(node, place.test_job)
     return ""
 
 
@@ -247,10 +256,11 @@ def reconcile() -> list[str]:
     A cluster that does not answer is left after its first change: its others wait for the next call.
     """
     down: set[str] = set()
+    places = records.scheduler_places()  # before the leases: a run that begins now has another job
     leased = {lease.node for lease in records.live_leases()}
-    for place in records.scheduler_places():
+    for place in places:
         if place.test_job and place.node not in leased:
-            end_test(place.node)  # its run is over, or its process died
+            end_test(place.node, place.test_job)  # its run is over, or its process died
     for place in records.scheduler_places(waiting=True):
         if place.cluster not in down and carry_out(place.node) and _is_down(place.cluster, place.name):
             down.add(place.cluster)
@@ -291,7 +301,7 @@ def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
     removed = removed and not _tested_since(place.node, place.done_at)
     other = lost_marks and not removed and not _tested_since(place.node, created)
     lost = _REMOVED if removed else _OTHER if other else ""
-    difference = difference_of(place, shown) or lost.format(place.cluster)
+    difference = difference_of(place, shown) or lost.format(cluster=place.cluster, node=place.node)
     verify = shown.foreign if shown is not None and shown.verify else ""
     if (place.difference, place.verify) != (difference, verify):
         records.note_difference(place.node, difference, verify)

@@ -112,12 +112,12 @@ class Webhook:
         }
 
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
-        """Send the admission. Raises LeftAlone if somebody else closed the node, or the receiver answers 409."""
+        """Send the admission. Raises LeftAlone if somebody else closed the node, it is apart, or the receiver answers 409."""
         seen = self._node(name)
         if seen is not None and (why := seen.stays_closed(mark)):
             raise LeftAlone(f"{name} stays closed in {self._chosen.cluster}: {why}")
         if seen is not None and seen.apart:
-            return
+            raise LeftAlone(f"{name} is not admitted in {self._chosen.cluster} yet: it is {seen.apart}")
         shown = {"verdict": mark.verdict, "date": str(mark.date), "certificate": mark.certificate}
         self._send("node.admit", name, shown, wanted_at)
         self._confirm(name, "admission", is_open=True)

@@ -1,6 +1,6 @@
 """Selects the idle production nodes to test now, and which stages of the test. Pure.
 
-Nodes that wait in revalidation, those whose test is requested, and those that never passed each stage, or not for
+Nodes that wait in revalidation, those whose test is requested, and those that never took each stage, or not for
 ``Limits.whole_after``, come first, in this order, and take the whole test. Then come those whose last tests were
 inconclusive or preempted, a few times, and those whose best stages end the most expected harm in a minute
 (``muster.lifecycle.hazard``). A node is not tested if the backend does not know it, a run holds it, its test was
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from muster.records import NodeRecord
 
 Passes = Mapping[str, Mapping[str, datetime.datetime]]
-"""By node and stage, the time of its last PASS; what is missing never passed."""
+"""By node and stage, when it was last tested and did not fail, as ``records.stage_tests``; what is missing never was.
+
+A stage that warns or ends PROVISIONAL counts: else a node that never passes it would take the turn of all others.
+"""
 
 DOMAIN = "power_domain"
 """The label of a node that names the PDU or busway which feeds it."""
@@ -85,7 +88,7 @@ class Signs:
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """``share`` (0 to 1) of the nodes in service may be tested at a time, and at least one. ``minutes``: how long an
-    idle node is likely to stay free. ``after``: a node that passed a stage later than this is fresh, and one
+    idle node is likely to stay free. ``after``: a node that was tested later than this is fresh, and one
     whose test is requested rests for this long after each try. ``whole_after``:
     each node takes the whole test this often. ``node_kw``: a node's power under load; ``domain_kw``: what the load of
     all tests may draw from each power domain. ``closed``: why no test starts now, "" if one may.
@@ -246,7 +249,7 @@ def _sorted_out(
 def facts_of(
     nodes: Sequence[NodeRecord], now: datetime.datetime, passes: Passes, signs: Mapping[str, Signs]
 ) -> hazard.Facts:
-    """Returns what is known of the nodes, in their order; a stage without a PASS counts from the machine's arrival."""
+    """Returns what is known of the nodes, in their order; a stage without a test counts from the machine's arrival."""
     import numpy as np  # here, as a DAG file imports this module and may load nothing heavy
 
     from muster.lifecycle import hazard
@@ -325,7 +328,7 @@ def _ranked(
     def planned(at: int) -> Planned:
         chosen = 0 if late[at] else best[at]
         name, suspicion = ready[at].name, suspected[at]
-        last = "never passed a whole test" if never[at] else f"whole test {days[at]:.1f} days ago"
+        last = "never took a whole test" if never[at] else f"whole test {days[at]:.1f} days ago"
         last = f"{last}, which is overdue" if late[at] else last
         contact = ready[at].contact_at
         if contact is not None and now - contact >= limits.whole_after:
@@ -395,5 +398,5 @@ def _why_not(
         return ""
     latest = max(passes.get(node.name, {}).values(), default=None)
     if latest is not None and now - latest < limits.after:
-        return f"it passed on {latest:%Y-%m-%d %H:%M} UTC, which is fresh enough"
+        return f"it was tested on {latest:%Y-%m-%d %H:%M} UTC, which is fresh enough"
     return ""

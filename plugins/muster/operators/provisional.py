@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from airflow.sdk.exceptions import AirflowFailException
 
 from muster import records
+from muster.admission import service
 from muster.errors import IllegalMove, MusterError, NodeLeased
 from muster.judging.reevaluate import reevaluate
 from muster.operators import mailing
@@ -48,7 +49,10 @@ def reevaluate_provisional() -> dict[str, str]:
 
 
 def _reevaluate_run(run: RunRecord, verdicts: Sequence[StageVerdict]) -> RunRecord | None:
-    """Record the new verdicts, move the node and mail the report. Returns the run, or None if no verdict is final."""
+    """Record the new verdicts, move the node, in its scheduler too, and mail the report.
+
+    Returns the run, or None if no verdict is final.
+    """
     from muster_criteria.stage.verdict import overall
 
     updates = {judgement.stage: (result, judgement) for result, judgement in _final_verdicts(run, verdicts)}
@@ -57,6 +61,7 @@ def _reevaluate_run(run: RunRecord, verdicts: Sequence[StageVerdict]) -> RunReco
     recorded = records.judgements(run.dag_id, run.run_id, node=run.node)
     current = [updates[stage][1] if stage in updates else each for stage, each in recorded.items()]
     closed = records.record_reevaluation(run, list(updates.values()), *overall(current, run.required_stages))
+    service.carry_out(run.node)
     log.info("%s: %s: %s (%s)", run.node, closed.verdict, closed.headline, closed.state_after)
     mailing.send_report(run.dag_id, run.run_id, node=run.node)
     return closed

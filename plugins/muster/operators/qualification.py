@@ -85,9 +85,12 @@ def release(dag_id: str, run_id: str) -> list[str]:
     except MusterError as error:
         # The node itself stops the job at its deadline, or when a newer run starts one.
         log.warning("a job of this run may still be running on the node: %s", error)
+    held = [lease.node for lease in records.live_leases() if (lease.dag_id, lease.run_id) == (dag_id, run_id)]
+    # Before the release: a run that takes a node afterwards has another job.
+    test_jobs = {place.node: place.test_job for place in map(records.scheduler_place, held) if place is not None}
     freed = closing.release(dag_id, run_id, "the run is over")
     for node in freed:
-        service.end_test(node)
+        service.end_test(node, test_jobs.get(node, ""))
         service.carry_out(node)  # a node whose test job kept it open is closed now, unless it passed
     log.info("released %s", ", ".join(freed) or "nothing: the node was released before")
     return freed

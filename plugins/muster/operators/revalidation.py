@@ -103,8 +103,7 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> d
     except (NodeLeased, LeftAlone) as error:
         if isinstance(error, LeftAlone):
             records.note_refusal(name, str(error))
-        _end_own_test(name)
-        service.carry_out(name)
+        _return_to_scheduler(name, dag_id, run_id)
         raise AirflowSkipException(f"{name} is not tested: {error}") from error
     return {"node": name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
 
@@ -129,7 +128,7 @@ def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] =
     try:
         return qualification.conclude(dag_id, run_id, faults)
     finally:
-        _return_to_scheduler(run.node)
+        _return_to_scheduler(run.node, dag_id, run_id)
         _ask_about_no_verdict(run.node)
 
 
@@ -144,13 +143,13 @@ def _ask_about_no_verdict(name: str) -> None:
         )
 
 
-def _end_own_test(name: str) -> None:
-    if all(lease.node != name for lease in records.live_leases()):
-        service.end_test(name)
-
-
-def _return_to_scheduler(name: str) -> None:
-    service.end_test(name)
+def _return_to_scheduler(name: str, dag_id: str, run_id: str) -> None:
+    place = records.scheduler_place(name)  # before the lease: a run that takes the node afterwards has another job
+    lease = records.get_lease(name)
+    if lease is not None and (lease.dag_id, lease.run_id) != (dag_id, run_id):
+        return  # it is that run's now
+    if place is not None:
+        service.end_test(name, place.test_job)
     if records.get_node(name).state is State.PRODUCTION:
         records.restore_place(name, "its revalidation is over")
     service.carry_out(name)

@@ -37,7 +37,7 @@ from muster.records.fleet.peers import (
 )
 from muster.records.fleet.revisions import load_revision
 from muster.records.fleet.running import running_versions
-from muster.records.fleet.signs import last_tests, note_refusal, refusals, signs
+from muster.records.fleet.signs import certificate_ends, last_tests, note_refusal, refusals, signs
 from muster.records.fleet.xids import XidRecord, by_boot, part_of, recorded_xids
 from muster.records.leases import (
     acquire_lease,
@@ -113,6 +113,7 @@ from muster.records.schedulers import (
     change_carried_out,
     claim_change,
     drain_again,
+    forget_test_job,
     mark_again,
     note_difference,
     note_ended_job,
@@ -149,7 +150,7 @@ from muster.records.verdicts import (
     open_findings,
     record_approval,
     record_unanswered,
-    stage_passes,
+    stage_tests,
 )
 from muster.records.waivers import end_of, list_waivers, revoke_waiver, waive_finding, waivers_at
 from muster.records.withdrawals import breaker, keep_in_service

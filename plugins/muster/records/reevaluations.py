@@ -9,6 +9,7 @@ from sqlalchemy import select
 
 from muster.lifecycle import reevaluation
 from muster.lifecycle.transitions import State
+from muster.records import certificates
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Lease, Node, Run, StageRecord
@@ -74,6 +75,13 @@ def record_reevaluation(
         if row.verdict != verdict:
             row.verdict = str(verdict)
             session.flush()
-            close(session, row, node, verdict)
+            held, inconclusive = node.held_run, node.inconclusive
+            proof = close(session, row, node, verdict)
+            if State(node.state) is State.PRODUCTION:
+                # What later runs of a node that serves found stands.
+                node.held_run, node.inconclusive = node.held_run or held, inconclusive
+                left = {each.verdict for _, each in current_verdicts(session, node)} - {Verdict.PASS}
+                if proof.full_coverage and not (node.held_run or left):
+                    certificates.issue(session, node, "muster", proof)
         row.state_after = node.state
         return access.to_run(row)

@@ -259,8 +259,11 @@ def attested(session: Session, node: Node, claimed: Evidence) -> Evidence:
     return ending.attested(claimed, _facts(session, run, node) if run is not None and leased else None)
 
 
-def close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
-    """Move the node as the end of the run decides (``lifecycle.ending``). The caller has locked the node."""
+def close(session: Session, run: Run, node: Node, verdict: Verdict) -> Evidence:
+    """Move the node as the end of the run decides (``lifecycle.ending``). Returns on what evidence.
+
+    The caller has locked the node.
+    """
     facts = _facts(session, run, node)
     current = facts.node.state
     end, full = ending.end_of_run(facts, verdict, settings().admission_level)
@@ -289,6 +292,7 @@ def close(session: Session, run: Run, node: Node, verdict: Verdict) -> None:
     run.why_held, node.held_run = end.why_held, evidence.run if serves and evidence.run else ""
     if end.verified:
         leave_shadow(session, node, "muster", f"{end.reason}: {run.headline}", evidence)
+    return evidence
 
 
 def _facts(session: Session, run: Run, node: Node) -> RunFacts:

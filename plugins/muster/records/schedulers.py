@@ -183,10 +183,17 @@ def note_difference(node: str, difference: str, verify: str = "") -> None:
 
 
 def note_test_job(node: str, job: str, *, preempted: bool = False) -> None:
-    """Store the name of the job as which the node is tested, and whether it was preempted; "" once we ended it."""
+    """Store the name of the job as which the node is tested, and whether it was preempted."""
     with writing() as session:
         row = session.get_one(SchedulerPlace, node, with_for_update=True)
         row.test_job, row.preempted = job, preempted
+
+
+def forget_test_job(node: str, job: str) -> None:
+    """Note that we ended this test job; another that a run has noted meanwhile stays."""
+    query = update(SchedulerPlace).where(SchedulerPlace.node == node, SchedulerPlace.test_job == job)
+    with writing() as session:
+        session.execute(query.values(test_job="", preempted=False))
 
 
 def note_ended_job(node: str, sentence: str) -> None:

@@ -54,20 +54,24 @@ def findings_now(session: Session, row: Node) -> list[OpenFinding]:
     ]
 
 
-def stage_passes() -> dict[str, dict[str, datetime.datetime]]:
-    """{node: {stage: when it last passed on the present machine}}, without stages and nodes that never did."""
+def stage_tests() -> dict[str, dict[str, datetime.datetime]]:
+    """{node: {stage: when it was last tested on the present machine}}, without those that never were.
+
+    It was tested if nothing failed and nothing was missing: PASS, WARN or PROVISIONAL.
+    """
+    tested = [str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)]
     query = (
         select(Run.node, StageRecord.stage, func.max(StageRecord.recorded_at).label("at"))
         .join(Run, StageRecord.run == Run.id)
         .join(Node, Node.name == Run.node)
-        .where(StageRecord.verdict == str(Verdict.PASS), StageRecord.current, Run.started_at >= Node.machine_since)
+        .where(StageRecord.verdict.in_(tested), StageRecord.current, Run.started_at >= Node.machine_since)
         .group_by(Run.node, StageRecord.stage)
     )
-    passes: dict[str, dict[str, datetime.datetime]] = {}
+    found: dict[str, dict[str, datetime.datetime]] = {}
     with reading() as session:
         for row in session.execute(query):
-            passes.setdefault(row.node, {})[row.stage] = row.at
-    return passes
+            found.setdefault(row.node, {})[row.stage] = row.at
+    return found
 
 
 def record_approval(

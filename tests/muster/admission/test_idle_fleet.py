@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from muster import records
 from muster.admission import clusters
@@ -14,6 +15,8 @@ from muster.admission.entry import move
 from muster.admission.idle_fleet import known
 from muster.lifecycle.selection import Signs
 from muster.lifecycle.transitions import STAGES, State
+from muster.records.database.engine import writing
+from muster.records.database.models import CertificateRow
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.support.node_list import NodeList, NodeListSettings
@@ -83,3 +86,15 @@ def test_a_drain_that_requests_a_test_is_seen_at_once(tmp_path: Path, monkeypatc
         requested.append(found["signs"].get("gpu-0002", Signs()).requested)
     assert "muster:verify" in requested[0]
     assert requested[1] == ""
+
+
+def test_a_whole_test_that_renews_no_certificate_is_repeated_in_its_turn_only() -> None:
+    with writing() as session:
+        (certificate,) = session.scalars(select(CertificateRow))
+        certificate.revoked, certificate.revoked_at = "another driver", now()
+    assert "another driver" in sign().requested
+    retest("part", Verdict.PROVISIONAL, stages=("intake",))
+    assert sign().requested
+    retest("whole", Verdict.PROVISIONAL)
+    assert list(records.uncertified()) == [NODE]
+    assert sign().requested == ""

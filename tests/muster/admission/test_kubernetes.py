@@ -132,7 +132,8 @@ def test_a_node_in_trouble_is_left_alone(backend: AdmissionBackend, kubernetes: 
         node["spec"]["taints"].append({"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"})
     else:
         node["metadata"]["deletionTimestamp"] = "2026-11-23T00:00:00Z"
-    backend.admit("n0", MARK)
+    with pytest.raises(LeftAlone):
+        backend.admit("n0", MARK)
     assert seen(backend).allocation.allocated
     assert not [each for each in kubernetes.requests if each[0] == "PATCH"]
     spec = copy.deepcopy(node["spec"])
@@ -232,6 +233,22 @@ def test_a_node_that_is_created_anew_gets_no_mark_of_an_earlier_test(kubernetes:
     fleet.qualify(node, "again")
     assert service.reconcile() == []
     assert condition(kubernetes)["status"] == "True"
+
+
+def test_a_node_that_is_admitted_while_it_is_not_ready_is_marked_once_it_is(kubernetes: Cluster, fleet_db: str) -> None:
+    node = fleet.new_node().name
+    records.add_node(fleet.new_node())
+    records.place_on_scheduler(node, "kube", "n0", "Ada", "rack 1")
+    fleet.qualify(node)
+    time.sleep(1.1)  # the API server records whole seconds
+    ready = kubernetes.nodes["n0"]["status"]["conditions"][0]
+    ready["status"] = "Unknown"
+    move(node, State.PRODUCTION, "Ada", "needed now")
+    assert not service.idle([node])[node].idle
+    ready["status"] = "True"
+    assert service.reconcile() == []
+    assert condition(kubernetes)["status"] == "True"
+    assert service.idle([node])[node].idle
 
 
 def test_marks_that_somebody_removed_are_shown_and_not_set_again_until_a_test_passes(

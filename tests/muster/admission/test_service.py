@@ -32,9 +32,10 @@ from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.entry import admit, move
 from muster.cli.check import of_controller
-from muster.errors import BadScheduler, IllegalMove, LeftAlone, MusterError, SchedulerDown
-from muster.lifecycle.transitions import SERVING, State
-from muster.operators import claims, qualification, revalidation
+from muster.errors import BadScheduler, IllegalMove, LeftAlone, MusterError, Preempted, SchedulerDown
+from muster.integration import closing
+from muster.lifecycle.transitions import SERVING, STAGES, State
+from muster.operators import claims, provisional, qualification, revalidation
 from muster.records import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet
@@ -93,6 +94,22 @@ def test_a_node_that_fails_before_its_admission_is_closed_for_what_failed(nodes:
     for state in (State.TRIAGE, State.REPAIR):
         move(NODE, state, "Ada", "another word")
     assert line(nodes) == failed, "what is wrong stays visible"
+
+
+def test_a_node_that_a_reevaluation_fails_is_closed_at_once(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    placed()
+    lease = fleet.begin()
+    for stage in STAGES:
+        fleet.do_stage(lease, stage, Verdict.PROVISIONAL if stage == "performance" else Verdict.PASS)
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "Not judged.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
+    assert line(nodes) == THERE
+    failed = fleet.judgement("performance", Verdict.FAIL, findings=(fleet.FINDING,))
+    monkeypatch.setattr(provisional, "_final_verdicts", lambda *_: [(fleet.result("performance")[0], failed)])
+    monkeypatch.setattr(provisional.mailing, "send_report", lambda *_, **__: "")
+    assert list(provisional.reevaluate_provisional()) == [NODE]
+    assert "muster:" in line(nodes)
 
 
 def test_a_change_waits_while_the_scheduler_is_down_and_the_node_is_neither_admitted_nor_idle(nodes: Path) -> None:
@@ -405,6 +422,64 @@ def test_a_test_job_that_was_left_is_ended_before_a_qualification(nodes: Path, j
         claims.refuse_in_use([NODE], None)
     assert jobs.ended == ([] if down else [left])
     assert bool(service.step_of_test(NODE)) is down
+
+
+@pytest.mark.parametrize("by", ["conclude", "claim", "reconcile", "release"])
+def test_the_end_of_one_run_leaves_the_job_of_the_next(
+    nodes: Path, jobs: Jobs, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run takes the node just after the first one's lease ended, or was found to have ended."""
+    in_production()
+    revalidate()
+
+    if by == "release":
+        released = closing.release
+
+        def release(*given: str) -> list[str]:
+            freed = released(*given)
+            revalidate("r2")
+            return freed
+
+        monkeypatch.setattr(closing, "release", release)
+        qualification.release(DAG, "r1")
+    else:
+        records.release_leases(DAG, "r1", "its process died")
+    if by == "reconcile":
+        live = records.live_leases
+
+        def live_leases() -> list[records.LeaseRecord]:
+            found = live()
+            monkeypatch.setattr(records, "live_leases", live)
+            revalidate("r2")
+            return found
+
+        monkeypatch.setattr(records, "live_leases", live_leases)
+        service.reconcile()
+    elif by != "release":
+        revalidate("r2")
+    if by == "conclude":
+        with pytest.raises(AirflowFailException):
+            revalidation.conclude(DAG, "r1")
+    elif by == "claim":
+        monkeypatch.setattr(service, "in_use", lambda node: "")
+        monkeypatch.setattr(claims, "controller_ready", lambda: None)
+        with pytest.raises(AirflowSkipException):
+            revalidation.claim(DAG, "r1", {"node": NODE, "level": "demo"})
+    place = records.scheduler_place(NODE)
+    assert place
+    assert list(jobs.running) == [place.test_job]
+
+
+def test_no_step_of_a_test_runs_on_an_open_node_once_its_job_was_ended(nodes: Path, jobs: Jobs) -> None:
+    in_production()
+    lease = revalidate()
+    fleet.do_stage(lease, "intake")
+    assert service.step_of_test(NODE)
+    assert service.end_test(NODE) == ""
+    assert line(nodes) == THERE
+    with pytest.raises(Preempted):
+        service.step_of_test(NODE)
+    assert service.preempted(NODE)
 
 
 @pytest.mark.parametrize("leased", [False, True])

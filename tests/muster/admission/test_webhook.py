@@ -122,6 +122,12 @@ class TestWithState:
             beside.withdraw("n0", "failed burn_in")
         assert not receiver.messages
 
+    def test_an_admission_waits_while_the_node_is_apart(self, beside: AdmissionBackend, receiver: Receiver) -> None:
+        receiver.nodes["n0"].update(apart="powered down")
+        with pytest.raises(LeftAlone):
+            beside.admit("n0", MARK)
+        assert not receiver.messages
+
     def test_a_requested_test_that_began_later_opens_the_node(
         self, beside: AdmissionBackend, receiver: Receiver
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import datetime
 import itertools
@@ -124,6 +125,22 @@ def test_what_happened_to_a_node_puts_it_first(worse: Signs) -> None:
 def test_a_sign_speaks_of_its_own_defects(sign: Signs, groups: set[str]) -> None:
     usual, worse = hazard.hidden(facts_of([node("a"), node("b")], NOW, {}, {"b": sign}))
     assert {group for group, likelier in zip(hazard.GROUPS, worse > usual, strict=True) if likelier} == groups
+
+
+def test_nodes_of_which_a_stage_never_passes_leave_the_others_their_turn() -> None:
+    """Each test of some ends with a warning or PROVISIONAL in one stage, which is a test of it all the same."""
+    fleet = [node(f"n{at:02}") for at in range(20)]
+    idle = {each.name: IDLE for each in fleet}
+    tested = {each.name: passed(None if at < 7 else 216) for at, each in enumerate(fleet)}
+    limits = Limits(share=0.05, minutes=45.0, after=4 * HOUR)
+    taken: collections.Counter[str] = collections.Counter()
+    for hour in range(7 * 24):
+        now = NOW + hour * HOUR
+        for each in choose(fleet, now, idle, tested, limits).chosen:
+            taken[each.node] += each.stages == STAGES
+            tested[each.node] = tested[each.node] | dict.fromkeys(each.stages, now)
+    assert min(taken[each.name] for each in fleet) >= 1
+    assert max(taken[each.name] for each in fleet) <= 2
 
 
 def test_a_test_that_is_requested_is_whole_and_comes_before_the_overdue() -> None:

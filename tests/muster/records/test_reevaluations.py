@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from sqlalchemy import select
 
 from muster import records
 from muster.errors import IllegalMove, NodeLeased
 from muster.lifecycle.transitions import STAGES, State
+from muster.records.database.engine import writing
+from muster.records.database.models import CertificateRow, Node
 from muster_criteria.model import Coverage, Gap, Judgement, Lack, Verdict
 from tests.muster import fleet
 
@@ -100,13 +103,36 @@ def test_a_node_that_a_person_moved_stays_where_it_was_put(waiting: records.RunR
     [(Verdict.PASS, State.PRODUCTION), (Verdict.WARN, State.PRODUCTION), (Verdict.FAIL, State.QUARANTINE)],
 )
 def test_a_node_that_serves_is_judged_again_too(waiting: records.RunRecord, verdict: Verdict, then: State) -> None:
-    """A person admitted it while nothing could judge it; without this it counts as never tested, test after test."""
+    """A person admitted it while nothing could judge it."""
     records.move_node(NODE, State.PRODUCTION, "ada", "we need it")
-    assert OPEN not in records.stage_passes()[NODE]
+    assert OPEN in records.stage_tests()[NODE]
     assert list(records.provisional_verdicts()) == [NODE]
     assert again(waiting, verdict).state_after is then
     assert records.get_node(NODE).state is then
-    assert (OPEN in records.stage_passes()[NODE]) is (verdict is Verdict.PASS)
+    assert (OPEN in records.stage_tests()[NODE]) is (verdict is not Verdict.FAIL)
+
+
+@pytest.mark.parametrize("held", ["", f"{fleet.DAG}/later"])
+def test_a_pass_of_a_node_that_serves_renews_its_certificate(waiting: records.RunRecord, held: str) -> None:
+    """Its tests end PROVISIONAL and renew nothing, and it does not enter production again."""
+    records.move_node(NODE, State.PRODUCTION, "ada", "we need it")
+    with writing() as session:
+        session.get_one(Node, NODE).held_run = held
+        for certificate in session.scalars(select(CertificateRow)):
+            certificate.expires_at = certificate.issued_at
+    again(waiting, Verdict.PASS)
+    assert list(records.uncertified()) == ([NODE] if held else [])
+
+
+def test_what_later_runs_left_open_stays_open(waiting: records.RunRecord) -> None:
+    """Of a later run that failed and is held, and of inconclusive ones."""
+    records.move_node(NODE, State.PRODUCTION, "ada", "we need it")
+    with writing() as session:
+        row = session.get_one(Node, NODE)
+        row.held_run, row.inconclusive = f"{fleet.DAG}/later", 2
+    assert again(waiting, Verdict.PASS).state_after is State.PRODUCTION
+    node = records.get_node(NODE)
+    assert (node.held_run, node.inconclusive) == (f"{fleet.DAG}/later", 2)
 
 
 def test_only_what_stands_and_is_provisional_is_reevaluated(waiting: records.RunRecord) -> None:

@@ -54,6 +54,15 @@ def test_a_counter_that_rose_between_two_tests_is_a_sign(readings: list[float], 
     assert (sign().ecc, sign().links) == (rose, 0)
 
 
+def test_the_first_reading_after_a_stage_without_any_is_no_rise() -> None:
+    records.add_node(fleet.new_node())
+    visit("unread", {})
+    visit("read", {(ECC, "gpu0"): 7.0})
+    assert sign().ecc == 0
+    visit("risen", {(ECC, "gpu0"): 9.0})
+    assert sign().ecc == 1
+
+
 def test_each_counter_of_each_device_counts_once_by_what_it_speaks_of() -> None:
     records.add_node(fleet.new_node())
     devices = ("gpu0", "gpu1")

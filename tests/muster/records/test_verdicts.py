@@ -84,10 +84,10 @@ class TestStanding:
         fleet.qualify(NODE)
         fleet.qualify("gpu-0002")
         fleet.fail("gpu-0003")
-        assert set(records.stage_passes()) == {NODE, "gpu-0002"}
-        assert set(records.stage_passes()[NODE]) == set(STAGES)
+        assert set(records.stage_tests()) == {NODE, "gpu-0002"}
+        assert set(records.stage_tests()[NODE]) == set(STAGES)
         records.replace_node("gpu-0002", "Ada", "new", host_key=fleet.host_key("new"))
-        assert set(records.stage_passes()) == {NODE}
+        assert set(records.stage_tests()) == {NODE}
 
     def test_a_duration_is_typical_of_runs_of_one_kind(self) -> None:
         records.add_node(fleet.new_node())

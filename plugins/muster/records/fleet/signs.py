@@ -8,13 +8,13 @@ import datetime
 from typing import Any
 
 from sqlalchemy import Select, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, load_only
 
 from muster.lifecycle.selection import Signs
 from muster.lifecycle.transitions import SERVING, State
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
-from muster.records.database.models import Event, MeasurementRow, Node, Run, StageRecord
+from muster.records.database.models import CertificateRow, Event, MeasurementRow, Node, Run, StageRecord
 from muster.records.fleet import trends
 from muster_criteria.model import Verdict
 from muster_criteria.xid.judge import EVENT
@@ -94,6 +94,15 @@ def last_tests() -> dict[str, Tried]:
         for node, count in _pairs(session, skipped).items():
             found[node] = dataclasses.replace(found.get(node, Tried(None, None)), skipped=count)
     return found
+
+
+def certificate_ends() -> dict[str, datetime.datetime]:
+    """{node: when the newest certificate of its present machine ended or ends}, without nodes that have none."""
+    query = select(CertificateRow).join(Node, Node.name == CertificateRow.node)
+    query = query.where(CertificateRow.issued_at >= Node.machine_since).order_by(CertificateRow.issued_at)
+    columns = load_only(CertificateRow.node, CertificateRow.revoked_at, CertificateRow.expires_at)
+    with reading() as session:
+        return {row.node: row.revoked_at or row.expires_at for row in session.scalars(query.options(columns))}
 
 
 def note_refusal(node: str, why: str) -> None:

@@ -27,7 +27,13 @@ def grown(session: Session, since: datetime.datetime) -> dict[str, collections.C
     when it rose is not known.
     """
     stages = _stages(since).subquery()
-    first = select(stages.c.node, func.min(stages.c.recorded_at).label("at")).group_by(stages.c.node).subquery()
+    first = (
+        select(stages.c.node, func.min(stages.c.recorded_at).label("at"))
+        .join(MeasurementRow, MeasurementRow.stage == stages.c.id)
+        .where(MeasurementRow.metric.in_(COUNTERS), MeasurementRow.value.is_not(None))
+        .group_by(stages.c.node)
+        .subquery()
+    )
     labels = cast(MeasurementRow.labels, Text)
     key = (stages.c.node, MeasurementRow.metric, MeasurementRow.device, labels)
     seen = (
