@@ -14,6 +14,10 @@ from muster.settings import settings
 
 REASON = "decision_reason"
 """A question's field for the reason. Airflow fills a field named like a DAG parameter with that parameter's value."""
+ASKING = ADMISSION, HELD = "admission", "held_verdict"
+"""The DAGs whose runs ask a person."""
+WAITS = ("awaiting_input", "deferred")
+"""The states of a task whose question is open. After a timeout it has failed, and still has no response."""
 RUN_OVER = frozenset({"success", "failed"})
 """The final states of a DAG run."""
 
@@ -138,8 +142,9 @@ class AirflowClient:
         self._request("PATCH", f"/dags/{dag_id}", json={"is_paused": False})
 
     def hitl_pending(self) -> list[dict[str, Any]]:
-        """Returns the human-in-the-loop tasks that wait for an answer, in Airflow's format."""
-        return list(self._all("/dags/~/dagRuns/~/hitlDetails", "hitl_details", response_received="false"))
+        """Returns the human-in-the-loop tasks of Muster's DAGs that wait for an answer, in Airflow's format."""
+        path, of = "/dags/~/dagRuns/~/hitlDetails", {"response_received": "false", "state": WAITS}
+        return [each for each in self._all(path, "hitl_details", of) if each["task_instance"]["dag_id"] in ASKING]
 
     def hitl_answer(
         self, dag_id: str, run_id: str, task_id: str, options: list[str], params: Mapping[str, Any] | None = None
@@ -153,11 +158,11 @@ class AirflowClient:
         response = self._send("GET", "/api/v2/monitor/health")
         return {name: str(part.get("status")) for name, part in response.json().items() if isinstance(part, dict)}
 
-    def _all(self, path: str, key: str, **params: str) -> Iterator[dict[str, Any]]:
+    def _all(self, path: str, key: str, params: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
         """Yields every entry of a list, page by page: Airflow returns at most 100 at a time."""
         seen = 0
         while True:
-            page = self._request("GET", path, params={**params, "limit": 100, "offset": seen}).json()
+            page = self._request("GET", path, params={**(params or {}), "limit": 100, "offset": seen}).json()
             yield from page[key]
             seen += len(page[key])
             if not page[key] or seen >= page["total_entries"]:
