@@ -92,6 +92,10 @@ class AirflowClient:
         """Returns the run's note, "" without one."""
         return self._request("GET", f"/dags/{dag_id}/dagRuns/{run_id}").json().get("note") or ""
 
+    def conf(self, dag_id: str, run_id: str) -> dict[str, Any]:
+        """Returns the parameters with which the run was started."""
+        return self._request("GET", f"/dags/{dag_id}/dagRuns/{run_id}").json().get("conf") or {}
+
     def set_note(self, dag_id: str, run_id: str, note: str) -> None:
         """Replace the run's note."""
         mask = {"update_mask": "note"}

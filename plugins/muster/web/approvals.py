@@ -173,6 +173,7 @@ class Answer:
     def preview(self) -> tuple[str, tuple[str, ...]]:
         """Returns (the answer, what it will do); nothing changes. Raises MusterError where it would be refused."""
         asked = self._question()
+        answers.check(self.option, records.get_node(asked.node), asked.dag_id, asked.run_id)
         with acting.under(acting.airflow_login(self.person)), records.rehearsal():
             answers.carry_out(self.option, asked.node, self.person, self.reason, dry_run=True)
         return f"{self.option}: {asked.node}", answers.effects(self.option, records.get_node(asked.node))
@@ -180,6 +181,7 @@ class Answer:
     def apply(self) -> None:
         """Give the answer under the viewer's login. Raises MusterError; HTTPException if Airflow refuses it."""
         asked = self._question()
+        answers.check(self.option, records.get_node(asked.node), asked.dag_id, asked.run_id)
         payload = UpdateHITLDetailPayload(chosen_options=[self.option], params_input={REASON: self.reason})
         update_hitl_detail(asked.dag_id, asked.run_id, asked.task_id, payload, self._user, self._session)
 
