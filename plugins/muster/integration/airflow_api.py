@@ -160,6 +160,8 @@ class AirflowClient:
     def health(self) -> dict[str, str]:
         """Returns {component: status} of Airflow's health page, without a login."""
         response = self._send("GET", "/api/v2/monitor/health")
+        if not response.is_success:
+            raise AirflowRefused(self._message(response, "GET /monitor/health"))
         return {name: str(part.get("status")) for name, part in response.json().items() if isinstance(part, dict)}
 
     def _all(self, path: str, key: str, params: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
@@ -204,12 +206,16 @@ class AirflowClient:
 
     def _send(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         try:
-            return self._client.request(method, path, **kwargs)
+            response = self._client.request(method, path, **kwargs)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             detail = str(error) or type(error).__name__
             raise AirflowUnreachable(
                 f"Airflow at {self._url} does not answer ({detail}): check MUSTER_AIRFLOW_URL and that it is running"
             ) from error
+        if response.is_redirect or (response.is_success and response.content and not _is_object(response)):
+            # A portal in front of Airflow, for one, answers each request with its own page.
+            raise AirflowUnreachable(f"{self._url} does not answer as Airflow does: check MUSTER_AIRFLOW_URL")
+        return response
 
     def _message(self, response: httpx.Response, what: str) -> str:
         if response.status_code == 401:
@@ -220,6 +226,13 @@ class AirflowClient:
         if response.status_code == 404:
             return f"Airflow at {self._url} has no such resource ({what}: {detail}): check that its DAGs are loaded"
         return f"Airflow at {self._url} refuses {what} with status {response.status_code}: {detail}"
+
+
+def _is_object(response: httpx.Response) -> bool:
+    try:
+        return isinstance(response.json(), dict)
+    except ValueError:
+        return False
 
 
 def _detail(response: httpx.Response) -> str:

@@ -34,7 +34,7 @@ DAY = f"{datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=30):%Y-%m
 def airflow(monkeypatch: pytest.MonkeyPatch, fleet_db: str) -> Airflow:
     api = Airflow()
 
-    def made() -> AirflowClient:
+    def made(timeout_s: float = 30.0) -> AirflowClient:
         return AirflowClient("http://airflow", "ada", "right", transport=httpx.MockTransport(api))
 
     monkeypatch.setattr(AirflowClient, "from_settings", made)

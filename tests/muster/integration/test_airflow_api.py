@@ -140,6 +140,18 @@ def test_only_open_questions_of_musters_dags_are_pending(airflow: Airflow) -> No
         assert [each["task_instance"]["dag_run_id"] for each in session.hitl_pending()] == ["open", "held"]
 
 
+PORTAL = httpx.Response(200, text="<html>Log in"), httpx.Response(302, headers={"Location": "https://sso"})
+
+
+@pytest.mark.parametrize("portal", PORTAL)
+@pytest.mark.parametrize("call", ["health", "hitl_pending", "dags"])
+def test_a_portal_in_front_of_airflow_is_one_sentence(portal: httpx.Response, call: str) -> None:
+    transport = httpx.MockTransport(lambda request: portal)
+    for login in ({"username": "ada", "password": "x"}, {"token": "t"}):
+        with pytest.raises(AirflowUnreachable):
+            getattr(AirflowClient("http://airflow", **login, transport=transport), call)()
+
+
 REFUSALS = (
     httpx.Response(403, json={"detail": "Forbidden"}),
     httpx.Response(404, json={"detail": "The Dag was not found"}),
