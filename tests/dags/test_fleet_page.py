@@ -16,8 +16,9 @@ import pytest
 
 from muster import records
 from muster.api import app as api
+from muster.integration import airflow_api
 from muster.lifecycle.transitions import State
-from muster.web import PREFIX, approvals
+from muster.web import PREFIX
 from muster.web import app as web
 from muster_criteria.model import Verdict
 from muster_demo.stack import Stack, write_password
@@ -299,8 +300,8 @@ def test_a_question_is_answered_beside_its_evidence_and_by_no_viewer(
     airflow: Stack, page: browser.Browser, tmp_path: Path
 ) -> None:
     desk = live_airflow.Desk(airflow)
-    airflow.wait_ready(approvals.ADMISSION)
-    desk.client.trigger(approvals.ADMISSION, "asked", {"node": "gpu-0001"})
+    airflow.wait_ready(airflow_api.ADMISSION)
+    desk.client.trigger(airflow_api.ADMISSION, "asked", {"node": "gpu-0001"})
     desk.wait("the question", desk.client.hitl_pending)
     url = f"{airflow.login.url}{PREFIX}/approvals"
     login = {"username": "viewer", "password": PASSWORD}
@@ -315,13 +316,13 @@ def test_a_question_is_answered_beside_its_evidence_and_by_no_viewer(
     assert "Your login may not answer" in node.text, "the question stands on the node's page too"
     assert "1 question waits" in httpx.get(f"{airflow.login.url}{PREFIX}/", headers=viewer).text
     for path in ("run", "report"):
-        tab = f"{airflow.login.url}{PREFIX}/{path}?dag_id={approvals.ADMISSION}&run_id=asked"
+        tab = f"{airflow.login.url}{PREFIX}/{path}?dag_id={airflow_api.ADMISSION}&run_id=asked"
         for task in ("", "&task_id=ask&map_index={MAP_INDEX}", "&task_id=ask&map_index=-1"):
             shown = httpx.get(tab + task, headers=viewer)
             assert shown.status_code == 303, tab + task
             assert shown.headers["location"].endswith("/node/gpu-0001" if path == "run" else "run_id=asked")
     form = {"option": "Admit", "reason": "x"}
-    assert httpx.post(f"{url}/{approvals.ADMISSION}/asked/ask", data=form, headers=viewer).status_code == 403
+    assert httpx.post(f"{url}/{airflow_api.ADMISSION}/asked/ask", data=form, headers=viewer).status_code == 403
     assert desk.client.hitl_pending(), "a viewer's answer counts for nothing"
 
     desk.settle()
@@ -340,7 +341,7 @@ def test_a_question_is_answered_beside_its_evidence_and_by_no_viewer(
     assert desk.client.hitl_pending(), "a preview answers nothing"
     page.script(f"{INSIDE}.querySelector('button[name=confirmed]').click()")
     page.wait(f"{INSIDE}.body.innerText.includes('No question waits')")
-    assert desk.wait_over(approvals.ADMISSION, "asked") == "success"
+    assert desk.wait_over(airflow_api.ADMISSION, "asked") == "success"
     assert records.get_node("gpu-0001").state is State.PRODUCTION
     (approval,) = records.approvals("gpu-0001")
     assert (approval.person, approval.reason) == (airflow.login.username, "seen it myself")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from muster import records
+from muster.errors import NodeLeased
 from muster.lifecycle.transitions import State
-from muster.operators import held, revalidation
+from muster.operators import admission, held, revalidation
 from muster_criteria.model import Verdict
 from tests.dags.conftest import NODE, Mailbox
 from tests.dags.test_admission import answer
@@ -101,6 +104,22 @@ def test_each_answer_is_carried_out_under_a_name(failed_node: str, option: str, 
     (approval,) = records.approvals("n1")
     assert (approval.person, approval.option, approval.reason) == ("Petra", option, "seen it myself")
     assert records.live_leases() == []
+
+
+def test_a_person_is_notified_of_an_answer_that_was_not_carried_out(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its question is closed, and housekeeping starts no second run for the same verdict."""
+    monkeypatch.setenv("MUSTER_MAIL_TO", "oncall@example.org")
+    with DAG(DAG_ID, schedule=None) as dag:
+        admission.decision(held.look, held.carry_out, whether="x", options=held.OPTIONS, retest="node_revalidation")
+    run = SimpleNamespace(dag_id=DAG_ID, run_id="r")
+    context = {"params": {"node": "n1"}, "dag_run": run, "exception": NodeLeased("n1 is leased")}
+    callbacks = dag.get_task("carry_out").on_failure_callback
+    for each in callbacks if isinstance(callbacks, list) else [callbacks]:
+        each(context)
+    (waiting,) = records.outbox_pending()
+    assert waiting.key.startswith(f"notice/answer lost/{DAG_ID}/r/")
 
 
 @pytest.mark.parametrize("approval", [answer(reason=" "), answer(name="airflow")])

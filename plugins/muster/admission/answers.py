@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from muster import records
 from muster.admission import entry, service
+from muster.admission.startable import startable
+from muster.errors import NodeLeased
+from muster.integration.airflow_api import HELD
+from muster.integration.runid import QUALIFICATION, REVALIDATION
 from muster.lifecycle.transitions import SERVING, Evidence, State, check_move
 from muster.records import ADMITTED, NodeRecord
 from muster.settings import settings
 
 ADMIT, RETEST, RMA, WITHDRAW, KEEP = "Admit", "Re-test", "RMA", "Withdraw", "Keep"
 _BACK = (State.QUARANTINE, State.TRIAGE, State.RMA)
+
+
+def check(option: str, node: NodeRecord, dag_id: str, run_id: str) -> None:
+    """Raise MusterError if that run would lose the answer now: another run holds the node, or the test cannot begin."""
+    if lease := records.get_lease(node.name):
+        raise NodeLeased(f"run {lease.run_id} of {lease.dag_id} holds {node.name}: answer when it has ended")
+    if option == RETEST:
+        dag, run = REVALIDATION if dag_id == HELD else QUALIFICATION, run_id.replace("+", "-").replace(":", "-")
+        startable(node, dag, f"{node.name}__asked-by-{run}", settings().admission_level, f"requested in {run_id}", "")
 
 
 def carry_out(

@@ -25,8 +25,6 @@ DAGS = (
     "node_qualification", "cluster_qualification", "admission", "node_revalidation", "idle_revalidation",
     "held_verdict", "new_hardware", "node_report", "peer_statistics", "housekeeping", "fleet_digest",
 )  # fmt: skip
-AIRFLOW = ("Airflow", "Airflow login")
-"""Items of checks that fail where Airflow's API does."""
 COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 DEFAULT_POOL = "muster_burn"
 """As ``muster.integration.policy`` has it, which imports Airflow."""
@@ -73,8 +71,8 @@ def doctor(
         raise typer.Exit(1)
 
 
-def examine() -> Iterator[Check]:
-    """All checks, in the order in which a new installation sets things up."""
+def examine(timeout_s: float = 30.0) -> Iterator[Check]:
+    """All checks, in the order in which a new installation sets things up. ``timeout_s``: of a request to Airflow."""
     try:
         current = settings()
     except BadSettings as error:
@@ -86,7 +84,7 @@ def examine() -> Iterator[Check]:
     yield skus(current)
     yield agent(current.home)
     yield ssh_connection(current)
-    yield from airflow(current)
+    yield from airflow(current, timeout_s)
     yield mail(current)
     if current.audit_sinks:
         yield audit_stream(current)
@@ -211,17 +209,17 @@ def ssh_connection(current: Settings) -> Check:
     return Check(Mark.OK, "SSH login", f"{source}: {user}, {given}")
 
 
-def airflow(current: Settings) -> Iterator[Check]:
+def airflow(current: Settings, timeout_s: float) -> Iterator[Check]:
     """Airflow's components are healthy, the login works, the DAGs are loaded and unpaused, every pool exists."""
     from muster.integration.airflow_api import AirflowClient
 
     address = "export MUSTER_AIRFLOW_URL=…, and start its components: see docs/deploying.md"
     login = "export MUSTER_AIRFLOW_USERNAME=… MUSTER_AIRFLOW_PASSWORD=… (or MUSTER_AIRFLOW_TOKEN=…)"
-    with AirflowClient.from_settings() as client:
+    with AirflowClient.from_settings(timeout_s) as client:
         try:
             health = client.health()
-        except (MusterError, ValueError) as error:
-            yield Check(Mark.MISSING, AIRFLOW[0], str(error), address)
+        except MusterError as error:
+            yield Check(Mark.MISSING, "Airflow", str(error), address)
             return
         ill = [f"{name} is {health.get(name, 'absent')}" for name in COMPONENTS if health.get(name) != "healthy"]
         if ill:
@@ -233,7 +231,7 @@ def airflow(current: Settings) -> Iterator[Check]:
         try:
             loaded = client.dags()
         except MusterError as error:
-            yield Check(Mark.MISSING, AIRFLOW[1], str(error), login)
+            yield Check(Mark.MISSING, "Airflow login", str(error), login)
             return
         yield dags(loaded)
         try:

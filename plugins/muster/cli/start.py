@@ -122,6 +122,8 @@ def approve(
     json: AsJson = False,
 ) -> None:
     """List the questions that wait for a person, or answer one under your login to Airflow."""
+    from muster import records
+    from muster.admission import answers
     from muster.integration.airflow_api import REASON, AirflowClient
 
     with AirflowClient.from_settings() as airflow:
@@ -141,6 +143,8 @@ def approve(
         if not reason.strip():
             raise MusterError("give the reason with --reason: it stays in the node's history")
         _check_login()
+        node = records.get_node(str(airflow.conf(question.dag, run).get("node")))
+        answers.check(option, node, question.dag, run)
         if dry_run:
             typer.echo(f"{run}: would be answered {option}: {question.subject}\ndry run: nothing was answered")
             return

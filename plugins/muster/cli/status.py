@@ -14,6 +14,9 @@ from muster.cli.options import AsJson, AsWho, Name
 from muster.errors import MusterError
 from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, State
 
+AIRFLOW_S = 5.0
+"""The timeout (s) of a request to Airflow, for which a person waits."""
+
 
 def status(json: AsJson = False) -> None:
     """Show nodes by state and what waits: nodes, verdicts and questions for a person, schedulers that differ, mails not
@@ -29,10 +32,9 @@ def status(json: AsJson = False) -> None:
     lags = records.audit_lags()
     waiting, parked = records.outbox_waiting(), records.outbox_parked()
     states, waits = collections.Counter(node.state for node in nodes), scheduler.sentences()
-    asked, unknown = _questions()
-    lacks = [each for each in doctor.examine() if each.mark is doctor.Mark.MISSING]
     attention, uncertified = fleet.attention(records.fleet_rows()), records.uncertified()
     if json:
+        asked, unknown, lacks = _controller()
         shown = {kind: {"open": each.open, "withdrawn": each.withdrawn, "fleet": each.fleet, "allowed": each.allowed}
                 for kind, each in breakers.items()}  # fmt: skip
         mails = {"waiting": waiting, "parked": parked}
@@ -52,14 +54,6 @@ def status(json: AsJson = False) -> None:
     for kind, breaker in breakers.items():
         of = " (simulated nodes)" if kind == "simulated" else ""
         typer.echo(f"circuit breaker{of}: {breaker.state}: {breaker.sentence}")
-    for question in asked:
-        typer.echo(f"{question.subject} `muster approve {question.run} --option …` answers: "
-                   + ", ".join(question.options))  # fmt: skip
-    if unknown:
-        typer.echo(f"questions in Airflow: unknown: {unknown}")
-    for lack in lacks:
-        if not (unknown and lack.item in doctor.AIRFLOW):
-            typer.echo(f"Muster lacks {lack.item}: {lack.message}" + (f"; {lack.fix}" if lack.fix else ""))
     for name, run in held.items():
         typer.echo(f"{name}: the verdict of {run} is held; `muster node move {name} quarantine --reason …` withdraws "
                    f"it, `muster node keep {name} --reason …` keeps it in service")  # fmt: skip
@@ -87,17 +81,30 @@ def status(json: AsJson = False) -> None:
                    + (f"its report: `muster runs show {run}`; " if run else "")
                    + f"then `muster mail resend {mail.key} --reason …`, or "
                    + f"`muster mail drop {mail.key} --reason …`")  # fmt: skip
+    # What waits for other hosts comes last: they may not answer.
+    asked, unknown, lacks = _controller()
+    for question in asked:
+        typer.echo(f"{question.subject} `muster approve {question.run} --option …` answers: "
+                   + ", ".join(question.options))  # fmt: skip
+    if unknown:
+        typer.echo(f"questions in Airflow: unknown: {unknown}")
+    for lack in lacks:
+        if not (unknown and lack.item in ("Airflow", "Airflow login")):
+            typer.echo(f"Muster lacks {lack.item}: {lack.message}" + (f"; {lack.fix}" if lack.fix else ""))
 
 
-def _questions() -> tuple[list[start.Question], str]:
-    """(the open questions, "") or, if Airflow does not give them, ([], why)."""
+def _controller() -> tuple[list[start.Question], str, list[doctor.Check]]:
+    """(the open questions, why Airflow does not give them or "", what the controller lacks)."""
     from muster.integration.airflow_api import AirflowClient
 
+    asked, unknown = [], ""
     try:
-        with AirflowClient.from_settings() as airflow:
-            return start.questions(airflow), ""
+        with AirflowClient.from_settings(AIRFLOW_S) as airflow:
+            asked = start.questions(airflow)
     except MusterError as error:
-        return [], str(error)
+        unknown = str(error)
+    lacks = [each for each in doctor.examine(AIRFLOW_S) if each.mark is doctor.Mark.MISSING]
+    return asked, unknown, lacks
 
 
 def _run_of(key: str) -> str:

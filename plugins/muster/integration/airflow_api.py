@@ -14,6 +14,10 @@ from muster.settings import settings
 
 REASON = "decision_reason"
 """A question's field for the reason. Airflow fills a field named like a DAG parameter with that parameter's value."""
+ASKING = ADMISSION, HELD = "admission", "held_verdict"
+"""The DAGs whose runs ask a person."""
+WAITS = ("awaiting_input", "deferred")
+"""The states of a task whose question is open. After a timeout it has failed, and still has no response."""
 RUN_OVER = frozenset({"success", "failed"})
 """The final states of a DAG run."""
 
@@ -88,6 +92,10 @@ class AirflowClient:
         """Returns the run's note, "" without one."""
         return self._request("GET", f"/dags/{dag_id}/dagRuns/{run_id}").json().get("note") or ""
 
+    def conf(self, dag_id: str, run_id: str) -> dict[str, Any]:
+        """Returns the parameters with which the run was started."""
+        return self._request("GET", f"/dags/{dag_id}/dagRuns/{run_id}").json().get("conf") or {}
+
     def set_note(self, dag_id: str, run_id: str, note: str) -> None:
         """Replace the run's note."""
         mask = {"update_mask": "note"}
@@ -138,8 +146,9 @@ class AirflowClient:
         self._request("PATCH", f"/dags/{dag_id}", json={"is_paused": False})
 
     def hitl_pending(self) -> list[dict[str, Any]]:
-        """Returns the human-in-the-loop tasks that wait for an answer, in Airflow's format."""
-        return list(self._all("/dags/~/dagRuns/~/hitlDetails", "hitl_details", response_received="false"))
+        """Returns the human-in-the-loop tasks of Muster's DAGs that wait for an answer, in Airflow's format."""
+        path, of = "/dags/~/dagRuns/~/hitlDetails", {"response_received": "false", "state": WAITS}
+        return [each for each in self._all(path, "hitl_details", of) if each["task_instance"]["dag_id"] in ASKING]
 
     def hitl_answer(
         self, dag_id: str, run_id: str, task_id: str, options: list[str], params: Mapping[str, Any] | None = None
@@ -151,13 +160,15 @@ class AirflowClient:
     def health(self) -> dict[str, str]:
         """Returns {component: status} of Airflow's health page, without a login."""
         response = self._send("GET", "/api/v2/monitor/health")
+        if not response.is_success:
+            raise AirflowRefused(self._message(response, "GET /monitor/health"))
         return {name: str(part.get("status")) for name, part in response.json().items() if isinstance(part, dict)}
 
-    def _all(self, path: str, key: str, **params: str) -> Iterator[dict[str, Any]]:
+    def _all(self, path: str, key: str, params: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
         """Yields every entry of a list, page by page: Airflow returns at most 100 at a time."""
         seen = 0
         while True:
-            page = self._request("GET", path, params={**params, "limit": 100, "offset": seen}).json()
+            page = self._request("GET", path, params={**(params or {}), "limit": 100, "offset": seen}).json()
             yield from page[key]
             seen += len(page[key])
             if not page[key] or seen >= page["total_entries"]:
@@ -195,12 +206,16 @@ class AirflowClient:
 
     def _send(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         try:
-            return self._client.request(method, path, **kwargs)
+            response = self._client.request(method, path, **kwargs)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             detail = str(error) or type(error).__name__
             raise AirflowUnreachable(
                 f"Airflow at {self._url} does not answer ({detail}): check MUSTER_AIRFLOW_URL and that it is running"
             ) from error
+        if response.is_redirect or (response.is_success and response.content and not _is_object(response)):
+            # A portal in front of Airflow, for one, answers each request with its own page.
+            raise AirflowUnreachable(f"{self._url} does not answer as Airflow does: check MUSTER_AIRFLOW_URL")
+        return response
 
     def _message(self, response: httpx.Response, what: str) -> str:
         if response.status_code == 401:
@@ -211,6 +226,13 @@ class AirflowClient:
         if response.status_code == 404:
             return f"Airflow at {self._url} has no such resource ({what}: {detail}): check that its DAGs are loaded"
         return f"Airflow at {self._url} refuses {what} with status {response.status_code}: {detail}"
+
+
+def _is_object(response: httpx.Response) -> bool:
+    try:
+        return isinstance(response.json(), dict)
+    except ValueError:
+        return False
 
 
 def _detail(response: httpx.Response) -> str:

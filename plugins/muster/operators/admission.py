@@ -88,7 +88,7 @@ def decision(
         retry_delay=soon,
     )
 
-    @task(task_id="carry_out", retries=5, retry_delay=soon)
+    @task(task_id="carry_out", retries=5, retry_delay=soon, on_failure_callback=lost)
     def decide(answer: Any, params: Any = None, dag_run: Any = None) -> str:
         """Carry out the decision under that person's name."""
         return carry_out(params["node"], dag_run.dag_id, dag_run.run_id, answer)
@@ -114,6 +114,14 @@ def decision(
     chosen: Any = decide(ask.output)
     put_question() >> ask
     wants_test(chosen) >> again
+
+
+def lost(context: Context) -> None:
+    """Notify people that an answer was not carried out: its question is closed, and the same run asks no more."""
+    dag_run: Any = context["dag_run"]
+    node, dag_id, run_id = context["params"]["node"], dag_run.dag_id, dag_run.run_id
+    why = f"the answer in run {run_id} of {dag_id} was not carried out: {context.get('exception')}"
+    records.notify(f"answer lost/{dag_id}/{run_id}", f"{node}: {why}; start the DAG {dag_id} again to ask again")
 
 
 def unanswered(node: str, dag_id: str, run_id: str, *, whether: str) -> str:

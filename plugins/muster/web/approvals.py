@@ -19,24 +19,21 @@ from airflow.api_fastapi.logging.decorators import action_logging
 from airflow.models.dagrun import DagRun
 from airflow.models.hitl import HITLDetail
 from airflow.models.taskinstance import TaskInstance
-from airflow.utils.state import TaskInstanceState
 from fastapi import Depends, Form, Query
 from sqlalchemy import Select, func, select
 
 from muster import acting, records
 from muster.admission import answers
 from muster.errors import MusterError, UnknownNode
-from muster.integration.airflow_api import REASON
+from muster.integration.airflow_api import ASKING, HELD, REASON, WAITS
 from muster.lifecycle.gate import Admit
 from muster.lifecycle.transitions import is_person
 from muster.web import peers, plots
 from muster.web.access import allowed, if_confirmed
 from muster_reports.model import RunReport
 
-ADMISSION, HELD = "admission", "held_verdict"
 PAGE = 20
 """Questions of a page: each costs a whole report."""
-WAITS = (TaskInstanceState.AWAITING_INPUT, TaskInstanceState.DEFERRED)
 
 respond = requires_access_dag("PUT", DagAccessEntity.HITL_DETAIL)
 audited = if_confirmed(action_logging("update_hitl_detail"))
@@ -90,7 +87,7 @@ def about(session: SessionDep, user: GetUserDep, name: str) -> list[Question]:
 
 def _open(user: BaseUser, node: str = "") -> Select[HITLDetail]:
     # Airflow's filter of readable DAGs reads the state of Airflow's own application, which a mounted one has not.
-    readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET") & {ADMISSION, HELD}
+    readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET").intersection(ASKING)
     query = (
         select(HITLDetail)
         .join(TaskInstance, HITLDetail.ti_id == TaskInstance.id)
@@ -101,7 +98,7 @@ def _open(user: BaseUser, node: str = "") -> Select[HITLDetail]:
 
 
 def _questions(session: SessionDep, user: BaseUser, query: Select[HITLDetail]) -> list[Question]:
-    answerable = {dag_id: allowed(user, "PUT", DagAccessEntity.HITL_DETAIL, dag_id) for dag_id in (ADMISSION, HELD)}
+    answerable = {dag_id: allowed(user, "PUT", DagAccessEntity.HITL_DETAIL, dag_id) for dag_id in ASKING}
     return [
         Question(
             task.dag_id, task.run_id, task.task_id, str((task.dag_run.conf or {}).get("node", "")),
@@ -176,6 +173,7 @@ class Answer:
     def preview(self) -> tuple[str, tuple[str, ...]]:
         """Returns (the answer, what it will do); nothing changes. Raises MusterError where it would be refused."""
         asked = self._question()
+        answers.check(self.option, records.get_node(asked.node), asked.dag_id, asked.run_id)
         with acting.under(acting.airflow_login(self.person)), records.rehearsal():
             answers.carry_out(self.option, asked.node, self.person, self.reason, dry_run=True)
         return f"{self.option}: {asked.node}", answers.effects(self.option, records.get_node(asked.node))
@@ -183,6 +181,7 @@ class Answer:
     def apply(self) -> None:
         """Give the answer under the viewer's login. Raises MusterError; HTTPException if Airflow refuses it."""
         asked = self._question()
+        answers.check(self.option, records.get_node(asked.node), asked.dag_id, asked.run_id)
         payload = UpdateHITLDetailPayload(chosen_options=[self.option], params_input={REASON: self.reason})
         update_hitl_detail(asked.dag_id, asked.run_id, asked.task_id, payload, self._user, self._session)
 

@@ -34,7 +34,7 @@ DAY = f"{datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=30):%Y-%m
 def airflow(monkeypatch: pytest.MonkeyPatch, fleet_db: str) -> Airflow:
     api = Airflow()
 
-    def made() -> AirflowClient:
+    def made(timeout_s: float = 30.0) -> AirflowClient:
         return AirflowClient("http://airflow", "ada", "right", transport=httpx.MockTransport(api))
 
     monkeypatch.setattr(AirflowClient, "from_settings", made)
@@ -51,7 +51,9 @@ def everything() -> dict[str, list[tuple[object, ...]]]:
 
 
 def asks(request: httpx.Request) -> httpx.Response | None:
-    """Airflow with one open question, of the run ``asks``."""
+    """Airflow with one open question, of the run ``asks`` about gpu-0005."""
+    if request.url.path.endswith("/dagRuns/asks"):
+        return httpx.Response(200, json={"conf": {"node": "gpu-0005"}})
     if "hitlDetails" not in request.url.path:
         return None
     instance = {"dag_id": "admission", "dag_run_id": "asks", "task_id": "ask"}
@@ -66,11 +68,22 @@ def test_an_answer_under_a_shared_login_is_refused_before_it_is_given(
 ) -> None:
     """The run refuses it too, but only after the question is closed. Whose a token is, Airflow alone knows."""
     airflow.override = asks
+    records.add_node(fleet.new_node("gpu-0005"))
     monkeypatch.setenv("MUSTER_AIRFLOW_USERNAME", login)
     monkeypatch.setenv("MUSTER_AIRFLOW_TOKEN", token)
     status, _, _ = muster("approve", "asks", "--option", "Approve", "--reason", "because")
     assert status == 1 - posted
     assert sum(each.startswith("PATCH") for each in airflow.log) == posted
+
+
+def test_an_answer_about_a_node_under_test_is_refused_before_it_is_given(muster: Muster, airflow: Airflow) -> None:
+    airflow.override = asks
+    records.add_node(fleet.new_node("gpu-0005"))
+    fleet.begin("gpu-0005", "at-work")
+    for dry_run in ((), ("--dry-run",)):
+        status, _, err = muster("approve", "asks", "--option", "Approve", "--reason", "because", *dry_run)
+        assert (status, "run at-work" in err) == (1, True)
+    assert not any(each.startswith("PATCH") for each in airflow.log)
 
 
 def failed() -> str:

@@ -43,7 +43,7 @@ def airflow(monkeypatch: pytest.MonkeyPatch, sqlite_db: str) -> Airflow:
 
     api.override = answer
 
-    def made() -> AirflowClient:
+    def made(timeout_s: float = 30.0) -> AirflowClient:
         return AirflowClient("http://airflow", "ada", "right", transport=httpx.MockTransport(serve))
 
     monkeypatch.setattr(AirflowClient, "from_settings", made)

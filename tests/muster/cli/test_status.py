@@ -54,7 +54,7 @@ def test_open_questions_and_what_muster_lacks_are_shown(
     api = Airflow()
     api.override = asks
 
-    def made() -> AirflowClient:
+    def made(timeout_s: float = 30.0) -> AirflowClient:
         return AirflowClient("http://airflow", "ada", "right", transport=httpx.MockTransport(api))
 
     monkeypatch.setattr(AirflowClient, "from_settings", made)
@@ -74,6 +74,22 @@ def test_an_airflow_that_does_not_answer_is_one_sentence(
     monkeypatch.setenv("MUSTER_AIRFLOW_URL", "http://127.0.0.1:9")
     status, out, err = muster("status")
     assert (status, err, out.count("http://127.0.0.1:9")) == (0, "", 1)
+
+
+def test_a_portal_in_front_of_airflow_hides_no_record(
+    muster: Muster, held: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    portal = httpx.MockTransport(lambda request: httpx.Response(200, text="<html>Log in"))
+
+    def made(timeout_s: float) -> AirflowClient:
+        return AirflowClient("http://airflow", token="t", transport=portal)
+
+    monkeypatch.setattr(AirflowClient, "from_settings", made)
+    status, out, _ = muster("status")
+    lines = out.splitlines()
+    (unknown,) = [number for number, line in enumerate(lines) if line.startswith("questions in Airflow: unknown: ")]
+    assert status == 0
+    assert any(line.startswith(f"a: the verdict of {held} is held") for line in lines[:unknown])
 
 
 def test_nodes_out_of_service_are_named_with_reason_and_what_to_do(muster: Muster, held: str) -> None:

@@ -124,6 +124,34 @@ def test_all_tasks_of_a_long_run_are_reported(airflow: Airflow) -> None:
     assert states["mapped[1]"] == "none"
 
 
+def test_only_open_questions_of_musters_dags_are_pending(airflow: Airflow) -> None:
+    """A question whose time is over has no response for ever, and its task has failed."""
+    tasks = {"open": ("admission", "awaiting_input"), "other": ("payroll", "deferred"), "over": ("admission", "failed"),
+             "held": ("held_verdict", "deferred")}  # fmt: skip
+
+    def asked(request: httpx.Request) -> httpx.Response:
+        wanted = request.url.params.get_list("state") or [state for _, state in tasks.values()]
+        found = [{"task_instance": {"dag_run_id": run, "dag_id": dag}}
+                 for run, (dag, state) in tasks.items() if state in wanted]  # fmt: skip
+        return httpx.Response(200, json={"hitl_details": found, "total_entries": len(found)})
+
+    airflow.override = asked
+    with client(airflow) as session:
+        assert [each["task_instance"]["dag_run_id"] for each in session.hitl_pending()] == ["open", "held"]
+
+
+PORTAL = httpx.Response(200, text="<html>Log in"), httpx.Response(302, headers={"Location": "https://sso"})
+
+
+@pytest.mark.parametrize("portal", PORTAL)
+@pytest.mark.parametrize("call", ["health", "hitl_pending", "dags"])
+def test_a_portal_in_front_of_airflow_is_one_sentence(portal: httpx.Response, call: str) -> None:
+    transport = httpx.MockTransport(lambda request: portal)
+    for login in ({"username": "ada", "password": "x"}, {"token": "t"}):
+        with pytest.raises(AirflowUnreachable):
+            getattr(AirflowClient("http://airflow", **login, transport=transport), call)()
+
+
 REFUSALS = (
     httpx.Response(403, json={"detail": "Forbidden"}),
     httpx.Response(404, json={"detail": "The Dag was not found"}),

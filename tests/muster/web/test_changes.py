@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
@@ -187,6 +189,25 @@ def test_an_answer_that_would_be_refused_is_refused_at_its_preview(client: TestC
     for option in ("Admit", "Burn"):
         answer = client.post("/approvals/admission/r/ask", data={**form, "option": option})
         assert (answer.status_code, "Nothing was changed" in answer.text) == (400, True), option
+
+
+def test_an_answer_that_its_run_would_lose_is_refused(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test holds the node, or the wanted test would leave a node in use alone: the question stays open."""
+    given = []
+    monkeypatch.setattr(approvals, "update_hitl_detail", lambda *named: given.append(named))
+    for name in ("leased", "used"):
+        records.add_node(fleet.new_node(name))
+        fleet.qualify(name)
+    records.move_node("used", State.PRODUCTION, "ada", "seen it")
+    fleet.begin("leased", "at-work")
+    for name, option, why in (("leased", "RMA", "run at-work"), ("used", "Re-test", "in use")):
+        asked = dataclasses.replace(question(name), options=("RMA", "Re-test"))
+        override(client, approvals.one, asked)
+        for confirmed in ("", "yes"):
+            form = {"option": option, "reason": "seen it", "confirmed": confirmed}
+            answer = client.post("/approvals/admission/r/ask", data=form, follow_redirects=False)
+            assert (answer.status_code, why in answer.text) == (400, True), (name, confirmed)
+    assert given == []
 
 
 def test_a_question_stands_beside_its_evidence(client: TestClient) -> None:
