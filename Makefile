@@ -22,7 +22,7 @@ TEST_TORCH := $(VENV)/.test-torch
 unexport PYTHONDONTWRITEBYTECODE
 export ALLOW_MISSING TORCH_INDEX
 
-.PHONY: help install images demo test test-slow declarations wording lint lock audit clean
+.PHONY: help install images demo test test-slow declarations figures wording lint lock audit clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
@@ -47,6 +47,9 @@ test-slow: $(TEST_TORCH) ## the unattended demo, Celery with failures, cluster c
 
 declarations: $(INSTALLED) ## renew validators/skus/probes.json from the probes' own declarations
 	@$(BIN)/python -m muster_node probes --json | $(BIN)/python -m muster_criteria.sku_files.declarations
+
+figures: $(INSTALLED) ## render docs/benchmarks.md from the stored measurements (tests/bench/figures)
+	@$(BIN)/python -m tests.bench.page
 
 wording: $(TEST_TORCH) ## renew the snapshots of messages, one a room (tests/*/__snapshots__)
 	@$(BIN)/python -m pytest -q -k test_wording --snapshot-update
