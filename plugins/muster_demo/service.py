@@ -131,6 +131,9 @@ class ServiceStory:
             self._validate(unjudged, "demo again")
         self._watch(ADMISSION_DAG)
         self.follow(self.approver.look)
+        # By its schedule the DAG may have chosen a node meanwhile, which is out of production until its test ends.
+        self._watch(REVALIDATION_DAG)
+        self.follow(_nothing)
         serving = [node.name for node in records.list_nodes(states=(State.PRODUCTION,)) if node.name in nodes]
         if self.users is None:
             self._revalidate("now__demo", serving, _nothing)
