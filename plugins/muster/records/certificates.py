@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import ColumnElement, Text, and_, cast, func, select
 from sqlalchemy.orm import Session, undefer
 
@@ -15,7 +16,7 @@ from muster.lifecycle import certificate
 from muster.lifecycle.current import INCONCLUSIVE
 from muster.lifecycle.transitions import SERVING, STAGES, Evidence, State
 from muster.records.database import access
-from muster.records.database.engine import reading
+from muster.records.database.engine import reading, rehearsing
 from muster.records.database.models import CertificateRow, MeasurementRow, Node, Run, StageRecord
 from muster.records.parts import current_serials
 from muster.records.signing import key_path, signing_key
@@ -187,7 +188,10 @@ def compare(session: Session, node: Node, environment: Mapping[str, Any]) -> Non
 
 def _key(session: Session) -> Any:
     # A key that was lost is not replaced in silence: the certificates that it signed could not be verified any more.
-    return signing_key(create=_none_yet(session))
+    create = _none_yet(session)
+    if create and rehearsing() and settings().certificate_key_file is None and not key_path().exists():
+        return Ed25519PrivateKey.generate()
+    return signing_key(create=create)
 
 
 def _none_yet(session: Session) -> bool:

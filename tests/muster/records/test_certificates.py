@@ -124,6 +124,16 @@ def test_without_a_usable_key_nothing_enters_production(
         records.check_signing_key()
 
 
+def test_a_rehearsed_admission_makes_no_key() -> None:
+    records.add_node(fleet.new_node())
+    fleet.qualify()
+    with records.rehearsal():
+        records.move_node(NODE, State.PRODUCTION, "Ada", "needed now")
+    assert not records.key_path().exists()
+    records.move_node(NODE, State.PRODUCTION, "Ada", "needed now")
+    assert records.key_path().exists()
+
+
 def test_a_new_driver_is_a_change_until_a_whole_test_passes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """How many others hold a certificate for the same decides whether this one is a canary."""
     monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")

@@ -136,6 +136,11 @@ def rehearsal() -> Iterator[None]:
         _rehearsing.reset(token)
 
 
+def rehearsing() -> bool:
+    """Whether the present transaction will be rolled back (``rehearsal``), so that no file may be made either."""
+    return _rehearsing.get()
+
+
 def upgrade() -> tuple[str | None, str]:
     """Bring the database to this version's schema; returns the versions (before, after).
 
