@@ -8,6 +8,7 @@ from muster.admission.startable import startable
 from muster.errors import NodeLeased
 from muster.integration.airflow_api import HELD
 from muster.integration.runid import QUALIFICATION, REVALIDATION
+from muster.lifecycle.preview import TEST_IN_SERVICE
 from muster.lifecycle.transitions import SERVING, Evidence, State, check_move
 from muster.records import ADMITTED, NodeRecord
 from muster.settings import settings
@@ -87,9 +88,10 @@ def _of_test(node: NodeRecord) -> tuple[str, ...]:
         )
         scheduler = "no change" if node.shadow else _scheduler(node, node.state)
         return f"state: {state}", f"scheduler: {scheduler}", "certificate: no change", mail
-    state = "it leaves production for the test; a full-coverage PASS returns it, a FAIL puts it into quarantine"
+    by_job = service.tested_by_job(node.name)
+    scheduler = "a test job that gives way to users' jobs" if by_job else _scheduler(node, State.REVALIDATION)
     certificate = "a new one after a full-coverage PASS"
-    return f"state: {state}", f"scheduler: {_scheduler(node, State.REVALIDATION)}", f"certificate: {certificate}", mail
+    return f"state: {TEST_IN_SERVICE}", f"scheduler: {scheduler}", f"certificate: {certificate}", mail
 
 
 def _certificate(node: NodeRecord, after: State) -> str:

@@ -185,6 +185,15 @@ def _tests_of(node: str) -> tuple[PlaceRecord | None, PreemptibleTests | None]:
     return place, backend_of(place.cluster).tests if place else None
 
 
+def tested_by_job(node: str) -> bool:
+    """Whether a test of the node, which serves, is a job that gives way; not if its scheduler's settings are faulty."""
+    try:
+        place, tests = _tests_of(node)
+    except MusterError:
+        return False
+    return place is not None and place.wanted == records.ADMITTED and tests is not None
+
+
 def withdraw_for_test(node: str, why: str) -> None:
     """Close a node in service before a test. Raises MusterError unless its scheduler has confirmed it and it is free.
 

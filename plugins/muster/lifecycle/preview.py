@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 OUT_OF_SERVICE = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA, State.RETIRED})
 
+TEST_IN_SERVICE = (
+    "it is tested out of service, or by a job that gives way; a FAIL puts it into quarantine, a new WARN into "
+    "qualified; it serves again after a PASS, and after a test that found nothing"
+)
+"""The effect of a test of a node in production, by ``transitions.closing``."""
+
 
 @dataclasses.dataclass(frozen=True)
 class ProbePlan:
@@ -92,10 +98,7 @@ def risks_of_test(node: NodeRecord, plans: tuple[StagePlan, ...], allocation: Al
     if node.shadow:
         risks.append("in shadow mode it stays in production, whatever is found")
     elif node.state in SERVING:
-        risks.append(
-            "it leaves production while it is tested, and returns only on a full-coverage PASS; a FAIL puts it into "
-            "quarantine"
-        )
+        risks.append(TEST_IN_SERVICE)
     else:
         risks.append("a FAIL puts it into quarantine")
     return tuple(risks)

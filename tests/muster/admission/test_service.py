@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 )
 
 from muster import records
-from muster.admission import clusters, service
+from muster.admission import answers, clusters, service
 from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.entry import admit, move
 from muster.cli.check import of_controller
@@ -39,6 +39,7 @@ from muster.operators import claims, provisional, qualification, revalidation
 from muster.records import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet
+from tests.support import lives
 from tests.support.node_list import NodeList, NodeListSettings
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
@@ -705,3 +706,16 @@ def test_whatever_happens_no_certificate_no_production_and_no_drain_is_left_or_u
     Life.list_of_nodes = nodes
     few = settings(max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(Life, settings=few)
+
+
+def test_a_re_test_by_a_job_that_gives_way_drains_nothing(sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The effects of the answer name a drain only where a test closes the node."""
+    records.add_node(fleet.new_node("by-job"))
+    lives.in_production("by-job")
+    records.place_on_scheduler("by-job", "slurm1", "n0", "Ada", "new")
+    said = {}
+    for partition in ("muster", ""):
+        chosen = {"kind": "slurm", "test_partition": partition} if partition else {"kind": "slurm"}
+        monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"slurm1": chosen}))
+        said[partition] = "drains n0" in " ".join(answers.effects(answers.RETEST, records.get_node("by-job")))
+    assert said == {"muster": False, "": True}
