@@ -98,7 +98,7 @@ def test_each_alert_fires_when_it_should(tmp_path: Path) -> None:
                     {
                         "exp_labels": {"severity": "warning"},
                         "exp_annotations": {
-                            "summary": "The mail server refused 1 mails for good.",
+                            "summary": "Mails or notifications were given up: 1.",
                             "runbook_url": "https://docs.example/muster/operating.md#mustermailsparked",
                         },
                     }

@@ -99,7 +99,7 @@ class Fleet:
         yield _gauge("muster_mails_waiting", "mails to be sent", (), seen.mails.counts)
         yield _gauge("muster_mails_oldest_timestamp_seconds", "since when the oldest of them waits; 0: none", (),
                      {(): _timestamp(seen.mails.since)})  # fmt: skip
-        yield _gauge("muster_mails_parked", "mails that the mail server refused for good", (), {(): seen.parked})
+        yield _gauge("muster_mails_parked", "mails and notifications that were given up", (), {(): seen.parked})
         yield _gauge("muster_scheduler_changes_waiting", "changes that wait for a scheduler", ("cluster", "wanted"),
                      seen.changes.counts)  # fmt: skip
         yield _gauge("muster_scheduler_changes_oldest_timestamp_seconds",

@@ -67,6 +67,7 @@ from muster.records.outbox import (
     outbox_message,
     outbox_notify,
     outbox_parked,
+    outbox_parked_count,
     outbox_pending,
     outbox_resend,
     outbox_sent,

@@ -119,12 +119,18 @@ def outbox_message(message_id: int) -> bytes:
 
 
 def outbox_parked(limit: int = 100) -> list[ParkedMail]:
-    """The mails that the mail server refused for good, oldest first."""
+    """The mails that the mail server refused for good, and the notifications that were given up, oldest first."""
     columns = (Outbox.key, Outbox.parked_at, Outbox.last_error, Outbox.recipients)
     query = select(*columns).where(Outbox.parked_at.is_not(None))
     with reading() as session:
         rows = session.execute(query.order_by(Outbox.id).limit(limit))
         return [ParkedMail(key, at, error, _addresses(left)) for key, at, error, left in rows if at]
+
+
+def outbox_parked_count() -> int:
+    """How many mails and notifications were given up."""
+    with reading() as session:
+        return session.scalar(select(func.count()).where(Outbox.parked_at.is_not(None))) or 0
 
 
 def tried() -> ColumnElement[bool]:

@@ -93,8 +93,8 @@ def _notices(rows: list[records.FleetRow]) -> list[str]:
         breaker = records.breaker(simulated=simulated)
         if breaker.open:
             found.append(f"The circuit breaker{' of simulated nodes' if simulated else ''} is open: {breaker.sentence}")
-    if parked := records.outbox_parked():
-        found.append(f"{text.plural(len(parked), 'mail')} refused by the mail server: `muster status` shows why.")
+    if parked := records.outbox_parked_count():
+        found.append(f"Mails or notifications given up: {parked:,}. `muster status` shows why.")
     if places := records.scheduler_differences():
         found.append(
             f"{text.plural(len(places), 'node')} differ from what their scheduler says, first {places[0].node}: "

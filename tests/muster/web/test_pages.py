@@ -482,3 +482,11 @@ def test_filters_apply_to_what_runs_and_what_changed_and_the_rest_is_counted(
     running = text[text.index("<h2>Running") : text.index("<h2>Changed")]
     assert ("/node/a" in running, "/node/c" in running, "and 2 more" in running) == (True, False, True)
     assert "and 2 more" in text[text.index("<h2>Changed") : text.index("<h2>Nodes")]
+
+
+def test_all_that_was_given_up_is_counted(client: TestClient) -> None:
+    for number in range(101):
+        records.outbox_add(f"{number}", b"")
+    for each in records.outbox_pending(101):
+        records.outbox_failed(each.id, "554 no such user", park=True)
+    assert "given up: 101." in page(client, "/")
