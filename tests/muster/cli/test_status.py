@@ -177,6 +177,13 @@ def test_an_unsent_mail_is_sent_again_or_dropped(muster: Muster, sqlite_db: str)
     assert ([each["key"] for each in shown["waiting"]], shown["parked"]) == (["a"], [])
 
 
+def test_a_long_list_of_unsent_mails_is_not_cut_unseen(muster: Muster, sqlite_db: str) -> None:
+    for number in range(103):
+        records.outbox_add(f"mail-{number}", b"x")
+    assert muster("mail", "list")[1].splitlines()[-1].startswith("and 3 more")
+    assert len(json.loads(muster("mail", "list", "--json")[1])["waiting"]) == 103
+
+
 def test_node_and_run_show_that_it_is_held(muster: Muster, held: str) -> None:
     assert f"the circuit breaker holds the verdict of {held}" in muster("node", "show", "a")[1]
     assert "verdict held" in muster("node", "list")[1]
