@@ -13,6 +13,8 @@ from muster.cli.options import AsJson, AsWho
 
 app = typer.Typer(no_args_is_help=True)
 
+SHOWN_MAX, ALL = 100, 1_000_000
+
 Keys = Annotated[list[str], typer.Argument(help="Keys of mails, as `muster mail list` gives them.", metavar="KEY…")]
 Reason = Annotated[str, typer.Option(help="Why; it is recorded.")]
 
@@ -22,7 +24,7 @@ def list_(json: AsJson = False) -> None:
     """List the mails that wait for the mail server or were refused by it."""
     from muster import records
 
-    waiting, parked = records.outbox_pending(), records.outbox_parked()
+    waiting, parked = records.outbox_pending(limit=ALL), records.outbox_parked(limit=ALL)
     if json:
         show.as_json({"waiting": waiting, "parked": parked})
         return
@@ -30,7 +32,10 @@ def list_(json: AsJson = False) -> None:
              _names(each.recipients), each.last_error or "not tried yet"] for each in waiting]  # fmt: skip
     rows += [[each.key, f"refused {show.when(each.parked_at)}", _names(each.recipients), each.last_error]
              for each in parked]  # fmt: skip
-    show.table(["key", "state", "not received by", "why"], rows, empty="no mail waits, and none was refused")
+    headings = ["key", "state", "not received by", "why"]
+    show.table(headings, rows[:SHOWN_MAX], empty="no mail waits, and none was refused")
+    if len(rows) > SHOWN_MAX:
+        typer.echo(f"and {len(rows) - SHOWN_MAX} more: `muster mail list --json` gives all")
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import shlex
 
 import typer
 
@@ -20,7 +21,7 @@ AIRFLOW_S = 5.0
 
 def status(json: AsJson = False) -> None:
     """Show nodes by state and what waits: nodes, verdicts and questions for a person, schedulers that differ, mails not
-    sent; and what the controller itself lacks.
+    sent; and what `muster doctor` finds.
     """
     from muster import records
     from muster.web import fleet
@@ -76,25 +77,25 @@ def status(json: AsJson = False) -> None:
         if lag.last_error:
             typer.echo(lag.sentence)
     for mail in parked:
-        run = _run_of(mail.key)
+        run, key = _run_of(mail.key), shlex.quote(mail.key)
         typer.echo(f"{mail.key}: not sent, given up {show.when(mail.parked_at)} ({mail.last_error}); "
                    + (f"its report: `muster runs show {run}`; " if run else "")
-                   + f"then `muster mail resend {mail.key} --reason …`, or "
-                   + f"`muster mail drop {mail.key} --reason …`")  # fmt: skip
+                   + f"then `muster mail resend {key} --reason …`, or "
+                   + f"`muster mail drop {key} --reason …`")  # fmt: skip
     # What waits for other hosts comes last: they may not answer.
     asked, unknown, lacks = _controller()
     for question in asked:
-        typer.echo(f"{question.subject} `muster approve {question.run} --option …` answers: "
+        typer.echo(f"{question.subject} `muster approve {question.run} --option … --reason …` answers: "
                    + ", ".join(question.options))  # fmt: skip
     if unknown:
         typer.echo(f"questions in Airflow: unknown: {unknown}")
     for lack in lacks:
-        if not (unknown and lack.item in ("Airflow", "Airflow login")):
-            typer.echo(f"Muster lacks {lack.item}: {lack.message}" + (f"; {lack.fix}" if lack.fix else ""))
+        if lack.message != unknown:
+            typer.echo(f"seen from this host, {lack.item}: {lack.message}" + (f"; {lack.fix}" if lack.fix else ""))
 
 
 def _controller() -> tuple[list[start.Question], str, list[doctor.Check]]:
-    """(the open questions, why Airflow does not give them or "", what the controller lacks)."""
+    """(the open questions, why Airflow does not give them or "", the checks that are not OK here)."""
     from muster.integration.airflow_api import AirflowClient
 
     asked, unknown = [], ""
@@ -103,7 +104,7 @@ def _controller() -> tuple[list[start.Question], str, list[doctor.Check]]:
             asked = start.questions(airflow)
     except MusterError as error:
         unknown = str(error)
-    lacks = [each for each in doctor.examine(AIRFLOW_S) if each.mark is doctor.Mark.MISSING]
+    lacks = [each for each in doctor.examine(AIRFLOW_S) if each.mark is not doctor.Mark.OK]
     return asked, unknown, lacks
 
 

@@ -148,7 +148,7 @@ class AirflowClient:
     def hitl_pending(self) -> list[dict[str, Any]]:
         """Returns the human-in-the-loop tasks of Muster's DAGs that wait for an answer, in Airflow's format."""
         path, of = "/dags/~/dagRuns/~/hitlDetails", {"response_received": "false", "state": WAITS}
-        return [each for each in self._all(path, "hitl_details", of) if each["task_instance"]["dag_id"] in ASKING]
+        return [each for each in self._all(path, "hitl_details", **of) if each["task_instance"]["dag_id"] in ASKING]
 
     def hitl_answer(
         self, dag_id: str, run_id: str, task_id: str, options: list[str], params: Mapping[str, Any] | None = None
@@ -164,11 +164,11 @@ class AirflowClient:
             raise AirflowRefused(self._message(response, "GET /monitor/health"))
         return {name: str(part.get("status")) for name, part in response.json().items() if isinstance(part, dict)}
 
-    def _all(self, path: str, key: str, params: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    def _all(self, path: str, key: str, **params: Any) -> Iterator[dict[str, Any]]:
         """Yields every entry of a list, page by page: Airflow returns at most 100 at a time."""
         seen = 0
         while True:
-            page = self._request("GET", path, params={**(params or {}), "limit": 100, "offset": seen}).json()
+            page = self._request("GET", path, params={**params, "limit": 100, "offset": seen}).json()
             yield from page[key]
             seen += len(page[key])
             if not page[key] or seen >= page["total_entries"]:

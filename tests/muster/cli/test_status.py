@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 
 import httpx
 import pytest
 
 from muster import records
+from muster.cli import doctor
 from muster.integration.airflow_api import AirflowClient
 from muster.lifecycle.transitions import State
 from muster_criteria.model import Verdict
@@ -60,12 +62,12 @@ def test_open_questions_and_what_muster_lacks_are_shown(
     monkeypatch.setattr(AirflowClient, "from_settings", made)
     status, out, _ = muster("status")
     assert status == 0
-    assert "Admit gpu-0005? `muster approve asks --option …` answers: Approve, Reject" in out
+    assert "Admit gpu-0005? `muster approve asks --option … --reason …` answers: Approve, Reject" in out
     shown = json.loads(muster("status", "--json")[1])
     assert [each["run"] for each in shown["questions"]["open"]] == ["asks"]
     lacking = [each["item"] for each in shown["lacks"]]
     assert lacking
-    assert all(f"Muster lacks {item}: " in out for item in lacking)
+    assert all(f"seen from this host, {item}: " in out for item in lacking)
 
 
 def test_an_airflow_that_does_not_answer_is_one_sentence(
@@ -73,7 +75,17 @@ def test_an_airflow_that_does_not_answer_is_one_sentence(
 ) -> None:
     monkeypatch.setenv("MUSTER_AIRFLOW_URL", "http://127.0.0.1:9")
     status, out, err = muster("status")
+    assert (status, err, out.count("http://127.0.0.1:9 does not answer")) == (0, "", 1), "although there is no login"
+    monkeypatch.setenv("MUSTER_AIRFLOW_USERNAME", "ada")
+    monkeypatch.setenv("MUSTER_AIRFLOW_PASSWORD", "x")
+    status, out, err = muster("status")
     assert (status, err, out.count("http://127.0.0.1:9")) == (0, "", 1)
+
+
+def test_advice_is_shown_too(muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mail server that does not answer is advice: mails wait until it does."""
+    monkeypatch.setattr(doctor, "examine", lambda _: iter([doctor.Check(doctor.Mark.ADVICE, "mail", "it is silent")]))
+    assert "seen from this host, mail: it is silent" in muster("status")[1]
 
 
 def test_a_portal_in_front_of_airflow_hides_no_record(
@@ -146,6 +158,8 @@ def test_only_a_mail_about_a_run_leads_to_one(muster: Muster, sqlite_db: str, ke
     records.outbox_add(key, b"x")
     records.outbox_failed(records.outbox_pending()[0].id, "554 no", park=True)
     out = muster("status")[1]
+    printed = out.partition("`muster mail drop ")[2].partition("`")[0]
+    assert shlex.split(printed)[0] == key, "the command can be pasted"
     assert (f"muster runs show {run}`" in out) if run else ("muster runs show" not in out)
 
 
@@ -161,6 +175,13 @@ def test_an_unsent_mail_is_sent_again_or_dropped(muster: Muster, sqlite_db: str)
     assert [event.evidence["mail"] for event in records.audit_batch("siem", 9)] == ["a", "b"]
     shown = json.loads(muster("mail", "list", "--json")[1])
     assert ([each["key"] for each in shown["waiting"]], shown["parked"]) == (["a"], [])
+
+
+def test_a_long_list_of_unsent_mails_is_not_cut_unseen(muster: Muster, sqlite_db: str) -> None:
+    for number in range(103):
+        records.outbox_add(f"mail-{number}", b"x")
+    assert muster("mail", "list")[1].splitlines()[-1].startswith("and 3 more")
+    assert len(json.loads(muster("mail", "list", "--json")[1])["waiting"]) == 103
 
 
 def test_node_and_run_show_that_it_is_held(muster: Muster, held: str) -> None:
