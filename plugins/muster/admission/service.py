@@ -34,10 +34,10 @@ BROKEN = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA})
 _SECOND = datetime.timedelta(seconds=1)
 """Schedulers record the second in which a node was created."""
 _REMOVED = (
-    "it is admitted, and somebody removed Muster's marks from it in {cluster}: a whole test that passes sets them again "
-    "(`muster revalidate {node}`), or withdraw it with `muster node move {node} quarantine --reason …`"
+    "it is admitted, and somebody removed Muster's marks from it in {cluster}: a whole test that passes sets them "
+    "again (`muster revalidate {node}`), or withdraw it with `muster node move {node} quarantine --reason …`"
 )
-_OTHER = "it is admitted, and {cluster} shows it without Muster's marks and newer than its last test: perhaps another machine"
+_OTHER = "it is admitted, and {cluster} shows it without Muster's marks and newer than its last test: another machine?"
 
 
 def allocation(node: str) -> Allocation:

@@ -112,7 +112,7 @@ class Webhook:
         }
 
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
-        """Send the admission. Raises LeftAlone if somebody else closed the node, it is apart, or the receiver answers 409."""
+        """Send the admission. Raises LeftAlone if another closed the node, it is apart, or the answer is 409."""
         seen = self._node(name)
         if seen is not None and (why := seen.stays_closed(mark)):
             raise LeftAlone(f"{name} stays closed in {self._chosen.cluster}: {why}")
