@@ -134,7 +134,7 @@ class Campaign:
         """Whether every node waits. Raises ServiceFailed once none can any more."""
         if self.settled():
             raise ServiceFailed(f"the runs ended before all nodes waited; see {self.stack.supervisor.logs.parent}")
-        deferred = self.client._all(f"/dags/{DAG_ID}/dagRuns/~/taskInstances", "task_instances", {"state": "deferred"})
+        deferred = self.client._all(f"/dags/{DAG_ID}/dagRuns/~/taskInstances", "task_instances", state="deferred")
         return sum(task["triggerer_job"] is not None for task in deferred) == len(self.nodes)
 
     def _count(self, path: str, **params: Any) -> int:
