@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +19,8 @@ ASKING = ADMISSION, HELD = "admission", "held_verdict"
 """The DAGs whose runs ask a person."""
 WAITS = ("awaiting_input", "deferred")
 """The states of a task whose question is open. After a timeout it has failed, and still has no response."""
+RETRIES, RETRY_S = 2, 1.0
+"""How often a request that meets a fault of Airflow's server is repeated, and after how many seconds."""
 RUN_OVER = frozenset({"success", "failed"})
 """The final states of a DAG run."""
 
@@ -180,7 +183,14 @@ class AirflowClient:
         fresh = not self._token
         if fresh:
             self._token = self._log_in()
-        response = self._send(method, f"/api/v2{path}", headers={"Authorization": f"Bearer {self._token}"}, **kwargs)
+        headers = {"Authorization": f"Bearer {self._token}"}
+        response = self._send(method, f"/api/v2{path}", headers=headers, **kwargs)
+        for _ in range(RETRIES):
+            if not response.is_server_error:
+                break
+            # Airflow on SQLite answers 500 to a request that meets another's write.
+            time.sleep(RETRY_S)
+            response = self._send(method, f"/api/v2{path}", headers=headers, **kwargs)
         if response.status_code == 401 and not fresh and self._login[0]:
             # The token has expired: retry once with a new one.
             self._token = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 
@@ -9,11 +10,17 @@ import httpx
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from muster.errors import AirflowUnreachable, AlreadyTriggered
+from muster.errors import AirflowRefused, AirflowUnreachable, AlreadyTriggered
+from muster.integration import airflow_api
 from muster.integration.airflow_api import AirflowClient
 from tests.support.wording import refused
 
 DAG_RUNS = "/api/v2/dags/node_qualification/dagRuns"
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(airflow_api, "RETRY_S", 0.0)
 
 
 class Airflow:
@@ -91,6 +98,16 @@ def test_a_run_is_triggered_once(airflow: Airflow) -> None:
         assert session.run_state("node_qualification", "gpu-1__new") == "failed"
         assert session.run_state("node_qualification", "gpu-2__new") is None
     assert airflow.log.count("POST /auth/token") == 1
+
+
+@pytest.mark.parametrize(("faults", "taken"), [(airflow_api.RETRIES, True), (airflow_api.RETRIES + 1, False)])
+def test_a_request_that_meets_a_fault_of_the_server_is_repeated(airflow: Airflow, faults: int, taken: bool) -> None:
+    """Airflow on SQLite answers 500 to a write that meets another."""
+    answers = iter([httpx.Response(500, json={"detail": {"reason": "Database error"}})] * faults)
+    airflow.override = lambda request: next(answers, None)
+    with client(airflow) as session, contextlib.nullcontext() if taken else pytest.raises(AirflowRefused):
+        session.trigger("node_qualification", "gpu-1__new", {"node": "gpu-1"})
+    assert ("gpu-1__new" in airflow.runs) is taken
 
 
 def test_an_expired_token_is_renewed(airflow: Airflow) -> None:
