@@ -37,7 +37,6 @@ A stage that warns or ends PROVISIONAL counts: else a node that never passes it 
 DOMAIN = "power_domain"
 """The label of a node that names the PDU or busway which feeds it."""
 
-
 CANARIES = 2
 """Nodes that are tested with new driver or firmware, and must pass, before the others that have the same."""
 

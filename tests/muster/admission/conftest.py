@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from muster.admission import clusters
 from tests.support import kubernetes_server, slurm
 from tests.support.kubernetes import Cluster
 from tests.support.kubernetes import running as running_kubernetes
+from tests.support.node_list import NodeList, NodeListSettings
 from tests.support.receiver import SECRET, Receiver, running
 from tests.support.slurm import Slurm
 
@@ -82,3 +85,13 @@ def delta(
     yield control_plane
     control_plane.reset()
     control_plane.enter = []
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The list of cluster ``alpha``, which knows r1n1 and r1n2."""
+    path = tmp_path / "nodes"
+    path.write_text("r1n1\nr1n2\n")
+    monkeypatch.setitem(clusters.KINDS, "node_list", (NodeListSettings, NodeList))
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": {"kind": "node_list", "path": str(path)}}))
+    return path

@@ -333,7 +333,7 @@ entry.move("gpu-0001", State(state), "Ada", "decided")
 def test_a_controller_that_is_killed_between_records_and_slurm_leaves_what_the_records_say(
     alpha: Slurm, fleet_db: str, monkeypatch: pytest.MonkeyPatch, where: str, state: State
 ) -> None:
-    """Whoever is next carries the change out, once no process can be at it any more."""
+    """The next process carries the change out, once the one that was killed cannot be at it any more."""
     records.add_node(fleet.new_node())
     records.place_on_scheduler("gpu-0001", "alpha", "n3", "Ada", "rack 1")
     assert service.carry_out("gpu-0001") == ""

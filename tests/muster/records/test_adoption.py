@@ -46,11 +46,11 @@ class TestAdoption:
             records.move_node("failed", state, "Ada", "looked at it")
         records.acquire_lease("tested", "dag", "run")
         with pytest.raises(BadInventory) as refused:
-            records.adopt_nodes(["good", "failed", "tested", "nobody"], "Ada", "serves")
+            records.adopt_nodes(["good", "failed", "tested", "absent"], "Ada", "serves")
         assert [problem.split(" and ")[0] for problem in refused.value.problems] == [
             "failed failed run failed__new",
             "tested is leased by run run of dag: wait for it, or end it in Airflow",
-            "no node 'nobody' is enrolled; see `muster node list`, or enrol it with `muster node add`",
+            "no node 'absent' is enrolled; see `muster node list`, or enrol it with `muster node add`",
         ]
         assert records.get_node("good").state is State.REGISTERED
 

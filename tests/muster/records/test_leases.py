@@ -106,7 +106,7 @@ class TestLeases:
 
     def test_an_unknown_node_cannot_be_leased(self) -> None:
         with pytest.raises(UnknownNode):
-            records.acquire_lease("nobody", "dag", "one")
+            records.acquire_lease("absent", "dag", "one")
 
     @pytest.mark.both_dialects
     def test_threads_that_race_for_one_node(self) -> None:

@@ -194,4 +194,4 @@ def test_what_is_not_there_is_stated() -> None:
     with pytest.raises(UnknownRun):
         records.run_report("dag", "nothing")
     with pytest.raises(UnknownNode):
-        records.begin_run("dag", "r", "nobody", "short", "new")
+        records.begin_run("dag", "r", "absent", "short", "new")

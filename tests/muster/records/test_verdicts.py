@@ -76,7 +76,7 @@ class TestStanding:
         assert [(each.run_id, each.full_coverage) for each in records.latest_verdicts(NODE)] == [("three", True)]
         assert records.open_findings(NODE) == []
         with pytest.raises(UnknownNode):
-            records.open_findings("nobody")
+            records.open_findings("absent")
 
     def test_the_last_pass_of_each_machine(self) -> None:
         for name in BLOCK:
@@ -133,7 +133,7 @@ class TestBlocks:
         with pytest.raises(NodeLeased):
             records.acquire_leases(BLOCK, "cluster", "two")
         with pytest.raises(UnknownNode):
-            records.acquire_leases(["gpu-0001", "nobody"], "cluster", "two")
+            records.acquire_leases(["gpu-0001", "absent"], "cluster", "two")
         assert [lease.node for lease in records.live_leases()] == ["gpu-0002"]
 
     @pytest.mark.both_dialects
