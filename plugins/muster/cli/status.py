@@ -30,6 +30,7 @@ def status(json: AsJson = False) -> None:
     kinds = sorted({node.simulated for node in nodes}) or [False]
     breakers = {("simulated" if kind else "real"): records.breaker(simulated=kind) for kind in kinds}
     held = {node.name: node.held_run for node in nodes if node.held_run}
+    paused = {node.name: node.pause for node in nodes if node.pause}
     lags = records.audit_lags()
     waiting, parked = records.outbox_waiting(), records.outbox_parked()
     states, waits = collections.Counter(node.state for node in nodes), scheduler.sentences()
@@ -41,7 +42,8 @@ def status(json: AsJson = False) -> None:
         mails = {"waiting": waiting, "parked": parked}
         nodes_of = {str(state): states[state] for state in State}
         show.as_json({
-            "nodes": nodes_of, "attention": attention, "breakers": shown, "held": held, "uncertified": uncertified,
+            "nodes": nodes_of, "attention": attention, "breakers": shown, "held": held, "paused": paused,
+            "uncertified": uncertified,
             "mails": mails, "schedulers": waits, "audit": lags, "questions": {"open": asked, "unknown": unknown},
             "lacks": lacks,
         })  # fmt: skip
@@ -58,6 +60,8 @@ def status(json: AsJson = False) -> None:
     for name, run in held.items():
         typer.echo(f"{name}: the verdict of {run} is held; `muster node move {name} quarantine --reason …` withdraws "
                    f"it, `muster node keep {name} --reason …` keeps it in service")  # fmt: skip
+    for name, pause in paused.items():
+        typer.echo(f"{name}: its tests are {pause}; `muster node resume {name} --reason …` ends that")
     out = [each for each in attention if each.state in fleet.TODO]
     for each in out[: fleet.ATTENTION_MAX]:
         typer.echo(f"{each.node}: {each.state} since {show.when(each.since)}: {each.why} To do: {each.todo}")

@@ -90,6 +90,7 @@ from muster.records.output.overview import (
 )
 from muster.records.output.raw import BmcReading, StageAttempt, StageBytes, bmc_readings, stage_attempts, stage_bytes
 from muster.records.parts import node_parts, part_history, part_runs
+from muster.records.pauses import pause_node, resume_node
 from muster.records.reevaluations import provisional_verdicts, record_reevaluation
 from muster.records.reported import Reported, report, reported
 from muster.records.reporting import judgements, run_report

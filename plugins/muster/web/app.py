@@ -137,6 +137,7 @@ def node(
         findings=records.open_findings(name),
         moves=actions.moves(found),
         until=now + datetime.timedelta(days=actions.WAIVER_DAYS),
+        next_day=now + datetime.timedelta(days=1),
         verdicts=records.latest_verdicts(name),
         lease=records.get_lease(name),
         history=timeline.timeline(

@@ -50,6 +50,23 @@ def test_the_fleet_stands_on_one_screen(muster: Muster, held: str) -> None:
     assert shown["held"] == {"a": held}
 
 
+def test_a_pause_is_shown_wherever_the_node_is(muster: Muster, held: str) -> None:
+    why = ("--reason", "a technician is there")
+    assert muster("node", "pause", "a", "--until", "2999-01-01", *why)[0] == 0
+    pause = str(records.get_node("a").pause)
+    assert "2999-01-01" in pause
+    assert f"a: its tests are {pause}; `muster node resume a" in muster("status")[1]
+    assert json.loads(muster("status", "--json")[1])["paused"]["a"]["reason"] == why[1]
+    assert pause in muster("node", "show", "a")[1]
+    assert "paused" in muster("node", "list")[1]
+    listed = {each["name"]: each["pause"] for each in json.loads(muster("node", "list", "--json")[1])}
+    assert (listed["a"]["person"], listed["sim"]) == ("Ada", None)
+    assert f"a\tits tests are {pause}" in muster("plan", "--all")[1]
+    assert muster("revalidate", "a", "--dry-run")[0] == 1
+    assert muster("node", "resume", "a", "--reason", "it is back")[0] == 0
+    assert "paused" not in muster("node", "list")[1]
+
+
 def test_open_questions_and_what_muster_lacks_are_shown(
     muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

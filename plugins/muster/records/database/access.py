@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from muster import acting
 from muster.errors import IllegalMove, UnknownNode, UnknownRun
 from muster.lifecycle import transitions as lifecycle
+from muster.lifecycle.pause import Pause
 from muster.lifecycle.transitions import SERVING, Evidence, State
 from muster.records.database.models import CertificateRow, Event, FindingRow, Lease, Node, Run, StageRecord
 from muster.records.database.wanted import follow_state
@@ -121,6 +122,13 @@ def evidence_json(evidence: Evidence) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(evidence).items() if value}
 
 
+def pause_of(row: Node) -> Pause | None:
+    """The node's pause, while it lasts."""
+    if row.paused_until is None or row.paused_until <= now():
+        return None
+    return Pause(row.paused_by, row.paused_until, row.paused_for)
+
+
 def to_node(row: Node) -> NodeRecord:
     """The node as a value."""
     return NodeRecord(
@@ -128,7 +136,7 @@ def to_node(row: Node) -> NodeRecord:
         state=State(row.state), launch=dict(row.launch), work_dir=row.work_dir, rack=row.rack, pool=row.pool,
         labels=dict(row.labels), simulated=row.simulated, added_at=row.added_at, contact_at=row.contact_at,
         inconclusive=row.inconclusive, machine_since=row.machine_since, shadow=row.shadow,
-        held_run=row.held_run, bmc=dict(row.bmc),
+        held_run=row.held_run, bmc=dict(row.bmc), pause=pause_of(row),
     )  # fmt: skip
 
 
