@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from muster.records.admission import admission_decision
 from muster.records.adoption import adopt_nodes, rekey_node, replace_node, verify_node
-from muster.records.audit import AuditEvent, AuditLag, audit_batch, audit_delivered, audit_failed, audit_lags
+from muster.records.audit import (
+    AuditEvent,
+    AuditLag,
+    audit_batch,
+    audit_command,
+    audit_delivered,
+    audit_failed,
+    audit_lags,
+)
 from muster.records.certificates import (
     CertificateRecord,
     VersionChange,

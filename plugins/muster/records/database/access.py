@@ -107,11 +107,16 @@ def write_event(
 
 def write_decision(session: Session, person: str, reason: str, what: str, evidence: Mapping[str, Any]) -> None:
     """Append the event of a person's decision that concerns no node. ``what``: what was done, as a clause."""
+    decided = {"person": person, "reason": reason.strip(), **evidence}
+    write_remark(session, person, f"{what}: {reason.strip()}", decided)
+
+
+def write_remark(session: Session, actor: str, what: str, evidence: Mapping[str, Any]) -> None:
+    """Append an event that concerns no node."""
     session.add(
         Event(
-            node=None, at=now(), from_state="", to_state="", actor=person, login=acting.current(),
-            reason=f"{what}: {reason.strip()}",
-            evidence={"person": person, "reason": reason.strip(), **evidence},
+            node=None, at=now(), from_state="", to_state="", actor=actor, login=acting.current(), reason=what,
+            evidence=dict(evidence),
         )
     )  # fmt: skip
     session.flush()
