@@ -49,6 +49,10 @@ class NodeLeased(MusterError):
     """Another run holds the node."""
 
 
+class NodePaused(MusterError):
+    """A person paused the node's tests until a day: no run may lease it to test it."""
+
+
 class LeaseLost(MusterError):
     """The run does not hold the node (any more), so it may change nothing about it."""
 
@@ -79,6 +83,10 @@ class UnknownFinding(MusterError):
 
 class UnknownGolden(MusterError):
     """No golden of that id is current, and no digest of it is recorded."""
+
+
+class BadDay(MusterError):
+    """The last day of a decision is no date, or that of a pause is over already; nothing was changed."""
 
 
 class BadWaiver(MusterError):

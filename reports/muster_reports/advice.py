@@ -103,6 +103,12 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
             )
         case Verdict.SKIPPED:
             closing = f"Nothing was tested. Remove the cause, {retest}"
+        case Verdict.FAIL if serves and not report.why_held:
+            name = shlex.quote(report.node)
+            closing = (
+                f"It goes on serving although it failed: muster node move {name} quarantine --reason 'why' withdraws "
+                f"it; once the cause is gone, muster revalidate {name} tests it again."
+            )
         case Verdict.FAIL:
             closing = "" if steps else f"Resolve what failed below, {retest}"
     closing = closing if report.state_after != "retired" else ""
@@ -114,7 +120,8 @@ def _retest(report: RunReport) -> str:
     """The way to another test, from where the node is."""
     name = shlex.quote(report.node)
     moves = ", ".join(f"muster node move {name} {state} --reason 'why'" for state in BACK.get(report.state_after, ()))
-    return f"then {f'move it back ({moves}) and ' if moves else ''}test again: muster qualify {name}"
+    command = "revalidate" if report.state_after == "revalidation" else "qualify"
+    return f"then {f'move it back ({moves}) and ' if moves else ''}test again: muster {command} {name}"
 
 
 def _approval_is_asked(report: RunReport) -> bool:

@@ -122,6 +122,40 @@ def test_a_person_is_notified_of_an_answer_that_was_not_carried_out(
     assert waiting.key.startswith(f"notice/answer lost/{DAG_ID}/r/")
 
 
+@pytest.mark.parametrize(
+    ("given", "ended", "asked"),
+    [
+        (answer(held.KEEP, name="airflow") | {"responded_at": "2026-06-01"}, "failed", ["n1"]),
+        (answer(held.KEEP), "success", []),
+        (None, "failed", []),
+    ],
+    ids=["lost", "carried out", "no answer"],
+)
+def test_a_question_whose_answer_was_lost_is_asked_again_by_another_run(
+    airflow_db: None, failed_node: str, monkeypatch: pytest.MonkeyPatch, given: Any, ended: str, asked: list[str]
+) -> None:
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    def execute(*_: Any, **context: Any) -> Any:
+        if given is None:
+            raise AirflowFailException("no answer in time")
+        return given
+
+    monkeypatch.setattr(admission.AskOperator, "execute", execute)
+    states, run_id = revalidate(DAG_ID, node="n1")
+    assert states["run"] == ended
+    with create_session() as session:
+        query = select(DagRun).where(DagRun.dag_id == DAG_ID, DagRun.run_id != run_id, DagRun.state == "queued")
+        again = list(session.scalars(query))
+        assert [run.conf["node"] for run in again] == asked
+        for run in again:
+            assert run.conf["level"] == "demo"
+            session.delete(run)
+    assert bool(records.get_node("n1").held_run) is (ended == "failed")
+
+
 @pytest.mark.parametrize("approval", [answer(reason=" "), answer(name="airflow")])
 def test_without_a_named_person_or_a_reason_decides_nothing(failed_node: str, approval: dict[str, Any]) -> None:
     for option in held.OPTIONS:

@@ -147,6 +147,20 @@ def test_a_verdict_that_is_held_says_so_first_and_asks_for_a_decision(samples: S
     assert render(report).subject.endswith(" — held")
 
 
+@pytest.mark.parametrize("finds", [True, False])
+@pytest.mark.parametrize("shadow", [True, False])
+def test_a_node_that_failed_and_serves_is_withdrawn_or_revalidated_never_qualified(
+    samples: Samples, shadow: bool, finds: bool
+) -> None:
+    report = dataclasses.replace(samples["hot_gpu"], shadow=shadow, state_before="production", state_after="production")
+    stages = report.stages if finds else ()
+    steps = " ".join(build(dataclasses.replace(report, stages=stages), FULL).next_steps)
+    assert "muster node move sim-h100-05 quarantine" in steps
+    assert "muster revalidate sim-h100-05" in steps
+    assert "muster qualify" not in steps
+    assert ("gpu3" in steps) is finds
+
+
 def test_the_circuit_breaker_stands_on_the_first_screen(samples: Samples) -> None:
     sentence = "closed: 1 of 25 nodes were withdrawn from production in the last 24 hours, and 5 may be"
     shown = render(dataclasses.replace(samples["cpu_pass"], breaker=sentence))

@@ -14,6 +14,7 @@ from fastapi.openapi.utils import get_openapi
 
 from muster import records
 from muster.errors import UnknownNode
+from muster.lifecycle.pause import Pause
 from muster.lifecycle.transitions import State
 from muster.records import FleetRow, OpenFinding, StageVerdict
 from muster.web import fleet
@@ -25,7 +26,9 @@ PAGE_MAX = 1000
 
 
 class Node(pydantic.BaseModel):
-    """A node. ``machine_since``: since when this machine has the name; ``held_run``: the run whose verdict is held."""
+    """A node. ``machine_since``: since when this machine has the name; ``held_run``: the run whose verdict is held;
+    ``pause``: that of its tests, while it lasts.
+    """
 
     model_config = pydantic.ConfigDict(from_attributes=True)
 
@@ -39,6 +42,7 @@ class Node(pydantic.BaseModel):
     simulated: bool
     shadow: bool
     held_run: str
+    pause: Pause | None
     added_at: datetime.datetime
     contact_at: datetime.datetime | None
     machine_since: datetime.datetime | None

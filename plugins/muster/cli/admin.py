@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -28,8 +29,10 @@ def upgrade() -> None:
     before, after = records.upgrade()
     if before == after:
         typer.echo(f"the fleet records are at schema {after} already")
-    else:
-        typer.echo(f"the fleet records went from {f'schema {before}' if before else 'nothing'} to schema {after}")
+        return
+    done = f"the fleet records went from {f'schema {before}' if before else 'nothing'} to schema {after}"
+    records.audit_command(settings().who, done, {"before": before, "after": after})
+    typer.echo(done)
 
 
 @sku_app.command("list")
@@ -128,6 +131,8 @@ def housekeeping(dry_run: DryRun = False) -> None:
     for sentence in () if dry_run else service.reconcile():
         typer.echo(sentence)
     gone = records.apply_retention(dry_run=dry_run)
+    if not dry_run:
+        records.audit_command(settings().who, "housekeeping was done by hand", {"deleted": dataclasses.asdict(gone)})
     typer.echo(
         f"{'would delete' if dry_run else 'deleted'} {gone.telemetry} telemetry files, {gone.results} raw results, "
         f"{gone.measurements} measurements, {gone.runs} runs, {gone.mails} mails, {gone.snapshots} peer snapshots, "

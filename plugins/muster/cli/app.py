@@ -18,6 +18,7 @@ from muster.cli import (
     judging,
     mail,
     node,
+    pausing,
     plan,
     removal,
     run,
@@ -37,7 +38,8 @@ app = typer.Typer(
 app.add_typer(node.app, name="node", help="Enrol, check, show and move nodes.")
 for _command in (
     adoption.adopt, adoption.verify, adoption.replace, adoption.reinstalled, adoption.confirm, adoption.unfence,
-    adoption.part, removal.remove, status.keep, scheduler.scheduler, scheduler.schedulers,
+    adoption.part, removal.remove, status.keep, pausing.pause, pausing.resume, scheduler.scheduler,
+    scheduler.schedulers,
 ):  # fmt: skip
     node.app.command(_command.__name__)(_command)
 app.command("status")(status.status)

@@ -28,6 +28,7 @@ def learn(
     dry_run: DryRun = False,
 ) -> None:
     """Derive floors from measured healthy nodes (16 at least), robustly, and write them as the next revision."""
+    from muster import records
     from muster_criteria.sku_files.learned import FOLDER, BadCalibration, as_file, newest, read_learned
     from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import load_sku
@@ -53,6 +54,10 @@ def learn(
         return
     text = as_file(name, calibration, level, revision, datetime.datetime.now(datetime.UTC).date(), sku.limits)
     _write_checked(path, text, name, search)
+    records.audit_command(
+        settings().who, f"floors of {name} were learned at level {level}, as revision {revision}",
+        {"sku": name, "level": level, "revision": revision, "file": str(path)},
+    )  # fmt: skip
     typer.echo(f"{path} is in force from now on; delete it to go back to the revision before")
 
 

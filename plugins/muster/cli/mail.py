@@ -24,7 +24,7 @@ def list_(json: AsJson = False) -> None:
     """List the mails that wait for the mail server or were refused by it."""
     from muster import records
 
-    waiting, parked = records.outbox_pending(limit=ALL), records.outbox_parked(limit=ALL)
+    waiting, parked = records.outbox_pending(limit=ALL), records.outbox_parked()
     if json:
         show.as_json({"waiting": waiting, "parked": parked})
         return

@@ -128,6 +128,7 @@ def show_(name: Name, json: AsJson = False) -> None:
             "replaced": show.when(node.machine_since) if node.machine_since != node.added_at else "",
             "shadow": "tested and reported, never withdrawn: adopted, not verified" if node.shadow else "",
             "held": node.held_run and f"the circuit breaker holds the verdict of {node.held_run}; see `muster status`",
+            "tests": node.pause or "",
             "answered": show.when(node.contact_at),
             "leased by": f"{lease.run_id} of {lease.dag_id} since {show.when(lease.acquired_at)}" if lease else "",
             "inconclusive": node.inconclusive or "",
@@ -220,5 +221,7 @@ def check(
 
 
 def _marks(node: NodeRecord) -> str:
-    marks = (("simulated", node.simulated), ("shadow", node.shadow), ("verdict held", node.held_run))
+    marks = (
+        ("simulated", node.simulated), ("shadow", node.shadow), ("verdict held", node.held_run), ("paused", node.pause),
+    )  # fmt: skip
     return ", ".join(word for word, it_is in marks if it_is)

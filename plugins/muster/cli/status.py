@@ -8,6 +8,7 @@ import shlex
 import typer
 
 from muster.cli import doctor, scheduler, show, start
+from muster.cli import mail as mails
 from muster.cli.adoption import Reason, given
 from muster.cli.dry import DryRun, rehearsed, risks
 from muster.cli.messages import messages
@@ -30,6 +31,7 @@ def status(json: AsJson = False) -> None:
     kinds = sorted({node.simulated for node in nodes}) or [False]
     breakers = {("simulated" if kind else "real"): records.breaker(simulated=kind) for kind in kinds}
     held = {node.name: node.held_run for node in nodes if node.held_run}
+    paused = {node.name: node.pause for node in nodes if node.pause}
     lags = records.audit_lags()
     waiting, parked = records.outbox_waiting(), records.outbox_parked()
     states, waits = collections.Counter(node.state for node in nodes), scheduler.sentences()
@@ -38,12 +40,11 @@ def status(json: AsJson = False) -> None:
         asked, unknown, lacks = _controller()
         shown = {kind: {"open": each.open, "withdrawn": each.withdrawn, "fleet": each.fleet, "allowed": each.allowed}
                 for kind, each in breakers.items()}  # fmt: skip
-        mails = {"waiting": waiting, "parked": parked}
         nodes_of = {str(state): states[state] for state in State}
         show.as_json({
-            "nodes": nodes_of, "attention": attention, "breakers": shown, "held": held, "uncertified": uncertified,
-            "mails": mails, "schedulers": waits, "audit": lags, "questions": {"open": asked, "unknown": unknown},
-            "lacks": lacks,
+            "nodes": nodes_of, "attention": attention, "breakers": shown, "held": held, "paused": paused,
+            "uncertified": uncertified, "mails": {"waiting": waiting, "parked": parked}, "schedulers": waits,
+            "audit": lags, "questions": {"open": asked, "unknown": unknown}, "lacks": lacks,
         })  # fmt: skip
         return
     show.table(
@@ -58,6 +59,8 @@ def status(json: AsJson = False) -> None:
     for name, run in held.items():
         typer.echo(f"{name}: the verdict of {run} is held; `muster node move {name} quarantine --reason …` withdraws "
                    f"it, `muster node keep {name} --reason …` keeps it in service")  # fmt: skip
+    for name, pause in paused.items():
+        typer.echo(f"{name}: its tests are {pause}; `muster node resume {name} --reason …` ends that")
     out = [each for each in attention if each.state in fleet.TODO]
     for each in out[: fleet.ATTENTION_MAX]:
         typer.echo(f"{each.node}: {each.state} since {show.when(each.since)}: {each.why} To do: {each.todo}")
@@ -76,12 +79,14 @@ def status(json: AsJson = False) -> None:
     for lag in lags:
         if lag.last_error:
             typer.echo(lag.sentence)
-    for mail in parked:
+    for mail in parked[: mails.SHOWN_MAX]:
         run, key = _run_of(mail.key), shlex.quote(mail.key)
         typer.echo(f"{mail.key}: not sent, given up {show.when(mail.parked_at)} ({mail.last_error}); "
                    + (f"its report: `muster runs show {run}`; " if run else "")
                    + f"then `muster mail resend {key} --reason …`, or "
                    + f"`muster mail drop {key} --reason …`")  # fmt: skip
+    if len(parked) > mails.SHOWN_MAX:
+        typer.echo(f"and {len(parked) - mails.SHOWN_MAX} more not sent: `muster mail list --json` gives all")
     # What waits for other hosts comes last: they may not answer.
     asked, unknown, lacks = _controller()
     for question in asked:

@@ -28,6 +28,7 @@ def waive(
     A stage with a waived critical finding is at best WARN, so a named person must approve the node for production.
     """
     from muster import records
+    from muster.lifecycle.transitions import SERVING
 
     with rehearsed(dry_run):
         waiver = records.waive_finding(finding, records.end_of(until), show.person(who), given(reason))
@@ -36,7 +37,8 @@ def waive(
         if dry_run:
             risks(waiver.node, [f"{what} no longer fails a test until {waiver.last_day}, however bad it gets"])
     if not dry_run:
-        typer.echo(f"recorded verdicts stay; test again: muster qualify {waiver.node} --reason '…'")
+        command = "revalidate" if records.get_node(waiver.node).state in SERVING else "qualify"
+        typer.echo(f"recorded verdicts stay; test again: muster {command} {waiver.node} --reason '…'")
 
 
 @app.command("list")

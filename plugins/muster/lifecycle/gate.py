@@ -111,6 +111,8 @@ def _open_critical(findings: Sequence[OpenFinding]) -> Iterator[str]:
 def _lacking(
     node: NodeRecord, current: Sequence[StageVerdict], limits: Limits, now: datetime.datetime
 ) -> Iterator[str]:
+    if node.pause and node.state is not State.PRODUCTION:
+        yield f"its tests are {node.pause}"
     if node.shadow:
         yield "it was adopted in service and is unverified"
     elif node.state is not State.PRODUCTION and Need.FULL_PASS not in TRANSITIONS[node.state, State.PRODUCTION]:

@@ -119,3 +119,13 @@ def risks_of_move(before: State, after: State, *, shadow: bool = False) -> tuple
     if before in IN_FLIGHT | {State.REVALIDATION}:
         risks.append("a run that is at work on it cannot go on")
     return tuple(risks)
+
+
+def risks_of_pause(state: State, run_id: str) -> tuple[str, ...]:
+    """Returns the risks of pausing the tests of a node in that state. ``run_id``: of the run that holds it, or ""."""
+    risks = [f"run {run_id} holds it and goes on: end it in Airflow if nothing may run there"] if run_id else []
+    if state is State.PRODUCTION:
+        risks.append("it goes on serving, and no test finds what fails on it until then")
+    elif state is State.REVALIDATION:
+        risks.append("it stays out of production until then, since no test returns it")
+    return tuple(risks)

@@ -3,8 +3,8 @@
 Nodes that wait in revalidation, those whose test is requested, and those that never took each stage, or not for
 ``Limits.whole_after``, come first, in this order, and take the whole test. Then come those whose last tests were
 inconclusive or preempted, a few times, and those whose best stages end the most expected harm in a minute
-(``muster.lifecycle.hazard``). A node is not tested if the backend does not know it, a run holds it, its test was
-refused just now, the circuit breaker bars it, or a limit is reached.
+(``muster.lifecycle.hazard``). A node is not tested if the backend does not know it, a run holds it, a person paused
+its tests, its test was refused just now, the circuit breaker bars it, or a limit is reached.
 """
 
 from __future__ import annotations
@@ -379,6 +379,8 @@ def _why_not(
 ) -> str:
     if node.name in leased:
         return "a run holds it"
+    if node.pause:
+        return f"its tests are {node.pause}"
     sign = signs.get(node.name, _NONE)
     if sign.refused:
         return sign.refused

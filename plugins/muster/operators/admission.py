@@ -19,6 +19,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from muster import records
 from muster.admission import answers
 from muster.admission.answers import ADMIT, RETEST, RMA
+from muster.integration import runid
 from muster.integration.airflow_api import REASON
 from muster.lifecycle.gate import Admit, Refuse
 from muster.lifecycle.transitions import State
@@ -111,17 +112,40 @@ def decision(
         logical_date=None,
         skip_when_already_exists=True,
     )
+
+    @task(task_id="lost", retries=2, retry_delay=soon, trigger_rule="one_failed")
+    def ask_anew(params: Any = None, dag_run: Any = None, ti: Any = None) -> list[dict[str, Any]]:
+        """Returns the run to start that asks again, since the answer was not carried out; none without an answer."""
+        return asked_again(dict(params), dag_run.run_id, ti.xcom_pull(task_ids="ask"))
+
     chosen: Any = decide(ask.output)
     put_question() >> ask
     wants_test(chosen) >> again
+    lost_answer: Any = ask_anew()
+    chosen >> lost_answer
+    TriggerDagRunOperator.partial(
+        task_id="ask_again", trigger_dag_id=ask.dag_id, logical_date=None, skip_when_already_exists=True
+    ).expand_kwargs(lost_answer)
 
 
 def lost(context: Context) -> None:
-    """Notify people that an answer was not carried out: its question is closed, and the same run asks no more."""
+    """Notify people that an answer was not carried out: its question is closed, and asked again by another run."""
     dag_run: Any = context["dag_run"]
     node, dag_id, run_id = context["params"]["node"], dag_run.dag_id, dag_run.run_id
     why = f"the answer in run {run_id} of {dag_id} was not carried out: {context.get('exception')}"
-    records.notify(f"answer lost/{dag_id}/{run_id}", f"{node}: {why}; start the DAG {dag_id} again to ask again")
+    again = "the question is asked again, unless it is settled"
+    records.notify(f"answer lost/{dag_id}/{run_id}", f"{node}: {why}; {again}: see `muster approve`")
+
+
+def asked_again(params: Mapping[str, Any], run_id: str, answer: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Returns the arguments of TriggerDagRunOperator for the run that asks again after that run lost its answer.
+
+    None without an answer, as after a timeout. The run looks at the records first, and asks only what is still open.
+    """
+    if answer is None:
+        return []
+    reason = f"answer of {answer.get('responded_at')} lost in {run_id}"
+    return [{"trigger_run_id": runid.run_id(str(params["node"]), reason), "conf": dict(params)}]
 
 
 def unanswered(node: str, dag_id: str, run_id: str, *, whether: str) -> str:

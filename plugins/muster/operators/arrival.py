@@ -93,7 +93,8 @@ def receive(
 ) -> dict[str, Any]:
     """Enrol the node if its event describes it. Returns the arguments of TriggerDagRunOperator for its qualification.
 
-    ``exists(run_id)``: whether node_qualification has that run. Raises AirflowSkipException if it has,
+    ``exists(run_id)``: whether node_qualification has that run. Raises AirflowSkipException if it has or the node's
+    tests are paused,
     AirflowFailException if a person has to resolve something first, AirflowException while the node does not respond.
     """
     with claims.failing_at_once():
@@ -110,6 +111,8 @@ def receive(
             node = records.get_node(arrival.node)
         except UnknownNode as error:
             raise MusterError(f"{error}, or send its line under `inventory` in the event's extra") from error
+        if node.pause:
+            raise AirflowSkipException(f"{node.name} is not tested: its tests are {node.pause}; then clear this run")
     conf = {"node": node.name, "level": arrival.extra.level, "reason": arrival.reason, "pool": node.pool or None}
     return {"trigger_run_id": run_id, "conf": conf}
 

@@ -82,7 +82,7 @@ def forced(params: Mapping[str, Any]) -> str | None:
 
 @contextlib.contextmanager
 def leased(names: Collection[str], dag_id: str, run_id: str) -> Iterator[list[LeaseRecord]]:
-    """Hold the nodes for the run; release them if the block fails. Raises NodeLeased."""
+    """Hold the nodes for the run; release them if the block fails. Raises NodeLeased, NodePaused."""
     leases = records.acquire_leases(names, dag_id, run_id)
     try:
         yield leases
@@ -115,7 +115,7 @@ def leased_for_decision(node: str, dag_id: str, run_id: str, option: str, user: 
     that the lifecycle does not allow.
     """
     try:
-        records.acquire_lease(node, dag_id, run_id)
+        records.acquire_lease(node, dag_id, run_id, decision=True)
         try:
             with acting.under(acting.airflow_login(user)):
                 yield

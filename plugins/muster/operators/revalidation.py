@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from muster import acting, records
 from muster.admission import service
 from muster.admission.idle_fleet import known
-from muster.errors import ControllerFault, LeftAlone, MusterError, NodeLeased, UnknownNode, UnknownRun
+from muster.errors import ControllerFault, LeftAlone, MusterError, NodeLeased, NodePaused, UnknownNode, UnknownRun
 from muster.integration import runid
 from muster.lifecycle import selection as planning
 from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, SERVING, State
@@ -100,6 +100,8 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> d
             # Without force: revalidation never disturbs a node in use.
             service.take_for_test(name, f"{dag_id} {run_id}", f"revalidation {run_id}")
             records.begin_run(dag_id, run_id, name, level, reason, started_by=login, required_stages=_stages(params))
+    except NodePaused as error:
+        raise AirflowSkipException(f"{name} is not tested: {error}") from error
     except (NodeLeased, LeftAlone) as error:
         if isinstance(error, LeftAlone):
             records.note_refusal(name, str(error))

@@ -48,8 +48,9 @@ def deliver_mail(key: str | None = None) -> Delivery:
     now = _now()
     sent = _send_mails(_due(key, now, notifications=False)) + _notify(key, now)
     parked = [mail for mail in records.outbox_parked() if key is None or mail.key == key]
-    for refused in parked if key is None else ():
-        log.warning("%s is parked and not tried again: %s", refused.key, refused.last_error)
+    if parked and key is None:
+        first = parked[0]
+        log.warning("%d are parked and not tried again, first %s: %s", len(parked), first.key, first.last_error)
     return Delivery(sent, records.outbox_waiting(key), len(parked))
 
 

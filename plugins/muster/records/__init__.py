@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from muster.records.admission import admission_decision
 from muster.records.adoption import adopt_nodes, rekey_node, replace_node, verify_node
-from muster.records.audit import AuditEvent, AuditLag, audit_batch, audit_delivered, audit_failed, audit_lags
+from muster.records.audit import (
+    AuditEvent,
+    AuditLag,
+    audit_batch,
+    audit_command,
+    audit_delivered,
+    audit_failed,
+    audit_lags,
+)
 from muster.records.certificates import (
     CertificateRecord,
     VersionChange,
@@ -90,6 +98,7 @@ from muster.records.output.overview import (
 )
 from muster.records.output.raw import BmcReading, StageAttempt, StageBytes, bmc_readings, stage_attempts, stage_bytes
 from muster.records.parts import node_parts, part_history, part_runs
+from muster.records.pauses import pause_node, resume_node
 from muster.records.reevaluations import provisional_verdicts, record_reevaluation
 from muster.records.reported import Reported, report, reported
 from muster.records.reporting import judgements, run_report

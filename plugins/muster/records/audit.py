@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import func, select, text, update
@@ -52,6 +53,12 @@ class AuditLag:
         return f"audit stream {self.sink}: {self.waiting} events wait{since}" + (
             f": {self.last_error}" if self.last_error else ""
         )
+
+
+def audit_command(actor: str, what: str, evidence: Mapping[str, Any]) -> None:
+    """Record that ``actor`` did something by hand that concerns no node. ``what``: as a clause."""
+    with writing() as session:
+        access.write_remark(session, actor, what, evidence)
 
 
 def audit_batch(sink: str, limit: int) -> list[AuditEvent]:

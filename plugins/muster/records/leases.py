@@ -7,7 +7,7 @@ from collections.abc import Collection
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from muster.errors import BadNode, NodeLeased
+from muster.errors import BadNode, NodeLeased, NodePaused
 from muster.lifecycle.decisions import check_decision
 from muster.lifecycle.transitions import IN_FLIGHT, Evidence, State
 from muster.records.database import access
@@ -22,20 +22,19 @@ TOKEN_MAX = 2**40
 """Far above any token, which counts seconds since 1970."""
 
 
-def acquire_lease(node: str, dag_id: str, run_id: str) -> LeaseRecord:
-    """Take the node for a run; the run that holds it already gets the same lease, with the same token, again.
-
-    Raises NodeLeased naming the holder, UnknownNode.
-    """
-    return acquire_leases([node], dag_id, run_id)[0]
+def acquire_lease(node: str, dag_id: str, run_id: str, *, decision: bool = False) -> LeaseRecord:
+    """``acquire_leases`` of one node."""
+    return acquire_leases([node], dag_id, run_id, decision=decision)[0]
 
 
-def acquire_leases(nodes: Collection[str], dag_id: str, run_id: str) -> list[LeaseRecord]:
+def acquire_leases(nodes: Collection[str], dag_id: str, run_id: str, *, decision: bool = False) -> list[LeaseRecord]:
     """Take all the nodes of a block for a run, or none of them; returns the leases by node.
 
-    Nodes that the run holds already keep their lease and token. Raises NodeLeased naming every holder, UnknownNode.
+    Nodes that the run holds already keep their lease and token. ``decision``: the run carries out a person's decision
+    and tests nothing, so that a pause of the tests does not concern it. Raises NodeLeased naming every holder,
+    NodePaused naming every pause, UnknownNode.
     """
-    taken, refusals = [], []
+    taken, refusals, paused = [], [], []
     with writing() as session:
         # In one order, as everywhere: two blocks that share nodes cannot deadlock.
         for node in sorted(set(nodes)):
@@ -45,6 +44,9 @@ def acquire_leases(nodes: Collection[str], dag_id: str, run_id: str) -> list[Lea
                 since = f"{lease.acquired_at:%Y-%m-%d %H:%M} UTC"
                 refusals.append(f"{node} is leased by run {lease.run_id} of {lease.dag_id} since {since}")
                 continue
+            if lease is None and not decision and (pause := access.pause_of(row)):
+                paused.append(f"the tests of {node} are {pause} (`muster node resume {node} --reason …` ends that)")
+                continue
             if lease is None:
                 row.fence = _next_token(row.fence)
                 lease = Lease(node=node, dag_id=dag_id, run_id=run_id, token=row.fence, acquired_at=access.now())
@@ -53,6 +55,8 @@ def acquire_leases(nodes: Collection[str], dag_id: str, run_id: str) -> list[Lea
             taken.append(access.to_lease(lease))
         if refusals:
             raise NodeLeased(f"{', '.join(refusals)}; wait for that run, or end it in Airflow")
+        if paused:
+            raise NodePaused("; ".join(paused))
     return taken
 
 

@@ -118,12 +118,12 @@ def outbox_message(message_id: int) -> bytes:
         return session.scalars(select(Outbox.message).where(Outbox.id == message_id)).one()
 
 
-def outbox_parked(limit: int = 100) -> list[ParkedMail]:
-    """The mails that the mail server refused for good, and the notifications that were given up, oldest first."""
+def outbox_parked() -> list[ParkedMail]:
+    """All mails that the mail server refused for good, and the notifications that were given up, oldest first."""
     columns = (Outbox.key, Outbox.parked_at, Outbox.last_error, Outbox.recipients)
     query = select(*columns).where(Outbox.parked_at.is_not(None))
     with reading() as session:
-        rows = session.execute(query.order_by(Outbox.id).limit(limit))
+        rows = session.execute(query.order_by(Outbox.id))
         return [ParkedMail(key, at, error, _addresses(left)) for key, at, error, left in rows if at]
 
 

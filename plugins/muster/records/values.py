@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from muster.lifecycle.pause import Pause
 from muster.lifecycle.transitions import State
 from muster_criteria.model import Finding, Verdict
 
@@ -51,7 +52,8 @@ class NodeRecord:
 
     ``machine_since``: since when this machine has the name. ``shadow``: adopted while it served, judged and reported,
     but never drained. ``held_run``: "dag_id/run_id" of a run whose verdict would have withdrawn it, had the
-    circuit breaker not been open; until a person or another test decides, it serves.
+    circuit breaker not been open; until a person or another test decides, it serves. ``pause``: that of its tests,
+    while it lasts.
     """
 
     name: str
@@ -74,6 +76,7 @@ class NodeRecord:
     shadow: bool = False
     held_run: str = ""
     bmc: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    pause: Pause | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from muster.errors import BadWaiver, UnknownFinding
+from muster.errors import BadDay, BadWaiver, UnknownFinding
 from muster.lifecycle import waivers as lifecycle
 from muster.lifecycle.decisions import check_decision
 from muster.lifecycle.transitions import State
@@ -23,11 +23,11 @@ from muster_criteria.model import Finding, Judgement, Severity
 
 
 def end_of(day: str) -> datetime.datetime:
-    """The moment (UTC) at which a waiver ends whose last day is YYYY-MM-DD. Raises BadWaiver if it is no day."""
+    """The moment (UTC) at which a decision ends whose last day is YYYY-MM-DD. Raises BadDay if it is no day."""
     try:
         last = datetime.date.fromisoformat(day.strip())
     except ValueError:
-        raise BadWaiver(f"{day!r} is not a date: name the waiver's last day as 2026-12-31") from None
+        raise BadDay(f"{day!r} is not a date: name the last day as 2026-12-31") from None
     return datetime.datetime.combine(last, datetime.time(), datetime.UTC) + datetime.timedelta(days=1)
 
 

@@ -15,7 +15,7 @@ from fastapi import Form, HTTPException, Request
 from muster import acting, records
 from muster.admission import entry
 from muster.errors import MusterError
-from muster.lifecycle.preview import risks_of_move
+from muster.lifecycle.preview import risks_of_move, risks_of_pause
 from muster.lifecycle.transitions import State, person_moves
 from muster.web.access import allowed
 
@@ -68,7 +68,7 @@ class Change:
 
     def preview(self) -> tuple[str, list[str]]:
         """Returns (what would happen, its risks); nothing changes. Raises MusterError, as ``apply`` would."""
-        before = records.get_node(self.node)
+        before, lease = records.get_node(self.node), records.get_lease(self.node)
         with self._login(), records.rehearsal():
             sentence = self._carry_out(dry_run=True)
         risks = (
@@ -78,6 +78,8 @@ class Change:
             risks.append("the finding no longer fails a test until then, however bad it gets")
         if self.what == "keep":
             risks.append("its findings stay open, and no decision about them is requested again")
+        if self.what == "pause":
+            risks += risks_of_pause(before.state, lease.run_id if lease else "")
         if self.what == "verify":
             risks.append("it was never proven, and a FAIL will withdraw it from production")
         return sentence, risks
@@ -119,6 +121,13 @@ class Change:
         kept = records.keep_in_service(self.node, self.person, self.reason)
         return f"{kept.name} stays in {kept.state}"
 
+    def _pause(self, dry_run: bool) -> str:
+        paused = records.pause_node(self.node, records.end_of(self.until), self.person, self.reason)
+        return f"{paused.name}: its tests are {paused.pause}"
+
+    def _resume(self, dry_run: bool) -> str:
+        return f"{records.resume_node(self.node, self.person, self.reason).name}: its pause is over"
+
     def _verify(self, dry_run: bool) -> str:
         return f"{self.node}: {records.verify_node(self.node, self.person, self.reason)}"
 
@@ -127,5 +136,7 @@ CHANGES: dict[str, Callable[[Change, bool], str]] = {
     "move": Change._move,
     "waive": Change._waive,
     "keep": Change._keep,
+    "pause": Change._pause,
+    "resume": Change._resume,
     "verify": Change._verify,
 }

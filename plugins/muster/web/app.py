@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import functools
 import importlib.resources
@@ -133,10 +134,11 @@ def node(
         skipped=newest if newest and newest.verdict is Verdict.SKIPPED else None,
         may_decide=may_decide, may_start=may_start,
         questions=[(each, approvals.reasons(each, found), approvals.effects(each, found)) for each in asked],
-        steps=advice.next_steps(last) if last else (),
+        steps=_steps(last, found) if last else (),
         findings=records.open_findings(name),
         moves=actions.moves(found),
         until=now + datetime.timedelta(days=actions.WAIVER_DAYS),
+        next_day=now + datetime.timedelta(days=1),
         verdicts=records.latest_verdicts(name),
         lease=records.get_lease(name),
         history=timeline.timeline(
@@ -153,6 +155,12 @@ def node(
         curves=sorted(curves), curve=curve, drawn=plots.curves(curves.get(curve, ())),
         life=plots.life(records.metric_points(name, metric)) if metric else None,
     )  # fmt: skip
+
+
+def _steps(last: RunReport, node: records.NodeRecord) -> tuple[str, ...]:
+    """What to do about the node's last run, as the node stands now: a person may have decided since."""
+    held = last.why_held if node.held_run else ""
+    return advice.next_steps(dataclasses.replace(last, why_held=held, state_after=str(node.state), shadow=node.shadow))
 
 
 def change(

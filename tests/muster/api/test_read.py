@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import pytest
@@ -68,6 +69,10 @@ def test_answers(client: TestClient) -> None:
     assert [row["node"] for row in get("?limit=1&after=gpu-0001")] == ["gpu-0002"]
     assert [row["node"] for row in get("?state=quarantine&rack=r1")] == ["gpu-0001"]
     assert get("/gpu-0002")["state"] == "production"
+    assert get("/gpu-0002")["pause"] is None
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
+    records.pause_node("gpu-0002", later, "Ada", "a technician is there")
+    assert get("/gpu-0002")["pause"]["person"] == "Ada"
     assert get("/gpu-0001/verdicts")[0]["verdict"] == "FAIL"
     assert get("/gpu-0001/findings")[0]["finding"]["fault_class"] == "gpu"
     assert get("/gpu-0002/certificate")["invalid"] == ""

@@ -223,6 +223,8 @@ class TestDryRuns:
             ["node", "move", NODE, "quarantine", *WHY],
             ["housekeeping"],
             ["revalidate", "gpu-0003"],
+            ["node", "pause", "gpu-0003", "--until", DAY, *WHY],
+            ["node", "resume", "gpu-0003", *WHY],
             ["block", "gpu-0005", "gpu-0006"],
             ["admit", "gpu-0005"],
             ["approve", "asks", "--option", "Approve", "--reason", "because"],

@@ -52,6 +52,7 @@ def test_floors_are_learned_from_enough_real_nodes_only(muster: Muster, tmp_path
     assert "gemm_rate[dtype=bf16]\tgpu\t673.2 TFLOPS\t710.6 TFLOPS\t748" in out
     assert f"dry run: {tmp_path}/learned/h200-sxm-8-0001.yaml was not written" in out
     assert not (tmp_path / "learned").exists()
+    before = len(records.audit_batch("siem", 999))
 
     for revision in ("0001", "0002"):
         status, out, err = muster(*learn)
@@ -59,6 +60,7 @@ def test_floors_are_learned_from_enough_real_nodes_only(muster: Muster, tmp_path
         assert status == 0
         assert f"{tmp_path}/learned/h200-sxm-8-{revision}.yaml is in force from now on" in out
     assert len(list((tmp_path / "learned").iterdir())) == 2
+    assert [each.evidence["revision"] for each in records.audit_batch("siem", 999)[before:]] == [1, 2]
     floors = [
         limit for limit in load_sku("h200-sxm-8", [tmp_path]).limits if limit.source.startswith("learned from 32")
     ]

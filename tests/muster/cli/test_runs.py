@@ -206,6 +206,8 @@ def test_a_sweep_frees_what_is_over_and_nothing_else(muster: Muster, airflow: Ai
     assert out.splitlines()[0] == "gpu-0001: lease freed"
     assert [lease.node for lease in records.live_leases()] == ["gpu-0002"]
     assert records.get_node("gpu-0001").state is State.REGISTERED
+    last = records.audit_batch("siem", 99)[-1]
+    assert (last.node, last.login[:3], last.evidence["deleted"]["runs"]) == ("", "os:", 0)
 
 
 class TestSmallCommands:
@@ -214,6 +216,8 @@ class TestSmallCommands:
         assert muster("db", "upgrade")[1] == f"the fleet records went from nothing to schema {SCHEMA}\n"
         assert muster("db", "upgrade")[1] == f"the fleet records are at schema {SCHEMA} already\n"
         assert muster("node", "list")[0] == 0
+        (made,) = records.audit_batch("siem", 9)
+        assert (made.node, made.login[:3], made.evidence["after"]) == ("", "os:", SCHEMA)
 
     def test_settings_are_shown_without_secrets(
         self, muster: Muster, muster_home: Path, monkeypatch: pytest.MonkeyPatch

@@ -13,6 +13,7 @@ from muster import records
 from muster.cli import doctor
 from muster.integration.airflow_api import AirflowClient
 from muster.lifecycle.transitions import State
+from muster.operators import upkeep
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.cli.test_decisions import asks
@@ -48,6 +49,23 @@ def test_the_fleet_stands_on_one_screen(muster: Muster, held: str) -> None:
     assert shown["nodes"]["production"] == 1
     assert shown["breakers"]["real"] == {"open": True, "withdrawn": [], "fleet": 1, "allowed": 0}
     assert shown["held"] == {"a": held}
+
+
+def test_a_pause_is_shown_wherever_the_node_is(muster: Muster, held: str) -> None:
+    why = ("--reason", "a technician is there")
+    assert muster("node", "pause", "a", "--until", "2999-01-01", *why)[0] == 0
+    pause = str(records.get_node("a").pause)
+    assert "2999-01-01" in pause
+    assert f"a: its tests are {pause}; `muster node resume a" in muster("status")[1]
+    assert json.loads(muster("status", "--json")[1])["paused"]["a"]["reason"] == why[1]
+    assert pause in muster("node", "show", "a")[1]
+    assert "paused" in muster("node", "list")[1]
+    listed = {each["name"]: each["pause"] for each in json.loads(muster("node", "list", "--json")[1])}
+    assert (listed["a"]["person"], listed["sim"]) == ("Ada", None)
+    assert f"a\tits tests are {pause}" in muster("plan", "--all")[1]
+    assert muster("revalidate", "a", "--dry-run")[0] == 1
+    assert muster("node", "resume", "a", "--reason", "it is back")[0] == 0
+    assert "paused" not in muster("node", "list")[1]
 
 
 def test_open_questions_and_what_muster_lacks_are_shown(
@@ -182,6 +200,11 @@ def test_a_long_list_of_unsent_mails_is_not_cut_unseen(muster: Muster, sqlite_db
         records.outbox_add(f"mail-{number}", b"x")
     assert muster("mail", "list")[1].splitlines()[-1].startswith("and 3 more")
     assert len(json.loads(muster("mail", "list", "--json")[1])["waiting"]) == 103
+    for mail in records.outbox_pending(limit=103):
+        records.outbox_failed(mail.id, "554 no", park=True)
+    assert "and 3 more not sent" in muster("status")[1]
+    assert len(json.loads(muster("status", "--json")[1])["mails"]["parked"]) == 103
+    assert upkeep.deliver_mail() == (0, 0, 103)
 
 
 def test_node_and_run_show_that_it_is_held(muster: Muster, held: str) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.lifecycle.gate import Admit, Decision, Limits, NeedsPerson, Refuse, decide
+from muster.lifecycle.pause import Pause
 from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
 from muster.records import NodeRecord, OpenFinding, StageVerdict
 from muster_criteria.context.waivers import Waiver
@@ -191,3 +192,13 @@ def test_where_it_stands_counts() -> None:
     assert decision_for(at=node(State.PRODUCTION, shadow=True)) == NeedsPerson(
         ("it was adopted in service and is unverified",)
     )
+
+
+def test_a_paused_node_enters_only_by_a_person_and_one_that_serves_is_as_before() -> None:
+    pause = Pause("Ada", NOW + HOUR, "a customer has borrowed it")
+    entering, serving = (
+        dataclasses.replace(node(state), pause=pause) for state in (State.CLUSTER_VALIDATION, State.PRODUCTION)
+    )
+    assert isinstance(decision_for(at=node()), Admit)
+    assert isinstance(decision_for(at=entering), NeedsPerson)
+    assert isinstance(decision_for(at=serving), Admit)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from muster.blackout import closed
 from muster.lifecycle import hazard
+from muster.lifecycle.pause import Pause
 from muster.lifecycle.selection import Idle, Limits, Signs, choose, facts_of, forecast
 from muster.lifecycle.transitions import State
 from muster.records import NodeRecord
@@ -293,3 +294,18 @@ def test_blackout_windows(windows: str, shut: bool) -> None:
 def test_a_bad_window_is_one_sentence(windows: str) -> None:
     with pytest.raises(ValueError, match=r"Mon|Mo "):
         closed(windows, NOW)
+
+
+def test_a_paused_node_is_passed_over_with_the_pause_as_reason_whatever_is_due() -> None:
+    pause = Pause("Ada", NOW + HOUR, "a technician is there")
+    nodes = [
+        dataclasses.replace(node("a"), pause=pause),
+        dataclasses.replace(node("b", State.REVALIDATION), pause=pause),
+        node("c"),
+    ]
+    idle, signs = dict.fromkeys("abc", IDLE), {"a": Signs(requested="requested: ECC?")}
+    choice = choose(nodes, NOW, idle, {}, ALL, signs=signs)
+    assert [each.node for each in choice.chosen] == ["c"]
+    assert all(str(pause) in choice.passed_over[name] for name in "ab")
+    tests, passed_over = forecast(nodes, NOW, idle, {}, ALL, signs=signs)
+    assert ([planned.node for _, planned in tests], set(passed_over)) == (["c"], {"a", "b"})

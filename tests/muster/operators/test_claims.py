@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from muster import records
 from muster.admission import service
 from muster.errors import LeftAlone, MusterError, SchedulerDown
 from muster.lifecycle.transitions import State
-from muster.operators import admission, held, qualification, revalidation
+from muster.operators import admission, arrival, claims, held, qualification, revalidation
 from tests.muster import fleet
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
@@ -69,6 +69,24 @@ def test_a_test_that_is_refused_before_it_begins_is_not_picked_again_at_once(
     records.release_leases("node_revalidation", "run", "over")
     assert bool(records.refusals(datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1))) is noted
     assert (revalidation.pick("later", "demo") == []) is noted
+
+
+def test_a_paused_node_is_left_alone_and_a_decision_about_it_is_carried_out() -> None:
+    records.add_node(fleet.new_node(NODE))
+    serving()
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
+    records.pause_node(NODE, later, "Ada", "a technician is there")
+    params = {"node": NODE, "level": "demo", "reason": "x"}
+    assert revalidation.pick("now", "demo") == []
+    with pytest.raises(AirflowSkipException):
+        revalidation.claim("node_revalidation", "run", params)
+    with pytest.raises(AirflowFailException):
+        qualification.claim("node_qualification", "run", params)
+    with pytest.raises(AirflowSkipException):
+        arrival.receive(f"{NODE}__PO-1", [], lambda run_id: False)
+    assert (records.live_leases(), records.get_node(NODE).state) == ([], State.PRODUCTION)
+    with claims.leased_for_decision(NODE, "held_verdict", "run", "Withdraw", "Ada"):
+        assert records.move_node(NODE, State.QUARANTINE, "Ada", "believed").state is State.QUARANTINE
 
 
 def test_a_retest_is_started_in_the_nodes_pool() -> None:

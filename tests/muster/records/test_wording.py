@@ -52,6 +52,11 @@ def test_wording_of_refusals(snapshot: SnapshotAssertion) -> None:
         refused(records.waive_finding, finding.finding.id, EARLIER, "Ada", "why"),
         refused(records.revoke_waiver, 9, "Ada", "why"),
         refused(records.revoke_waiver, waived, "Ada", "why"),
+        refused(records.pause_node, NODE, EARLIER, "Ada", "why"),
+        refused(records.pause_node, NODE, LATER, "root", "why"),
+        refused(records.resume_node, NODE, "Ada", "why"),
+        refused(records.resume_node, NODE, "root", "why"),
+        refused(records.end_of, "soon"),
         refused(records.keep_in_service, NODE, "Ada", "why"),
         refused(records.record_approval, NODE, "root", "admit", "why"),
         refused(records.verify_node, NODE, "root", "why"),
@@ -81,6 +86,8 @@ def test_wording_of_refusals(snapshot: SnapshotAssertion) -> None:
     ]
     since = f"{lease.acquired_at:%Y-%m-%d %H:%M}"
     refusals.append(refused(records.acquire_lease, "gpu-0002", fleet.DAG, "other").replace(since, "SINCE"))
+    records.pause_node("gpu-0004", LATER, "Ada", "a technician is there")
+    refusals.append(refused(records.acquire_lease, "gpu-0004", fleet.DAG, "other"))
     assert "\n".join(refusals) == snapshot
 
 

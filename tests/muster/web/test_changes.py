@@ -59,6 +59,24 @@ def test_a_finding_is_waived_from_the_page(client: TestClient) -> None:
     assert waiver.until.isoformat() == "2999-01-02T00:00:00+00:00"
 
 
+def test_tests_are_paused_and_resumed_from_the_page(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    fleet.begin("n1", "at-work")
+    assert "is paused" not in page(client, "/node/n1")
+    form = {"what": "pause", "until": "2999-01-01", "reason": "a technician is there"}
+    assert "run at-work holds it" in client.post("/node/n1", data=form).text
+    assert records.get_node("n1").pause is None
+    assert client.post("/node/n1", data={**form, "confirmed": "1"}, follow_redirects=False).status_code == 303
+    pause = records.get_node("n1").pause
+    assert pause is not None
+    assert (pause.person, pause.last_day.isoformat(), pause.reason) == ("ada", "2999-01-01", "a technician is there")
+    assert page(client, "/node/n1").count(str(pause)) == 2, "beside its name and in its history"
+    assert records.node_events("n1")[-1].login == "airflow:ada"
+    form = {"what": "resume", "reason": "it is back", "confirmed": "1"}
+    assert client.post("/node/n1", data=form, follow_redirects=False).status_code == 303
+    assert records.get_node("n1").pause is None
+
+
 def test_a_finding_of_another_node_is_not_waived(client: TestClient) -> None:
     for name in ("n1", "n2"):
         records.add_node(fleet.new_node(name))
@@ -78,6 +96,10 @@ def test_a_finding_of_another_node_is_not_waived(client: TestClient) -> None:
         {"what": "waive", "finding": "f-000", "until": "2999-01-01", "reason": "x"},
         {"what": "waive", "finding": "f-000", "until": "soon", "reason": "x"},
         {"what": "keep", "reason": "x"},
+        {"what": "resume", "reason": "x"},
+        {"what": "pause", "until": "2999-01-01"},
+        {"what": "pause", "until": "soon", "reason": "x"},
+        {"what": "pause", "until": "2020-01-01", "reason": "x"},
         {"what": "burn", "reason": "x"},
     ],
 )

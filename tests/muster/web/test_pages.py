@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import datetime
+import html
 import io
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
 from tests.muster import fleet
 from tests.muster.web.conftest import HOSTILE, override, page, question
+from tests.support import lives
 
 
 @pytest.mark.usefixtures("fleet_db")
@@ -490,3 +492,18 @@ def test_all_that_was_given_up_is_counted(client: TestClient) -> None:
     for each in records.outbox_pending(101):
         records.outbox_failed(each.id, "554 no such user", park=True)
     assert "given up: 101." in page(client, "/")
+
+
+def test_what_to_do_follows_what_a_person_decided_since(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_BREAKER_FLEET", "1")
+    records.add_node(fleet.new_node("n1"))
+    lives.in_production("n1")
+    fleet.fail("n1")
+    held = page(client, "/node/n1")
+    assert "muster node keep n1" in html.unescape(held)
+    records.keep_in_service("n1", "Ada", "a bad driver")
+    kept = html.unescape(page(client, "/node/n1"))
+    assert "muster node keep n1" not in kept
+    assert "muster node move n1 quarantine" in kept
+    records.move_node("n1", State.QUARANTINE, "Ada", "no better")
+    assert "goes on serving" not in page(client, "/node/n1")

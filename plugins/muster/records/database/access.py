@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from muster import acting
 from muster.errors import IllegalMove, UnknownNode, UnknownRun
 from muster.lifecycle import transitions as lifecycle
+from muster.lifecycle.pause import Pause
 from muster.lifecycle.transitions import SERVING, Evidence, State
 from muster.records.database.models import CertificateRow, Event, FindingRow, Lease, Node, Run, StageRecord
 from muster.records.database.wanted import follow_state
@@ -106,11 +107,16 @@ def write_event(
 
 def write_decision(session: Session, person: str, reason: str, what: str, evidence: Mapping[str, Any]) -> None:
     """Append the event of a person's decision that concerns no node. ``what``: what was done, as a clause."""
+    decided = {"person": person, "reason": reason.strip(), **evidence}
+    write_remark(session, person, f"{what}: {reason.strip()}", decided)
+
+
+def write_remark(session: Session, actor: str, what: str, evidence: Mapping[str, Any]) -> None:
+    """Append an event that concerns no node."""
     session.add(
         Event(
-            node=None, at=now(), from_state="", to_state="", actor=person, login=acting.current(),
-            reason=f"{what}: {reason.strip()}",
-            evidence={"person": person, "reason": reason.strip(), **evidence},
+            node=None, at=now(), from_state="", to_state="", actor=actor, login=acting.current(), reason=what,
+            evidence=dict(evidence),
         )
     )  # fmt: skip
     session.flush()
@@ -121,6 +127,13 @@ def evidence_json(evidence: Evidence) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(evidence).items() if value}
 
 
+def pause_of(row: Node) -> Pause | None:
+    """The node's pause, while it lasts."""
+    if row.paused_until is None or row.paused_until <= now():
+        return None
+    return Pause(row.paused_by, row.paused_until, row.paused_for)
+
+
 def to_node(row: Node) -> NodeRecord:
     """The node as a value."""
     return NodeRecord(
@@ -128,7 +141,7 @@ def to_node(row: Node) -> NodeRecord:
         state=State(row.state), launch=dict(row.launch), work_dir=row.work_dir, rack=row.rack, pool=row.pool,
         labels=dict(row.labels), simulated=row.simulated, added_at=row.added_at, contact_at=row.contact_at,
         inconclusive=row.inconclusive, machine_since=row.machine_since, shadow=row.shadow,
-        held_run=row.held_run, bmc=dict(row.bmc),
+        held_run=row.held_run, bmc=dict(row.bmc), pause=pause_of(row),
     )  # fmt: skip
 
 

@@ -23,7 +23,8 @@ class Node(Base):
 
     ``machine_since``: since when the present machine has the name. ``shadow``: adopted while it served, unverified.
     ``held_run``: "dag_id/run_id" of the run whose verdict the circuit breaker holds, until a person or another test
-    decides. ``bmc``: address of its BMC, without secrets.
+    decides. ``bmc``: address of its BMC, without secrets. ``paused_until``: the end of the pause that ``paused_by``
+    gave it for the reason ``paused_for``; None, or a moment that is over, without one.
     """
 
     __tablename__ = "nodes"
@@ -49,6 +50,9 @@ class Node(Base):
     shadow: Mapped[bool] = mapped_column(default=False)
     held_run: Mapped[str] = mapped_column(default="")
     bmc: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    paused_until: Mapped[datetime.datetime | None]
+    paused_by: Mapped[str] = mapped_column(default="")
+    paused_for: Mapped[str] = mapped_column(default="")
 
 
 class Part(Base):
