@@ -18,7 +18,7 @@ from muster.admission.backend import TEST_PREFIX, AdmissionBackend, Allocation, 
 from muster.admission.clusters import backend_of
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown
 from muster.lifecycle.selection import Idle
-from muster.lifecycle.transitions import State
+from muster.lifecycle.transitions import SERVING, State
 from muster.records import NodeRecord, PlaceRecord
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
 from muster_criteria.model import Severity
@@ -114,7 +114,7 @@ def take_for_test(node: str, run: str, why: str) -> None:
     """
     job = TEST_PREFIX + hashlib.sha256(f"{run} {node}".encode()).hexdigest()[:16]
     place, tests = _tests_of(node)
-    if place is not None and place.test_job not in ("", job) and (trouble := end_test(node)):
+    if place is not None and place.test_job != job and (trouble := end_test(node)):
         raise SchedulerDown(f"{node} is not tested, since its last test job could not be ended: {trouble}")
     seen = look([node]).get(node) if tests else None
     if place is None or tests is None or seen is None or not seen.open:
@@ -130,17 +130,21 @@ def take_for_test(node: str, run: str, why: str) -> None:
 def step_of_test(node: str) -> tuple[str, ...]:
     """Returns the words that run a command on the node as part of its test job; () if the test is no job.
 
-    Raises Preempted if the job is over, SchedulerDown.
+    Without a job, a node in service has to be closed. Raises Preempted if the job is over, or the node is open without
+    one; SchedulerDown.
     """
     place, tests = _tests_of(node)
-    if place is None or tests is None:
+    if place is None or (not place.test_job and place.state not in SERVING):
         return ()
-    if not place.test_job:
-        # A test that is no job withdraws the node first: this one was begun as a job, which was ended.
-        if place.state is not State.REVALIDATION or place.wanted != records.ADMITTED:
-            return ()
-        records.note_test_job(node, "", preempted=True)
-        raise Preempted(f"the test of {node} is over: its job was ended, and {place.cluster} may run others there")
+    if tests is None or not place.test_job:
+        # Begun as a job that was ended, or somebody opened the node: it is not closed under a job of a user.
+        seen = look([node], unanswered={}).get(node)
+        if place.wanted == records.ADMITTED or (seen is not None and seen.open):
+            records.note_test_job(node, place.test_job, preempted=True)
+            raise Preempted(f"the test of {node} is over: {place.cluster} may run jobs of users on it")
+        if place.waits and (trouble := carry_out(node)):
+            raise SchedulerDown(f"{node} is not tested, since its withdrawal is not confirmed: {trouble}")
+        return ()
     words = tests.step(place.test_job)
     if words is not None:
         return words
@@ -168,10 +172,10 @@ def end_test(node: str, job: str | None = None) -> str:
     ``job``: this one alone; another run may have taken the node since. Returns why it may run on, "" if it does not.
     """
     place = records.scheduler_place(node)
-    if place is None or not place.test_job or job not in (None, place.test_job):
+    if place is None or job not in (None, place.test_job) or not (place.test_job or place.preempted):
         return ""
     try:
-        if tests := backend_of(place.cluster).tests:
+        if place.test_job and (tests := backend_of(place.cluster).tests):
             tests.end(place.test_job)
     except MusterError as error:
         log.warning("the test job of %s is ended later: %s", node, error)
@@ -199,10 +203,13 @@ def withdraw_for_test(node: str, why: str) -> None:
 
     The caller's release of the node takes it back.
     """
-    records.withdraw_for_test(node, why)
-    if trouble := carry_out(node):
-        raise SchedulerDown(f"{node} is not tested, since it could not be withdrawn: {trouble}")
-    seen, place = look([node]).get(node), records.scheduler_place(node)
+    for anew in (False, True):  # anew: it was withdrawn before, and somebody opened it
+        records.withdraw_for_test(node, why, anew=anew)
+        if trouble := carry_out(node):
+            raise SchedulerDown(f"{node} is not tested, since it could not be withdrawn: {trouble}")
+        seen, place = look([node]).get(node), records.scheduler_place(node)
+        if not (seen and seen.open and place and place.wanted == records.WITHDRAWN):
+            break
     if place and place.wanted != records.WITHDRAWN and not (seen and seen.foreign):
         raise LeftAlone(
             f"{node} is not tested, since it is in shadow mode: Muster does not close it in {place.cluster}"

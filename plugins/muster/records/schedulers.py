@@ -126,15 +126,15 @@ def scheduler_differences() -> list[PlaceRecord]:
         return [_value(row, state) for row, state in session.execute(query.order_by(SchedulerPlace.node))]
 
 
-def withdraw_for_test(node: str, why: str) -> None:
-    """Queue the withdrawal of a node in production that a run is about to test; its release takes it back.
+def withdraw_for_test(node: str, why: str, *, anew: bool = False) -> None:
+    """Queue the withdrawal of a node in service that a run is about to test; its release takes it back.
 
-    Nothing for a node in shadow mode.
+    ``anew``: also if it is confirmed already. Nothing for a node in shadow mode.
     """
     with writing() as session:
         row = access.node_row(session, node, lock=True)
         if not row.shadow:
-            want(session, row, WITHDRAWN, why)
+            want(session, row, WITHDRAWN, why, anew=anew)
 
 
 def restore_place(node: str, why: str) -> None:
