@@ -75,8 +75,8 @@ class Seen:
         return VERIFY in self.foreign
 
     def stays_closed(self, mark: Mark) -> str:
-        """Returns why an admission leaves the node as it is, "" if it may open it: it is not apart, and it is ours, or a
-        test passed that the person who closed it wanted, and that began afterwards.
+        """Returns why an admission leaves the node as it is, "" if it may open it: it is not apart, and either ours, or
+        a test passed that the person who closed it wanted, and that began afterwards.
         """
         if self.apart:
             return f"it is {self.apart}"
