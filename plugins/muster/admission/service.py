@@ -14,11 +14,11 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 
 from muster import records
-from muster.admission.backend import TEST_PREFIX, AdmissionBackend, Allocation, Mark, PreemptibleTests, Seen
+from muster.admission.backend import TEST_PREFIX, VERIFY, AdmissionBackend, Allocation, Mark, PreemptibleTests, Seen
 from muster.admission.clusters import backend_of
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown
 from muster.lifecycle.selection import Idle
-from muster.lifecycle.transitions import SERVING, State
+from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, SERVING, State
 from muster.records import NodeRecord, PlaceRecord
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
 from muster_criteria.model import Severity
@@ -75,13 +75,18 @@ def idle(nodes: Collection[str]) -> dict[str, Idle]:
             continue
         if states.get(node) is not State.PRODUCTION:
             answers[node] = Idle(False, f"it is in {states.get(node)}")
-        elif node in places and places[node].waits:
+        elif node in places and places[node].waits and not _waits_for_test(places[node], seen.get(node)):
             answers[node] = Idle(False, f"its scheduler has not carried out yet: {places[node].wanted}")
         elif node in leases:
             answers[node] = Idle(False, f"run {leases[node].run_id} of {leases[node].dag_id} holds it")
         else:
             answers[node] = seen[node].idle if node in seen else Idle(False, "its scheduler does not know it")
     return answers
+
+
+def _waits_for_test(place: PlaceRecord, seen: Seen | None) -> bool:
+    """Whether the node's admission waits for a PASS that a person requested: only a test can carry it out."""
+    return place.wanted == records.ADMITTED and seen is not None and seen.verify
 
 
 def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> dict[str, Seen]:
@@ -257,8 +262,7 @@ def _end_corrupted_jobs(change: PlaceRecord, backend: AdmissionBackend) -> None:
     for job in backend.end_jobs(change.name):
         sentence = f"job {job} was ended on it, since it corrupts data (end_corrupted_jobs of {change.cluster})"
         records.note_ended_job(change.node, sentence)
-        simulated = "[simulated] " if records.get_node(change.node).simulated else ""
-        records.notify(f"ended job {job}/{change.node}", f"{simulated}{change.node}: {sentence}")
+        records.notify(f"ended job {job}/{change.node}", f"{_simulated(change.node)}{change.node}: {sentence}")
 
 
 def mark_of(node: str) -> Mark:
@@ -321,22 +325,24 @@ def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
     other = lost_marks and not removed and not _tested_since(place.node, created)
     lost = _REMOVED if removed else _OTHER if other else ""
     difference = difference_of(place, shown) or lost.format(cluster=place.cluster, node=place.node)
-    verify = shown.foreign if shown is not None and shown.verify else ""
-    if (place.difference, place.verify) != (difference, verify):
-        records.note_difference(place.node, difference, verify)
+    verify = shown if shown is not None and shown.verify else Seen(open=True)
+    before = (place.difference, place.verify, place.verify_since)
+    if before != (difference, verify.foreign, verify.foreign_since):
+        records.note_difference(place.node, difference, verify.foreign, verify.foreign_since)
     if difference:
         yield f"{place.node}: {difference}"
+    if verify.foreign:
+        _ask_about_request(place.node)
     if shown is None or place.waits:
         return
     if shown.open and place.state in BROKEN:
         why = "somebody opened it, or its scheduler lost the drain"
         if not records.drain_again(place.node, why):
             return
-        simulated = "[simulated] " if records.get_node(place.node).simulated else ""
         records.notify(
             f"drained again/{place.node}",
-            f"{simulated}{place.node} is in {place.state} and was open in {place.cluster}: {why}; it is drained again. "
-            f"See who opened it, and `muster node move` if it is healthy",
+            f"{_simulated(place.node)}{place.node} is in {place.state} and was open in {place.cluster}: {why}; it is "
+            f"drained again. See who opened it, and `muster node move` if it is healthy",
         )
         carry_out(place.node)
     elif lost_marks and not lost:
@@ -344,6 +350,26 @@ def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
         # withdrawn meanwhile.
         records.mark_again(place.node)
         carry_out(place.node)
+
+
+def _ask_about_request(node: str) -> None:
+    """Ask the person whose drain requests a test, once so many tests ended and none opened the node."""
+    place = records.scheduler_place(node)
+    if place is None or place.question or place.verify_since is None or place.state not in SERVING:
+        return
+    count = records.tests_since(node, place.verify_since)
+    if count < INCONCLUSIVE_BUDGET:
+        return
+    question = (
+        f"{node} was closed in {place.cluster} for a test ({place.verify}), and {count} tests since then gave no PASS "
+        f"that opens it: see `muster node show {node}`, remove the cause, and close it anew with {VERIFY}, or open it"
+    )
+    if records.ask_about_request(node, question):
+        records.notify(f"request not answered/{node}", f"{_simulated(node)}{question}")
+
+
+def _simulated(node: str) -> str:
+    return "[simulated] " if records.get_node(node).simulated else ""
 
 
 def _tested_since(node: str, created: datetime.datetime | None) -> bool:

@@ -64,7 +64,7 @@ class Signs:
     tests that move away from its own past. ``image``: how much more often nodes with its image fail than others.
     ``requested``: why the whole test is due at once, "" if it is not; ``tried``: when the last test since then ended,
     with whatever verdict but SKIPPED. ``skipped``: how many tests in a row ended SKIPPED, as preempted ones do.
-    ``refused``: why a test of it was refused within the last hour, before it began, "" if none was.
+    ``refused``: why none is tried now: one was refused within the last hour, before it began, or a person is asked.
     ``change``: the driver and firmware that are new on it; ``proven``: how many other nodes passed each test with them.
     """
 
