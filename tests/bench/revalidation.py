@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from muster.lifecycle import hazard
-from muster.lifecycle.selection import Idle, Limits, Signs, by_urgency, forecast
+from muster.lifecycle.forecast import forecast
+from muster.lifecycle.selection import Idle, Limits, Signs, by_urgency
 from muster.lifecycle.transitions import State
 from muster.records import NodeRecord
 from muster_criteria.sku_files.programme import STAGES

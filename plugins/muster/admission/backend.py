@@ -75,11 +75,11 @@ class Seen:
         return VERIFY in self.foreign
 
     def stays_closed(self, mark: Mark) -> str:
-        """Returns why an admission does not open the node, "" if it may: it is ours, or a test passed that the person
-        who closed it wanted, and that began afterwards.
+        """Returns why an admission leaves the node as it is, "" if it may open it: it is not apart, and either ours, or
+        a test passed that the person who closed it wanted, and that began afterwards.
         """
-        if self.apart and (self.ours or self.foreign):
-            return self.apart
+        if self.apart:
+            return f"it is {self.apart}"
         wanted = self.verify and mark.tested_since and self.foreign_since and mark.tested_since > self.foreign_since
         return "" if wanted else self.foreign
 
@@ -148,7 +148,7 @@ class AdmissionBackend(Protocol):
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
         """Open the node to users' jobs, and show ``mark`` beside it. Somebody else's drain stays.
 
-        Raises LeftAlone if somebody else closed it, or it is apart, and closed or still to be marked.
+        Raises LeftAlone if somebody else closed it, or it is apart and its scheduler does not show this admission yet.
         """
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:

@@ -65,7 +65,10 @@ def known(nodes: Sequence[NodeRecord], now: datetime.datetime) -> Mapping[str, A
         tried = test.ended if test and test.began and (since is None or test.began > since) else None
         sign = signs.get(node, Signs())
         signs[node] = dataclasses.replace(sign, requested=why, tried=tried, skipped=test.skipped if test else 0)
-    for node, why in records.refusals(now - REFUSED_FOR).items():
+    asked = {
+        each.node: f"a person is asked: {each.question}" for each in records.scheduler_differences() if each.question
+    }
+    for node, why in {**records.refusals(now - REFUSED_FOR), **asked}.items():
         signs[node] = dataclasses.replace(signs.get(node, Signs()), refused=why)
     for node, change in records.version_changes().items():
         sign = signs.get(node, Signs())

@@ -99,9 +99,10 @@ class Kubernetes:
         """
         self._api.begin()
         node = self._node(name)
+        seen, shown = self._seen(node), _condition(node, CONDITION).get("message")
+        if seen.marked and not seen.foreign and shown == mark.text and not _opened(node, mark.text):
+            return
         self._refuse(name, node, mark)
-        if apart := self._seen(node).apart:
-            raise LeftAlone(f"{name} is not marked as admitted in Kubernetes yet: it is {apart}")
 
         def decide(now: dict[str, Any]) -> Mapping[str, Any]:
             self._refuse(name, now, mark)  # somebody may have closed it since
@@ -154,7 +155,7 @@ class Kubernetes:
 
     def _refuse(self, name: str, node: dict[str, Any], mark: Mark) -> None:
         if why := self._seen(node).stays_closed(mark):
-            raise LeftAlone(f"{name} stays closed in Kubernetes: {why}")
+            raise LeftAlone(f"{name} is not admitted in Kubernetes: {why}")
 
     def _qualify(self, node: dict[str, Any], qualified: bool, reason: str, message: str) -> None:
         status = "True" if qualified else "False"

@@ -14,11 +14,11 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 
 from muster import records
-from muster.admission.backend import TEST_PREFIX, AdmissionBackend, Allocation, Mark, PreemptibleTests, Seen
+from muster.admission.backend import TEST_PREFIX, VERIFY, AdmissionBackend, Allocation, Mark, PreemptibleTests, Seen
 from muster.admission.clusters import backend_of
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown
 from muster.lifecycle.selection import Idle
-from muster.lifecycle.transitions import State
+from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, SERVING, State
 from muster.records import NodeRecord, PlaceRecord
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
 from muster_criteria.model import Severity
@@ -75,13 +75,18 @@ def idle(nodes: Collection[str]) -> dict[str, Idle]:
             continue
         if states.get(node) is not State.PRODUCTION:
             answers[node] = Idle(False, f"it is in {states.get(node)}")
-        elif node in places and places[node].waits:
+        elif node in places and places[node].waits and not _waits_for_test(places[node], seen.get(node)):
             answers[node] = Idle(False, f"its scheduler has not carried out yet: {places[node].wanted}")
         elif node in leases:
             answers[node] = Idle(False, f"run {leases[node].run_id} of {leases[node].dag_id} holds it")
         else:
             answers[node] = seen[node].idle if node in seen else Idle(False, "its scheduler does not know it")
     return answers
+
+
+def _waits_for_test(place: PlaceRecord, seen: Seen | None) -> bool:
+    """Whether the node's admission waits for a PASS that a person requested: only a test can carry it out."""
+    return place.wanted == records.ADMITTED and seen is not None and seen.verify
 
 
 def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> dict[str, Seen]:
@@ -114,7 +119,7 @@ def take_for_test(node: str, run: str, why: str) -> None:
     """
     job = TEST_PREFIX + hashlib.sha256(f"{run} {node}".encode()).hexdigest()[:16]
     place, tests = _tests_of(node)
-    if place is not None and place.test_job not in ("", job) and (trouble := end_test(node)):
+    if place is not None and place.test_job != job and (trouble := end_test(node)):
         raise SchedulerDown(f"{node} is not tested, since its last test job could not be ended: {trouble}")
     seen = look([node]).get(node) if tests else None
     if place is None or tests is None or seen is None or not seen.open:
@@ -130,17 +135,21 @@ def take_for_test(node: str, run: str, why: str) -> None:
 def step_of_test(node: str) -> tuple[str, ...]:
     """Returns the words that run a command on the node as part of its test job; () if the test is no job.
 
-    Raises Preempted if the job is over, SchedulerDown.
+    Without a job, a node in service has to be closed. Raises Preempted if the job is over, or the node is open without
+    one; SchedulerDown.
     """
     place, tests = _tests_of(node)
-    if place is None or tests is None:
+    if place is None or (not place.test_job and place.state not in SERVING):
         return ()
-    if not place.test_job:
-        # A test that is no job withdraws the node first: this one was begun as a job, which was ended.
-        if place.state is not State.REVALIDATION or place.wanted != records.ADMITTED:
-            return ()
-        records.note_test_job(node, "", preempted=True)
-        raise Preempted(f"the test of {node} is over: its job was ended, and {place.cluster} may run others there")
+    if tests is None or not place.test_job:
+        # Begun as a job that was ended, or somebody opened the node: it is not closed under a job of a user.
+        seen = look([node], unanswered={}).get(node)
+        if place.wanted == records.ADMITTED or (seen is not None and seen.open):
+            records.note_test_job(node, place.test_job, preempted=True)
+            raise Preempted(f"the test of {node} is over: {place.cluster} may run jobs of users on it")
+        if place.waits and (trouble := carry_out(node)):
+            raise SchedulerDown(f"{node} is not tested, since its withdrawal is not confirmed: {trouble}")
+        return ()
     words = tests.step(place.test_job)
     if words is not None:
         return words
@@ -168,10 +177,10 @@ def end_test(node: str, job: str | None = None) -> str:
     ``job``: this one alone; another run may have taken the node since. Returns why it may run on, "" if it does not.
     """
     place = records.scheduler_place(node)
-    if place is None or not place.test_job or job not in (None, place.test_job):
+    if place is None or job not in (None, place.test_job) or not (place.test_job or place.preempted):
         return ""
     try:
-        if tests := backend_of(place.cluster).tests:
+        if place.test_job and (tests := backend_of(place.cluster).tests):
             tests.end(place.test_job)
     except MusterError as error:
         log.warning("the test job of %s is ended later: %s", node, error)
@@ -199,10 +208,13 @@ def withdraw_for_test(node: str, why: str) -> None:
 
     The caller's release of the node takes it back.
     """
-    records.withdraw_for_test(node, why)
-    if trouble := carry_out(node):
-        raise SchedulerDown(f"{node} is not tested, since it could not be withdrawn: {trouble}")
-    seen, place = look([node]).get(node), records.scheduler_place(node)
+    for anew in (False, True):  # anew: it was withdrawn before, and somebody opened it
+        records.withdraw_for_test(node, why, anew=anew)
+        if trouble := carry_out(node):
+            raise SchedulerDown(f"{node} is not tested, since it could not be withdrawn: {trouble}")
+        seen, place = look([node]).get(node), records.scheduler_place(node)
+        if not (seen and seen.open and place and place.wanted == records.WITHDRAWN):
+            break
     if place and place.wanted != records.WITHDRAWN and not (seen and seen.foreign):
         raise LeftAlone(
             f"{node} is not tested, since it is in shadow mode: Muster does not close it in {place.cluster}"
@@ -250,8 +262,7 @@ def _end_corrupted_jobs(change: PlaceRecord, backend: AdmissionBackend) -> None:
     for job in backend.end_jobs(change.name):
         sentence = f"job {job} was ended on it, since it corrupts data (end_corrupted_jobs of {change.cluster})"
         records.note_ended_job(change.node, sentence)
-        simulated = "[simulated] " if records.get_node(change.node).simulated else ""
-        records.notify(f"ended job {job}/{change.node}", f"{simulated}{change.node}: {sentence}")
+        records.notify(f"ended job {job}/{change.node}", f"{_simulated(change.node)}{change.node}: {sentence}")
 
 
 def mark_of(node: str) -> Mark:
@@ -314,22 +325,24 @@ def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
     other = lost_marks and not removed and not _tested_since(place.node, created)
     lost = _REMOVED if removed else _OTHER if other else ""
     difference = difference_of(place, shown) or lost.format(cluster=place.cluster, node=place.node)
-    verify = shown.foreign if shown is not None and shown.verify else ""
-    if (place.difference, place.verify) != (difference, verify):
-        records.note_difference(place.node, difference, verify)
+    verify = shown if shown is not None and shown.verify else Seen(open=True)
+    before = (place.difference, place.verify, place.verify_since)
+    if before != (difference, verify.foreign, verify.foreign_since):
+        records.note_difference(place.node, difference, verify.foreign, verify.foreign_since)
     if difference:
         yield f"{place.node}: {difference}"
+    if verify.foreign:
+        _ask_about_request(place.node)
     if shown is None or place.waits:
         return
     if shown.open and place.state in BROKEN:
         why = "somebody opened it, or its scheduler lost the drain"
         if not records.drain_again(place.node, why):
             return
-        simulated = "[simulated] " if records.get_node(place.node).simulated else ""
         records.notify(
             f"drained again/{place.node}",
-            f"{simulated}{place.node} is in {place.state} and was open in {place.cluster}: {why}; it is drained again. "
-            f"See who opened it, and `muster node move` if it is healthy",
+            f"{_simulated(place.node)}{place.node} is in {place.state} and was open in {place.cluster}: {why}; it is "
+            f"drained again. See who opened it, and `muster node move` if it is healthy",
         )
         carry_out(place.node)
     elif lost_marks and not lost:
@@ -337,6 +350,26 @@ def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
         # withdrawn meanwhile.
         records.mark_again(place.node)
         carry_out(place.node)
+
+
+def _ask_about_request(node: str) -> None:
+    """Ask the person whose drain requests a test, once so many tests ended and none opened the node."""
+    place = records.scheduler_place(node)
+    if place is None or place.question or place.verify_since is None or place.state not in SERVING:
+        return
+    count = records.tests_since(node, place.verify_since)
+    if count < INCONCLUSIVE_BUDGET:
+        return
+    question = (
+        f"{node} was closed in {place.cluster} for a test ({place.verify}), and {count} tests since then gave no PASS "
+        f"that opens it: see `muster node show {node}`, remove the cause, and close it anew with {VERIFY}, or open it"
+    )
+    if records.ask_about_request(node, question):
+        records.notify(f"request not answered/{node}", f"{_simulated(node)}{question}")
+
+
+def _simulated(node: str) -> str:
+    return "[simulated] " if records.get_node(node).simulated else ""
 
 
 def _tested_since(node: str, created: datetime.datetime | None) -> bool:

@@ -146,11 +146,11 @@ class Slurm:
         """
         self._our_user()  # asked before the look, so that nothing lies between the look and the change
         node = self._node(name)
-        seen = self._refuse(node, mark)
-        if seen.apart:
-            return  # nothing of ours keeps it closed, and it is shown as apart, not as admitted
-        beside = _beside(node, mark.text)
-        if not seen.marked:
+        beside, marked = _beside(node, mark.text), self._seen(node).marked
+        if marked and not beside and _DRAIN not in _words(node):
+            return  # also while it does not respond, as for a second after an UNDRAIN
+        self._refuse(node, mark)
+        if not marked:
             beside.append(f"AvailableFeatures={','.join(filter(None, (node.features, FEATURE)))}")
         if beside:
             self._update(name, *beside)
@@ -158,7 +158,6 @@ class Slurm:
             self._refuse(node, mark)  # somebody may have drained it since: each command may be a login of its own
         if _DRAIN in _words(node):
             self._update(name, "State=UNDRAIN")
-            # Slurm shows the node as not responding until it has answered again, a second later.
             if _DRAIN in _words(self._node(name)):
                 raise SchedulerDown(f"Slurm confirmed the admission of {name}, and shows it drained")
 
@@ -185,11 +184,9 @@ class Slurm:
                 self._runner.run(*self._sudo, "scancel", job.number)
                 yield one_line(f"{job.number} ({shown}) of {job.user}")[:REASON_LENGTH]
 
-    def _refuse(self, node: _Node, mark: Mark) -> Seen:
-        seen = self._seen(node)
-        if why := seen.stays_closed(mark):
-            raise LeftAlone(f"{node.name} stays closed in Slurm: {why}")
-        return seen
+    def _refuse(self, node: _Node, mark: Mark) -> None:
+        if why := self._seen(node).stays_closed(mark):
+            raise LeftAlone(f"{node.name} is not admitted in Slurm: {why}")
 
     def _node(self, name: str) -> _Node:
         try:

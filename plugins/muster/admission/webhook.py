@@ -115,9 +115,7 @@ class Webhook:
         """Send the admission. Raises LeftAlone if somebody else closed the node, it is apart, or 409 is the answer."""
         seen = self._node(name)
         if seen is not None and (why := seen.stays_closed(mark)):
-            raise LeftAlone(f"{name} stays closed in {self._chosen.cluster}: {why}")
-        if seen is not None and seen.apart:
-            raise LeftAlone(f"{name} is not admitted in {self._chosen.cluster} yet: it is {seen.apart}")
+            raise LeftAlone(f"{name} is not admitted in {self._chosen.cluster}: {why}")
         shown = {"verdict": mark.verdict, "date": str(mark.date), "certificate": mark.certificate}
         self._send("node.admit", name, shown, wanted_at)
         self._confirm(name, "admission", is_open=True)

@@ -20,12 +20,11 @@ def plan(
     from muster import records
     from muster.admission.idle_fleet import known
     from muster.blackout import closed
-    from muster.lifecycle.selection import forecast
-    from muster.lifecycle.transitions import State
+    from muster.lifecycle.forecast import forecast
     from muster.settings import settings
 
     now = datetime.datetime.now(datetime.UTC)
-    nodes = records.list_nodes(states=(State.PRODUCTION, State.REVALIDATION))
+    nodes = records.list_nodes()  # new ones under load draw power too
     windows = settings().revalidation_blackouts
     tests, passed_over = forecast(**known(nodes, now), closed_at=lambda at: closed(windows, at), hours=hours)
     if json:

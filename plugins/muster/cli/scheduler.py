@@ -69,7 +69,7 @@ def sentences() -> list[str]:
         if each.verify:
             lines.append(f"{where}: a person requests a test: {each.verify}")
         if each.question:
-            lines.append(f"{each.question}; find out why, then `muster node move {each.node} … --reason …`")
+            lines.append(each.question)
     return lines
 
 

@@ -13,7 +13,6 @@ import collections
 import dataclasses
 import datetime
 import functools
-import heapq
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -65,7 +64,7 @@ class Signs:
     tests that move away from its own past. ``image``: how much more often nodes with its image fail than others.
     ``requested``: why the whole test is due at once, "" if it is not; ``tried``: when the last test since then ended,
     with whatever verdict but SKIPPED. ``skipped``: how many tests in a row ended SKIPPED, as preempted ones do.
-    ``refused``: why a test of it was refused within the last hour, before it began, "" if none was.
+    ``refused``: why none is tried now: one was refused within the last hour, before it began, or a person is asked.
     ``change``: the driver and firmware that are new on it; ``proven``: how many other nodes passed each test with them.
     """
 
@@ -82,6 +81,9 @@ class Signs:
     links: int = 0
     sliding: int = 0
     image: float = 1.0
+
+
+NO_SIGNS = Signs()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,75 +146,104 @@ def choose(
     power, as new ones do in their burn-in.
     """
     nodes = list(nodes)
-    fleet = [node for node in nodes if node.state in SERVING]
     signs = signs or {}
-    ready, passed_over = _sorted_out(fleet, now, idle, passes, signs, limits, leased, barred)
+    ready, passed_over = sorted_out(nodes, now, idle, passes, signs, limits, leased, barred)
     if limits.closed:
         return Choice((), passed_over | {node.name: limits.closed for node in ready})
-    limit = at_once(len(fleet), limits)
-    under_test = [node for node in fleet if node.name in leased]
-    out = [node for node in fleet if node.name in leased or node.state is State.REVALIDATION]
-    drawn: dict[str, float] = collections.defaultdict(float)
-    for node in nodes:
-        drawn[node.labels.get(DOMAIN, "")] += limits.node_kw * (node.name in leased)
-    canaries = collections.Counter(signs.get(node.name, _NONE).change for node in out)
-    waiting: list[Planned] = []
+    room = Room.beside(nodes, limits, signs, leased)
     chosen: list[Planned] = []
-    for node, planned in _ranked(ready, now, passes, signs, limits):
-        sign = signs.get(node.name, _NONE)
-        domain = node.labels.get(DOMAIN, "")
-        waits = node.state is State.REVALIDATION
-        tested = len(under_test) + len(waiting) if waits else len(out) + len(chosen)
-        if tested >= limit:
-            passed_over[node.name] = f"{tested} of {len(fleet)} nodes are being tested, which is the limit"
-        elif drawn[domain] + limits.node_kw > limits.domain_kw.get(domain, math.inf):
-            passed_over[node.name] = (
-                f"power domain {domain} has none left of its {limits.domain_kw[domain]:g} kW for tests"
-            )
-        elif not waits and sign.change and sign.proven < CANARIES <= sign.proven + canaries[sign.change]:
-            passed_over[node.name] = f"it waits until {CANARIES} other nodes with {sign.change} have passed"
+    for node, planned in ranked(ready, now, passes, signs, limits):
+        sign = signs.get(node.name, NO_SIGNS)
+        if barrier := room.barrier(node, sign):
+            passed_over[node.name] = room.why(node, *barrier)
         else:
-            canaries[sign.change] += not waits
-            drawn[domain] += limits.node_kw
-            (waiting if waits else chosen).append(planned())
-    return Choice((*waiting, *chosen), passed_over)
+            room.take(node, sign)
+            chosen.append(planned())
+    return Choice(tuple(chosen), passed_over)
 
 
-def forecast(
-    nodes: Iterable[NodeRecord],
-    now: datetime.datetime,
-    idle: Mapping[str, Idle],
-    passes: Passes,
-    limits: Limits,
-    *,
-    signs: Mapping[str, Signs] | None = None,
-    leased: Collection[str] = (),
-    barred: Callable[[NodeRecord], str] = nothing_bars,
-    closed_at: Callable[[datetime.datetime], str] = lambda at: "",
-    hours: float = 24.0,
-) -> tuple[list[tuple[datetime.datetime, Planned]], Mapping[str, str]]:
-    """Returns the tests that start within ``hours``, and by node why each other is not tested.
+FULL, POWER, CANARY = "share", "power", "canary"
+"""What keeps a node that may be tested from its test now, until another test ends."""
 
-    It assumes that nodes which are idle now stay idle, and that each test takes its minutes. ``closed_at``: returns why
-    no test starts at a time, or "". Power domains are left to ``choose``.
+
+@dataclasses.dataclass
+class Room:
+    """What the tests that are under way leave of the limits.
+
+    ``serving``: the nodes in service, of which ``at_once`` may be tested at a time. Of these, ``tested``: those that a
+    run holds; ``out``: these and those that wait in revalidation, out of production. ``drawn``: by power domain, in kW.
+    ``canaries``: by SKU and change, those of ``out`` that have it; ``passed``: how many more passed with it than signs
+    say.
     """
-    fleet = [node for node in nodes if node.state in SERVING]
-    signs = signs or {}
-    ready, passed_over = _sorted_out(fleet, now, idle, passes, signs, limits, leased, barred)
-    free = [now] * at_once(len(fleet), limits)
-    end = now + datetime.timedelta(hours=hours)
-    tests: list[tuple[datetime.datetime, Planned]] = []
-    later = ""
-    for node, planned in _ranked(ready, now, passes, signs, limits):
-        while free and free[0] < end and closed_at(free[0]):
-            heapq.heapreplace(free, free[0] + STEP)
-        if free[0] >= end:
-            passed_over[node.name] = later = later or f"{len(tests)} tests come first in the next {hours:g} hours"
-            continue
-        test = planned()
-        tests.append((free[0], test))
-        heapq.heapreplace(free, free[0] + datetime.timedelta(minutes=test.minutes))
-    return tests, passed_over
+
+    limits: Limits
+    serving: int
+    at_once: int
+    tested: int
+    out: int
+    drawn: dict[str, float]
+    canaries: collections.Counter[tuple[str, str]]
+    passed: collections.Counter[tuple[str, str]] = dataclasses.field(default_factory=collections.Counter)
+
+    @classmethod
+    def beside(
+        cls, nodes: Collection[NodeRecord], limits: Limits, signs: Mapping[str, Signs], leased: Collection[str]
+    ) -> Room:
+        """Returns the room beside the runs that hold nodes. New nodes draw power too, in their burn-in."""
+        serving = [node for node in nodes if node.state in SERVING]
+        out = [node for node in serving if node.name in leased or node.state is State.REVALIDATION]
+        drawn: dict[str, float] = collections.defaultdict(float)
+        for node in nodes:
+            drawn[node.labels.get(DOMAIN, "")] += limits.node_kw * (node.name in leased)
+        canaries = collections.Counter((node.sku, signs.get(node.name, NO_SIGNS).change) for node in out)
+        tested, count = sum(node.name in leased for node in out), len(serving)
+        return cls(limits, count, at_once(count, limits), tested, len(out), drawn, canaries)
+
+    def barrier(self, node: NodeRecord, sign: Signs) -> tuple[str, str] | None:
+        """Returns which limit keeps the node from its test now, and of what; None if it may be tested."""
+        waits = node.state is State.REVALIDATION
+        if (self.tested if waits else self.out) >= self.at_once:
+            return FULL, ""
+        if self.limits.domain_kw:
+            domain = node.labels.get(DOMAIN, "")
+            if self.drawn[domain] + self.limits.node_kw > self.limits.domain_kw.get(domain, math.inf):
+                return POWER, domain
+        if sign.change and not waits:
+            change = node.sku, sign.change
+            proven = sign.proven + self.passed[change]
+            if proven < CANARIES <= proven + self.canaries[change]:
+                return CANARY, sign.change
+        return None
+
+    def why(self, node: NodeRecord, limit: str, of: str) -> str:
+        """Returns the sentence for a barrier of the node."""
+        if limit == POWER:
+            return f"power domain {of} has none left of its {self.limits.domain_kw[of]:g} kW for tests"
+        if limit == CANARY:
+            return f"it waits until {CANARIES} other nodes with {of} have passed"
+        tested = self.tested if node.state is State.REVALIDATION else self.out
+        return f"{tested} of {self.serving} nodes are being tested, which is the limit"
+
+    def take(self, node: NodeRecord, sign: Signs) -> None:
+        """Count a test that begins."""
+        self._count(node, sign, 1)
+
+    def free(self, node: NodeRecord, sign: Signs) -> None:
+        """Count a test that ends with a PASS."""
+        self._count(node, sign, -1)
+        if sign.change:
+            self.passed[node.sku, sign.change] += 1
+
+    def _count(self, node: NodeRecord, sign: Signs, by: int) -> None:
+        if self.limits.domain_kw:
+            self.drawn[node.labels.get(DOMAIN, "")] += by * self.limits.node_kw
+        if node.state not in SERVING:
+            return
+        self.tested += by
+        if by < 0 or node.state is not State.REVALIDATION:  # one that waits there was counted before its test
+            self.out += by
+            if sign.change:
+                self.canaries[node.sku, sign.change] += by
 
 
 def at_once(serving: int, limits: Limits) -> int:
@@ -220,8 +251,8 @@ def at_once(serving: int, limits: Limits) -> int:
     return max(1, math.floor(serving * limits.share))
 
 
-def _sorted_out(
-    fleet: Iterable[NodeRecord],
+def sorted_out(
+    nodes: Iterable[NodeRecord],
     now: datetime.datetime,
     idle: Mapping[str, Idle],
     passes: Passes,
@@ -230,10 +261,12 @@ def _sorted_out(
     leased: Collection[str],
     barred: Callable[[NodeRecord], str],
 ) -> tuple[list[NodeRecord], dict[str, str]]:
-    """Returns the nodes that may be tested, and by node why another may not."""
+    """Returns the nodes in service that may be tested, and by node why another may not."""
     passed_over: dict[str, str] = {}
     ready: list[NodeRecord] = []
-    for node in fleet:
+    for node in nodes:
+        if node.state not in SERVING:
+            continue
         # The breaker keeps nodes in production; one that waits in revalidation has left it.
         why = _why_not(node, now, idle, passes, signs, limits, leased) or (
             barred(node) if node.state is State.PRODUCTION else ""
@@ -258,7 +291,7 @@ def facts_of(
         [passed.get(stage, arrived) for stage in STAGES]
         for passed, arrived in ((passes.get(node.name, {}), at) for node, at in zip(nodes, came, strict=True))
     ]
-    seen = [signs.get(node.name, _NONE) for node in nodes]
+    seen = [signs.get(node.name, NO_SIGNS) for node in nodes]
     hours = np.array([[at.timestamp() for at in row] for row in since]).reshape(len(nodes), len(STAGES))
     counted = [(each.xids, each.repairs, each.neighbours, each.ecc, each.links, each.sliding, each.image)
                for each in seen]  # fmt: skip
@@ -274,9 +307,6 @@ def facts_of(
         sliding=sliding,
         image=image,
     )
-
-
-_NONE = Signs()
 
 
 def by_urgency(
@@ -297,7 +327,7 @@ def by_urgency(
     return np.lexsort((names, -np.where(overdue, oldest, score), *first))
 
 
-def _ranked(
+def ranked(
     ready: Sequence[NodeRecord],
     now: datetime.datetime,
     passes: Passes,
@@ -314,7 +344,7 @@ def _ranked(
     facts = facts_of(ready, now, passes, signs)
     worth = hazard.worth(facts, limits.minutes)
     oldest = facts.hours_since.max(axis=1)
-    requested = np.array([bool(signs.get(node.name, _NONE).requested) for node in ready])
+    requested = np.array([bool(signs.get(node.name, NO_SIGNS).requested) for node in ready])
     never = np.array([len(passes.get(node.name, {})) < len(STAGES) for node in ready])
     waiting = np.array([node.state is State.REVALIDATION for node in ready])
     overdue = waiting | requested | never | (oldest >= limits.whole_after.total_seconds() / 3600.0)
@@ -334,7 +364,7 @@ def _ranked(
             last = f"back after {(now - contact).total_seconds() / 86400.0:.1f} days without contact; {last}"
         ended = "was inconclusive" if ready[at].inconclusive else "was not made"
         last = f"its last test {ended}; {last}" if again[at] else last
-        why = _why(suspicion, last, signs.get(name, _NONE))
+        why = _why(suspicion, last, signs.get(name, NO_SIGNS))
         why = "it waits in revalidation, out of production until it passes" if waiting[at] else why
         return Planned(name, subsets[chosen], minutes[chosen], suspicion, why)
 
@@ -346,14 +376,14 @@ def _ranked(
 
 def _again(node: NodeRecord, signs: Mapping[str, Signs]) -> bool:
     """Whether the node's last test was inconclusive or not made, and that has not happened too often in a row."""
-    skipped = signs.get(node.name, _NONE).skipped
+    skipped = signs.get(node.name, NO_SIGNS).skipped
     return 0 < node.inconclusive < INCONCLUSIVE_BUDGET or 0 < skipped < INCONCLUSIVE_BUDGET
 
 
 def _why(suspicion: float, last: str, sign: Signs) -> str:
     if sign.requested:
         return sign.requested
-    if sign is _NONE:  # nearly every node of a large fleet
+    if sign is NO_SIGNS:  # nearly every node of a large fleet
         return f"{suspicion:.2%} likely to have a hidden defect: {last}"
     parts = [last]
     counts = (
@@ -381,7 +411,7 @@ def _why_not(
         return "a run holds it"
     if node.pause:
         return f"its tests are {node.pause}"
-    sign = signs.get(node.name, _NONE)
+    sign = signs.get(node.name, NO_SIGNS)
     if sign.refused:
         return sign.refused
     if node.state is State.REVALIDATION:

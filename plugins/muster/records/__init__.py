@@ -45,7 +45,7 @@ from muster.records.fleet.peers import (
 )
 from muster.records.fleet.revisions import load_revision
 from muster.records.fleet.running import running_versions
-from muster.records.fleet.signs import certificate_ends, last_tests, note_refusal, refusals, signs
+from muster.records.fleet.signs import certificate_ends, last_tests, note_refusal, refusals, signs, tests_since
 from muster.records.fleet.xids import XidRecord, by_boot, part_of, recorded_xids
 from muster.records.leases import (
     acquire_lease,
@@ -120,6 +120,7 @@ from muster.records.schedulers import (
     ADMITTED,
     WITHDRAWN,
     PlaceRecord,
+    ask_about_request,
     change_carried_out,
     claim_change,
     drain_again,

@@ -50,6 +50,7 @@ class PlaceRecord:
     test_job: str = ""
     preempted: bool = False
     done_at: datetime.datetime | None = None
+    verify_since: datetime.datetime | None = None
 
     @property
     def waits(self) -> bool:
@@ -126,15 +127,15 @@ def scheduler_differences() -> list[PlaceRecord]:
         return [_value(row, state) for row, state in session.execute(query.order_by(SchedulerPlace.node))]
 
 
-def withdraw_for_test(node: str, why: str) -> None:
-    """Queue the withdrawal of a node in production that a run is about to test; its release takes it back.
+def withdraw_for_test(node: str, why: str, *, anew: bool = False) -> None:
+    """Queue the withdrawal of a node in service that a run is about to test; its release takes it back.
 
-    Nothing for a node in shadow mode.
+    ``anew``: also if it is confirmed already. Nothing for a node in shadow mode.
     """
     with writing() as session:
         row = access.node_row(session, node, lock=True)
         if not row.shadow:
-            want(session, row, WITHDRAWN, why)
+            want(session, row, WITHDRAWN, why, anew=anew)
 
 
 def restore_place(node: str, why: str) -> None:
@@ -174,12 +175,32 @@ def change_carried_out(change: PlaceRecord, error: str = "") -> None:
             row.attempts, row.last_error = 0, ""
 
 
-def note_difference(node: str, difference: str, verify: str = "") -> None:
-    """Store what the scheduler shows that the records do not, and a person's drain that requests a test."""
+def note_difference(
+    node: str, difference: str, verify: str = "", verify_since: datetime.datetime | None = None
+) -> None:
+    """Store what the scheduler shows that the records do not, and a person's drain that requests a test, since when.
+
+    Another request, or none, ends the question about the request before.
+    """
     with writing() as session:
         row = session.get(SchedulerPlace, node)
-        if row is not None:
-            row.difference, row.verify = difference, verify
+        if row is None:
+            return
+        later = verify_since is not None and (row.verify_since is None or verify_since > row.verify_since)
+        if row.verify != verify or (verify and later):
+            row.question = "" if row.verify else row.question
+            row.verify_since = (verify_since if later else access.now()) if verify else None
+        row.difference, row.verify = difference, verify
+
+
+def ask_about_request(node: str, question: str) -> bool:
+    """Ask a person about the drain by which one requests a test. Returns False, and changes nothing, if it is gone."""
+    with writing() as session:
+        row = session.get(SchedulerPlace, node, with_for_update=True)
+        if row is None or not row.verify:
+            return False
+        row.question = question
+        return True
 
 
 def note_test_job(node: str, job: str, *, preempted: bool = False) -> None:
@@ -214,7 +235,10 @@ def drain_again(node: str, seen: str) -> bool:
         if place.wanted != WITHDRAWN:
             return False
         place.done, place.wanted_at = "", access.now()
-        place.question = f"{node} is in {row.state} and was found open in {place.cluster}: {seen}"
+        place.question = (
+            f"{node} is in {row.state} and was found open in {place.cluster}: {seen}; find out why, then "
+            f"`muster node move {node} … --reason …`"
+        )
         state = State(row.state)
         access.write_event(session, node, state, state, "muster", f"drained again: {seen}", {})
         return True
@@ -237,5 +261,5 @@ def _value(row: SchedulerPlace, state: str) -> PlaceRecord:
     return PlaceRecord(
         row.node, row.cluster, row.name, State(state), row.wanted, row.why, row.wanted_at, row.done, row.attempts,
         row.last_error, row.difference, row.question, row.verify, row.test_job,
-        row.preempted, row.done_at,
+        row.preempted, row.done_at, row.verify_since,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from muster.records.contested import unsure_slots
 from muster.records.database import access
 from muster.records.database.engine import writing
 from muster.records.database.models import Artifact, FindingRow, MeasurementRow, Node, Run, StageRecord
-from muster.records.fleet import goldens, suspects
+from muster.records.fleet import goldens, suspects, trends
 from muster.records.fleet.revisions import keep_revision
 from muster.records.output import charts
 from muster.records.parts import place
@@ -78,6 +78,7 @@ def record_stage(
         stage = _stage_row(run, result, judgement, raw, telemetry, attempts)
         stage.charts = charts.to_json(charted)
         _supersede(session, run, stage)
+        stage.risen = trends.risen(session, row, result) if result is not None else []
         session.add(stage)
         session.flush()
         _store_rows(session, stage, run.node, result, judgement)

@@ -8,7 +8,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -24,9 +24,13 @@ from muster.lifecycle.transitions import State
 from muster.records import schedulers
 from tests.muster import fleet
 from tests.support import sshd
+from tests.support.kubernetes import Cluster
 from tests.support.node_list import NodeList, NodeListSettings
+from tests.support.receiver import Receiver
 from tests.support.slurm import Slurm
 from tests.support.waiting import until
+
+Apart = Callable[[], object]
 
 SLURM = pytest.param("slurm", marks=[pytest.mark.slow, pytest.mark.needs_slurm])
 OVER_SSH = pytest.param("slurm over SSH", marks=[*SLURM.marks, pytest.mark.needs_sshd])
@@ -34,16 +38,20 @@ KUBERNETES = pytest.param("delta", marks=[pytest.mark.slow, pytest.mark.needs_ku
 MARK = Mark("PASS", datetime.date(2026, 11, 23), "c-1")
 
 
-@pytest.fixture(params=["records only", "worked example", "webhook", "kubernetes", KUBERNETES, SLURM, OVER_SSH])
-def backend(request: pytest.FixtureRequest, fleet_db: str) -> Iterator[tuple[AdmissionBackend, str]]:
-    """A backend and the name in it of a node that it may allocate."""
+REAL = [KUBERNETES, SLURM, OVER_SSH]
+
+
+@pytest.fixture(params=["records only", "worked example", "webhook", "kubernetes", *REAL])
+def backend(request: pytest.FixtureRequest, fleet_db: str) -> Iterator[tuple[AdmissionBackend, str, Apart]]:
+    """A backend, the name in it of a node that it may allocate, and what makes that node one to be left alone."""
     if request.param == "slurm":
-        request.getfixturevalue("alpha")
-        yield backend_of("alpha"), "n0"
+        slurm: Slurm = request.getfixturevalue("alpha")
+        yield backend_of("alpha"), "n0", lambda: slurm.update("n0", "State=DOWN", "Reason=psu")
         return
     if request.param == "delta":
-        request.getfixturevalue("delta")
-        yield backend_of("delta"), "n0"
+        real = request.getfixturevalue("delta")
+        unreachable = {"spec": {"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]}}
+        yield backend_of("delta"), "n0", lambda: real.core.patch_node("n0", unreachable)
         return
     if request.param == "slurm over SSH":
         cluster: Slurm = request.getfixturevalue("alpha")
@@ -58,24 +66,30 @@ def backend(request: pytest.FixtureRequest, fleet_db: str) -> Iterator[tuple[Adm
             chosen = {"kind": "slurm", "slurm_conf": str(cluster.conf), "login": login}
             patch.setenv("MUSTER_SCHEDULERS", json.dumps({"beta": chosen}))
             patch.setenv("MUSTER_SSH_KEY_FILE", str(server.key_file))
-            yield backend_of("beta"), "n0"
+            yield backend_of("beta"), "n0", lambda: cluster.update("n0", "State=DOWN", "Reason=psu")
         return
-    if request.param in ("webhook", "kubernetes"):
-        request.getfixturevalue("receiver" if request.param == "webhook" else "kubernetes")
-        yield backend_of("hook" if request.param == "webhook" else "kube"), "n0"
+    if request.param == "webhook":
+        receiver: Receiver = request.getfixturevalue("receiver")
+        yield backend_of("hook"), "n0", lambda: receiver.nodes["n0"].update(apart="powered down")
+        return
+    if request.param == "kubernetes":
+        standin: Cluster = request.getfixturevalue("kubernetes")
+        ready = {"type": "Ready", "status": "Unknown"}
+        unknown = {"status": {"conditions": [ready]}}
+        yield backend_of("kube"), "n0", lambda: standin.write("n0", "kubelet", unknown, status=True)
         return
     if request.param == "worked example":
         path = request.getfixturevalue("tmp_path") / "nodes"
         path.write_text("n0\nn1\n")
-        yield NodeList(NodeListSettings(kind="node_list", path=path)), "n0"
+        yield NodeList(NodeListSettings(kind="node_list", path=path)), "n0", lambda: None
         return
     records.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node())])
-    yield backend_of(""), "gpu-0001"
+    yield backend_of(""), "gpu-0001", lambda: None
 
 
-def test_the_contract(backend: tuple[AdmissionBackend, str]) -> None:
+def test_the_contract(backend: tuple[AdmissionBackend, str, Apart]) -> None:
     """What is called twice changes nothing the second time, and a name that is not there is not shown."""
-    it, name = backend
+    it, name, _ = backend
     assert it.look([name, "nowhere"]).keys() == {name}
     assert it.look([name])[name].open
     for _ in range(2):
@@ -87,6 +101,22 @@ def test_the_contract(backend: tuple[AdmissionBackend, str]) -> None:
         it.admit(name, MARK)
     assert withdrawn.open is not withdrawn.ours
     until(lambda: it.look([name])[name].idle.idle)
+
+
+@pytest.mark.parametrize("backend", ["webhook", "kubernetes", *REAL], indirect=True)
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_node_that_is_apart_is_neither_opened_nor_closed(
+    backend: tuple[AdmissionBackend, str, Apart], closed: bool
+) -> None:
+    """Reserved, powered down, not responding: no change of it is confirmed, so that the queue repeats it."""
+    it, name, make_apart = backend
+    if closed:
+        it.withdraw(name, "failed burn_in")
+    make_apart()
+    until(lambda: bool(it.look([name])[name].apart))
+    for change in (lambda: it.admit(name, MARK), lambda: it.withdraw(name, "failed integrity")):
+        with pytest.raises(LeftAlone):
+            change()
 
 
 @pytest.mark.slow
@@ -147,7 +177,6 @@ class TestSlurm:
         self.cluster.update("n0", f"State={state}", "Reason=psu")
         with pytest.raises(LeftAlone):
             self.backend.withdraw("n0", "x")
-        self.backend.admit("n0", MARK)
         assert self.seen().apart
         assert "Reason=psu" in self.cluster.show("n0")
         assert self.seen().allocation.allocated

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 from pathlib import Path
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 from sqlalchemy import select
 
 from muster import records
-from muster.admission import clusters
+from muster.admission import clusters, service
 from muster.admission.entry import move
 from muster.admission.idle_fleet import known
-from muster.lifecycle.selection import Signs
-from muster.lifecycle.transitions import STAGES, State
+from muster.lifecycle.selection import Signs, choose
+from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, STAGES, State
+from muster.operators import claims, qualification, revalidation
 from muster.records.database.engine import writing
 from muster.records.database.models import CertificateRow
 from muster_criteria.model import Verdict
@@ -98,3 +101,48 @@ def test_a_whole_test_that_renews_no_certificate_is_repeated_in_its_turn_only() 
     retest("whole", Verdict.PROVISIONAL)
     assert list(records.uncertified()) == [NODE]
     assert sign().requested == ""
+
+
+@pytest.mark.parametrize("verdict", [Verdict.PROVISIONAL, Verdict.INCONCLUSIVE])
+def test_a_request_that_no_test_answers_becomes_a_question(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch, verdict: Verdict
+) -> None:
+    """Else the node would be tested for ever, and stay closed. The drain stays the person's."""
+    monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.org")
+    monkeypatch.setenv("MUSTER_REVALIDATION_AFTER_HOURS", "0")
+    monkeypatch.setattr(claims, "controller_ready", lambda: None)
+    records.place_on_scheduler(NODE, "alpha", "r1n1", "Ada", "rack 1")
+    service.reconcile()
+
+    def chosen() -> list[str]:
+        service.reconcile()
+        return [each.node for each in choose(**known([records.get_node(NODE)], now())).chosen]
+
+    def test(run_id: str) -> None:
+        run = ("node_revalidation", run_id)
+        revalidation.claim(*run, {"node": NODE, "level": "short"})
+        lease = records.get_lease(NODE)
+        assert lease
+        for stage in STAGES:
+            fleet.do_stage(lease, stage, verdict)
+        with contextlib.nullcontext() if verdict is Verdict.PROVISIONAL else pytest.raises(AirflowFailException):
+            revalidation.conclude(*run)
+        qualification.release(*run)
+
+    for reason in ("ECC? muster:verify", "muster:verify with the new cable"):
+        nodes.write_text(f"r1n1 # {reason}\n")
+        for number in range(INCONCLUSIVE_BUDGET):
+            assert chosen() == [NODE]
+            test(f"{reason} {number}")
+        assert chosen() == []
+        place = records.scheduler_place(NODE)
+        assert place
+        assert reason in place.question
+        assert nodes.read_text() == f"r1n1 # {reason}\n"
+        assert records.get_node(NODE).state is State.PRODUCTION
+    assert {"request not answered"} <= {mail.key.split("/")[1] for mail in records.outbox_pending()}
+    nodes.write_text("r1n1\n")
+    service.reconcile()
+    place = records.scheduler_place(NODE)
+    assert place
+    assert (place.question, place.verify, place.admitted) == ("", "", True)

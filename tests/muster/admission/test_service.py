@@ -399,7 +399,9 @@ def test_a_test_job_that_was_left_is_ended_before_a_qualification(nodes: Path, j
     with pytest.raises(SchedulerDown) if down else contextlib.nullcontext():
         claims.refuse_in_use([NODE], None)
     assert jobs.ended == ([] if down else [left])
-    assert bool(service.step_of_test(NODE)) is down
+    place = records.scheduler_place(NODE)
+    assert place
+    assert place.test_job == (left if down else "")
 
 
 @pytest.mark.parametrize("by", ["conclude", "claim", "reconcile", "release"])
@@ -448,16 +450,54 @@ def test_the_end_of_one_run_leaves_the_job_of_the_next(
     assert list(jobs.running) == [place.test_job]
 
 
-def test_no_step_of_a_test_runs_on_an_open_node_once_its_job_was_ended(nodes: Path, jobs: Jobs) -> None:
+@pytest.mark.parametrize("when", ["before its first stage", "after a stage"])
+def test_no_step_of_a_test_runs_on_an_open_node_once_its_job_was_ended(nodes: Path, jobs: Jobs, when: str) -> None:
     in_production()
     lease = revalidate()
-    fleet.do_stage(lease, "intake")
-    assert service.step_of_test(NODE)
+    if when == "after a stage":
+        fleet.do_stage(lease, "intake")
+        assert service.step_of_test(NODE)
     assert service.end_test(NODE) == ""
-    assert line(nodes) == THERE
+    records.begin_stage(DAG, "r1", "burn_in" if when == "after a stage" else "intake")
     with pytest.raises(Preempted):
         service.step_of_test(NODE)
+    assert line(nodes) == THERE, "an idle test never drains"
     assert service.preempted(NODE)
+    with pytest.raises(AirflowFailException):
+        revalidation.conclude(DAG, "r1")
+    qualification.release(DAG, "r1")
+    assert (records.get_node(NODE).state, line(nodes)) == (State.PRODUCTION, THERE)
+    place = records.scheduler_place(NODE)
+    assert place
+    assert not place.preempted
+
+
+def test_no_stage_runs_on_a_node_that_somebody_opened_during_its_test(nodes: Path) -> None:
+    in_production()
+    revalidate()
+    records.begin_stage(DAG, "r1", "intake")
+    assert service.step_of_test(NODE) == ()
+    nodes.write_text(f"{THERE}\n")
+    with pytest.raises(Preempted):
+        service.step_of_test(NODE)
+    records.release_leases(DAG, "r1", "its process died")
+    revalidate("r2")
+    assert "muster:" in line(nodes)
+    assert not service.preempted(NODE)
+
+
+@pytest.mark.parametrize("there", ["open", "closed by another", "away"])
+def test_no_stage_runs_before_the_withdrawal_of_its_node_is_confirmed(nodes: Path, there: str) -> None:
+    """As of a qualification that takes a node in service."""
+    in_production()
+    nodes.write_text(f"{THERE} # alice: fan\n" if there == "closed by another" else f"{THERE}\n")
+    fleet.begin(NODE, "again")
+    if there == "away":
+        nodes.rename(nodes.with_suffix(".away"))
+    records.begin_stage(fleet.DAG, "again", "intake")
+    refused = {"open": Preempted, "away": SchedulerDown}
+    with pytest.raises(refused[there]) if there in refused else contextlib.nullcontext():
+        assert service.step_of_test(NODE) == ()
 
 
 @pytest.mark.parametrize("leased", [False, True])

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from muster.blackout import closed
 from muster.lifecycle import hazard
+from muster.lifecycle.forecast import forecast
 from muster.lifecycle.pause import Pause
-from muster.lifecycle.selection import Idle, Limits, Signs, choose, facts_of, forecast
-from muster.lifecycle.transitions import State
+from muster.lifecycle.selection import CANARIES, STEP, Idle, Limits, Signs, choose, facts_of
+from muster.lifecycle.transitions import SERVING, State
 from muster.records import NodeRecord
 from muster.settings import Settings
 from muster_criteria.sku_files.programme import STAGES
@@ -198,6 +199,15 @@ def test_new_firmware_is_tested_on_canaries_first(proven: int, in_test: int, cho
     assert "other" in picked
 
 
+def test_canaries_of_one_sku_do_not_hold_up_another() -> None:
+    """Each has a firmware of its own: two proved it on theirs, and are tested in numbers."""
+    new = Signs(requested="its certificate holds no longer", change="driver 590.1", proven=CANARIES)
+    signs = {"a": new, "b": new, "c": dataclasses.replace(new, proven=0)}
+    nodes = [node("a"), node("b"), dataclasses.replace(node("c"), sku="other")]
+    choice = choose(nodes, NOW, dict.fromkeys("abc", IDLE), {}, ALL, signs=signs, leased={"a", "b"})
+    assert [each.node for each in choice.chosen] == ["c"]
+
+
 def test_power_and_blackouts_are_limits() -> None:
     nodes = [node(name, domain="pdu-1" if name != "c" else "") for name in "abc"]
     idle = dict.fromkeys("abc", IDLE)
@@ -271,6 +281,41 @@ def test_the_forecast_fills_the_day_one_after_the_other() -> None:
     morning = lambda at: "closed" if at.hour < 8 else ""  # noqa: E731
     late, _ = forecast(nodes, NOW, idle, passes, Limits(share=0.02, minutes=45.0), closed_at=morning)
     assert late[0][0].hour == 8
+
+
+@given(FLEETS, st.integers(1, 3), st.sampled_from([15.0, 25.0]), st.integers(0, 2))
+def test_what_the_forecast_says_is_what_is_chosen_at_each_of_its_times(
+    fleet: list[tuple[State, Idle | None, int | None, bool, str, Signs]], at_once: int, kw: float, proven: int
+) -> None:
+    """Power, canaries and runs under way included; as it assumes, each test passes after its minutes."""
+    places = range(len(fleet))
+    nodes = [node(f"n{at:02}", fleet[at][0], domain=f"pdu-{at % 2}") for at in places]
+    idle = {f"n{at:02}": fleet[at][1] or IDLE for at in places}
+    # Of two nodes with equal signs that were tested within hours, the order may change within hours.
+    hours = [None if each[2] is None else max(each[2], 50) for each in fleet]
+    passes = {f"n{at:02}": passed(hours[at]) for at in places}
+    new = Signs(requested="its certificate holds no longer", change="driver 590.1", proven=proven)
+    signs = {f"n{at:02}": new if fleet[at][4] else fleet[at][5] for at in places}
+    ends = {f"n{at:02}": NOW + datetime.timedelta(minutes=43.2) for at in places if fleet[at][3]}
+    serving = sum(each.state in SERVING for each in nodes)
+    limits = Limits(at_once / max(serving, 1), node_kw=10.0, domain_kw={"pdu-0": kw})
+    foretold, _ = forecast(nodes, NOW, idle, passes, limits, signs=signs, leased=set(ends), hours=4.0)
+    done: set[str] = set()
+    for step in range(48):
+        at = NOW + step * STEP
+        for name in [name for name, end in ends.items() if end <= at]:
+            del ends[name]
+            done.add(name)
+        serves = [each for each in nodes if each.name in done and each.state in SERVING]
+        proof = dataclasses.replace(new, proven=proven + sum(signs[each.name] is new for each in serves))
+        seen = {name: proof if sign is new else sign for name, sign in signs.items()}
+        # What was tested once is not tested again, and is back in production.
+        then = [dataclasses.replace(each, state=State.PRODUCTION) if each in serves else each for each in nodes]
+        free = idle | dict.fromkeys(done, Idle(False))
+        choice = choose(then, at, free, passes, limits, signs=seen, leased=set(ends))
+        chosen = [(each.node, each.stages) for each in choice.chosen]
+        assert [(each.node, each.stages) for time, each in foretold if time == at] == chosen
+        ends |= {each.node: at + datetime.timedelta(minutes=each.minutes) for each in choice.chosen}
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,8 @@ class SchedulerPlace(Base):
     ``cluster`` and ``name``: the configured backend, and the node's name in it. ``wanted``: "admitted", "withdrawn", or
     "" (left alone: in shadow mode). While it differs from ``done``, the change waits. ``claimed_until``: one process at
     a time carries it out. ``difference``: what the scheduler shows instead. ``question``: what a person has to look at.
-    ``verify``: a person's drain that requests a test. ``test_job``: the name of the job as which the node is tested, ""
-    without; ``preempted``: its scheduler ended that job before we did.
+    ``verify``: a person's drain that requests a test, since ``verify_since``. ``test_job``: the name of the job that
+    tests the node, "" without; ``preempted``: its scheduler ended that job before we did.
     """
 
     __tablename__ = "scheduler_places"
@@ -61,6 +61,7 @@ class SchedulerPlace(Base):
     difference: Mapped[str] = mapped_column(default="")
     question: Mapped[str] = mapped_column(default="")
     verify: Mapped[str] = mapped_column(default="")
+    verify_since: Mapped[datetime.datetime | None]
     test_job: Mapped[str] = mapped_column(default="")
     preempted: Mapped[bool] = mapped_column(default=False)
 

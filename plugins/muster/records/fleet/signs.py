@@ -96,6 +96,18 @@ def last_tests() -> dict[str, Tried]:
     return found
 
 
+def tests_since(node: str, moment: datetime.datetime) -> int:
+    """Returns how many tests of the node's present machine began after ``moment`` and ended, SKIPPED ones apart."""
+    ended = (
+        select(func.count(Run.id))
+        .join(Node, Node.name == Run.node)
+        .where(Run.node == node, Run.started_at >= Node.machine_since, Run.started_at > moment)
+        .where(Run.ended_at.is_not(None), Run.verdict != str(Verdict.SKIPPED))
+    )
+    with reading() as session:
+        return session.scalar(ended) or 0
+
+
 def certificate_ends() -> dict[str, datetime.datetime]:
     """{node: when the newest certificate of its present machine ended or ends}, without nodes that have none."""
     query = select(CertificateRow).join(Node, Node.name == CertificateRow.node)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import collections
 import datetime
+import json
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Select, Text, cast, func, select
 from sqlalchemy.orm import Session
 
 from muster.records.database.models import MeasurementRow, Node, Run, StageRecord
 from muster_criteria.model import Verdict
+
+if TYPE_CHECKING:
+    from muster_criteria.measured import Measured, StageResult
 
 COUNTERS = {
     "ecc_corrected": "ecc", "ecc_uncorrected": "ecc", "row_remap_corrected": "ecc", "row_remap_uncorrected": "ecc",
@@ -20,42 +25,54 @@ COUNTERS = {
 IMAGE_RATIO_MAX = 3.0
 
 
-def grown(session: Session, since: datetime.datetime) -> dict[str, collections.Counter[str]]:
-    """{node: {"ecc" or "links": how many counters of its devices rose between two stages since then}}.
+RISEN_MAX = 32
+"""Counters of each group that are kept of a stage; the planner counts three."""
 
-    A counter only rises or is reset, so another value above zero means new errors. The first value since then is none:
-    when it rose is not known.
+
+def risen(session: Session, node: Node, result: StageResult) -> list[str]:
+    """Returns the counters that are higher in ``result`` than when the node read them last, as "METRIC DEVICE LABELS".
+
+    A counter only rises or is reset, so another value above zero means new errors. Asked before the stage is stored:
+    to find them for the whole fleet took 11 s for 10,000 nodes with ten stages of 96 counters each.
     """
-    stages = _stages(since).subquery()
-    first = (
-        select(stages.c.node, func.min(stages.c.recorded_at).label("at"))
-        .join(MeasurementRow, MeasurementRow.stage == stages.c.id)
-        .where(MeasurementRow.metric.in_(COUNTERS), MeasurementRow.value.is_not(None))
-        .group_by(stages.c.node)
-        .subquery()
+    now = {_name(each): each.value for each in result.measurements if each.metric in COUNTERS and each.value}
+    if not now:
+        return []
+    counters = select(MeasurementRow.id).where(MeasurementRow.stage == StageRecord.id)
+    counters = counters.where(MeasurementRow.metric.in_(COUNTERS), MeasurementRow.value.is_not(None))
+    last = (
+        select(StageRecord.id)
+        .join(Run, StageRecord.run == Run.id)
+        .where(Run.node == node.name, Run.started_at >= node.machine_since, StageRecord.current, counters.exists())
+        .order_by(StageRecord.recorded_at.desc(), StageRecord.id.desc())
+        .limit(1)
     )
-    labels = cast(MeasurementRow.labels, Text)
-    key = (stages.c.node, MeasurementRow.metric, MeasurementRow.device, labels)
-    seen = (
-        select(
-            stages.c.node, stages.c.recorded_at, MeasurementRow.metric, MeasurementRow.device, MeasurementRow.value,
-            labels.label("labels"),
-            func.lag(MeasurementRow.value).over(partition_by=key, order_by=stages.c.recorded_at).label("was"),
+    rows = session.scalars(
+        select(MeasurementRow).where(
+            MeasurementRow.stage == last.scalar_subquery(), MeasurementRow.metric.in_(COUNTERS)
         )
-        .join(MeasurementRow, MeasurementRow.stage == stages.c.id)
-        .where(MeasurementRow.metric.in_(COUNTERS), MeasurementRow.value > 0)
-        .subquery()
-    )  # fmt: skip
-    rose = (
-        select(seen.c.node, seen.c.metric, seen.c.device, seen.c.labels)
-        .join(first, first.c.node == seen.c.node)
-        .where(func.coalesce(seen.c.was, 0.0) != seen.c.value, seen.c.recorded_at > first.c.at)
-        .distinct()
     )
-    found: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    for row in session.execute(rose):
-        found[row.node][COUNTERS[row.metric]] += 1
-    return found
+    before = {_name(row): row.value for row in rows if row.value is not None}
+    names = sorted(name for name, value in now.items() if before.get(name, value) != value)
+    of_groups = ([name for name in names if _group(name) == group] for group in sorted({*COUNTERS.values()}))
+    return [name for group in of_groups for name in group[:RISEN_MAX]]
+
+
+def _name(figure: Measured | MeasurementRow) -> str:
+    return f"{figure.metric} {figure.device} {json.dumps(dict(figure.labels), sort_keys=True)}"
+
+
+def _group(name: str) -> str:
+    return COUNTERS[name.partition(" ")[0]]
+
+
+def grown(session: Session, since: datetime.datetime) -> dict[str, collections.Counter[str]]:
+    """{node: {"ecc" or "links": how many counters of its devices rose since then}}, each once."""
+    stages = _stages(since).where(cast(StageRecord.risen, Text) != "[]").add_columns(StageRecord.risen)
+    names: dict[str, set[str]] = collections.defaultdict(set)
+    for row in session.execute(stages):
+        names[row.node] |= set(row.risen)
+    return {node: collections.Counter(map(_group, each)) for node, each in names.items()}
 
 
 def sliding(session: Session, since: datetime.datetime) -> dict[str, int]:
@@ -73,18 +90,21 @@ def image_ratios(session: Session, since: datetime.datetime) -> dict[str, float]
     """{node: how much more often the other nodes with its image failed since then than nodes of its SKU do}, above 1.
 
     The standardised ratio of failed nodes to expected ones, each plus one (a Gamma(1, 1) prior: few nodes say little),
-    at most ``IMAGE_RATIO_MAX``. An image is kernel, driver and libraries.
+    to one decimal, at most ``IMAGE_RATIO_MAX``. An image is kernel, driver and libraries, as the node reported last.
     """
-    runs = select(Run.node, Run.environment, Run.verdict, Node.sku).join(Node, Node.name == Run.node)
-    runs = runs.where(Run.started_at >= since, Run.started_at >= Node.machine_since, Run.ended_at.is_not(None))
-    failed = set(session.scalars(select(runs.where(Run.verdict == str(Verdict.FAIL)).subquery().c.node).distinct()))
+    lately = (Run.started_at >= since, Run.started_at >= Node.machine_since, Run.ended_at.is_not(None))
+    failing = select(Run.node).join(Node, Node.name == Run.node).where(*lately, Run.verdict == str(Verdict.FAIL))
+    failed = set(session.scalars(failing.distinct()))
     if not failed:
         return {}
     # Imported here because it brings pandas, and every task process that parses a DAG file imports the records.
     from muster_criteria.context.alike import groups_of
 
+    latest = select(func.max(Run.id)).join(Node, Node.name == Run.node).group_by(Run.node)
+    latest = latest.where(*lately, cast(Run.environment, Text) != "{}")
+    shown = select(Run.node, Run.environment, Node.sku).join(Node, Node.name == Run.node).where(Run.id.in_(latest))
     images: dict[str, tuple[str, str]] = {}
-    for row in session.execute(runs.order_by(Run.started_at)):
+    for row in session.execute(shown):
         if image := groups_of("", row.environment).get("image"):
             images[row.node] = (row.sku, image)
     nodes, faults = (
@@ -99,8 +119,8 @@ def image_ratios(session: Session, since: datetime.datetime) -> dict[str, float]
     for name, (sku, image) in images.items():
         others = nodes[sku, image] - 1
         ratio = (faults[sku, image] - (name in failed) + 1) / (others * sku_faults[sku] / of_sku[sku] + 1)
-        if ratio > 1.0:
-            ratios[name] = min(ratio, IMAGE_RATIO_MAX)
+        if round(ratio, 1) > 1.0:
+            ratios[name] = min(round(ratio, 1), IMAGE_RATIO_MAX)
     return ratios
 
 

@@ -1,0 +1,126 @@
+"""Which idle nodes will be tested within the next hours, and when: ``selection`` as of each of its times. Pure."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import heapq
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from muster.lifecycle.selection import (
+    FULL,
+    NO_SIGNS,
+    STEP,
+    Idle,
+    Limits,
+    Passes,
+    Planned,
+    Room,
+    Signs,
+    nothing_bars,
+    ranked,
+    sorted_out,
+)
+
+if TYPE_CHECKING:
+    from muster.records import NodeRecord
+
+Entry = tuple[int, "NodeRecord", Callable[[], Planned]]
+"""A node's place in the order, the node, and what makes its plan."""
+
+
+def forecast(
+    nodes: Iterable[NodeRecord],
+    now: datetime.datetime,
+    idle: Mapping[str, Idle],
+    passes: Passes,
+    limits: Limits,
+    *,
+    signs: Mapping[str, Signs] | None = None,
+    leased: Collection[str] = (),
+    barred: Callable[[NodeRecord], str] = nothing_bars,
+    closed_at: Callable[[datetime.datetime], str] = lambda at: "",
+    hours: float = 24.0,
+) -> tuple[list[tuple[datetime.datetime, Planned]], Mapping[str, str]]:
+    """Returns the tests that start within ``hours``, and by node why each other is not tested.
+
+    It assumes that nodes which are idle now stay idle, that each test takes its minutes and passes, and that the runs
+    which hold nodes now end after the minutes of a whole test. ``closed_at``: returns why no test starts at a time.
+    """
+    from muster.lifecycle import hazard  # brings numpy
+
+    nodes, signs = list(nodes), signs or {}
+    ready, passed_over = sorted_out(nodes, now, idle, passes, signs, limits, leased, barred)
+    room = Room.beside(nodes, limits, signs, leased)
+    line = _Line(ranked(ready, now, passes, signs, limits), room, signs)
+    ends: dict[int, list[NodeRecord]] = collections.defaultdict(list)  # by step
+    ends[_steps(hazard.minutes_of().max())] += [node for node in nodes if node.name in leased]
+    tests: list[tuple[datetime.datetime, Planned]] = []
+    for step in range(_steps(hours * 60.0)):
+        at = now + step * STEP
+        for node in ends.pop(step, ()):
+            room.free(node, signs.get(node.name, NO_SIGNS))
+        if closed_at(at):
+            continue
+        for _, node, plan in line.begin():
+            planned = plan()
+            tests.append((at, planned))
+            ends[step + _steps(planned.minutes)].append(node)
+    later = f"{len(tests)} tests come first in the next {hours:g} hours"
+    passed_over |= {node.name: why or later for node, why in line.left()}
+    return tests, passed_over
+
+
+def _steps(minutes: float) -> int:
+    return math.ceil(minutes * 60.0 / STEP.total_seconds())
+
+
+class _Line:
+    """The nodes by urgency, each behind the limit that it met. One pass of ``selection.choose`` costs as many steps as
+    there are nodes; this costs as many as there are limits, so that a day of 100,000 nodes is planned in seconds.
+    """
+
+    def __init__(
+        self, order: Iterable[tuple[NodeRecord, Callable[[], Planned]]], room: Room, signs: Mapping[str, Signs]
+    ) -> None:
+        self._rest: Iterator[Entry] = ((rank, *each) for rank, each in enumerate(order))
+        self._room, self._signs = room, signs
+        self._next = next(self._rest, None)
+        self._held: dict[tuple[str, str], list[Entry]] = collections.defaultdict(list)
+
+    def begin(self) -> Iterator[Entry]:
+        """Yields the nodes whose tests begin now, and counts them: those that ``choose`` would choose, in its order."""
+        heads = [(held[0][0], limit) for limit, held in self._held.items() if held]
+        heapq.heapify(heads)
+        while heads or self._next:
+            if heads and (self._next is None or heads[0] < (self._next[0],)):
+                _, behind = heapq.heappop(heads)
+                entry = self._held[behind][0]
+            elif self._next:
+                behind, entry = None, self._next
+            _, node, _ = entry
+            sign = self._signs.get(node.name, NO_SIGNS)
+            barrier = self._room.barrier(node, sign)
+            if barrier is not None and barrier[0] == FULL:
+                return
+            if behind is None:
+                self._next = next(self._rest, None)
+            elif barrier != behind:
+                heapq.heappop(self._held[behind])
+                if held := self._held[behind]:
+                    heapq.heappush(heads, (held[0][0], behind))
+            if barrier is None:
+                self._room.take(node, sign)
+                yield entry
+            elif barrier != behind:
+                heapq.heappush(self._held[barrier], entry)
+
+    def left(self) -> Iterator[tuple[NodeRecord, str]]:
+        """Yields the other nodes, each with the limit that it met, "" if it met none but the share."""
+        for limit, held in self._held.items():
+            yield from ((node, self._room.why(node, *limit)) for _, node, _ in held)
+        if self._next:
+            yield self._next[1], ""
+        yield from ((node, "") for _, node, _ in self._rest)
