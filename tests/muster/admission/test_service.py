@@ -20,7 +20,7 @@ from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.entry import move
 from muster.cli.check import of_controller
-from muster.errors import BadScheduler, IllegalMove, LeftAlone, MusterError, Preempted, SchedulerDown
+from muster.errors import BadScheduler, LeftAlone, MusterError, Preempted, Refusal, SchedulerDown
 from muster.integration import closing
 from muster.lifecycle.transitions import STAGES, State
 from muster.operators import claims, provisional, qualification, revalidation
@@ -28,6 +28,7 @@ from muster.records import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.support.node_list import NodeList
+from tests.support.refusals import illegal
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
 
@@ -473,7 +474,7 @@ def test_a_place_stays_while_a_run_tests_its_node(nodes: Path, leased: bool) -> 
         records.release_leases(lease.dag_id, lease.run_id, "over")
         assert records.get_node(NODE).state is State.REVALIDATION
     for cluster, there in (("alpha", "r1n2"), ("", "")):
-        with pytest.raises(IllegalMove):
+        with illegal(Refusal.LEASED if leased else Refusal.STATE):
             records.place_on_scheduler(NODE, cluster, there, "Ada", "rack 2")
     assert [place.name for place in records.scheduler_places()] == [THERE]
 
@@ -488,7 +489,7 @@ def test_bad_places_are_one_sentence_and_change_nothing(nodes: Path, monkeypatch
         records.place_on_scheduler("gpu-0002", "alpha", THERE, "Ada", "x")
     fleet.qualify()
     move(NODE, State.PRODUCTION, "Ada", "needed now")
-    with pytest.raises(IllegalMove):
+    with illegal(Refusal.STATE):
         records.place_on_scheduler(NODE, "alpha", "r1n2", "Ada", "x")
     assert [place.name for place in records.scheduler_places()] == [THERE]
     nodes.write_text("r1n2\n")

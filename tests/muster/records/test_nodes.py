@@ -12,12 +12,13 @@ from sqlalchemy.exc import DBAPIError
 
 from muster import records
 from muster.enrolment import inventory
-from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, SameMachine, UnknownNode
+from muster.errors import BadInventory, BadNode, DifferentMachine, Refusal, SameMachine, UnknownNode
 from muster.lifecycle.transitions import Evidence, State
 from muster.records.database.engine import writing
 from muster_criteria.model import Coverage, Verdict
 from muster_reports import advice
 from tests.muster import fleet
+from tests.support.refusals import illegal
 
 
 @pytest.mark.usefixtures("fleet_db")
@@ -79,7 +80,7 @@ class TestEnrolment:
         records.add_node(fleet.new_node())
         assert records.add_node(fleet.new_node(sku="h100-sxm-8")).startswith("updated: ")
         fleet.qualify()
-        with pytest.raises(IllegalMove):
+        with illegal(Refusal.STATE):
             records.add_node(fleet.new_node(sku="cpu-generic"))
 
     @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ class TestMoves:
     @pytest.mark.parametrize(("actor", "reason"), [("Ada", " "), ("airflow", "why not"), ("", "why not")])
     def test_no_person_or_no_reason_moves_nothing(self, actor: str, reason: str) -> None:
         records.add_node(fleet.new_node())
-        with pytest.raises(IllegalMove):
+        with illegal(Refusal.EVIDENCE):
             records.move_node("gpu-0001", State.QUARANTINE, actor, reason)
         assert records.get_node("gpu-0001").state is State.REGISTERED
         assert len(records.node_events("gpu-0001")) == 1
@@ -191,15 +192,15 @@ class TestMoves:
             "gpu-0001", State.CLUSTER_VALIDATION, "muster", "block 7", Evidence(run=f"{fleet.DAG}/gpu-0001__cluster")
         )
         claimed = Evidence(run=f"{fleet.DAG}/gpu-0001__cluster", verdict=Verdict.PASS, full_coverage=True)
-        with pytest.raises(IllegalMove, match="needs a full-coverage PASS"):
+        with illegal(Refusal.EVIDENCE):
             records.move_node("gpu-0001", State.PRODUCTION, "muster", "it says so", claimed)
         thin = fleet.judgement("collectives", coverage=Coverage(2, 1, 1))
         records.record_stage(lease.dag_id, lease.run_id, None, thin)
         records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "thin")
-        with pytest.raises(IllegalMove, match="coverage not full"):
+        with illegal(Refusal.EVIDENCE):
             records.move_node("gpu-0001", State.PRODUCTION, "muster", "it says so", claimed)
         records.record_stage(lease.dag_id, lease.run_id, None, fleet.judgement("collectives"))
-        with pytest.raises(IllegalMove, match="does not enter production: intake passed at level short only"):
+        with illegal(Refusal.GATE):
             records.move_node("gpu-0001", State.PRODUCTION, "muster", "passed", claimed)
 
     @pytest.mark.parametrize("statement", ["UPDATE events SET reason = 'nothing'", "DELETE FROM events"])
