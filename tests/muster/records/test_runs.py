@@ -64,7 +64,6 @@ def test_three_inconclusive_runs_in_a_row_end_in_triage() -> None:
         assert records.get_node("gpu-0001").state is State.REGISTERED
         inconclusive(f"run-{attempt}")
     assert story()[-2:] == ["quarantine", "triage"]
-    assert "3 runs in a row were inconclusive" in records.node_events("gpu-0001")[-1].reason
     assert records.get_run(fleet.DAG, "run-2").state_after is State.TRIAGE
 
 
