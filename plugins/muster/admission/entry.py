@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster import records
 from muster.admission.service import carry_out
-from muster.errors import IllegalMove
+from muster.errors import IllegalMove, Refusal
 from muster.lifecycle.gate import Admit, Decision, Refuse
 from muster.lifecycle.transitions import Evidence, State
 from muster.records import NodeRecord
@@ -57,7 +57,7 @@ def admit_by(
     """
     decision = records.admission_decision(node)
     if isinstance(decision, Refuse):
-        raise IllegalMove(f"{node} does not enter production: {'; '.join(decision.reasons)}")
+        raise IllegalMove(f"{node} does not enter production: {'; '.join(decision.reasons)}", Refusal.GATE)
     records.record_approval(node, person, option, reason, link=link, dag_id=dag_id, run_id=run_id)
     record = records.get_node(node)
     if record.state is not State.PRODUCTION:

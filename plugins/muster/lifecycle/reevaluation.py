@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from muster.errors import IllegalMove, NodeLeased
+from muster.errors import IllegalMove, NodeLeased, Refusal
 from muster.lifecycle.transitions import STAGES, State
 from muster_criteria.model import Verdict
 
@@ -43,7 +43,8 @@ def check(
     if lease is not None:
         raise NodeLeased(f"{node.name} is leased by run {lease.run_id} of {lease.dag_id}")
     if node.state not in STATES:
-        raise IllegalMove(f"{node.name} is in {node.state} now and is not re-evaluated")
+        raise IllegalMove(f"{node.name} is in {node.state} now and is not re-evaluated", Refusal.STATE)
     for stage in stages:
         if stage not in provisional:
-            raise IllegalMove(f"{stage} of run {run_id} is not PROVISIONAL any more and is not re-evaluated")
+            sentence = f"{stage} of run {run_id} is not PROVISIONAL any more and is not re-evaluated"
+            raise IllegalMove(sentence, Refusal.NOT_PROVISIONAL)

@@ -9,7 +9,7 @@ import dataclasses
 import enum
 from collections.abc import Iterable
 
-from muster.errors import IllegalMove
+from muster.errors import IllegalMove, Refusal
 from muster_criteria.model import Verdict
 
 STAGES = ("intake", "burn_in", "integrity", "performance", "thermal")
@@ -193,12 +193,14 @@ def check_move(current: State, to: State, evidence: Evidence, *, shadow: bool = 
     A node in ``shadow`` mode is judged and reported, but only a person moves it.
     """
     if shadow and not Need.PERSON.met(evidence):
-        raise IllegalMove(f"it is in shadow mode, and from {current} to {to} needs {Need.PERSON.value}")
+        sentence = f"it is in shadow mode, and from {current} to {to} needs {Need.PERSON.value}"
+        raise IllegalMove(sentence, Refusal.SHADOW)
     needs = TRANSITIONS.get((current, to))
     if needs is None:
-        raise IllegalMove(f"no node goes from {current} to {to}; from {current} it can go to {possible_moves(current)}")
+        sentence = f"no node goes from {current} to {to}; from {current} it can go to {possible_moves(current)}"
+        raise IllegalMove(sentence, Refusal.NO_SUCH_MOVE)
     if not any(need.met(evidence) for need in needs):
-        raise IllegalMove(f"from {current} to {to} needs {_words(needs)}; {_lacks(evidence)}")
+        raise IllegalMove(f"from {current} to {to} needs {_words(needs)}; {_lacks(evidence)}", Refusal.EVIDENCE)
 
 
 def possible_moves(current: State) -> str:

@@ -127,7 +127,8 @@ def judge(dag_id: str, run_id: str, members: Sequence[str], faults: Mapping[str,
         )
         for name, member in collected.items()
     }
-    block = judge_block(list(results.values()))
+    # A programme of this name is one for all SKUs of the fleet.
+    block = judge_block(list(results.values()), skus[members[0]].block)
     for note in block.notes:
         log.warning("%s", note)
     outcome: dict[str, dict[str, str]] = {}

@@ -63,6 +63,7 @@ class MusterMemberOperator(RemoteJobOperator):
         ti: Any = context["ti"]
         block: dict[str, Any] = ti.xcom_pull(task_ids=self.claims, key="block")
         calls = cluster_calls(
+            sku.block,
             block["members"],
             master_addr=block["master_addr"],
             master_port=block["master_port"],
@@ -70,7 +71,7 @@ class MusterMemberOperator(RemoteJobOperator):
             level=run.level,
             seed=block["seed"],
         )
-        return Programme(calls[self.member], cluster_deadline_s(run.level))
+        return Programme(calls[self.member], cluster_deadline_s(sku.block, run.level))
 
     def _is_last(self, context: Context) -> bool:
         """Always true: a member cannot be measured again without the others."""

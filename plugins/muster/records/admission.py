@@ -6,7 +6,7 @@ import datetime
 
 from sqlalchemy.orm import Session
 
-from muster.errors import IllegalMove
+from muster.errors import IllegalMove, Refusal
 from muster.lifecycle import gate
 from muster.lifecycle.gate import Admit, Decision, NeedsPerson, Refuse
 from muster.lifecycle.transitions import Evidence, State
@@ -46,4 +46,4 @@ def decide(session: Session, row: Node) -> Decision:
 def check(node: str, decision: Decision, evidence: Evidence) -> None:
     """Raise IllegalMove if the gate refuses the node, or if it asks for a person and none decides."""
     if isinstance(decision, Refuse) or not (evidence.person or isinstance(decision, Admit)):
-        raise IllegalMove(f"{node} does not enter production: {'; '.join(decision.reasons)}")
+        raise IllegalMove(f"{node} does not enter production: {'; '.join(decision.reasons)}", Refusal.GATE)

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from muster.errors import BadInventory, BadNode, IllegalMove, MusterError, NodeLeased, SameMachine
+from muster.errors import BadInventory, BadNode, IllegalMove, MusterError, NodeLeased, NoPerson, Refusal, SameMachine
 from muster.lifecycle.transitions import Evidence, Need, State
 from muster.records import admission
 from muster.records.database import access
@@ -53,7 +53,7 @@ def verify_node(name: str, actor: str, reason: str) -> str:
     with writing() as session:
         row = access.node_row(session, name, lock=True)
         if not Need.PERSON.met(evidence):
-            raise IllegalMove(f"{name} leaves shadow mode on a full-coverage PASS, or {Need.PERSON.value}")
+            raise NoPerson(f"{name} leaves shadow mode on a full-coverage PASS, or {Need.PERSON.value}")
         if not row.shadow:
             return "unchanged"
         admission.check(name, admission.decide(session, row), evidence)
@@ -107,9 +107,9 @@ def rekey_node(name: str, actor: str, reason: str, *, host_key: str) -> NodeReco
         check_description(NewNode(name, row.host, host_key, row.sku, row.port))
         _check_other_machine(session, row, host_key, {})
         if state is State.RETIRED:
-            raise IllegalMove(f"{name} is retired, and keeps its host key")
+            raise IllegalMove(f"{name} is retired, and keeps its host key", Refusal.STATE)
         if not Need.REPLACEMENT.met(Evidence(person=actor, reason=reason, replaced=True)):
-            raise IllegalMove(f"{name} keeps its host key: a new one needs a named person and a reason")
+            raise NoPerson(f"{name} keeps its host key: a new one needs a named person and a reason")
         row.host_key = host_key
         remark = {"person": actor, "reason": reason, "before": before, "after": _of_machine(session, row)}
         access.write_event(session, name, state, state, actor, f"reinstalled: {reason}", remark)
@@ -121,14 +121,15 @@ def _adopt(session: Session, row: Node, actor: str, reason: str) -> str:
     if state is State.PRODUCTION:
         return "unchanged"
     if state is not State.REGISTERED:
-        raise IllegalMove(f"{row.name} is in {state}: only a registered node can be adopted")
+        raise IllegalMove(f"{row.name} is in {state}: only a registered node can be adopted", Refusal.STATE)
     _refuse_leased(session, row)
     failed = select(Run.run_id).where(
         Run.node == row.name, Run.verdict == str(Verdict.FAIL), Run.started_at >= row.machine_since
     )
     run_id = session.scalar(failed.order_by(Run.id.desc()).limit(1))
     if run_id is not None:
-        raise IllegalMove(f"{row.name} failed run {run_id} and cannot be adopted: test it, `muster qualify {row.name}`")
+        sentence = f"{row.name} failed run {run_id} and cannot be adopted: test it, `muster qualify {row.name}`"
+        raise IllegalMove(sentence, Refusal.FAILED)
     evidence = Evidence(person=actor, reason=reason, adopted=True)
     access.move(session, row, State.PRODUCTION, actor, f"adopted, in shadow mode: {reason}", evidence)
     return "adopted"
@@ -161,7 +162,7 @@ def _begin_anew(session: Session, row: Node, actor: str, reason: str) -> None:
     evidence = Evidence(person=actor, reason=reason, replaced=True)
     if State(row.state) is State.REGISTERED:
         if not Need.REPLACEMENT.met(evidence):
-            raise IllegalMove(f"{row.name} is not replaced: that needs {Need.REPLACEMENT.value}")
+            raise NoPerson(f"{row.name} is not replaced: that needs {Need.REPLACEMENT.value}")
         stored = access.evidence_json(evidence)
         access.write_event(session, row.name, State.REGISTERED, State.REGISTERED, actor, f"replaced: {reason}", stored)
     else:

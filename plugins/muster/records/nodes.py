@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, MusterError, SameMachine, at
+from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, MusterError, Refusal, SameMachine, at
 from muster.lifecycle.transitions import Evidence, State
 from muster.records import admission, certificates
 from muster.records.database import access
@@ -166,12 +166,14 @@ def _describe(session: Session, row: Node, new: NewNode, actor: str, *, change: 
     if changed and not change:
         raise IllegalMove(
             f"{new.name} is enrolled with another {', '.join(changed)}, and an event changes no node: send the event "
-            "without it, or change it first by `muster node add` or `muster node import`"
+            "without it, or change it first by `muster node add` or `muster node import`",
+            Refusal.BY_EVENT,
         )
     if "sku" in changed and State(row.state) is not State.REGISTERED:
         raise IllegalMove(
             f"{new.name} is {row.state} as {row.sku} and cannot become {new.sku}; "
-            f"move it back first: `muster node move {new.name} registered --reason …`"
+            f"move it back first: `muster node move {new.name} registered --reason …`",
+            Refusal.STATE,
         )
     before = {name: getattr(row, name) for name in changed}
     for name in changed:

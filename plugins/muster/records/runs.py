@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import ScalarSelect, func, select
 from sqlalchemy.orm import Session, aliased
 
-from muster.errors import IllegalMove, LeaseLost
+from muster.errors import IllegalMove, LeaseLost, Refusal
 from muster.lifecycle import ending
 from muster.lifecycle import transitions as lifecycle
 from muster.lifecycle.ending import RunFacts
@@ -58,7 +58,8 @@ def begin_run(
             if state in (State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA, State.RETIRED):
                 raise IllegalMove(
                     f"{node} is in {state} and is not tested there; from {state} it can go to "
-                    f"{lifecycle.possible_moves(state)}"
+                    f"{lifecycle.possible_moves(state)}",
+                    Refusal.STATE,
                 )
             run = Run(
                 dag_id=dag_id, run_id=run_id, node=node, sku=row.sku, level=level, reason=reason, forced=forced,

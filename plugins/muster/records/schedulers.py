@@ -12,7 +12,7 @@ import datetime
 from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
-from muster.errors import BadScheduler, IllegalMove
+from muster.errors import BadScheduler, IllegalMove, Refusal
 from muster.lifecycle.decisions import check_decision
 from muster.lifecycle.transitions import SERVING, State
 from muster.records.database import access
@@ -77,11 +77,13 @@ def place_on_scheduler(node: str, cluster: str, name: str, person: str, reason: 
         lease = access.live_lease(session, node)
         if place is not None and lease is not None:
             raise IllegalMove(
-                f"{node} is tested in {before}, by run {lease.run_id} of {lease.dag_id}: wait for its end"
+                f"{node} is tested in {before}, by run {lease.run_id} of {lease.dag_id}: wait for its end",
+                Refusal.LEASED,
             )
         if place is not None and State(row.state) in SERVING:
             raise IllegalMove(
-                f"{node} is in service in {before}: move it out first, `muster node move {node} registered --reason …`"
+                f"{node} is in service in {before}: move it out first, `muster node move {node} registered --reason …`",
+                Refusal.STATE,
             )
         taken = select(SchedulerPlace.node).where(SchedulerPlace.cluster == cluster, SchedulerPlace.name == name)
         other = session.scalar(taken.where(SchedulerPlace.node != node))

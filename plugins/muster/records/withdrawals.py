@@ -7,7 +7,7 @@ import datetime
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from muster.errors import IllegalMove
+from muster.errors import IllegalMove, Refusal
 from muster.lifecycle import breaker as planning
 from muster.lifecycle.breaker import Breaker, Limits
 from muster.lifecycle.decisions import check_decision
@@ -54,7 +54,7 @@ def keep_in_service(name: str, person: str, reason: str) -> NodeRecord:
     with writing() as session:
         row = access.node_row(session, name, lock=True)
         if not row.held_run:
-            raise IllegalMove(f"no verdict on {name} is held: there is nothing to decide")
+            raise IllegalMove(f"no verdict on {name} is held: there is nothing to decide", Refusal.NOTHING_HELD)
         evidence = {"person": person, "reason": reason.strip(), "kept": row.held_run}
         state, row.held_run = State(row.state), ""
         access.write_event(session, name, state, state, person, f"kept in service: {reason.strip()}", evidence)

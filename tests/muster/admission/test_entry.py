@@ -7,11 +7,12 @@ import pytest
 from muster import records
 from muster.admission import service
 from muster.admission.entry import admit, admit_by
-from muster.errors import IllegalMove
+from muster.errors import Refusal
 from muster.lifecycle.gate import Admit, NeedsPerson, Refuse
 from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, Evidence, State
 from muster_criteria.model import Verdict
 from tests.muster import fleet
+from tests.support.refusals import illegal
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
 
@@ -58,7 +59,7 @@ def test_what_passed_with_another_driver_enters_by_a_person_only() -> None:
     qualified(driver="570.1")
     validated()
     assert isinstance(admit(NODE, "cluster", "run"), NeedsPerson)
-    with pytest.raises(IllegalMove):
+    with illegal(Refusal.GATE):
         records.move_node(NODE, State.PRODUCTION, "muster", "the block passed", Evidence(run="cluster/run"))
     admit_by(NODE, "Ada", "the driver is known")
     assert records.uncertified() == {}
@@ -87,7 +88,7 @@ def test_a_warning_needs_a_person_who_is_recorded() -> None:
     assert isinstance(decision, NeedsPerson)
     assert records.get_node(NODE).state is State.CLUSTER_VALIDATION
     for person, reason in (("airflow", "fine"), ("Ada", "")):
-        with pytest.raises(IllegalMove):
+        with illegal(Refusal.PERSON):
             admit_by(NODE, person, reason)
     link = "http://airflow/hitl"
     node = admit_by(NODE, "Ada", "warm aisle, known", link=link, dag_id="cluster", run_id="run")
@@ -119,7 +120,7 @@ def test_the_pass_of_a_block_opens_nothing_for_a_node_that_qualified_on_less() -
     qualified("thermal", Verdict.WARN)
     validated()
     claimed = Evidence(run="cluster/run", verdict=Verdict.PASS, full_coverage=True)
-    with pytest.raises(IllegalMove, match="coverage not full"):
+    with illegal(Refusal.EVIDENCE):
         records.move_node(NODE, State.PRODUCTION, "muster", "the block passed", claimed)
 
 
@@ -128,7 +129,7 @@ def test_no_program_enters_what_a_person_has_to_decide_on(monkeypatch: pytest.Mo
     qualified()
     validated()
     monkeypatch.setenv("MUSTER_ADMISSION_MAX_AGE_HOURS", "1e-9")
-    with pytest.raises(IllegalMove, match="longer ago"):
+    with illegal(Refusal.GATE):
         records.move_node(NODE, State.PRODUCTION, "muster", "the block passed", Evidence(run="cluster/run"))
     assert records.get_node(NODE).state is State.CLUSTER_VALIDATION
 
@@ -137,7 +138,7 @@ def test_what_is_refused_no_person_admits() -> None:
     qualified()
     validated(Verdict.FAIL)
     assert isinstance(records.admission_decision(NODE), Refuse)
-    with pytest.raises(IllegalMove, match="gpu-0001 does not enter production: it is in quarantine"):
+    with illegal(Refusal.GATE):
         admit_by(NODE, "Ada", "I need it")
     assert records.approvals(NODE) == []
 
@@ -149,16 +150,16 @@ def test_a_person_admits_an_adopted_node_for_good() -> None:
 
 
 def test_without_a_scheduler_state_and_label_decide_whether_a_node_is_in_use() -> None:
-    def shown() -> tuple[bool, str, bool]:
-        return service.allocation(NODE).allocated, service.idle([NODE])[NODE].why, service.idle([NODE])[NODE].idle
+    def shown() -> tuple[bool, bool]:
+        return service.allocation(NODE).allocated, service.idle([NODE])[NODE].idle
 
     qualified()
-    assert shown() == (False, "it is in qualified", False)
+    assert shown() == (False, False)
     validated()
     admit(NODE, "cluster", "run")
-    assert shown() == (True, "run run of cluster holds it", False)
+    assert shown() == (True, False)
     records.release_leases("cluster", "run", "over")
-    assert shown() == (True, "", True)
+    assert shown() == (True, True)
     for label, busy in (("Training 7", True), ("no", False), ("", False)):
         records.add_node(fleet.new_node(labels={"busy": label}))
-        assert shown()[::2] == (busy, not busy)
+        assert shown() == (busy, not busy)

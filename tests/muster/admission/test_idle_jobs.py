@@ -398,7 +398,7 @@ def test_a_node_whose_gpus_a_pod_took_meanwhile_is_left_alone(
     until(lambda: on_kubernetes.runs(job))
     monkeypatch.setattr("muster.admission.kubernetes_test_pod.START_S", 1.0)
     monkeypatch.setattr("muster.admission.kubernetes_test_pod.resources_left", lambda *_: {"nvidia.com/gpu": "8"})
-    with pytest.raises(LeftAlone, match=r"nvidia\.com/gpu"):
+    with pytest.raises(LeftAlone):
         tests.begin(NAME, f"{TEST_PREFIX}1")
     until(lambda: not on_kubernetes.ours())
     assert on_kubernetes.runs(job)

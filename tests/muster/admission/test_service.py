@@ -20,7 +20,7 @@ from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.entry import move
 from muster.cli.check import of_controller
-from muster.errors import BadScheduler, IllegalMove, LeftAlone, MusterError, Preempted, SchedulerDown
+from muster.errors import BadScheduler, LeftAlone, MusterError, Preempted, Refusal, SchedulerDown
 from muster.integration import closing
 from muster.lifecycle.transitions import STAGES, State
 from muster.operators import claims, provisional, qualification, revalidation
@@ -28,6 +28,7 @@ from muster.records import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.support.node_list import NodeList
+from tests.support.refusals import illegal
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
 
@@ -201,7 +202,7 @@ def test_lost_marks_that_cannot_be_set_now_wait_and_stop_nothing_else(
     nodes.write_text(f"{THERE}\nr1n2\n")
 
     def refuse(*_: object) -> None:
-        raise SchedulerDown("it does not answer")
+        raise SchedulerDown("away")
 
     with monkeypatch.context() as patch:
         patch.setattr(NodeList, "admit", refuse)
@@ -209,7 +210,7 @@ def test_lost_marks_that_cannot_be_set_now_wait_and_stop_nothing_else(
         service.reconcile()
     place = records.scheduler_place(NODE)
     assert place
-    assert (place.waits, place.last_error) == (True, "it does not answer")
+    assert (place.waits, place.last_error) == (True, "away")
     assert line(nodes, "r1n2").endswith("muster: noise")
     service.reconcile()
     place = records.scheduler_place(NODE)
@@ -226,7 +227,8 @@ def test_any_other_difference_is_shown_and_not_corrected(nodes: Path) -> None:
         assert NODE in difference
     assert line(nodes) == THERE
     nodes.write_text("")
-    assert service.reconcile() == [f"{NODE}: alpha does not know {THERE}"]
+    (difference,) = service.reconcile()
+    assert THERE in difference
 
 
 def test_a_node_in_shadow_mode_is_left_alone_until_it_is_verified(nodes: Path) -> None:
@@ -513,7 +515,7 @@ def test_a_place_stays_while_a_run_tests_its_node(nodes: Path, leased: bool) -> 
         records.release_leases(lease.dag_id, lease.run_id, "over")
         assert records.get_node(NODE).state is State.REVALIDATION
     for cluster, there in (("alpha", "r1n2"), ("", "")):
-        with pytest.raises(IllegalMove):
+        with illegal(Refusal.LEASED if leased else Refusal.STATE):
             records.place_on_scheduler(NODE, cluster, there, "Ada", "rack 2")
     assert [place.name for place in records.scheduler_places()] == [THERE]
 
@@ -524,11 +526,11 @@ def test_bad_places_are_one_sentence_and_change_nothing(nodes: Path, monkeypatch
     for cluster, name in (("alpha", "r9n9"), ("beta", THERE)):
         with pytest.raises(BadScheduler):
             clusters.check(cluster, [name])
-    with pytest.raises(BadScheduler, match=NODE):
+    with pytest.raises(BadScheduler):
         records.place_on_scheduler("gpu-0002", "alpha", THERE, "Ada", "x")
     fleet.qualify()
     move(NODE, State.PRODUCTION, "Ada", "needed now")
-    with pytest.raises(IllegalMove):
+    with illegal(Refusal.STATE):
         records.place_on_scheduler(NODE, "alpha", "r1n2", "Ada", "x")
     assert [place.name for place in records.scheduler_places()] == [THERE]
     nodes.write_text("r1n2\n")

@@ -158,7 +158,7 @@ def test_a_secret_that_protects_nothing_sends_nothing(
 
 def test_an_address_without_encryption_is_refused(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     webhook_settings(monkeypatch, receiver, url="http://scheduler.example.org/muster")
-    with pytest.raises(BadSettings, match=r"hook\.url"):
+    with pytest.raises(BadSettings):
         backend_of("hook")
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
-from muster.errors import IllegalMove
+from muster.errors import IllegalMove, Refusal
 from muster.lifecycle.transitions import (
     CLUSTER_STAGES,
     IN_FLIGHT,
@@ -25,6 +25,7 @@ from muster.lifecycle.transitions import (
 from muster_criteria.cluster import model as cluster_model
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files import programme
+from tests.support.refusals import illegal
 from tests.support.wording import refused
 
 EVIDENCE = st.builds(
@@ -129,10 +130,10 @@ def test_only_a_registered_node_is_adopted_and_only_by_a_person() -> None:
         Evidence(person="Ada", reason=" ", adopted=True),
         Evidence(run="dag/run", verdict=Verdict.PASS, full_coverage=True),
     ):
-        with pytest.raises(IllegalMove):
+        with illegal(Refusal.EVIDENCE):
             check_move(State.REGISTERED, State.PRODUCTION, claimed)
     for state in set(State) - {State.REGISTERED, State.QUALIFIED, State.CLUSTER_VALIDATION, State.REVALIDATION}:
-        with pytest.raises(IllegalMove):
+        with illegal(Refusal.NO_SUCH_MOVE):
             check_move(state, State.PRODUCTION, adopted)
 
 
@@ -141,7 +142,7 @@ def test_another_machine_begins_anew_from_everywhere_but_the_end() -> None:
     for state in set(State) - {State.REGISTERED, State.RETIRED}:
         check_move(state, State.REGISTERED, replaced)
     for state in (State.QUARANTINE, State.TRIAGE, State.RETIRED):
-        with pytest.raises(IllegalMove):
+        with illegal(Refusal.NO_SUCH_MOVE if state is State.RETIRED else Refusal.EVIDENCE):
             check_move(state, State.REGISTERED, Evidence(person="Ada", reason="new board"))
 
 
@@ -156,7 +157,7 @@ def test_the_story_runs_through_the_table() -> None:
     passed = Evidence(run="dag/run", verdict=Verdict.PASS, full_coverage=True)
     assert closing(state, Verdict.PASS, True, 2).path == (State.QUALIFIED,)
     check_move(State.VALIDATION, State.QUALIFIED, passed)
-    with pytest.raises(IllegalMove):
+    with illegal(Refusal.EVIDENCE):
         check_move(State.QUALIFIED, State.PRODUCTION, passed)
 
 
@@ -164,7 +165,7 @@ def test_the_story_runs_through_the_table() -> None:
 def test_a_run_that_ends_without_a_verdict_lets_go(state: State) -> None:
     back = State.QUALIFIED if state is State.CLUSTER_VALIDATION else State.REGISTERED
     check_move(state, back, Evidence(run="dag/run", run_over=True))
-    with pytest.raises(IllegalMove):
+    with illegal(Refusal.EVIDENCE):
         check_move(state, back, Evidence(run="dag/run"))
 
 

@@ -164,8 +164,6 @@ class TestLeases:
                 break
         assert records.release_leases(lease.dag_id, lease.run_id, "marked failed") == ["gpu-0001"]
         assert records.get_node("gpu-0001").state is State.REGISTERED
-        reason = records.node_events("gpu-0001")[-1].reason
-        assert reason == "run gpu-0001__new ended without a verdict (marked failed)"
         run = records.get_run(lease.dag_id, lease.run_id)
         assert (run.verdict, run.state_after) == (Verdict.INCONCLUSIVE, State.REGISTERED)
 

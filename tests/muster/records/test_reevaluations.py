@@ -8,12 +8,13 @@ import pytest
 from sqlalchemy import select
 
 from muster import records
-from muster.errors import IllegalMove, NodeLeased
+from muster.errors import NodeLeased, Refusal
 from muster.lifecycle.transitions import STAGES, State
 from muster.records.database.engine import writing
 from muster.records.database.models import CertificateRow, Node
 from muster_criteria.model import Coverage, Gap, Judgement, Lack, Verdict
 from tests.muster import fleet
+from tests.support.refusals import illegal
 
 NODE, OPEN = "gpu-0001", "performance"
 UNJUDGED = Coverage(2, 2, 1, (), (Gap(Lack.UNJUDGED, "nothing to judge it by", "burn_rate", "gpu0"),))
@@ -93,7 +94,7 @@ def test_a_node_that_a_run_holds_is_that_runs(waiting: records.RunRecord) -> Non
 def test_a_node_that_a_person_moved_stays_where_it_was_put(waiting: records.RunRecord) -> None:
     records.move_node(NODE, State.RETIRED, "ada", "it is sold")
     assert records.provisional_verdicts() == {}
-    with pytest.raises(IllegalMove):
+    with illegal(Refusal.STATE):
         again(waiting, Verdict.FAIL)
     assert records.get_node(NODE).state is State.RETIRED
 
@@ -136,9 +137,9 @@ def test_what_later_runs_left_open_stays_open(waiting: records.RunRecord) -> Non
 
 
 def test_only_what_stands_and_is_provisional_is_reevaluated(waiting: records.RunRecord) -> None:
-    with pytest.raises(IllegalMove):
+    with illegal(Refusal.NOT_PROVISIONAL):
         again(waiting, Verdict.PASS, "intake")
     later = provisional("later")
-    with pytest.raises(IllegalMove):
+    with illegal(Refusal.NOT_PROVISIONAL):
         again(waiting, Verdict.PASS)
     assert again(later, Verdict.PASS).verdict is Verdict.PASS

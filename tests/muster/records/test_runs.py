@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from muster import records
-from muster.errors import IllegalMove, UnknownNode, UnknownRun
+from muster.errors import Refusal, UnknownNode, UnknownRun
 from muster.lifecycle.transitions import STAGES, State
 from muster.records import JobRecord
 from muster_criteria.model import Coverage, Severity, Verdict
 from tests.muster import fleet
+from tests.support.refusals import illegal
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
 
@@ -52,7 +53,7 @@ def test_a_failing_run_quarantines_and_no_run_takes_the_node_from_there() -> Non
     records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
     records.release_leases(lease.dag_id, lease.run_id, "over")
     assert story() == ["intake", "quarantine"]
-    with pytest.raises(IllegalMove):
+    with illegal(Refusal.STATE):
         records.begin_run(fleet.DAG, "again", "gpu-0001", "short", "again")
     assert [run.run_id for run in records.list_runs()] == ["gpu-0001__new"]
 
@@ -63,7 +64,6 @@ def test_three_inconclusive_runs_in_a_row_end_in_triage() -> None:
         assert records.get_node("gpu-0001").state is State.REGISTERED
         inconclusive(f"run-{attempt}")
     assert story()[-2:] == ["quarantine", "triage"]
-    assert "3 runs in a row were inconclusive" in records.node_events("gpu-0001")[-1].reason
     assert records.get_run(fleet.DAG, "run-2").state_after is State.TRIAGE
 
 
@@ -136,7 +136,7 @@ def test_a_cleared_run_resumes_where_it_had_come_to() -> None:
 def test_a_stage_does_not_begin_before_those_that_come_first() -> None:
     records.add_node(fleet.new_node())
     lease = fleet.begin()
-    with pytest.raises(IllegalMove):
+    with illegal(Refusal.NO_SUCH_MOVE):
         records.begin_stage(lease.dag_id, lease.run_id, "integrity")
 
 
@@ -165,7 +165,7 @@ def test_a_node_that_a_person_took_away_meanwhile_stays_there() -> None:
     lease = fleet.begin()
     fleet.do_stage(lease, "intake")
     records.move_node("gpu-0001", State.QUARANTINE, "Ada", "smoke")
-    with pytest.raises(IllegalMove):
+    with illegal(Refusal.NO_SUCH_MOVE):
         records.begin_stage(lease.dag_id, lease.run_id, "burn_in")
     records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
     records.release_leases(lease.dag_id, lease.run_id, "over")

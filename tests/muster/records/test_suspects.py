@@ -10,7 +10,7 @@ import pytest
 
 from muster import records
 from muster.admission.entry import admit_by
-from muster.errors import BadWaiver, IllegalMove, MusterError
+from muster.errors import BadWaiver, MusterError, Refusal
 from muster.judging.case import Collected, fresh_case
 from muster.lifecycle.gate import NeedsPerson, Refuse
 from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
@@ -21,6 +21,7 @@ from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stage.judge import judge
 from tests.muster import fleet
 from tests.muster.cli.conftest import muster  # noqa: F401 - a fixture
+from tests.support.refusals import illegal
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
 
@@ -80,8 +81,6 @@ def test_what_made_it_a_suspect_stays_open_after_a_clean_test(suspect: str) -> N
     assert {each.verdict for each in records.latest_verdicts(suspect)} == {Verdict.PASS}, "every test has passed since"
     (found,) = records.open_findings(suspect)
     assert (found.finding.device, found.stage, found.run_id) == ("gpu3", "integrity", f"{NODE}__found")
-    assert "(a suspect since " in found.finding.summary
-    assert "which no clean test ends)." in found.finding.summary
 
 
 def test_it_does_not_pass_the_gate_for_any_person(suspect: str) -> None:
@@ -89,10 +88,10 @@ def test_it_does_not_pass_the_gate_for_any_person(suspect: str) -> None:
     decision = records.admission_decision(suspect)
     assert isinstance(decision, Refuse)
     assert len(decision.reasons) == 1
-    with pytest.raises(IllegalMove, match="gpu3 computes wrong results silently"):
+    with illegal(Refusal.GATE):
         admit_by(suspect, "Ada", "it looks fine now")
     assert records.approvals(suspect) == []
-    with pytest.raises(IllegalMove, match="gpu3 computes wrong results silently"):
+    with illegal(Refusal.GATE):
         records.move_node(suspect, State.PRODUCTION, "Ada", "it looks fine now")
     assert records.get_node(suspect).state is State.QUALIFIED
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -14,13 +15,17 @@ from muster.lifecycle.transitions import State
 from muster.records.database import engine
 from muster_criteria.model import Verdict
 from tests.muster import fleet
+from tests.muster.records.test_common_causes import visit
 from tests.muster.records.test_engine import UNUSABLE
+from tests.muster.records.test_goldens import only, visited
+from tests.muster.records.test_runs import inconclusive
 from tests.support.wording import refused
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
 
 NODE = "gpu-0001"
 LATER = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
+DATED = re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d")
 WITHIN = re.compile(r"\(.*\)")
 """Where a refusal quotes a database's path, or a library's words."""
 EARLIER = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
@@ -128,4 +133,39 @@ def test_wording_of_a_history(snapshot: SnapshotAssertion) -> None:
     records.confirm_part("gpu-0002", "G-1", "Ada", "moved there")
     events = [*records.node_events(NODE), *records.node_events("gpu-0002")]
     lines = [f"{each.from_state} -> {each.to_state}: {each.actor}: {each.reason}" for each in events]
+    assert "\n".join(lines) == snapshot
+
+
+def test_wording_of_what_runs_leave(snapshot: SnapshotAssertion, tmp_path: Path) -> None:
+    records.add_node(fleet.new_node())
+    for attempt in range(3):
+        inconclusive(f"run-{attempt}")
+    for name in ("a", "b", "c"):
+        visit(name)
+    records.add_node(fleet.new_node("gpu-0002"))
+    lease = fleet.begin("gpu-0002", "r")
+    records.record_job(records.JobRecord(lease.dag_id, "r", "intake", "1", "lost", "/j", note="connection lost"))
+    report = records.run_report(lease.dag_id, "r")
+    taken = [fleet.new_node("gpu-0003"), fleet.new_node("gpu-0004")]
+    for node in taken:
+        records.add_node(node)
+    records.acquire_leases(["gpu-0003", "gpu-0004"], "cluster", "one")
+    (tmp_path / "file").write_text("")
+    lines = [
+        *(each.reason for each in records.node_events(NODE)[-2:]),
+        records.get_run(fleet.DAG, "c__new").why_held,
+        records.node_events("c")[-1].reason,
+        *(f"{stage}: {why}" for stage, why in report.not_run[:2]),
+        refused(records.acquire_leases, ["gpu-0003", "gpu-0004"], "cluster", "two"),
+        refused(records.export_run, lease.dag_id, "r", tmp_path / "file"),
+    ]
+    assert DATED.sub("SINCE", "\n".join(lines).replace(str(tmp_path), "FOLDER")) == snapshot
+
+
+def test_wording_of_goldens(snapshot: SnapshotAssertion) -> None:
+    visited("a"), visited("b")
+    lines = [only().why_not]
+    visited("c", gpu5="wrong")
+    lines.append(only().why_not)
+    lines.append(records.withdraw_golden(only().id, "Ada", "a driver in between").why_not)
     assert "\n".join(lines) == snapshot

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster_criteria.cluster.judge import MemberResult, judge_block
+from muster_criteria.cluster.model import MemberResult
 from muster_criteria.cluster.plan import cluster_calls, cluster_deadline_s
 from muster_criteria.model import Evidence, FaultClass, Lack, Severity, Verdict
 from muster_criteria.stage.findings import evidence_finding
@@ -18,7 +18,7 @@ from muster_node.cluster.block import block_of
 from muster_node.probe import resolve_params
 from muster_node.probes.cluster_collectives import ClusterCollectives
 from muster_node.probes.cluster_training import ClusterTraining
-from tests.muster_criteria.cluster_results import TRAINING, Sent, block, members, row
+from tests.muster_criteria.cluster_results import PROGRAMME, TRAINING, Sent, block, judge_block, members, row
 from tests.muster_criteria.cluster_verdicts import cleared, inconclusive, reason, verdicts
 
 FEW = settings(max_examples=40, deadline=None)
@@ -327,19 +327,17 @@ def test_the_verdict_can_be_recorded_as_that_of_a_stage() -> None:
 
 def test_plans_differ_in_rank_only_and_are_what_the_probes_take() -> None:
     calls = cluster_calls(
-        ["a", "b", "c"], master_addr="10.0.0.1", master_port=29500, session="s", level="demo", seed=4,
-        overrides={TRAINING: {"gpus": "one"}},
-    )  # fmt: skip
+        PROGRAMME, ["a", "b", "c"], master_addr="10.0.0.1", master_port=29500, session="s", level="demo", seed=4
+    )
     for position, probe in enumerate((ClusterCollectives, ClusterTraining)):
         mine = [calls[name][position] for name in "abc"]
         blocks = [block_of(call.probe, resolve_params(probe, call.params), call.seed) for call in mine]
         assert [(b.rank, b.name) for b in blocks] == [(0, "a"), (1, "b"), (2, "c")]
         assert len({b.terms for b in blocks}) == 1
         assert blocks[0].join_timeout_s == 60.0
-    assert calls["a"][1].params["gpus"] == "one"
-    assert cluster_deadline_s("demo") > sum(call.timeout_s for call in calls["a"])
+    assert cluster_deadline_s(PROGRAMME, "demo") > sum(call.timeout_s for call in calls["a"])
     with pytest.raises(ValueError, match="there is no level 'tall'"):
-        cluster_calls(["a", "b"], master_addr="x", master_port=1, session="s", level="tall", seed=1)
+        cluster_calls(PROGRAMME, ["a", "b"], master_addr="x", master_port=1, session="s", level="tall", seed=1)
 
 
 def test_values_that_travel_are_frozen() -> None:

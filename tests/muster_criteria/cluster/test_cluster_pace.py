@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster_criteria.cluster.judge import judge_block
 from muster_criteria.model import Verdict
-from tests.muster_criteria.cluster_results import OPS, Sent, block, members
+from tests.muster_criteria.cluster_results import OPS, PROGRAMME, Sent, block, judge_block, members
 from tests.muster_criteria.cluster_verdicts import cleared, verdicts
 
 
@@ -67,6 +66,14 @@ def test_small_differences_warn_from_where_healthy_nodes_end() -> None:
         slow(sent, "n1", factor=factor)
         found.append(verdicts(judge_block(members(sent))))
     assert found == [{Verdict.PASS}, {Verdict.PASS, Verdict.WARN}, {Verdict.PASS, Verdict.FAIL}]
+
+
+def test_the_limits_are_those_of_the_programme() -> None:
+    sent = block(4)
+    slow(sent, "n1", factor=1.055)
+    wide = [limit.model_copy(update={"ceiling": 20.0}) for limit in PROGRAMME.limits]
+    generous = PROGRAMME.model_copy(update={"limits": tuple(wide)})
+    assert verdicts(judge_block(members(sent), generous)) == {Verdict.PASS}
 
 
 def test_a_single_device_may_differ_more_than_a_whole_node() -> None:

@@ -67,11 +67,12 @@ def test_ones_own_folder_comes_first(folder: Path) -> None:
     assert load_sku("h100-sxm-8").title != "ours"
 
 
-def test_the_revision_changes_with_the_file_and_with_its_programme(folder: Path) -> None:
+@pytest.mark.parametrize("programme", ["gpu-node", "block"])
+def test_the_revision_changes_with_the_file_and_with_its_programmes(folder: Path, programme: str) -> None:
     before = load_sku("h100-sxm-8").revision
     assert load_sku("h100-sxm-8", [folder]).revision == before
 
-    with (folder / "programmes" / "gpu-node.yaml").open("a") as file:
+    with (folder / "programmes" / f"{programme}.yaml").open("a") as file:
         file.write("# changed\n")
 
     assert load_sku("h100-sxm-8", [folder]).revision != before
@@ -206,6 +207,28 @@ WRONG_PROGRAMMES: list[tuple[str, Spoil]] = [
 def test_a_wrong_programme_is_refused(folder: Path, spoil: Spoil) -> None:
     rewrite(folder, spoil, "programmes/gpu-node")
 
+    with pytest.raises(SkuError):
+        load_sku("h100-sxm-8", [folder])
+
+
+WRONG_BLOCKS: list[tuple[str, Spoil, str]] = [
+    ("a limit that the judge needs", lambda raw: raw["limits"].pop(0), "bad-value"),
+    ("an unknown key", lambda raw: raw.update(stages={}), "unknown-key"),
+    ("an unknown probe", lambda raw: raw["probes"].update(nothing=raw["probes"]["cluster_training"]), "unknown-probe"),
+    (
+        "a metric that the probe does not measure",
+        lambda raw: raw["probes"]["cluster_training"]["require"].append({"metric": "speed", "devices": "node"}),
+        "unknown-metric",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spoil", "code"), [case[1:] for case in WRONG_BLOCKS], ids=[case[0] for case in WRONG_BLOCKS])
+def test_a_wrong_programme_of_a_block_is_refused(folder: Path, spoil: Spoil, code: str) -> None:
+    rewrite(folder, spoil, "programmes/block")
+
+    (problem,) = lint_sku("h100-sxm-8", [folder])
+    assert (problem.file, problem.code) == ("programmes/block.yaml", code)
     with pytest.raises(SkuError):
         load_sku("h100-sxm-8", [folder])
 

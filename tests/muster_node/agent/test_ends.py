@@ -58,7 +58,6 @@ def test_the_node_itself_enforces_the_deadline(node: Node) -> None:
     done = node.run(plan(call("good"), call("hangs", 60.0), call("good"), deadline_s=1.5))
     assert done.rc == 7
     assert (done.result.end, done.result.partial) == ("deadline", True)
-    assert done.result.notes[0] == "the job's deadline of 1.5 s was reached"
     assert [outcome.status for outcome in done.result.probes] == ["completed", "timed_out", "skipped"]
 
 
@@ -101,7 +100,6 @@ def test_an_older_token_is_refused(node: Node) -> None:
     done = node.run(plan(call("good"), fence=6))
     assert done.rc == 4
     assert (done.result.end, done.result.partial) == ("fenced", True)
-    assert done.result.notes[0] == "refused: token 6 is older than 7, which this node has already seen"
     assert done.outcome("good").status == "skipped"
     assert not done.result.measurements
     assert node.run(plan(call("good"), fence=7)).rc == 0
@@ -116,7 +114,6 @@ def test_a_newer_token_ends_older_work(node: Node) -> None:
     ended = older.end()
     assert ended.rc == 4
     assert ended.result.end == "fenced"
-    assert ended.result.notes[0] == "newer work has come to this node"
     assert [row.value for row in ended.measured("stubborn")] == [42]
 
 
@@ -143,7 +140,7 @@ def test_one_job_at_a_time(node: Node) -> None:
     first.wait_for_progress("hanging")
     second = node.run(plan(call("good"), job_id="second"))
     assert (second.rc, second.result.end) == (3, "busy")
-    assert "job first (token 1, pid " in second.result.notes[0]
+    assert "first" in second.result.notes[0]
     assert first.end(signal.SIGTERM).rc == 6
     assert node.run(plan(call("good"))).rc == 0
 
@@ -153,7 +150,6 @@ def test_the_same_job_twice_leaves_the_first_alone(node: Node) -> None:
     first.wait_for_progress("hanging")
     again = node.start(plan(call("hangs", 60.0)), job="same").end()
     assert again.rc == 9
-    assert "this job already runs in" in again.err
     done = first.end(signal.SIGTERM)
     assert (done.rc, done.result.end) == (6, "terminated")
 
@@ -163,7 +159,6 @@ def test_a_fence_that_cannot_be_read_refuses_every_job(node: Node) -> None:
     (node.work / "fence").write_text("seven")
     done = node.run(plan(call("good")))
     assert done.rc == 4
-    assert "does not hold a number; delete it" in done.result.notes[0]
 
 
 def test_a_machine_in_use_is_not_loaded(node: Node) -> None:
@@ -180,7 +175,7 @@ def test_a_machine_in_use_is_not_loaded(node: Node) -> None:
 def test_a_foreign_gpu_process_is_use() -> None:
     use = guard.assess(Usage(gpu_processes=("python (pid 9) on gpu3",), load_1min=0.1, cpu_count=64))
     assert use.busy
-    assert "foreign GPU processes: python (pid 9) on gpu3" in use.sentence()
+    assert "pid 9" in use.sentence()
 
 
 def test_a_briefly_busy_process_is_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,8 +199,8 @@ def test_force_goes_on_and_is_recorded(node: Node) -> None:
     assert (done.rc, done.result.end) == (0, "completed")
     assert done.measured("loader")
     assert done.result.guard.busy
-    assert done.result.guard.evidence[-1] == "continued by force: agreed with eve"
-    assert any("this machine is in use" in note and "agreed with eve" in note for note in done.result.notes)
+    assert "agreed with eve" in done.result.guard.evidence[-1]
+    assert any("agreed with eve" in note for note in done.result.notes)
 
 
 def test_probes_that_load_nothing_run_on_a_machine_in_use_which_is_recorded(node: Node) -> None:
@@ -219,19 +214,19 @@ def test_a_login_that_does_nothing_and_a_load_average_are_not_use(node: Node) ->
     done = node.run(plan(call("loader")), env=idle)
     assert done.rc == 0
     assert not done.result.guard.busy
-    assert "logged in: eve on pts/0" in done.result.guard.evidence
+    assert any("eve on pts/0" in each for each in done.result.guard.evidence)
 
 
 def test_a_machine_whose_usage_cannot_be_read_counts_as_in_use(node: Node) -> None:
     done = node.run(plan(call("loader")), env={"FAKE_USAGE": "raises"})
     assert (done.rc, done.result.end) == (3, "busy")
-    assert "usage could not be read: OSError: no utmp" in done.result.notes[0]
+    assert "no utmp" in done.result.notes[0]
 
 
 def test_hardware_that_does_not_open_is_an_error_with_a_result(node: Node) -> None:
     done = node.run(plan(call("good")), env={"FAKE_OPEN": "raises"})
     assert (done.rc, done.result.end) == (8, "error")
-    assert done.result.notes[0] == "the hardware could not be opened: RuntimeError: driver is not loaded"
+    assert "RuntimeError" in done.result.notes[0]
 
 
 def test_a_bad_plan_is_one_sentence_and_exit_5(node: Node) -> None:

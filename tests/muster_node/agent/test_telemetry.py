@@ -59,23 +59,22 @@ def test_a_sensor_that_raises_is_a_note(node: Node) -> None:
     done = node.run(plan(call("good", seconds=0.3)), env={"FAKE_TELEMETRY": "raises"})
     assert done.result.end == "completed"
     assert done.result.telemetry == []
-    assert any("readings failed, the first with OSError: sensor bus is dead" in note for note in done.result.notes)
+    assert any("OSError" in note for note in done.result.notes)
 
 
 def test_a_sensor_that_hangs_costs_its_series_and_nothing_else(node: Node) -> None:
     done = node.run(plan(call("good", seconds=0.5), call("good")), env={"FAKE_TELEMETRY": "hangs"})
     assert done.result.end == "completed"
     assert [outcome.status for outcome in done.result.probes] == ["completed", "completed"]
-    assert any("a sensor reading hung for the last" in note for note in done.result.notes)
+    assert any("hung" in note for note in done.result.notes)
     assert [series.samples for series in done.result.telemetry] == [2, 2]
 
 
 def test_a_tool_that_telemetry_reads_is_not_taken_for_an_orphan(node: Node) -> None:
     done = node.run(plan(*[call("good")] * 6), env={"FAKE_TELEMETRY": "tool"})
     assert done.result.end == "completed"
-    assert done.result.notes == [
-        "probe file fake_probes.broken cannot be used: ModuleNotFoundError: No module named 'no_such_module_anywhere'"
-    ]
+    (note,) = done.result.notes
+    assert "fake_probes.broken" in note
 
 
 def test_unusable_readings_are_counted_not_recorded(tmp_path: Path) -> None:
@@ -94,7 +93,8 @@ def test_unusable_readings_are_counted_not_recorded(tmp_path: Path) -> None:
     assert [(a.series, a.samples, a.median) for a in aggregates if a.samples] == [("power", 1, 300.0)]
     assert file is not None
     assert file.rows == 1
-    assert recorder.notes == ["telemetry: 5 readings with an unusable name or number were dropped"]
+    (note,) = recorder.notes
+    assert "5 readings" in note
 
 
 def test_the_number_of_series_is_bounded_and_noted(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_the_side_file_stops_at_its_limit(tmp_path: Path, monkeypatch: pytest.Mo
     assert 2000 < file.bytes < 3000
     assert len(rows_of(tmp_path / "t.gz")) == file.rows < 1000
     assert aggregates[0].samples == 1000
-    assert "ended at its limit" in recorder.notes[0]
+    assert len(recorder.notes) == 1
 
 
 def test_48_hours_in_bounded_memory(tmp_path: Path) -> None:

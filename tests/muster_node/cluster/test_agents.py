@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from muster_criteria.cluster.judge import ClusterJudgement, MemberResult, judge_block
+from muster_criteria.cluster.model import ClusterJudgement, MemberResult
 from muster_criteria.model import Lack, Verdict
+from tests.muster_criteria.cluster_results import judge_block
 from tests.muster_criteria.cluster_verdicts import cleared, inconclusive, reason
 from tests.muster_node.agent.harness import Ended
 from tests.muster_node.cluster.blocks import Block

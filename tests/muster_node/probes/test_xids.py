@@ -42,4 +42,5 @@ def test_every_message_carries_code_device_time_and_text(run_probe):
 def test_an_empty_log_has_no_messages_and_an_unreadable_one_is_noted(run_probe):
     assert run_probe(Xids, machine([])).one("xid_total").value == 0
     total = run_probe(Xids, machine(None)).one("xid_total")
-    assert (total.value, total.note) == (None, "the kernel log cannot be read: no privilege")
+    assert total.value is None
+    assert "no privilege" in total.note

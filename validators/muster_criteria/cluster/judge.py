@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from muster_criteria.cluster.digests import judge_digests
 from muster_criteria.cluster.model import (
@@ -21,11 +21,13 @@ from muster_criteria.cluster.model import (
     MemberVerdict,
 )
 from muster_criteria.cluster.payloads import judge_payloads
-from muster_criteria.cluster.plan import block_programme
+from muster_criteria.cluster.plan import block_needs
 from muster_criteria.cluster.presence import judge_presence
 from muster_criteria.cluster.stragglers import judge_pace
 from muster_criteria.model import Gap, Lack
 from muster_criteria.sku_files.limits import labelled
+from muster_criteria.sku_files.model import BlockProgramme
+from muster_criteria.sku_files.programme import Need
 from muster_criteria.stage.coverage import Tally
 from muster_criteria.stage.findings import in_order
 from muster_criteria.stage.verdict import verdict_of
@@ -35,22 +37,27 @@ __all__ = ["STAGE", "ClusterJudgement", "MemberResult", "MemberVerdict", "judge_
 log = logging.getLogger(__name__)
 
 
-def judge_block(members: Sequence[MemberResult]) -> ClusterJudgement:
-    """Judges a block. Raises ValueError for fewer than two members or two of one name, never for what a node sent."""
+def judge_block(members: Sequence[MemberResult], programme: BlockProgramme) -> ClusterJudgement:
+    """Judges a block by its programme.
+
+    Raises ValueError for fewer than two members or two of one name, never for what a node sent.
+    """
     names = [member.name for member in members]
     if len(names) < 2 or len(set(names)) != len(names):
         raise ValueError(f"a block is at least two members, each named once, not {names!r}.")
     ordered = sorted(members, key=lambda member: member.name)
     block = BlockFindings()
     measured = {member.name: Measurements(member.result) for member in ordered}
-    for part in (functools.partial(judge_presence, ordered), judge_digests, judge_pace, judge_payloads, _judge_loss):
+    presence, pace = functools.partial(judge_presence, ordered), functools.partial(judge_pace, programme)
+    for part in (presence, judge_digests, pace, judge_payloads, _judge_loss):
         try:
             part(measured, block)
         except Exception as error:  # whatever is wrong with the judge must not become a pass
             log.exception("judging the block failed")
             block.suspect(names, Lack.JUDGE_FAILED, f"the judge failed with an error ({type(error).__name__}: {error})")
     devices = _devices_expected(ordered, measured)
-    verdicts = [_verdict(member, measured[member.name], devices[member.name], block) for member in ordered]
+    needs = tuple(block_needs(programme))
+    verdicts = [_verdict(member, measured[member.name], needs, devices[member.name], block) for member in ordered]
     return ClusterJudgement(tuple(verdicts), tuple(block.notes))
 
 
@@ -78,19 +85,22 @@ def _devices_expected(members: Sequence[MemberResult], measured: Mapping[str, Me
     }
 
 
-def _verdict(member: MemberResult, measured: Measurements, devices: int, block: BlockFindings) -> MemberVerdict:
+def _verdict(
+    member: MemberResult, measured: Measurements, needs: Iterable[Need], devices: int, block: BlockFindings
+) -> MemberVerdict:
     counted = Tally()
     for gap in block.suspected.get(member.name, ()):
         counted.miss(gap)
-    _count(measured, devices, counted)
+    _count(measured, needs, devices, counted)
     coverage, findings = counted.coverage(), in_order((*member.known, *block.findings.get(member.name, ())))
     verdict, reason = verdict_of(findings, coverage)
     return MemberVerdict(member.name, verdict, reason, coverage, findings, member.name in block.missing)
 
 
-def _count(measured: Measurements, devices: int, counted: Tally) -> None:
+def _count(measured: Measurements, needs: Iterable[Need], devices: int, counted: Tally) -> None:
     """Counts what the programme requires of a member that tests so many devices, whatever its plan was."""
-    for probe, requirement, labels in block_programme().needs:
+    for need in needs:
+        probe, requirement, labels = need.probe, need.requirement, dict(need.labels)
         metric = requirement.metric
         rows = [
             row
@@ -105,7 +115,7 @@ def _count(measured: Measurements, devices: int, counted: Tally) -> None:
             if there:
                 counted.required += 1
             else:
-                counted.miss(Gap(Lack.NOT_REPORTED, "", f"{labelled(metric, dict(labels))} of {probe}"))
+                counted.miss(Gap(Lack.NOT_REPORTED, "", f"{labelled(metric, labels)} of {probe}"))
             continue
         found = len({row.device for row in rows})
         counted.required += min(found, devices)

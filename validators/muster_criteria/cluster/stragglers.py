@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Mapping
 
 from muster_criteria.cluster.model import COLLECTIVES, TRAINING, BlockFindings, Measurements
-from muster_criteria.cluster.plan import block_programme
 from muster_criteria.model import FaultClass, Finding, Severity
 from muster_criteria.sku_files.limits import Limit
+from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.words import figure
 
 FEW_CONFIDENCE = 0.5
@@ -28,14 +28,14 @@ class Pace:
     key: tuple[str, ...]
 
 
-def judge_pace(members: Mapping[str, Measurements], block: BlockFindings) -> None:
+def judge_pace(programme: BlockProgramme, members: Mapping[str, Measurements], block: BlockFindings) -> None:
     """Finds stragglers; slow members that no other waits for, and members late to collectives, are warned of."""
     paces = {name: pace for name, measured in members.items() if (pace := _pace(measured)) is not None}
     for name, pace in paces.items():
         others = [other for at, other in paces.items() if at != name and other.key == pace.key]
         if others:
-            _judge_one(name, pace, others, block)
-    _judge_lateness(members, block)
+            _judge_one(name, pace, others, programme, block)
+    _judge_lateness(members, programme.limit("arrival_lag", "warn"), block)
 
 
 def _pace(measured: Measurements) -> Pace | None:
@@ -51,9 +51,9 @@ def _pace(measured: Measurements) -> Pace | None:
     return Pace(compute, wait, measured.spread(TRAINING, "step_compute"), devices, keys)
 
 
-def _judge_one(name: str, pace: Pace, others: list[Pace], block: BlockFindings) -> None:
+def _judge_one(name: str, pace: Pace, others: list[Pace], programme: BlockProgramme, block: BlockFindings) -> None:
     devices = "several" if len(pace.devices) > 1 else "one"
-    warn, fail = (block_programme().limit("step_excess", breach, devices=devices) for breach in ("warn", "fail"))
+    warn, fail = (programme.limit("step_excess", breach, devices=devices) for breach in ("warn", "fail"))
     usual = statistics.median(other.compute for other in others)
     excess, gap = 100 * (pace.compute / usual - 1.0), pace.compute - usual
     # A difference as large as the spread of the others from step to step is noise.
@@ -101,9 +101,8 @@ def _fault(device: str) -> FaultClass:
     return kinds.get(device.rstrip("0123456789"), FaultClass.NODE)
 
 
-def _judge_lateness(members: Mapping[str, Measurements], block: BlockFindings) -> None:
+def _judge_lateness(members: Mapping[str, Measurements], limit: Limit, block: BlockFindings) -> None:
     """Warns of members late to most collectives by more than these take: a slow host, not a slow device."""
-    limit = block_programme().limit("arrival_lag", "warn")
     lags: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
     for name, measured in members.items():
         for row in measured.rows(COLLECTIVES, "arrival_lag"):

@@ -10,7 +10,7 @@ from muster_criteria.sku_files.declarations import Declared, declared_probes
 from muster_criteria.sku_files.figures import in_base_units
 from muster_criteria.sku_files.limits import INVENTORY_KEYS, LIMIT_KEYS, Limit, Times
 from muster_criteria.sku_files.lint_figures import FLOORS, figure_problems
-from muster_criteria.sku_files.model import LEVELS, STAGES, Problem, Requirement, Sku
+from muster_criteria.sku_files.model import LEVELS, STAGES, ProbeUse, Problem, Requirement, Sku
 
 CEILINGS = ("ceiling", "at_most")
 
@@ -105,28 +105,32 @@ def _unknown_metrics(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Probl
 
 def _programme_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
     file = f"programmes/{sku.programme.programme}.yaml"
+    for name, use in sku.block.probes.items():
+        yield from _use_problems(sku, "programmes/block.yaml", f"probes.{name}", use, probes)
     for stage, plan in sku.programme.stages.items():
         for name, use in plan.probes.items():
-            key = f"stages.{stage}.probes.{name}"
-            probe = probes.get(name)
-            if probe is None:
-                known = ", ".join(sorted(probes)) or "none"
-                yield Problem(file, key, "unknown-probe", f"there is no such probe (known are {known})")
-                continue
-            for param in sorted(set(use.params) - probe.params):
-                known = ", ".join(sorted(probe.params)) or "none"
-                message = f"the probe has no parameter {param} (it has {known})"
-                yield Problem(file, key, "unknown-parameter", message)
-            if use.sequential:
-                yield from _not_noise(sku, file, key, probe)
-            for wanted in use.require:
-                if wanted.metric not in probe.units:
-                    message = f"requires {wanted.metric}, which the probe does not measure"
-                    yield Problem(file, key, "unknown-metric", message)
+            yield from _use_problems(sku, file, f"stages.{stage}.probes.{name}", use, probes)
         for level in LEVELS:
             if not any(level in use.levels and _required_at(use.require, level) for use in plan.probes.values()):
                 message = f"requires nothing at level {level}, so it could never pass"
                 yield Problem(file, f"stages.{stage}", "nothing-required", message)
+
+
+def _use_problems(sku: Sku, file: str, key: str, use: ProbeUse, probes: Mapping[str, Declared]) -> Iterator[Problem]:
+    probe = probes.get(key.rpartition(".")[2])
+    if probe is None:
+        known = ", ".join(sorted(probes)) or "none"
+        yield Problem(file, key, "unknown-probe", f"there is no such probe (known are {known})")
+        return
+    for param in sorted(set(use.params) - probe.params):
+        known = ", ".join(sorted(probe.params)) or "none"
+        yield Problem(file, key, "unknown-parameter", f"the probe has no parameter {param} (it has {known})")
+    if use.sequential:
+        yield from _not_noise(sku, file, key, probe)
+    for wanted in use.require:
+        if wanted.metric not in probe.units:
+            message = f"requires {wanted.metric}, which the probe does not measure"
+            yield Problem(file, key, "unknown-metric", message)
 
 
 def _derivation_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:

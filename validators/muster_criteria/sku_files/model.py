@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, FiniteFloat, PrivateAttr, model_val
 
 from muster_criteria.fleet.comparisons import Comparison, Derivation
 from muster_criteria.sku_files.figures import Absent, Figure
-from muster_criteria.sku_files.limits import Limit
+from muster_criteria.sku_files.limits import Limit, labelled
 from muster_criteria.sku_files.peaks import peaks_of
 from muster_criteria.sku_files.versions import Allowed
 from muster_criteria.text import one_line
@@ -124,10 +124,45 @@ class Programme(Written):
     compare: Annotated[tuple[Comparison, ...], BeforeValidator(as_tuple)] = ()
 
 
+BLOCK_LIMITS = (
+    *(("step_excess", breach, {"devices": devices}) for breach in ("warn", "fail") for devices in ("one", "several")),
+    ("arrival_lag", "warn", {}),
+)
+"""(metric, breach, labels) of the limits that the judge of a block needs."""
+
+
+class BlockProgramme(Written):
+    """The steps of every member of a block, in order, its required measurements, and the limits of its pace."""
+
+    programme: str
+    title: str
+    probes: dict[str, ProbeUse]
+    limits: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)]
+
+    @model_validator(mode="after")
+    def _every_limit(self) -> BlockProgramme:
+        for metric, breach, labels in BLOCK_LIMITS:
+            if self._limit(metric, breach, labels) is None:
+                raise ValueError(f"has no {breach} limit, as a number, on {labelled(metric, labels)}")
+        return self
+
+    def limit(self, metric: str, breach: str, **labels: str) -> Limit:
+        """The limit of ``BLOCK_LIMITS`` with this metric, breach and labels; its ``number`` is set."""
+        limit = self._limit(metric, breach, labels)
+        assert limit is not None
+        return limit
+
+    def _limit(self, metric: str, breach: str, labels: dict[str, str]) -> Limit | None:
+        wanted = (metric, breach, labels)
+        found = (each for each in self.limits if (each.metric, each.breach, each.labels) == wanted)
+        return next((each for each in found if each.number is not None), None)
+
+
 class Sku(Written):
     """One hardware model. ``devices``: the number of each kind, or "inventory" where the machine itself reports it.
 
-    ``names``: what sources call the model. ``includes``: the families whose sensors and limits it shares.
+    ``block``: what its nodes run together with others. ``names``: what sources call the model. ``includes``: the
+    families whose sensors and limits it shares.
     ``version`` is what people wrote; ``revision`` is that plus a digest of all files read, and is what verdicts cite.
     """
 
@@ -135,6 +170,7 @@ class Sku(Written):
     version: str
     title: str
     programme: Programme
+    block: BlockProgramme
     names: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
     includes: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
     xid_policy: XidPolicy | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from muster_criteria.sku_files.model import LEVELS, STAGES, ProbeUse, Programme, Requirement, Sensor, Sku, SkuError
@@ -74,17 +74,22 @@ def needs(sku: Sku, stage: str, level: str) -> tuple[Need, ...]:
     """Everything that the stage must have measured at this level: the programme's part and the SKU's sensors, without
     what the model cannot give.
     """
-    wanted: list[tuple[str, Requirement]] = [
-        (probe, requirement) for probe, use in stage_probes(sku, stage, level).items() for requirement in use.require
-    ]
-    wanted += [(sensor.probe, sensor) for sensor in sku.sensors if sensor.stage == stage]
+    wanted = [need for probe, use in stage_probes(sku, stage, level).items() for need in needs_of(probe, use.require)]
+    wanted += [need for each in sku.sensors if each.stage == stage for need in needs_of(each.probe, [each])]
     return tuple(
-        Need(probe, requirement, labels)
-        for probe, requirement in wanted
-        if level in requirement.levels
-        for labels in _label_sets(requirement)
-        if not any(absent.covers(requirement.metric, dict(labels)) for absent in sku.absent)
+        need
+        for need in wanted
+        if level in need.requirement.levels
+        and not any(absent.covers(need.requirement.metric, dict(need.labels)) for absent in sku.absent)
     )
+
+
+def needs_of(probe: str, require: Iterable[Requirement]) -> Iterator[Need]:
+    """Each metric that ``probe`` is required to measure, once for each of its labels' values."""
+    for requirement in require:
+        keys = sorted(requirement.labels)
+        for values in itertools.product(*(requirement.labels[key] for key in keys)):
+            yield Need(probe, requirement, tuple(zip(keys, values, strict=True)))
 
 
 def source_units(programme: Programme) -> dict[tuple[str, str], str]:
@@ -98,12 +103,6 @@ def source_units(programme: Programme) -> dict[tuple[str, str], str]:
 def promised(need: Need) -> bool:
     """Returns whether this is a sensor that the SKU promises, rather than work of the programme."""
     return isinstance(need.requirement, Sensor)
-
-
-def _label_sets(requirement: Requirement) -> Iterator[tuple[tuple[str, str], ...]]:
-    keys = sorted(requirement.labels)
-    for values in itertools.product(*(requirement.labels[key] for key in keys)):
-        yield tuple(zip(keys, values, strict=True))
 
 
 def _seed(seed: int, stage: str, probe: str) -> int:

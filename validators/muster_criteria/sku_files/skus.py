@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from muster_criteria import yaml_file
 from muster_criteria.sku_files.learned import BadCalibration, newest, read_learned, with_learned
 from muster_criteria.sku_files.lint import problems_of
-from muster_criteria.sku_files.model import Problem, Programme, Sku, SkuError
+from muster_criteria.sku_files.model import BlockProgramme, Problem, Programme, Sku, SkuError
 from muster_criteria.sku_files.versions import BadVersions, with_versions
 from muster_criteria.xid.policy import BadPolicy, XidPolicy, find_policy, parse_policy
 from muster_criteria.yaml_file import BadYaml
@@ -80,20 +80,20 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
     named = raw.get("programme")
     if not isinstance(named, str):
         return None, [Problem(path.name, "programme", "no-programme", "names no programme (such as gpu-node)")]
-    programme_path = _find(search, "programmes", named)
-    if programme_path is None:
-        return None, [
-            Problem(
-                path.name, "programme", "no-programme", f"there is no programme {named[:NAME_MAX]!r} in programmes/"
-            )
-        ]
-    try:
-        programme_text, programme_raw = _read_yaml(programme_path)
-        programme = Programme.model_validate(programme_raw)
-    except SkuError as error:
-        return None, [Problem(f"programmes/{programme_path.name}", "file", "unreadable", str(error))]
-    except ValidationError as error:
-        return None, _problems(f"programmes/{programme_path.name}", error)
+    programmes: dict[str, Programme | BlockProgramme] = {}
+    for key, name, model in (("programme", named, Programme), ("block", "block", BlockProgramme)):
+        file = _find(search, "programmes", name)
+        if file is None:
+            why = f"there is no programme {name[:NAME_MAX]!r} in programmes/"
+            return None, [Problem(path.name, "programme", "no-programme", why)]
+        try:
+            programme_text, programme_raw = _read_yaml(file)
+            programmes[key] = model.model_validate(programme_raw)
+        except SkuError as error:
+            return None, [Problem(f"programmes/{file.name}", "file", "unreadable", str(error))]
+        except ValidationError as error:
+            return None, _problems(f"programmes/{file.name}", error)
+        text += programme_text
     try:
         policy_text, policy = _read_policy(raw.get("xid_policy"), search)
         family_text, raw = _with_families(raw, search)
@@ -107,12 +107,10 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
         return None, [Problem(path.name, "learned", "bad-calibration", str(error))]
     except BadVersions as error:
         return None, [Problem(path.name, "versions", "bad-versions", str(error))]
-    read = text + programme_text + policy_text + family_text + learned_text + versions_text
+    read = text + policy_text + family_text + learned_text + versions_text
     digest = hashlib.sha256(read).hexdigest()
     try:
-        sku = Sku.model_validate(
-            raw | {"programme": programme, "xid_policy": policy, "file": path.name, "digest": digest}
-        )
+        sku = Sku.model_validate(raw | programmes | {"xid_policy": policy, "file": path.name, "digest": digest})
     except ValidationError as error:
         return None, _problems(path.name, error)
     if sku.name != path.stem:

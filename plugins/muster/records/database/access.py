@@ -73,7 +73,7 @@ def move(session: Session, node: Node, to: State, actor: str, reason: str, evide
     try:
         lifecycle.check_move(current, to, evidence, shadow=node.shadow)
     except IllegalMove as error:
-        raise IllegalMove(f"{node.name} stays in {current}: {error}") from None
+        raise IllegalMove(f"{node.name} stays in {current}: {error}", error.code) from None
     node.state = to
     node.shadow = evidence.adopted and to is State.PRODUCTION
     if to not in SERVING or evidence.person:
