@@ -77,6 +77,7 @@ class Refusal(enum.StrEnum):
     FAILED = "failed"
     """The machine failed a run."""
     NOTHING_HELD = "nothing_held"
+    NOT_PAUSED = "not_paused"
     NOT_PROVISIONAL = "not_provisional"
     BY_EVENT = "by_event"
     """An event changes no node."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from muster.errors import BadDay, IllegalMove
+from muster.errors import BadDay, IllegalMove, Refusal
 from muster.lifecycle.decisions import check_decision
 from muster.lifecycle.pause import Pause
 from muster.lifecycle.transitions import State
@@ -41,7 +41,7 @@ def resume_node(name: str, person: str, reason: str) -> NodeRecord:
         row = access.node_row(session, name, lock=True)
         pause = access.pause_of(row)
         if pause is None:
-            raise IllegalMove(f"the tests of {name} are not paused: there is nothing to end")
+            raise IllegalMove(f"the tests of {name} are not paused: there is nothing to end", Refusal.NOT_PAUSED)
         row.paused_until = None
         state, evidence = State(row.state), {"person": person, "reason": reason.strip(), "ended": str(pause)}
         access.write_event(session, name, state, state, person, f"its pause ended: {reason.strip()}", evidence)

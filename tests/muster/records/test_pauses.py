@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from muster import records
-from muster.errors import BadDay, IllegalMove, NodeLeased, NodePaused, NoPerson
+from muster.errors import BadDay, IllegalMove, NodeLeased, NodePaused, NoPerson, Refusal
 from muster.lifecycle.transitions import State
 from muster.records.database import access
 from tests.muster import fleet
@@ -43,8 +43,9 @@ def test_it_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "now", lambda: SOON)
     assert records.get_node(NODE).pause is None
     assert records.acquire_lease(NODE, "dag", "run").node == NODE
-    with pytest.raises(IllegalMove):
+    with pytest.raises(IllegalMove) as refused:
         records.resume_node(NODE, "Ada", "late")
+    assert refused.value.code is Refusal.NOT_PAUSED
 
 
 def test_a_run_that_holds_the_node_goes_on_and_another_is_refused_as_ever() -> None:
