@@ -45,6 +45,10 @@ def missing() -> bool:
     )
 
 
+ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""What pods run in: a test pod ends every node side that it sees, and other tests run theirs on this machine."""
+
+
 class Cluster:
     """A started cluster of nodes with eight GPUs each. ``core``: its API, as administrator."""
 
@@ -53,7 +57,7 @@ class Cluster:
         self.names = nodes
         self.api = config.new_client_from_config_dict(kube_config(ADMIN))
         self.core = client.CoreV1Api(self.api)
-        self.enter: list[str] = []
+        self.enter = list(ALONE)
         """Words before each container's command, which lead to where the node's processes are."""
 
     def apply(self, manifest: str) -> None:
@@ -139,10 +143,9 @@ class Kubelet(threading.Thread):
             self.report(pod, "Failed" if process.returncode else "Succeeded")
 
     def signal(self, process: subprocess.Popen[bytes], number: int) -> None:
-        """Signal the container: with words before it, nsenter's child, which passes its end on."""
+        """Signal the container: the child of what enters its namespace, which passes its end on."""
         with contextlib.suppress(psutil.Error):
-            inside = psutil.Process(process.pid).children() if self.cluster.enter else []
-            for each in inside or [psutil.Process(process.pid)]:
+            for each in psutil.Process(process.pid).children() or [psutil.Process(process.pid)]:
                 each.send_signal(number)
 
     def report(self, pod: Any, phase: str) -> None:

@@ -84,7 +84,7 @@ def delta(
     control_plane.reset()
     yield control_plane
     control_plane.reset()
-    control_plane.enter = []
+    control_plane.enter = list(kubernetes_server.ALONE)
 
 
 @pytest.fixture
