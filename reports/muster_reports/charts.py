@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster_criteria.devices import natural
+from muster_criteria.words import number
 from muster_reports.model import RunReport, Series, StageReport
-from muster_reports.text import clean, number
+from muster_reports.text import clean
 from muster_reports.view import devices_at_fault
 
 if TYPE_CHECKING:

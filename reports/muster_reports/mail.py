@@ -13,9 +13,10 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime, getaddresses
 
+from muster_criteria.words import number
 from muster_reports import charts, document
 from muster_reports.model import RunReport
-from muster_reports.text import clean, moment, number, wrap
+from muster_reports.text import clean, moment, wrap
 from muster_reports.view import View, build, is_simulated
 
 SUBJECT_MAX = 120

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
-import math
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -16,6 +15,7 @@ from typing import TypeVar
 
 from muster_criteria.devices import natural
 from muster_criteria.text import printable
+from muster_criteria.words import figure, number
 
 Value = TypeVar("Value")
 
@@ -24,7 +24,6 @@ _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})")
 _DEVICE = re.compile(r"\b[cg]pu\d{1,4}\b")
 LISTED_MAX = 6
-_NUMERIC_UNITS_LEFT_OUT = frozenset({"count", "text", "bool"})
 
 
 def clean(text: str, limit: int = 400) -> str:
@@ -55,27 +54,6 @@ def clean_report(value: Value, limit: int, keep: frozenset[str] = frozenset()) -
         fields = (field.name for field in dataclasses.fields(value) if field.name not in keep)
         return dataclasses.replace(value, **{name: clean_report(getattr(value, name), limit, keep) for name in fields})
     return value
-
-
-def number(value: float) -> str:
-    """Four significant digits, thousands separated; whole numbers stay whole ("1,048,576", "98.24", "0.003")."""
-    if not math.isfinite(value):
-        return str(value)
-    if abs(value) >= 1e15:
-        return f"{value:.4g}"
-    if value == int(value):
-        return f"{int(value):,}"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.4g}"
-
-
-def figure(value: float, unit: str) -> str:
-    """A number with its unit; booleans as yes or no, counts bare."""
-    if unit == "bool":
-        return "yes" if value else "no"
-    shown = number(value)
-    return shown if not unit or unit in _NUMERIC_UNITS_LEFT_OUT else f"{shown} {unit}"
 
 
 def span(low: float, high: float, unit: str) -> str:

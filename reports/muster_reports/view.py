@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from muster_criteria.devices import natural
 from muster_criteria.model import COMMON_CAUSE, Finding, Judgement, Observation, Severity, Verdict
-from muster_criteria.words import duration
+from muster_criteria.words import duration, figure
 from muster_reports.advice import ADVICE, PART, least_sure, next_steps, serials_of
 from muster_reports.firstscreen import Caution, cautions, covered, judged_by
 from muster_reports.limits import NAME_MAX, Limits, cut
@@ -21,7 +21,6 @@ from muster_reports.text import (
     clean,
     clean_report,
     device_list,
-    figure,
     label_text,
     moment,
     plural,

@@ -16,7 +16,7 @@ from muster_criteria.sku_files.programme import needs, source_units, stage_probe
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stage import judge as judging
 from muster_criteria.stage.case import Case as JudgeCase
-from muster_criteria.stage.rules import violations
+from tests.muster_criteria.violations import violations
 
 CPUS = 4
 

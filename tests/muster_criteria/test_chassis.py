@@ -120,10 +120,10 @@ def test_readings_stand_among_the_nodes_own_measurements_and_say_where_they_come
 
 
 def test_how_the_chassis_was_read_is_how_its_reader_ended() -> None:
-    merged_reading, silent = chassis(fan(8000)), chassis(trouble="the BMC does not answer")
+    merged_reading, silent = chassis(fan(8000)), chassis(trouble="no answer")
     for status in ("", "skipped"):
         assert ends(joined(node_result(status), merged_reading))[PROBE] == ("completed", "")
-        assert ends(joined(node_result(status), silent))[PROBE] == ("skipped", "the BMC does not answer")
+        assert ends(joined(node_result(status), silent))[PROBE] == ("skipped", "no answer")
     for status in ("completed", "crashed", "timed_out"):
         assert ends(joined(node_result(status), silent))[PROBE][0] == status
-    assert joined(node_result(), silent).notes == ["the BMC does not answer"]
+    assert joined(node_result(), silent).notes == ["no answer"]

@@ -11,6 +11,7 @@ from muster_criteria.cluster.model import ClusterJudgement, MemberResult
 from tests.muster_criteria.cluster_results import OPS, TRAINING, Sent, block, judge_block, members
 from tests.muster_criteria.fleet_readings import scaled
 from tests.muster_criteria.frozen_fleet import NODE, Frozen, level
+from tests.muster_criteria.xid.test_xid import BAD, refused_policy
 
 
 def sentences(judgement: ClusterJudgement) -> list[str]:
@@ -95,3 +96,7 @@ def test_wording_of_sweeps(frozen: Frozen, snapshot: SnapshotAssertion) -> None:
         for name, each in found.items()
     }
     assert sentences_of == snapshot
+
+
+def test_wording_of_policies(snapshot: SnapshotAssertion) -> None:
+    assert {name: refused_policy(spoil) for name, spoil in BAD} == snapshot

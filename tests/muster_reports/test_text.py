@@ -6,14 +6,12 @@ import datetime
 
 import pytest
 
-from muster_criteria.words import duration
+from muster_criteria.words import duration, figure, number
 from muster_reports.text import (
     clean,
     device_list,
-    figure,
     merge_devices,
     moment,
-    number,
     span,
     wrap,
 )

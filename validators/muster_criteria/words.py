@@ -8,17 +8,33 @@ from collections.abc import Iterable
 
 from muster_criteria.model import Gap
 
-_UNITLESS = ("count", "text", "1")
+_UNITLESS = ("count", "text", "bool", "1", "")
 
 
 def figure(value: float, unit: str, beside: float | None = None) -> str:
-    """A value with its unit, in four significant digits or as many as distinguish it from ``beside``."""
+    """A value with its unit, in four significant digits or as many as distinguish it from ``beside``.
+
+    Booleans are yes or no; counts and ratios have no unit.
+    """
     if unit == "bool" and value in (0.0, 1.0):
         return "yes" if value else "no"
-    text = _digits(value, 4)
+    text = number(value)
     if beside is not None and beside != value:
-        text = next((longer for n in range(4, 18) if (longer := _digits(value, n)) != _digits(beside, n)), text)
+        text = next((longer for n in range(4, 18) if (longer := number(value, n)) != number(beside, n)), text)
     return text if unit in _UNITLESS else f"{text} {unit}"
+
+
+def number(value: float, digits: int = 4) -> str:
+    """So many significant digits, thousands separated; whole numbers stay whole: "1,048,576", "98.24", "0.003"."""
+    if not math.isfinite(value) or abs(value) >= 1e15:
+        return f"{value:.{digits}g}"
+    if value == int(value):
+        return f"{int(value):,}"
+    magnitude = math.floor(math.log10(abs(value)))
+    if magnitude < -4:
+        return f"{value:.{digits}g}"
+    text = f"{value:,.{max(0, digits - 1 - magnitude)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 PCIE_GT = {1: 2.5, 2: 5, 3: 8, 4: 16, 5: 32, 6: 64, 7: 128}
@@ -43,13 +59,6 @@ def duration(seconds: float | None) -> str:
     if minutes >= 7 * 1440:
         return f"{minutes / 1440:.1f} days"
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _digits(value: float, digits: int) -> str:
-    if value == int(value) and abs(value) < 1e15:
-        return f"{int(value):,}"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{min(decimals, 12)}f}" if abs(value) < 1e15 and decimals <= 12 else f"{value:.{digits}g}"
 
 
 def listed(names: list[str], most: int = 4) -> str:

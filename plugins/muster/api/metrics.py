@@ -30,7 +30,6 @@ WINDOW_TEXT = "in the last 24 hours"
 
 NODE_METRIC = "muster_node_last_pass_timestamp_seconds"
 NODE_TEXT = "end of the node's last run with a PASS, in seconds since 1970; 0: never"
-NODE_LABELS = ("node", "rack", "state")
 NODE_HEAD = f"# HELP {NODE_METRIC} {NODE_TEXT}\n# TYPE {NODE_METRIC} gauge\n"
 END = b"# EOF\n"
 

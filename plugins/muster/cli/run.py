@@ -19,14 +19,13 @@ app = typer.Typer(no_args_is_help=True)
 @app.command("list")
 def list_(
     node: Annotated[str, typer.Option(help="Only runs of this node.")] = "",
-    unfinished: Annotated[bool, typer.Option("--unfinished", help="Only runs that have not ended.")] = False,
     limit: Annotated[int, typer.Option(help="At most so many, latest first.", min=1)] = 50,
     json: AsJson = False,
 ) -> None:
     """List runs, latest first."""
     from muster import records
 
-    runs = records.list_runs(node=node, unfinished=unfinished, limit=limit)
+    runs = records.list_runs(node=node, limit=limit)
     if json:
         show.as_json(runs)
         return

@@ -178,9 +178,7 @@ def _checked(lines: Iterable[tuple[str, Any]], known_skus: Collection[str] | Non
     return nodes
 
 
-def pin(
-    nodes: Iterable[tuple[str, InventoryNode]], scan: Callable[[str, int], str], at_once: int = SCANS
-) -> list[tuple[str, NewNode]]:
+def pin(nodes: Iterable[tuple[str, InventoryNode]], scan: Callable[[str, int], str]) -> list[tuple[str, NewNode]]:
     """Returns the nodes with host keys: their own, or the result of ``scan(host, port)``.
 
     Raises BadInventory with one message per host that cannot be scanned.
@@ -193,7 +191,7 @@ def pin(
         except MusterError as error:
             return error
 
-    with ThreadPoolExecutor(max_workers=at_once) as workers:
+    with ThreadPoolExecutor(max_workers=SCANS) as workers:
         keys = list(workers.map(scanned, [node for _, node in listed]))
     found = zip(listed, keys, strict=True)
     problems = [at(where, str(key)) for (where, _), key in found if isinstance(key, MusterError)]

@@ -24,7 +24,7 @@ _DESCRIPTION = ("host", "port", "user", "sku", "launch", "work_dir", "rack", "po
 _MAPPINGS = ("launch", "labels", "bmc")
 
 
-def add_node(node: NewNode, actor: str = "muster") -> str:
+def add_node(node: NewNode) -> str:
     """Enrol a machine, or update a known one's description: "added", "unchanged" or "updated: host a → b".
 
     Raises DifferentMachine if the name is known with another host key or other serials, SameMachine if the host key is
@@ -33,7 +33,7 @@ def add_node(node: NewNode, actor: str = "muster") -> str:
     """
     with writing() as session:
         access.lock_enrolment(session)
-        return enrol(session, node, actor)
+        return enrol(session, node, "muster")
 
 
 def add_nodes(nodes: Iterable[tuple[str, NewNode]], actor: str = "muster", *, change: bool = True) -> dict[str, str]:

@@ -134,13 +134,12 @@ def list_runs(
     *,
     node: str = "",
     run: tuple[str, str] | None = None,
-    unfinished: bool = False,
     limit: int | None = None,
     this_machine: bool = False,
 ) -> list[RunRecord]:
     """Runs, latest first, at most ``limit``.
 
-    ``node``, ``run`` (dag_id, run_id): of these only; ``this_machine``: of present machines; ``unfinished``: not ended.
+    ``node``, ``run`` (dag_id, run_id): of these only; ``this_machine``: of present machines.
     """
     query = select(Run).order_by(Run.id.desc()).limit(limit)
     if run:
@@ -149,8 +148,6 @@ def list_runs(
         query = query.where(Run.node == node)
     if this_machine:
         query = query.join(Node, Node.name == Run.node).where(Run.started_at >= Node.machine_since)
-    if unfinished:
-        query = query.where(Run.ended_at.is_(None))
     with reading() as session:
         return [access.to_run(row) for row in session.scalars(query)]
 

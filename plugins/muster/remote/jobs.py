@@ -24,6 +24,7 @@ from muster_node.agent.jobdir import safe_name
 from muster_node.contract import RESULT_BYTES_MAX
 
 TELEMETRY_BYTES_MAX = 64 * 1024 * 1024
+LOG_TAIL_MAX = 2000
 _KEY = re.compile(r"[0-9a-f]{8,64}\Z")
 _PATH = re.compile(r"/[^\x00-\x1f\x7f]*\Z")
 
@@ -215,9 +216,9 @@ def _telemetry_hash(result: bytes | None) -> str | None:
         return None
 
 
-def log_tail(client: paramiko.SSHClient, work: str, key: str, max_bytes: int = 2000) -> str:
-    """Returns the end of the job's output, cleaned."""
-    answer = ssh.run(client, ["tail", "-c", str(max_bytes), paths(work, key).log], max_bytes=max_bytes)
+def log_tail(client: paramiko.SSHClient, work: str, key: str) -> str:
+    """Returns the end of the job's output, at most ``LOG_TAIL_MAX`` bytes of it, cleaned."""
+    answer = ssh.run(client, ["tail", "-c", str(LOG_TAIL_MAX), paths(work, key).log], max_bytes=LOG_TAIL_MAX)
     return answer.text if answer.rc == 0 else ""
 
 

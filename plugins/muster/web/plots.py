@@ -10,6 +10,7 @@ from muster.records import Point
 from muster_criteria.devices import kind_of
 from muster_criteria.fleet.bands import Band, Key
 from muster_criteria.model import Observation
+from muster_criteria.words import number
 from muster_reports.model import Series
 
 WIDTH = 560
@@ -186,11 +187,6 @@ def curves(series: Sequence[Series]) -> Life | None:
         drawn[0].unit, number(up.low), number(up.high), "0 s", f"{number(across.high)} s", tuple(lines),
         max(0, len(drawn) - SERIES_MAX), (),
     )  # fmt: skip
-
-
-def number(value: float) -> str:
-    """Four significant digits, without an exponent up to a billion."""
-    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 class _Scale:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from muster.records import FleetRow, NodeFigure
 from muster.web.fleet import GROUP_OF, GROUPS
-from muster.web.plots import number
 from muster_criteria.devices import natural
+from muster_criteria.words import number
 
 CELL, GAP = 9, 2
 """Pixels of a node in the map, and between two."""

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -21,7 +21,6 @@ from muster import records
 from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX
 from muster.admission.clusters import backend_of
-from muster.admission.kubernetes_test_pod import resources_left
 from muster.errors import BadScheduler, JobEnded, LeftAlone, Preempted
 from muster.lifecycle.transitions import STAGES, State
 from muster.operators import qualification, revalidation
@@ -164,19 +163,15 @@ def scheduler(request: pytest.FixtureRequest) -> Scheduler:
     return found
 
 
-def lease() -> records.LeaseRecord:
-    found = records.get_lease(NODE)
-    assert found is not None
-    return found
-
-
 def test_a_test_and_its_pass_leave_the_node_in_service(scheduler: Scheduler) -> None:
     for _ in range(2):  # a claim that is repeated finds its job
         revalidation.claim(*RUN, PARAMS)
     assert len(scheduler.ours()) == 1
     assert not backend_of(scheduler.name).look([NAME])[NAME].used_by
+    lease = records.get_lease(NODE)
+    assert lease is not None
     for stage in STAGES:
-        fleet.do_stage(lease(), stage)
+        fleet.do_stage(lease, stage)
         assert not scheduler.closed()
     revalidation.conclude(*RUN)
     qualification.release(*RUN)
@@ -402,17 +397,3 @@ def test_a_node_whose_gpus_a_pod_took_meanwhile_is_left_alone(
         tests.begin(NAME, f"{TEST_PREFIX}1")
     until(lambda: not on_kubernetes.ours())
     assert on_kubernetes.runs(job)
-
-
-def test_what_the_pods_on_a_node_leave_of_it() -> None:
-    def container(cpu: str, **more: Any) -> dict[str, Any]:
-        return {"resources": {"requests": {"cpu": cpu}}, **more}
-
-    allocatable = {"cpu": "8", "memory": "1Gi", "nvidia.com/gpu": "8", "hugepages-2Mi": "0", "pods": "110"}
-    daemon = {
-        "initContainers": [container("1500m"), container("500m", restartPolicy="Always")],
-        "containers": [container("250m"), {"resources": {"requests": {"memory": "24M"}}}],
-        "overhead": {"cpu": "50m"},
-    }
-    left = resources_left({"status": {"allocatable": allocatable}}, [{"spec": daemon}, {"spec": {"containers": [{}]}}])
-    assert left == {"cpu": "5.950", "memory": str(2**30 - 24_000_000), "nvidia.com/gpu": "8"}

@@ -7,6 +7,7 @@ import datetime
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,6 +18,7 @@ from muster.admission.backend import AdmissionBackend, Mark, Seen
 from muster.admission.clusters import backend_of
 from muster.admission.entry import move
 from muster.admission.kubernetes import BESIDE, CONDITION, LABEL, REQUEST, TAINT, Kubernetes
+from muster.admission.kubernetes_test_pod import resources_left
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown
 from muster.lifecycle.transitions import State
 from tests.muster import fleet
@@ -308,3 +310,17 @@ def test_a_connection_that_names_no_cluster_is_one_sentence(
         monkeypatch.setenv("AIRFLOW_CONN_KUBE", json.dumps({"conn_type": "kubernetes", "extra": extra}))
     with pytest.raises(BadScheduler):
         backend_of("kube")
+
+
+def test_what_the_pods_on_a_node_leave_of_it() -> None:
+    def container(cpu: str, **more: Any) -> dict[str, Any]:
+        return {"resources": {"requests": {"cpu": cpu}}, **more}
+
+    allocatable = {"cpu": "8", "memory": "1Gi", "nvidia.com/gpu": "8", "hugepages-2Mi": "0", "pods": "110"}
+    daemon = {
+        "initContainers": [container("1500m"), container("500m", restartPolicy="Always")],
+        "containers": [container("250m"), {"resources": {"requests": {"memory": "24M"}}}],
+        "overhead": {"cpu": "50m"},
+    }
+    left = resources_left({"status": {"allocatable": allocatable}}, [{"spec": daemon}, {"spec": {"containers": [{}]}}])
+    assert left == {"cpu": "5.950", "memory": str(2**30 - 24_000_000), "nvidia.com/gpu": "8"}

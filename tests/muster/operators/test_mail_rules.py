@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import email
 import email.message
 import email.policy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -175,6 +176,15 @@ class Sink:
         self.subjects.append(str(email.message_from_bytes(envelope.content, policy=email.policy.default)["Subject"]))
         return "250 OK"
 
+    @contextlib.contextmanager
+    def serving(self, port: int) -> Iterator[None]:
+        controller = Controller(self, hostname="127.0.0.1", port=port)
+        controller.start()
+        try:
+            yield
+        finally:
+            controller.stop()
+
 
 def connection(patch: pytest.MonkeyPatch, name: str, port: int) -> None:
     server = {"conn_type": "smtp", "host": "127.0.0.1", "port": port}
@@ -201,14 +211,10 @@ def test_a_notifier_of_airflow_knows_the_verdict_and_holds_up_no_mail(
              chat("chat", verdicts=["FAIL"])]  # fmt: skip
     use(monkeypatch, *rules)
     monkeypatch.setattr(upkeep, "deliver_mail", deliver)
-    controller = Controller(sink, hostname="127.0.0.1", port=port)
-    controller.start()
-    try:
+    with sink.serving(port):
         connection(monkeypatch, "smtp_default", port)
         report_of("n1")
         report_of("n2", well=True)
-    finally:
-        controller.stop()
     assert "n1 FAIL quarantine: gpu3 is slow." in sink.subjects
     assert len(sink.subjects) == 3, "one notification, and the two mails behind the notifier that is down"
     waiting = [each.key for each in records.outbox_pending()]
@@ -226,13 +232,9 @@ def test_a_notification_that_failed_is_sent_by_the_next_delivery_once(
     (key,) = [each.key for each in records.outbox_pending()]
     assert deliver(key) == (0, 1, 0)
     clock.now += datetime.timedelta(minutes=5)
-    controller = Controller(sink, hostname="127.0.0.1", port=port)
-    controller.start()
-    try:
+    with sink.serving(port):
         assert deliver() == (1, 0, 0)
         assert deliver() == (0, 0, 0)
-    finally:
-        controller.stop()
     assert sink.subjects == ["n1 FAIL quarantine: gpu3 is slow."]
 
 
@@ -262,12 +264,8 @@ def test_a_rule_that_is_down_keeps_no_other_waiting_however_much_of_it_is_due(
     report_of("late")
     monkeypatch.setattr(upkeep, "MAILS_AT_ONCE", 3)
     clock.now += datetime.timedelta(hours=1)
-    controller = Controller(sink, hostname="127.0.0.1", port=port)
-    controller.start()
-    try:
+    with sink.serving(port):
         assert deliver().sent == 1
-    finally:
-        controller.stop()
     assert sink.subjects == ["late FAIL quarantine: gpu3 is slow."]
 
 
@@ -302,12 +300,8 @@ def test_a_notifier_that_is_down_is_tried_once_in_a_delivery_and_after_the_mails
     records.outbox_add("behind them", report.as_bytes())
     clock.now += datetime.timedelta(minutes=5)
     monkeypatch.setattr(upkeep, "FRESH", datetime.timedelta(0))
-    controller = Controller(sink, hostname="127.0.0.1", port=port)
-    controller.start()
-    try:
+    with sink.serving(port):
         deliver()
-    finally:
-        controller.stop()
     assert (sink.subjects, tried) == (["a mail"], ["n0", "n0"])
     deliver()
     assert tried == ["n0", "n0", "n1", "n1"], "the next delivery goes on with the others"
@@ -369,11 +363,8 @@ def test_a_rule_brings_the_digest_of_its_nodes(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_weekly_digest_comes_once_a_week_even_if_a_monday_was_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(
-        monkeypatch,
-        {"name": "d", "to": ["day@x.org"], "digest": "daily"},
-        {"name": "w", "to": ["week@x.org"], "digest": "weekly"},
-    )
+    daily = {"name": "d", "to": ["day@x.org"], "digest": "daily"}
+    use(monkeypatch, daily, {"name": "w", "to": ["week@x.org"], "digest": "weekly"})
     clock = Clock(monkeypatch)
     records.add_node(fleet.new_node("n1"))
     got = []
@@ -383,13 +374,8 @@ def test_a_weekly_digest_comes_once_a_week_even_if_a_monday_was_missed(monkeypat
         mailing.send_digests()
         mailing.send_digests()  # a task that is repeated
         got.append([to for to, _, _ in queued()[before:]])
-    assert got == [
-        ["day@x.org", "week@x.org"],
-        ["day@x.org"],
-        ["day@x.org"],
-        ["day@x.org", "week@x.org"],
-        ["day@x.org"],
-    ]
+    one, both = ["day@x.org"], ["day@x.org", "week@x.org"]
+    assert got == [both, one, one, both, one]
 
 
 @pytest.mark.parametrize(

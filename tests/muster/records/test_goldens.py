@@ -22,10 +22,10 @@ from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.judge import judge
-from muster_criteria.stage.rules import violations
 from tests.muster import fleet
 from tests.muster.cli.conftest import muster  # noqa: F401 - a fixture
 from tests.muster_criteria.nodes import healthy_raw, measurement
+from tests.muster_criteria.violations import violations
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
 

@@ -43,7 +43,7 @@ def test_beginning_again_is_the_same_run() -> None:
     first = records.begin_run(fleet.DAG, "r", "gpu-0001", "short", "new", "asked for")
     assert records.begin_run(fleet.DAG, "r", "gpu-0001", "short", "new") == first
     assert first.forced == "asked for"
-    assert [run.run_id for run in records.list_runs(unfinished=True)] == ["r"]
+    assert [run.run_id for run in records.list_runs()] == ["r"]
 
 
 def test_a_failing_run_quarantines_and_no_run_takes_the_node_from_there() -> None:

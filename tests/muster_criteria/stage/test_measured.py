@@ -161,7 +161,7 @@ def test_long_text_is_cut_and_marked(case: MakeCase) -> None:
 
 def test_nothing_changes_afterwards(case: MakeCase) -> None:
     result = parse_result(spoilt(case))
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(ValueError):
         result.simulated = True  # type: ignore[misc]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster_criteria.fleet.references import References
-from muster_criteria.model import Action, FaultClass, Severity, Verdict
+from muster_criteria.model import Action, FaultClass, Lack, Severity, Verdict
 from muster_criteria.sku_files.skus import list_skus
 from tests.muster_criteria.nodes import MakeCase, shipped
 
@@ -61,7 +61,7 @@ def test_a_resistance_of_nothing_is_no_measurement(case: MakeCase, value: float,
     assert [each.device for each in found] == ["gpu3"] * invalid
     assert (judgement.verdict is Verdict.INCONCLUSIVE) == invalid
     if value <= 0.0:
-        assert "gpu3 measured something else" in judgement.reason
+        assert [gap.code for gap in judgement.coverage.missing] == [Lack.INVALID]
         assert found[0].expected == "more than zero"
 
 

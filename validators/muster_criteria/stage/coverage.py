@@ -62,12 +62,6 @@ class Tally:
         )
 
 
-def nothing_measured(sku: Sku, stage: str, level: str, why: str) -> Coverage:
-    """Coverage without a result. Raises SkuError for an unknown stage or level."""
-    wanted = len(needs(sku, stage, level))
-    return Coverage(required=max(1, wanted), measured=0, judged=0, missing=(Gap(Lack.NO_RESULT, why, "everything"),))
-
-
 def tally(
     result: StageResult, frame: pd.DataFrame, invalid: Mapping[int, Invalid], sku: Sku, stage: str, level: str
 ) -> Tally:

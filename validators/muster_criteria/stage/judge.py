@@ -19,8 +19,9 @@ from muster_criteria.measured import StageResult
 from muster_criteria.model import UNJUDGED, Coverage, Finding, Gap, Judgement, Lack, Observation, Severity, Verdict
 from muster_criteria.rows import Row, rows_of
 from muster_criteria.sku_files.model import Sku
+from muster_criteria.sku_files.programme import needs
 from muster_criteria.stage.case import Case
-from muster_criteria.stage.coverage import Invalid, nothing_measured, tally
+from muster_criteria.stage.coverage import Invalid, tally
 from muster_criteria.stage.findings import Breaking, bounded, evidence_finding, findings_of, in_order
 from muster_criteria.stage.fleet_findings import corroborated, with_common_causes
 from muster_criteria.stage.frame import build_frame
@@ -52,11 +53,11 @@ def judge(case: Case, *, evaluate: Evaluate = unexpected_rows) -> Judgement:
             )
         examined = _examine(result, case, evaluate)
     except _NoResult as error:
-        examined = _Examined(*_uncounted(case, str(error)))
+        examined = _Examined(_uncounted(case, Lack.NO_RESULT, str(error)))
     except Exception as error:  # an error in the judge must become neither a pass nor a lost run
         log.exception("judging %s of SKU %s failed", case.stage, case.sku.name)
         why = f"the judge failed with an error ({type(error).__name__}: {error})"
-        examined = _Examined(*_uncounted(case, why))
+        examined = _Examined(_uncounted(case, Lack.JUDGE_FAILED, why))
     every = (*established, *examined.findings)
     findings = bounded(every)
     verdict, reason = verdict_of(every, examined.coverage)
@@ -94,12 +95,13 @@ class _NoResult(Exception):
     """There is nothing to judge; the message is the reason."""
 
 
-def _uncounted(case: Case, why: str) -> tuple[Coverage, tuple[str, ...]]:
+def _uncounted(case: Case, code: Lack, why: str) -> Coverage:
+    missing = Gap(code, why, "everything")
     try:
-        return nothing_measured(case.sku, case.stage, case.level, why), ()
+        required = max(1, len(needs(case.sku, case.stage, case.level)))
     except Exception as error:
-        missing = Gap(Lack.NO_RESULT, why, "everything"), Gap(Lack.JUDGE_FAILED, str(error))
-        return Coverage(required=1, measured=0, judged=0, missing=missing), ()
+        return Coverage(1, 0, 0, (missing, Gap(Lack.JUDGE_FAILED, str(error))))
+    return Coverage(required, 0, 0, (missing,))
 
 
 def _examine(result: StageResult, case: Case, evaluate: Evaluate) -> _Examined:

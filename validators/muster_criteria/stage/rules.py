@@ -90,8 +90,3 @@ Evaluate = Callable[[pd.DataFrame, Sequence[Rule]], Violations]
 def applicable(frame: pd.DataFrame) -> tuple[Rule, ...]:
     """The rules that apply to any row of this frame."""
     return tuple(rule for rule in RULES if rule.column in frame.columns and frame[rule.column].notna().any())
-
-
-def violations(frame: pd.DataFrame, rules: Sequence[Rule]) -> dict[str, list[int]]:
-    """{column: rows that break the rule}, computed directly; Great Expectations must find the same."""
-    return {rule.column: frame.index[frame[rule.column] < 0].tolist() for rule in rules}

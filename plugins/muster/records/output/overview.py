@@ -29,6 +29,8 @@ from muster.records.values import EventRecord, RunRecord
 from muster_criteria.model import Verdict
 from muster_criteria.xid.judge import EVENT
 
+POINTS_MAX = 4000
+
 
 @dataclasses.dataclass(frozen=True)
 class FleetRow:
@@ -165,11 +167,10 @@ def nodes_with(text: str) -> set[str]:
     text = text.strip()
     if not text:
         return set()
-    like = f"%{_escaped(text)}%"
     serials = (
         select(Placement.node)
         .join(Part, Part.id == Placement.part_id)
-        .where(Placement.until.is_(None), Part.serial.ilike(f"{_escaped(text)}%", escape="\\"))
+        .where(Placement.until.is_(None), Part.serial.istartswith(text, autoescape=True))
     )
     findings = (
         select(FindingRow.node)
@@ -183,7 +184,7 @@ def nodes_with(text: str) -> set[str]:
             or_(
                 FindingRow.finding_id == text,
                 *(
-                    column.ilike(like, escape="\\")
+                    column.icontains(text, autoescape=True)
                     for column in (FindingRow.rule, FindingRow.metric, FindingRow.summary)
                 ),
             ),
@@ -216,8 +217,8 @@ def _superseded() -> ColumnElement[bool]:
     )
 
 
-def metric_points(node: str, metric: str, limit: int = 4000) -> list[Point]:
-    """The values of one metric in the runs of the node's present machine, oldest first; at most the last ``limit``."""
+def metric_points(node: str, metric: str) -> list[Point]:
+    """The values of one metric in the runs of the node's present machine, oldest first; at most ``POINTS_MAX``."""
     query = (
         select(MeasurementRow, StageRecord.recorded_at, Run.run_id, StageRecord.level)
         .join(StageRecord, MeasurementRow.stage == StageRecord.id)
@@ -228,7 +229,7 @@ def metric_points(node: str, metric: str, limit: int = 4000) -> list[Point]:
             MeasurementRow.value.is_not(None), StageRecord.current,
         )
         .order_by(MeasurementRow.id.desc())
-        .limit(limit)
+        .limit(POINTS_MAX)
     )  # fmt: skip
     with reading() as session:
         rows = list(session.execute(query))
@@ -240,7 +241,3 @@ def metric_points(node: str, metric: str, limit: int = 4000) -> list[Point]:
         for row, at, run_id, level in reversed(rows)
         if row.value is not None
     ]  # fmt: skip
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

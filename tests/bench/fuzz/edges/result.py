@@ -14,12 +14,12 @@ from muster_criteria.model import Judgement, Verdict
 from muster_criteria.sku_files.programme import STAGES, needs
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.judge import judge
-from muster_criteria.stage.rules import violations
 from muster_reports import page
 from muster_reports.model import RunReport, StageReport
 from tests.bench.fuzz import mutate
 from tests.bench.fuzz.edge import Edge, Sample, Taken
 from tests.muster_criteria.nodes import healthy_raw, shipped
+from tests.muster_criteria.violations import violations
 
 SKUS = ("cpu-generic", "h100-sxm-8")
 LEVEL = "demo"

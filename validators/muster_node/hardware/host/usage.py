@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Set, Tuple
 
 from muster_node.hardware.host import parse
 from muster_node.hardware.host.sysfs import Files, output_of
@@ -78,9 +78,9 @@ def _processes(files: Files) -> Dict[int, Dict[str, Any]]:
     return {stat["pid"]: stat for stat in stats if stat is not None}
 
 
-def _ancestors(processes: Dict[int, Dict[str, Any]], pid: Optional[int] = None) -> Set[int]:
+def _ancestors(processes: Dict[int, Dict[str, Any]]) -> Set[int]:
     found: Set[int] = set()
-    current = os.getpid() if pid is None else pid
+    current = os.getpid()
     while current in processes and current not in found and current > 1:
         found.add(current)
         current = processes[current]["parent"]
