@@ -22,6 +22,7 @@ from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, SERVING, State
 from muster.records import NodeRecord, PlaceRecord
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
 from muster_criteria.model import Severity
+from muster_criteria.text import one_line
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,9 @@ ROUNDS = 3
 
 BROKEN = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA})
 """States of nodes that are drained again if their scheduler shows them open."""
+
+UNREADABLE = (LookupError, TypeError, ValueError, AttributeError)
+"""What a backend raises over an answer that lacks what it should have: one such node must not stop all others."""
 
 _SECOND = datetime.timedelta(seconds=1)
 """Schedulers record the second in which a node was created."""
@@ -102,7 +106,7 @@ def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> d
     found: dict[str, Seen] = {}
     for cluster, names in by_cluster.items():
         try:
-            seen = backend_of(cluster).look(names)
+            seen = _ask(cluster, names)
         except MusterError as error:
             if unanswered is None:
                 raise
@@ -110,6 +114,18 @@ def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> d
             continue
         found |= {names[name]: each for name, each in seen.items()}
     return found
+
+
+def _ask(cluster: str, names: Collection[str]) -> Mapping[str, Seen]:
+    """Returns the nodes as the cluster shows them, by name there. Raises MusterError, also if it cannot be read."""
+    try:
+        return backend_of(cluster).look(names)
+    except UNREADABLE as error:
+        raise SchedulerDown(_unreadable(cluster, error)) from error
+
+
+def _unreadable(cluster: str, error: Exception) -> str:
+    return f"{cluster} answered what Muster cannot read: {type(error).__name__} {one_line(str(error))[:200]}"
 
 
 def take_for_test(node: str, run: str, why: str) -> None:
@@ -249,6 +265,9 @@ def _carry_out(change: PlaceRecord) -> str:
             _end_corrupted_jobs(change, backend)
     except MusterError as error:
         return str(error)
+    except UNREADABLE as error:
+        log.exception("%s: its change in %s waits", change.node, change.cluster)
+        return _unreadable(change.cluster, error)
     return ""
 
 
@@ -256,7 +275,7 @@ def _end_corrupted_jobs(change: PlaceRecord, backend: AdmissionBackend) -> None:
     """End users' jobs on a node in quarantine for corrupted data, where the cluster's settings want it; name each."""
     if backend.end_jobs is None or change.state is not State.QUARANTINE:
         return
-    found = [each.finding for each in records.open_findings(change.node)]
+    found = [each.finding for each in records.open_findings(change.node) if not each.finding.waived]
     if not any(each.metric in CORRUPTION and each.severity is Severity.CRITICAL for each in found):
         return
     for job in backend.end_jobs(change.name):
@@ -282,20 +301,23 @@ def reconcile() -> list[str]:
     places = records.scheduler_places()  # before the leases: a run that begins now has another job
     leased = {lease.node for lease in records.live_leases()}
     for place in places:
-        if place.test_job and place.node not in leased:
-            end_test(place.node, place.test_job)  # its run is over, or its process died
+        # Its run is over, or its process died.
+        if place.test_job and place.node not in leased and place.cluster not in down:
+            down |= _down_after(end_test(place.node, place.test_job), place)
     for place in records.scheduler_places(waiting=True):
-        if place.cluster not in down and carry_out(place.node) and _is_down(place.cluster, place.name):
-            down.add(place.cluster)
+        if place.cluster not in down:
+            down |= _down_after(carry_out(place.node), place)
     return [*_differences(records.scheduler_places(), down)]
 
 
-def _is_down(cluster: str, name: str) -> bool:
+def _down_after(trouble: str, place: PlaceRecord) -> set[str]:
+    """Returns the place's cluster if it does not answer at all, asked only after ``trouble`` with it."""
     try:
-        backend_of(cluster).look([name])
+        if trouble:
+            _ask(place.cluster, [place.name])
     except MusterError:
-        return True
-    return False
+        return {place.cluster}
+    return set()
 
 
 def _differences(places: Iterable[PlaceRecord], down: Collection[str]) -> Iterable[str]:
@@ -307,7 +329,7 @@ def _differences(places: Iterable[PlaceRecord], down: Collection[str]) -> Iterab
             yield f"{cluster} does not answer"
             continue
         try:
-            seen = backend_of(cluster).look({place.name for place in members})
+            seen = _ask(cluster, {place.name for place in members})
         except MusterError as error:
             yield f"{cluster}: {error}"
             continue

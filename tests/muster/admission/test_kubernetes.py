@@ -305,3 +305,9 @@ def test_a_connection_that_names_no_cluster_is_one_sentence(
         monkeypatch.setenv("AIRFLOW_CONN_KUBE", json.dumps({"conn_type": "kubernetes", "extra": extra}))
     with pytest.raises(BadScheduler, match="kube"):
         backend_of("kube")
+
+
+def test_a_conflict_where_there_can_be_none_is_one_error(backend: AdmissionBackend, kubernetes: Cluster) -> None:
+    kubernetes.mood = ["409"]
+    with pytest.raises(SchedulerDown):
+        backend.look(["n0"])

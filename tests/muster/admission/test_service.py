@@ -19,9 +19,11 @@ from muster import records
 from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.entry import move
+from muster.admission.idle_fleet import known
 from muster.cli.check import of_controller
 from muster.errors import BadScheduler, IllegalMove, LeftAlone, MusterError, Preempted, SchedulerDown
 from muster.integration import closing
+from muster.lifecycle.selection import choose
 from muster.lifecycle.transitions import STAGES, State
 from muster.operators import claims, provisional, qualification, revalidation
 from muster.records import schedulers
@@ -312,6 +314,7 @@ class Jobs:
         self.running: dict[str, str] = {}
         self.ended: list[str] = []
         self.down = False
+        self.asked = 0
 
     def check(self) -> None: ...
 
@@ -323,6 +326,7 @@ class Jobs:
         return ("step", job) if job in self.running else None
 
     def end(self, job: str) -> None:
+        self.asked += 1
         if self.down:
             raise SchedulerDown("it does not answer")
         self.ended += [job] if self.running.pop(job, "") else []
@@ -534,3 +538,77 @@ def test_bad_places_are_one_sentence_and_change_nothing(nodes: Path, monkeypatch
     nodes.write_text("r1n2\n")
     marks = {item.item: item.mark for item in of_controller(NODE)}
     assert marks == {"scheduler": "missing", "signing key": "ok"}
+
+
+def test_a_cluster_that_shows_what_cannot_be_read_stops_no_other(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its nodes count as not idle, and its changes wait."""
+    in_production()
+    records.add_node(fleet.new_node("gpu-0002"))
+    fleet.qualify("gpu-0002")
+    move("gpu-0002", State.PRODUCTION, "Ada", "needed now")
+
+    def lie(*_: object) -> None:
+        raise KeyError("spec")
+
+    for method in ("look", "withdraw"):
+        monkeypatch.setattr(NodeList, method, lie)
+    answers = service.idle([NODE, "gpu-0002"])
+    assert (answers[NODE].idle, answers["gpu-0002"].idle) == (False, True)
+    move(NODE, State.QUARANTINE, "Ada", "noise")
+    assert any("alpha" in line for line in service.reconcile())
+    place = records.scheduler_place(NODE)
+    assert place
+    assert (place.waits, bool(place.last_error)) == (True, True)
+
+
+def test_a_cluster_that_is_down_is_asked_to_end_one_test_job_only(nodes: Path, jobs: Jobs) -> None:
+    """Each question takes its whole deadline, and the changes of other clusters wait behind it."""
+    placed()
+    placed("gpu-0002", "r1n2")
+    for node in (NODE, "gpu-0002"):
+        records.note_test_job(node, f"{TEST_PREFIX}{node}")
+    jobs.down, jobs.asked = True, 0
+    nodes.rename(nodes.with_suffix(".away"))
+    service.reconcile()
+    assert jobs.asked == 1
+
+
+def test_a_node_that_waits_in_revalidation_and_is_in_use_leaves_the_others_their_turn(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's job may run on it for days."""
+    monkeypatch.setattr(claims, "controller_ready", lambda: None)
+    in_production()
+    lease = revalidate()
+    fleet.do_stage(lease, "intake", Verdict.INCONCLUSIVE, findings=(fleet.finding(),))
+    with pytest.raises(AirflowFailException):
+        revalidation.conclude(DAG, "r1")
+    qualification.release(DAG, "r1")
+    assert records.get_node(NODE).state is State.REVALIDATION
+    used = Seen(open=False, ours=True, used_by="job 7 of alice")
+    monkeypatch.setattr(NodeList, "look", lambda self, names: dict.fromkeys(names, used))
+
+    def chosen() -> list[str]:
+        return [each.node for each in choose(**known(records.list_nodes(), datetime.datetime.now(datetime.UTC))).chosen]
+
+    assert chosen() == [NODE]
+    with pytest.raises(AirflowSkipException):
+        revalidation.claim(DAG, "r2", {"node": NODE, "level": "demo"})
+    assert chosen() == []
+
+
+def test_no_job_is_ended_for_corrupted_data_that_a_person_waived(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_production()
+    fleet.fail(NODE, "bad", fleet.finding(metric="gemm_mismatches"))
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        move(NODE, state, "Ada", "repaired")
+    (found,) = {each.finding.id for each in records.open_findings(NODE)}
+    until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=30)
+    records.waive_finding(found, until, "Ada", "the probe was wrong")
+    fleet.qualify(NODE, "again")
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
+    ended: list[str] = []
+    monkeypatch.setattr(NodeList, "end_jobs", lambda self, name: ended.append(name) or [])
+    move(NODE, State.QUARANTINE, "Ada", "noise")
+    assert "muster: noise" in line(nodes)
+    assert ended == []
