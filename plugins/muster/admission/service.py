@@ -15,14 +15,13 @@ from collections.abc import Collection, Iterable, Mapping
 
 from muster import records
 from muster.admission.backend import TEST_PREFIX, VERIFY, AdmissionBackend, Allocation, Mark, PreemptibleTests, Seen
-from muster.admission.clusters import backend_of
+from muster.admission.clusters import UNREADABLE, ask, backend_of, unreadable
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown
 from muster.lifecycle.selection import Idle
 from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, SERVING, State
 from muster.records import NodeRecord, PlaceRecord
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
 from muster_criteria.model import Severity
-from muster_criteria.text import one_line
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +30,6 @@ ROUNDS = 3
 
 BROKEN = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA})
 """States of nodes that are drained again if their scheduler shows them open."""
-
-UNREADABLE = (LookupError, TypeError, ValueError, AttributeError)
-"""What a backend raises over an answer that lacks what it should have: one such node must not stop all others."""
 
 _SECOND = datetime.timedelta(seconds=1)
 """Schedulers record the second in which a node was created."""
@@ -106,7 +102,7 @@ def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> d
     found: dict[str, Seen] = {}
     for cluster, names in by_cluster.items():
         try:
-            seen = _ask(cluster, names)
+            seen = ask(cluster, names)
         except MusterError as error:
             if unanswered is None:
                 raise
@@ -114,18 +110,6 @@ def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> d
             continue
         found |= {names[name]: each for name, each in seen.items()}
     return found
-
-
-def _ask(cluster: str, names: Collection[str]) -> Mapping[str, Seen]:
-    """Returns the nodes as the cluster shows them, by name there. Raises MusterError, also if it cannot be read."""
-    try:
-        return backend_of(cluster).look(names)
-    except UNREADABLE as error:
-        raise SchedulerDown(_unreadable(cluster, error)) from error
-
-
-def _unreadable(cluster: str, error: Exception) -> str:
-    return f"{cluster} answered what Muster cannot read: {type(error).__name__} {one_line(str(error))[:200]}"
 
 
 def take_for_test(node: str, run: str, why: str) -> None:
@@ -267,7 +251,7 @@ def _carry_out(change: PlaceRecord) -> str:
         return str(error)
     except UNREADABLE as error:
         log.exception("%s: its change in %s waits", change.node, change.cluster)
-        return _unreadable(change.cluster, error)
+        return unreadable(change.cluster, error)
     return ""
 
 
@@ -314,7 +298,7 @@ def _down_after(trouble: str, place: PlaceRecord) -> set[str]:
     """Returns the place's cluster if it does not answer at all, asked only after ``trouble`` with it."""
     try:
         if trouble:
-            _ask(place.cluster, [place.name])
+            ask(place.cluster, [place.name])
     except MusterError:
         return {place.cluster}
     return set()
@@ -329,7 +313,7 @@ def _differences(places: Iterable[PlaceRecord], down: Collection[str]) -> Iterab
             yield f"{cluster} does not answer"
             continue
         try:
-            seen = _ask(cluster, {place.name for place in members})
+            seen = ask(cluster, {place.name for place in members})
         except MusterError as error:
             yield f"{cluster}: {error}"
             continue
@@ -410,6 +394,8 @@ def difference_of(place: PlaceRecord, seen: Seen | None) -> str:
         return ""
     if place.wanted == records.ADMITTED and not seen.open:
         return f"it is admitted, and closed in {place.cluster}: {seen.foreign or 'by Muster'}"
+    if not place.wanted and seen.ours:
+        return f"it serves in shadow mode, and {place.cluster} shows it closed by Muster: verify it, or open it there"
     if place.wanted == records.WITHDRAWN and seen.open:
         return f"it is in {place.state}, and open in {place.cluster}"
     return ""

@@ -103,12 +103,12 @@ def test_a_cordon_between_our_look_and_our_change_stays(backend: AdmissionBacken
     assert condition(kubernetes)["status"] == "False"
 
 
-@pytest.mark.parametrize("tested", ["before", "after"])
+@pytest.mark.parametrize(("tested", "why"), [("before", "ECC?"), ("after", "ECC?"), ("after", "")])
 def test_a_requested_test_opens_the_node_if_it_began_after_the_cordon(
-    backend: AdmissionBackend, kubernetes: Cluster, tested: str
+    backend: AdmissionBackend, kubernetes: Cluster, tested: str, why: str
 ) -> None:
     kubernetes.write(
-        "n0", "kubectl-cordon", {"spec": {"unschedulable": True}, "metadata": {"annotations": {REQUEST: "ECC?"}}}
+        "n0", "kubectl-cordon", {"spec": {"unschedulable": True}, "metadata": {"annotations": {REQUEST: why}}}
     )
     since = seen(backend).foreign_since
     assert since

@@ -236,7 +236,8 @@ def test_a_node_in_shadow_mode_is_left_alone_until_it_is_verified(nodes: Path) -
     records.place_on_scheduler(NODE, "alpha", THERE, "Ada", "rack 1")
     nodes.write_text(f"{THERE} # muster: from before\n")
     records.withdraw_for_test(NODE, "revalidation")
-    service.reconcile()
+    (difference,) = service.reconcile()
+    assert "shadow mode" in difference
     assert line(nodes).endswith("from before")
     records.verify_node(NODE, "Ada", "acceptance protocol 12")
     service.reconcile()
