@@ -613,3 +613,13 @@ def test_no_job_is_ended_for_corrupted_data_that_a_person_waived(nodes: Path, mo
     move(NODE, State.QUARANTINE, "Ada", "noise")
     assert "muster: noise" in line(nodes)
     assert ended == []
+
+
+def test_a_test_that_a_person_forces_on_an_open_node_is_not_preempted(nodes: Path) -> None:
+    in_production()
+    lease = fleet.begin(NODE, "forced", forced="asked by its user")
+    fleet.do_stage(lease, "intake", Verdict.INCONCLUSIVE)
+    assert line(nodes) == THERE
+    with pytest.raises(AirflowFailException):
+        qualification.conclude(lease.dag_id, lease.run_id)
+    assert records.get_run(lease.dag_id, lease.run_id).verdict is Verdict.INCONCLUSIVE
