@@ -5,7 +5,6 @@ The scheduler is the worked example of docs/extending.md, whose list is a file: 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 from collections.abc import Callable, Collection
@@ -13,43 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import records
 from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.entry import move
-from muster.admission.idle_fleet import known
 from muster.cli.check import of_controller
-from muster.errors import BadScheduler, IllegalMove, LeftAlone, MusterError, Preempted, SchedulerDown
-from muster.integration import closing
-from muster.lifecycle.selection import choose
+from muster.errors import BadScheduler, IllegalMove, MusterError, SchedulerDown
 from muster.lifecycle.transitions import STAGES, State
-from muster.operators import claims, provisional, qualification, revalidation
+from muster.operators import provisional
 from muster.records import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet
+from tests.muster.admission.listed import NODE, THERE, in_production, line, placed
 from tests.support.node_list import NodeList
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
-
-NODE, THERE = "gpu-0001", "r1n1"
-DAG = "node_revalidation"
-
-
-def placed(node: str = NODE, there: str = THERE) -> None:
-    records.add_node(fleet.new_node(node))
-    records.place_on_scheduler(node, "alpha", there, "Ada", "rack 1")
-
-
-def in_production() -> None:
-    placed()
-    fleet.qualify()
-    move(NODE, State.PRODUCTION, "Ada", "needed now")
-
-
-def line(nodes: Path, there: str = THERE) -> str:
-    return next(each for each in nodes.read_text().splitlines() if each.split(" ")[0] == there)
 
 
 def test_a_new_node_is_closed_until_it_is_admitted(nodes: Path) -> None:
@@ -308,203 +286,6 @@ def test_the_test_job_of_a_cluster_that_left_the_settings_does_not_stop_the_othe
     assert place.test_job, "it is ended once the cluster is back"
 
 
-class Jobs:
-    """Test jobs of the list: each runs from its begin to its end. ``ended``: in order."""
-
-    def __init__(self) -> None:
-        self.running: dict[str, str] = {}
-        self.ended: list[str] = []
-        self.down = False
-        self.asked = 0
-
-    def check(self) -> None: ...
-
-    def begin(self, node: str, job: str) -> None:
-        self.running[job] = node
-        assert list(self.running.values()).count(node) == 1
-
-    def step(self, job: str) -> tuple[str, ...] | None:
-        return ("step", job) if job in self.running else None
-
-    def end(self, job: str) -> None:
-        self.asked += 1
-        if self.down:
-            raise SchedulerDown("it does not answer")
-        self.ended += [job] if self.running.pop(job, "") else []
-
-
-@pytest.fixture
-def jobs(monkeypatch: pytest.MonkeyPatch) -> Jobs:
-    """Idle nodes of the list are tested as jobs."""
-    found = Jobs()
-    monkeypatch.setattr(NodeList, "tests", found)
-    return found
-
-
-def revalidate(run: str = "r1") -> records.LeaseRecord:
-    lease = records.acquire_lease(NODE, DAG, run)
-    service.take_for_test(NODE, f"node_revalidation {run}", "revalidation")
-    records.begin_run(DAG, run, NODE, "short", "idle")
-    return lease
-
-
-def test_a_node_that_its_test_job_leaves_in_revalidation_is_closed_when_the_run_is_over(
-    nodes: Path, jobs: Jobs
-) -> None:
-    in_production()
-    lease = revalidate()
-    assert jobs.running
-    fleet.do_stage(lease, "intake", Verdict.INCONCLUSIVE, findings=(fleet.finding(),))
-    with pytest.raises(AirflowFailException):
-        revalidation.conclude(DAG, "r1")
-    assert (records.get_node(NODE).state, line(nodes)) == (State.REVALIDATION, THERE)
-    qualification.release(DAG, "r1")
-    assert "muster:" in line(nodes)
-
-
-@pytest.mark.parametrize("closed", [False, True])
-def test_a_node_in_shadow_mode_is_tested_only_while_another_keeps_it_closed(nodes: Path, closed: bool) -> None:
-    """Muster closes none of these."""
-    records.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node())])
-    records.place_on_scheduler(NODE, "alpha", THERE, "Ada", "rack 1")
-    if closed:
-        nodes.write_text(f"{THERE} # alice: muster:verify\n")
-    before = nodes.read_text()
-    with contextlib.nullcontext() if closed else pytest.raises(LeftAlone):
-        service.withdraw_for_test(NODE, "revalidation r1")
-    assert nodes.read_text() == before
-
-
-@pytest.mark.parametrize("down", [False, True])
-def test_a_test_job_that_was_left_is_ended_before_another_begins(nodes: Path, jobs: Jobs, down: bool) -> None:
-    in_production()
-    revalidate()
-    (left,) = jobs.running
-    records.release_leases(DAG, "r1", "its process died")
-    jobs.down = down
-    if down:
-        with pytest.raises(SchedulerDown):
-            revalidate("r2")
-        assert jobs.running == {left: THERE}
-        return
-    revalidate("r2")
-    revalidate("r2")
-    assert jobs.ended == [left]
-    assert service.step_of_test(NODE)[1] in jobs.running
-
-
-@pytest.mark.parametrize("down", [False, True])
-def test_a_test_job_that_was_left_is_ended_before_a_qualification(nodes: Path, jobs: Jobs, down: bool) -> None:
-    """Else the qualification would run as a step of it, and end with it."""
-    in_production()
-    revalidate()
-    (left,) = jobs.running
-    records.release_leases(DAG, "r1", "its process died")
-    jobs.down = down
-    with pytest.raises(SchedulerDown) if down else contextlib.nullcontext():
-        claims.refuse_in_use([NODE], None)
-    assert jobs.ended == ([] if down else [left])
-    place = records.scheduler_place(NODE)
-    assert place
-    assert place.test_job == (left if down else "")
-
-
-@pytest.mark.parametrize("by", ["conclude", "claim", "reconcile", "release"])
-def test_the_end_of_one_run_leaves_the_job_of_the_next(
-    nodes: Path, jobs: Jobs, by: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second run takes the node just after the first one's lease ended, or was found to have ended."""
-    in_production()
-    revalidate()
-
-    if by == "release":
-        released = closing.release
-
-        def release(*given: str) -> list[str]:
-            freed = released(*given)
-            revalidate("r2")
-            return freed
-
-        monkeypatch.setattr(closing, "release", release)
-        qualification.release(DAG, "r1")
-    else:
-        records.release_leases(DAG, "r1", "its process died")
-    if by == "reconcile":
-        live = records.live_leases
-
-        def live_leases() -> list[records.LeaseRecord]:
-            found = live()
-            monkeypatch.setattr(records, "live_leases", live)
-            revalidate("r2")
-            return found
-
-        monkeypatch.setattr(records, "live_leases", live_leases)
-        service.reconcile()
-    elif by != "release":
-        revalidate("r2")
-    if by == "conclude":
-        with pytest.raises(AirflowFailException):
-            revalidation.conclude(DAG, "r1")
-    elif by == "claim":
-        monkeypatch.setattr(service, "in_use", lambda node: "")
-        monkeypatch.setattr(claims, "controller_ready", lambda: None)
-        with pytest.raises(AirflowSkipException):
-            revalidation.claim(DAG, "r1", {"node": NODE, "level": "demo"})
-    place = records.scheduler_place(NODE)
-    assert place
-    assert list(jobs.running) == [place.test_job]
-
-
-@pytest.mark.parametrize("when", ["before its first stage", "after a stage"])
-def test_no_step_of_a_test_runs_on_an_open_node_once_its_job_was_ended(nodes: Path, jobs: Jobs, when: str) -> None:
-    in_production()
-    lease = revalidate()
-    if when == "after a stage":
-        fleet.do_stage(lease, "intake")
-        assert service.step_of_test(NODE)
-    assert service.end_test(NODE) == ""
-    records.begin_stage(DAG, "r1", "burn_in" if when == "after a stage" else "intake")
-    with pytest.raises(Preempted):
-        service.step_of_test(NODE)
-    assert line(nodes) == THERE, "an idle test never drains"
-    assert service.preempted(NODE)
-    with pytest.raises(AirflowFailException):
-        revalidation.conclude(DAG, "r1")
-    qualification.release(DAG, "r1")
-    assert (records.get_node(NODE).state, line(nodes)) == (State.PRODUCTION, THERE)
-    place = records.scheduler_place(NODE)
-    assert place
-    assert not place.preempted
-
-
-def test_no_stage_runs_on_a_node_that_somebody_opened_during_its_test(nodes: Path) -> None:
-    in_production()
-    revalidate()
-    records.begin_stage(DAG, "r1", "intake")
-    assert service.step_of_test(NODE) == ()
-    nodes.write_text(f"{THERE}\n")
-    with pytest.raises(Preempted):
-        service.step_of_test(NODE)
-    records.release_leases(DAG, "r1", "its process died")
-    revalidate("r2")
-    assert "muster:" in line(nodes)
-    assert not service.preempted(NODE)
-
-
-@pytest.mark.parametrize("there", ["open", "closed by another", "away"])
-def test_no_stage_runs_before_the_withdrawal_of_its_node_is_confirmed(nodes: Path, there: str) -> None:
-    """As of a qualification that takes a node in service."""
-    in_production()
-    nodes.write_text(f"{THERE} # alice: fan\n" if there == "closed by another" else f"{THERE}\n")
-    fleet.begin(NODE, "again")
-    if there == "away":
-        nodes.rename(nodes.with_suffix(".away"))
-    records.begin_stage(fleet.DAG, "again", "intake")
-    refused = {"open": Preempted, "away": SchedulerDown}
-    with pytest.raises(refused[there]) if there in refused else contextlib.nullcontext():
-        assert service.step_of_test(NODE) == ()
-
-
 @pytest.mark.parametrize("leased", [False, True])
 def test_a_place_stays_while_a_run_tests_its_node(nodes: Path, leased: bool) -> None:
     placed()
@@ -562,42 +343,6 @@ def test_a_cluster_that_shows_what_cannot_be_read_stops_no_other(nodes: Path, mo
     assert (place.waits, bool(place.last_error)) == (True, True)
 
 
-def test_a_cluster_that_is_down_is_asked_to_end_one_test_job_only(nodes: Path, jobs: Jobs) -> None:
-    """Each question takes its whole deadline, and the changes of other clusters wait behind it."""
-    placed()
-    placed("gpu-0002", "r1n2")
-    for node in (NODE, "gpu-0002"):
-        records.note_test_job(node, f"{TEST_PREFIX}{node}")
-    jobs.down, jobs.asked = True, 0
-    nodes.rename(nodes.with_suffix(".away"))
-    service.reconcile()
-    assert jobs.asked == 1
-
-
-def test_a_node_that_waits_in_revalidation_and_is_in_use_leaves_the_others_their_turn(
-    nodes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A user's job may run on it for days."""
-    monkeypatch.setattr(claims, "controller_ready", lambda: None)
-    in_production()
-    lease = revalidate()
-    fleet.do_stage(lease, "intake", Verdict.INCONCLUSIVE, findings=(fleet.finding(),))
-    with pytest.raises(AirflowFailException):
-        revalidation.conclude(DAG, "r1")
-    qualification.release(DAG, "r1")
-    assert records.get_node(NODE).state is State.REVALIDATION
-    used = Seen(open=False, ours=True, used_by="job 7 of alice")
-    monkeypatch.setattr(NodeList, "look", lambda self, names: dict.fromkeys(names, used))
-
-    def chosen() -> list[str]:
-        return [each.node for each in choose(**known(records.list_nodes(), datetime.datetime.now(datetime.UTC))).chosen]
-
-    assert chosen() == [NODE]
-    with pytest.raises(AirflowSkipException):
-        revalidation.claim(DAG, "r2", {"node": NODE, "level": "demo"})
-    assert chosen() == []
-
-
 def test_no_job_is_ended_for_corrupted_data_that_a_person_waived(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_production()
     fleet.fail(NODE, "bad", fleet.finding(metric="gemm_mismatches"))
@@ -613,13 +358,3 @@ def test_no_job_is_ended_for_corrupted_data_that_a_person_waived(nodes: Path, mo
     move(NODE, State.QUARANTINE, "Ada", "noise")
     assert "muster: noise" in line(nodes)
     assert ended == []
-
-
-def test_a_test_that_a_person_forces_on_an_open_node_is_not_preempted(nodes: Path) -> None:
-    in_production()
-    lease = fleet.begin(NODE, "forced", forced="asked by its user")
-    fleet.do_stage(lease, "intake", Verdict.INCONCLUSIVE)
-    assert line(nodes) == THERE
-    with pytest.raises(AirflowFailException):
-        qualification.conclude(lease.dag_id, lease.run_id)
-    assert records.get_run(lease.dag_id, lease.run_id).verdict is Verdict.INCONCLUSIVE
