@@ -47,7 +47,8 @@ def forecast(
     """Returns the tests that start within ``hours``, and by node why each other is not tested.
 
     It assumes that nodes which are idle now stay idle, that each test takes its minutes and passes, and that the runs
-    which hold nodes now end after the minutes of a whole test. ``closed_at``: returns why no test starts at a time.
+    which hold nodes now end after the minutes of a whole test. It plans one test of a node, and none of those that were
+    tested just now. ``closed_at``: returns why no test starts at a time.
     """
     from muster.lifecycle import hazard  # brings numpy
 

@@ -227,3 +227,14 @@ def test_a_test_that_a_person_forces_on_an_open_node_is_not_preempted(nodes: Pat
     with pytest.raises(AirflowFailException):
         qualification.conclude(lease.dag_id, lease.run_id)
     assert records.get_run(lease.dag_id, lease.run_id).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_preemption_costs_nothing_also_where_the_run_was_not_concluded(nodes: Path, jobs: Jobs) -> None:
+    in_production()
+    fleet.do_stage(revalidate(), "intake", Verdict.INCONCLUSIVE)
+    jobs.running.clear()
+    assert service.preempted(NODE)
+    closing.release(DAG, "r1", "its run was gone")
+    node = records.get_node(NODE)
+    assert (node.state, node.inconclusive) == (State.PRODUCTION, 0)
+    assert records.get_run(DAG, "r1").verdict is Verdict.SKIPPED
