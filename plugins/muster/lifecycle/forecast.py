@@ -89,7 +89,8 @@ class _Line:
         self._rest: Iterator[Entry] = ((rank, *each) for rank, each in enumerate(order))
         self._room, self._signs = room, signs
         self._next = next(self._rest, None)
-        self._held: dict[tuple[str, str], list[Entry]] = collections.defaultdict(list)
+        # By limit, of what, and the SKU, since each has canaries of its own.
+        self._held: dict[tuple[str, str, str], list[Entry]] = collections.defaultdict(list)
 
     def begin(self) -> Iterator[Entry]:
         """Yields the nodes whose tests begin now, and counts them: those that ``choose`` would choose, in its order."""
@@ -103,9 +104,10 @@ class _Line:
                 behind, entry = None, self._next
             _, node, _ = entry
             sign = self._signs.get(node.name, NO_SIGNS)
-            barrier = self._room.barrier(node, sign)
-            if barrier is not None and barrier[0] == FULL:
+            found = self._room.barrier(node, sign)
+            if found is not None and found[0] == FULL:
                 return
+            barrier = (*found, node.sku) if found else None
             if behind is None:
                 self._next = next(self._rest, None)
             elif barrier != behind:
@@ -120,8 +122,8 @@ class _Line:
 
     def left(self) -> Iterator[tuple[NodeRecord, str]]:
         """Yields the other nodes, each with the limit that it met, "" if it met none but the share."""
-        for limit, held in self._held.items():
-            yield from ((node, self._room.why(node, *limit)) for _, node, _ in held)
+        for (limit, of, _), held in self._held.items():
+            yield from ((node, self._room.why(node, limit, of)) for _, node, _ in held)
         if self._next:
             yield self._next[1], ""
         yield from ((node, "") for _, node, _ in self._rest)
