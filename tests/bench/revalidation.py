@@ -22,6 +22,7 @@ from muster.lifecycle.forecast import forecast
 from muster.lifecycle.selection import Idle, Limits, Signs, by_urgency
 from muster.lifecycle.transitions import State
 from muster.records import NodeRecord
+from muster.records.fleet.trends import IMAGE_RATIO_MAX
 from muster_criteria.sku_files.programme import STAGES
 
 YEAR_H, STEP_H, MONTH_H = 24 * 365, 2, 24 * 30
@@ -34,6 +35,13 @@ TESTED_SHARE = 0.004
 PLAN_S = 2.0
 """The plan of a day takes no longer."""
 RACK = 8
+IMAGES = 6
+WARNED = np.array([0.5, 0.5, 0.5, 0.5, 0.0])
+"""The share of the defects of each group that show before they begin, for ``WARNED_H`` hours on average: counters of
+memory and of links rise, figures of compute and of cooling slide. Corrupted data comes without."""
+WARNED_H = 24 * 10
+COUNTERS = (1, 2)
+"""The groups of ``WARNED`` that counters show, ``ecc`` and ``links``."""
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
 
 
@@ -79,8 +87,14 @@ class World:
         self.age_h = draw.uniform(0.0, 3 * YEAR_H, self.nodes)
         self.since = draw.uniform(0.0, 7 * 24.0, self.nodes)[:, None] * np.ones(len(STAGES))
         self.defects = np.zeros((self.nodes, len(hazard.GROUPS)), dtype=bool)
+        self.brewing = np.zeros_like(self.defects)
+        self.unread = np.zeros((self.nodes, len(COUNTERS)), dtype=bool)  # counters that rose since the last test
+        self.sliding = np.zeros(self.nodes)
+        self.image = draw.integers(0, IMAGES, self.nodes)
+        self.image_hazard = np.exp(draw.normal(0.0, 0.5, IMAGES))[self.image]
         self.xids = np.zeros((self.nodes, MONTH_H // STEP_H))
         self.repairs = np.zeros((self.nodes, MONTH_H // STEP_H))
+        self.risen = np.zeros((self.nodes, len(COUNTERS), MONTH_H // STEP_H))
         self.hidden_h = 0.0
         self.tested_minutes = 0.0
 
@@ -89,16 +103,26 @@ class World:
         repaired = self.repairs.sum(axis=1)
         racks = np.arange(self.nodes) // RACK
         beside = np.bincount(racks, weights=repaired > 0)[racks] - (repaired > 0)
-        unseen = np.zeros(self.nodes)  # signs that this world does not have
-        seen = (self.xids.sum(axis=1), repaired, beside, unseen, unseen, unseen, np.ones(self.nodes))
+        failed, usual = repaired > 0, (repaired > 0).mean()
+        of_image, members = np.bincount(self.image, failed, IMAGES), np.bincount(self.image, minlength=IMAGES)
+        ratio = (of_image[self.image] - failed + 1) / ((members[self.image] - 1) * usual + 1)  # as records.trends
+        risen = self.risen.sum(axis=2).T
+        seen = (self.xids.sum(axis=1), repaired, beside, *risen, self.sliding, np.clip(ratio, 1.0, IMAGE_RATIO_MAX))
         return hazard.Facts(self.since, self.age_h / 24.0, *seen)
 
     def advance(self, step: int) -> None:
         """Let time pass: defects arise, more in young and frail nodes; those of GPUs and memory show XIDs at times."""
         young = 1.0 + 2.0 * np.exp(-self.age_h / (24.0 * 60))
-        rate = (self.frailty * young)[:, None] * self.hazards * STEP_H
-        self.defects |= self.rng.random(self.defects.shape) < -np.expm1(-rate)
+        rate = (self.frailty * young * self.image_hazard)[:, None] * self.hazards * STEP_H
+        arises, begins = (self.rng.random(self.defects.shape) < -np.expm1(-each) for each in (rate, STEP_H / WARNED_H))
+        warns = self.rng.random(self.defects.shape) < WARNED
+        begins &= self.brewing
+        self.defects |= (arises & ~warns) | begins
+        self.brewing = (self.brewing & ~begins) | (arises & warns)
         at = step % self.xids.shape[1]
+        noisy = self.rng.random(self.unread.shape) < 2e-5 * STEP_H
+        self.unread |= noisy | self.brewing[:, COUNTERS] | self.defects[:, COUNTERS]
+        self.risen[:, :, at] = 0.0
         noise = self.rng.random(self.nodes) < 2e-5 * STEP_H
         self.xids[:, at] = noise | (self.defects[:, :2].any(axis=1) & (self.rng.random(self.nodes) < 4e-3 * STEP_H))
         self.repairs[:, at] = 0.0
@@ -108,8 +132,14 @@ class World:
 
     def test(self, node: int, stages: Sequence[str], step: int) -> None:
         """Test one node: each stage finds each defect with its true chance; a node with a finding is repaired."""
+        slides = self.brewing[node] | self.defects[node]
         for stage in stages:
             place = STAGES.index(stage)
+            if stage == "intake":
+                self.risen[node, :, step % self.risen.shape[2]] += self.unread[node]
+                self.unread[node] = False
+            elif stage == "performance":
+                self.sliding[node] = slides[0] + slides[3] + (self.rng.random() < 0.01)
             found = self.defects[node] & (self.rng.random(len(hazard.GROUPS)) < self.chances[:, place])
             self.since[node, place] = 0.0
             if found.any():
@@ -125,7 +155,12 @@ Strategy = Callable[[World, np.ndarray[tuple[int], np.dtype[np.int64]]], list[tu
 
 def by_worth(world: World, idle: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[tuple[int, tuple[str, ...]]]:
     """The product's order."""
-    facts = world.facts()
+    return _by_worth(world.facts(), idle)
+
+
+def _by_worth(
+    facts: hazard.Facts, idle: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> list[tuple[int, tuple[str, ...]]]:
     worth = hazard.worth(
         hazard.Facts(*(getattr(facts, field.name)[idle] for field in dataclasses.fields(facts))), MINUTES
     )
@@ -133,6 +168,13 @@ def by_worth(world: World, idle: np.ndarray[tuple[int], np.dtype[np.int64]]) -> 
     overdue = oldest >= 7 * 24.0
     order = by_urgency(idle, oldest, worth.score, np.zeros_like(overdue), overdue)
     return [(int(idle[at]), hazard.subsets()[0 if overdue[at] else worth.stages[at]]) for at in order]
+
+
+def without_trends(world: World, idle: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[tuple[int, tuple[str, ...]]]:
+    """The product's order, blind to counters, sliding figures and images."""
+    seen = world.facts()
+    none = np.zeros(world.nodes)
+    return _by_worth(dataclasses.replace(seen, ecc=none, links=none, sliding=none, image=none + 1.0), idle)
 
 
 def stalest(world: World, idle: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[tuple[int, tuple[str, ...]]]:
@@ -174,12 +216,15 @@ def main() -> int:
     print(f"{given.nodes} nodes planned in {took:.2f} s; a year of {few} nodes, simulated, seed {given.seed}\n")
     print("| strategy | hidden defect-hours | test minutes |\n|---|--:|--:|")
     hours = {}
-    for name, strategy in (("worth", by_worth), ("stalest", stalest), ("random", at_random)):
+    strategies = {"worth": by_worth, "stalest": stalest, "random": at_random, "blind": without_trends}
+    for name, strategy in strategies.items():
         world = year(few, given.seed, strategy)
         hours[name] = world.hidden_h
         print(f"| {name} | {world.hidden_h:,.0f} | {world.tested_minutes:,.0f} |", flush=True)
     ratios = {f"to_{name}": round(hours["worth"] / hours[name], 3) for name in ("stalest", "random")}
-    print(json.dumps({"nodes": given.nodes, "plan_seconds": round(took, 2), "hidden_defect_hours_ratio": ratios}))
+    blind = {"hidden_defect_hours_ratio_to_planner_without_trends": round(hours["worth"] / hours["blind"], 3)}
+    figures = {"nodes": given.nodes, "plan_seconds": round(took, 2), "hidden_defect_hours_ratio": ratios}
+    print(json.dumps(figures | blind))
     return int(max(ratios.values()) >= 1.0 or took > PLAN_S)
 
 

@@ -252,6 +252,8 @@ def running() -> Iterator[Cluster]:
                     raise Refused(429, "too many requests", Retry_After="3600")
                 if mood == "500":
                     raise Refused(500, "etcdserver: request timed out")
+                if mood == "409":
+                    raise Refused(409, "Operation cannot be fulfilled")
                 if mood == "410":
                     raise Refused(410, "The provided continue parameter is too old")
                 if mood == "another writes first" and self.command == "PATCH":

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pydantic
 
-from muster.admission.backend import AdmissionBackend
+from muster.admission.backend import AdmissionBackend, Seen
 from muster.admission.kubernetes import Kubernetes, KubernetesSettings
 from muster.admission.records_only import RecordsOnly
 from muster.admission.slurm import Slurm, SlurmSettings
 from muster.admission.webhook import Webhook, WebhookSettings
-from muster.errors import BadScheduler, BadSettings
+from muster.errors import BadScheduler, BadSettings, SchedulerDown
 from muster.settings import settings
+from muster_criteria.text import one_line
 
 KINDS: dict[str, tuple[type[pydantic.BaseModel], Callable[[Any], AdmissionBackend]]] = {
     "slurm": (SlurmSettings, Slurm),
@@ -45,10 +46,26 @@ def backend_of(cluster: str) -> AdmissionBackend:
         raise BadSettings(f"MUSTER_SCHEDULERS: {cluster}.{where} cannot be used: {first['msg']}") from None
 
 
+UNREADABLE = (LookupError, TypeError, ValueError, AttributeError)
+"""What a backend raises over an answer that lacks what it should have: one such node must not stop all others."""
+
+
+def unreadable(cluster: str, error: Exception) -> str:
+    """Returns the sentence for an error of UNREADABLE."""
+    return f"{cluster} answered what Muster cannot read: {type(error).__name__} {one_line(str(error))[:200]}"
+
+
+def ask(cluster: str, names: Collection[str]) -> Mapping[str, Seen]:
+    """Returns the nodes as the cluster shows them, by name there. Raises MusterError, also if it cannot be read."""
+    try:
+        return backend_of(cluster).look(names)
+    except UNREADABLE as error:
+        raise SchedulerDown(unreadable(cluster, error)) from error
+
+
 def check(cluster: str, names: Collection[str]) -> None:
     """Raise BadScheduler unless the cluster knows the nodes and jobs preempt its tests, SchedulerDown, BadSettings."""
-    backend = backend_of(cluster)
-    seen = backend.look(names)
+    backend, seen = backend_of(cluster), ask(cluster, names)
     for name in names:
         if name not in seen:
             raise BadScheduler(f"{cluster} does not know a node {name!r}: give the name that its scheduler uses")

@@ -178,7 +178,8 @@ class Kubernetes:
         foreign = []
         if cordoned and manager != MANAGER:
             request = (metadata.get("annotations") or {}).get(REQUEST)
-            foreign.append(f"cordoned by {manager or 'somebody'}" + (f": {VERIFY} {request}" if request else ""))
+            wanted = "" if request is None else f": {VERIFY} {request}".rstrip()
+            foreign.append(f"cordoned by {manager or 'somebody'}{wanted}")
         closing = [taint["key"] for taint in taints if taint["key"] in self._chosen.closing_taints]
         if closing:
             # No test that somebody requested opens what a taint of theirs closes.
@@ -244,7 +245,8 @@ def _manager_of_cordon(metadata: dict[str, Any]) -> tuple[str, datetime.datetime
     """Returns who set ``spec.unschedulable`` and when, as the API server recorded it; ("", None) if it did not."""
     for entry in metadata.get("managedFields") or []:
         if "f:unschedulable" in ((entry.get("fieldsV1") or {}).get("f:spec") or {}):
-            return entry.get("manager", ""), pydantic.TypeAdapter(datetime.datetime).validate_python(entry["time"])
+            since = pydantic.TypeAdapter(datetime.datetime | None).validate_python(entry.get("time"))
+            return entry.get("manager", ""), since
     return "", None
 
 

@@ -42,7 +42,7 @@ class KubernetesLogin(pydantic.BaseModel):
     kube_config_path: str = ""
 
 
-class Changed(Exception):
+class Changed(SchedulerDown):
     """The object was changed between its reading and our change, or exists already (409)."""
 
 
@@ -160,7 +160,7 @@ class Api:
             except (OpenApiException, urllib3.exceptions.HTTPError, OSError) as error:
                 raise SchedulerDown(f"Kubernetes did not answer: {one_line(str(error))[:300]}") from None
             if status == _CONFLICT:
-                raise Changed
+                raise Changed(f"Kubernetes answered {status}: {_message(body)}")
             if status == _NOT_FOUND and absent:
                 return None
             if status == _TOO_MANY:

@@ -37,6 +37,8 @@ class Runner:
             raise BadScheduler(
                 f"there is no {command[0]} on this machine: install the scheduler's commands, or name a login node"
             ) from None
+        except OSError as error:
+            raise SchedulerDown(f"{name!r} cannot be run: {error.strerror}") from None
         if done.rc != 0 or done.truncated:
             raise SchedulerDown(f"{name!r} failed: {done.complaint}")
         return done.out

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from muster import records
 from muster.admission.backend import TEST_PREFIX, VERIFY, AdmissionBackend, Allocation, Mark, PreemptibleTests, Seen
-from muster.admission.clusters import backend_of
+from muster.admission.clusters import UNREADABLE, ask, backend_of, unreadable
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown
 from muster.lifecycle.selection import Idle
 from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, SERVING, State
@@ -102,7 +102,7 @@ def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> d
     found: dict[str, Seen] = {}
     for cluster, names in by_cluster.items():
         try:
-            seen = backend_of(cluster).look(names)
+            seen = ask(cluster, names)
         except MusterError as error:
             if unanswered is None:
                 raise
@@ -249,6 +249,9 @@ def _carry_out(change: PlaceRecord) -> str:
             _end_corrupted_jobs(change, backend)
     except MusterError as error:
         return str(error)
+    except UNREADABLE as error:
+        log.exception("%s: its change in %s waits", change.node, change.cluster)
+        return unreadable(change.cluster, error)
     return ""
 
 
@@ -256,7 +259,7 @@ def _end_corrupted_jobs(change: PlaceRecord, backend: AdmissionBackend) -> None:
     """End users' jobs on a node in quarantine for corrupted data, where the cluster's settings want it; name each."""
     if backend.end_jobs is None or change.state is not State.QUARANTINE:
         return
-    found = [each.finding for each in records.open_findings(change.node)]
+    found = [each.finding for each in records.open_findings(change.node) if not each.finding.waived]
     if not any(each.metric in CORRUPTION and each.severity is Severity.CRITICAL for each in found):
         return
     for job in backend.end_jobs(change.name):
@@ -282,20 +285,23 @@ def reconcile() -> list[str]:
     places = records.scheduler_places()  # before the leases: a run that begins now has another job
     leased = {lease.node for lease in records.live_leases()}
     for place in places:
-        if place.test_job and place.node not in leased:
-            end_test(place.node, place.test_job)  # its run is over, or its process died
+        # Its run is over, or its process died.
+        if place.test_job and place.node not in leased and place.cluster not in down:
+            down |= _down_after(end_test(place.node, place.test_job), place)
     for place in records.scheduler_places(waiting=True):
-        if place.cluster not in down and carry_out(place.node) and _is_down(place.cluster, place.name):
-            down.add(place.cluster)
+        if place.cluster not in down:
+            down |= _down_after(carry_out(place.node), place)
     return [*_differences(records.scheduler_places(), down)]
 
 
-def _is_down(cluster: str, name: str) -> bool:
+def _down_after(trouble: str, place: PlaceRecord) -> set[str]:
+    """Returns the place's cluster if it does not answer at all, asked only after ``trouble`` with it."""
     try:
-        backend_of(cluster).look([name])
+        if trouble:
+            ask(place.cluster, [place.name])
     except MusterError:
-        return True
-    return False
+        return {place.cluster}
+    return set()
 
 
 def _differences(places: Iterable[PlaceRecord], down: Collection[str]) -> Iterable[str]:
@@ -307,7 +313,7 @@ def _differences(places: Iterable[PlaceRecord], down: Collection[str]) -> Iterab
             yield f"{cluster} does not answer"
             continue
         try:
-            seen = backend_of(cluster).look({place.name for place in members})
+            seen = ask(cluster, {place.name for place in members})
         except MusterError as error:
             yield f"{cluster}: {error}"
             continue
@@ -388,6 +394,8 @@ def difference_of(place: PlaceRecord, seen: Seen | None) -> str:
         return ""
     if place.wanted == records.ADMITTED and not seen.open:
         return f"it is admitted, and closed in {place.cluster}: {seen.foreign or 'by Muster'}"
+    if not place.wanted and seen.ours:
+        return f"it serves in shadow mode, and {place.cluster} shows it closed by Muster: verify it, or open it there"
     if place.wanted == records.WITHDRAWN and seen.open:
         return f"it is in {place.state}, and open in {place.cluster}"
     return ""

@@ -56,6 +56,12 @@ class WebhookSettings(pydantic.BaseModel):
     @classmethod
     def _encrypted(cls, url: str) -> str:
         parts = urlsplit(url)
+        try:
+            usable = not url or bool(httpx.URL(url).host)
+        except httpx.InvalidURL:
+            usable = False
+        if not usable:
+            raise ValueError("it is no address")
         if url and not (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)):
             raise ValueError("give an https:// address; http:// is for this machine only")
         return url

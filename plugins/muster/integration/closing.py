@@ -17,7 +17,7 @@ def release(dag_id: str, run_id: str, reason: str) -> list[str]:
 
     A node with a recorded FAIL whose run was not concluded (the task ``conclude`` failed) goes into quarantine first:
     otherwise the run would end INCONCLUSIVE and the node could be qualified again. A node in revalidation whose run
-    has no verdict is treated as after any other INCONCLUSIVE run.
+    has no verdict is treated as after any other INCONCLUSIVE run, or as after a SKIPPED one if it was preempted.
     """
     for lease in records.live_leases():
         if (lease.dag_id, lease.run_id) == (dag_id, run_id):
@@ -36,5 +36,6 @@ def _conclude(dag_id: str, run_id: str, node: str, reason: str) -> None:
         closed = records.finish_run(dag_id, run_id, Verdict.FAIL, headline, node=node)
         log.warning("%s: FAIL: %s (%s); the run was not concluded", node, headline, closed.state_after)
     elif run.ended_at is None and records.get_node(node).state is State.REVALIDATION:
-        headline = f"The run ended without a verdict: {reason}"
-        records.finish_run(dag_id, run_id, Verdict.INCONCLUSIVE, headline, node=node)
+        place = records.scheduler_place(node)
+        verdict = Verdict.SKIPPED if place is not None and place.preempted else Verdict.INCONCLUSIVE
+        records.finish_run(dag_id, run_id, verdict, f"The run ended without a verdict: {reason}", node=node)

@@ -47,7 +47,8 @@ def forecast(
     """Returns the tests that start within ``hours``, and by node why each other is not tested.
 
     It assumes that nodes which are idle now stay idle, that each test takes its minutes and passes, and that the runs
-    which hold nodes now end after the minutes of a whole test. ``closed_at``: returns why no test starts at a time.
+    which hold nodes now end after the minutes of a whole test. It plans one test of a node, and none of those that were
+    tested just now. ``closed_at``: returns why no test starts at a time.
     """
     from muster.lifecycle import hazard  # brings numpy
 
@@ -88,7 +89,8 @@ class _Line:
         self._rest: Iterator[Entry] = ((rank, *each) for rank, each in enumerate(order))
         self._room, self._signs = room, signs
         self._next = next(self._rest, None)
-        self._held: dict[tuple[str, str], list[Entry]] = collections.defaultdict(list)
+        # By limit, of what, and the SKU, since each has canaries of its own.
+        self._held: dict[tuple[str, str, str], list[Entry]] = collections.defaultdict(list)
 
     def begin(self) -> Iterator[Entry]:
         """Yields the nodes whose tests begin now, and counts them: those that ``choose`` would choose, in its order."""
@@ -102,9 +104,10 @@ class _Line:
                 behind, entry = None, self._next
             _, node, _ = entry
             sign = self._signs.get(node.name, NO_SIGNS)
-            barrier = self._room.barrier(node, sign)
-            if barrier is not None and barrier[0] == FULL:
+            found = self._room.barrier(node, sign)
+            if found is not None and found[0] == FULL:
                 return
+            barrier = (*found, node.sku) if found else None
             if behind is None:
                 self._next = next(self._rest, None)
             elif barrier != behind:
@@ -119,8 +122,8 @@ class _Line:
 
     def left(self) -> Iterator[tuple[NodeRecord, str]]:
         """Yields the other nodes, each with the limit that it met, "" if it met none but the share."""
-        for limit, held in self._held.items():
-            yield from ((node, self._room.why(node, *limit)) for _, node, _ in held)
+        for (limit, of, _), held in self._held.items():
+            yield from ((node, self._room.why(node, limit, of)) for _, node, _ in held)
         if self._next:
             yield self._next[1], ""
         yield from ((node, "") for _, node, _ in self._rest)

@@ -60,7 +60,7 @@ def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] =
         unjudged = verdict is Verdict.INCONCLUSIVE and verdict not in {each.verdict for each in judgements}
         if unjudged and (fault := faults().get("")):
             verdict, headline = Verdict.SKIPPED, f"Not tested, for a fault of the controller: {fault}"
-        if verdict is Verdict.INCONCLUSIVE and service.preempted(run.node):
+        if verdict is Verdict.INCONCLUSIVE and not run.forced and service.preempted(run.node):
             verdict, headline = Verdict.SKIPPED, "Preempted: its scheduler took the node back for another job"
         closed = records.finish_run(dag_id, run_id, verdict, headline)
     except (UnknownRun, IllegalMove) as error:

@@ -94,6 +94,8 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> d
         if node.state not in SERVING:
             raise MusterError(f"{name} is in {node.state}, and only nodes in production are revalidated; qualify it")
         if why := service.in_use(node):
+            if node.state is State.REVALIDATION:  # it comes first each time, while a job of a user may run for days
+                records.note_refusal(name, why)
             raise AirflowSkipException(f"{name} is not tested: {why}")
     try:
         with claims.leased([name], dag_id, run_id) as (lease,):

@@ -120,7 +120,7 @@ class MusterStageOperator(RemoteJobOperator):
         for missing in judgement.coverage.missing:
             self.log.warning("not measured: %s", missing)
         last = self._is_last(context)
-        if judgement.verdict is Verdict.INCONCLUSIVE and not last:
+        if judgement.verdict is Verdict.INCONCLUSIVE and not last and not attempt.run.forced:
             last = service.preempted(attempt.node.name)  # the node is a user's by now: no further attempt
         then = outcome.whats_next(judgement.verdict, job_end, last, repeat=bool(judgement.repeat))
         if then is Next.REPEAT:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.admission import clusters
+from tests.muster.admission.listed import Jobs
 from tests.support import kubernetes_server, slurm
 from tests.support.kubernetes import Cluster
 from tests.support.kubernetes import running as running_kubernetes
@@ -95,3 +96,11 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setitem(clusters.KINDS, "node_list", (NodeListSettings, NodeList))
     monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": {"kind": "node_list", "path": str(path)}}))
     return path
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> Jobs:
+    """Idle nodes of the list are tested as jobs."""
+    found = Jobs()
+    monkeypatch.setattr(NodeList, "tests", found)
+    return found

@@ -105,12 +105,12 @@ def test_a_cordon_between_our_look_and_our_change_stays(backend: AdmissionBacken
     assert condition(kubernetes)["status"] == "False"
 
 
-@pytest.mark.parametrize("tested", ["before", "after"])
+@pytest.mark.parametrize(("tested", "why"), [("before", "ECC?"), ("after", "ECC?"), ("after", "")])
 def test_a_requested_test_opens_the_node_if_it_began_after_the_cordon(
-    backend: AdmissionBackend, kubernetes: Cluster, tested: str
+    backend: AdmissionBackend, kubernetes: Cluster, tested: str, why: str
 ) -> None:
     kubernetes.write(
-        "n0", "kubectl-cordon", {"spec": {"unschedulable": True}, "metadata": {"annotations": {REQUEST: "ECC?"}}}
+        "n0", "kubectl-cordon", {"spec": {"unschedulable": True}, "metadata": {"annotations": {REQUEST: why}}}
     )
     since = seen(backend).foreign_since
     assert since
@@ -324,3 +324,9 @@ def test_what_the_pods_on_a_node_leave_of_it() -> None:
     }
     left = resources_left({"status": {"allocatable": allocatable}}, [{"spec": daemon}, {"spec": {"containers": [{}]}}])
     assert left == {"cpu": "5.950", "memory": str(2**30 - 24_000_000), "nvidia.com/gpu": "8"}
+
+
+def test_a_conflict_where_there_can_be_none_is_one_error(backend: AdmissionBackend, kubernetes: Cluster) -> None:
+    kubernetes.mood = ["409"]
+    with pytest.raises(SchedulerDown):
+        backend.look(["n0"])

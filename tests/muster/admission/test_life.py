@@ -29,8 +29,7 @@ from muster.operators import qualification, revalidation
 from muster.records import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet
-from tests.muster.admission.test_service import DAG, line, placed
-from tests.muster.admission.test_service_jobs import Jobs
+from tests.muster.admission.listed import DAG, Jobs, line, placed
 from tests.support.node_list import NodeList
 
 pytestmark = pytest.mark.usefixtures("fleet_db")

@@ -5,7 +5,6 @@ The scheduler is the worked example of docs/extending.md, whose list is a file: 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 from collections.abc import Callable, Collection
@@ -19,34 +18,17 @@ from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.entry import move
 from muster.cli.check import of_controller
-from muster.errors import BadScheduler, LeftAlone, MusterError, Refusal, SchedulerDown
+from muster.errors import BadScheduler, MusterError, Refusal, SchedulerDown
 from muster.lifecycle.transitions import STAGES, State
 from muster.operators import provisional
 from muster.records import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet
+from tests.muster.admission.listed import NODE, THERE, in_production, line, placed
 from tests.support.node_list import NodeList
 from tests.support.refusals import illegal
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
-
-NODE, THERE = "gpu-0001", "r1n1"
-DAG = "node_revalidation"
-
-
-def placed(node: str = NODE, there: str = THERE) -> None:
-    records.add_node(fleet.new_node(node))
-    records.place_on_scheduler(node, "alpha", there, "Ada", "rack 1")
-
-
-def in_production() -> None:
-    placed()
-    fleet.qualify()
-    move(NODE, State.PRODUCTION, "Ada", "needed now")
-
-
-def line(nodes: Path, there: str = THERE) -> str:
-    return next(each for each in nodes.read_text().splitlines() if each.split(" ")[0] == there)
 
 
 def test_a_new_node_is_closed_until_it_is_admitted(nodes: Path) -> None:
@@ -234,7 +216,8 @@ def test_a_node_in_shadow_mode_is_left_alone_until_it_is_verified(nodes: Path) -
     records.place_on_scheduler(NODE, "alpha", THERE, "Ada", "rack 1")
     nodes.write_text(f"{THERE} # muster: from before\n")
     records.withdraw_for_test(NODE, "revalidation")
-    service.reconcile()
+    (difference,) = service.reconcile()
+    assert "shadow mode" in difference
     assert line(nodes).endswith("from before")
     records.verify_node(NODE, "Ada", "acceptance protocol 12")
     service.reconcile()
@@ -305,19 +288,6 @@ def test_the_test_job_of_a_cluster_that_left_the_settings_does_not_stop_the_othe
     assert place.test_job, "it is ended once the cluster is back"
 
 
-@pytest.mark.parametrize("closed", [False, True])
-def test_a_node_in_shadow_mode_is_tested_only_while_another_keeps_it_closed(nodes: Path, closed: bool) -> None:
-    """Muster closes none of these."""
-    records.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node())])
-    records.place_on_scheduler(NODE, "alpha", THERE, "Ada", "rack 1")
-    if closed:
-        nodes.write_text(f"{THERE} # alice: muster:verify\n")
-    before = nodes.read_text()
-    with contextlib.nullcontext() if closed else pytest.raises(LeftAlone):
-        service.withdraw_for_test(NODE, "revalidation r1")
-    assert nodes.read_text() == before
-
-
 @pytest.mark.parametrize("leased", [False, True])
 def test_a_place_stays_while_a_run_tests_its_node(nodes: Path, leased: bool) -> None:
     placed()
@@ -352,3 +322,41 @@ def test_bad_places_are_one_sentence_and_change_nothing(nodes: Path, monkeypatch
     nodes.write_text("r1n2\n")
     marks = {item.item: item.mark for item in of_controller(NODE)}
     assert marks == {"scheduler": "missing", "signing key": "ok"}
+
+
+def test_a_cluster_that_shows_what_cannot_be_read_stops_no_other(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its nodes count as not idle, and its changes wait."""
+    in_production()
+    records.add_node(fleet.new_node("gpu-0002"))
+    fleet.qualify("gpu-0002")
+    move("gpu-0002", State.PRODUCTION, "Ada", "needed now")
+
+    def lie(*_: object) -> None:
+        raise KeyError("spec")
+
+    for method in ("look", "withdraw"):
+        monkeypatch.setattr(NodeList, method, lie)
+    answers = service.idle([NODE, "gpu-0002"])
+    assert (answers[NODE].idle, answers["gpu-0002"].idle) == (False, True)
+    move(NODE, State.QUARANTINE, "Ada", "noise")
+    assert any("alpha" in line for line in service.reconcile())
+    place = records.scheduler_place(NODE)
+    assert place
+    assert (place.waits, bool(place.last_error)) == (True, True)
+
+
+def test_no_job_is_ended_for_corrupted_data_that_a_person_waived(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_production()
+    fleet.fail(NODE, "bad", fleet.finding(metric="gemm_mismatches"))
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        move(NODE, state, "Ada", "repaired")
+    (found,) = {each.finding.id for each in records.open_findings(NODE)}
+    until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=30)
+    records.waive_finding(found, until, "Ada", "the probe was wrong")
+    fleet.qualify(NODE, "again")
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
+    ended: list[str] = []
+    monkeypatch.setattr(NodeList, "end_jobs", lambda self, name: ended.append(name) or [])
+    move(NODE, State.QUARANTINE, "Ada", "noise")
+    assert "muster: noise" in line(nodes)
+    assert ended == []

@@ -166,3 +166,10 @@ def test_a_receiver_that_is_away_is_one_error(receiver: Receiver, monkeypatch: p
     webhook_settings(monkeypatch, receiver, url="https://127.0.0.1:1/", state_url="")
     with pytest.raises(MusterError):
         backend_of("hook").withdraw("n0", "x")
+
+
+@pytest.mark.parametrize("url", ["https://host:port/", "https://ho\x00st/", "https://"])
+def test_an_address_that_is_none_is_refused(receiver: Receiver, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    webhook_settings(monkeypatch, receiver, url=url)
+    with pytest.raises(BadSettings):
+        backend_of("hook")

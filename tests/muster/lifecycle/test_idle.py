@@ -290,6 +290,7 @@ def test_what_the_forecast_says_is_what_is_chosen_at_each_of_its_times(
     """Power, canaries and runs under way included; as it assumes, each test passes after its minutes."""
     places = range(len(fleet))
     nodes = [node(f"n{at:02}", fleet[at][0], domain=f"pdu-{at % 2}") for at in places]
+    nodes = [dataclasses.replace(each, sku=f"sku-{at % 3 // 2}") for at, each in enumerate(nodes)]
     idle = {f"n{at:02}": fleet[at][1] or IDLE for at in places}
     # Of two nodes with equal signs that were tested within hours, the order may change within hours.
     hours = [None if each[2] is None else max(each[2], 50) for each in fleet]
@@ -307,8 +308,13 @@ def test_what_the_forecast_says_is_what_is_chosen_at_each_of_its_times(
             del ends[name]
             done.add(name)
         serves = [each for each in nodes if each.name in done and each.state in SERVING]
-        proof = dataclasses.replace(new, proven=proven + sum(signs[each.name] is new for each in serves))
-        seen = {name: proof if sign is new else sign for name, sign in signs.items()}
+        passed_new = collections.Counter(each.sku for each in serves if signs[each.name] is new)
+        seen = {
+            each.name: dataclasses.replace(new, proven=proven + passed_new[each.sku])
+            if signs[each.name] is new
+            else signs[each.name]
+            for each in nodes
+        }
         # What was tested once is not tested again, and is back in production.
         then = [dataclasses.replace(each, state=State.PRODUCTION) if each in serves else each for each in nodes]
         free = idle | dict.fromkeys(done, Idle(False))
@@ -316,6 +322,19 @@ def test_what_the_forecast_says_is_what_is_chosen_at_each_of_its_times(
         chosen = [(each.node, each.stages) for each in choice.chosen]
         assert [(each.node, each.stages) for time, each in foretold if time == at] == chosen
         ends |= {each.node: at + datetime.timedelta(minutes=each.minutes) for each in choice.chosen}
+
+
+def test_in_the_forecast_too_the_canaries_of_one_sku_do_not_hold_up_another() -> None:
+    """Of ``a`` the tests are whole, so that its canaries take longer."""
+    nodes = [dataclasses.replace(node(f"{sku}{at}"), sku=sku) for sku in "ab" for at in range(3)]
+    names = [each.name for each in nodes]
+    new = Signs(change="driver 590.1")
+    signs = {name: dataclasses.replace(new, requested="revoked" if name[0] == "a" else "") for name in names}
+    limits = Limits(1.0, minutes=16.0)
+    tests, _ = forecast(nodes, NOW, dict.fromkeys(names, IDLE), dict.fromkeys(names, passed(50)), limits, signs=signs)
+    begins = {planned.node: at for at, planned in tests}
+    assert begins["b1"] == NOW
+    assert NOW < begins["b2"] < begins["a2"]
 
 
 @pytest.mark.parametrize(

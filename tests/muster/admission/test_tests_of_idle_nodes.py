@@ -1,8 +1,9 @@
-"""Tests of idle nodes as jobs of their scheduler: a job ends with its run, and never with another's."""
+"""Tests of idle nodes, as jobs of a scheduler or not: no stage runs on an open node, and no job of a test is left."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 from pathlib import Path
 
 import pytest
@@ -10,54 +11,19 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import records
 from muster.admission import service
-from muster.errors import Preempted, SchedulerDown
+from muster.admission.backend import TEST_PREFIX, Seen
+from muster.admission.idle_fleet import known
+from muster.errors import LeftAlone, Preempted, SchedulerDown
 from muster.integration import closing
+from muster.lifecycle.selection import choose
 from muster.lifecycle.transitions import State
 from muster.operators import claims, qualification, revalidation
 from muster_criteria.model import Verdict
 from tests.muster import fleet
-from tests.muster.admission.test_service import DAG, NODE, THERE, in_production, line
+from tests.muster.admission.listed import DAG, NODE, THERE, Jobs, in_production, line, placed, revalidate
 from tests.support.node_list import NodeList
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
-
-
-class Jobs:
-    """Test jobs of the list: each runs from its begin to its end. ``ended``: in order."""
-
-    def __init__(self) -> None:
-        self.running: dict[str, str] = {}
-        self.ended: list[str] = []
-        self.down = False
-
-    def check(self) -> None: ...
-
-    def begin(self, node: str, job: str) -> None:
-        self.running[job] = node
-        assert list(self.running.values()).count(node) == 1
-
-    def step(self, job: str) -> tuple[str, ...] | None:
-        return ("step", job) if job in self.running else None
-
-    def end(self, job: str) -> None:
-        if self.down:
-            raise SchedulerDown("it does not answer")
-        self.ended += [job] if self.running.pop(job, "") else []
-
-
-@pytest.fixture
-def jobs(monkeypatch: pytest.MonkeyPatch) -> Jobs:
-    """Idle nodes of the list are tested as jobs."""
-    found = Jobs()
-    monkeypatch.setattr(NodeList, "tests", found)
-    return found
-
-
-def revalidate(run: str = "r1") -> records.LeaseRecord:
-    lease = records.acquire_lease(NODE, DAG, run)
-    service.take_for_test(NODE, f"node_revalidation {run}", "revalidation")
-    records.begin_run(DAG, run, NODE, "short", "idle")
-    return lease
 
 
 def test_a_node_that_its_test_job_leaves_in_revalidation_is_closed_when_the_run_is_over(
@@ -72,6 +38,19 @@ def test_a_node_that_its_test_job_leaves_in_revalidation_is_closed_when_the_run_
     assert (records.get_node(NODE).state, line(nodes)) == (State.REVALIDATION, THERE)
     qualification.release(DAG, "r1")
     assert "muster:" in line(nodes)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_node_in_shadow_mode_is_tested_only_while_another_keeps_it_closed(nodes: Path, closed: bool) -> None:
+    """Muster closes none of these."""
+    records.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node())])
+    records.place_on_scheduler(NODE, "alpha", THERE, "Ada", "rack 1")
+    if closed:
+        nodes.write_text(f"{THERE} # alice: muster:verify\n")
+    before = nodes.read_text()
+    with contextlib.nullcontext() if closed else pytest.raises(LeftAlone):
+        service.withdraw_for_test(NODE, "revalidation r1")
+    assert nodes.read_text() == before
 
 
 @pytest.mark.parametrize("down", [False, True])
@@ -202,3 +181,60 @@ def test_no_stage_runs_before_the_withdrawal_of_its_node_is_confirmed(nodes: Pat
     refused = {"open": Preempted, "away": SchedulerDown}
     with pytest.raises(refused[there]) if there in refused else contextlib.nullcontext():
         assert service.step_of_test(NODE) == ()
+
+
+def test_a_cluster_that_is_down_is_asked_to_end_one_test_job_only(nodes: Path, jobs: Jobs) -> None:
+    """Each question takes its whole deadline, and the changes of other clusters wait behind it."""
+    placed()
+    placed("gpu-0002", "r1n2")
+    for node in (NODE, "gpu-0002"):
+        records.note_test_job(node, f"{TEST_PREFIX}{node}")
+    jobs.down, jobs.asked = True, 0
+    nodes.rename(nodes.with_suffix(".away"))
+    service.reconcile()
+    assert jobs.asked == 1
+
+
+def test_a_node_that_waits_in_revalidation_and_is_in_use_leaves_the_others_their_turn(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's job may run on it for days."""
+    monkeypatch.setattr(claims, "controller_ready", lambda: None)
+    in_production()
+    lease = revalidate()
+    fleet.do_stage(lease, "intake", Verdict.INCONCLUSIVE, findings=(fleet.finding(),))
+    with pytest.raises(AirflowFailException):
+        revalidation.conclude(DAG, "r1")
+    qualification.release(DAG, "r1")
+    assert records.get_node(NODE).state is State.REVALIDATION
+    used = Seen(open=False, ours=True, used_by="job 7 of alice")
+    monkeypatch.setattr(NodeList, "look", lambda self, names: dict.fromkeys(names, used))
+
+    def chosen() -> list[str]:
+        return [each.node for each in choose(**known(records.list_nodes(), datetime.datetime.now(datetime.UTC))).chosen]
+
+    assert chosen() == [NODE]
+    with pytest.raises(AirflowSkipException):
+        revalidation.claim(DAG, "r2", {"node": NODE, "level": "demo"})
+    assert chosen() == []
+
+
+def test_a_test_that_a_person_forces_on_an_open_node_is_not_preempted(nodes: Path) -> None:
+    in_production()
+    lease = fleet.begin(NODE, "forced", forced="asked by its user")
+    fleet.do_stage(lease, "intake", Verdict.INCONCLUSIVE)
+    assert line(nodes) == THERE
+    with pytest.raises(AirflowFailException):
+        qualification.conclude(lease.dag_id, lease.run_id)
+    assert records.get_run(lease.dag_id, lease.run_id).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_preemption_costs_nothing_also_where_the_run_was_not_concluded(nodes: Path, jobs: Jobs) -> None:
+    in_production()
+    fleet.do_stage(revalidate(), "intake", Verdict.INCONCLUSIVE)
+    jobs.running.clear()
+    assert service.preempted(NODE)
+    closing.release(DAG, "r1", "its run was gone")
+    node = records.get_node(NODE)
+    assert (node.state, node.inconclusive) == (State.PRODUCTION, 0)
+    assert records.get_run(DAG, "r1").verdict is Verdict.SKIPPED

@@ -1,0 +1,62 @@
+"""A node on the scheduler of docs/extending.md, whose list is a file: removed, it is a scheduler that is down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from muster import records
+from muster.admission import service
+from muster.admission.entry import move
+from muster.errors import SchedulerDown
+from muster.lifecycle.transitions import State
+from tests.muster import fleet
+
+NODE, THERE = "gpu-0001", "r1n1"
+DAG = "node_revalidation"
+
+
+def placed(node: str = NODE, there: str = THERE) -> None:
+    records.add_node(fleet.new_node(node))
+    records.place_on_scheduler(node, "alpha", there, "Ada", "rack 1")
+
+
+def in_production() -> None:
+    placed()
+    fleet.qualify()
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
+
+
+def line(nodes: Path, there: str = THERE) -> str:
+    return next(each for each in nodes.read_text().splitlines() if each.split(" ")[0] == there)
+
+
+class Jobs:
+    """Test jobs of the list: each runs from its begin to its end. ``ended``: in order."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, str] = {}
+        self.ended: list[str] = []
+        self.down = False
+        self.asked = 0
+
+    def check(self) -> None: ...
+
+    def begin(self, node: str, job: str) -> None:
+        self.running[job] = node
+        assert list(self.running.values()).count(node) == 1
+
+    def step(self, job: str) -> tuple[str, ...] | None:
+        return ("step", job) if job in self.running else None
+
+    def end(self, job: str) -> None:
+        self.asked += 1
+        if self.down:
+            raise SchedulerDown("it does not answer")
+        self.ended += [job] if self.running.pop(job, "") else []
+
+
+def revalidate(run: str = "r1") -> records.LeaseRecord:
+    lease = records.acquire_lease(NODE, DAG, run)
+    service.take_for_test(NODE, f"node_revalidation {run}", "revalidation")
+    records.begin_run(DAG, run, NODE, "short", "idle")
+    return lease
