@@ -95,22 +95,24 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
         case Verdict.INCONCLUSIVE:
             closing = (
                 "Something required could not be measured; this does not count against the hardware. "
-                f"Remove the cause, {retest}"
+                f"Remove the cause, then {retest}"
             )
         case Verdict.SKIPPED if report.state_after == "production":
             closing = (
                 "Nothing was tested, and the node goes on serving. Remove the cause; the next test starts by itself."
             )
         case Verdict.SKIPPED:
-            closing = f"Nothing was tested. Remove the cause, {retest}"
+            closing = f"Nothing was tested. Remove the cause, then {retest}"
         case Verdict.FAIL if serves and not report.why_held:
             name = shlex.quote(report.node)
             closing = (
                 f"It goes on serving although it failed: muster node move {name} quarantine --reason 'why' withdraws "
                 f"it; once the cause is gone, muster revalidate {name} tests it again."
             )
+        case Verdict.FAIL if report.why_held:
+            closing = ""
         case Verdict.FAIL:
-            closing = "" if steps else f"Resolve what failed below, {retest}"
+            closing = f"Then {retest}" if steps else f"Resolve what failed below, then {retest}"
     closing = closing if report.state_after != "retired" else ""
     out = f"The node is out of service: {report.state_after}." if report.state_after in OUT_OF_SERVICE else ""
     return tuple(filter(None, (*steps, closing, out)))
@@ -121,7 +123,7 @@ def _retest(report: RunReport) -> str:
     name = shlex.quote(report.node)
     moves = ", ".join(f"muster node move {name} {state} --reason 'why'" for state in BACK.get(report.state_after, ()))
     command = "revalidate" if report.state_after == "revalidation" else "qualify"
-    return f"then {f'move it back ({moves}) and ' if moves else ''}test again: muster {command} {name}"
+    return f"{f'move it back ({moves}) and ' if moves else ''}test again: muster {command} {name}"
 
 
 def _approval_is_asked(report: RunReport) -> bool:

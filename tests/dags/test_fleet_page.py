@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.resources
 import itertools
 import json
@@ -22,6 +23,7 @@ from muster.web import PREFIX
 from muster.web import app as web
 from muster_criteria.model import Verdict
 from muster_demo.stack import Stack, write_password
+from muster_node.contract import Measurement
 from tests.dags import conftest
 from tests.muster import fleet
 from tests.support import browser, live_airflow
@@ -53,7 +55,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         for number in range(12):
             records.add_node(fleet.new_node(f"gpu-{number:04d}", rack=f"r{number % 3}"))
         fleet.qualify("gpu-0001")
-        fleet.fail("gpu-0007")
+        fails_among_peers("gpu-0007")
         records.add_node(fleet.new_node(SICK, rack="r9", serials={"gpu0": HOSTILE}, labels={HOSTILE: HOSTILE}))
         fleet.fail(SICK, "", fleet.finding(summary=HOSTILE, device=HOSTILE, source=HOSTILE))
         for name, verdict in (("gpu-0008", Verdict.PASS), ("gpu-0009", Verdict.FAIL)):
@@ -96,6 +98,20 @@ def in_a_block(name: str, verdict: Verdict) -> None:
     records.release_leases(BLOCK, "block-1", "over")
 
 
+def fails_among_peers(name: str) -> None:
+    """One of its eight GPUs fails; the fleet's statistics hold what such GPUs usually reach."""
+    records.keep_snapshot(fleet.peers(range(590, 640)), "cpu-generic", "short", simulated=False)
+    rates = (612.5, 618.0, 604.0, 480.0, 609.0, 621.5, 615.0, 611.0)
+    seen = [Measurement("gemm_rate", "gemm_rate", f"gpu{gpu}", "TFLOPS", rate) for gpu, rate in enumerate(rates)]
+    lease, (sent, raw) = fleet.begin(name), fleet.result(node=name, measurements=seen)
+    found = dataclasses.replace(fleet.judged(seen, floor=600.0), verdict=Verdict.FAIL, findings=(fleet.FINDING,))
+    records.begin_stage(lease.dag_id, lease.run_id, "intake", node=name)
+    warm = fleet.telemetry(100, [f"gpu{gpu}" for gpu in range(len(rates))])
+    records.record_stage(lease.dag_id, lease.run_id, sent, found, raw, warm, node=name)
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+
+
 INSIDE = "document.querySelector('iframe').contentDocument"
 
 
@@ -115,7 +131,7 @@ def shoot(page: browser.Browser, url: str, name: str, size: str, theme: str, fol
     page.resize(*browser.SIZES[size])
     page.go(url)
     assert page.script("document.documentElement.dataset.theme") == theme
-    assert page.script("document.documentElement.scrollWidth <= innerWidth")
+    assert page.script("document.documentElement.scrollWidth") <= browser.SIZES[size][0]
     folder = Path(os.environ.get(SHOTS, folder))
     folder.mkdir(parents=True, exist_ok=True)
     page.shoot(folder / f"{name}-{size}-{theme}.png", whole=True)
@@ -372,3 +388,24 @@ def test_no_page_is_wider_than_its_window(
 ) -> None:
     name = next(name for name, shown in SHOWN.items() if shown == path)
     shoot(page, f"{airflow.login.url}{PREFIX}{path}", name, size, theme, tmp_path)
+
+
+@pytest.mark.parametrize("path", SHOWN.values(), ids=SHOWN)
+def test_on_a_phone_no_table_scrolls_sideways_and_its_headings_stay(
+    airflow: Stack, page: browser.Browser, path: str
+) -> None:
+    page.resize(*browser.SIZES["phone"])
+    page.go(f"{airflow.login.url}{PREFIX}{path}")
+    assert page.script("document.querySelectorAll('table').length")
+    wide = "[...document.querySelectorAll('.scroll')].filter((each) => each.scrollWidth > each.clientWidth)"
+    assert page.script(f"{wide}.map((each) => each.innerText)") == []
+    nodes = page.call("Accessibility.getFullAXTree")["nodes"]
+    roles = {each["role"]["value"] for each in nodes if not each["ignored"]}
+    assert {"table", "row", "columnheader", "cell"} <= roles
+    axe(page, f"{airflow.login.url}{PREFIX}{path}")
+
+
+def test_a_figure_is_drawn_among_its_peers(airflow: Stack, page: browser.Browser) -> None:
+    page.go(f"{airflow.login.url}{PREFIX}/node/gpu-0007")
+    assert page.script("document.querySelectorAll('svg.plot rect.peers').length") == 1
+    assert page.script("document.querySelectorAll('svg.plot circle.bad').length") == 1

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import datetime
 import gzip
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from muster import records
 from muster.lifecycle.transitions import STAGES
+from muster_criteria.fleet.comparisons import Comparison
+from muster_criteria.fleet.readings import readings_of, together
+from muster_criteria.fleet.snapshot import Snapshot, build_snapshot
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import (
     Action,
@@ -93,6 +97,15 @@ def judged(measurements: Sequence[Measurement], *, floor: float) -> Judgement:
         for each in measurements
     )  # fmt: skip
     return dataclasses.replace(judgement(), observations=seen)
+
+
+def peers(rates: Iterable[float]) -> Snapshot:
+    """The statistics of one GPU's gemm_rate (TFLOPS) on as many nodes."""
+    rows = [Measurement("gemm_rate", "gemm_rate", "gpu0", "TFLOPS", float(rate)) for rate in rates]
+    known = {"at": 1e9, "run": "r", "sku": "cpu-generic", "environment": {}}
+    read = together(readings_of([row], node=f"p{number}", **known) for number, row in enumerate(rows))
+    compared = [Comparison(metric="gemm_rate", device="gpu", unit="TFLOPS", worse="lower")]
+    return build_snapshot(read, datetime.datetime.now(datetime.UTC), compared)
 
 
 FINDING = Finding(

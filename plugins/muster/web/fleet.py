@@ -134,6 +134,8 @@ def attention(rows: Sequence[FleetRow]) -> list[Attention]:
 def _waiting(row: FleetRow) -> Attention:
     by_hand = row.state is State.QUARANTINE and row.moved_for
     todo = "move it to triage, and look into the reason" if by_hand else TODO[row.state]
+    if row.state is State.TRIAGE and row.moved_for:
+        todo = "find the cause, then move it to repair, or back to registered"
     why = row.moved_for or row.headline or "no test has ended yet"
     return Attention(row.node, row.state, row.state_since, why, todo)
 

@@ -64,7 +64,7 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
         "pods": rack_map.pods(rack_map.racks(chosen, colours)), "colours": colours,
         "running": fleet.progress(runs, {row.node: row.state for row in rows}, _typical(runs), _now()),
         "running_more": under_way - len(runs), "moves": moves, "moves_more": moved - len(moves),
-        "skus": sorted({row.sku for row in rows}), "notices": _notices_now(rows, version),
+        "now": _now(), "skus": sorted({row.sku for row in rows}), "notices": _notices_now(rows, version),
     }  # fmt: skip
 
 

@@ -152,8 +152,7 @@ def life(points: Sequence[Point]) -> Life | None:
     lines = [
         Line(
             name,
-            "M"
-            + " ".join(f"{across.at(each.at.timestamp()):.1f},{LIFE_HEIGHT - up.at(each.value):.1f}" for each in of),
+            _path([(across.at(each.at.timestamp()), LIFE_HEIGHT - up.at(each.value)) for each in of]),
             f"{name}: {number(of[-1].value)} {of[-1].unit} on {of[-1].at:%Y-%m-%d}",
         )
         for name, of in list(series.items())[:SERIES_MAX]
@@ -175,10 +174,10 @@ def curves(series: Sequence[Series]) -> Life | None:
     lines = [
         Line(
             each.device,
-            "M" + " ".join(
-                f"{across.at(second):.1f},{LIFE_HEIGHT - up.at(value):.1f}"
+            _path([
+                (across.at(second), LIFE_HEIGHT - up.at(value))
                 for second, value in zip(each.seconds, each.values, strict=True)
-            ),
+            ]),
             f"{each.device}: {number(min(each.values))} to {number(max(each.values))} {each.unit}",
         )
         for each in drawn[:SERIES_MAX]
@@ -187,6 +186,14 @@ def curves(series: Sequence[Series]) -> Life | None:
         drawn[0].unit, number(up.low), number(up.high), "0 s", f"{number(across.high)} s", tuple(lines),
         max(0, len(drawn) - SERIES_MAX), (),
     )  # fmt: skip
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    """An SVG path through the points; a short dash at a single one, which has no line."""
+    if len(points) == 1:
+        ((x, y),) = points
+        return f"M{x - 4:.1f},{y:.1f}h8"
+    return "M" + " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 class _Scale:

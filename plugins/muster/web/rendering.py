@@ -9,6 +9,7 @@ from fastapi.exception_handlers import http_exception_handler, request_validatio
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
 
 from muster.lifecycle.transitions import STAGES
@@ -49,7 +50,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_printable,
     )  # fmt: skip
-    made.filters |= {"duration": words.duration, "clean": text.clean, "number": plots.number}
+    made.filters |= {"duration": words.duration, "clean": text.clean, "code": _code, "number": plots.number}
     made.globals |= {
         "GROUP_OF": fleet.GROUP_OF,
         "SYMBOL": fleet.SYMBOL,
@@ -60,6 +61,14 @@ def _environment() -> Environment:
         "STAGES": STAGES,
     }
     return made
+
+
+def _code(sentence: str) -> Markup:
+    """A sentence with its commands, which stand between backticks, marked as code."""
+    parts = one_line(sentence).split("`")
+    if len(parts) % 2 == 0:  # a backtick without its other
+        return escape(one_line(sentence))
+    return Markup("").join(Markup("<code>{}</code>").format(each) if at % 2 else each for at, each in enumerate(parts))
 
 
 def _printable(value: object) -> object:

@@ -22,9 +22,6 @@ from muster.web import app as web
 from muster.web.shared import Shared
 from muster_criteria import chassis
 from muster_criteria.fleet.bands import Band
-from muster_criteria.fleet.comparisons import Comparison
-from muster_criteria.fleet.readings import readings_of, together
-from muster_criteria.fleet.snapshot import build_snapshot
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
 from tests.muster import fleet
@@ -122,11 +119,7 @@ def test_a_figure_stands_beside_the_peers_of_its_sku_level_and_kind(client: Test
     for name, simulated in (("n1", False), ("sim", True)):
         records.add_node(fleet.new_node(name, simulated=simulated))
         fleet.fail(name)
-    rows = [Measurement("gemm_rate", "gemm_rate", "gpu0", "TFLOPS", float(value)) for value in range(500, 601)]
-    known = {"at": 1e9, "run": "r", "sku": "cpu-generic", "environment": {}}
-    peers = together(readings_of([row], node=f"p{number}", **known) for number, row in enumerate(rows))
-    compared = [Comparison(metric="gemm_rate", device="gpu", unit="TFLOPS", worse="lower")]
-    snapshot = build_snapshot(peers, datetime.datetime.now(datetime.UTC), compared)
+    snapshot = fleet.peers(range(500, 601))
     for sku, level, simulated in (("another", "short", False), ("cpu-generic", "long", False),
                                   ("cpu-generic", "short", True)):  # fmt: skip
         records.keep_snapshot(snapshot, sku, level, simulated=simulated)
@@ -492,6 +485,32 @@ def test_all_that_was_given_up_is_counted(client: TestClient) -> None:
     for each in records.outbox_pending(101):
         records.outbox_failed(each.id, "554 no such user", park=True)
     assert "given up: 101." in page(client, "/")
+
+
+def test_a_paused_node_is_marked_on_the_overview_until_the_pause_ends(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records.add_node(fleet.new_node("n1"))
+    assert ">paused<" not in page(client, "/")
+    until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=2)
+    records.pause_node("n1", until, "Ada", "a technician is there")
+    assert ">paused<" in page(client, "/")
+    monkeypatch.setattr(overview, "_now", lambda: until)
+    assert ">paused<" not in page(client, "/")
+
+
+def test_commands_in_sentences_are_marked_as_code_and_the_rest_stays_text(client: TestClient) -> None:
+    text = client.get("/node/none", headers={"Accept": "text/html"}).text
+    assert "<code>muster node list</code>" in text
+    hostile = client.get("/node/%60%3Cscript%3E%60", headers={"Accept": "text/html"}).text
+    assert "<script>" not in hostile
+
+
+def test_a_metric_of_one_run_is_drawn(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    fleet.fail("n1")
+    (path,) = re.findall(r'class="line" d="([^"]+)"', page(client, "/node/n1?metric=gemm_rate"))
+    assert path.endswith("h8")
 
 
 def test_what_to_do_follows_what_a_person_decided_since(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,8 @@ class FleetRow:
     """Where it stands, by the labels ``pod`` and ``slot``."""
     moved_for: str = ""
     """Why the node came into its state; empty if a test moved it, or one has ended since."""
+    paused_until: datetime.datetime | None = None
+    """The end of the pause of its tests; None, or a moment that is over, without one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +104,7 @@ def fleet_rows() -> list[FleetRow]:
         select(
             Node.name, Node.state, Node.sku, Node.rack, Node.simulated, Node.held_run, Node.contact_at, Run.dag_id,
             Run.run_id, Run.verdict, Run.headline, Run.ended_at, func.coalesce(Event.at, Node.added_at),
-            Node.inconclusive, Node.labels, Event.reason,
+            Node.inconclusive, Node.labels, Event.reason, Node.paused_until,
             and_(Event.evidence["run"].as_string().is_not(None), Event.evidence["person"].as_string().is_(None)),
         )
         .select_from(Node)
@@ -117,10 +119,10 @@ def fleet_rows() -> list[FleetRow]:
                 name, State(state), sku, rack, simulated, held_run, contact, dag_id or "", run_id or "",
                 Verdict(verdict) if verdict else None, headline or "", ended, since, inconclusive,
                 str(labels.get("pod", "")), str(labels.get("slot", "")),
-                "" if tested or (ended and since < ended) else reason or "",
+                "" if tested or (ended and since < ended) else reason or "", paused,
             )
             for name, state, sku, rack, simulated, held_run, contact, dag_id, run_id, verdict, headline, ended, since,
-            inconclusive, labels, reason, tested in session.execute(query)
+            inconclusive, labels, reason, paused, tested in session.execute(query)
         ]  # fmt: skip
 
 

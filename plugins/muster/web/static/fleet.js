@@ -39,8 +39,21 @@
     return '"' + plain.replaceAll('"', '""') + '"';
   };
   const csv = (table) => [...table.rows].map((row) => [...row.cells].map(cell).join(",")).join("\r\n") + "\r\n";
+  // Some screen readers take a table that is laid out as cards for no table: roles keep it one.
+  const ROLES = { THEAD: "rowgroup", TBODY: "rowgroup", TR: "row", TD: "cell", TH: "columnheader" };
+  const name = (table) => {
+    table.setAttribute("role", "table");
+    for (const each of table.querySelectorAll("thead, tbody, tr, td, th")) {
+      each.setAttribute("role", each.scope === "row" ? "rowheader" : ROLES[each.tagName]);
+    }
+    const headings = [...(table.tHead?.rows[0].cells ?? [])].map((each) => each.textContent);
+    for (const row of table.tBodies[0].rows) {
+      [...row.cells].forEach((each, at) => { if (each.colSpan === 1) each.dataset.heading = headings[at]; });
+    }
+  };
   const offer = (root) => {
     for (const table of root.querySelectorAll("table")) {
+      name(table);
       if (table.nextElementSibling?.className === "csv") continue;
       const line = document.createElement("p");
       line.className = "csv";
