@@ -19,7 +19,8 @@ import numpy as np
 
 from muster.lifecycle import hazard
 from muster.lifecycle.forecast import forecast
-from muster.lifecycle.selection import Idle, Limits, Signs, by_urgency
+from muster.lifecycle.room import Limits, Signs
+from muster.lifecycle.selection import Idle, by_urgency
 from muster.lifecycle.transitions import State
 from muster.records import NodeRecord
 from muster.records.fleet.trends import IMAGE_RATIO_MAX

@@ -10,7 +10,7 @@ from typing import Any
 from muster import records
 from muster.admission import service
 from muster.blackout import closed
-from muster.lifecycle.selection import Limits, Signs
+from muster.lifecycle.room import Limits, Signs
 from muster.lifecycle.transitions import State
 from muster.records import NodeRecord
 from muster.settings import settings

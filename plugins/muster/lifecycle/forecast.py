@@ -9,20 +9,8 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from muster.lifecycle.selection import (
-    FULL,
-    NO_SIGNS,
-    STEP,
-    Idle,
-    Limits,
-    Passes,
-    Planned,
-    Room,
-    Signs,
-    nothing_bars,
-    ranked,
-    sorted_out,
-)
+from muster.lifecycle.room import FULL, NO_SIGNS, Limits, Room, Signs
+from muster.lifecycle.selection import STEP, Idle, Passes, Planned, nothing_bars, ranked, sorted_out
 
 if TYPE_CHECKING:
     from muster.records import NodeRecord

@@ -15,7 +15,8 @@ from muster import records
 from muster.admission import clusters, service
 from muster.admission.entry import move
 from muster.admission.idle_fleet import known
-from muster.lifecycle.selection import Signs, choose
+from muster.lifecycle.room import Signs
+from muster.lifecycle.selection import choose
 from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, STAGES, State
 from muster.operators import claims, qualification, revalidation
 from muster.records.database.engine import writing

@@ -15,7 +15,8 @@ from muster.blackout import closed
 from muster.lifecycle import hazard
 from muster.lifecycle.forecast import forecast
 from muster.lifecycle.pause import Pause
-from muster.lifecycle.selection import CANARIES, STEP, Idle, Limits, Signs, choose, facts_of
+from muster.lifecycle.room import CANARIES, Limits, Signs
+from muster.lifecycle.selection import STEP, Idle, choose, facts_of
 from muster.lifecycle.transitions import SERVING, State
 from muster.records import NodeRecord
 from muster.settings import Settings

@@ -8,7 +8,7 @@ import datetime
 import pytest
 
 from muster import records
-from muster.lifecycle.selection import Signs
+from muster.lifecycle.room import Signs
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
 from tests.muster import fleet

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session, load_only
 
-from muster.lifecycle.selection import Signs
+from muster.lifecycle.room import Signs
 from muster.lifecycle.transitions import SERVING, State
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
