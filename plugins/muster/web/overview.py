@@ -65,6 +65,7 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
         "running": fleet.progress(runs, {row.node: row.state for row in rows}, _typical(runs), _now()),
         "running_more": under_way - len(runs), "moves": moves, "moves_more": moved - len(moves),
         "now": _now(), "skus": sorted({row.sku for row in rows}), "notices": _notices_now(rows, version),
+        "simulated": {row.node for row in rows if row.simulated},
     }  # fmt: skip
 
 

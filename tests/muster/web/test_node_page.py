@@ -1,0 +1,189 @@
+"""The page of one node, from real records."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import html
+import re
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from muster import records
+from muster.lifecycle.transitions import State
+from muster.web import actions, plots, starts, timeline
+from muster_criteria import chassis
+from muster_criteria.fleet.bands import Band
+from muster_criteria.model import Verdict
+from muster_node.contract import Measurement
+from tests.muster import fleet
+from tests.muster.web.conftest import page
+from tests.support import lives
+
+
+def test_a_figure_without_a_limit_is_shown_below_the_judged_ones(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    lease = fleet.begin("n1")
+    measured = [Measurement("gemm_rate", name, "gpu0", "TFLOPS", 640.0) for name in ("judged", "not_judged")]
+    parsed, raw = fleet.result(node="n1", measurements=measured)
+    found = fleet.judged(measured, floor=600.0)
+    seen = (found.observations[0], dataclasses.replace(found.observations[1], floor=None))
+    records.begin_stage(lease.dag_id, lease.run_id, "intake", node="n1")
+    records.record_stage(
+        lease.dag_id, lease.run_id, parsed, dataclasses.replace(found, observations=seen), raw, node="n1"
+    )
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "not all is judged")
+    figures = page(client, "/node/n1").partition('id="figures"')[2]
+    judged, _, unlimited = figures.partition("<details>")
+    assert 'aria-label="judged:' in judged
+    assert 'aria-label="not_judged:' in unlimited
+
+
+@pytest.mark.both_dialects
+def test_a_figure_stands_beside_the_peers_of_its_sku_level_and_kind(client: TestClient) -> None:
+    for name, simulated in (("n1", False), ("sim", True)):
+        records.add_node(fleet.new_node(name, simulated=simulated))
+        fleet.fail(name)
+    snapshot = fleet.peers(range(500, 601))
+    for sku, level, simulated in (("another", "short", False), ("cpu-generic", "long", False),
+                                  ("cpu-generic", "short", True)):  # fmt: skip
+        records.keep_snapshot(snapshot, sku, level, simulated=simulated)
+    assert 'class="peers"' not in page(client, "/node/n1")
+    records.keep_snapshot(snapshot, "cpu-generic", "short", simulated=False)
+    (label,) = re.findall(r'aria-label="gemm_rate:([^"]+)"', page(client, "/node/n1"))
+    assert "90 % of 101 peers: 505 to 595, median 550 TFLOPS" in label
+    strip, *_ = plots.strips(
+        fleet.judgement().observations, {("gpu", "gemm_rate", (), "TFLOPS"): Band(505.0, 550.0, 595.0, 101)}
+    )
+    assert strip.peers
+    floor, (dot,) = strip.limits[0][0], strip.dots
+    assert strip.peers.low < strip.peers.median < strip.peers.high < floor < dot.x
+
+
+def test_a_node_shows_its_figures_findings_history_and_parts(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1", serials={"gpu0": "S-1"}))
+    fleet.fail("n1")
+    text = page(client, "/node/n1?metric=gemm_rate")
+    for expected in ("gpu3 is slow.", fleet.FINDING.summary, "S-1", "enrolled", "at least 600 TFLOPS", "n1__new"):
+        assert expected in text, expected
+    assert client.get("/node/unknown").status_code == 404
+
+
+def test_a_nodes_history_is_one_list(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1", serials={"gpu0": "S-1"}))
+    run = fleet.fail("n1").run_id
+    text = page(client, "/node/n1")
+    history = text[text.index("History") :]
+    for expected in ("<td>state</td>", "<td>test</td>", "<td>part</td>", "S-1", "gpu3 is slow.", f"/runs/{run}"):
+        assert expected in history, expected
+    assert f"/dags/{fleet.DAG}/runs/{run}/tasks/intake" in text, "a stage leads to its task's log"
+
+
+def test_the_timeline_is_sorted_and_keeps_the_latest() -> None:
+    def at(day: int) -> datetime.datetime:
+        return datetime.datetime(2026, 5, day, tzinfo=datetime.UTC)
+
+    event = records.EventRecord("n1", at(2), State.REGISTERED, State.INTAKE, "muster", "x", {})
+    parts = [records.PlacementRecord("n1", "gpu0", "gpu", "S-1", at(1), at(4))]
+    certificate = records.CertificateRecord("c-1", "n1", at(3), at(9), "PASS", None, "a FAIL", "", at(5))
+    found = timeline.timeline([event], [], [certificate], parts, [], at(30), 4)
+    expected = [(5, "certificate"), (4, "part"), (3, "certificate"), (2, "state")]
+    assert [(each.at.day, each.kind) for each in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("revoked", "now", "days"), [(None, 8, [3]), (None, 9, [9, 3]), (5, 30, [5, 3]), (12, 30, [12, 9, 3])]
+)
+def test_the_timeline_shows_what_became_of_a_certificate(revoked: int | None, now: int, days: list[int]) -> None:
+    def at(day: int) -> datetime.datetime:
+        return datetime.datetime(2026, 5, day, tzinfo=datetime.UTC)
+
+    why, when = ("a FAIL", at(revoked)) if revoked else ("", None)
+    row = records.CertificateRecord("c-1", "n1", at(3), at(9), "PASS", None, why, "", when)
+    assert [each.at.day for each in timeline.timeline([], [], [row], [], [], at(now), 9)] == days
+
+
+@pytest.mark.both_dialects
+def test_a_nodes_history_shows_each_certificate_and_what_its_bmc_showed(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    for run in ("one", "two"):
+        fleet.qualify("n1", f"n1__{run}")
+        records.move_node("n1", State.PRODUCTION, "ada", "seen it")
+        if run == "one":
+            records.move_node("n1", State.REGISTERED, "ada", "new fan")
+    lease = fleet.begin("n1", "n1__three")
+    parsed, raw = fleet.result("thermal", node="n1")
+    states = (("psu0", "ok"), ("psu1", "critical"))
+    readings = [chassis.reading("psu_state", device, None, state, "PSU") for device, state in states]
+    shown = chassis.Chassis(tuple(readings)).to_json().encode()
+    records.begin_stage(lease.dag_id, lease.run_id, "thermal")
+    records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement("thermal"), raw, chassis=shown)
+    newest, oldest = records.certificates_of("n1")
+    assert (newest.revoked_at, bool(oldest.revoked_at), newest) == (None, True, records.certificate_of("n1"))
+    text = page(client, "/node/n1")
+    history = text[text.index("<h2>History") :]
+    for expected in (f"{newest.id} issued", f"{oldest.id} issued", f"{oldest.id} revoked", "psu1 is critical"):
+        assert expected in history, expected
+    assert "psu0" not in history
+
+
+def test_a_chosen_metric_and_a_chosen_curve_stand_side_by_side(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    lease = fleet.begin("n1")
+    records.begin_stage(lease.dag_id, lease.run_id, "intake", node="n1")
+    parsed, raw = fleet.result(node="n1")
+    records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw, fleet.telemetry(10), node="n1")
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
+    text = page(client, "/node/n1?metric=gemm_rate&curve=x")
+    assert '<input type="hidden" name="curve" value="x">' in text
+    assert '<input type="hidden" name="metric" value="gemm_rate">' in text
+
+
+def test_without_the_permission_the_node_page_has_no_forms(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    assert 'method="post"' in page(client, "/node/n1")
+    app = client.app
+    assert isinstance(app, FastAPI)
+    for may in (actions.may_decide, starts.may_start):
+        app.dependency_overrides[may] = lambda: False
+    assert 'method="post"' not in page(client, "/node/n1")
+
+
+def test_the_last_attempt_that_was_skipped_is_a_line_beside_the_last_verdict(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    fleet.fail("n1")
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        records.move_node("n1", state, "Ada", "repaired")
+    lease = fleet.begin("n1", "skipped")
+    records.finish_run(lease.dag_id, lease.run_id, Verdict.SKIPPED, "A job took the node.")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    text = page(client, "/node/n1")
+    assert fleet.FINDING.summary in text
+    assert "gpu3 is slow." in text
+    assert "Last attempt skipped: A job took the node." in text
+    fleet.qualify("n1", "again")
+    assert "Last attempt skipped" not in page(client, "/node/n1")
+
+
+def test_a_metric_of_one_run_is_drawn(client: TestClient) -> None:
+    records.add_node(fleet.new_node("n1"))
+    fleet.fail("n1")
+    (path,) = re.findall(r'class="line" d="([^"]+)"', page(client, "/node/n1?metric=gemm_rate"))
+    assert path.endswith("h8")
+
+
+def test_what_to_do_follows_what_a_person_decided_since(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_BREAKER_FLEET", "1")
+    records.add_node(fleet.new_node("n1"))
+    lives.in_production("n1")
+    fleet.fail("n1")
+    held = page(client, "/node/n1")
+    assert "muster node keep n1" in html.unescape(held)
+    records.keep_in_service("n1", "Ada", "a bad driver")
+    kept = html.unescape(page(client, "/node/n1"))
+    assert "muster node keep n1" not in kept
+    assert "muster node move n1 quarantine" in kept
+    records.move_node("n1", State.QUARANTINE, "Ada", "no better")
+    assert "goes on serving" not in page(client, "/node/n1")
