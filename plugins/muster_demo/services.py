@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 import pathlib
@@ -129,6 +130,11 @@ def tail(path: pathlib.Path, lines: int = 5) -> str:
 # before the service that it was chosen for listens on it.
 SERVICE_PORTS = range(20_000, 32_000)
 
+# A service takes seconds until it listens. An abstract socket named after its port keeps other processes from choosing
+# the port meanwhile, and ends with this process.
+_reserved: collections.deque[socket.socket] = collections.deque()
+_RESERVED_MAX = 64
+
 
 def free_port() -> int:
     """A random TCP port of the loopback interface that is free now. Raises ServiceFailed as ``free_ports``."""
@@ -139,11 +145,17 @@ def free_ports(count: int) -> list[int]:
     """As many different TCP ports. Raises ServiceFailed if so many of 100 more are not free."""
     found: list[int] = []
     for port in random.SystemRandom().sample(SERVICE_PORTS, count + 100):
+        reserved = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
+                reserved.bind(f"\0muster-port-{port}")
             except OSError:
+                reserved.close()
                 continue
+        _reserved.append(reserved)
+        if len(_reserved) > _RESERVED_MAX:
+            _reserved.popleft().close()
         found.append(port)
         if len(found) == count:
             return found

@@ -145,10 +145,13 @@ def test_a_question_whose_answer_was_lost_is_asked_again_by_another_run(
         return given
 
     monkeypatch.setattr(admission.AskOperator, "execute", execute)
+    queued = select(DagRun).where(DagRun.dag_id == DAG_ID, DagRun.state == "queued")
+    with create_session() as session:
+        before = [run.id for run in session.scalars(queued)]
     states, run_id = revalidate(DAG_ID, node="n1")
     assert states["run"] == ended
     with create_session() as session:
-        query = select(DagRun).where(DagRun.dag_id == DAG_ID, DagRun.run_id != run_id, DagRun.state == "queued")
+        query = queued.where(DagRun.run_id != run_id, DagRun.id.not_in(before))
         again = list(session.scalars(query))
         assert [run.conf["node"] for run in again] == asked
         for run in again:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,3 +83,10 @@ def test_children_do_not_inherit_somebodys_airflow(monkeypatch) -> None:
 
 def test_a_free_port_is_free() -> None:
     assert not port_is_open(free_port())
+
+
+def test_a_port_that_was_chosen_is_chosen_by_no_other_process() -> None:
+    port = free_port()
+    few = f"services.SERVICE_PORTS = range({port}, {port} + 101)"
+    code = f"from muster_demo import services; {few}; print({port} in [services.free_port() for _ in range(400)])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
