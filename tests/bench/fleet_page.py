@@ -118,7 +118,7 @@ def scraped(url: str, token: str, nodes: int) -> float:
         began = time.perf_counter()
         answer = httpx.get(url, headers={"Authorization": f"Bearer {token}"}, timeout=60)
         took.append((time.perf_counter() - began) * 1000)
-        assert answer.text.count("muster_node_last_pass_timestamp_seconds{") == nodes
+        assert answer.text.count("muster_node_last_pass_timestamp_seconds{") >= nodes
     return statistics.median(took)
 
 
