@@ -286,7 +286,8 @@ class Demo:
         services = {member.name: service_of(member.name) for member in members}
         expected = len(reports) + sum(len(each.reports) + each.judged_again for each in services.values())
         deadline = time.monotonic() + MAIL_S
-        while len(mails := read_mails(self.place.mail)) < expected and time.monotonic() < deadline:
+        names = [member.name for member in members]
+        while len(mails := read_mails(self.place.mail, names)) < expected and time.monotonic() < deadline:
             time.sleep(0.5)
         show_verdicts(self.console, reports, services)
         show_breaker(self.console, records.breaker(simulated=True))

@@ -6,7 +6,7 @@ import email
 import email.policy
 import pathlib
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -20,14 +20,14 @@ from muster_demo.table import SERVICE, STYLES, production_cell
 from muster_reports.model import RunReport
 
 
-def read_mails(folder: pathlib.Path) -> list[Mail]:
-    """The mails in the sink."""
+def read_mails(folder: pathlib.Path, nodes: Collection[str]) -> list[Mail]:
+    """The mails in the sink whose subject names one of ``nodes``: at six o'clock the fleet's digest is mailed too."""
     mails = []
     for path in sorted(folder.glob("*.eml")):
         message = email.message_from_bytes(path.read_bytes(), policy=email.policy.default)
         body = message.get_body(("plain",))
         mails.append(Mail(str(message["Subject"]), str(body.get_content()) if body is not None else ""))
-    return mails
+    return [mail for mail in mails if any(node in mail.subject for node in nodes)]
 
 
 def build_verdicts(reports: Sequence[RunReport], services: Mapping[str, Service]) -> Table:

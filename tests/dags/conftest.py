@@ -34,6 +34,10 @@ class Mailbox(Message):
     def handle_message(self, message: Any) -> None:
         self.mails.append(message)
 
+    def about(self, node: str) -> list[Any]:
+        """The mails whose subject names the node: at six o'clock an Airflow mails the fleet's digest too."""
+        return [mail for mail in self.mails if node in mail["Subject"]]
+
 
 @pytest.fixture(autouse=True)
 def alarm_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,7 @@ def test_components_die_in_mid_run_and_nothing_is_lost_or_run_twice(
     assert ended.verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL), ended.headline
     assert records.get_node(NODE).state is State.QUALIFIED
     assert records.live_leases() == []
-    assert len(mailbox.mails) == 1
+    assert len(mailbox.about(NODE)) == 1
     assert list((server.home / "muster" / "jobs").iterdir()) == []
     listed = run.client._request("GET", f"/dags/{DAG_ID}/dagRuns/{RUN_ID}/taskInstances/burn_in").json()
     assert (listed["try_number"], listed["pool"]) == (1, "rack-a")
