@@ -36,7 +36,7 @@ NODE = "n0"
 LIMIT_S = 60.0
 MOMENT_S = (0.1, 1.5)
 INTAKE_MOMENT_S = (0.0, 0.1)
-"""The user's job is submitted so long after the stage began, while it runs on a quiet machine; intake takes half a second."""
+"""The user's job is submitted so long after the stage began, while it runs; intake takes half a second."""
 
 
 def plan_of(stage: str, key: str, fence: int, seed: int) -> Plan:
