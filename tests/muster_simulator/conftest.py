@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,6 @@ def build(tmp_path: Path) -> Build:
     def _build(seed: int = 1, *faults: dict[str, Any], model: str = "h100-sxm-8") -> SimulatedHardware:
         directory = tmp_path / f"node-{model}-{seed}"
         create_machine(directory, model, seed, faults)
-        return SimulatedHardware(directory, WoundClock())
+        return SimulatedHardware(directory, WoundClock(), random.Random(seed))
 
     return _build

@@ -29,7 +29,7 @@ _VECTOR_DTYPES = ("fp32",)
 class SimulatedCompute(Compute):
     """One simulated GPU, in a process that has PyTorch. Not for use by two threads at once."""
 
-    def __init__(self, hardware: "SimulatedHardware", device: Device, gpu: Gpu) -> None:
+    def __init__(self, hardware: "SimulatedHardware", device: Device, gpu: Gpu, noise: random.Random) -> None:
         try:
             import torch
         except ImportError as error:
@@ -41,8 +41,7 @@ class SimulatedCompute(Compute):
         self._torch = torch
         self._hardware = hardware
         self._gpu = gpu
-        # Noise of the physical world: not reproducible, as it is not on a real machine.
-        self._dice = random.Random()
+        self._dice = noise
         self._megacycles = 0.0
         self._seconds = 0.0
         self._integer_of = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

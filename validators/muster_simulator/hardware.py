@@ -35,12 +35,13 @@ class SimulatedHardware(Hardware):
 
     simulated = True
 
-    def __init__(self, directory: Path, clock: Optional[Clock] = None) -> None:
+    def __init__(self, directory: Path, clock: Optional[Clock] = None, noise: Optional[random.Random] = None) -> None:
+        """Opens the machine in ``directory``. ``noise`` is not reproducible unless given, as on a real machine."""
         self.machine: Machine = load_machine(directory)
         self.clock = clock or SimulatedClock(self.machine.speed)
         self._directory = directory
         self._state = SharedState(directory, self.machine, self.clock)
-        self._dice = random.Random()
+        self._dice = noise or random.Random()
         self._holder = "%016x" % self._dice.getrandbits(64)
         self._held: Counter[int] = collections.Counter()
         self._held_lock = threading.Lock()
@@ -126,7 +127,8 @@ class SimulatedHardware(Hardware):
 
     def compute(self, device: Device) -> Compute:
         """Compute on a GPU. Raises Skip where PyTorch is missing or the device is none of this machine's."""
-        return SimulatedCompute(self, device, self.machine.gpus[self._slot(device)])
+        noise = random.Random(self._dice.getrandbits(64))
+        return SimulatedCompute(self, device, self.machine.gpus[self._slot(device)], noise)
 
     def collective(self, op: str, elements: int) -> Collective:
         """A ring of copies between all GPUs, in this process."""
