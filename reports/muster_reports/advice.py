@@ -52,14 +52,8 @@ STEP = {
 _SOME_UNJUDGED = "Some figures could not be judged: there is no limit for them, and not yet eight similar nodes"
 
 _LEFT_SERVICE = ("production", "qualified")
-BACK = {
-    "quarantine": ("triage", "repair", "registered"),
-    "triage": ("repair", "registered"),
-    "repair": ("registered",),
-    "rma": ("registered",),
-}
-"""The moves by which a person brings a node back to where it is tested."""
-OUT_OF_SERVICE = BACK.keys() | {"retired"}
+AWAITS_REPAIR = frozenset({"quarantine", "triage", "repair", "rma"})
+OUT_OF_SERVICE = AWAITS_REPAIR | {"retired"}
 
 
 def next_steps(report: RunReport) -> tuple[str, ...]:
@@ -121,9 +115,9 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
 def _retest(report: RunReport) -> str:
     """The way to another test, from where the node is."""
     name = shlex.quote(report.node)
-    moves = ", ".join(f"muster node move {name} {state} --reason 'why'" for state in BACK.get(report.state_after, ()))
+    back = f"muster node move {name} registered --reason 'why', and " if report.state_after in AWAITS_REPAIR else ""
     command = "revalidate" if report.state_after == "revalidation" else "qualify"
-    return f"{f'move it back ({moves}) and ' if moves else ''}test again: muster {command} {name}"
+    return f"{back}test again: muster {command} {name}"
 
 
 def _approval_is_asked(report: RunReport) -> bool:

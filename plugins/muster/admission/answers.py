@@ -9,12 +9,12 @@ from muster.errors import NodeLeased
 from muster.integration.airflow_api import HELD
 from muster.integration.runid import QUALIFICATION, REVALIDATION
 from muster.lifecycle.preview import TEST_IN_SERVICE
-from muster.lifecycle.transitions import SERVING, Evidence, State, check_move
+from muster.lifecycle.transitions import SERVING, State
 from muster.records import ADMITTED, NodeRecord
 from muster.settings import settings
 
 ADMIT, RETEST, RMA, WITHDRAW, KEEP = "Admit", "Re-test", "RMA", "Withdraw", "Keep"
-_BACK = (State.QUARANTINE, State.TRIAGE, State.RMA)
+_AFTER = {RMA: State.RMA, WITHDRAW: State.QUARANTINE}
 
 
 def check(option: str, node: NodeRecord, dag_id: str, run_id: str) -> None:
@@ -47,31 +47,17 @@ def carry_out(
         entry.admit_by(node, person, reason, option=option, **decided, dry_run=dry_run)
         return
     records.record_approval(node, person, option, reason, **decided)
-    if option == RMA:
-        _send_back(node, person, reason, dry_run=dry_run)
-    elif option == WITHDRAW:
-        records.move_node(node, State.QUARANTINE, person, reason)
-        if not dry_run:
-            service.carry_out(node)
+    if (after := _AFTER.get(option)) and records.get_node(node).state is not after:
+        entry.move(node, after, person, reason, dry_run=dry_run)
     elif option == KEEP:
         records.keep_in_service(node, person, reason)
-
-
-def _send_back(node: str, person: str, reason: str, *, dry_run: bool) -> None:
-    current = records.get_node(node).state
-    for state in _BACK[_BACK.index(current) + 1 if current in _BACK else 0 :]:
-        if dry_run:  # each move of a rehearsal is rolled back, so that the next would begin at the wrong state
-            check_move(current, state, Evidence(person=person, reason=reason))
-            current = state
-        else:
-            records.move_node(node, state, person, reason)
 
 
 def effects(option: str, node: NodeRecord) -> tuple[str, ...]:
     """What the answer will do: to the node's state, in its scheduler, to its certificate, and which mail follows."""
     if option == RETEST:
         return _of_test(node)
-    after = {ADMIT: State.PRODUCTION, RMA: State.RMA, WITHDRAW: State.QUARANTINE}.get(option, node.state)
+    after = {ADMIT: State.PRODUCTION, **_AFTER}.get(option, node.state)
     state = f"state: {node.state} → {after}" if after is not node.state else f"state: it stays {node.state}"
     if option == ADMIT and node.shadow:
         state += ", and its shadow mode ends"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 from collections.abc import Iterable
 
 from muster.errors import IllegalMove, Refusal
@@ -209,9 +210,28 @@ def possible_moves(current: State) -> str:
     return ", ".join(moves) or "no other state"
 
 
+def steps(current: State, to: State) -> tuple[State, ...]:
+    """Returns the states that a person's move from ``current`` passes, ``to`` last; the move may still be illegal.
+
+    On the way to a repair and back none is left out, so that the history is complete after a single decision.
+    """
+    out = (State.QUARANTINE, State.TRIAGE)
+    ways = {State.TRIAGE: out, State.REPAIR: (*out, State.REPAIR), State.RMA: (*out, State.RMA)}
+    if current in out:
+        ways[State.REGISTERED] = (*out, State.REPAIR, State.REGISTERED)
+    way = ways.get(to, (to,))
+    rest = way[way.index(current) + 1 :] if current in way else way
+    return rest if rest and all(pair in TRANSITIONS for pair in itertools.pairwise((current, *rest))) else (to,)
+
+
 def person_moves(current: State) -> list[State]:
     """Returns the states into which a named person may move a node from ``current``."""
-    return [to for (origin, to), needs in TRANSITIONS.items() if origin is current and Need.PERSON in needs]
+
+    def may(to: State) -> bool:
+        pairs = itertools.pairwise((current, *steps(current, to)))
+        return all(Need.PERSON in TRANSITIONS.get(pair, ()) for pair in pairs)
+
+    return [to for to in State if may(to)]
 
 
 def state_for(stage: str, current: State) -> State:

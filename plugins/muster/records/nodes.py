@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, MusterError, Refusal, SameMachine, at
-from muster.lifecycle.transitions import Evidence, State
+from muster.lifecycle.transitions import Evidence, State, steps
 from muster.records import admission, certificates
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
@@ -69,9 +69,10 @@ def list_nodes(*, states: Collection[State] = (), sku: str = "", rack: str = "")
 def move_node(name: str, to: State, actor: str, reason: str, evidence: Evidence | None = None) -> NodeRecord:
     """Move a node in one transaction with its event; returns the moved node.
 
-    Without ``evidence`` it is ``actor``'s own decision, for ``reason``. What the evidence claims about a run (that it
-    holds the node, its verdict, its coverage) is replaced by what is recorded. A move into production needs
-    the gate: a node that it refuses does not enter, and one that it does not admit enters by a person's decision only.
+    Without ``evidence`` it is ``actor``'s own decision, for ``reason``, and each of ``lifecycle.steps`` is an event.
+    What the evidence claims about a run (that it holds the node, its verdict, its coverage) is replaced by what is
+    recorded. A move into production needs the gate: a node that it refuses does not enter, and one that it does not
+    admit enters by a person's decision only.
     Raises IllegalMove, UnknownNode.
     """
     with writing() as session:
@@ -79,7 +80,8 @@ def move_node(name: str, to: State, actor: str, reason: str, evidence: Evidence 
         resting = evidence or Evidence(person=actor, reason=reason)
         decision = admission.decide(session, row) if to is State.PRODUCTION else None
         proven = attested(session, row, resting)
-        access.move(session, row, State(to), actor, reason, proven)
+        for state in (State(to),) if evidence else steps(State(row.state), State(to)):
+            access.move(session, row, state, actor, reason, proven)
         if decision is not None:
             admission.check(name, decision, resting)
             certificates.issue(session, row, actor, proven)

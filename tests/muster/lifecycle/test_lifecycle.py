@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +23,8 @@ from muster.lifecycle.transitions import (
     check_move,
     closing,
     path_to_stage,
+    person_moves,
+    steps,
 )
 from muster_criteria.cluster import model as cluster_model
 from muster_criteria.model import Verdict
@@ -159,6 +163,27 @@ def test_the_story_runs_through_the_table() -> None:
     check_move(State.VALIDATION, State.QUALIFIED, passed)
     with illegal(Refusal.EVIDENCE):
         check_move(State.QUALIFIED, State.PRODUCTION, passed)
+
+
+def test_a_person_s_move_passes_the_states_of_a_repair() -> None:
+    s = State
+    assert steps(s.QUARANTINE, s.REGISTERED) == (s.TRIAGE, s.REPAIR, s.REGISTERED)
+    assert steps(s.TRIAGE, s.REGISTERED) == (s.REPAIR, s.REGISTERED)
+    assert steps(s.PRODUCTION, s.RMA) == (s.QUARANTINE, s.TRIAGE, s.RMA)
+    assert steps(s.PRODUCTION, s.REGISTERED) == steps(s.RMA, s.REGISTERED) == (s.REGISTERED,)
+
+
+@pytest.mark.parametrize("current", State)
+def test_each_step_of_a_person_s_move_is_one_that_a_person_may_take(current: State) -> None:
+    for to in State:
+        path = steps(current, to)
+        if to not in person_moves(current):
+            assert path == (to,)
+            continue
+        assert path[-1] is to
+        assert path == (to,) or State.PRODUCTION not in path
+        for origin, target in itertools.pairwise((current, *path)):
+            check_move(origin, target, Evidence(person="Ada", reason="because"))
 
 
 @pytest.mark.parametrize("state", sorted(IN_FLIGHT))

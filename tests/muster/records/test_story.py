@@ -186,8 +186,7 @@ class Story(RuleBasedStateMachine):
 
     @rule()
     def repair(self) -> None:
-        for to in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-            self.person_moves(to, "Ada", "new fan")
+        self.person_moves(State.REGISTERED, "Ada", "new fan")
 
     @rule()
     def to_production_the_straight_way(self) -> None:
