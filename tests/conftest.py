@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 
+import hypothesis
 import pytest
 
 from tests.support import airflow_home  # noqa: F401  # sets the environment before a test file imports Airflow
@@ -13,7 +14,11 @@ pytest_plugins = ["tests.support.services_needed", "tests.support.run_end"]
 
 
 def pytest_configure() -> None:
-    """Remove the user's own settings from the tests' environment."""
+    """Remove the user's own settings from the tests' environment, and time limits from Hypothesis's examples."""
+    hypothesis.settings.register_profile(
+        "muster", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("muster")
     for name in [name for name in os.environ if name.startswith("MUSTER_")]:
         del os.environ[name]
 

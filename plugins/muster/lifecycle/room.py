@@ -138,7 +138,7 @@ class Room:
     def free(self, node: NodeRecord, sign: Signs) -> None:
         """Count a test that ends with a PASS."""
         self._count(node, sign, -1)
-        if sign.change:
+        if sign.change and node.state in SERVING:  # the certificates that prove a change are of nodes in service
             self.passed[node.sku, sign.change] += 1
 
     def _count(self, node: NodeRecord, sign: Signs, by: int) -> None:

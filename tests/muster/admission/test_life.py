@@ -220,5 +220,5 @@ def test_whatever_happens_no_certificate_no_production_and_no_drain_is_left_or_u
     for seam in ("tests", "end_jobs"):
         monkeypatch.setattr(NodeList, seam, None)
     Life.list_of_nodes = nodes
-    few = settings(max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+    few = settings(max_examples=15, stateful_step_count=25, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(Life, settings=few)

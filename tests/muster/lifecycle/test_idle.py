@@ -8,7 +8,7 @@ import datetime
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from muster.blackout import closed
@@ -284,7 +284,18 @@ def test_the_forecast_fills_the_day_one_after_the_other() -> None:
     assert late[0][0].hour == 8
 
 
+LEASED = (State.PRODUCTION, IDLE, None, True, "", Signs())
+OTHER = (State.RETIRED, IDLE, None, False, "", Signs())
+CHANGED = (State.PRODUCTION, IDLE, None, False, "too hot", Signs())
+
+
 @given(FLEETS, st.integers(1, 3), st.sampled_from([15.0, 25.0]), st.integers(0, 2))
+@example(
+    [LEASED, LEASED, OTHER, (State.REGISTERED, IDLE, None, True, "too hot", Signs()), CHANGED, OTHER, CHANGED],
+    2,
+    25.0,
+    0,
+)
 def test_what_the_forecast_says_is_what_is_chosen_at_each_of_its_times(
     fleet: list[tuple[State, Idle | None, int | None, bool, str, Signs]], at_once: int, kw: float, proven: int
 ) -> None:

@@ -235,7 +235,6 @@ def test_no_sequence_of_events_reaches_production_without_a_full_pass_or_a_perso
         settings=settings(
             max_examples=stories,
             stateful_step_count=15,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
             phases=[Phase.reuse, Phase.generate],
         ),

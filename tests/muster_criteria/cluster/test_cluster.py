@@ -21,7 +21,7 @@ from muster_node.probes.cluster_training import ClusterTraining
 from tests.muster_criteria.cluster_results import PROGRAMME, TRAINING, Sent, block, judge_block, members, row
 from tests.muster_criteria.cluster_verdicts import cleared, inconclusive, reason, verdicts
 
-FEW = settings(max_examples=40, deadline=None)
+FEW = settings(max_examples=40)
 
 
 @FEW

@@ -20,7 +20,7 @@ def slow(sent: dict[str, Sent], name: str, gpu: str = "gpu1", factor: float = 1.
         other.wait = 0.001 if other.name == name else factor - 1.0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data(), st.integers(4, 8))
 def test_one_slow_rank_is_always_the_one_that_fails(data: Any, count: int) -> None:
     sent = block(count)

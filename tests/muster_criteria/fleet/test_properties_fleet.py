@@ -68,7 +68,7 @@ def gravest(judgement: Judgement, device: str) -> int:
     return max((GRAVITY.index(each) for each in found), default=0)
 
 
-@settings(max_examples=times(8), deadline=None)
+@settings(max_examples=times(8))
 @given(seed=SEEDS, steps=st.lists(st.floats(0.0, 0.2), min_size=2, max_size=4))
 def test_worsening_a_devices_own_metric_never_improves_its_verdict(
     case: MakeCase, references: References, seed: int, steps: list[float]
@@ -85,7 +85,7 @@ def test_worsening_a_devices_own_metric_never_improves_its_verdict(
         before = after
 
 
-@settings(max_examples=times(8), deadline=None)
+@settings(max_examples=times(8))
 @given(seed=SEEDS, how_many=st.integers(1, 3))
 def test_removing_measurements_never_does_well_and_never_deletes_a_fail(
     case: MakeCase, references: References, seed: int, how_many: int
@@ -106,7 +106,7 @@ def test_removing_measurements_never_does_well_and_never_deletes_a_fail(
     assert judged(spoilt, references).verdict in NOT_WELL
 
 
-@settings(max_examples=times(5), deadline=None)
+@settings(max_examples=times(5))
 @given(seed=SEEDS, hours=HOURS)
 def test_delaying_a_result_makes_nothing_of_it_better(
     case: MakeCase, references: References, seed: int, hours: float
@@ -124,7 +124,7 @@ def test_delaying_a_result_makes_nothing_of_it_better(
     assert judged(late, references) == judged(spoilt, references)
 
 
-@settings(max_examples=times(5), deadline=None)
+@settings(max_examples=times(5))
 @given(seed=SEEDS)
 def test_the_order_of_measurements_changes_nothing(case: MakeCase, references: References, seed: int) -> None:
     dice = random.Random(seed)
@@ -136,7 +136,7 @@ def test_the_order_of_measurements_changes_nothing(case: MakeCase, references: R
     assert judged(spoilt, references) == straight
 
 
-@settings(max_examples=times(8), deadline=None)
+@settings(max_examples=times(8))
 @given(seed=SEEDS, unit=st.sampled_from(["GFLOPS", "MB/s", "GiB/s", "%", "count", "W", "1"]))
 def test_a_figure_in_another_unit_never_passes(case: MakeCase, references: References, seed: int, unit: str) -> None:
     """Neither as it is nor converted: a unit that is not the judge's own is a measurement that was not taken."""
@@ -149,7 +149,7 @@ def test_a_figure_in_another_unit_never_passes(case: MakeCase, references: Refer
     assert judged(spoilt, references).verdict not in (Verdict.PASS, Verdict.WARN)
 
 
-@settings(max_examples=times(15), deadline=None)
+@settings(max_examples=times(15))
 @given(seed=SEEDS, odd=st.sampled_from(NONSENSE), how_many=st.integers(1, 6))
 def test_nonsense_anywhere_never_raises(
     case: MakeCase, references: References, seed: int, odd: Any, how_many: int
@@ -165,7 +165,7 @@ def test_nonsense_anywhere_never_raises(
     assert Lack.JUDGE_FAILED not in {gap.code for gap in judgement.coverage.missing}
 
 
-@settings(max_examples=times(10), deadline=None)
+@settings(max_examples=times(10))
 @given(seed=SEEDS, nothing=st.sampled_from(NOTHING), how=st.sampled_from(["nothing", "twice", "gone", "absurd"]))
 def test_a_required_figure_that_says_nothing_never_passes(
     case: MakeCase, references: References, seed: int, nothing: Any, how: str
@@ -193,7 +193,7 @@ def _by_judge(judgement: Judgement) -> set[tuple[str, ...]]:
     }  # fmt: skip
 
 
-@settings(max_examples=times(4), deadline=None)
+@settings(max_examples=times(4))
 @given(seed=SEEDS, nodes=st.integers(1, 5))
 def test_the_sweep_of_a_fleet_finds_what_the_judge_finds_on_each_node(
     case: MakeCase, references: References, h100: Sku, seed: int, nodes: int

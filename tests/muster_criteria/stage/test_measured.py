@@ -222,14 +222,14 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(raw=st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_a_result_or_a_sentence(raw: bytes) -> None:
     with pytest.raises(BadResult):
         parse_result(raw)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(key=st.sampled_from(sorted(HEAD)), value=JSON)
 def test_any_value_under_any_key_is_a_result_or_a_sentence(key: str, value: Any) -> None:
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -24,7 +24,7 @@ MARGINS = st.one_of(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(data=st.data(), rows=st.integers(1, 12), rules=st.sets(st.sampled_from(RULES), min_size=1, max_size=3))
 def test_great_expectations_agrees_with_the_rules_on_any_margins(data: st.DataObject, rows: int, rules: Any) -> None:
     columns = {

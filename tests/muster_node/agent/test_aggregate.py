@@ -35,7 +35,7 @@ def test_quantiles_are_within_half_a_percent_of_the_exact_ones(values: list[floa
     assert series.quantile(share) == pytest.approx(exact, rel=ACCURACY * (1 + 1e-6), abs=SMALLEST)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(ANY, min_size=1, max_size=3000), st.sampled_from([0.05, 0.5, 0.95]))
 def test_memory_is_bounded_and_the_stated_accuracy_holds_for_all_values(values: list[float], share: float) -> None:
     histogram = Histogram()

@@ -66,7 +66,7 @@ def test_the_flooder_pays_and_the_quiet_probe_keeps_everything() -> None:
     assert f"{left_out} of 5000" in note
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     st.lists(st.integers(0, 1500), min_size=1, max_size=5),
     st.integers(0, 600),

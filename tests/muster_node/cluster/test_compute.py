@@ -72,7 +72,7 @@ def trial(flip: int | None = None, step: int = 0) -> Any:
     return same_batch(torch, model(flip), 7, step, Silent())  # type: ignore[arg-type]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 63), st.integers(0, 31)), min_size=1, max_size=6, unique=True))
 def test_any_flipped_bits_change_the_digest(flips: list[tuple[int, int]]) -> None:
     before = torch.arange(64).float()
