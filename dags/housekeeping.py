@@ -11,7 +11,8 @@ from typing import Any
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, task
 
-from muster.operators import forms, held, upkeep
+from muster.operators import forms, upkeep
+from muster.operators.lifecycle import held
 
 LIVE = ["queued", "running"]
 

@@ -16,7 +16,8 @@ import pytest
 from muster import records
 from muster.errors import MusterError, UnknownNode
 from muster.lifecycle.transitions import State
-from muster.operators import claims, qualification, remote_job, stage, upkeep
+from muster.operators import upkeep
+from muster.operators.testing import claims, qualification, remote_job, stage
 from muster.remote import jobs, outcome, ssh
 from muster.remote.zipapp import AgentFile
 from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgement, Severity, Verdict

@@ -22,7 +22,7 @@ from muster import records
 from muster.admission import idle_fleet
 from muster.errors import MusterError
 from muster.lifecycle.transitions import State
-from muster.operators import arrival, reports
+from muster.operators.lifecycle import arrival, reports
 from tests.muster import fleet as nodes
 from tests.support import slurm
 

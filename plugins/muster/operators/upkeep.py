@@ -18,7 +18,7 @@ from muster import records
 from muster.admission import service
 from muster.audit import stream
 from muster.integration import closing
-from muster.operators import archive, notifying
+from muster.operators.reporting import archive, notifying
 from muster.records import Purged
 from muster.settings import settings
 

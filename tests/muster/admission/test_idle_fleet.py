@@ -18,7 +18,8 @@ from muster.admission.idle_fleet import known
 from muster.lifecycle.room import Signs
 from muster.lifecycle.selection import choose
 from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, STAGES, State
-from muster.operators import claims, qualification, revalidation
+from muster.operators.lifecycle import revalidation
+from muster.operators.testing import claims, qualification
 from muster.records.database.engine import writing
 from muster.records.database.models import CertificateRow
 from muster_criteria.model import Verdict

@@ -17,7 +17,8 @@ from muster.errors import LeftAlone, Preempted, SchedulerDown
 from muster.integration import closing
 from muster.lifecycle.selection import choose
 from muster.lifecycle.transitions import State
-from muster.operators import claims, qualification, revalidation
+from muster.operators.lifecycle import revalidation
+from muster.operators.testing import claims, qualification
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.admission.listed import DAG, NODE, THERE, Jobs, in_production, line, placed, revalidate

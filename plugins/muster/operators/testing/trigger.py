@@ -28,7 +28,10 @@ class JobTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class and its arguments."""
-        return "muster.operators.trigger.JobTrigger", {"wait": self.wait.to_json(), "ssh_conn_id": self.ssh_conn_id}
+        return "muster.operators.testing.trigger.JobTrigger", {
+            "wait": self.wait.to_json(),
+            "ssh_conn_id": self.ssh_conn_id,
+        }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait until the job is over."""

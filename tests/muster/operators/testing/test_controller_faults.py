@@ -13,7 +13,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from muster import records
 from muster.errors import ControllerFault
 from muster.lifecycle.transitions import State
-from muster.operators import block, qualification, remote_job, revalidation
+from muster.operators.lifecycle import revalidation
+from muster.operators.testing import block, qualification, remote_job
 from muster.remote import ssh
 from muster.settings import settings
 from muster_criteria.model import Verdict

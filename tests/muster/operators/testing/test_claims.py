@@ -15,7 +15,8 @@ from muster import records
 from muster.admission import service
 from muster.errors import LeftAlone, MusterError, SchedulerDown
 from muster.lifecycle.transitions import State
-from muster.operators import admission, arrival, claims, held, qualification, revalidation
+from muster.operators.lifecycle import admission, arrival, held, revalidation
+from muster.operators.testing import claims, qualification
 from tests.muster import fleet
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")

@@ -28,7 +28,8 @@ def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
 
     Returns the delivery status as text. Raises UnknownRun, BadSettings.
     """
-    from muster.operators import archive, upkeep
+    from muster.operators import upkeep
+    from muster.operators.reporting import archive
 
     current = settings()
     report = records.run_report(dag_id, run_id, run_url=current.run_page(dag_id, run_id), node=node)

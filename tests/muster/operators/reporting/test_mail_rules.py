@@ -17,7 +17,8 @@ from aiosmtpd.controller import Controller
 from muster import records
 from muster.errors import BadSettings
 from muster.lifecycle import mail_rules
-from muster.operators import mailing, upkeep
+from muster.operators import upkeep
+from muster.operators.reporting import mailing
 from muster_demo.services import free_port
 from tests.muster import fleet
 
@@ -49,7 +50,7 @@ class Clock:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = MONDAY
-        for what in ("operators.mailing._now", "operators.upkeep._now", "records.database.access.now"):
+        for what in ("operators.reporting.mailing._now", "operators.upkeep._now", "records.database.access.now"):
             patch.setattr(f"muster.{what}", lambda: self.now)
 
 
@@ -280,7 +281,7 @@ def failing(patch: pytest.MonkeyPatch, *rules: str) -> list[str]:
             tried.append(known["node"])
             raise OSError("down")
 
-    patch.setattr("muster.operators.notifying.import_string", lambda _path: Fails)
+    patch.setattr("muster.operators.reporting.notifying.import_string", lambda _path: Fails)
     use(patch, *({"name": rule, "notifier": "a.Fails"} for rule in rules))
     return tried
 

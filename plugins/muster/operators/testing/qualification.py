@@ -15,7 +15,8 @@ from muster import acting, records
 from muster.admission import service
 from muster.errors import IllegalMove, MusterError, UnknownRun
 from muster.integration import closing, logins
-from muster.operators import claims, mailing, run_note
+from muster.operators.reporting import mailing, run_note
+from muster.operators.testing import claims
 from muster.remote import attempt as remote
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files import programme

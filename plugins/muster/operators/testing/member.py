@@ -1,7 +1,7 @@
 """One member of a block as one mapped Airflow task.
 
 A member's measurements can only be judged together with the others', so its verdict is INCONCLUSIVE until
-``operators.block`` judges all members.
+``operators.testing.block`` judges all members.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from muster import records
 from muster.errors import MusterError
 from muster.integration import logins
 from muster.lifecycle.transitions import CLUSTER_STAGES
-from muster.operators.remote_job import Judged, RemoteJobOperator
+from muster.operators.testing.remote_job import Judged, RemoteJobOperator
 from muster.remote import attempt as remote
 from muster.remote import outcome
 from muster.remote.attempt import Attempt, Programme

@@ -20,8 +20,8 @@ from muster.errors import MusterError
 from muster.integration.policy import DEFAULT_POOL, LOAD_STAGES
 from muster.judging import repeats
 from muster.judging.case import Collected, fresh_case, judgement_of
-from muster.operators import qualification
-from muster.operators.remote_job import Inconclusive, Judged, RemoteJobOperator
+from muster.operators.testing import qualification
+from muster.operators.testing.remote_job import Inconclusive, Judged, RemoteJobOperator
 from muster.remote import attempt as remote
 from muster.remote import outcome
 from muster.remote.attempt import Attempt, Programme

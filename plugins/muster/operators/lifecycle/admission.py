@@ -23,7 +23,7 @@ from muster.integration import runid
 from muster.integration.airflow_api import REASON
 from muster.lifecycle.gate import Admit, Refuse
 from muster.lifecycle.transitions import State
-from muster.operators import claims
+from muster.operators.testing import claims
 from muster.settings import settings
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from muster import records
-from muster.operators import block
+from muster.operators.testing import block
 from muster_criteria.model import Action
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from tests.muster import fleet

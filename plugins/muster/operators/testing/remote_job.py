@@ -29,7 +29,7 @@ from muster.errors import (
     UnknownRun,
 )
 from muster.integration import logins
-from muster.operators.trigger import JobTrigger
+from muster.operators.testing.trigger import JobTrigger
 from muster.remote import attempt as remote
 from muster.remote import jobs, launch, neighbours, outcome, ssh
 from muster.remote.attempt import Attempt, Programme, StillRunning, Task

@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 from muster import records
 from muster.errors import BadInventory, MusterError, UnknownNode
 from muster.integration import runid
-from muster.operators import claims
+from muster.operators.testing import claims
 from muster.records import NODE_NAME
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from muster.integration import closing, logins, runid
 from muster.lifecycle.certificate import WATCHED
 from muster.lifecycle.gate import Admit
 from muster.lifecycle.transitions import CLUSTER_STAGES, State
-from muster.operators import claims
+from muster.operators.testing import claims
 from muster.records import NodeRecord
 from muster.remote import attempt as remote
 from muster.settings import settings
@@ -239,7 +239,7 @@ def conclude(outcome: Mapping[str, Mapping[str, str]] | None) -> str:
 
 def report(dag_id: str, run_id: str, members: Sequence[str]) -> dict[str, str]:
     """Mail a report for each member. Returns {member: delivery status}."""
-    from muster.operators import mailing, run_note
+    from muster.operators.reporting import mailing, run_note
 
     run_note.annotate(dag_id, run_id)
     return {name: mailing.send_report(dag_id, run_id, node=name) for name in members}

@@ -7,7 +7,7 @@ import pytest
 
 from muster import records
 from muster.integration.airflow_api import AirflowClient
-from muster.operators import run_note
+from muster.operators.reporting import run_note
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 

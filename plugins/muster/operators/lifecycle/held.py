@@ -17,8 +17,8 @@ from muster.admission import answers
 from muster.admission.answers import KEEP, RETEST, WITHDRAW
 from muster.integration import runid
 from muster.lifecycle.transitions import State
-from muster.operators import claims
-from muster.operators.admission import MARKDOWN, answered
+from muster.operators.lifecycle.admission import MARKDOWN, answered
+from muster.operators.testing import claims
 from muster_criteria.model import Severity
 from muster_reports.advice import least_sure
 

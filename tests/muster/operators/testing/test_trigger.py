@@ -16,7 +16,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from muster import records
 from muster.integration import logins
-from muster.operators.trigger import JobTrigger
+from muster.operators.testing.trigger import JobTrigger
 from muster.remote import jobs, ssh
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.bmc import BadBmc, Bmc, Login

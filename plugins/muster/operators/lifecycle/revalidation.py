@@ -20,7 +20,7 @@ from muster.errors import ControllerFault, LeftAlone, MusterError, NodeLeased, N
 from muster.integration import runid
 from muster.lifecycle import selection as planning
 from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, SERVING, State
-from muster.operators import claims, qualification
+from muster.operators.testing import claims, qualification
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.programme import STAGES
 
