@@ -8,26 +8,10 @@ import typer
 
 import muster
 from muster import acting
-from muster.cli import (
-    admin,
-    adoption,
-    certificate,
-    digest,
-    doctor,
-    golden,
-    judging,
-    mail,
-    node,
-    pausing,
-    plan,
-    removal,
-    run,
-    scheduler,
-    start,
-    status,
-    waive,
-    xid,
-)
+from muster.cli.controller import admin, doctor, mail
+from muster.cli.fleet import digest, plan, run, start, status
+from muster.cli.nodes import adoption, node, pausing, removal, scheduler
+from muster.cli.verdicts import certificate, golden, judging, waive, xid
 
 app = typer.Typer(
     no_args_is_help=True,

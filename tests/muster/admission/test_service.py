@@ -17,7 +17,7 @@ from muster import records
 from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.entry import move
-from muster.cli.check import of_controller
+from muster.cli.nodes.check import of_controller
 from muster.errors import BadScheduler, MusterError, Refusal, SchedulerDown
 from muster.lifecycle.transitions import STAGES, State
 from muster.operators import provisional

@@ -11,7 +11,7 @@ import pytest
 
 from muster import acting, records
 from muster.audit import sinks, stream
-from muster.cli import doctor
+from muster.cli.controller import doctor
 from muster.errors import BadSettings, ControllerFault, NoPerson
 from muster.lifecycle.transitions import State
 from muster.records.database import access
