@@ -27,7 +27,7 @@ from muster.errors import IllegalMove, MusterError
 from muster.lifecycle.transitions import SERVING, State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import qualification
-from muster.records import schedulers
+from muster.records.queues import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.admission.listed import DAG, Jobs, line, placed

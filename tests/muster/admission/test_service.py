@@ -21,7 +21,7 @@ from muster.cli.nodes.check import of_controller
 from muster.errors import BadScheduler, MusterError, Refusal, SchedulerDown
 from muster.lifecycle.transitions import STAGES, State
 from muster.operators import provisional
-from muster.records import schedulers
+from muster.records.queues import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.admission.listed import NODE, THERE, in_production, line, placed

@@ -18,8 +18,8 @@ from muster.lifecycle.transitions import State
 from muster.records.database import access
 from muster.records.database.engine import reading
 from muster.records.database.models import FindingRow, MeasurementRow, Node, Placement, Run, StageRecord
+from muster.records.decisions.verdicts import current_verdicts
 from muster.records.fleet.suspects import nodes_with_suspects
-from muster.records.verdicts import current_verdicts
 from muster_criteria.fleet.budget import OWN_PAST
 from muster_criteria.model import Action, Severity, Verdict
 

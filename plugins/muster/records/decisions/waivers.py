@@ -16,7 +16,7 @@ from muster.lifecycle.transitions import State
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Event, FindingRow, Node, Run, StageRecord, WaiverRow
-from muster.records.parts import current_serials, serials_at, sits_now
+from muster.records.machines.parts import current_serials, serials_at, sits_now
 from muster_criteria.context import waivers
 from muster_criteria.context.waivers import Machine, Waiver
 from muster_criteria.model import Finding, Judgement, Severity

@@ -13,7 +13,7 @@ from muster.admission.entry import move
 from muster.admission.idle_fleet import known
 from muster.errors import ControllerFault
 from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
-from muster.records import certificates
+from muster.records.decisions import certificates
 from muster_criteria.model import Coverage, Finding, Severity, Verdict
 from tests.muster import fleet
 from tests.support.statements import executed

@@ -13,9 +13,9 @@ from muster.lifecycle.transitions import State
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Event, FindingRow, Node, Run, StageRecord
+from muster.records.decisions.waivers import marked_now
 from muster.records.fleet.suspects import suspects_on
 from muster.records.values import ApprovalRecord, OpenFinding, StageVerdict
-from muster.records.waivers import marked_now
 from muster_criteria.model import Verdict
 
 

@@ -10,13 +10,13 @@ from sqlalchemy.orm import Session
 
 from muster.errors import BadInventory, BadNode, IllegalMove, MusterError, NodeLeased, NoPerson, Refusal, SameMachine
 from muster.lifecycle.transitions import Evidence, Need, State
-from muster.records import admission
 from muster.records.database import access
 from muster.records.database.engine import writing
 from muster.records.database.models import Node, Part, Placement, Run
-from muster.records.nodes import check_description, enrol_all
-from muster.records.parts import CHASSIS, clear_places, current_serials, place
-from muster.records.runs import leave_shadow
+from muster.records.decisions import admission
+from muster.records.machines.nodes import check_description, enrol_all
+from muster.records.machines.parts import CHASSIS, clear_places, current_serials, place
+from muster.records.testing.runs import leave_shadow
 from muster.records.values import NewNode, NodeRecord
 from muster_criteria.model import Verdict
 

@@ -9,14 +9,14 @@ from sqlalchemy import select
 
 from muster.lifecycle import reevaluation
 from muster.lifecycle.transitions import State
-from muster.records import certificates
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Lease, Node, Run, StageRecord
-from muster.records.runs import close
-from muster.records.stages import supersede
+from muster.records.decisions import certificates
+from muster.records.decisions.verdicts import current_verdicts
+from muster.records.testing.runs import close
+from muster.records.testing.stages import supersede
 from muster.records.values import RunRecord, StageVerdict
-from muster.records.verdicts import current_verdicts
 from muster_criteria.model import Judgement, Verdict
 
 if TYPE_CHECKING:

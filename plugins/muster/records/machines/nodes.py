@@ -12,12 +12,12 @@ from sqlalchemy.orm import Session
 
 from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, MusterError, Refusal, SameMachine, at
 from muster.lifecycle.transitions import Evidence, State
-from muster.records import admission, certificates
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Event, Node
-from muster.records.parts import current_serials, place
-from muster.records.runs import attested
+from muster.records.decisions import admission, certificates
+from muster.records.machines.parts import current_serials, place
+from muster.records.testing.runs import attested
 from muster.records.values import HOST_KEY, NODE_NAME, EventRecord, NewNode, NodeRecord
 
 _DESCRIPTION = ("host", "port", "user", "sku", "launch", "work_dir", "rack", "pool", "labels", "bmc")

@@ -13,16 +13,17 @@ from muster.lifecycle import ending
 from muster.lifecycle import transitions as lifecycle
 from muster.lifecycle.ending import RunFacts
 from muster.lifecycle.transitions import STAGES, Evidence, State
-from muster.records import certificates, common_causes, withdrawals
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Job, Node, Run, StageRecord
 from muster.records.database.outgoing import SchedulerPlace
 from muster.records.database.wanted import follow_state
+from muster.records.decisions import certificates, withdrawals
+from muster.records.decisions.verdicts import current_verdicts
+from muster.records.decisions.waivers import accepted_at_admission
 from muster.records.fleet.suspects import free_of_suspects
+from muster.records.testing import common_causes
 from muster.records.values import JobRecord, NodeRecord, RunRecord, StageVerdict
-from muster.records.verdicts import current_verdicts
-from muster.records.waivers import accepted_at_admission
 from muster.settings import settings
 from muster_criteria.model import Severity, Verdict
 from muster_node.contract import END_FENCED

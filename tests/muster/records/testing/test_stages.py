@@ -249,7 +249,7 @@ class TestExport:
     def test_telemetry_too_large_is_charted_but_not_kept(
         self, lease: records.LeaseRecord, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("muster.records.stages.MEGABYTE", 1)
+        monkeypatch.setattr("muster.records.testing.stages.MEGABYTE", 1)
         record(lease, telemetry=fleet.telemetry(100))
         assert count(Artifact) == 1
         assert records.run_report(lease.dag_id, lease.run_id).stages[0].telemetry

@@ -12,17 +12,17 @@ from sqlalchemy import delete, insert, inspect, update
 from sqlalchemy.orm import Session
 
 from muster.lifecycle.transitions import State
-from muster.records import certificates
-from muster.records.contested import unsure_slots
 from muster.records.database import access
 from muster.records.database.engine import writing
 from muster.records.database.models import Artifact, FindingRow, MeasurementRow, Node, Run, StageRecord
+from muster.records.decisions import certificates
+from muster.records.decisions.waivers import apply_waivers
 from muster.records.fleet import goldens, suspects, trends
 from muster.records.fleet.revisions import keep_revision
+from muster.records.machines.contested import unsure_slots
+from muster.records.machines.parts import place
 from muster.records.output import charts
-from muster.records.parts import place
-from muster.records.runs import require_lease
-from muster.records.waivers import apply_waivers
+from muster.records.testing.runs import require_lease
 from muster.settings import settings
 from muster_criteria.model import Judgement, Observation
 

@@ -18,9 +18,9 @@ from muster.lifecycle.transitions import SERVING, STAGES, Evidence, State
 from muster.records.database import access
 from muster.records.database.engine import reading, rehearsing
 from muster.records.database.models import CertificateRow, MeasurementRow, Node, Run, StageRecord
-from muster.records.parts import current_serials
-from muster.records.signing import key_path, signing_key
-from muster.records.verdicts import current_verdicts
+from muster.records.decisions.signing import key_path, signing_key
+from muster.records.decisions.verdicts import current_verdicts
+from muster.records.machines.parts import current_serials
 from muster.settings import settings
 from muster_criteria.model import Verdict
 

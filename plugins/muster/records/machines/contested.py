@@ -19,7 +19,7 @@ from muster.records.database import access
 from muster.records.database.digests import SuspectRow
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Node, Run
-from muster.records.parts import current_serials, elsewhere, move_part, real_serials
+from muster.records.machines.parts import current_serials, elsewhere, move_part, real_serials
 from muster.records.values import PlacementRecord
 from muster_criteria.context.waivers import subject_of
 from muster_criteria.model import Action, Evidence, Severity
@@ -75,7 +75,7 @@ def confirm_part(node: str, serial: str, person: str, reason: str) -> list[Place
             access.write_event(session, node, state, state, person, sentence, {"person": person, "reason": reason})
         access.write_event(session, node, state, state, person, text, {"person": person, "reason": reason})
         _follow(session, row, slot, serial, [run_id for run_id, serials in runs if serials.get(slot) == serial])
-    from muster.records.parts import part_history
+    from muster.records.machines.parts import part_history
 
     return part_history(serial)
 

@@ -10,12 +10,12 @@ from muster.errors import IllegalMove, Refusal
 from muster.lifecycle import gate
 from muster.lifecycle.gate import Admit, Decision, NeedsPerson, Refuse
 from muster.lifecycle.transitions import Evidence, State
-from muster.records import certificates
 from muster.records.database import access
 from muster.records.database.engine import reading
 from muster.records.database.models import Node
-from muster.records.verdicts import current_verdicts, findings_now
-from muster.records.waivers import machine_of, valid_waivers
+from muster.records.decisions import certificates
+from muster.records.decisions.verdicts import current_verdicts, findings_now
+from muster.records.decisions.waivers import machine_of, valid_waivers
 from muster.settings import settings
 from muster_criteria.context import waivers
 

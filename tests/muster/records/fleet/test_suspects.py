@@ -15,7 +15,7 @@ from muster.judging.case import Collected, fresh_case
 from muster.lifecycle.gate import NeedsPerson, Refuse
 from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
 from muster.records.database import access
-from muster.records.parts import LATELY
+from muster.records.machines.parts import LATELY
 from muster_criteria.model import Action, Finding, Severity, Verdict
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stage.judge import judge

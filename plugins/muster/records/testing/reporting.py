@@ -12,10 +12,10 @@ from muster.lifecycle import transitions
 from muster.records.database import access
 from muster.records.database.engine import reading
 from muster.records.database.models import FindingRow, Job, MeasurementRow, StageRecord
+from muster.records.decisions.waivers import machine_of, valid_waivers
+from muster.records.decisions.withdrawals import breaker_now
 from muster.records.output import charts
-from muster.records.runs import to_job
-from muster.records.waivers import machine_of, valid_waivers
-from muster.records.withdrawals import breaker_now
+from muster.records.testing.runs import to_job
 from muster_criteria.model import Coverage, Finding, Gap, Judgement, Lack, Observation, Verdict
 from muster_reports.model import RunReport, StageReport
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from muster.errors import BadSettings
 from muster.lifecycle import mail_rules
 from muster.records.database import access
-from muster.records.outbox import outbox_add, outbox_notify
+from muster.records.queues.outbox import outbox_add, outbox_notify
 from muster.settings import settings
 
 log = logging.getLogger(__name__)
