@@ -1,4 +1,4 @@
-"""Recorded measurements as the readings that peers and histories are made of (``muster_criteria.fleet.readings``).
+"""Recorded measurements as readings (``fleet.series.readings`` of the criteria), of which peers and histories are made.
 
 Only what a conclusive test found on a machine that was not failed by it counts. What was measured at another level,
 with other work and other warmth, is another quantity; real and simulated nodes are never put together.
@@ -125,7 +125,7 @@ def _visits(
 def _readings(
     session: Session, stages: Select[Any], metrics: Sequence[str], *, before: datetime.datetime | None = None
 ) -> pd.DataFrame:
-    from muster_criteria.fleet.readings import together
+    from muster_criteria.fleet.series.readings import together
 
     listed = list(session.execute(stages))
     since = _parts_since(session, sorted({stage.name for stage in listed}), before)
@@ -141,7 +141,7 @@ def _batch(
 ) -> pd.DataFrame:
     import pandas as pd
 
-    from muster_criteria.fleet.readings import as_readings, day_of, group_of
+    from muster_criteria.fleet.series.readings import as_readings, day_of, group_of
     from muster_criteria.fleet.single import FLEET_PROBE
     from muster_criteria.labels import labels_text
 

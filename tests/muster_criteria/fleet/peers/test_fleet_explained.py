@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 
 from muster_criteria.fleet.budget import STANDARD
-from muster_criteria.fleet.cells import Cells
-from muster_criteria.fleet.comparisons import Comparison
-from muster_criteria.fleet.distances import Distances, distances
-from muster_criteria.fleet.explained import slopes_of
-from muster_criteria.fleet.history import build_history
-from muster_criteria.fleet.keyed import keyed
-from muster_criteria.fleet.readings import DAY_S, as_readings
-from muster_criteria.fleet.snapshot import Snapshot, build_snapshot
+from muster_criteria.fleet.peers.cells import Cells
+from muster_criteria.fleet.peers.distances import Distances, distances
+from muster_criteria.fleet.peers.explained import slopes_of
+from muster_criteria.fleet.peers.history import build_history
+from muster_criteria.fleet.peers.snapshot import Snapshot, build_snapshot
+from muster_criteria.fleet.series.comparisons import Comparison
+from muster_criteria.fleet.series.keyed import keyed
+from muster_criteria.fleet.series.readings import DAY_S, as_readings
 from muster_criteria.fleet.sweep import sweep
 
 NODES, GPUS, DAY = 300, 8, 20_000.0

@@ -10,14 +10,14 @@ import pandas as pd
 from scipy.stats import median_abs_deviation
 
 from muster_criteria.fleet.budget import Budget
-from muster_criteria.fleet.cells import Cells, cells_of
-from muster_criteria.fleet.comparisons import Comparison, Spread
-from muster_criteria.fleet.distances import Distances, distances, family_indices, own_changes
-from muster_criteria.fleet.explained import estimated_slopes, slopes_of, without_given
-from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, keyed, together
-from muster_criteria.fleet.tails import PROBABILITIES, tails_of
-from muster_criteria.fleet.timeline import Matrix, Timeline, row_medians, timeline
-from muster_criteria.fleet.weight import within_weight
+from muster_criteria.fleet.peers.cells import Cells, cells_of
+from muster_criteria.fleet.peers.distances import Distances, distances, family_indices, own_changes
+from muster_criteria.fleet.peers.explained import estimated_slopes, slopes_of, without_given
+from muster_criteria.fleet.peers.tails import PROBABILITIES, tails_of
+from muster_criteria.fleet.series.comparisons import Comparison, Spread
+from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, keyed, together
+from muster_criteria.fleet.series.timeline import Matrix, Timeline, row_medians, timeline
+from muster_criteria.fleet.series.weight import within_weight
 
 SERIES = ("kind", "metric", "labels", "unit")
 SCALES = ("rule", "sku", *SERIES, "scale", "size")

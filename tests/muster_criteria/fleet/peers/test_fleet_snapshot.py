@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from muster_criteria.fleet.history import History
-from muster_criteria.fleet.readings import as_readings
-from muster_criteria.fleet.snapshot import Snapshot, build_snapshot
+from muster_criteria.fleet.peers.history import History
+from muster_criteria.fleet.peers.snapshot import Snapshot, build_snapshot
+from muster_criteria.fleet.series.readings import as_readings
 from tests.muster_criteria.fleet_readings import DAY, scaled
 from tests.muster_criteria.frozen_fleet import FLEET, NODE, Frozen, at
 

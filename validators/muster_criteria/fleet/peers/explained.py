@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import median_abs_deviation
 
-from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, medians, together
+from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, medians, together
 
 COLUMNS = ("sku", "kind", "metric", "slope")
 """``metric``: of the index without what is explained. ``slope``: change of the index by change of what explains it,

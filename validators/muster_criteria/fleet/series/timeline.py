@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from muster_criteria.fleet.keyed import Codes, Numbers, medians
+from muster_criteria.fleet.series.keyed import Codes, Numbers, medians
 
 Matrix = npt.NDArray[np.float32]
 

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from muster_criteria.fleet.cells import Cells
-from muster_criteria.fleet.explained import Slopes, without_given
-from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, medians, together
+from muster_criteria.fleet.peers.cells import Cells
+from muster_criteria.fleet.peers.explained import Slopes, without_given
+from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, medians, together
 
 MEMBERS_MIN = 2
 """Readings of a family that make an index."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from muster_criteria.fleet.keyed import Codes, Keyed
+from muster_criteria.fleet.series.keyed import Codes, Keyed
 
 AGREE = 3
 """Number of nodes whose number of figures limits that of each node; also the number that must agree on a golden."""

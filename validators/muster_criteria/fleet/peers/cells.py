@@ -7,8 +7,8 @@ import functools
 import numpy as np
 import pandas as pd
 
-from muster_criteria.fleet.bands import ANY_SLOT, COLUMNS, HIGH, LOW, sku_wide
-from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, SeriesKey, mapping, medians, quantiles
+from muster_criteria.fleet.peers.bands import ANY_SLOT, COLUMNS, HIGH, LOW, sku_wide
+from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, SeriesKey, mapping, medians, quantiles
 
 
 class Cells:

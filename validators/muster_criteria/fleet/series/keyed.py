@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from muster_criteria.fleet.comparisons import Comparison
+from muster_criteria.fleet.series.comparisons import Comparison
 
 Numbers = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]

@@ -6,12 +6,12 @@ import datetime
 
 import pytest
 
-from muster_criteria.fleet.bands import Band, bands_of, sku_wide
 from muster_criteria.fleet.budget import STANDARD
-from muster_criteria.fleet.comparisons import Comparison
-from muster_criteria.fleet.readings import DAY_S, group_of, readings_of, together
-from muster_criteria.fleet.references import References
-from muster_criteria.fleet.snapshot import build_snapshot
+from muster_criteria.fleet.peers.bands import Band, bands_of, sku_wide
+from muster_criteria.fleet.peers.references import References
+from muster_criteria.fleet.peers.snapshot import build_snapshot
+from muster_criteria.fleet.series.comparisons import Comparison
+from muster_criteria.fleet.series.readings import DAY_S, group_of, readings_of, together
 from muster_criteria.labels import labels_of, labels_text
 from muster_criteria.model import Verdict
 from muster_criteria.rows import rows_of

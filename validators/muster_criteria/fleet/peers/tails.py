@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import genpareto
 
-from muster_criteria.fleet.shapes import priors
+from muster_criteria.fleet.peers.shapes import priors
 
 Numbers = npt.NDArray[np.float64]
 

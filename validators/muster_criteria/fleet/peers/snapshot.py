@@ -17,13 +17,13 @@ from typing import Any
 
 import pandas as pd
 
-from muster_criteria.fleet import cells as cells_module
-from muster_criteria.fleet import explained
 from muster_criteria.fleet.budget import STANDARD
-from muster_criteria.fleet.cells import Cells
-from muster_criteria.fleet.comparisons import Comparison
-from muster_criteria.fleet.explained import Slopes
-from muster_criteria.fleet.outliers import SCALES, TAILS, Estimated, estimate
+from muster_criteria.fleet.peers import cells as cells_module
+from muster_criteria.fleet.peers import explained
+from muster_criteria.fleet.peers.cells import Cells
+from muster_criteria.fleet.peers.explained import Slopes
+from muster_criteria.fleet.peers.outliers import SCALES, TAILS, Estimated, estimate
+from muster_criteria.fleet.series.comparisons import Comparison
 
 SCHEMA = "muster.snapshot/6"
 _TABLES = {"cells": cells_module.COLUMNS, "scales": SCALES, "tails": TAILS, "slopes": explained.COLUMNS}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from muster_criteria.fleet.budget import OWN_PAST, SHARES, Budget, cusum_limit
-from muster_criteria.fleet.keyed import ALONE_WEIGHT, GIVEN_WEIGHT, INDEX_WEIGHT
-from muster_criteria.fleet.tails import GAUSSIAN, PROBABILITIES, SAMPLE_MIN, gaussian_score, tails_of, threshold
+from muster_criteria.fleet.peers.tails import GAUSSIAN, PROBABILITIES, SAMPLE_MIN, gaussian_score, tails_of, threshold
+from muster_criteria.fleet.series.keyed import ALONE_WEIGHT, GIVEN_WEIGHT, INDEX_WEIGHT
 from muster_criteria.stage.sprt import Sprt
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]

@@ -7,8 +7,8 @@ import dataclasses
 import pandas as pd
 
 from muster_criteria.fleet.budget import STANDARD, Budget
-from muster_criteria.fleet.history import History
-from muster_criteria.fleet.snapshot import Snapshot
+from muster_criteria.fleet.peers.history import History
+from muster_criteria.fleet.peers.snapshot import Snapshot
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -16,11 +16,11 @@ import numpy as np
 import pandas as pd
 
 from muster_criteria.fleet.budget import STANDARD
-from muster_criteria.fleet.comparisons import Comparison
-from muster_criteria.fleet.distances import Distances, distances
-from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, SeriesKey, keyed, mapping
-from muster_criteria.fleet.snapshot import Snapshot
-from muster_criteria.fleet.timeline import VISITS_MAX, Matrix, Timeline, row_medians, timeline
+from muster_criteria.fleet.peers.distances import Distances, distances
+from muster_criteria.fleet.peers.snapshot import Snapshot
+from muster_criteria.fleet.series.comparisons import Comparison
+from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, SeriesKey, keyed, mapping
+from muster_criteria.fleet.series.timeline import VISITS_MAX, Matrix, Timeline, row_medians, timeline
 
 OWNER = ("node", "device", "kind", "metric", "labels", "unit")
 NODE_LEVEL = ""
