@@ -24,7 +24,7 @@ TASK_MODULES = (
     "muster.operators.testing.qualification",
     "muster.operators.testing.member",
     "muster.operators.testing.block",
-    "muster.operators.upkeep",
+    "muster.operators.reporting.sending",
 )
 
 

@@ -9,9 +9,7 @@ import typer
 
 from muster.cli.terminal import show
 from muster.cli.terminal.messages import messages
-from muster.cli.terminal.options import AsJson
-
-OfNode = Annotated[str, typer.Option("--node", help="Which node, if the run tests several.")]
+from muster.cli.terminal.options import AsJson, OfNode
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from muster.cli.fleet.run import OfNode
 from muster.cli.terminal import show
-from muster.cli.terminal.options import AsJson
+from muster.cli.terminal.options import AsJson, OfNode
 from muster.errors import MusterError
 
 if TYPE_CHECKING:

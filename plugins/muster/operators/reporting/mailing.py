@@ -28,8 +28,7 @@ def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
 
     Returns the delivery status as text. Raises UnknownRun, BadSettings.
     """
-    from muster.operators import upkeep
-    from muster.operators.reporting import archive
+    from muster.operators.reporting import archive, sending
 
     current = settings()
     report = records.run_report(dag_id, run_id, run_url=current.run_page(dag_id, run_id), node=node)
@@ -59,7 +58,7 @@ def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
     if not keys and not notifications:
         log.warning("no report is mailed: neither MUSTER_MAIL_TO nor a rule of MUSTER_MAIL_RULES names a recipient")
         return "not mailed: no recipients"
-    delivered = [upkeep.deliver_mail(each) for each in keys + notifications]
+    delivered = [sending.deliver_mail(each) for each in keys + notifications]
     sent, waiting, parked = (sum(counts) for counts in zip(*delivered, strict=True))
     return f"{sent} sent, {waiting} waiting, {parked} refused"
 
@@ -123,7 +122,7 @@ def send_digests() -> list[str]:
     weekly one is due on Mondays, or on the first later day of the week on which this is called.
     Raises BadSettings.
     """
-    from muster.operators import upkeep
+    from muster.operators.reporting import sending
     from muster_reports.digest import render
 
     current, until = settings(), _now().replace(microsecond=0) + datetime.timedelta(seconds=1)
@@ -145,7 +144,7 @@ def send_digests() -> list[str]:
             continue
         message = mail.build_message(rendered, current.mail_from, recipients)
         records.outbox_add(key, message.as_bytes())
-        upkeep.deliver_mail(key)
+        sending.deliver_mail(key)
         subjects.append(rendered.subject)
     return subjects
 

@@ -13,7 +13,7 @@ from muster import records
 from muster.cli.controller import doctor
 from muster.integration.airflow_api import AirflowClient
 from muster.lifecycle.transitions import State
-from muster.operators import upkeep
+from muster.operators.reporting import sending
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.cli.test_decisions import asks
@@ -204,7 +204,7 @@ def test_a_long_list_of_unsent_mails_is_not_cut_unseen(muster: Muster, sqlite_db
         records.outbox_failed(mail.id, "554 no", park=True)
     assert "and 3 more not sent" in muster("status")[1]
     assert len(json.loads(muster("status", "--json")[1])["mails"]["parked"]) == 103
-    assert upkeep.deliver_mail() == (0, 0, 103)
+    assert sending.deliver_mail() == (0, 0, 103)
 
 
 def test_node_and_run_show_that_it_is_held(muster: Muster, held: str) -> None:

@@ -17,8 +17,7 @@ from aiosmtpd.controller import Controller
 from muster import records
 from muster.errors import BadSettings
 from muster.lifecycle import mail_rules
-from muster.operators import upkeep
-from muster.operators.reporting import mailing
+from muster.operators.reporting import mailing, sending
 from muster_demo.services import free_port
 from tests.muster import fleet
 
@@ -29,15 +28,17 @@ NOTIFIER = "airflow.providers.smtp.notifications.smtp.SmtpNotifier"
 
 
 @pytest.fixture
-def deliver() -> Callable[..., upkeep.Delivery]:
+def deliver() -> Callable[..., sending.Delivery]:
     """The real delivery, which ``no_server`` takes away."""
-    return upkeep.deliver_mail
+    return sending.deliver_mail
 
 
 @pytest.fixture(autouse=True)
 def no_server(deliver: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """No mail leaves the outbox."""
-    monkeypatch.setattr("muster.operators.upkeep.deliver_mail", lambda key=None: (0, records.outbox_waiting(key), 0))
+    monkeypatch.setattr(
+        "muster.operators.reporting.sending.deliver_mail", lambda key=None: (0, records.outbox_waiting(key), 0)
+    )
     monkeypatch.delenv("MUSTER_MAIL_TO", raising=False)
 
 
@@ -50,7 +51,11 @@ class Clock:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = MONDAY
-        for what in ("operators.reporting.mailing._now", "operators.upkeep._now", "records.database.access.now"):
+        for what in (
+            "operators.reporting.mailing._now",
+            "operators.reporting.sending._now",
+            "records.database.access.now",
+        ):
             patch.setattr(f"muster.{what}", lambda: self.now)
 
 
@@ -203,7 +208,7 @@ def chat(name: str, **more: object) -> dict[str, Any]:
 
 
 def test_a_notifier_of_airflow_knows_the_verdict_and_holds_up_no_mail(
-    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., sending.Delivery]
 ) -> None:
     sink, port = Sink(), free_port()
     connection(monkeypatch, "chat", port)
@@ -211,7 +216,7 @@ def test_a_notifier_of_airflow_knows_the_verdict_and_holds_up_no_mail(
     rules = [chat("down", to=["a@x.org"]), {"name": "unknown", "notifier": "no.such.Notifier"},
              chat("chat", verdicts=["FAIL"])]  # fmt: skip
     use(monkeypatch, *rules)
-    monkeypatch.setattr(upkeep, "deliver_mail", deliver)
+    monkeypatch.setattr(sending, "deliver_mail", deliver)
     with sink.serving(port):
         connection(monkeypatch, "smtp_default", port)
         report_of("n1")
@@ -223,7 +228,7 @@ def test_a_notifier_of_airflow_knows_the_verdict_and_holds_up_no_mail(
 
 
 def test_a_notification_that_failed_is_sent_by_the_next_delivery_once(
-    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., sending.Delivery]
 ) -> None:
     sink, port = Sink(), free_port()
     connection(monkeypatch, "chat", port)
@@ -240,7 +245,7 @@ def test_a_notification_that_failed_is_sent_by_the_next_delivery_once(
 
 
 def test_a_notification_whose_rule_is_gone_waits_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., sending.Delivery]
 ) -> None:
     use(monkeypatch, chat("chat"))
     report_of("n1")
@@ -252,7 +257,7 @@ def test_a_notification_whose_rule_is_gone_waits_and_says_so(
 
 
 def test_a_rule_that_is_down_keeps_no_other_waiting_however_much_of_it_is_due(
-    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., sending.Delivery]
 ) -> None:
     sink, port = Sink(), free_port()
     connection(monkeypatch, "down", free_port())
@@ -263,7 +268,7 @@ def test_a_rule_that_is_down_keeps_no_other_waiting_however_much_of_it_is_due(
         report_of(f"n{node}")
     use(monkeypatch, chat("down"), chat("chat"))
     report_of("late")
-    monkeypatch.setattr(upkeep, "MAILS_AT_ONCE", 3)
+    monkeypatch.setattr(sending, "MAILS_AT_ONCE", 3)
     clock.now += datetime.timedelta(hours=1)
     with sink.serving(port):
         assert deliver().sent == 1
@@ -287,7 +292,7 @@ def failing(patch: pytest.MonkeyPatch, *rules: str) -> list[str]:
 
 
 def test_a_notifier_that_is_down_is_tried_once_in_a_delivery_and_after_the_mails(
-    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., sending.Delivery]
 ) -> None:
     sink, port = Sink(), free_port()
     connection(monkeypatch, "smtp_default", port)
@@ -295,12 +300,12 @@ def test_a_notifier_that_is_down_is_tried_once_in_a_delivery_and_after_the_mails
     clock = Clock(monkeypatch)
     for number in range(3):
         report_of(f"n{number}")
-    monkeypatch.setattr(upkeep, "MAILS_AT_ONCE", 3)
+    monkeypatch.setattr(sending, "MAILS_AT_ONCE", 3)
     report = email.message.EmailMessage()
     report["Subject"], report["From"], report["To"] = "a mail", "m@x.org", "all@x.org"
     records.outbox_add("behind them", report.as_bytes())
     clock.now += datetime.timedelta(minutes=5)
-    monkeypatch.setattr(upkeep, "FRESH", datetime.timedelta(0))
+    monkeypatch.setattr(sending, "FRESH", datetime.timedelta(0))
     with sink.serving(port):
         deliver()
     assert (sink.subjects, tried) == (["a mail"], ["n0", "n0"])
@@ -309,7 +314,7 @@ def test_a_notifier_that_is_down_is_tried_once_in_a_delivery_and_after_the_mails
 
 
 def test_rules_that_cannot_be_read_hold_up_no_mail(
-    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., sending.Delivery]
 ) -> None:
     failing(monkeypatch, "chat")
     report_of("n1")
@@ -319,7 +324,7 @@ def test_rules_that_cannot_be_read_hold_up_no_mail(
 
 
 def test_a_notification_is_given_up_after_a_day_without_another_attempt_until_a_person_sends_it_again(
-    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., sending.Delivery]
 ) -> None:
     clock = Clock(monkeypatch)
     tried = failing(monkeypatch, "chat")
@@ -337,11 +342,11 @@ def test_a_notification_is_given_up_after_a_day_without_another_attempt_until_a_
 
 
 def test_what_is_too_old_is_given_up_at_once_and_keeps_nothing_waiting(
-    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., upkeep.Delivery]
+    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., sending.Delivery]
 ) -> None:
     clock = Clock(monkeypatch)
     tried = failing(monkeypatch, "chat")
-    monkeypatch.setattr(upkeep, "MAILS_AT_ONCE", 3)
+    monkeypatch.setattr(sending, "MAILS_AT_ONCE", 3)
     for node in range(7):
         report_of(f"n{node}")
     clock.now += datetime.timedelta(hours=25)
