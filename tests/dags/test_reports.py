@@ -39,7 +39,7 @@ def serving(fleet: Path) -> Path:
 
 def planned(node: str = NODE) -> tuple[str, int]:
     known = idle_fleet.known(records.list_nodes(), datetime.datetime.now(datetime.UTC))
-    sign = known["signs"].get(node)
+    sign = known.signs.get(node)
     return (sign.requested, sign.xids) if sign else ("", 0)
 
 

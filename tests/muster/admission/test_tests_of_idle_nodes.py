@@ -212,7 +212,7 @@ def test_a_node_that_waits_in_revalidation_and_is_in_use_leaves_the_others_their
     monkeypatch.setattr(NodeList, "look", lambda self, names: dict.fromkeys(names, used))
 
     def chosen() -> list[str]:
-        return [each.node for each in choose(**known(records.list_nodes(), datetime.datetime.now(datetime.UTC))).chosen]
+        return [each.node for each in choose(known(records.list_nodes(), datetime.datetime.now(datetime.UTC))).chosen]
 
     assert chosen() == [NODE]
     with pytest.raises(AirflowSkipException):

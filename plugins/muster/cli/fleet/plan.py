@@ -26,7 +26,7 @@ def plan(
     now = datetime.datetime.now(datetime.UTC)
     nodes = records.list_nodes()  # new ones under load draw power too
     windows = settings().revalidation_blackouts
-    tests, passed_over = forecast(**known(nodes, now), closed_at=lambda at: closed(windows, at), hours=hours)
+    tests, passed_over = forecast(known(nodes, now), closed_at=lambda at: closed(windows, at), hours=hours)
     if json:
         show.as_json({"tests": [{"at": at, "test": planned} for at, planned in tests], "not_tested": dict(passed_over)})
         return

@@ -35,7 +35,7 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
     claims.controller_ready()
     now = datetime.datetime.now(datetime.UTC)
     nodes = {node.name: node for node in records.list_nodes()}
-    choice = planning.choose(**known(list(nodes.values()), now))
+    choice = planning.choose(known(list(nodes.values()), now))
     for planned in choice.chosen:
         log.info("%s is tested in %s: %s", planned.node, ", ".join(planned.stages), planned.why)
     for name, why in choice.passed_over.items():

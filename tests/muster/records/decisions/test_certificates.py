@@ -76,7 +76,7 @@ def test_an_expired_certificate_leaves_the_node_in_service_and_due(monkeypatch: 
     monkeypatch.setattr(certificates.access, "now", lambda: found.expires_at + datetime.timedelta(seconds=1))
     assert list(records.uncertified()) == [NODE]
     node = records.get_node(NODE)
-    assert known([node], found.expires_at)["signs"][NODE].requested
+    assert known([node], found.expires_at).signs[NODE].requested
     assert records.get_node(NODE).state is State.PRODUCTION
 
 
@@ -146,7 +146,7 @@ def test_a_new_driver_is_a_change_until_a_whole_test_passes_with_it(monkeypatch:
     assert records.version_changes() == {NODE: records.VersionChange("driver 590.1", 0)}
     fleet.qualify("gpu-0002", "again", environment={"driver": "590.1"})
     assert records.version_changes() == {NODE: records.VersionChange("driver 590.1", 1)}
-    sign = known([records.get_node(NODE)], datetime.datetime.now(datetime.UTC))["signs"][NODE]
+    sign = known([records.get_node(NODE)], datetime.datetime.now(datetime.UTC)).signs[NODE]
     assert (sign.change, sign.proven) == ("driver 590.1", 1)
 
 
@@ -166,7 +166,7 @@ def test_what_passed_with_the_old_driver_certifies_nothing_of_the_new_one(
     assert (NODE not in records.uncertified()) is certified
     assert (NODE not in records.version_changes()) is certified
     if not certified:
-        sign = known([records.get_node(NODE)], datetime.datetime.now(datetime.UTC))["signs"][NODE]
+        sign = known([records.get_node(NODE)], datetime.datetime.now(datetime.UTC)).signs[NODE]
         assert (sign.change, bool(sign.requested)) == ("driver 590.1", True)
 
 
